@@ -1,0 +1,63 @@
+# brokerd: `make run` on a bare machine with Python 3.11 or newer, its headers, and a C compiler.
+#
+#   make run ARGS="--amqp-port 5673"    PYTHON=python3.12 make test TESTS="tests/auth -k plain"
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+TESTS ?=
+
+BIN := $(VENV)/bin
+COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
+	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
+
+.PHONY: run build test lint clean check-tools
+
+run: build
+	$(BIN)/brokerd -D ./data $(ARGS)
+
+build: $(VENV)/compiled
+
+test: build $(VENV)/test-tools
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: build $(VENV)/test-tools
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f src/brokerd/*/_*.so src/brokerd/*/_*.c
+
+# Each tool asked for in turn; one line says what is missing and how Debian provides it.
+check-tools:
+	@command -v $(PYTHON) >/dev/null || \
+		{ echo "brokerd needs Python 3.11 or newer, and '$(PYTHON)' is not there: apt-get install python3 (or set PYTHON=)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "brokerd needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1): set PYTHON= to a newer one" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "brokerd needs Python's venv module: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
+		{ echo "brokerd needs Python's C headers (Python.h): apt-get install python3-dev" >&2; exit 1; }
+	@command -v $${CC:-gcc} >/dev/null || \
+		{ echo "brokerd needs a C compiler, and '$${CC:-gcc}' is not there: apt-get install gcc libc6-dev" >&2; exit 1; }
+	@command -v git >/dev/null || \
+		{ echo "brokerd needs git: apt-get install git" >&2; exit 1; }
+
+$(VENV)/bin/python: | check-tools
+	$(PYTHON) -m venv $(VENV)
+
+# Installed in place: Python sources are read where they stand, and only compiled ones need building again.
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=77' 'Cython>=3.1,<4'
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/compiled: $(COMPILED) $(VENV)/installed
+	$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+$(VENV)/test-tools: pyproject.toml | $(VENV)/installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@touch $@

@@ -1,0 +1,101 @@
+"""Build brokerd's compiled parts; all else about the package stands in pyproject.toml.
+
+Environment switches:
+
+    BROKERD_SANITIZE=1   address and undefined-behaviour sanitizers (run Python with libasan preloaded)
+    BROKERD_COVERAGE=1   line tracing, for coverage.py with the plugin Cython.Coverage
+    BROKERD_WERROR=0     let a compiler newer than ours warn without stopping the build
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+PLANE = Path("src/brokerd/plane")
+# Extension name, its main source, and the folder whose other sources it includes (None: it includes none).
+MODULES = (
+    ("brokerd.plane._plane", PLANE / "_plane.pyx", PLANE),
+    ("brokerd.cli._perf", Path("src/brokerd/cli/_perf.pyx"), None),
+)
+
+WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    # What the C that Cython writes cannot do without; our own C (*.h) is clean without them.
+    "-Wno-unused-function",
+    "-Wno-unused-parameter",
+    "-Wno-unused-variable",
+    "-Wno-unused-but-set-variable",
+    "-Wno-missing-field-initializers",
+    "-Wno-cast-function-type",
+    "-Wno-sign-compare",
+    "-Wno-deprecated-declarations",
+    "-Wno-unreachable-code",
+    # Cython starts every C local of unknown course with nothing, and gcc cannot follow its gotos.
+    "-Wno-maybe-uninitialized",
+]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+
+
+def switch(name: str, default: str = "0") -> bool:
+    """Whether the environment variable ``name`` is set to anything but nothing and 0."""
+    return os.environ.get(name, default) not in ("", "0")
+
+
+SANITIZE = switch("BROKERD_SANITIZE")
+COVERAGE = switch("BROKERD_COVERAGE")
+
+
+def flags() -> tuple[list[str], list[str]]:
+    """Arguments for compiler and linker."""
+    compile_args = [*WARNINGS, "-fno-strict-aliasing"]
+    if switch("BROKERD_WERROR", "1"):
+        compile_args.append("-Werror")
+    if SANITIZE:
+        return [*compile_args, *SANITIZERS, "-O1", "-g"], SANITIZERS
+    return [*compile_args, "-O1" if COVERAGE else "-O3", "-g1"], []
+
+
+def extensions() -> list[Extension]:
+    """One extension per module whose source is there."""
+    compile_args, link_args = flags()
+    return [
+        Extension(
+            name,
+            [str(source)],
+            depends=sorted(str(path.relative_to(ROOT))
+                           for pattern in ("*.pxi", "*.pxd", "*.h")
+                           for path in (ROOT / folder).glob(pattern)) if folder else [],
+            include_dirs=[str(source.parent)],
+            define_macros=[("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else [],
+            extra_compile_args=compile_args,
+            extra_link_args=link_args,
+        )
+        for name, source, folder in MODULES
+        if (ROOT / source).exists()
+    ]
+
+
+def compiled() -> list[Extension]:
+    """The extensions with their C written; Cython is not asked for when there is nothing to compile."""
+    found = extensions()
+    if not found:
+        return []
+    from Cython.Build import cythonize
+
+    return cythonize(
+        found,
+        # Cython.Coverage looks for the C beside its source; otherwise the tree stays clean.
+        build_dir=None if COVERAGE else "build/cython",
+        # The switches are no files: what was compiled under another one is compiled anew.
+        force=SANITIZE or COVERAGE,
+        compiler_directives={"language_level": 3, "linetrace": COVERAGE},
+    )
+
+
+setup(
+    ext_modules=compiled(),
+    options={"build_ext": {"force": True}} if SANITIZE or COVERAGE else {},
+)
