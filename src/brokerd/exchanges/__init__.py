@@ -1,0 +1,39 @@
+"""Where a message goes: exchanges, their bindings, and the walk over them.
+
+A new type is one file and its class in ``EXCHANGE_TYPES``.
+"""
+
+from brokerd.errors import PreconditionFailed
+from brokerd.exchanges.default import DefaultExchange
+from brokerd.exchanges.direct import DirectExchange
+from brokerd.exchanges.exchange import Binding, Exchange
+from brokerd.exchanges.fanout import FanoutExchange
+from brokerd.exchanges.headers import HeadersExchange
+from brokerd.exchanges.router import route
+from brokerd.exchanges.topic import TopicExchange
+
+EXCHANGE_TYPES: dict[str, type[Exchange]] = {
+    cls.type: cls for cls in (DirectExchange, FanoutExchange, HeadersExchange, TopicExchange)
+}
+
+
+def exchange_type(name: str) -> type[Exchange]:
+    """The class of the exchange type ``name``.  Raises PreconditionFailed if there is none (RabbitMQ 4)."""
+    try:
+        return EXCHANGE_TYPES[name]
+    except KeyError:
+        raise PreconditionFailed(f"unknown exchange type '{name}'") from None
+
+
+__all__ = [
+    "EXCHANGE_TYPES",
+    "Binding",
+    "DefaultExchange",
+    "DirectExchange",
+    "Exchange",
+    "FanoutExchange",
+    "HeadersExchange",
+    "TopicExchange",
+    "exchange_type",
+    "route",
+]

@@ -1,0 +1,34 @@
+"""The direct exchange: a message goes where its routing key is bound, letter for letter."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from brokerd.exchanges import held
+from brokerd.exchanges.exchange import Binding, Exchange
+
+
+class DirectExchange(Exchange):
+    """Routing key equals binding key (AMQP 0-9-1, 3.1.3.1)."""
+
+    __slots__ = ("_by_key",)
+
+    type: ClassVar[str] = "direct"
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self._by_key: dict[str, held.Held] = {}
+
+    def destinations(self, routing_key: str, headers: dict | None) -> Iterable[Any]:
+        return held.each(self._by_key.get(routing_key))
+
+    def _added(self, binding: Binding) -> None:
+        key = binding.routing_key
+        self._by_key[key] = held.including(self._by_key.get(key), binding.destination)
+
+    def _removed(self, binding: Binding) -> None:
+        key = binding.routing_key
+        left = held.excluding(self._by_key[key], binding.destination)
+        if left is None:
+            del self._by_key[key]
+        else:
+            self._by_key[key] = left
