@@ -12,9 +12,9 @@ from typing import Any
 
 def comparable(value: Any) -> Hashable:
     """What stands for ``value`` in dict keys and comparisons."""
-    kind = type(value)
-    if kind is str:
+    if type(value) is str:
         return value
+    kind = type(value)
     if kind is dict:
         return (dict, frozenset((key, comparable(item)) for key, item in value.items()))
     if kind is list:

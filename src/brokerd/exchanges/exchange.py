@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Binding:
     """One way out of an exchange.  Equal ones cannot exist in one exchange; identity is enough."""
 
-    __slots__ = ("source", "destination", "routing_key", "_arguments")
+    __slots__ = ("_arguments", "destination", "routing_key", "source")
 
     def __init__(self, source: "Exchange", destination: Any, routing_key: str, arguments: dict | None = None) -> None:
         self.source = source
@@ -54,7 +54,7 @@ class Binding:
 class Exchange:
     """Where messages come in.  A type overrides ``destinations`` and keeps its index in ``_added`` and ``_removed``."""
 
-    __slots__ = ("name", "durable", "auto_delete", "internal", "arguments", "tally", "bindings_to", "_bindings")
+    __slots__ = ("_bindings", "arguments", "auto_delete", "bindings_to", "durable", "internal", "name", "tally")
 
     type: ClassVar[str]
     reads_headers: ClassVar[bool] = False  # True: the answer depends on more than the routing key

@@ -24,7 +24,7 @@ from brokerd.exchanges.exchange import Binding, Exchange
 class _Place:
     """A place in the trie: who is bound here, and what words lead on."""
 
-    __slots__ = ("held", "onward", "after_hash")
+    __slots__ = ("after_hash", "held", "onward")
 
     def __init__(self, after_hash: bool) -> None:
         self.held: held.Held = None
