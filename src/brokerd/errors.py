@@ -1,0 +1,126 @@
+"""What can go wrong, each fault with the reply code its peer is told.
+
+Whoever finds a fault raises it; ``session/connection.py`` alone turns it into a
+``channel.close`` or ``connection.close``, and ``cli`` alone into an exit status.
+Codes and names: AMQP 0-9-1 specification, section 1.5 (reply codes).  The reply
+text sent to a peer is ``NAME - message``, as RabbitMQ words it.
+"""
+
+
+class BrokerError(Exception):
+    """Any fault that brokerd reports in words of its own."""
+
+
+class ConfigError(BrokerError):
+    """The configuration cannot be used: the process exits with status 2 and this one line."""
+
+
+class StoreError(BrokerError):
+    """A file of the data directory cannot be used as it is; the text names file and offset."""
+
+
+class AMQPError(BrokerError):
+    """A fault that is answered with a close method.
+
+    ``reply_code`` and ``name`` are the specification's; ``hard`` faults end the
+    connection, others only the channel they happened on.
+    """
+
+    reply_code = 541
+    name = "INTERNAL_ERROR"
+    hard = True
+
+    @property
+    def reply_text(self) -> str:
+        """The text for the peer, cut to the 255 octets of a short string."""
+        text = f"{self.name} - {self.args[0] if self.args else ''}"
+        return text.encode()[:255].decode(errors="ignore")
+
+
+class ChannelError(AMQPError):
+    """Soft error: closes the channel it happened on; the connection lives."""
+
+    hard = False
+
+
+class ConnectionError_(AMQPError):
+    """Hard error: closes the connection."""
+
+
+class ContentTooLarge(ChannelError):
+    reply_code, name = 311, "CONTENT_TOO_LARGE"
+
+
+class AccessRefused(ChannelError):
+    reply_code, name = 403, "ACCESS_REFUSED"
+
+
+class NotFound(ChannelError):
+    reply_code, name = 404, "NOT_FOUND"
+
+
+class ResourceLocked(ChannelError):
+    reply_code, name = 405, "RESOURCE_LOCKED"
+
+
+class PreconditionFailed(ChannelError):
+    reply_code, name = 406, "PRECONDITION_FAILED"
+
+
+class LoginRefused(ConnectionError_):
+    """Authentication failed; answered with 403 only where the client asked to be told."""
+
+    reply_code, name = 403, "ACCESS_REFUSED"
+
+
+class ConnectionForced(ConnectionError_):
+    reply_code, name = 320, "CONNECTION_FORCED"
+
+
+class InvalidPath(ConnectionError_):
+    reply_code, name = 402, "INVALID_PATH"
+
+
+class FrameError(ConnectionError_):
+    reply_code, name = 501, "FRAME_ERROR"
+
+
+class SyntaxError_(ConnectionError_):
+    reply_code, name = 502, "SYNTAX_ERROR"
+
+
+class CommandInvalid(ConnectionError_):
+    reply_code, name = 503, "COMMAND_INVALID"
+
+
+class ChannelStateError(ConnectionError_):
+    reply_code, name = 504, "CHANNEL_ERROR"
+
+
+class UnexpectedFrame(ConnectionError_):
+    reply_code, name = 505, "UNEXPECTED_FRAME"
+
+
+class ResourceError(ConnectionError_):
+    reply_code, name = 506, "RESOURCE_ERROR"
+
+
+class NotAllowed(ConnectionError_):
+    reply_code, name = 530, "NOT_ALLOWED"
+
+
+class NotImplemented_(ConnectionError_):
+    reply_code, name = 540, "NOT_IMPLEMENTED"
+
+
+class InternalError(ConnectionError_):
+    reply_code, name = 541, "INTERNAL_ERROR"
+
+
+def by_reply_code(code: int, message: str, *, hard: bool) -> AMQPError:
+    """The error of reply ``code``: what the data plane reports as a number and a text."""
+    base = ConnectionError_ if hard else ChannelError
+    for cls in base.__subclasses__():
+        if cls.reply_code == code:
+            return cls(message)
+    return InternalError(message)

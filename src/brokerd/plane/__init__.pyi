@@ -1,0 +1,185 @@
+"""The border of the data plane: every verb that crosses it, and no other.
+
+Objects here own C structs; whoever holds the object keeps the struct alive.
+Nothing below this line awaits, logs, reads config or knows what a name means.
+Unless a verb says otherwise it is O(1) and raises nothing.
+"""
+
+from collections.abc import Callable
+
+class Core:
+    """The data plane of one event loop: read buffer, dirty lists, the turn."""
+
+    def __init__(
+        self,
+        *,
+        schedule: Callable[[], None],      # work is left over: call turn() soon (loop.call_soon)
+        request_sync: Callable[[], None],  # a confirm waits: begin_sync() when the last one ended
+        storage_failed: Callable[[int], None],  # errno: nothing was lost, the publishers stand still
+        damaged: Callable[[str, int, int], None],  # path, position, octets skipped: not readable any more
+        segment_octets: int = 8 << 20,
+        deliver_octets_per_turn: int = 1 << 20,
+        message_octets_max: int = 128 << 20,
+        frame_octets_max: int = 131072,  # the most that any connection's frame_max may be
+        sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
+    ) -> None: ...
+    blocked: bool                      # alarm in force: publishing connections get on_publisher_blocked
+    clock: Callable[[], int] | None    # ns since the epoch; None: CLOCK_REALTIME (tests travel in time)
+    def turn(self) -> None:
+        """Deliver what is ready, confirm what may be, send what is written; called after each chunk by itself,
+        and to be called by whoever changed something from outside (a timer, an end of sync)."""
+    def begin_sync(self) -> list[tuple[int, str]]:
+        """Duplicated fds of all that waiting confirms stand on; (fd, path). The caller fdatasyncs and closes them
+        in its thread (a path ending in '/' is a directory: fsync), then calls end_sync() on the loop."""
+    def end_sync(self) -> None:
+        """All of the last begin_sync() is on disk: the confirms that waited for it go out (call turn() after)."""
+    def take_garbage(self) -> list[str]:
+        """Files that nobody needs any more, to be unlinked, in this order, off the loop."""
+
+class Tally:
+    """Counters of one exchange."""
+    published: int
+    routed: int
+
+class Routes:
+    """Where messages go, remembered per (exchange, routing key), for one user of one vhost."""
+    def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes], tuple[tuple["Queue", ...], Tally | None, bool]]) -> None:
+        """resolve(exchange, routing_key, header_payload) -> (queues, tally, cacheable); raises AMQPError.
+        cacheable False: the answer depends on the message's headers and is asked for every message."""
+    def clear(self) -> None:
+        """Forget all: a binding, exchange, queue or permission changed."""
+
+class Queue:
+    """Messages waiting: segments on disk, what is ready, who consumes.  Subclassed by queues.Queue."""
+    def __init__(self, core: Core, directory: str, *, durable: bool) -> None:
+        """No file is made before the first message. The directory is made (with its parents' last part) on demand,
+        by the make_directory() method of the subclass."""
+    def make_directory(self) -> None:
+        """Overridden: make the directory with the queue's name in it.  Raises OSError."""
+    directory: str
+    durable: bool
+    ready: int           # messages that wait
+    unacked: int         # handed out, not settled
+    consumer_count: int
+    ready_octets: int
+    next_seq: int        # sequence number the next message gets; from 1
+    published: int; delivered: int; got: int; acked: int; redelivered: int; returned: int   # counters since start
+    paused: bool         # no delivery while set
+    def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
+                       acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0) -> None:
+        """Recovery: one segment found on disk, in rising order of number; acks: sound entries in its acks file.
+        Each of its records is checked (bounds, CRC) when it is read.  See store/recovery.py."""
+    def finish_recovery(self, next_seq: int, *, suspect: bool) -> None:
+        """The last attached segment is appended to again.  suspect (power cut): every message counts as delivered
+        before, since the marks that would tell may be lost."""
+    def purge(self) -> int:
+        """Settle every ready message; how many."""
+    def drop(self) -> None:
+        """The queue is deleted: consumers leave, unacked deliveries become nobody's and settling them is harmless.
+        The directory is the caller's to remove."""
+    def close(self) -> None:
+        """The broker stops: maps and descriptors closed.  Syncing is the caller's; no other verb may follow."""
+    def rest(self) -> bool:
+        """Idle: give maps and descriptors back, to be taken again when needed.  True if any were held."""
+    touched: int         # ns: last delivery
+    unrecorded: int      # settlements that a full disk would not take: redelivered after a restart
+    consumers: list["Consumer"] | None
+    def segments(self) -> list[dict]:
+        """For inspection and compaction, oldest first: number, end, records, settled, unacked, returned, waiting,
+        base_seq, generation, entries, capacity, mapped, sealed, damaged."""
+    def can_compact(self, number: int) -> bool: ...
+    def replace_segment(self, number: int, old: memoryview, new: memoryview, end: int, capacity: int, generation: int,
+                        entries: int) -> None:
+        """Compaction moved the live records of a segment (u4 positions old -> new, both rising) into a file of the
+        same name; unacked deliveries follow.  Raises ValueError."""
+
+class Consumer:
+    """One basic.consume.  Made by Channel.consume."""
+    tag: bytes
+    queue: Queue
+    channel: "Channel"
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    prefetch: int
+    unacked: int
+    arguments: dict
+
+class Channel:
+    """One AMQP channel: publish numbers, unacked deliveries, confirm mode.  Subclassed by session.channel.Channel."""
+    def __init__(self, connection: "Connection", number: int) -> None: ...
+    connection: "Connection"
+    number: int
+    confirm: bool          # read only; see select_confirm
+    prefetch: int          # per consumer, for consumers to come; 0 = no limit
+    global_prefetch: int   # for the whole channel; 0 = no limit
+    flow: bool             # False: no deliveries (channel.flow from the client)
+    unacked: int
+    consumers: dict[bytes, Consumer]
+    publishes: int         # messages published on this channel number since the connection began
+    closing: bool          # we sent channel.close: all but channel.close and close-ok is dropped
+    def select_confirm(self) -> None: ...
+    def consume(self, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, priority: int, arguments: dict) -> Consumer:
+        """Deliveries start in the next turn; write consume-ok first."""
+    def cancel(self, consumer: Consumer) -> None:
+        """No more deliveries to it; what is unacked stays so."""
+    def get(self, queue: Queue, no_ack: bool) -> bool:
+        """Write basic.get-ok with the next message, or return False when none is ready."""
+    def recover(self) -> None:
+        """Return all unacked deliveries of the channel to their places."""
+    def close(self) -> None:
+        """Consumers leave, unacked deliveries return to their places; the number may be opened again."""
+
+class Connection:
+    """One client's octets: cut frames, keep what must wait, write.  Subclassed by session.connection.Connection,
+    which is the loop's BufferedProtocol.  Upcalls, to be overridden: on_*; they must not raise but plane.Connection
+    catches what they do raise and gives it to on_error."""
+    def __init__(self, core: Core) -> None: ...
+    number: int            # never reused, also over restarts; written into each record it publishes
+    routes: Routes | None  # set when the vhost is opened
+    frame_max: int         # octets of a whole frame; checked on input, obeyed on output
+    channels: dict[int, Channel]
+    received_octets: int; sent_octets: int      # counters
+    discard: bool          # we sent connection.close: all but connection.close and close-ok is dropped
+    publishes: bool        # has published at least once
+    # --- the loop's side (asyncio.BufferedProtocol)
+    def attach(self, transport: object, fd: int) -> None:
+        """fd -1: no direct send (TLS): transport.write only."""
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+    def buffer_updated(self, nbytes: int) -> None:
+        """Work the chunk to its end, then a turn."""
+    def feed(self, octets: bytes) -> None:
+        """The same for octets that did not come by the shared buffer (tests)."""
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def detach(self) -> None:
+        """The socket is gone: every channel closes, nothing is written any more."""
+    # --- the session's side
+    def write(self, octets: bytes) -> None:
+        """Whole frames, behind all that was written before; sent at the turn's end."""
+    def hold(self) -> None:
+        """Keep all output from now on back until release() (a definition waits for its sync).  Counts."""
+    def release(self) -> None: ...
+    def flush(self) -> None:
+        """Send now what is written: before the transport is closed outside of a turn."""
+    def unblock(self) -> None:
+        """The alarm is over: read again; what waited is worked first."""
+    stopped: bool          # not read from because of an alarm or a full disk (its heartbeats are not missed)
+    # --- upcalls
+    def on_protocol_header(self, octets: bytes) -> None: ...
+    def on_method(self, channel: int, payload: bytes) -> None:
+        """Any method but publish, ack, nack, reject on an open channel; payload from class-id on.
+        Also those four on channels that are not open (to be answered with 504)."""
+    def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
+        """An AMQPError of the plane's own or from resolve; or what an upcall raised."""
+    def on_publisher_blocked(self) -> None:
+        """Core.blocked is set, or the disk is full, and this connection published: it is to be told.  The plane has
+        stopped reading from it, until unblock()."""
+
+def crc32c(data: bytes | memoryview, value: int = 0) -> int: ...
+def crc32c_by_table(data: bytes | memoryview, value: int = 0) -> int: ...
+def check_of_entry(segment: int, entry: int) -> int: ...
+def layout() -> dict[str, dict[str, tuple[int, int]]]: ...
+def scan_segment(octets: bytes | memoryview, number: int, start: int) -> tuple[int, int, int, int, int, int]:
+    """Follow whole records (bounds, magic, CRC) from position start: (end, records, first_seq, last_seq, last_ts,
+    body_octets); end is the first octet that belongs to no whole record."""

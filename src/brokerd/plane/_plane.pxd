@@ -1,0 +1,323 @@
+# The data plane's structs, and who owns and frees each.
+#
+#   core_t      in Core                 one per event loop; lists below hang from it, it owns none of them
+#   queue_t     in Queue                lives as long as the Queue object (an unacked delivery of a deleted
+#                                       queue holds a reference to the object: queue_t.ghost)
+#   seg_t       malloc, by queue_t      freed by seg_free() alone: retired, dropped, or the Queue object goes
+#   ret_t       in queue_t.returned     a heap array, freed with the queue
+#   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
+#   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
+#   channel_t   in Channel              freed with the object; Channel.close() empties it
+#   entry_t     in channel_t.ring       ring of unacked deliveries, by delivery tag
+#   content_t   malloc, by channel_t    a message that arrived in part; freed when it is whole or the channel closes
+#   conn_t      in Connection
+#   route_t     malloc, by Routes       valid while route_t was found under the present Routes generation
+#   tally_t     in Tally
+#
+# Lists through a struct (dirty_next and the like) hold no reference: whoever goes takes itself out.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef struct tally_t
+cdef struct seg_t
+cdef struct ret_t
+cdef struct level_t
+cdef struct queue_t
+cdef struct consumer_t
+cdef struct channel_t
+cdef struct content_t
+cdef struct route_t
+cdef struct conn_t
+
+cdef struct core_t:
+    int64_t now                 # ns since the epoch, read once a chunk
+    uint32_t segment_octets
+    uint64_t message_octets_max
+    uint64_t turn_octets
+    queue_t *dirty              # queues that may be able to deliver
+    queue_t *dirty_tail
+    conn_t *out_dirty           # connections with octets to send
+    channel_t *confirm_dirty    # confirm channels that published since the last turn
+    channel_t *channels         # all that are open
+    queue_t *sync_dirty         # queues that hold records a confirm waits for
+    bint sync                   # False: --no-sync
+    uint8_t *pool[16]           # output buffers that nobody uses, OUT_ROOM octets each
+    uint32_t pool_n
+
+cdef struct tally_t:
+    uint64_t published
+    uint64_t routed
+
+cdef struct count_t:            # failed deliveries of one record, from the acks file
+    uint32_t position
+    uint16_t count
+
+cdef struct seg_t:
+    seg_t *next
+    seg_t *prev
+    queue_t *queue
+    uint64_t number
+    uint64_t base_seq
+    uint32_t generation
+    uint8_t *map                # NULL: not mapped
+    uint8_t *acks               # NULL: not mapped
+    uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
+    count_t *counts             # sorted by position; delivery counts from before this broker started
+    uint32_t count_n
+    int fd                      # -1: not open
+    uint32_t crc_seed           # state of the CRC after the segment's number
+    uint32_t end                # first free octet
+    uint32_t capacity
+    uint32_t zeroed             # blocks are allocated up to here
+    uint32_t records
+    uint32_t settled
+    uint32_t unacked            # records handed out now
+    uint32_t waiting            # records the cursor has not passed yet
+    uint32_t returned           # records in the queue's heap of returned ones
+    uint32_t redeliver_below    # handed out before this broker started
+    uint32_t entries            # in the acks file
+    uint32_t acks_zeroed
+    uint32_t acks_capacity      # octets mapped
+    uint8_t sealed              # as in the file: 0, 1 full, 2 full and known synced
+    bint loaded                 # the acks of a recovered segment were read
+    bint verify                 # came from disk: check each record's CRC when it is read
+    bint unsynced               # holds what a confirm waits for
+    bint damaged                # kept aside instead of unlinked
+
+cdef struct ret_t:
+    uint64_t seq
+    seg_t *seg
+    uint32_t position
+    uint16_t count
+
+cdef struct level_t:
+    level_t *next               # lower priority
+    int32_t priority
+    uint32_t consumers          # in all, with or without credit
+    consumer_t *head            # those with credit: next to be served first
+    consumer_t *tail
+
+cdef struct queue_t:
+    core_t *core
+    void *owner                 # the Queue object, borrowed
+    char *directory
+    seg_t *first
+    seg_t *last                 # the one appended to
+    seg_t *cursor               # next record to hand out is here (or later)
+    uint32_t position
+    seg_t *spare
+    uint64_t next_seq
+    uint64_t next_number
+    int64_t last_ts
+    uint64_t ready
+    uint64_t ready_octets
+    uint64_t unacked
+    ret_t *returned
+    uint32_t returned_n
+    uint32_t returned_capacity
+    level_t *levels             # highest priority first
+    uint32_t consumers
+    queue_t *dirty_next
+    queue_t *sync_next
+    int64_t touched             # ns: last append or delivery
+    bint is_dirty
+    bint is_sync_dirty
+    bint durable
+    bint paused
+    bint dropped
+    bint ghost                  # dropped with unacked deliveries: the object holds a reference to itself
+    bint directory_unsynced
+    bint parent_unsynced
+    uint64_t n_published
+    uint64_t n_delivered
+    uint64_t n_got
+    uint64_t n_acked
+    uint64_t n_redelivered
+    uint64_t n_returned
+    uint64_t n_unrecorded       # settlements that a full disk would not take
+
+cdef struct consumer_t:
+    consumer_t *next            # ring of its level
+    consumer_t *prev
+    level_t *level
+    queue_t *queue
+    channel_t *channel
+    void *owner
+    uint8_t *prefix             # basic.deliver up to the delivery tag, size still zero
+    uint16_t prefix_n
+    uint32_t prefetch           # 0: no limit
+    uint32_t unacked
+    bint no_ack
+    bint in_ring
+    bint closed
+
+cdef struct entry_t:
+    seg_t *seg                  # NULL: settled
+    consumer_t *consumer        # NULL: basic.get
+    uint64_t seq
+    uint32_t position
+    uint16_t count
+
+cdef struct content_t:
+    uint8_t *octets             # method payload, header payload, body so far
+    size_t capacity
+    uint32_t method_n
+    uint32_t header_n
+    uint64_t body_size
+    uint64_t body_n
+
+cdef struct channel_t:
+    conn_t *conn
+    void *owner
+    content_t *content
+    entry_t *ring
+    uint32_t ring_capacity      # a power of two, or 0
+    uint32_t unacked
+    uint64_t base_tag           # oldest tag that may be outstanding
+    uint64_t next_tag
+    uint64_t publishes
+    uint64_t confirm_from       # publishes when confirm.select came
+    uint64_t confirmed          # highest confirmed tag
+    uint64_t sync_tag           # highest tag that waits for a sync
+    uint64_t sync_snapshot      # publishes when the sync under way began
+    route_t *route
+    uint64_t route_generation
+    channel_t *confirm_next
+    channel_t *core_next
+    channel_t *core_prev
+    uint32_t global_prefetch
+    uint32_t prefetch
+    uint16_t number
+    uint8_t state               # 0 method, 1 content header, 2 content body expected
+    bint confirm
+    bint is_confirm_dirty
+    bint waits_for_sync         # is in Core.waiting or Core.syncing
+    bint closing
+    bint closed
+    bint flow
+
+cdef struct route_t:
+    uint8_t *method             # payload of basic.publish, whole: one memcmp decides
+    uint32_t method_n
+    uint32_t hash
+    uint32_t targets_n
+    bint mandatory
+    bint once                   # depends on the message's headers: good for one
+    tally_t *tally
+    queue_t **targets
+
+cdef struct conn_t:
+    core_t *core
+    void *owner
+    channel_t **channels        # by number
+    uint32_t channels_n
+    uint32_t frame_max
+    uint32_t number
+    int fd                      # -1: no direct send
+    uint8_t *out
+    size_t out_n
+    size_t out_capacity
+    uint8_t *stash              # an incomplete frame, or what waits while stalled
+    size_t stash_n
+    conn_t *out_next
+    channel_t *pending          # its content is whole, but waits for a route or for disk space
+    uint64_t received
+    uint64_t sent
+    uint64_t *routes_generation # of the Routes in use; NULL before connection.open
+    uint32_t held
+    bint is_out_dirty
+    bint paused                 # the transport holds octets of ours
+    bint discard
+    bint publishes
+    bint gone
+    bint greeted                # the protocol header came
+    bint stalled                # stopped before a publish that found no disk space
+    bint blocked
+    bint reading_paused
+
+cdef struct event_t:             # what stopped the parser: lives on Connection.work's stack
+    uint16_t channel
+    const uint8_t *payload
+    uint32_t payload_n
+    const uint8_t *header       # ROUTE: the content header's payload
+    uint32_t header_n
+    uint16_t code               # FAULT
+    bint hard
+    uint32_t method
+    uint64_t number
+    uint64_t limit
+    const char *text
+    int error                   # STALL: errno
+
+cdef class Queue
+cdef class Channel
+cdef class Connection
+cdef class Routes
+
+cdef class Core:
+    cdef core_t c
+    cdef object schedule, request_sync, storage_failed, damaged_upcall
+    cdef public object clock
+    cdef bint _blocked, scheduled, in_turn
+    cdef list waiting, syncing, garbage, sealing
+    cdef void tick(self)
+    cdef void confirm(self)
+    cdef uint8_t *input
+    cdef size_t input_room, input_size
+    cdef object input_view
+
+cdef class Tally:
+    cdef tally_t t
+
+cdef class Routes:
+    cdef Core core
+    cdef object resolve
+    cdef list keep
+    cdef route_t **slots
+    cdef route_t *once
+    cdef object once_keep
+    cdef uint32_t slots_n, used
+    cdef uint64_t generation
+    cdef void forget(self)
+    cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)
+    cdef int place(self, route_t *r) except -1
+    cdef int learn(self, channel_t *ch, const event_t *e) except -1
+
+cdef class Queue:
+    cdef queue_t q
+    cdef Core core
+    cdef readonly str directory
+    cdef readonly list consumers
+    cdef void leave_lists(self)
+    cdef void free_store(self)
+    cdef int move_unacked(self, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1
+
+cdef class Consumer:
+    cdef consumer_t c
+    cdef readonly bytes tag
+    cdef readonly Queue queue
+    cdef readonly Channel channel
+    cdef readonly bint exclusive
+    cdef readonly int32_t priority
+    cdef readonly dict arguments
+
+cdef class Channel:
+    cdef channel_t c
+    cdef readonly Connection connection
+    cdef readonly dict consumers
+    cdef list cancelled         # consumers that left with unacked deliveries
+
+cdef class Connection:
+    cdef conn_t c
+    cdef Core core
+    cdef Routes _routes
+    cdef readonly dict channels
+    cdef dict _publishes
+    cdef object transport
+    cdef void drop_stash(self)
+    cdef void credit(self)
+    cdef int work(self, uint8_t *p, uint8_t *end) except -1
+    cdef int handle(self, int status, event_t *e) except -1
+    cdef void stall(self, event_t *e)
+    cdef void reading(self)
+    cdef object __weakref__

@@ -1,0 +1,80 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: nonecheck=False, binding=False, freethreading_compatible=False
+"""The data plane: octets from a socket buffer into a segment, and from there into a socket buffer.
+
+One compiled unit, so that a message's way is inlined; one concern a file:
+
+    hot.h           octets, checksums, properties
+    segment.pxi     one file of records and its acks file
+    store.pxi       a queue's segments: append, read in order, settle, give back
+    deliver.pxi     who gets the next message; its octets on the way out
+    settle.pxi      acks by delivery tag; confirms
+    publish.pxi     a message on its way in
+    connection.pxi  frames
+    core.pxi        the turn; routes remembered
+    queue.pxi       Queue, as the control plane sees it
+    channel.pxi     Channel, Consumer, Connection, as the session sees them
+    inspect.pxi     crc32c, layouts, reading a segment file
+
+What may be called from above is in ``__init__.pyi``.  Structs and their owners: ``_plane.pxd``.
+"""
+
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EIO, ENOENT, ENOMEM, errno
+from libc.stdio cimport rename, snprintf
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcmp, memcpy, memset, strdup
+from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, fcntl, open
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.types cimport off_t
+from posix.unistd cimport close, ftruncate, pwrite, unlink
+
+from os import strerror as os_strerror
+
+from brokerd.errors import by_reply_code
+
+cdef extern from "hot.h" nogil:
+    bint LIKELY(bint)
+    bint UNLIKELY(bint)
+    uint16_t be16(const uint8_t *)
+    uint32_t be32(const uint8_t *)
+    uint64_t be64(const uint8_t *)
+    void put_be16(uint8_t *, uint16_t)
+    void put_be32(uint8_t *, uint32_t)
+    void put_be64(uint8_t *, uint64_t)
+    uint16_t le16(const uint8_t *)
+    uint32_t le32(const uint8_t *)
+    uint64_t le64(const uint8_t *)
+    void put_le16(uint8_t *, uint16_t)
+    void put_le32(uint8_t *, uint32_t)
+    void put_le64(uint8_t *, uint64_t)
+    void put_word(uint8_t *, uint32_t)
+    int64_t realtime_ns()
+    uint32_t crc_update(uint32_t, const uint8_t *, size_t)
+    uint32_t crc_by_table(uint32_t, const uint8_t *, size_t)
+    void crc_init()
+    uint8_t entry_check(uint32_t, uint64_t)
+    int write_zeros(int, size_t, size_t)
+    int properties_are_whole(const uint8_t *, const uint8_t *, uint8_t *, uint8_t *)
+    int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MADV_POPULATE_READ
+    ctypedef struct stat_t "struct stat":
+        off_t st_size
+        long st_blocks
+    int fstat(int, stat_t *)
+    int madvise(void *, size_t, int)
+    ssize_t send(int, const void *, size_t, int)
+
+crc_init()
+
+include "segment.pxi"
+include "store.pxi"
+include "deliver.pxi"
+include "settle.pxi"
+include "publish.pxi"
+include "connection.pxi"
+include "core.pxi"
+include "queue.pxi"
+include "channel.pxi"
+include "inspect.pxi"

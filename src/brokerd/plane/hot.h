@@ -1,0 +1,262 @@
+/* Octets and checksums: what Cython cannot say in one instruction.
+ *
+ * AMQP is big-endian on the wire, our files are little-endian (x86-64 and
+ * AArch64 as they are).  CRC32C (Castagnoli): the processor's instruction where
+ * it has one, found out once at import, else a table of 8 x 256 words.
+ */
+#ifndef BROKERD_HOT_H
+#define BROKERD_HOT_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "brokerd's files are little-endian and written as the machine has them"
+#endif
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+static inline uint16_t be16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
+static inline uint32_t be32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+static inline uint64_t be64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+static inline void put_be16(uint8_t *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
+static inline void put_be32(uint8_t *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+static inline void put_be64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+static inline uint16_t le16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+static inline uint32_t le32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static inline uint64_t le64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static inline void put_le16(uint8_t *p, uint16_t v) { memcpy(p, &v, 2); }
+static inline void put_le32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
+static inline void put_le64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
+
+/* A counter beside its complement, in one store: a torn or flipped word shows. */
+static inline void put_word(uint8_t *p, uint32_t v) { put_le64(p, (uint64_t)v | (uint64_t)(uint32_t)~v << 32); }
+
+static inline int64_t realtime_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- CRC32C: state in, state out, no inversion */
+
+static uint32_t crc_table[8][256];
+static int crc_in_hardware;
+
+static uint32_t crc_by_table(uint32_t state, const uint8_t *p, size_t n)
+{
+    while (n >= 8) {
+        uint32_t low = le32(p) ^ state, high = le32(p + 4);
+        state = crc_table[7][low & 255] ^ crc_table[6][low >> 8 & 255] ^ crc_table[5][low >> 16 & 255] ^
+                crc_table[4][low >> 24] ^ crc_table[3][high & 255] ^ crc_table[2][high >> 8 & 255] ^
+                crc_table[1][high >> 16 & 255] ^ crc_table[0][high >> 24];
+        p += 8;
+        n -= 8;
+    }
+    while (n--)
+        state = crc_table[0][(state ^ *p++) & 255] ^ state >> 8;
+    return state;
+}
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+__attribute__((target("sse4.2"))) static uint32_t crc_by_instruction(uint32_t state, const uint8_t *p, size_t n)
+{
+    uint64_t s = state;
+    while (n >= 8) {
+        s = _mm_crc32_u64(s, le64(p));
+        p += 8;
+        n -= 8;
+    }
+    if (n >= 4) {
+        s = _mm_crc32_u32((uint32_t)s, le32(p));
+        p += 4;
+        n -= 4;
+    }
+    while (n--)
+        s = _mm_crc32_u8((uint32_t)s, *p++);
+    return (uint32_t)s;
+}
+static int crc_instruction_there(void) { return __builtin_cpu_supports("sse4.2"); }
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+static uint32_t crc_by_instruction(uint32_t state, const uint8_t *p, size_t n)
+{
+    while (n >= 8) {
+        state = __crc32cd(state, le64(p));
+        p += 8;
+        n -= 8;
+    }
+    while (n--)
+        state = __crc32cb(state, *p++);
+    return state;
+}
+static int crc_instruction_there(void) { return 1; }
+#else
+#define crc_by_instruction crc_by_table
+static int crc_instruction_there(void) { return 0; }
+#endif
+
+static inline uint32_t crc_update(uint32_t state, const uint8_t *p, size_t n)
+{
+    return LIKELY(crc_in_hardware) ? crc_by_instruction(state, p, n) : crc_by_table(state, p, n);
+}
+
+static void crc_init(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int bit = 0; bit < 8; bit++)
+            c = c & 1 ? 0x82F63B78u ^ c >> 1 : c >> 1;
+        crc_table[0][i] = c;
+    }
+    for (uint32_t i = 0; i < 256; i++)
+        for (int k = 1; k < 8; k++)
+            crc_table[k][i] = crc_table[0][crc_table[k - 1][i] & 255] ^ crc_table[k - 1][i] >> 8;
+    crc_in_hardware = crc_instruction_there();
+}
+
+/* The check octet of an entry of an acks file: see store/format.py. */
+static inline uint8_t entry_check(uint32_t segment, uint64_t entry_without_check)
+{
+    uint8_t octets[8];
+    put_le64(octets, entry_without_check);
+    uint32_t c = crc_update(segment, octets, 8);
+    return (uint8_t)(c ^ c >> 8 ^ c >> 16 ^ c >> 24);
+}
+
+/* Write zeros over [from, to) of a file: unlike a hole these blocks are allocated,
+ * so that a later store through the map can neither fault for space (SIGBUS) nor
+ * take a page fault per 4 KiB.  0, or the errno. */
+static int write_zeros(int fd, size_t from, size_t to)
+{
+    static const uint8_t zeros[1 << 18];
+    while (from < to) {
+        size_t n = to - from < sizeof zeros ? to - from : sizeof zeros;
+        ssize_t w = pwrite(fd, zeros, n, (off_t)from);
+        if (w < 0) {
+            if (errno == EINTR)
+                continue;
+            return errno;
+        }
+        if (w == 0)
+            return ENOSPC;
+        from += (size_t)w;
+    }
+    return 0;
+}
+
+/* ---- content properties: are they whole, and the two that the plane reads */
+
+static int table_is_whole(const uint8_t *p, const uint8_t *end, int depth);
+
+/* One field value at *pp; 0 if it does not end inside.  AMQP 0-9-1 section 4.2.5.5, RabbitMQ's letters. */
+static int value_is_whole(const uint8_t **pp, const uint8_t *end, int depth, uint8_t kind)
+{
+    const uint8_t *p = *pp;
+    size_t n;
+    switch (kind) {
+    case 'V': n = 0; break;
+    case 't': case 'b': case 'B': n = 1; break;
+    case 's': case 'u': case 'U': n = 2; break;
+    case 'I': case 'i': case 'f': n = 4; break;
+    case 'D': n = 5; break;
+    case 'l': case 'L': case 'd': case 'T': n = 8; break;
+    case 'S': case 'x': case 'F': case 'A':
+        if (end - p < 4)
+            return 0;
+        n = be32(p);
+        p += 4;
+        break;
+    default: return 0;
+    }
+    if ((size_t)(end - p) < n)
+        return 0;
+    if (kind == 'F' && (depth == 0 || !table_is_whole(p, p + n, depth - 1)))
+        return 0;
+    if (kind == 'A') {
+        const uint8_t *q = p, *stop = p + n;
+        if (depth == 0)
+            return 0;
+        while (q < stop) {
+            uint8_t k = *q++;
+            if (!value_is_whole(&q, stop, depth - 1, k))
+                return 0;
+        }
+    }
+    *pp = p + n;
+    return 1;
+}
+
+static int table_is_whole(const uint8_t *p, const uint8_t *end, int depth)
+{
+    while (p < end) {
+        size_t name = *p++;
+        if ((size_t)(end - p) < name + 1)
+            return 0;
+        p += name;
+        uint8_t kind = *p++;
+        if (!value_is_whole(&p, end, depth, kind))
+            return 0;
+    }
+    return 1;
+}
+
+#define PROPERTY_DEPTH 64
+
+/* The property flags and list of a content header, p..end.  0 unless whole and ending exactly at end. */
+static int properties_are_whole(const uint8_t *p, const uint8_t *end, uint8_t *delivery_mode, uint8_t *priority)
+{
+    *delivery_mode = 1;
+    *priority = 0;
+    if (end - p < 2)
+        return 0;
+    uint16_t flags = be16(p);
+    p += 2;
+    if (flags & 3)
+        return 0; /* basic has 14 properties: no further flag word, no fifteenth */
+    for (int bit = 15; flags; bit--) {
+        if (!(flags & 1 << bit))
+            continue;
+        flags = (uint16_t)(flags & ~(1 << bit));
+        size_t n;
+        switch (bit) {
+        case 13: /* headers */
+            if (end - p < 4)
+                return 0;
+            n = be32(p);
+            p += 4;
+            if ((size_t)(end - p) < n || !table_is_whole(p, p + n, PROPERTY_DEPTH))
+                return 0;
+            break;
+        case 12: case 11: /* delivery-mode, priority */
+            n = 1;
+            if (p == end)
+                return 0;
+            *(bit == 12 ? delivery_mode : priority) = *p;
+            break;
+        case 6: n = 8; break; /* timestamp */
+        default:              /* the rest are short strings */
+            if (p == end)
+                return 0;
+            n = 1u + *p;
+        }
+        if ((size_t)(end - p) < n)
+            return 0;
+        p += n;
+    }
+    return p == end;
+}
+#endif

@@ -1,0 +1,232 @@
+# A message on its way in, whole in the buffer or put together from parts.
+#
+#   method frame  class 60, method 40 | reserved u16 | exchange | routing key | bits     -> route
+#   header frame  class 60 | weight u16 | body size u64 | property flags and list        -> meta
+#   body frames                                                                          -> record
+
+cdef enum:
+    DONE = 0
+    MORE = 1                # the rest of a frame or content is still on its way
+    COLD = 2                # a method for the control plane
+    ROUTE = 3               # nobody knows yet where this exchange and key lead
+    FAULT = 4               # event_t tells
+    STALL = 5               # no disk space: stop before this publish
+    GREETING = 6            # the eight octets of a protocol header
+
+    PUBLISH = 60 << 16 | 40
+    BASIC_ACK = 60 << 16 | 80
+    BASIC_REJECT = 60 << 16 | 90
+    BASIC_NACK = 60 << 16 | 120
+
+
+cdef inline int fault(event_t *e, bint hard, uint16_t code, const char *text, uint32_t method) noexcept nogil:
+    e.hard = hard
+    e.code = code
+    e.text = text
+    e.method = method
+    return FAULT
+
+
+cdef inline route_t *route_of(channel_t *ch, const uint8_t *method, uint32_t n) noexcept nogil:
+    """Where this basic.publish leads: as the last one, or as one before; NULL if nobody knows."""
+    cdef route_t *r = ch.route
+    if LIKELY(r != NULL and ch.route_generation == ch.conn.routes_generation[0] and r.method_n == n
+              and memcmp(r.method, method, n) == 0):
+        return r
+    with gil:
+        return route_find(ch, method, n)
+
+
+cdef route_t *route_find(channel_t *ch, const uint8_t *method, uint32_t n) noexcept:
+    cdef Routes routes = (<Connection>ch.conn.owner)._routes
+    cdef route_t *r = routes.find(method, n, crc_update(0, method, n))
+    if r != NULL:
+        ch.route = r
+        ch.route_generation = routes.generation
+    return r
+
+
+cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
+                 const uint8_t *body, uint64_t body_n, event_t *e) noexcept nogil:
+    """Store a whole message in every queue it is routed to.  DONE, ROUTE, FAULT or STALL (then nothing was done)."""
+    cdef message_t m
+    cdef route_t *r
+    cdef queue_t *q
+    cdef uint64_t length
+    cdef uint32_t i, need
+    cdef uint8_t delivery_mode
+    cdef conn_t *conn = ch.conn
+    cdef bint waits = False
+    r = route_of(ch, method, method_n)
+    if UNLIKELY(r == NULL):
+        e.payload = method
+        e.payload_n = method_n
+        e.header = header
+        e.header_n = header_n
+        return ROUTE
+    if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &delivery_mode, &m.priority)):
+        return fault(e, True, 502, b"malformed properties in content header of class 60", PUBLISH)
+    m.names = method + 6
+    m.names_n = method_n - 7
+    m.properties = header + 12
+    m.properties_n = header_n - 12
+    m.body = body
+    m.body_n = body_n
+    length = <uint64_t>RECORD + m.names_n + m.properties_n + body_n
+    if UNLIKELY(m.names_n + m.properties_n >= 0xFFFF):
+        length += 4
+    m.length = <uint32_t>length
+    m.connection = conn.number
+    m.channel = ch.number
+    m.flags = 1 if delivery_mode == 2 else 0
+    m.publish_seq = ch.publishes + 1
+    need = align8(m.length)
+    for i in range(r.targets_n):
+        q = r.targets[i]
+        if not q.dropped:
+            e.error = reserve(q, need)
+            if UNLIKELY(e.error != 0):
+                return STALL
+    for i in range(r.targets_n):
+        q = r.targets[i]
+        if UNLIKELY(q.dropped):
+            continue
+        append(q, &m)
+        queue_mark(q)
+        if m.flags & 1 and q.durable and ch.confirm and conn.core.sync:
+            sync_mark(q)
+            waits = True
+    ch.publishes += 1
+    conn.publishes = True
+    if r.tally != NULL:
+        r.tally.published += 1
+        r.tally.routed += r.targets_n
+    if UNLIKELY(r.targets_n == 0 and r.mandatory):
+        write_return(ch, &m)
+    if ch.confirm:
+        confirm_mark(ch)
+        if waits:
+            ch.sync_tag = ch.publishes
+    if UNLIKELY(r.once):
+        ch.route = NULL
+    return DONE
+
+
+cdef void write_return(channel_t *ch, message_t *m) noexcept nogil:
+    """basic.return, 312 NO_ROUTE, with the content; goes out before the confirm (AMQP 0-9-1, 1.8.3.9)."""
+    cdef conn_t *conn = ch.conn
+    cdef uint8_t *p = out_room(conn, 24 + m.names_n + content_room(conn, m.properties_n, m.body_n))
+    cdef uint8_t *start = p
+    if p == NULL:
+        return
+    p[0] = 1
+    put_be16(p + 1, ch.number)
+    put_be32(p + 3, 15 + m.names_n)
+    put_be32(p + 7, 60 << 16 | 50)
+    put_be16(p + 11, 312)
+    memcpy(p + 13, b"\x08NO_ROUTE", 9)
+    memcpy(p + 22, m.names, m.names_n)
+    p += 22 + m.names_n
+    p[0] = 0xCE
+    p += 1
+    p += write_content(conn, ch.number, p, m.properties, m.properties_n, m.body, m.body_n)
+    conn.out_n += p - start
+
+
+# ---- content in parts
+
+cdef void content_free(channel_t *ch) noexcept nogil:
+    if ch.content != NULL:
+        free(ch.content.octets)
+        free(ch.content)
+        ch.content = NULL
+    ch.state = 0
+
+
+cdef int content_add(content_t *c, const uint8_t *p, size_t n) noexcept nogil:
+    cdef size_t have = c.method_n + c.header_n + c.body_n
+    cdef size_t capacity = c.capacity
+    cdef uint8_t *octets
+    if have + n > capacity:
+        # What has arrived decides, not what was announced: an announcement costs nothing.
+        capacity = max(have + n, min(have + (have >> 1), have + c.body_size - c.body_n))
+        octets = <uint8_t *>realloc(c.octets, capacity)
+        if octets == NULL:
+            return ENOMEM
+        c.octets = octets
+        c.capacity = capacity
+    memcpy(c.octets + have, p, n)
+    return 0
+
+
+cdef int content_begin(channel_t *ch, const uint8_t *method, uint32_t n, event_t *e) noexcept nogil:
+    ch.content = <content_t *>calloc(1, sizeof(content_t))
+    if ch.content == NULL or content_add(ch.content, method, n) != 0:
+        content_free(ch)
+        return fault(e, True, 506, b"no memory for this message", PUBLISH)
+    ch.content.method_n = n
+    ch.state = 1
+    return DONE
+
+
+cdef int content_whole(channel_t *ch, event_t *e) noexcept nogil:
+    cdef content_t *c = ch.content
+    cdef int status = publish(ch, c.octets, c.method_n, c.octets + c.method_n, c.header_n,
+                              c.octets + c.method_n + c.header_n, c.body_n, e)
+    if status == DONE or status == FAULT:
+        content_free(ch)
+        ch.conn.pending = NULL
+    else:
+        ch.conn.pending = ch
+    return status
+
+
+cdef int check_header(channel_t *ch, const uint8_t *payload, uint32_t n, event_t *e) noexcept nogil:
+    """DONE if this content header may follow a basic.publish."""
+    cdef uint64_t most = ch.conn.core.message_octets_max
+    if n < 14:
+        return fault(e, True, 501, b"content header frame is too short", PUBLISH)
+    if be16(payload) != 60:
+        e.number = be16(payload)
+        return fault(e, True, 505, b"expected content header for class 60, got one for class %llu instead", PUBLISH)
+    if be64(payload + 4) > most:
+        e.number = be64(payload + 4)
+        e.limit = most
+        return fault(e, False, 406, b"message size %llu is larger than configured max size %llu", PUBLISH)
+    return DONE
+
+
+cdef int content_header(channel_t *ch, const uint8_t *payload, uint32_t n, event_t *e) noexcept nogil:
+    cdef content_t *c = ch.content
+    cdef int status
+    if ch.state != 1:
+        if ch.state == 0:
+            return fault(e, True, 505, b"expected method frame, got non method frame instead", 0)
+        return fault(e, True, 505, b"expected content body, got non content body frame instead", PUBLISH)
+    status = check_header(ch, payload, n, e)
+    if status != DONE:
+        content_free(ch)
+        return status
+    c.body_size = be64(payload + 4)
+    if content_add(c, payload, n) != 0:
+        content_free(ch)
+        return fault(e, True, 506, b"no memory for this message", PUBLISH)
+    c.header_n = n
+    ch.state = 2
+    return content_whole(ch, e) if c.body_size == 0 else DONE
+
+
+cdef int content_body(channel_t *ch, const uint8_t *payload, uint32_t n, event_t *e) noexcept nogil:
+    cdef content_t *c = ch.content
+    if ch.state == 0:
+        return fault(e, True, 505, b"expected method frame, got non method frame instead", 0)
+    if ch.state == 1:
+        return fault(e, True, 505, b"expected content header for class 60, got non content header frame instead", PUBLISH)
+    if n > c.body_size - c.body_n:
+        content_free(ch)
+        return fault(e, True, 501, b"content body is larger than its header said", PUBLISH)
+    if content_add(c, payload, n) != 0:
+        content_free(ch)
+        return fault(e, True, 506, b"no memory for this message", PUBLISH)
+    c.body_n += n
+    return content_whole(ch, e) if c.body_n == c.body_size else DONE

@@ -1,0 +1,520 @@
+# A queue's store: a list of segments, appended to at one end, read by a cursor, and a heap of returned
+# records before the cursor.  Sequence numbers rise by one a record and are never reused.
+#
+#    first ... [retired when all is settled] ... cursor ... last (appended to)
+#
+# Nothing here knows who consumes.
+
+
+cdef void seg_unlink_from_list(seg_t *s) noexcept nogil:
+    cdef queue_t *q = s.queue
+    if s.prev != NULL:
+        s.prev.next = s.next
+    else:
+        q.first = s.next
+    if s.next != NULL:
+        s.next.prev = s.prev
+    else:
+        q.last = s.prev
+    s.next = s.prev = NULL
+
+
+cdef void seg_append_to_list(seg_t *s) noexcept nogil:
+    cdef queue_t *q = s.queue
+    s.prev = q.last
+    s.next = NULL
+    if q.last != NULL:
+        q.last.next = s
+    else:
+        q.first = s
+    q.last = s
+
+
+cdef void reach(queue_t *q, seg_t *s) noexcept nogil:
+    """The cursor enters s."""
+    q.cursor = s
+    q.position = HEADER
+
+
+cdef void cursor_leaves(queue_t *q) noexcept nogil:
+    """The cursor has passed all of its segment and another follows."""
+    cdef seg_t *s = q.cursor
+    if s.waiting:
+        # Records that were counted but are not there to be read: damaged.
+        q.ready -= min(<uint64_t>s.waiting, q.ready)
+        s.settled += s.waiting
+        s.damaged = True
+        s.waiting = 0
+    reach(q, s.next)
+    free(s.settled_bits)
+    free(s.counts)
+    s.settled_bits = NULL
+    s.counts = NULL
+    s.count_n = 0
+    if not retire_if_settled(s):
+        seg_unmap(s)
+
+
+cdef bint retire_if_settled(seg_t *s) noexcept nogil:
+    """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
+    True: s is not in the list any more, and may be freed."""
+    cdef queue_t *q = s.queue
+    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == q.last:
+        return False
+    if s == q.cursor:
+        if q.position < s.end:
+            q.position = s.end
+        s.waiting = 0
+        reach(q, s.next)
+    with gil:
+        retire(s)
+    return True
+
+
+cdef void retire(seg_t *s):
+    cdef queue_t *q = s.queue
+    cdef Core core = (<Queue>q.owner).core
+    cdef char old[PATH_ROOM]
+    cdef char new[PATH_ROOM]
+    seg_unlink_from_list(s)
+    acks_unmap(s)
+    if s.damaged:
+        path_of(s, b"msgs", old)
+        snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", q.directory, <unsigned long long>s.number)
+        rename(old, new)
+    elif (q.spare == NULL and s.map != NULL and s.capacity == q.core.segment_octets and s.zeroed == s.capacity
+          and not q.dropped):
+        path_of(s, b"msgs", old)
+        snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
+        if rename(old, new) == 0 and seg_open_at(s, new) == 0:
+            # The records go before the acks: acks without records are nothing, records without acks would return.
+            path_of(s, b"acks", old)
+            unlink(old)
+            free(s.settled_bits)
+            free(s.counts)
+            s.settled_bits = NULL
+            s.counts = NULL
+            q.spare = s
+            return
+        seg_unmap(s)
+        s.fd = -1
+        unlink(new)
+        path_of(s, b"acks", old)
+        unlink(old)
+        seg_free(s)
+        return
+    else:
+        # Truncating 8 MiB of page cache takes a millisecond or more: somebody else's thread does that.
+        core.garbage.append(text_path(s, "msgs"))
+    core.garbage.append(text_path(s, "acks"))
+    seg_free(s)
+
+
+cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
+    if s.fd < 0:
+        s.fd = open(path, O_RDWR | O_CLOEXEC)
+    return 0 if s.fd >= 0 else errno
+
+
+cdef int make_directory_of(queue_t *q) noexcept:
+    try:
+        (<Queue>q.owner).make_directory()
+    except OSError as error:
+        return error.errno or EIO
+    except Exception:
+        return EIO
+    q.directory_unsynced = True
+    q.parent_unsynced = True
+    return 0
+
+
+cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
+    """Append an empty segment with room for a record of `need` octets; 0 or the errno."""
+    cdef core_t *core = q.core
+    cdef uint32_t capacity = core.segment_octets
+    cdef seg_t *s
+    cdef char path[PATH_ROOM]
+    cdef char spare[PATH_ROOM]
+    cdef int err = 0
+    cdef bint recycled
+    if need + HEADER > capacity:
+        capacity = (need + HEADER + 4095) & ~<uint32_t>4095
+    recycled = q.spare != NULL and capacity == core.segment_octets
+    if recycled:
+        s = q.spare
+        q.spare = NULL
+    else:
+        s = <seg_t *>calloc(1, sizeof(seg_t))
+        if s == NULL:
+            return ENOMEM
+        s.fd = -1
+        s.queue = q
+        s.capacity = capacity
+    s.number = q.next_number
+    s.base_seq = q.next_seq
+    s.crc_seed = seed_of(s.number)
+    s.end = HEADER
+    s.records = s.settled = s.unacked = s.waiting = s.returned = s.redeliver_below = 0
+    s.entries = s.acks_zeroed = 0
+    s.generation = 0
+    s.sealed = 0
+    s.verify = s.loaded = s.unsynced = s.damaged = False
+    path_of(s, b"msgs", path)
+    if recycled:
+        seg_write_header(s)
+        snprintf(spare, PATH_ROOM, b"%s/spare.msgs", q.directory)
+        if rename(spare, path) < 0:
+            err = errno
+    else:
+        err = seg_create(s, path)
+    if err:
+        seg_free(s)
+        return err
+    q.next_number += 1
+    q.directory_unsynced = True
+    seg_append_to_list(s)
+    if q.cursor == NULL:
+        reach(q, s)
+    return 0
+
+
+cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
+    """The file of a new segment, its first blocks and its map; 0 or the errno (then no file is left)."""
+    cdef int err = 0
+    cdef void *m
+    s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
+    if s.fd < 0 and errno == ENOENT:
+        with gil:
+            err = make_directory_of(s.queue)
+        if err:
+            return err
+        s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
+    if s.fd < 0:
+        return errno
+    s.zeroed = min(<uint32_t>FIRST_ZEROS, s.capacity)
+    if ftruncate(s.fd, s.capacity) < 0:
+        err = errno
+    if err == 0:
+        err = write_zeros(s.fd, 0, s.zeroed)
+    if err == 0:
+        m = mmap(NULL, s.capacity, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0)
+        if m == MAP_FAILED:
+            err = errno
+    if err:
+        close(s.fd)
+        s.fd = -1
+        unlink(path)
+        return err
+    s.map = <uint8_t *>m
+    seg_write_header(s)
+    return 0
+
+
+cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
+    """Allocate blocks up to `want` at least, as a rule twice what there is; 0 or the errno."""
+    cdef uint32_t step = max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
+    cdef uint32_t to = s.zeroed + step
+    cdef int err
+    if to < want:
+        to = (want + 4095) & ~<uint32_t>4095
+    if to > s.capacity:
+        to = s.capacity
+    err = seg_open(s)
+    if err == 0:
+        err = write_zeros(s.fd, s.zeroed, to)
+    if err == 0:
+        s.zeroed = to
+    return err
+
+
+cdef void seg_seal(seg_t *s) noexcept nogil:
+    cdef queue_t *q = s.queue
+    seg_put_sealed(s, 1)
+    if s != q.cursor:
+        if not s.unsynced:
+            seg_unmap(s)
+        elif s.map != NULL:
+            munmap(s.map, s.capacity)
+            s.map = NULL
+        if s.unacked == 0:
+            acks_unmap(s)
+
+
+cdef int reserve_slow(queue_t *q, uint32_t need) noexcept nogil:
+    cdef seg_t *s = q.last
+    cdef int err
+    if s != NULL and not s.sealed and s.end + need > s.capacity:
+        err = seg_new(q, need)
+        if err:
+            return err
+        seg_seal(s)
+        retire_if_settled(s)
+        s = q.last
+    elif s == NULL or s.sealed:
+        err = seg_new(q, need)
+        if err:
+            return err
+        s = q.last
+    err = seg_map(s)
+    if err:
+        return err
+    if s.end + need > s.zeroed:
+        return seg_grow(s, s.end + need)
+    return 0
+
+
+cdef inline int reserve(queue_t *q, uint32_t need) noexcept nogil:
+    """Make sure that a record of `need` octets can be stored without fail; 0 or the errno."""
+    cdef seg_t *s = q.last
+    if LIKELY(s != NULL and s.map != NULL and s.end + need <= s.zeroed and not s.sealed):
+        return 0
+    return reserve_slow(q, need)
+
+
+cdef struct message_t:
+    # A message on its way in: pieces that lie somewhere, put together by append().
+    const uint8_t *names        # exchange and routing key, as short strings
+    uint32_t names_n
+    const uint8_t *properties   # flags and list
+    uint32_t properties_n
+    const uint8_t *body
+    uint64_t body_n
+    uint32_t length             # of the record, header and all
+    uint32_t connection
+    uint16_t channel
+    uint16_t flags
+    uint8_t priority
+    uint64_t publish_seq
+
+
+cdef inline void append(queue_t *q, message_t *m) noexcept nogil:
+    """Store m as the queue's next message.  reserve() went before."""
+    cdef seg_t *s = q.last
+    cdef uint8_t *r = s.map + s.end
+    cdef uint8_t *p = r + RECORD
+    cdef uint32_t meta_n = m.names_n + m.properties_n
+    cdef int64_t ts = q.core.now
+    if ts <= q.last_ts:
+        ts = q.last_ts + 1
+    q.last_ts = ts
+    put_le32(r, RECORD_MAGIC)
+    put_le32(r + 4, m.length)
+    if LIKELY(meta_n < 0xFFFF):
+        put_le16(r + 12, <uint16_t>meta_n)
+    else:
+        put_le16(r + 12, 0xFFFF)
+        put_le32(p, meta_n)
+        p += 4
+    r[14] = m.priority
+    r[15] = 0
+    put_le64(r + 16, q.next_seq)
+    put_le64(r + 24, <uint64_t>ts)
+    put_le32(r + 32, m.connection)
+    put_le16(r + 36, m.channel)
+    put_le16(r + 38, m.flags)
+    put_le64(r + 40, m.publish_seq)
+    put_le64(r + 48, 0)
+    put_le64(r + 56, 0)
+    # The pad to 8 octets: zero in a new file, but not in a recycled one.
+    put_le64(r + align8(m.length) - 8, 0)
+    memcpy(p, m.names, m.names_n)
+    p += m.names_n
+    memcpy(p, m.properties, m.properties_n)
+    p += m.properties_n
+    memcpy(p, m.body, m.body_n)
+    put_le32(r + 8, record_crc(s, r, m.length))
+    s.end += align8(m.length)
+    s.records += 1
+    s.waiting += 1
+    put_word(s.map + 48, s.records)
+    put_word(s.map + 40, s.end)
+    q.next_seq += 1
+    q.ready += 1
+    q.ready_octets += m.body_n
+    q.n_published += 1
+
+
+# ---- reading
+
+cdef struct taken_t:
+    seg_t *seg
+    uint64_t seq
+    uint32_t position
+    uint16_t count
+    bint redelivered
+
+
+cdef inline uint64_t body_octets(const uint8_t *r) noexcept nogil:
+    cdef const uint8_t *meta
+    cdef uint32_t n = meta_of(r, &meta)
+    return le32(r + 4) - <uint32_t>(meta - r) - n
+
+
+cdef bint take_returned(queue_t *q, taken_t *t) noexcept nogil:
+    """The returned record with the lowest sequence number: it stands before all that the cursor has to come."""
+    cdef ret_t *top = q.returned
+    if seg_map(top.seg) != 0:
+        return False
+    t.seg = top.seg
+    t.seq = top.seq
+    t.position = top.position
+    t.count = top.count
+    t.redelivered = True
+    top.seg.returned -= 1
+    heap_pop(q)
+    return True
+
+
+cdef bint take_damage(queue_t *q) noexcept nogil:
+    """The record under the cursor is damaged: go on at the next whole one, and have the loss reported."""
+    cdef seg_t *s = q.cursor
+    cdef uint32_t at = q.position, p = q.position + 8
+    while p + RECORD <= s.end:
+        if le32(s.map + p) == RECORD_MAGIC and record_is_whole(s, p):
+            break
+        p += 8
+    if p + RECORD > s.end:
+        p = s.end
+    q.position = p
+    with gil:
+        report_damage(s, at, p - at)
+    return True
+
+
+cdef void report_damage(seg_t *s, uint32_t at, uint32_t octets):
+    cdef Core core = (<Queue>s.queue.owner).core
+    s.damaged = True
+    core.damaged_upcall(text_path(s, "msgs"), at, octets)
+
+
+cdef inline bint take(queue_t *q, taken_t *t) noexcept nogil:
+    """The next message in sequence order.  False: none can be read.  Its segment is mapped."""
+    cdef seg_t *s
+    cdef const uint8_t *r
+    if UNLIKELY(q.returned_n):
+        return take_returned(q, t)
+    while True:
+        s = q.cursor
+        if s == NULL:
+            return False
+        if UNLIKELY(q.position >= s.end):
+            if s == q.last:
+                if s.waiting:
+                    q.ready -= min(<uint64_t>s.waiting, q.ready)
+                    s.settled += s.waiting
+                    s.waiting = 0
+                return False
+            cursor_leaves(q)
+            continue
+        if UNLIKELY(s.map == NULL) and seg_map(s) != 0:
+            return False
+        if UNLIKELY(s.verify):
+            if not s.loaded:
+                if seg_load_acks(s) != 0:
+                    return False
+                s.loaded = True
+            if not record_is_whole(s, q.position):
+                take_damage(q)
+                continue
+            if was_settled(s, q.position):
+                q.position += align8(le32(s.map + q.position + 4))
+                continue
+        r = s.map + q.position
+        t.seg = s
+        t.seq = le64(r + 16)
+        t.position = q.position
+        t.redelivered = q.position < s.redeliver_below
+        t.count = 0
+        if UNLIKELY(t.redelivered):
+            t.count = count_of(s, q.position) + 1
+        q.position += align8(le32(r + 4))
+        s.waiting -= 1
+        seg_delivered(s, q.position)
+        return True
+
+
+cdef void settle(taken_t *t, uint8_t kind) noexcept nogil:
+    """The record is done with.  May free its segment."""
+    cdef seg_t *s = t.seg
+    cdef queue_t *q = s.queue
+    if UNLIKELY(q.dropped):
+        return
+    if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
+        q.n_unrecorded += 1
+    s.settled += 1
+    if s.acks != NULL:
+        put_word(s.acks + 40, s.settled)
+    if UNLIKELY(s.settled >= s.records):
+        retire_if_settled(s)
+
+
+cdef int give_back(taken_t *t) noexcept nogil:
+    """The record is ready again, at its own place; one delivery has failed.  0 or ENOMEM."""
+    cdef seg_t *s = t.seg
+    cdef queue_t *q = s.queue
+    if q.dropped:
+        return 0
+    if t.count < 0xFFFF:
+        t.count += 1
+    if heap_push(q, t) != 0:
+        return ENOMEM
+    seg_note(s, t.position, RETURNED, t.count)
+    s.returned += 1
+    q.ready += 1
+    q.n_returned += 1
+    if seg_map(s) == 0:
+        q.ready_octets += body_octets(s.map + t.position)
+    return 0
+
+
+# ---- the heap of returned records, lowest sequence number on top
+
+cdef int heap_push(queue_t *q, taken_t *t) noexcept nogil:
+    cdef uint32_t i, parent
+    cdef ret_t *h
+    if q.returned_n == q.returned_capacity:
+        i = q.returned_capacity * 2 if q.returned_capacity else 16
+        h = <ret_t *>realloc(q.returned, i * sizeof(ret_t))
+        if h == NULL:
+            return ENOMEM
+        q.returned = h
+        q.returned_capacity = i
+    h = q.returned
+    i = q.returned_n
+    q.returned_n += 1
+    while i:
+        parent = (i - 1) >> 1
+        if h[parent].seq <= t.seq:
+            break
+        h[i] = h[parent]
+        i = parent
+    h[i].seq = t.seq
+    h[i].seg = t.seg
+    h[i].position = t.position
+    h[i].count = t.count
+    return 0
+
+
+cdef void heap_pop(queue_t *q) noexcept nogil:
+    cdef ret_t *h = q.returned
+    cdef ret_t last
+    cdef uint32_t i = 0, child, n
+    q.returned_n -= 1
+    n = q.returned_n
+    if n == 0:
+        free(h)
+        q.returned = NULL
+        q.returned_capacity = 0
+        return
+    last = h[n]
+    while True:
+        child = 2 * i + 1
+        if child >= n:
+            break
+        if child + 1 < n and h[child + 1].seq < h[child].seq:
+            child += 1
+        if last.seq <= h[child].seq:
+            break
+        h[i] = h[child]
+        i = child
+    h[i] = last
