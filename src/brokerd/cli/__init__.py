@@ -1,0 +1,1 @@
+"""The commands people type.  They translate and print; the work is done elsewhere."""

@@ -1,0 +1,82 @@
+"""``brokerd``: run the broker.
+
+One flag an option of ``config.py``, made from its rows; the rest is translated
+and handed to ``server/launch.py``.  Exit status: 0 stopped on request, 1 a
+failure while running, 2 a configuration that cannot be used.
+"""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from brokerd import __version__
+from brokerd.config import OPTIONS, Row, load
+from brokerd.errors import BrokerError, ConfigError
+
+
+def _flag(row: Row) -> click.Option:
+    """The command-line option of one row."""
+    names = [row.flag, row.name] + ([row.option.short] if row.option.short else [])
+    default = "hidden" if row.option.secret else row.default
+    text = f"{row.option.help}  [default: {str(default).lower() if row.type is bool else default or 'none'}]"
+    if row.type is bool:
+        names[0] = f"{row.flag}/--no-{row.flag[2:]}"
+        return click.Option(names, default=None, help=text)
+    kind: Any = click.STRING
+    if row.choices:
+        kind = click.Choice(row.choices)
+    elif row.type is int:
+        kind = click.IntRange(row.option.low, row.option.high)
+    return click.Option(names, type=kind, default=None, help=text)
+
+
+def _serve(config_file: str | None, **flags: Any) -> None:
+    from brokerd.server.launch import serve  # Not needed to print help or to refuse a flag.
+
+    environ = os.environ
+    path = config_file or environ.get("BROKERD_CONFIG") or None
+    try:
+        for name, value in flags.items():
+            if isinstance(value, str) and OPTIONS[name].option.low and not value:
+                raise ConfigError(f"{OPTIONS[name].flag}: must be {OPTIONS[name].rule}")
+        config = load(path, environ, flags)
+    except ConfigError as error:
+        _end(error, 2)
+    try:
+        status = serve(config, reload=lambda: load(path, environ, flags))
+    except (BrokerError, OSError) as error:
+        _end(error, 1)
+    sys.exit(status)
+
+
+def _end(error: Exception, status: int) -> None:
+    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    print(f"brokerd: {text}", file=sys.stderr)
+    sys.exit(status)
+
+
+def command() -> click.Command:
+    """The command with all its options."""
+    options: list[click.Parameter] = [
+        click.Option(["-c", "--config", "config_file"], help="File of options (TOML).", metavar="FILE"),
+        *map(_flag, OPTIONS.values()),
+    ]
+    run = click.Command(
+        "brokerd",
+        params=options,
+        callback=_serve,
+        help="Run the broker until it is told to stop (TERM or INT).  HUP reads the configuration again.",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    return click.version_option(__version__, "-v", "--version", message="%(prog)s %(version)s")(run)
+
+
+def main() -> None:
+    """The program."""
+    command().main(prog_name="brokerd")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Where messages wait: the rules of queues over the data plane's."""

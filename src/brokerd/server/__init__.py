@@ -1,0 +1,1 @@
+"""The edges: the process, its sockets, signals and logs."""

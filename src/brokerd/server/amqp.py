@@ -1,0 +1,59 @@
+"""A client's socket: the connection of the session as the loop's protocol.
+
+Reading is the data plane's: ``get_buffer`` and ``buffer_updated`` are its own
+methods, called by the loop without a line of Python between.
+"""
+
+import socket
+from asyncio import BufferedProtocol
+from typing import TYPE_CHECKING, Any
+
+from brokerd.session.connection import Connection
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+
+
+class AMQPProtocol(Connection, BufferedProtocol):
+    """One accepted socket."""
+
+    __slots__ = ()
+
+    def connection_made(self, transport: Any) -> None:
+        """Take the socket; the first word is the client's."""
+        self.transport = transport
+        sock = transport.get_extra_info("socket")
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            host, port = peer[:2]
+            self.peer = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
+            self.loopback = is_loopback(host)
+            if self.node.config.tcp_nodelay:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            self.peer = "unix socket"
+            self.loopback = True
+        transport.set_write_buffer_limits(high=0)  # What the socket does not take stops us at once: see the plane.
+        self.attach(transport, sock.fileno())
+        self.node.connected(self)
+
+    def eof_received(self) -> bool:
+        """A client that stops writing is gone."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is closed, by whom and why ever."""
+        self.lost()
+        self.node.disconnected(self)
+        self.transport = None
+
+
+def is_loopback(host: str) -> bool:
+    """127.0.0.0/8 and ::1, also written as IPv4-mapped IPv6."""
+    return host.removeprefix("::ffff:").startswith("127.") or host == "::1"
+
+
+def factory(node: "Node") -> Any:
+    """What makes a protocol for each accepted socket."""
+    core = node.core
+    return lambda: AMQPProtocol(core, node)

@@ -1,0 +1,159 @@
+"""The only main: build the node, listen, wait for a signal, stop.
+
+Everything that is a choice of this process stands here: which loop, which clock,
+which disk, who is told what at start and end.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from logging import getLogger
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from brokerd import __version__
+from brokerd.clock import Clock
+from brokerd.config import changed
+from brokerd.errors import ConfigError
+from brokerd.server import amqp, listeners
+from brokerd.server.log import configure
+
+if TYPE_CHECKING:
+    from brokerd.config import Config
+    from brokerd.node import Node
+
+log = getLogger("brokerd")
+
+TICK_SECONDS = 1.0
+
+
+def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
+    """Run until told to stop; the exit status.  Raises BrokerError or OSError when it cannot start."""
+    configure(config)
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(Server(config, loop, reload).run())
+    finally:
+        loop.close()
+
+
+class Server:
+    """One running broker process."""
+
+    __slots__ = ("config", "failed", "loop", "node", "reload", "stop_signals", "stopped")
+
+    def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
+        self.config = config
+        self.loop = loop
+        self.reload = reload
+        self.stopped = asyncio.Event()
+        self.stop_signals = 0
+        self.failed = False
+
+    async def run(self) -> int:
+        """Start, serve, stop; the exit status."""
+        self.node = build_node(self.config, self.loop, self._storage_lost)
+        server = await listeners.listen(self.loop, amqp.factory(self.node), self.config.bind, self.config.amqp_port)
+        self._announce(server)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.loop.add_signal_handler(number, self._on_stop_signal, number)
+        self.loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+        timer = self.loop.call_later(TICK_SECONDS, self._tick)
+        try:
+            await self.stopped.wait()
+        finally:
+            timer.cancel()
+            server.close()
+        if self.failed:
+            return 1
+        await self._stop()
+        return 0
+
+    def _announce(self, server: asyncio.AbstractServer) -> None:
+        if not self.config.sync:
+            log.warning("--no-sync: messages are confirmed BEFORE they are on disk; a power cut loses confirmed messages")
+        if self.config.http_port:
+            log.warning("http_port %d: nothing listens there yet", self.config.http_port)
+        if self.config.pid_file:
+            with open(self.config.pid_file, "w") as file:
+                file.write(f"{os.getpid()}\n")
+        log.info("brokerd %s, process %d, data in %s", __version__, os.getpid(), self.config.data_dir)
+        for address in listeners.addresses(server):
+            log.info("listening on %s (AMQP)", address)
+
+    def _tick(self) -> None:
+        self.loop.call_later(TICK_SECONDS, self._tick)
+        try:
+            self.node.tick()
+        except OSError as error:
+            log.error("%s", error)
+
+    def _on_stop_signal(self, number: int) -> None:
+        self.stop_signals += 1
+        if self.stop_signals > 1:
+            log.warning("%s again: stopping at once", signal.Signals(number).name)
+            sys.stderr.flush()
+            os._exit(1)
+        log.info("%s: stopping", signal.Signals(number).name)
+        self.stopped.set()
+
+    def _on_reload_signal(self) -> None:
+        """Read the configuration again; what can change while running does."""
+        try:
+            new = self.reload()
+            configure(new)
+        except (ConfigError, OSError) as error:
+            log.error("reload failed, nothing changed: %s", error)
+            return
+        values = {}
+        for row in changed(self.config, new):
+            if row.option.reloadable:
+                values[row.name] = getattr(new, row.name)
+                log.info("reload: %s is now %s", row.name, values[row.name])
+            else:
+                log.warning("reload: %s takes effect at the next start", row.name)
+        if values:
+            from dataclasses import replace
+
+            self.config = self.node.config = replace(self.config, **values)
+        log.info("reloaded")
+
+    def _storage_lost(self, error: OSError) -> None:
+        """Nothing can be promised any more: a sync failed."""
+        log.critical("sync failed, stopping at once: %s", error)
+        self.failed = True
+        self.stopped.set()
+
+    async def _stop(self) -> None:
+        self.node.stop_connections()
+        deadline = self.loop.time() + self.config.stop_timeout_seconds
+        while self.node.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.node.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+        self.node.close()
+        if self.config.pid_file:
+            with_suppressed_unlink(self.config.pid_file)
+        log.info("stopped")
+
+
+def with_suppressed_unlink(path: str) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def build_node(
+    config: "Config", loop: asyncio.AbstractEventLoop, storage_lost: Callable[[OSError], None]
+) -> "Node":
+    """The node with all its parts, recovered from the data directory.  Raises StoreError, OSError."""
+    from brokerd.node import Node
+
+    raise NotImplementedError(Node, Clock)

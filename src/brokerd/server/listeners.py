@@ -1,0 +1,35 @@
+"""Sockets that listen."""
+
+import errno
+import socket
+from typing import Any
+
+from brokerd.errors import BrokerError
+
+BACKLOG = 1024
+
+
+class ListenError(BrokerError):
+    """An address cannot be listened on; the text says which and why."""
+
+
+async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
+    """Accept connections on ``address``:``port``; the server.  Raises ListenError."""
+    try:
+        return await loop.create_server(factory, address, port, backlog=BACKLOG, reuse_address=True)
+    except socket.gaierror as error:
+        raise ListenError(f"cannot listen on {address}:{port}: {error.strerror}") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ListenError(f"cannot listen on {address}:{port}: the port is in use by another process") from error
+        reason = error.strerror or str(error)
+        raise ListenError(f"cannot listen on {address}:{port}: {reason}") from error
+
+
+def addresses(server: Any) -> list[str]:
+    """``127.0.0.1:5672`` and so on, as bound."""
+    names = []
+    for sock in server.sockets:
+        host, port = sock.getsockname()[:2]
+        names.append(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}")
+    return names

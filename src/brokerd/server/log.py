@@ -1,0 +1,22 @@
+"""Logs: one line an event, with time and severity, to standard error or a file."""
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from brokerd.config import Config
+
+FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(message)s"
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+
+
+def configure(config: "Config") -> None:
+    """Send what is logged where ``config`` says; again, to reopen a file that was moved away.  Raises OSError."""
+    handler = logging.FileHandler(config.log_file) if config.log_file else logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(FORMAT, TIME_FORMAT))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(config.log_level.upper())

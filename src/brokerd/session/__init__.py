@@ -1,0 +1,1 @@
+"""One client: its connection, handshake and channels.  Octets in, octets out; no socket, no await."""

@@ -1,0 +1,43 @@
+"""A channel as the session sees it: what the data plane need not know of one.
+
+The data plane keeps consumers, unacked deliveries and prefetch; here is the name
+of the queue declared last, and the channel's end.  Knows nothing of methods.
+"""
+
+from typing import TYPE_CHECKING
+
+from brokerd import plane
+from brokerd.errors import NotFound
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+    from brokerd.session.connection import Connection
+
+
+class Channel(plane.Channel):
+    """One open channel of a client."""
+
+    __slots__ = ("last_queue",)
+
+    def __init__(self, connection: "Connection", number: int) -> None:
+        super().__init__(connection, number)
+        self.last_queue = ""
+
+    def queue_name(self, name: str) -> str:
+        """``name``, or for "" the queue declared last on this channel (404 if there is none)."""
+        if name:
+            return name
+        if not self.last_queue:
+            raise NotFound("no previously declared queue")
+        return self.last_queue
+
+    def leave(self) -> "list[Queue]":
+        """No consumers and nothing unacked any more: all returns to its place.  The queues that lost a consumer.
+
+        The channel's number stays taken until ``close``.
+        """
+        consumers = list(self.consumers.values()) if self.consumers else []
+        for consumer in consumers:
+            self.cancel(consumer)
+        self.recover()
+        return [consumer.queue for consumer in consumers]

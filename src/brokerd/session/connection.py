@@ -1,0 +1,378 @@
+"""A client's connection: which method goes to whom, and what becomes of errors.
+
+    octets -> plane.Connection -> on_method(channel, payload) -> handler -> reply
+                               -> on_error(channel, error)    -> channel.close or connection.close
+
+The only place where an error becomes a close method.  After connection.close of
+ours nothing but close and close-ok counts; ``tick`` ends what takes too long,
+and sends and expects heartbeats: there is no timer per connection.
+Knows a transport that can close and abort; no socket.
+"""
+
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Protocol
+
+from brokerd import plane
+from brokerd.errors import (
+    AMQPError,
+    ChannelStateError,
+    CommandInvalid,
+    InternalError,
+    NotAllowed,
+)
+from brokerd.session import basic, handshake, topology
+from brokerd.session.channel import Channel
+from brokerd.session.handshake import CLOSED, CLOSING, HANDSHAKE, REFUSED, RUNNING, WAITING
+from brokerd.wire import methods
+from brokerd.wire.frames import HEARTBEAT_FRAME
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.queues.queue import Queue
+    from brokerd.vhost.access import Access
+
+log = getLogger("brokerd.session")
+
+CLOSE_SECONDS = 10  # how long a client may take to answer connection.close
+
+CONNECTION_CLOSE = methods.ConnectionClose.INDEX
+CONNECTION_CLOSE_OK = methods.ConnectionCloseOk.INDEX
+CHANNEL_OPEN = methods.ChannelOpen.INDEX
+CHANNEL_CLOSE = methods.ChannelClose.INDEX
+CHANNEL_CLOSE_OK = methods.ChannelCloseOk.INDEX
+UPDATE_SECRET = methods.ConnectionUpdateSecret.INDEX
+CONNECTION_CLOSE_OK_FRAME = methods.ConnectionCloseOk().frame(0)
+
+HANDLERS = {methods.BY_NAME[name].INDEX: handler for name, handler in {**topology.HANDLERS, **basic.HANDLERS}.items()}
+
+
+class Transport(Protocol):
+    """What a connection asks of its transport."""
+
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Connection(plane.Connection):
+    """One client.  ``peer`` is its address for people to read; ``loopback`` whether it is on this machine."""
+
+    __slots__ = (
+        "access", "blocked", "capabilities", "channel_max", "client_properties", "deadline", "heartbeat", "held",
+        "held_for", "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received", "seen_sent",
+        "silent_in", "silent_out", "state", "transport", "user",
+    )  # fmt: skip
+
+    def __init__(self, core: plane.Core, node: "Node") -> None:
+        super().__init__(core)
+        self.node = node
+        self.state = WAITING
+        self.deadline = node.clock.monotonic() + node.config.handshake_timeout_seconds  # of the present state
+        self.access: Access | None = None
+        self.transport: Transport | None = None
+        self.peer = "?"
+        self.loopback = False
+        self.user = ""
+        self.client_properties = b""  # a field table, as it came
+        self.capabilities = 0
+        self.channel_max = 0
+        self.heartbeat = 0  # seconds; 0: none
+        self.opened_ns = 0
+        self.own_queues: set[Queue] | None = None  # exclusive ones
+        self.refusal: AMQPError | None = None
+        self.blocked = False
+        self.held = 0  # syncs that output waits for
+        self.held_for = -1  # the newest of them
+        self.seen_received = self.seen_sent = 0
+        self.silent_in = self.silent_out = 0  # ticks without octets
+
+    # --- what the data plane asks
+
+    def on_protocol_header(self, octets: bytes) -> None:
+        """The first eight octets, or a second header in the middle of things (501 is the plane's)."""
+        if self.state is WAITING:
+            handshake.accept_header(self, octets)
+        else:
+            raise CommandInvalid("unexpected protocol header")
+
+    def on_method(self, channel: int, payload: bytes) -> None:
+        """Any method that the data plane does not do itself."""
+        index = int.from_bytes(payload[:4])
+        if not channel or self.state is not RUNNING:
+            self._connection_method(channel, index, payload)
+            return
+        opened = (self.channels or {}).get(channel)
+        if opened is None:
+            self._unopened_channel_method(channel, index, payload)
+            return
+        handler = HANDLERS.get(index)
+        if handler is None:
+            self._channel_method(opened, index, payload)
+            return
+        method = methods.decode(payload)
+        vhost = self.access.vhost
+        appended = vhost.appended
+        reply = handler(self, opened, method)
+        if vhost.appended != appended:
+            self._hold_until_on_disk()
+        if reply is not None:
+            self.write(reply.frame(channel))
+
+    def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
+        """What went wrong while working the client's octets: a close method, and a line in the log."""
+        if not isinstance(error, AMQPError):
+            log.error("%s: internal error in method %d.%d", self, class_id, method_id, exc_info=error)
+            error = InternalError("")
+        opened = None if error.hard or not self.channels else self.channels.get(channel)
+        if opened is None:
+            self.shut(error, class_id, method_id)
+            return
+        log.info("%s: channel %d closed: %s", self, channel, error.args[0])
+        queues = opened.leave()
+        opened.closing = True
+        self.write(_close(methods.ChannelClose, error, class_id, method_id).frame(channel))
+        self._consumers_left(queues)
+
+    def on_publisher_blocked(self) -> None:
+        """No room for messages: tell the client once.  The data plane reads no more from it."""
+        if self.blocked or self.state is not RUNNING:
+            return
+        self.blocked = True
+        if self.capabilities & handshake.NOTIFIES_BLOCKED:
+            self.write(methods.ConnectionBlocked(reason=self.node.alarm_reason).frame(0))
+        self.node.blocked.add(self)
+
+    def unblock(self) -> None:
+        """There is room again."""
+        if not self.blocked:
+            return
+        self.blocked = False
+        self.silent_in = 0
+        self.node.blocked.discard(self)
+        if self.state is RUNNING and self.capabilities & handshake.NOTIFIES_BLOCKED:
+            self.write(methods.ConnectionUnblocked().frame(0))
+        super().unblock()
+
+    def on_consumer_cancelled(self, consumer: plane.Consumer) -> None:
+        """A consumer's queue was deleted; clients that asked for it are told (RabbitMQ's extension)."""
+        if self.state is RUNNING and self.capabilities & handshake.NOTIFIES_CANCEL:
+            tag = consumer.tag.decode("utf-8", "surrogateescape")
+            self.write(methods.BasicCancel(consumer_tag=tag, no_wait=True).frame(consumer.channel.number))
+
+    # --- methods
+
+    def _connection_method(self, channel: int, index: int, payload: bytes) -> None:
+        """Channel 0, and everything before connection.open and after connection.close."""
+        if index == CONNECTION_CLOSE:
+            if self.state is RUNNING:
+                self.leave()
+            self.write(CONNECTION_CLOSE_OK_FRAME)
+            self.disconnect()
+        elif self.state is CLOSING or self.state is CLOSED or self.state is REFUSED:
+            if index == CONNECTION_CLOSE_OK and self.state is CLOSING:
+                self.disconnect()
+        elif (self.state, index) in HANDSHAKE and not channel:
+            HANDSHAKE[self.state, index](self, methods.decode(payload), payload)
+        elif self.state is RUNNING and index == UPDATE_SECRET:
+            methods.decode(payload)
+            raise NotAllowed("update-secret is not supported by the authentication mechanism in use")
+        else:
+            methods.decode(payload)
+            raise ChannelStateError(f"unexpected method in connection state {self.state}")
+
+    def _unopened_channel_method(self, number: int, index: int, payload: bytes) -> None:
+        """channel.open; close-ok may come late, after both sides closed at once."""
+        if index == CHANNEL_CLOSE_OK:
+            return
+        if index != CHANNEL_OPEN:
+            methods.decode(payload)
+            raise ChannelStateError("expected 'channel.open'")
+        methods.decode(payload)
+        count = len(self.channels or ())
+        if count >= self.channel_max or number > self.channel_max:
+            raise NotAllowed(
+                f"number of channels opened ({count}) has reached "
+                f"the negotiated channel_max ({self.channel_max})"
+            )
+        Channel(self, number)
+        self.write(methods.ChannelOpenOk().frame(number))
+
+    def _channel_method(self, channel: Channel, index: int, payload: bytes) -> None:
+        """The few that end or begin a channel, and those that only a server sends."""
+        number = channel.number
+        if index == CHANNEL_CLOSE:
+            self._consumers_left(channel.leave())
+            channel.close()
+            self.write(methods.ChannelCloseOk().frame(number))
+        elif index == CHANNEL_CLOSE_OK:
+            if channel.closing:
+                channel.close()
+        elif index == CHANNEL_OPEN:
+            raise ChannelStateError("second 'channel.open' seen")
+        else:
+            methods.decode(payload)
+            raise CommandInvalid("unimplemented method")
+
+    def take_capabilities(self, properties: dict[str, Any]) -> None:
+        """What the client says it can be sent."""
+        capabilities = properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            for name, bit in handshake.CAPABILITIES.items():
+                if capabilities.get(name) is True:
+                    self.capabilities |= bit
+
+    @property
+    def client_property_table(self) -> dict[str, Any]:
+        """What the client said of itself, decoded."""
+        from brokerd.wire.values import decode_table
+
+        return decode_table(self.client_properties)[0] if self.client_properties else {}
+
+    # --- definitions and their sync
+
+    def _hold_until_on_disk(self) -> None:
+        """Keep the reply, and all that follows it, back until the definitions written so far are on disk.
+
+        Definitions of one chunk share one hold.
+        """
+        commit = self.node.commit
+        if self.held_for == commit.next_number:
+            return
+        self.held_for = commit.next_number
+        self.held += 1
+        self.hold()
+        commit.wait(self._on_disk)
+
+    def _on_disk(self) -> None:
+        self.held -= 1
+        self.release()
+        if not self.held and self.state is CLOSED and self.transport is not None:
+            self.node.later(self.transport.close)
+
+    # --- the end
+
+    def own(self, queue: "Queue") -> None:
+        """``queue`` is exclusive to this connection and ends with it."""
+        if self.own_queues is None:
+            self.own_queues = set()
+        self.own_queues.add(queue)
+
+    def leave(self) -> None:
+        """All messages return to their places; exclusive queues go, and auto-delete ones that lost their last consumer."""
+        queues: list[Queue] = []
+        for channel in list(self.channels.values()) if self.channels else ():
+            queues += channel.leave()
+        if self.own_queues:
+            vhost = self.access.vhost
+            for queue in list(self.own_queues):
+                if vhost.queues.get(queue.name) is queue:
+                    vhost.delete_queue(queue)
+            self.own_queues = None
+        self._consumers_left(queues)
+
+    def _consumers_left(self, queues: "list[Queue]") -> None:
+        for queue in queues:
+            if queue.auto_delete:
+                self.access.vhost.consumers_left(queue)
+
+    def opened(self) -> None:
+        """The handshake is done."""
+        self.state = RUNNING
+        self.deadline = 0.0
+        self.opened_ns = self.node.clock.epoch_ns()
+        name = self.client_property_table.get("connection_name")
+        log.info("%s: opened%s", self, f" ({name})" if isinstance(name, str) else "")
+
+    def refuse(self, error: AMQPError) -> None:
+        """Say no, but not before the next tick."""
+        self.discard = True
+        self.refusal = error
+        self.state = REFUSED
+
+    def shut(self, error: AMQPError, class_id: int = 0, method_id: int = 0) -> None:
+        """Close the connection with ``error``, once."""
+        if self.state is CLOSING or self.state is CLOSED:
+            return
+        if self.state is RUNNING or self.access is not None:
+            self.leave()
+        log.warning("%s: closed: %s", self, _reply_text(error))
+        self.discard = True
+        if self.blocked:
+            self.unblock()
+        self.write(_close(methods.ConnectionClose, error, class_id, method_id).frame(0))
+        self.state = CLOSING
+        self.deadline = self.node.clock.monotonic() + CLOSE_SECONDS
+
+    def disconnect(self) -> None:
+        """Close the socket when all that was written is sent."""
+        self.state = CLOSED
+        self.discard = True
+        self.deadline = self.node.clock.monotonic() + CLOSE_SECONDS
+        if not self.held and self.transport is not None:
+            self.node.later(self.transport.close)
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        if self.state is RUNNING:
+            log.warning("%s: connection lost: client closed the socket without closing the connection", self)
+            self.leave()
+        self.state = CLOSED
+        self.blocked = False
+        self.node.blocked.discard(self)
+        self.detach()
+        if self.opened_ns:
+            seconds = (self.node.clock.epoch_ns() - self.opened_ns) / 1e9
+            log.info("%s: closed after %.1f s", self, seconds)
+
+    # --- once a second
+
+    def tick(self, now: float) -> None:
+        """Heartbeats, refusals and what takes too long; ``now`` is monotonic seconds."""
+        if self.state is RUNNING:
+            if self.heartbeat:
+                self._beat()
+        elif self.state is REFUSED:
+            self._tell_refusal()
+        elif now >= self.deadline:
+            if self.state is not CLOSED:
+                log.warning("%s: no answer in connection state %s, cut off", self, self.state)
+            self.transport.abort()
+
+    def _beat(self) -> None:
+        """Send when silent for half the interval; give up when nothing came for two (spec 4.2.7)."""
+        received, sent = self.received_octets, self.sent_octets
+        self.silent_in = 0 if received != self.seen_received or self.blocked else self.silent_in + 1
+        self.silent_out = 0 if sent != self.seen_sent else self.silent_out + 1
+        self.seen_received, self.seen_sent = received, sent
+        if self.silent_in > 2 * self.heartbeat:
+            log.warning("%s: missed heartbeats from client, timeout: %ds", self, self.heartbeat)
+            self.leave()
+            self.state = CLOSED
+            self.transport.abort()
+        elif 2 * self.silent_out >= self.heartbeat:
+            self.write(HEARTBEAT_FRAME)
+
+    def _tell_refusal(self) -> None:
+        error = self.refusal
+        self.refusal = None
+        if handshake.refusal_is_told(self, error):
+            self.shut(error, 10, 11)
+        else:
+            self.disconnect()
+
+    def __str__(self) -> str:
+        if self.access is None:
+            return self.peer
+        return f"{self.peer} {self.user} {self.access.vhost.name}"
+
+
+def _reply_text(error: AMQPError) -> str:
+    """The error's text; names that are not UTF-8 are shown as far as they are."""
+    try:
+        return error.reply_text
+    except UnicodeEncodeError:
+        text = f"{error.name} - {error.args[0]}".encode("utf-8", "replace")
+        return text[:255].decode(errors="ignore")
+
+
+def _close(cls: Any, error: AMQPError, class_id: int, method_id: int) -> Any:
+    return cls(reply_code=error.reply_code, reply_text=_reply_text(error), class_id=class_id, method_id=method_id)

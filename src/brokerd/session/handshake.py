@@ -1,0 +1,166 @@
+"""From the protocol header to connection.open-ok: a table of states and methods.
+
+    waiting --header--> starting --start-ok--> tuning --tune-ok--> opening --open--> running
+
+What is not in the table is refused with 504.  ``refused`` waits for the next tick
+of the server's timer before it tells the client (so that guessing passwords is
+slow); ``closing`` waits for close-ok.  Knows nothing of sockets.
+"""
+
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from brokerd.errors import AMQPError, CommandInvalid, LoginRefused, NotAllowed, SyntaxError_
+from brokerd.wire import methods
+from brokerd.wire.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
+
+if TYPE_CHECKING:
+    from brokerd.session.connection import Connection
+
+log = getLogger("brokerd.session")
+
+WAITING, STARTING, TUNING, OPENING, RUNNING = "waiting", "starting", "tuning", "opening", "running"
+REFUSED, CLOSING, CLOSED = "refused", "closing", "closed"
+
+PROTOCOL_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # 0-9-1, and 0-9 whose methods are the same
+MECHANISMS = b"PLAIN AMQPLAIN"
+LOCALES = b"en_US"
+
+NOTIFIES_CANCEL = 1  # capabilities of a client that change what it is sent
+NOTIFIES_BLOCKED = 2
+TELLS_LOGIN_REFUSED = 4
+CAPABILITIES = {
+    "consumer_cancel_notify": NOTIFIES_CANCEL,
+    "connection.blocked": NOTIFIES_BLOCKED,
+    "authentication_failure_close": TELLS_LOGIN_REFUSED,
+}
+SERVER_CAPABILITIES = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+}
+
+
+def start_frame() -> bytes:
+    """connection.start, the same for every client: made once."""
+    from platform import python_version
+    from socket import gethostname
+
+    from brokerd import __version__
+
+    return methods.ConnectionStart(
+        version_major=0,
+        version_minor=9,
+        server_properties={
+            "capabilities": SERVER_CAPABILITIES,
+            "cluster_name": f"brokerd@{gethostname()}",
+            "platform": f"Python {python_version()}",
+            "product": "brokerd",
+            "version": __version__,
+        },
+        mechanisms=MECHANISMS,
+        locales=LOCALES,
+    ).frame(0)
+
+
+def accept_header(connection: "Connection", octets: bytes) -> None:
+    """Answer the protocol header with start, or with ours and the end of the connection (spec 4.2.2)."""
+    if octets not in PROTOCOL_HEADERS:
+        log.warning("%s: %s", connection.peer, _stranger(octets))
+        connection.write(PROTOCOL_HEADER)
+        connection.state = CLOSED
+        connection.disconnect()
+        return
+    node = connection.node
+    if not node.start_frame:
+        node.start_frame = start_frame()
+    connection.write(node.start_frame)
+    connection.state = STARTING
+
+
+def _stranger(octets: bytes) -> str:
+    """What sent these octets, for the log."""
+    if octets[:4] in (b"GET ", b"POST", b"PUT ", b"HEAD"):
+        return "a HTTP request came to the AMQP port"
+    if octets[:2] == b"\x16\x03":
+        return "a TLS handshake came to the plain AMQP port"
+    if octets[:4] == b"AMQP":
+        return f"protocol version {'-'.join(map(str, octets[4:]))} is not supported"
+    return f"bad protocol header {octets!r}"
+
+
+def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
+    """Who is it?  On success tune follows; a refused login is told at the next tick."""
+    size = int.from_bytes(payload[4:8])
+    connection.client_properties = payload[4 : 8 + size]
+    connection.take_capabilities(method.client_properties)
+    mechanism = method.mechanism
+    check_mechanism(mechanism)
+    try:
+        connection.user = connection.node.authenticate(mechanism, method.response, connection.loopback)
+    except (LoginRefused, SyntaxError_) as error:
+        log.warning("%s: login refused: %s", connection.peer, error)
+        connection.refuse(
+            LoginRefused(
+                f"Login was refused using authentication mechanism {mechanism}. "
+                "For details see the broker logfile."
+            )
+        )
+        return
+    limits = connection.node.config
+    connection.write(
+        methods.ConnectionTune(
+            channel_max=limits.channel_max, frame_max=limits.frame_max_octets, heartbeat=limits.heartbeat_seconds
+        ).frame(0)
+    )
+    connection.state = TUNING
+
+
+def check_mechanism(mechanism: str) -> None:
+    """Refuse a mechanism that was not offered."""
+    if mechanism.encode("utf-8", "surrogateescape") not in MECHANISMS.split():
+        raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
+
+
+def tune_ok(connection: "Connection", method: Any, payload: bytes) -> None:
+    """The client's limits, which may be lower than ours but not higher (0: none)."""
+    limits = connection.node.config
+    _check_limit("frame_max", method.frame_max, FRAME_MIN_SIZE, limits.frame_max_octets)
+    _check_limit("channel_max", method.channel_max, 1, limits.channel_max)
+    connection.frame_max = method.frame_max or limits.frame_max_octets
+    connection.channel_max = method.channel_max or 65535
+    connection.heartbeat = method.heartbeat
+    connection.state = OPENING
+
+
+def _check_limit(name: str, value: int, least: int, most: int) -> None:
+    shown = f"{value} (no limit)" if name == "channel_max" and not value else value
+    if value and value < least:
+        raise NotAllowed(f"negotiated {name} = {shown} is lower than the minimum allowed value ({least})")
+    if most and (not value or value > most):
+        raise NotAllowed(f"negotiated {name} = {shown} is higher than the maximum allowed value ({most})")
+
+
+def open_(connection: "Connection", method: Any, payload: bytes) -> None:
+    """Enter the vhost, if there is one of that name and the user may."""
+    connection.access = connection.node.enter(method.virtual_host or "/", connection.user)
+    connection.routes = connection.access.routes
+    connection.write(methods.ConnectionOpenOk().frame(0))
+    connection.opened()
+
+
+HANDSHAKE = {
+    (STARTING, methods.ConnectionStartOk.INDEX): start_ok,
+    (TUNING, methods.ConnectionTuneOk.INDEX): tune_ok,
+    (OPENING, methods.ConnectionOpen.INDEX): open_,
+}  # Anything else in any of these states: CHANNEL_ERROR, 504.
+
+
+def refusal_is_told(connection: "Connection", error: AMQPError) -> bool:
+    """A refused login is told only to a client that asked for it; any other refusal always."""
+    return not isinstance(error, LoginRefused) or bool(connection.capabilities & TELLS_LOGIN_REFUSED)

@@ -1,0 +1,109 @@
+"""exchange.* and queue.*: one function each, from method to reply.
+
+A handler does its work through the connection's access and returns the reply, or
+None where the client wants none.  Waiting until a definition is on disk is the
+connection's affair.  Knows nothing of permissions or of frames.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from brokerd.wire import methods
+
+if TYPE_CHECKING:
+    from brokerd.session.channel import Channel
+    from brokerd.session.connection import Connection
+
+
+def exchange_declare(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """exchange.declare, also passive."""
+    connection.access.declare_exchange(
+        method.exchange,
+        method.type,
+        passive=method.passive,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        arguments=method.arguments,
+    )
+    return None if method.no_wait else methods.ExchangeDeclareOk()
+
+
+def exchange_delete(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """exchange.delete."""
+    connection.access.delete_exchange(method.exchange, if_unused=method.if_unused)
+    return None if method.no_wait else methods.ExchangeDeleteOk()
+
+
+def exchange_bind(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """exchange.bind (RabbitMQ's extension)."""
+    connection.access.bind_exchange(method.destination, method.source, method.routing_key, method.arguments)
+    return None if method.no_wait else methods.ExchangeBindOk()
+
+
+def exchange_unbind(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """exchange.unbind (RabbitMQ's extension)."""
+    connection.access.unbind_exchange(method.destination, method.source, method.routing_key, method.arguments)
+    return None if method.no_wait else methods.ExchangeUnbindOk()
+
+
+def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """queue.declare, also passive; the queue becomes the channel's last one."""
+    name = channel.queue_name(method.queue) if method.passive else method.queue
+    queue = connection.access.declare_queue(
+        name,
+        connection,
+        passive=method.passive,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=method.arguments,
+    )
+    if queue.owner is connection:
+        connection.own(queue)
+    channel.last_queue = queue.name
+    if method.no_wait:
+        return None
+    return methods.QueueDeclareOk(queue=queue.name, message_count=queue.ready, consumer_count=queue.consumer_count)
+
+
+def queue_bind(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """queue.bind.  With neither queue nor key, both are the name of the queue declared last."""
+    queue = channel.queue_name(method.queue)
+    key = method.routing_key if method.queue or method.routing_key else queue
+    connection.access.bind_queue(queue, method.exchange, key, method.arguments, connection)
+    return None if method.no_wait else methods.QueueBindOk()
+
+
+def queue_unbind(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """queue.unbind, which always has a reply."""
+    queue = channel.queue_name(method.queue)
+    key = method.routing_key if method.queue or method.routing_key else queue
+    connection.access.unbind_queue(queue, method.exchange, key, method.arguments, connection)
+    return methods.QueueUnbindOk()
+
+
+def queue_purge(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """queue.purge: ready messages only."""
+    count = connection.access.purge_queue(channel.queue_name(method.queue), connection)
+    return None if method.no_wait else methods.QueuePurgeOk(message_count=count)
+
+
+def queue_delete(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """queue.delete."""
+    count = connection.access.delete_queue(
+        channel.queue_name(method.queue), connection, if_unused=method.if_unused, if_empty=method.if_empty
+    )
+    return None if method.no_wait else methods.QueueDeleteOk(message_count=count)
+
+
+HANDLERS = {
+    "exchange.declare": exchange_declare,
+    "exchange.delete": exchange_delete,
+    "exchange.bind": exchange_bind,
+    "exchange.unbind": exchange_unbind,
+    "queue.declare": queue_declare,
+    "queue.bind": queue_bind,
+    "queue.unbind": queue_unbind,
+    "queue.purge": queue_purge,
+    "queue.delete": queue_delete,
+}

@@ -1,0 +1,292 @@
+"""A vhost as one user may use it: the one door, with every permission check.
+
+Each verb checks what RabbitMQ checks, in its order: name, permission, existence,
+exclusive owner, equivalence.  Owns the routes that the user's connections
+remember in the data plane, so a revoked permission takes effect by forgetting them.
+Knows nothing of channels and frames: names in, queues and exchanges out.
+"""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from brokerd import plane
+from brokerd.arguments import first_difference
+from brokerd.errors import AccessRefused, NotFound, PreconditionFailed
+from brokerd.exchanges import Exchange, exchange_type, route
+from brokerd.queues.queue import Queue
+from brokerd.vhost import names
+from brokerd.vhost.vhost import VHost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange",)
+_USER_ID_FLAG = 0x0010
+
+
+class Rights(Protocol):
+    """What a user may do in one vhost, by name; see auth.Permissions."""
+
+    def check(self, user: str, vhost: str, operation: str, name: str) -> bool:
+        """``operation`` is configure, write or read."""
+
+
+class Access:
+    """One user in one vhost.  All connections of that user there share it."""
+
+    __slots__ = ("routes", "may", "user", "vhost")
+
+    def __init__(self, vhost: VHost, user: str, may: "Callable[[str, str], bool]") -> None:
+        """``may(operation, name)``: the user's permission here; operation is configure, write or read."""
+        self.vhost = vhost
+        self.user = user
+        self.may = may
+        self.routes = plane.Routes(vhost.core, self.resolve)
+
+    # --- permissions
+
+    def _check(self, operation: str, kind: str, name: str) -> None:
+        if not self.may(operation, name):
+            raise AccessRefused(
+                f"{operation} access to {kind} '{name}' in vhost '{self.vhost.name}' refused for user '{self.user}'"
+            )
+
+    def _check_exchange(self, operation: str, name: str) -> None:
+        """The default exchange goes by the name amq.default in permissions (RabbitMQ)."""
+        self._check(operation, "exchange", name or "amq.default")
+
+    # --- messages
+
+    def resolve(
+        self, exchange_octets: bytes, key_octets: bytes, header: bytes
+    ) -> tuple[tuple[Queue, ...], plane.Tally | None, bool]:
+        """Where a message goes: queues, the exchange's counters, and whether the answer may be remembered.
+
+        Raises AccessRefused, NotFound; PreconditionFailed for a user-id that is not the user's.
+        """
+        name = exchange_octets.decode("utf-8", "surrogateescape")
+        self._check_exchange("write", name)
+        exchange = self.vhost.exchange(name)
+        if exchange.internal:
+            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self.vhost.name}'")
+        claims_user = len(header) >= 14 and header[13] & _USER_ID_FLAG
+        if claims_user:
+            self._check_user_id(header)
+        queues, cacheable = route(exchange, key_octets.decode("utf-8", "surrogateescape"), lambda: _headers(header))
+        return queues, exchange.tally, cacheable and not claims_user
+
+    def _check_user_id(self, header: bytes) -> None:
+        from brokerd.wire.properties import decode_header  # Few publishers send a user-id.
+
+        _, properties = decode_header(header)
+        if properties.user_id not in (None, self.user):
+            raise PreconditionFailed(
+                f"user_id property set to '{properties.user_id}' but authenticated user was '{self.user}'"
+            )
+
+    # --- queues
+
+    def queue_to_use(self, name: str, operation: str, connection: object) -> Queue:
+        """The queue, for one of configure, write, read.  Raises AccessRefused, NotFound, ResourceLocked."""
+        self._check(operation, "queue", name)
+        queue = self.vhost.queue(name)
+        queue.check_access(connection)
+        return queue
+
+    def declare_queue(
+        self,
+        name: str,
+        connection: object,
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> Queue:
+        """Make the queue, or see that it is there and just so.  ``connection`` becomes the owner of an exclusive one."""
+        name = names.strip_cr_lf(name)
+        if passive:
+            queue = self.vhost.queue(name)
+            if not any(self.may(operation, name) for operation in ("configure", "write", "read")):
+                self._check("configure", "queue", name)
+            queue.check_access(connection)
+            return queue
+        arguments = arguments or {}
+        if not name:
+            if arguments.get("x-queue-type") == "quorum":
+                raise PreconditionFailed('Cannot declare a server-named queue for type <<"quorum">>')
+            name = names.random_name(names.SERVER_NAMED_PREFIX)
+        else:
+            names.check_not_reserved("queue", name)
+        self._check("configure", "queue", name)
+        owner = connection if exclusive else None
+        queue_ = self.vhost.queues.get(name)
+        if queue_ is not None:
+            queue_.check_equivalent(
+                durable=durable and not exclusive, auto_delete=auto_delete, arguments=arguments, owner=owner
+            )
+            return queue_
+        if arguments:
+            self._check_new_queue(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
+        return self.vhost.add_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
+
+    def _check_new_queue(
+        self, name: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
+    ) -> None:
+        """What only some queues may be, and what else a dead-letter exchange asks of the user."""
+        target = arguments.get("x-dead-letter-exchange")
+        if isinstance(target, str):
+            self._check("read", "queue", name)
+            self._check_exchange("write", target)
+        if arguments.get("x-queue-type") == "quorum":
+            for wrong, fault in ((not durable, "non-durable"), (exclusive, "exclusive-owner"), (auto_delete, "auto-delete")):
+                if wrong:
+                    raise PreconditionFailed(
+                        f"invalid property '{fault}' for queue '{name}' in vhost '{self.vhost.name}'"
+                    )
+
+    def delete_queue(self, name: str, connection: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """How many ready messages went with it; 0 when there was none of that name (RabbitMQ)."""
+        name = names.strip_cr_lf(name)
+        self._check("configure", "queue", name)
+        queue = self.vhost.queues.get(name)
+        if queue is None:
+            return 0
+        queue.check_access(connection)
+        return self.vhost.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+
+    def purge_queue(self, name: str, connection: object) -> int:
+        """Drop the ready messages; how many."""
+        return self.queue_to_use(names.strip_cr_lf(name), "read", connection).purge()
+
+    # --- exchanges
+
+    def declare_exchange(
+        self,
+        name: str,
+        type_: str = "direct",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> Exchange:
+        """Make the exchange, or see that it is there and just so."""
+        name = names.strip_cr_lf(name)
+        if passive:
+            _check_not_default(name)
+            return self.vhost.exchange(name)
+        arguments = arguments or {}
+        exchange_type(type_)
+        _check_not_default(name)
+        self._check_exchange("configure", name)
+        exchange = self.vhost.exchanges.get(name)
+        if exchange is not None:
+            self._check_equivalent(exchange, type_, durable, auto_delete, internal, arguments)
+            return exchange
+        names.check_not_reserved("exchange", name)
+        alternate = arguments.get("alternate-exchange")
+        if alternate is not None:
+            if not isinstance(alternate, str):
+                from brokerd.wire.values import type_name
+
+                raise PreconditionFailed(
+                    f"invalid type '{type_name(alternate)}' for arg 'alternate-exchange' "
+                    f"in exchange '{name}' in vhost '{self.vhost.name}'"
+                )
+            self._check_exchange("read", name)
+            self._check_exchange("write", alternate)
+        return self.vhost.add_exchange(
+            name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+        )
+
+    def _check_equivalent(
+        self, exchange: Exchange, type_: str, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any]
+    ) -> None:
+        thing = self.vhost.describe(exchange)
+        for field, received, current in (
+            ("type", type_, exchange.type),
+            ("durable", durable, exchange.durable),
+            ("auto_delete", auto_delete, exchange.auto_delete),
+            ("internal", internal, exchange.internal),
+        ):
+            if received != current:
+                received, current = (str(value).lower() if value in (True, False) else value for value in (received, current))
+                raise PreconditionFailed(
+                    f"inequivalent arg '{field}' for {thing}: received '{received}' but current is '{current}'"
+                )
+        difference = first_difference(exchange.arguments, arguments, COMPARED_EXCHANGE_ARGUMENTS)
+        if difference is not None:
+            raise PreconditionFailed(f"inequivalent arg {difference.format(thing)}")
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete it; no fault when there is none of that name (RabbitMQ)."""
+        name = names.strip_cr_lf(name)
+        _check_not_default(name)
+        if name.startswith(names.RESERVED_PREFIX):
+            raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self.vhost.name}' not allowed")
+        self._check_exchange("configure", name)
+        exchange = self.vhost.exchanges.get(name)
+        if exchange is not None:
+            self.vhost.delete_exchange(exchange, if_unused=if_unused)
+
+    # --- bindings
+
+    def bind_queue(
+        self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any], connection: object
+    ) -> None:
+        """Bind a queue to an exchange: write on the queue, read on the exchange."""
+        queue, exchange = names.strip_cr_lf(queue), names.strip_cr_lf(exchange)
+        self._check_binding("queue", queue, exchange)
+        source = self.vhost.exchange(exchange)
+        destination = self.vhost.queue(queue)
+        destination.check_access(connection)
+        self.vhost.bind(source, destination, routing_key, arguments)
+
+    def unbind_queue(
+        self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any], connection: object
+    ) -> None:
+        """Unbind; no fault when any of it is missing (RabbitMQ)."""
+        queue, exchange = names.strip_cr_lf(queue), names.strip_cr_lf(exchange)
+        self._check_binding("queue", queue, exchange)
+        destination = self.vhost.queues.get(queue)
+        source = self.vhost.exchanges.get(exchange)
+        if destination is not None and source is not None:
+            destination.check_access(connection)
+            self.vhost.unbind(source, destination, routing_key, arguments)
+
+    def bind_exchange(self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
+        """Bind one exchange to another: write on the destination, read on the source."""
+        destination, source = names.strip_cr_lf(destination), names.strip_cr_lf(source)
+        _check_not_default(destination)
+        self._check_binding("exchange", destination, source)
+        self.vhost.bind(self.vhost.exchange(source), self.vhost.exchange(destination), routing_key, arguments)
+
+    def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
+        """Unbind; no fault when any of it is missing (RabbitMQ)."""
+        destination, source = names.strip_cr_lf(destination), names.strip_cr_lf(source)
+        _check_not_default(destination)
+        self._check_binding("exchange", destination, source)
+        try:
+            from_, to = self.vhost.exchange(source), self.vhost.exchange(destination)
+        except NotFound:
+            return
+        self.vhost.unbind(from_, to, routing_key, arguments)
+
+    def _check_binding(self, kind: str, destination: str, source: str) -> None:
+        _check_not_default(source)
+        self._check("write", kind, destination)
+        self._check_exchange("read", source)
+
+
+def _check_not_default(exchange: str) -> None:
+    if not exchange:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def _headers(header: bytes) -> dict[str, Any] | None:
+    from brokerd.wire.properties import decode_header  # Only headers exchanges ask.
+
+    _, properties = decode_header(header)
+    return properties.headers

@@ -1,0 +1,132 @@
+"""From the definitions log back to exchanges, queues and bindings; and the log made short again.
+
+An entry is the payload of the AMQP method that made or unmade something.  The
+log is replayed before any client comes; nothing in it is checked against
+permissions, and an entry that cannot be followed any more is counted, not fatal.
+Knows nothing of how the log lies on disk: that is store/definitions.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from brokerd.errors import AMQPError
+from brokerd.exchanges import Exchange
+from brokerd.wire import methods
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+    from brokerd.vhost.vhost import VHost
+
+COMPACT_DELETES_MIN = 1024  # shorter logs are not worth rewriting while running
+
+
+class Replay:
+    """What became of the entries of one log."""
+
+    __slots__ = ("deleted_queues", "entries", "failed", "undone")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.undone = 0  # entries that only undo an earlier one
+        self.failed: list[str] = []  # what could not be followed, in words
+        self.deleted_queues: set[str] = set()  # whose files may still lie about
+
+
+def replay(vhost: "VHost", payloads: Iterable[bytes]) -> Replay:
+    """Rebuild ``vhost``, which is new, from its log."""
+    result = Replay()
+    by_index = methods.BY_INDEX
+    for payload in payloads:
+        result.entries += 1
+        try:
+            index = int.from_bytes(payload[:4])
+            _FOLLOW[index](vhost, by_index[index].decode_fields(payload), result)
+        except (AMQPError, KeyError) as error:
+            result.failed.append(f"entry {result.entries}: {error}")
+    vhost.forget_routes()
+    return result
+
+
+def compact_if_worthwhile(vhost: "VHost") -> bool:
+    """Rewrite the log when at least half of it says nothing any more.  Raises OSError."""
+    if vhost.deletes < COMPACT_DELETES_MIN:
+        return False
+    payloads = vhost.definitions()
+    if 2 * vhost.deletes < len(payloads):
+        return False
+    vhost.log.compact(payloads)
+    vhost.deletes = 0
+    return True
+
+
+def _queue_declare(vhost: "VHost", method: Any, result: Replay) -> None:
+    if method.queue not in vhost.queues:
+        vhost._make_queue(method.queue, durable=True, auto_delete=method.auto_delete, arguments=method.arguments)
+        result.deleted_queues.discard(method.queue)
+
+
+def _queue_delete(vhost: "VHost", method: Any, result: Replay) -> None:
+    result.undone += 1
+    result.deleted_queues.add(method.queue)
+    queue = vhost.queues.pop(method.queue, None)
+    if queue is not None:
+        for source in {binding.source for binding in queue.bindings}:
+            source.unbind_all(queue)
+
+
+def _queue_bind(vhost: "VHost", method: Any, _: Replay) -> None:
+    vhost.exchange(method.exchange).bind(vhost.queue(method.queue), method.routing_key, method.arguments)
+
+
+def _queue_unbind(vhost: "VHost", method: Any, result: Replay) -> None:
+    result.undone += 1
+    vhost.exchange(method.exchange).unbind(vhost.queue(method.queue), method.routing_key, method.arguments)
+
+
+def _exchange_declare(vhost: "VHost", method: Any, _: Replay) -> None:
+    if method.exchange not in vhost.exchanges:
+        vhost._make_exchange(
+            method.exchange,
+            method.type,
+            durable=True,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=method.arguments,
+        )
+
+
+def _exchange_delete(vhost: "VHost", method: Any, result: Replay) -> None:
+    result.undone += 1
+    exchange = vhost.exchanges.pop(method.exchange, None)
+    if exchange is not None:
+        exchange.unbind_everything()
+        for source in {binding.source for binding in exchange.bindings_to}:
+            source.unbind_all(exchange)
+
+
+def _exchange_bind(vhost: "VHost", method: Any, _: Replay) -> None:
+    _between(vhost, method, Exchange.bind)
+
+
+def _exchange_unbind(vhost: "VHost", method: Any, result: Replay) -> None:
+    result.undone += 1
+    _between(vhost, method, Exchange.unbind)
+
+
+def _between(vhost: "VHost", method: Any, verb: Callable[..., object]) -> None:
+    verb(vhost.exchange(method.source), vhost.exchange(method.destination), method.routing_key, method.arguments)
+
+
+_FOLLOW: dict[int, Callable[["VHost", Any, Replay], None]] = {
+    methods.BY_NAME[name].INDEX: follow
+    for name, follow in {
+        "queue.declare": _queue_declare,
+        "queue.delete": _queue_delete,
+        "queue.bind": _queue_bind,
+        "queue.unbind": _queue_unbind,
+        "exchange.declare": _exchange_declare,
+        "exchange.delete": _exchange_delete,
+        "exchange.bind": _exchange_bind,
+        "exchange.unbind": _exchange_unbind,
+    }.items()
+}

@@ -1,0 +1,40 @@
+"""Names of queues, exchanges and consumers: what is stripped, reserved and made up.
+
+A name is any text of at most 255 octets (AMQP's short string).  Messages call a
+thing ``queue 'q' in vhost '/'``, as RabbitMQ does.  Knows nothing of what exists.
+"""
+
+from base64 import urlsafe_b64encode
+from os import urandom
+
+from brokerd.errors import AccessRefused
+
+RESERVED_PREFIX = "amq."
+SERVER_NAMED_PREFIX = "amq.gen-"
+CONSUMER_TAG_PREFIX = "amq.ctag-"
+_CUT = {ord("\r"): None, ord("\n"): None}
+
+
+def strip_cr_lf(name: str) -> str:
+    """``name`` without CR and LF (RabbitMQ strips rather than refuses them)."""
+    if "\n" in name or "\r" in name:
+        return name.translate(_CUT)
+    return name
+
+
+def random_name(prefix: str) -> str:
+    """``prefix`` and 22 characters of base64url: 128 random bits."""
+    return prefix + urlsafe_b64encode(urandom(16))[:22].decode()
+
+
+def check_not_reserved(kind: str, name: str) -> None:
+    """Refuse to make something whose name begins with ``amq.`` (403)."""
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+
+
+def folder_name(name: str) -> str:
+    """The folder of the vhost or queue called ``name``: 40 hex digits, whatever the name contains."""
+    from hashlib import sha1  # A server that holds nothing yet starts without OpenSSL.
+
+    return sha1(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()

@@ -1,0 +1,283 @@
+"""One namespace: its exchanges, queues and bindings, and what happens to each when another goes.
+
+    exchanges   {name: Exchange}     the default one is ""; amq.* are there from the start
+    queues      {name: Queue}
+    accesses    {user: Access}       the doors handed out; their routes are forgotten at every change
+
+What is durable is written to the definitions log as the AMQP method that made
+it; ``appended`` counts the entries, so that whoever caused one can wait until it
+is on disk.  Knows nothing of users' permissions, of clients or of the wire.
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from brokerd import plane
+from brokerd.errors import NotFound, PreconditionFailed
+from brokerd.exchanges import (
+    DefaultExchange,
+    DirectExchange,
+    Exchange,
+    FanoutExchange,
+    HeadersExchange,
+    TopicExchange,
+    exchange_type,
+)
+from brokerd.queues.queue import Queue, check_arguments
+from brokerd.vhost.names import folder_name
+from brokerd.wire import methods
+
+if TYPE_CHECKING:
+    from brokerd.vhost.access import Access
+
+    class Log:
+        """What of store.definitions.DefinitionsLog is used here."""
+
+        def append(self, payload: bytes) -> None: ...
+        def compact(self, payloads: list[bytes]) -> None: ...
+
+
+TRANSIENT_FOLDER = "transient"
+SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type, internal (RabbitMQ)
+    ("amq.direct", DirectExchange, False),
+    ("amq.fanout", FanoutExchange, False),
+    ("amq.headers", HeadersExchange, False),
+    ("amq.match", HeadersExchange, False),
+    ("amq.rabbitmq.trace", TopicExchange, True),
+    ("amq.topic", TopicExchange, False),
+)
+SYSTEM_NAMES = frozenset(name for name, _, _ in SYSTEM_EXCHANGES)
+
+
+class VHost:
+    """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion."""
+
+    __slots__ = (
+        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "queues",
+    )  # fmt: skip
+
+    def __init__(self, name: str, directory: str, core: plane.Core, log: "Log") -> None:
+        self.name = name
+        self.directory = directory
+        self.core = core
+        self.log = log
+        self.appended = 0  # entries written to the definitions log since start
+        self.deletes = 0  # entries in the log that only undo earlier ones
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues, tally=plane.Tally())}
+        self.accesses: dict[str, Access] = {}
+        for exchange, cls, internal in SYSTEM_EXCHANGES:
+            self.exchanges[exchange] = cls(exchange, durable=True, internal=internal, tally=plane.Tally())
+
+    # --- finding
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name.  Raises NotFound (404)."""
+        try:
+            return self.queues[name]
+        except KeyError:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'") from None
+
+    def exchange(self, name: str) -> Exchange:
+        """The exchange of that name.  Raises NotFound (404)."""
+        try:
+            return self.exchanges[name]
+        except KeyError:
+            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'") from None
+
+    def describe(self, thing: Queue | Exchange) -> str:
+        """``queue 'q' in vhost '/'``, as messages name things."""
+        kind = "exchange" if isinstance(thing, Exchange) else "queue"
+        return f"{kind} '{thing.name}' in vhost '{self.name}'"
+
+    def forget_routes(self) -> None:
+        """What was remembered about where messages go may be wrong now."""
+        for access in self.accesses.values():
+            access.routes.clear()
+
+    # --- queues
+
+    def add_queue(
+        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: object | None = None
+    ) -> Queue:
+        """Make a queue that is not there yet.  Raises PreconditionFailed for arguments no queue can have.
+
+        An exclusive queue (one with an owner) ends with its connection and is never durable (RabbitMQ).
+        """
+        if arguments:
+            check_arguments(name, self.name, arguments)
+        durable = durable and owner is None
+        queue = self._make_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
+        if durable:
+            self.write(queue_declare(queue))
+        self.forget_routes()
+        return queue
+
+    def _make_queue(
+        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: object | None = None
+    ) -> Queue:
+        folder = self.directory if durable else os.path.join(self.directory, TRANSIENT_FOLDER)
+        queue = self.queues[name] = Queue(
+            self.core,
+            os.path.join(folder, folder_name(name)),
+            name=name,
+            vhost_name=self.name,
+            durable=durable,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            owner=owner,
+        )
+        return queue
+
+    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue and its bindings; how many ready messages went with it.
+
+        Raises PreconditionFailed when it is in use or not empty and was not to be.  Its consumers are cancelled,
+        and their connections hear of it by ``on_consumer_cancelled`` (the door to the session above).
+        """
+        if if_unused and queue.consumer_count:
+            raise PreconditionFailed(f"{queue} in use")
+        if if_empty and queue.ready:
+            raise PreconditionFailed(f"{queue} not empty")
+        del self.queues[queue.name]
+        if queue.durable:
+            self.deletes += 1
+            self.write(methods.QueueDelete(queue=queue.name).encode())
+        self.forget_routes()
+        for source in list(dict.fromkeys(binding.source for binding in queue.bindings)):
+            source.unbind_all(queue)
+            self._exchange_lost_bindings(source)
+        count = queue.ready
+        consumers = list(queue.consumers or ())
+        for consumer in consumers:
+            consumer.channel.cancel(consumer)
+        queue.drop()
+        for consumer in consumers:
+            consumer.channel.connection.on_consumer_cancelled(consumer)
+        return count
+
+    def consumers_left(self, queue: Queue) -> None:
+        """Delete an auto-delete queue whose last consumer has gone; to be called after one went."""
+        if queue.auto_delete and not queue.consumer_count and self.queues.get(queue.name) is queue:
+            self.delete_queue(queue)
+
+    # --- exchanges
+
+    def add_exchange(
+        self, name: str, type_: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any]
+    ) -> Exchange:
+        """Make an exchange that is not there yet.  Raises PreconditionFailed for an unknown type."""
+        exchange = self._make_exchange(
+            name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+        )
+        if durable:
+            self.write(exchange_declare(exchange))
+        self.forget_routes()
+        return exchange
+
+    def _make_exchange(self, name: str, type_: str, **properties: Any) -> Exchange:
+        exchange = self.exchanges[name] = exchange_type(type_)(name, tally=plane.Tally(), **properties)
+        return exchange
+
+    def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False) -> None:
+        """Delete an exchange and its bindings.  Raises PreconditionFailed when bindings leave it and it was to be unused."""
+        if if_unused and exchange.binding_count:
+            raise PreconditionFailed(f"{self.describe(exchange)} in use")
+        del self.exchanges[exchange.name]
+        if exchange.durable:
+            self.deletes += 1
+            self.write(methods.ExchangeDelete(exchange=exchange.name).encode())
+        self.forget_routes()
+        exchange.unbind_everything()
+        for source in list(dict.fromkeys(binding.source for binding in exchange.bindings_to)):
+            source.unbind_all(exchange)
+            self._exchange_lost_bindings(source)
+
+    def _exchange_lost_bindings(self, exchange: Exchange) -> None:
+        if exchange.auto_delete and not exchange.binding_count and self.exchanges.get(exchange.name) is exchange:
+            self.delete_exchange(exchange)
+
+    # --- bindings
+
+    def bind(self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]) -> None:
+        """Bind; binding what is bound already is no fault.  It is durable when both ends are."""
+        if source.bind(destination, routing_key, arguments) is None:
+            return
+        if source.durable and destination.durable:
+            self.write(_binding(source, destination, routing_key, arguments))
+        self.forget_routes()
+
+    def unbind(
+        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]
+    ) -> None:
+        """Unbind; unbinding what is not bound is no fault.  An auto-delete exchange goes with its last binding."""
+        if source.unbind(destination, routing_key, arguments) is None:
+            return
+        if source.durable and destination.durable:
+            self.deletes += 1
+            self.write(_unbinding(source, destination, routing_key, arguments))
+        self.forget_routes()
+        self._exchange_lost_bindings(source)
+
+    # --- the definitions log
+
+    def write(self, payload: bytes) -> None:
+        """Append one entry to the definitions log."""
+        self.log.append(payload)
+        self.appended += 1
+
+    def definitions(self) -> list[bytes]:
+        """The shortest log that makes what is durable here now."""
+        payloads = [
+            exchange_declare(exchange)
+            for name, exchange in self.exchanges.items()
+            if exchange.durable and name and name not in SYSTEM_NAMES
+        ]
+        payloads += [queue_declare(queue) for queue in self.queues.values() if queue.durable]
+        for exchange in self.exchanges.values():
+            if exchange.durable:
+                payloads += [
+                    _binding(exchange, binding.destination, binding.routing_key, binding.arguments)
+                    for binding in exchange.bindings()
+                    if binding.destination.durable
+                ]
+        return payloads
+
+
+def queue_declare(queue: Queue) -> bytes:
+    """The method that makes ``queue``."""
+    return methods.QueueDeclare(
+        queue=queue.name, durable=True, auto_delete=queue.auto_delete, arguments=queue.arguments
+    ).encode()
+
+
+def exchange_declare(exchange: Exchange) -> bytes:
+    """The method that makes ``exchange``."""
+    return methods.ExchangeDeclare(
+        exchange=exchange.name,
+        type=exchange.type,
+        durable=True,
+        auto_delete=exchange.auto_delete,
+        internal=exchange.internal,
+        arguments=exchange.arguments,
+    ).encode()
+
+
+def _binding(source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]) -> bytes:
+    if isinstance(destination, Exchange):
+        return methods.ExchangeBind(
+            destination=destination.name, source=source.name, routing_key=routing_key, arguments=arguments
+        ).encode()
+    return methods.QueueBind(
+        queue=destination.name, exchange=source.name, routing_key=routing_key, arguments=arguments
+    ).encode()
+
+
+def _unbinding(source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]) -> bytes:
+    if isinstance(destination, Exchange):
+        return methods.ExchangeUnbind(
+            destination=destination.name, source=source.name, routing_key=routing_key, arguments=arguments
+        ).encode()
+    return methods.QueueUnbind(
+        queue=destination.name, exchange=source.name, routing_key=routing_key, arguments=arguments
+    ).encode()
