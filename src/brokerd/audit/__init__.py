@@ -1,0 +1,1 @@
+"""What readers of segments from outside share: Spark jobs, inspection.  See ``layout``."""

@@ -1,0 +1,174 @@
+"""The data directory as a whole: who may use it, how it was left, and which connection numbers are used up.
+
+    .lock               held (flock) while a broker runs; pid and host of the holder
+    schema_version      "1": which arrangement of files this is
+    running             there while a broker runs: the kernel's boot id, then "whole" or "suspect"
+    connection_numbers  first number not yet reserved, and its zlib.crc32 in hex
+
+The marker tells three starts apart: none is a clean stop; one of this boot a crash (the
+page cache kept all that was written); one of another boot a power cut (only what was
+synced is sure).  Knows nothing of what else lies in the directory.
+"""
+
+import os
+import socket
+import zlib
+
+from brokerd.errors import StoreError
+from brokerd.store.disk import Disk
+
+SCHEMA_VERSION = 1
+CONNECTION_BLOCK = 10_000       # Numbers reserved at once: one fsync for so many connections.
+CONNECTION_NUMBERS_MAX = (1 << 32) - 1
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+
+NEW, CLEAN, CRASHED, POWER_LOST = "new", "clean", "crashed", "power lost"
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot; "" where it cannot be known (then every crash counts as a power cut)."""
+    try:
+        with open(BOOT_ID_FILE, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+class DataDir:
+    """A locked data directory, from ``DataDir(...)`` to ``close()``.
+
+    ``left`` says how the last broker left it: NEW, CLEAN, CRASHED or POWER_LOST.
+    Raises StoreError when another broker holds it, when it is not a data directory,
+    or of a later version; OSError as the kernel has it.
+    """
+
+    __slots__ = ("_boot", "_disk", "_lock", "_next", "_reserved", "left", "path")
+
+    def __init__(self, path: str, disk: Disk, *, boot: str | None = None) -> None:
+        self.path = os.path.abspath(path)
+        self._disk = disk
+        self._boot = boot_id() if boot is None else boot
+        if not disk.exists(self.path):
+            disk.make_directory(self.path)
+            disk.sync_directory(os.path.dirname(self.path))
+        self._lock = self._take_lock()
+        try:
+            fresh = self._check_schema()
+            self.left = NEW if fresh else self._how_it_was_left()
+            self._mark("suspect" if self.suspect else "whole")
+            self._next = self._reserved = self._read_connection_numbers()
+        except BaseException:
+            disk.close(self._lock)
+            raise
+
+    @property
+    def suspect(self) -> bool:
+        """Power was lost: what was not synced may be missing, in any mixture of pages and names."""
+        return self.left == POWER_LOST
+
+    def recovered(self) -> None:
+        """All queues and definitions have been recovered: after a crash from now on the page cache may be believed."""
+        if self.suspect:
+            self._mark("whole")
+
+    def next_connection_number(self) -> int:
+        """A number from 1 that no connection had before, also over restarts.
+
+        After 2**32 - 1 connections they begin anew at 1 (records hold 32 bits).
+        Raises OSError when none can be reserved.
+        """
+        if self._next >= self._reserved:
+            if self._next > CONNECTION_NUMBERS_MAX:
+                self._next = 1
+            reserved = self._next + CONNECTION_BLOCK
+            self._disk.replace(self._file("connection_numbers"), _checked(reserved))
+            self._reserved = reserved
+        number = self._next
+        self._next += 1
+        return number if number <= CONNECTION_NUMBERS_MAX else self.next_connection_number()
+
+    def close(self) -> None:
+        """The clean stop, after everything was written: sync the filesystem, take the marker away, unlock.
+
+        One sync of all, since after a crash files written by the broker before this one
+        may still be unsynced that this one never touched.  Raises OSError: then it was no clean stop.
+        """
+        if self._lock < 0:
+            return
+        try:
+            self._disk.syncfs(self._lock, self.path)
+            self._disk.unlink(self._file("running"))
+            self._disk.sync_directory(self.path)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Unlock, and leave everything as a crash would."""
+        if self._lock >= 0:
+            self._disk.close(self._lock)
+            self._lock = -1
+
+    def _file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def _take_lock(self) -> int:
+        fd = self._disk.open(self._file(".lock"), os.O_RDWR | os.O_CREAT)
+        try:
+            if not self._disk.lock(fd):
+                holder = self._disk.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+                raise StoreError(f"data directory {self.path} is in use by {holder}")
+            self._disk.truncate(fd, 0)
+            self._disk.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        return fd
+
+    def _check_schema(self) -> bool:
+        """True for a directory that was empty and is now ours."""
+        path = self._file("schema_version")
+        try:
+            text = self._disk.read(path).strip()
+        except FileNotFoundError:
+            # A first start that was cut short may have left the temporary file; a mounted disk has lost+found.
+            known = {"lost+found", "schema_version.tmp"}
+            strangers = [n for n in self._disk.names(self.path) if not n.startswith(".") and n not in known]
+            if strangers:
+                raise StoreError(f"{self.path} has no schema_version but other files ({sorted(strangers)[0]}): it is no "
+                                 "data directory; name an empty one") from None
+            self._disk.replace(path, b"%d\n" % SCHEMA_VERSION)
+            return True
+        if not text.isdigit():
+            raise StoreError(f"{path} does not hold a number at offset 0: it should read {SCHEMA_VERSION}")
+        if int(text) > SCHEMA_VERSION:
+            raise StoreError(f"{path} says {int(text)}: written by a later brokerd; this one knows up to "
+                             f"{SCHEMA_VERSION}")
+        return False
+
+    def _how_it_was_left(self) -> str:
+        try:
+            words = self._disk.read(self._file("running")).decode(errors="replace").split()
+        except FileNotFoundError:
+            return CLEAN
+        return CRASHED if self._boot and words == [self._boot, "whole"] else POWER_LOST
+
+    def _mark(self, state: str) -> None:
+        """On disk before this returns: else a power cut soon after would look like a clean stop."""
+        self._disk.replace(self._file("running"), f"{self._boot or 'unknown'} {state}\n".encode())
+
+    def _read_connection_numbers(self) -> int:
+        path = self._file("connection_numbers")
+        try:
+            content = self._disk.read(path)
+        except FileNotFoundError:
+            return 1
+        digits = content.split(b" ")[0]
+        if not digits.isdigit() or content != _checked(int(digits)):
+            raise StoreError(f"{path} is damaged at offset 0: write a number above every connection's so far into it "
+                             "(python3 -c 'import zlib; n = b\"NUMBER\"; print(n.decode(), f\"{zlib.crc32(n):08x}\")')")
+        return int(digits)
+
+
+def _checked(number: int) -> bytes:
+    digits = b"%d" % number
+    return b"%s %08x\n" % (digits, zlib.crc32(digits))

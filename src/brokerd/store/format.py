@@ -1,0 +1,463 @@
+"""What is on disk, written down once: file names, magic numbers, versions, byte layouts.
+
+A queue's directory holds, for each segment N (ten digits, the first is 1)::
+
+    .queue              the queue's real name
+    msgs.0000000001     the segment: records, appended, never changed after
+    acks.0000000001     what became of them
+    spare.*             a segment to be used again; nothing in it counts
+    msgs.N.new acks.N.new     a compaction under way
+    *.damaged           put aside by recovery, never deleted by the broker
+
+All numbers are little endian.  A *word* is a u4 followed by its complement, so that
+a torn or flipped one is seen (``word_ok``).
+
+SEGMENT HEADER, 64 octets::
+
+     0 magic "BSEG"   4 version u4    8 number u8      16 base_seq u8
+    24 created i8 ns                 32 generation u4  36 crc u4 (CRC32C of octets 0..36)
+    40 end      word  committed octets with this header: first free position
+    48 records  word  records appended
+    56 sealed   word  0 open; 1 full, no more appends; 2 full, and known to be synced
+
+RECORD, at multiples of 8, padded with zeros to one::
+
+     0 magic "BSGM"   4 length u4     8 crc u4         12 meta_len u2
+    14 priority u1   15 kind u1      16 seq u8         24 ts i8 ns, rising strictly per queue
+    32 connection u4 36 channel u2   38 flags u2       40 publish_seq u8
+    48 group_hash u8 56 dedup_hash u8
+    64 meta: exchange shortstr, routing key shortstr, content property flags and list
+             as on the wire; then the body
+
+``length`` is that of header, meta and body WITHOUT the padding; the next record is
+at position + length rounded up to 8.  ``crc`` is the CRC32C of the segment's number
+(u8) and then of octets 12..length: a stale record in a recycled file fails.  Meta of
+65,535 octets or more: ``meta_len`` is 0xFFFF, a u4 with the true length L stands at
+64, the meta at 68, the body at 68 + L.  Flags: bit 0 persistent (delivery_mode 2).
+``kind`` is 0.  ``connection`` and ``publish_seq`` say which publish of whom it was.
+
+ACKS FILE, 64-octet header::
+
+     0 magic "BACK"   4 version u4    8 number u8      16 generation u4
+    20 crc u4 (CRC32C of octets 0..20)
+    24 delivered word  positions below it have been handed out
+    32 entries   word  entries written
+    40 settled   word  records settled
+    48 zero
+
+then ENTRIES of 8 octets, in order of time::
+
+     0 position u4 of the record, 0 = unwritten    4 kind u1: low nibble type, high nibble reason
+     5 check u1                                    6 count u2, failed deliveries so far
+
+Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped, 7 purged settle the
+record; 3 returned only counts.  ``check``: let *raw(state, octets)* be the bare
+reflected CRC32C update (polynomial 0x82F63B78: what the crc32 instruction does, no
+inversion before or after).  r = raw(number mod 2**32, the 8 octets with check = 0);
+check = (r ^ r >> 8 ^ r >> 16 ^ r >> 24) & 0xFF.  Each single flipped bit changes it.
+
+Rules of order, on which recovery stands: record before ``end``, ``end`` before
+``records``; entry before ``entries``.  A segment is removed msgs first, acks after.
+The highest-numbered segment of a queue is neither removed nor compacted: its last
+record tells the next sequence number.  An acks file is zeros behind its entries (never
+recycled unwiped): the check of one octet does not tell old entries from new ones.
+
+UPGRADE RULE: a version is raised when an older broker would misread the file.  A
+broker reads its own version and all before, writes its own, and refuses later ones
+with a StoreError that names the file.  Segments are never rewritten for an upgrade:
+old ones are read as they are until they are settled.
+
+Importing this module does not import numpy; the functions that need it do.
+"""
+
+import struct
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy
+
+SEGMENT_VERSION = 1
+ACKS_VERSION = 1
+HEADER_OCTETS = 64          # of a segment, an acks file and a record alike
+ENTRY_OCTETS = 8
+RECORD_ALIGNMENT = 8
+SEGMENT_MAGIC = 0x47455342  # "BSEG"
+RECORD_MAGIC = 0x4D475342   # "BSGM"
+ACKS_MAGIC = 0x4B434142     # "BACK"
+OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
+PERSISTENT = 1              # Bit 0 of a record's flags.
+LONG_META = 0xFFFF
+ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED = range(1, 8)
+QUEUE_NAME_FILE = ".queue"
+
+# name, format, offset: the dtypes below and the plane's structs are held against these.
+SEGMENT_FIELDS = (
+    ("magic", "<u4", 0), ("version", "<u4", 4), ("number", "<u8", 8), ("base_seq", "<u8", 16),
+    ("created", "<i8", 24), ("generation", "<u4", 32), ("crc", "<u4", 36), ("end", "<u4", 40),
+    ("end_complement", "<u4", 44), ("records", "<u4", 48), ("records_complement", "<u4", 52),
+    ("sealed", "<u4", 56), ("sealed_complement", "<u4", 60),
+)
+RECORD_FIELDS = (
+    ("magic", "<u4", 0), ("length", "<u4", 4), ("crc", "<u4", 8), ("meta_len", "<u2", 12),
+    ("priority", "u1", 14), ("kind", "u1", 15), ("seq", "<u8", 16), ("ts", "<i8", 24),
+    ("connection", "<u4", 32), ("channel", "<u2", 36), ("flags", "<u2", 38), ("publish_seq", "<u8", 40),
+    ("group_hash", "<u8", 48), ("dedup_hash", "<u8", 56),
+)
+ACKS_FIELDS = (
+    ("magic", "<u4", 0), ("version", "<u4", 4), ("number", "<u8", 8), ("generation", "<u4", 16),
+    ("crc", "<u4", 20), ("delivered", "<u4", 24), ("delivered_complement", "<u4", 28), ("entries", "<u4", 32),
+    ("entries_complement", "<u4", 36), ("settled", "<u4", 40), ("settled_complement", "<u4", 44),
+)
+ENTRY_FIELDS = (("position", "<u4", 0), ("kind", "u1", 4), ("check", "u1", 5), ("count", "<u2", 6))
+
+SEGMENT_HEADER = struct.Struct("<IIQQqII6I")    # In the order of SEGMENT_FIELDS.
+ACKS_HEADER = struct.Struct("<IIQII6I16x")
+SEGMENT_FIXED = struct.Struct("<IIQQqI")        # What the crc of a segment's header covers.
+ACKS_FIXED = struct.Struct("<IIQI")
+WORDS = struct.Struct("<6I")                    # Three words: at 40 of a segment, at 24 of an acks file.
+SEGMENT_WORDS_AT, ACKS_WORDS_AT = 40, 24
+SEGMENT_CRC_END, ACKS_CRC_END = 36, 20
+ENTRY = struct.Struct("<IBBH")
+
+
+def segment_name(number: int) -> str:
+    """File name of segment ``number``."""
+    return f"msgs.{number:010d}"
+
+
+def acks_name(number: int) -> str:
+    """File name of the acks beside segment ``number``."""
+    return f"acks.{number:010d}"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in ``msgs.N`` or ``acks.N``; None for any other name."""
+    digits = name[5:]
+    if name[:5] in ("msgs.", "acks.") and len(digits) >= 10 and digits.isascii() and digits.isdigit():
+        return int(digits)
+    return None
+
+
+def word(value: int) -> tuple[int, int]:
+    """A value and its complement."""
+    return value, value ^ 0xFFFFFFFF
+
+
+def word_ok(value: int, complement: int) -> bool:
+    """Whether a word is whole."""
+    return value ^ complement == 0xFFFFFFFF
+
+
+def round_up(octets: int) -> int:
+    """Up to the next multiple of a record's alignment."""
+    return octets + 7 & ~7
+
+
+def segment_header(number: int, *, base_seq: int, created: int, generation: int = 0, end: int = HEADER_OCTETS,
+                   records: int = 0, sealed: int = OPEN) -> bytes:
+    """The 64 octets at the head of a segment; ``created`` in ns since the epoch."""
+    fixed = SEGMENT_FIXED.pack(SEGMENT_MAGIC, SEGMENT_VERSION, number, base_seq, created, generation)
+    return fixed + crc32c(fixed).to_bytes(4, "little") + WORDS.pack(*word(end), *word(records), *word(sealed))
+
+
+def acks_header(number: int, *, generation: int = 0, delivered: int = 0, entries: int = 0, settled: int = 0) -> bytes:
+    """The 64 octets at the head of an acks file."""
+    fixed = ACKS_FIXED.pack(ACKS_MAGIC, ACKS_VERSION, number, generation)
+    words = WORDS.pack(*word(delivered), *word(entries), *word(settled))
+    return fixed + crc32c(fixed).to_bytes(4, "little") + words + bytes(16)
+
+
+# --- checks
+
+
+@cache
+def _tables(count: int = 8) -> list[list[int]]:
+    """Tables[k][octet]: the raw CRC32C of that octet and k octets of zeros behind it."""
+    first = []
+    for octet in range(256):
+        state = octet
+        for _ in range(8):
+            state = state >> 1 ^ (0x82F63B78 if state & 1 else 0)
+        first.append(state)
+    tables = [first]
+    while len(tables) < count:
+        tables.append([first[state & 0xFF] ^ state >> 8 for state in tables[-1]])
+    return tables
+
+
+def crc32c_table(data: bytes | memoryview, value: int = 0) -> int:
+    """CRC32C in plain Python, about 10 MB/s: the definition the compiled one is held against."""
+    state, table = value ^ 0xFFFFFFFF, _tables()[0]
+    for octet in data:
+        state = table[(state ^ octet) & 0xFF] ^ state >> 8
+    return state ^ 0xFFFFFFFF
+
+
+@cache
+def _fastest_crc32c() -> Any:
+    try:
+        from brokerd.plane import crc32c as compiled    # Absent where readers run without the compiled plane.
+    except ImportError:
+        return crc32c_table
+    return compiled
+
+
+def crc32c(data: bytes | memoryview, value: int = 0) -> int:
+    """CRC32C (Castagnoli) of ``data``, continuing ``value``; compiled where the plane is."""
+    return _fastest_crc32c()(data, value)
+
+
+def record_crc(octets: bytes | memoryview, number: int) -> int:
+    """The crc that the record ``octets`` (header to body's end) must carry in segment ``number``."""
+    return crc32c(memoryview(octets)[12:], crc32c(number.to_bytes(8, "little")))
+
+
+@cache
+def _folded_tables() -> list[bytes]:
+    """Folded[k][octet]: what octet k of an entry adds (by exclusive or) to its check."""
+    return [bytes((s ^ s >> 8 ^ s >> 16 ^ s >> 24) & 0xFF for s in table) for table in reversed(_tables())]
+
+
+def entry_check(number: int, position: int, kind: int, count: int) -> int:
+    """The check octet of one entry, from 0 to 255."""
+    octets = (position ^ number & 0xFFFFFFFF).to_bytes(4, "little") + bytes((kind, 0, count & 0xFF, count >> 8))
+    check = 0
+    for table, octet in zip(_folded_tables(), octets, strict=True):
+        check ^= table[octet]
+    return check
+
+
+def entry(number: int, position: int, kind: int, count: int = 0) -> bytes:
+    """The 8 octets of one acks entry."""
+    return ENTRY.pack(position, kind, entry_check(number, position, kind, count), count)
+
+
+# --- numpy: dtypes and vectorised readers
+
+
+@cache
+def _dtype(fields: tuple[tuple[str, str, int], ...], octets: int) -> "numpy.dtype":
+    import numpy as np  # Not at the top: a start that recovers nothing pays no 20 MB for it.
+
+    names, formats, offsets = zip(*fields, strict=True)
+    return np.dtype({"names": list(names), "formats": list(formats), "offsets": list(offsets), "itemsize": octets})
+
+
+def segment_dtype() -> "numpy.dtype":
+    """The 64-octet header of a segment."""
+    return _dtype(SEGMENT_FIELDS, HEADER_OCTETS)
+
+
+def record_dtype() -> "numpy.dtype":
+    """The 64-octet header of a record."""
+    return _dtype(RECORD_FIELDS, HEADER_OCTETS)
+
+
+def acks_dtype() -> "numpy.dtype":
+    """The 64-octet header of an acks file."""
+    return _dtype(ACKS_FIELDS, HEADER_OCTETS)
+
+
+def entry_dtype() -> "numpy.dtype":
+    """One acks entry."""
+    return _dtype(ENTRY_FIELDS, ENTRY_OCTETS)
+
+
+class Records(NamedTuple):
+    """What ``scan_records`` found.
+
+    ``headers`` is a copy with dtype ``record_dtype()``, ``positions`` (int64) where each
+    stands, ``gaps`` the (from, to) octets that hold no record that can be followed.
+    """
+
+    headers: "numpy.ndarray"
+    positions: "numpy.ndarray"
+    gaps: list[tuple[int, int]]
+
+
+class Entries(NamedTuple):
+    """What ``read_entries`` found.
+
+    ``entries`` have dtype ``entry_dtype()``, in order; ``written`` is the index behind the
+    last one that is not zero; ``damaged`` counts those whose check was wrong (left out).
+    """
+
+    entries: "numpy.ndarray"
+    written: int
+    damaged: int
+
+
+def scan_records(octets: Any, end: int) -> Records:
+    """Find the records of a segment (a map or bytes) below position ``end``, without a loop over records.
+
+    All aligned places with a record's magic are candidates; normally each leads to the
+    next and the last to ``end``.  Where they do not (damage, or a body that holds what
+    looks like a record) the chain is followed; behind a break the next candidate counts
+    whose CRC is right and whose seq is higher.  CRCs are not looked at otherwise: see
+    ``record_checks``.
+    """
+    import numpy as np
+
+    words = np.frombuffer(octets, "<u4", end // 8 * 2)
+    positions = np.flatnonzero(words[::2] == RECORD_MAGIC) * 8
+    positions = positions[(positions >= HEADER_OCTETS) & (positions <= end - HEADER_OCTETS)]
+    lengths = words[positions // 4 + 1].astype(np.int64)
+    following = positions + lengths + 7 & ~7
+    whole = positions.size and positions[0] == HEADER_OCTETS and following[-1] == end
+    gaps: list[tuple[int, int]] = []
+    if not (whole and np.array_equal(following[:-1], positions[1:])):
+        kept, gaps = _follow_chain(octets, end, positions, lengths, following)
+        positions = positions[kept]
+    places = np.ndarray((max(end // 8 - 7, 0),), record_dtype(), octets, 0, (8,))
+    return Records(places[positions >> 3], positions, gaps)
+
+
+def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "numpy.ndarray",
+                  following: "numpy.ndarray") -> tuple["numpy.ndarray", list[tuple[int, int]]]:
+    """Which candidates are records, and the gaps between them; one turn of the loop per gap."""
+    import numpy as np
+
+    view, count = memoryview(octets).cast("B"), positions.size
+    number = int.from_bytes(view[8:16], "little")
+
+    def crc_is_right(index: int) -> bool:
+        position, length = int(positions[index]), int(lengths[index])
+        if length < HEADER_OCTETS or position + length > end:
+            return False
+        stored = int.from_bytes(view[position + 8:position + 12], "little")
+        return record_crc(view[position:position + length], number) == stored
+
+    def seq(index: int) -> int:
+        return int.from_bytes(view[int(positions[index]) + 16:int(positions[index]) + 24], "little")
+
+    successor = np.searchsorted(positions, following)
+    successor[lengths < HEADER_OCTETS] = count
+    inside = np.flatnonzero(successor < count)
+    successor[inside[positions[successor[inside]] != following[inside]]] = count
+    successor = np.append(successor, count)     # The last place stands for "leads nowhere", and leads to itself.
+    kept, gaps = np.zeros(count, bool), []
+    at, index, last_seq = HEADER_OCTETS, 0, 0
+    while at < end:
+        while index < count and not (int(positions[index]) == at and last_seq < seq(index)) and not (
+                seq(index) > last_seq and crc_is_right(index)):
+            index += 1
+        if index == count:
+            gaps.append((at, end))
+            break
+        if positions[index] > at:
+            gaps.append((at, int(positions[index])))
+        run = _reachable(successor, index)
+        last = int(run[-1])
+        if following[last] != end and not crc_is_right(last):
+            run = run[:-1]                      # It led nowhere because it is itself the damaged one.
+            at, index = int(positions[last]), last + 1
+        else:
+            at = int(following[last])
+            index = int(np.searchsorted(positions, at))
+        kept[run] = True
+        last_seq = max(last_seq, seq(int(run[-1]))) if run.size else last_seq
+    return kept, _joined(gaps)
+
+
+def _reachable(successor: "numpy.ndarray", start: int) -> "numpy.ndarray":
+    """Indices met from ``start`` on, rising; by doubling the stride, not step by step."""
+    import numpy as np
+
+    count = successor.size - 1
+    run, jump = np.array([start]), successor
+    while True:
+        ahead = jump[run]
+        ahead = ahead[ahead < count]
+        if not ahead.size:
+            return run
+        run = np.concatenate((run, ahead))
+        jump = jump[jump]
+
+
+def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, stop in gaps:
+        if joined and joined[-1][1] >= start:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def record_checks(octets: Any, records: Records, number: int) -> "numpy.ndarray":
+    """Which of ``records`` have the right CRC, as booleans: all in step, four octets at a time.
+
+    For readers without the compiled plane; some 100 MB/s where records are many.
+    """
+    import numpy as np
+
+    view, words = memoryview(octets).cast("B"), np.frombuffer(octets, "<u4", len(octets) // 4)
+    low, high = _word_tables()
+    order = np.argsort(-records.headers["length"].astype(np.int64), kind="stable")
+    starts, lengths = records.positions[order] + 12, records.headers["length"][order].astype(np.int64) - 12
+    seed = crc32c(number.to_bytes(8, "little"))
+    state = np.full(order.size, seed ^ 0xFFFFFFFF, np.uint32)
+    few, done = 16, 0                           # Fewer lanes than this are quicker one by one.
+    active = int(np.searchsorted(-lengths, -4, "right"))
+    while active >= few:
+        mixed = state[:active] ^ words[(starts[:active] + done) >> 2]
+        state[:active] = low[mixed & 0xFFFF] ^ high[mixed >> 16]
+        done += 4
+        active = int(np.searchsorted(-lengths[:active], -(done + 4), "right"))
+    finished = np.minimum(done, lengths & ~3)
+    for lane in range(active):                  # The longest: what is left of them.
+        rest = view[int(starts[lane] + finished[lane]):int(starts[lane] + lengths[lane])]
+        state[lane] = crc32c(rest, int(state[lane]) ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
+    first = np.array(_tables()[0], np.uint32)
+    tails, octet = slice(active, None), np.frombuffer(octets, np.uint8)
+    for step in range(3):                       # The others: their last one to three octets.
+        lanes = np.flatnonzero(lengths[tails] - finished[tails] > step) + active
+        index = (state[lanes] ^ octet[starts[lanes] + finished[lanes] + step]) & 0xFF
+        state[lanes] = first[index] ^ state[lanes] >> 8
+    right = np.empty(order.size, bool)
+    right[order] = (state ^ np.uint32(0xFFFFFFFF)) == records.headers["crc"][order]
+    return right
+
+
+@cache
+def _word_tables() -> tuple["numpy.ndarray", "numpy.ndarray"]:
+    import numpy as np
+
+    t = np.array(_tables(4), np.uint32)
+    value = np.arange(1 << 16)
+    return t[3][value & 0xFF] ^ t[2][value >> 8], t[1][value & 0xFF] ^ t[0][value >> 8]
+
+
+def entry_checks(entries: "numpy.ndarray", number: int) -> "numpy.ndarray":
+    """The check each of ``entries`` should carry in segment ``number`` (u1)."""
+    import numpy as np
+
+    tables = np.frombuffer(b"".join(_folded_tables()), np.uint8).reshape(8, 256)
+    octets = np.ascontiguousarray(entries).view(np.uint8).reshape(-1, ENTRY_OCTETS)
+    seed = (number & 0xFFFFFFFF).to_bytes(4, "little") + bytes(4)
+    check = np.zeros(len(octets), np.uint8)
+    for k in (0, 1, 2, 3, 4, 6, 7):
+        check ^= tables[k][octets[:, k] ^ seed[k]]
+    return check
+
+
+def read_entries(octets: Any, number: int) -> Entries:
+    """The entries of an acks file (a map or bytes, header included) that can be believed."""
+    import numpy as np
+
+    count = max(len(octets) - HEADER_OCTETS, 0) // ENTRY_OCTETS
+    entries = np.frombuffer(octets, entry_dtype(), count, HEADER_OCTETS) if count else np.empty(0, entry_dtype())
+    words = entries.view("<u8")
+    nonzero = np.flatnonzero(words)
+    written = int(nonzero[-1]) + 1 if nonzero.size else 0
+    entries = entries[nonzero]
+    right = (entries["check"] == entry_checks(entries, number)) & (entries["position"] != 0)
+    return Entries(entries[right], written, int(np.count_nonzero(~right)))
+
+
+def settled_positions(entries: "numpy.ndarray") -> "numpy.ndarray":
+    """Positions of the records that ``entries`` settle, rising, each once."""
+    import numpy as np
+
+    return np.unique(entries["position"][entries["kind"] & 0x0F != RETURNED])
