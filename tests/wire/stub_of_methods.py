@@ -1,7 +1,4 @@
-"""Write ``methods.pyi`` from the method table.
-
-    PYTHONPATH=src python tests/wire/stub_of_methods.py > src/brokerd/wire/methods.pyi
-"""
+"""Write ``src/brokerd/wire/methods.pyi``, which this file prints, from the method table.  PYTHONPATH: src."""
 
 import sys
 
