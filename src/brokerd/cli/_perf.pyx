@@ -1,0 +1,694 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The load generator's hot loops: one `Link` is one socket, run by one thread without the GIL.
+
+A publisher holds a ring of messages encoded once; a chunk of the ring is numbered, stamped and
+handed to the kernel in a single write.  A consumer reads as much as there is, walks the frames
+in place and answers with one write of acknowledgements per read.
+
+    body, little-endian:   0 producer << 48 | sequence number   8 monotonic ns of the write   16 filler
+
+Knows nothing of handshakes, topology or reports: it gets an open socket and gives counters back.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.math cimport ceil
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, strerror
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void *data, size_t size, int flags)
+    ssize_t send(int fd, const void *data, size_t size, int flags)
+    int MSG_DONTWAIT, MSG_NOSIGNAL
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long count, int timeout)
+    short POLLIN, POLLOUT
+
+cdef extern from "<time.h>" nogil:
+    int TIMER_ABSTIME
+    int clock_nanosleep(int clock, int flags, const timespec *until, timespec *left)
+
+cdef extern from "<sys/prctl.h>" nogil:
+    int PR_SET_TIMERSLACK
+    int prctl(int option, unsigned long value, ...)
+
+cdef extern from * nogil:
+    uint32_t __builtin_bswap32(uint32_t value)
+    uint64_t __builtin_bswap64(uint64_t value)
+    int __builtin_clzll(unsigned long long value)
+
+cdef enum:
+    METHOD = 1
+    HEADER = 2
+    BODY = 3
+    FRAME_END = 0xCE
+    OVERHEAD = 8                        # type, channel, size, and the end octet
+    CONNECTION_CLOSE = 10 << 16 | 50
+    CONNECTION_BLOCKED = 10 << 16 | 60
+    CONNECTION_UNBLOCKED = 10 << 16 | 61
+    CHANNEL_CLOSE = 20 << 16 | 40
+    QUEUE_DECLARE_OK = 50 << 16 | 11
+    QOS_OK = 60 << 16 | 11
+    BASIC_CANCEL = 60 << 16 | 30
+    BASIC_RETURN = 60 << 16 | 50
+    BASIC_DELIVER = 60 << 16 | 60
+    BASIC_ACK = 60 << 16 | 80
+    BASIC_NACK = 60 << 16 | 120
+    ACK_FRAME = 21                      # octets of a basic.ack frame
+    CHUNK = 128 << 10                   # octets a publisher hands over in one write, at most
+    WAIT_MS = 20                        # longest sleep between looks at Control.stop
+    HISTOGRAM = 64 * 128
+
+cdef extern from *:
+    """
+    #define NUMBER_MASK 0xFFFFFFFFFFFFull
+    """
+    const uint64_t NUMBER_MASK          # the low 48 bits of a body's first 8 octets
+
+cdef struct Slot:                       # what one consumer saw of one producer in one queue
+    uint64_t first
+    uint64_t next
+    uint64_t count
+    uint64_t total
+
+
+cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, p, 4)
+    return __builtin_bswap32(value)
+
+
+cdef inline uint64_t be64(const uint8_t *p) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, p, 8)
+    return __builtin_bswap64(value)
+
+
+cdef inline uint64_t now_ns() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <uint64_t> t.tv_sec * 1000000000 + <uint64_t> t.tv_nsec
+
+
+def monotonic_ns() -> int:
+    """The clock that start times and stamps are taken from, in nanoseconds."""
+    return now_ns()
+
+
+cdef class Histogram:
+    """Counts of durations in buckets less than 1 % wide.
+
+    Bucket of v: its value below 128; above, 128 steps to each power of two.
+    """
+
+    cdef uint64_t buckets[HISTOGRAM]
+    cdef readonly uint64_t count
+    cdef readonly uint64_t max
+
+    cdef void add(self, uint64_t ns) noexcept nogil:
+        cdef int shift = 0
+        if ns >= 128:
+            shift = 56 - __builtin_clzll(ns)
+        self.buckets[shift * 128 + <int> (ns >> shift)] += 1
+        self.count += 1
+        if ns > self.max:
+            self.max = ns
+
+    def record(self, uint64_t ns) -> None:
+        """Count one duration, in nanoseconds."""
+        self.add(ns)
+
+    def merge(self, Histogram other) -> None:
+        """Add what `other` has counted."""
+        cdef int i
+        for i in range(HISTOGRAM):
+            self.buckets[i] += other.buckets[i]
+        self.count += other.count
+        self.max = max(self.max, other.max)
+
+    def quantile(self, double share) -> int:
+        """The duration, in nanoseconds, that `share` (0 to 1) of those counted do not exceed; 0 if there are none."""
+        cdef uint64_t wanted = <uint64_t> ceil(share * self.count), seen = 0, value
+        cdef int i, shift
+        for i in range(HISTOGRAM):
+            seen += self.buckets[i]
+            if seen >= wanted and self.buckets[i]:
+                # Up to 255 a bucket holds one value; then the middle of the range is given.
+                shift = 0 if i < 256 else i // 128 - 1
+                value = (<uint64_t> (i - shift * 128) << shift) + (<uint64_t> 1 << shift >> 1)
+                return min(value, self.max)
+        return 0
+
+
+cdef class Control:
+    """What the links of one run share: when it began, how fast it is to go, whether it is over."""
+
+    cdef public bint stop               # all links: leave your loop
+    cdef public uint64_t start_ns       # producers wait for it; rates count from it
+    cdef public uint64_t until_ns       # producers publish nothing after it; 0: no limit
+    cdef public uint64_t measure_ns     # latencies of messages due before it are not counted
+    cdef public double gap_ns           # between two messages of one producer; 0: as fast as it goes
+    cdef public int producers
+
+    cdef inline uint64_t due(self, uint64_t producer, uint64_t number) noexcept nogil:
+        return self.start_ns + <uint64_t> (self.gap_ns * (number + <double> producer / self.producers))
+
+
+cdef class Link:
+    """One socket with channel 1 open on it, to be run by one thread as publisher or as consumer.
+
+    The socket must be blocking, with a receive timeout of some milliseconds: that is how often
+    a waiting link looks at `Control.stop`.  `pending` are octets already read from it.
+    """
+
+    cdef int fd
+    cdef Control control
+    cdef uint32_t frame_max
+    cdef uint8_t *taken                 # read, from parsed to filled
+    cdef size_t capacity, parsed, filled
+    cdef uint8_t *answers               # acknowledgements, from sent to written
+    cdef size_t answers_size, sent, written
+    cdef char text[600]
+    cdef readonly uint64_t published, confirmed, nacked, returned, received, octets, redelivered, last_ns
+    cdef readonly uint64_t misordered, foreign
+    cdef readonly bint blocked, syncing, finished
+    cdef readonly Histogram latency     # from when the message was due
+    cdef readonly Histogram from_write  # from when it was written
+    # a delivery whose frames have not all come
+    cdef uint64_t tag, body_size, body_left, number, stamp
+    cdef bint returning, numbered
+    cdef int queue
+    # publishing
+    cdef uint64_t producer, limit, window, low, mask
+    cdef uint8_t *ring
+    cdef uint8_t *settled
+    cdef size_t *offsets                # of each message in the ring, and its end
+    cdef size_t *bodies                 # of each message's first body octet
+    cdef uint64_t ring_count, at
+    cdef bint mark_number, mark_time
+    cdef int replies
+    # consuming
+    cdef int ack_every, producers, queues
+    cdef uint64_t unacked, last_tag, recv_ns
+    cdef Slot *slots
+
+    def __cinit__(self, int fd, bytes pending, Control control, uint32_t frame_max):
+        self.fd = fd
+        self.control = control
+        self.frame_max = frame_max
+        self.capacity = max(256 << 10, 2 * (frame_max + OVERHEAD), len(pending))
+        self.taken = <uint8_t *> malloc(self.capacity)
+        self.answers_size = 64 << 10
+        self.answers = <uint8_t *> malloc(self.answers_size)
+        if self.taken == NULL or self.answers == NULL:
+            raise MemoryError
+        memcpy(self.taken, <const char *> pending, len(pending))
+        self.filled = len(pending)
+        self.low = 1
+
+    def __dealloc__(self):
+        free(self.taken)
+        free(self.answers)
+        free(self.ring)
+        free(self.settled)
+        free(self.offsets)
+        free(self.bodies)
+        free(self.slots)
+
+    @property
+    def error(self) -> str:
+        """What ended the link, in one line; empty while nothing did."""
+        return self.text.decode("utf-8", "replace")
+
+    def seen(self) -> list:
+        """(producer, queue, first number, messages, sum of their numbers) for all that a consumer met."""
+        found = []
+        cdef int i
+        if self.slots != NULL:
+            for i in range(self.producers * self.queues):
+                if self.slots[i].count:
+                    found.append((i // self.queues, i % self.queues, self.slots[i].first, self.slots[i].count,
+                                  self.slots[i].total))
+        return found
+
+    # -- reading
+
+    cdef int _fail(self, const char *text) noexcept nogil:
+        if self.text[0] == 0:
+            snprintf(self.text, sizeof(self.text), "%s", text)
+        return -1
+
+    cdef int _closed(self, const uint8_t *p, uint32_t size) noexcept nogil:
+        """Keep what a channel.close or connection.close says: code, text."""
+        cdef int length = 0, code = 0
+        if size >= 7:
+            code = (<int> p[4]) << 8 | p[5]
+            length = min(<uint32_t> p[6], size - 7)
+        snprintf(self.text, sizeof(self.text), "the broker closed the %s: %d %.*s",
+                 b"connection" if be32(p) == CONNECTION_CLOSE else b"channel",
+                 code, length, <const char *> p + 7)
+        return -1
+
+    cdef int _fill(self, bint wait) noexcept nogil:
+        """Read what there is: 1 if something came, 0 if nothing did in time, -1 at the end."""
+        cdef ssize_t n
+        if self.parsed:
+            memmove(self.taken, self.taken + self.parsed, self.filled - self.parsed)
+            self.filled -= self.parsed
+            self.parsed = 0
+        while True:
+            n = recv(self.fd, self.taken + self.filled, self.capacity - self.filled, 0 if wait else MSG_DONTWAIT)
+            if n > 0:
+                self.filled += n
+                return 1
+            if n == 0:
+                return self._fail("the broker closed the socket")
+            if errno == EAGAIN:
+                return 0
+            if errno != EINTR:
+                return self._fail(strerror(errno))
+
+    cdef int _read(self, bint wait) noexcept nogil:
+        cdef int got = self._fill(wait)
+        if got > 0 and self._parse() < 0:
+            return -1
+        return got
+
+    cdef int _parse(self) noexcept nogil:
+        """Take every whole frame read so far; -1 if the stream or the channel is at its end."""
+        cdef uint8_t *p = self.taken + self.parsed
+        cdef uint8_t *end = self.taken + self.filled
+        cdef uint32_t size
+        cdef int result = 0
+        while end - p >= OVERHEAD:
+            size = be32(p + 3)
+            if size > self.frame_max:
+                return self._fail("the broker sent a frame over the frame_max agreed")
+            if <size_t> (end - p) < <size_t> size + OVERHEAD:
+                break
+            if p[7 + size] != FRAME_END:
+                return self._fail("the broker sent a frame without its end octet")
+            if p[0] == METHOD:
+                result = self._method(p + 7, size)
+            elif p[0] == HEADER:
+                result = self._header(p + 7, size)
+            elif p[0] == BODY:
+                result = self._body(p + 7, size)
+            if result < 0:
+                return -1
+            p += size + OVERHEAD
+        self.parsed = p - self.taken
+        return 0
+
+    cdef int _method(self, const uint8_t *p, uint32_t size) noexcept nogil:
+        cdef uint32_t index, length, i
+        if size < 4:
+            return self._fail("the broker sent a method frame too short for a method")
+        index = be32(p)
+        if index == BASIC_DELIVER:
+            length = p[4] if size >= 5 else 0
+            if size < 14 + length:
+                return self._fail("the broker sent a basic.deliver cut short")
+            self.tag = be64(p + 5 + length)
+            self.redelivered += p[13 + length] & 1
+            self.returning = False
+            self.queue = 0                      # The consumer tag is the queue's index, in decimal.
+            for i in range(length):
+                self.queue = self.queue * 10 + (p[5 + i] - 48)
+        elif index == BASIC_ACK or index == BASIC_NACK:
+            if size < 13:
+                return self._fail("the broker sent a confirm cut short")
+            self._settle(be64(p + 4), p[12] & 1, index == BASIC_NACK)
+        elif index == BASIC_RETURN:
+            self.returning = True
+        elif index == QUEUE_DECLARE_OK or index == QOS_OK:
+            self.replies += 1
+        elif index == CONNECTION_BLOCKED:
+            self.blocked = True
+        elif index == CONNECTION_UNBLOCKED:
+            self.blocked = False
+        elif index == CHANNEL_CLOSE or index == CONNECTION_CLOSE:
+            return self._closed(p, size)
+        elif index == BASIC_CANCEL:
+            return self._fail("the broker cancelled a consumer")
+        return 0
+
+    cdef int _header(self, const uint8_t *p, uint32_t size) noexcept nogil:
+        if size < 14:
+            return self._fail("the broker sent a content header cut short")
+        self.body_size = self.body_left = be64(p + 4)
+        self.numbered = False
+        if self.body_left == 0:
+            return self._message()
+        return 0
+
+    cdef int _body(self, const uint8_t *p, uint32_t size) noexcept nogil:
+        if size > self.body_left:
+            return self._fail("the broker sent more body than the content header said")
+        if self.body_left == self.body_size and size >= 8:
+            self.numbered = True
+            memcpy(&self.number, p, 8)
+            if size >= 16:
+                memcpy(&self.stamp, p + 8, 8)
+        self.body_left -= size
+        if self.body_left == 0:
+            return self._message()
+        return 0
+
+    cdef int _message(self) noexcept nogil:
+        cdef uint64_t due
+        if self.returning:
+            self.returned += 1
+            return 0
+        self.received += 1
+        self.octets += self.body_size
+        if self.slots != NULL:
+            self._check_order()
+        if self.latency is not None:
+            due = self.control.due(self.number >> 48, self.number & NUMBER_MASK)
+            if self.numbered and due >= self.control.measure_ns:
+                self.latency.add(self.recv_ns - due if self.recv_ns > due else 0)
+                self.from_write.add(self.recv_ns - self.stamp if self.recv_ns > self.stamp else 0)
+        if self.ack_every:
+            self.last_tag = self.tag
+            self.unacked += 1
+            if self.unacked >= <uint64_t> self.ack_every:
+                return self._ack()
+        return 0
+
+    cdef void _check_order(self) noexcept nogil:
+        """Numbers of one producer may only grow within a queue; `seen` tells afterwards whether any are missing."""
+        cdef uint64_t producer = self.number >> 48, number = self.number & NUMBER_MASK
+        cdef Slot *slot
+        if not self.numbered or producer >= <uint64_t> self.producers or <unsigned> self.queue >= <unsigned> self.queues:
+            self.foreign += 1
+            return
+        slot = self.slots + producer * self.queues + self.queue
+        if slot.count == 0:
+            slot.first = number
+        elif number < slot.next:
+            self.misordered += 1
+        slot.next = number + 1
+        slot.count += 1
+        slot.total += number
+
+    # -- writing
+
+    cdef int _push(self, const uint8_t *p, size_t size) noexcept nogil:
+        """Write it all, taking what arrives while the socket is full; -1 at the end, 1 if told to stop."""
+        cdef ssize_t n
+        cdef pollfd ready
+        while size:
+            n = send(self.fd, p, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if n >= 0:
+                p += n
+                size -= n
+            elif errno == EAGAIN:
+                ready.fd = self.fd
+                ready.events = POLLIN | POLLOUT
+                ready.revents = 0
+                poll(&ready, 1, WAIT_MS)
+                if ready.revents & ~POLLOUT and self._read(False) < 0:
+                    return -1
+                if self.control.stop:
+                    return 1
+            elif errno != EINTR:
+                return self._lost()
+        return 0
+
+    cdef int _lost(self) noexcept nogil:
+        """A write failed: what the broker said before it hung up tells more than the error does."""
+        cdef int error = errno
+        while self._read(False) > 0:
+            pass
+        return self._fail(strerror(error))
+
+    cdef int _ack(self) noexcept nogil:
+        """Queue an ack for what is unacknowledged; `_flush` sends it."""
+        cdef uint8_t *p
+        cdef uint64_t tag
+        if self.answers_size - self.written < ACK_FRAME:
+            p = <uint8_t *> realloc(self.answers, self.answers_size * 2)
+            if p == NULL:
+                return self._fail("out of memory")
+            self.answers = p
+            self.answers_size *= 2
+        p = self.answers + self.written
+        memcpy(p, b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50", 11)
+        tag = __builtin_bswap64(self.last_tag)
+        memcpy(p + 11, &tag, 8)
+        p[19] = self.unacked > 1
+        p[20] = FRAME_END
+        self.written += ACK_FRAME
+        self.unacked = 0
+        return 0
+
+    cdef int _flush(self) noexcept nogil:
+        """Write as many of the queued acks as the socket takes."""
+        cdef ssize_t n
+        while self.sent < self.written:
+            n = send(self.fd, self.answers + self.sent, self.written - self.sent, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if n >= 0:
+                self.sent += n
+            elif errno == EAGAIN:
+                return 0
+            elif errno != EINTR:
+                return self._lost()
+        self.sent = self.written = 0
+        return 0
+
+    # -- publishing
+
+    def load(self, list messages, uint64_t producer, uint64_t limit=0, uint64_t window=0,
+             bint mark_number=False, bint mark_time=False) -> None:
+        """Prepare to publish `messages` over and over: (encoded frames, offset of the first body octet) of each.
+
+        limit: how many to publish, 0 for no limit.  window: how many may be unconfirmed, 0 for no confirms.
+        mark_number needs bodies of 8 octets or more, mark_time of 16.
+        """
+        cdef uint64_t span = 1 << 16
+        cdef size_t size = 0, i
+        self.producer, self.limit, self.window = producer, limit, window
+        self.mark_number, self.mark_time = mark_number, mark_time
+        self.ring_count = len(messages)
+        while span < 4 * window:
+            span *= 2
+        self.mask = span - 1
+        self.ring = <uint8_t *> malloc(sum([len(frames) for frames, _ in messages]))
+        self.offsets = <size_t *> calloc(self.ring_count + 1, sizeof(size_t))
+        self.bodies = <size_t *> calloc(self.ring_count, sizeof(size_t))
+        self.settled = <uint8_t *> calloc(span, 1)
+        if self.ring == NULL or self.offsets == NULL or self.bodies == NULL or self.settled == NULL:
+            raise MemoryError
+        for i in range(self.ring_count):
+            frames, body = messages[i]
+            memcpy(self.ring + size, <const char *> frames, len(frames))
+            self.bodies[i] = size + <size_t> body
+            size += len(frames)
+            self.offsets[i + 1] = size
+
+    def publish(self, bytes sync, int replies) -> None:
+        """Publish until the limit, the time or `Control.stop`; then wait until the broker has it all.
+
+        That is when everything is confirmed or, without confirms, when the broker has given
+        `replies` answers to the requests in `sync`: it takes a channel's frames in their order.
+        """
+        cdef const uint8_t *octets = sync
+        cdef size_t size = len(sync)
+        with nogil:
+            prctl(PR_SET_TIMERSLACK, 1)
+            if self._publish() == 0:
+                self._settle_all(octets, size, replies)
+            self.last_ns = now_ns()
+            self.finished = True
+
+    cdef int _publish(self) noexcept nogil:
+        cdef uint64_t count, rounds = 0
+        cdef int result
+        while not self.control.stop:
+            count = self._allowed()
+            if count == 0:
+                if self.limit and self.published == self.limit or self.control.until_ns and now_ns() >= self.control.until_ns:
+                    return 0
+                if self.text[0]:
+                    return -1
+                continue
+            self._mark(count)
+            rounds += 1
+            result = self._push(self.ring + self.offsets[self.at], self.offsets[self.at + count] - self.offsets[self.at])
+            if result:
+                return result
+            self.at = (self.at + count) % self.ring_count
+            if (self.window or self.blocked or rounds % 16 == 0) and self._read(False) < 0:
+                return -1
+        return 1
+
+    cdef uint64_t _allowed(self) noexcept nogil:
+        """How many messages from the ring's position on may be written now; 0 after a wait that brought none."""
+        cdef uint64_t count = self.ring_count - self.at, now, flying, low, middle, due
+        if self.limit:
+            count = min(count, self.limit - self.published)
+        if self.window:
+            flying = self.published - self.confirmed - self.nacked
+            # A single confirm long outstanding must not let the others overrun the ring that remembers them.
+            if flying >= self.window or self.published + 1 - self.low + count > self.mask:
+                self._read(True)
+                return 0
+            count = min(count, self.window - flying)
+        if count == 0:
+            return 0
+        if self.control.until_ns or self.control.gap_ns > 0:
+            now = now_ns()
+            if self.control.until_ns and now >= self.control.until_ns:
+                return 0
+            if self.control.gap_ns > 0:
+                due = self.control.due(self.producer, self.published)
+                if due > now:
+                    self._sleep_until(due, now)
+                    return 0
+                count = min(count, 1 + <uint64_t> ((now - due) / self.control.gap_ns))
+        # The longest run that fits in one write, found by halving.
+        low = 1
+        while low < count:
+            middle = (low + count + 1) // 2
+            if self.offsets[self.at + middle] - self.offsets[self.at] <= CHUNK:
+                low = middle
+            else:
+                count = middle - 1
+        return low
+
+    cdef void _sleep_until(self, uint64_t due, uint64_t now) noexcept nogil:
+        cdef timespec until
+        if self._read(False) < 0:
+            return
+        due = min(due, now + WAIT_MS * 1000000)
+        until.tv_sec = due // 1000000000
+        until.tv_nsec = due % 1000000000
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)
+
+    cdef void _mark(self, uint64_t count) noexcept nogil:
+        cdef uint64_t i, value = self.producer << 48 | self.published, now
+        if self.mark_number:
+            for i in range(self.at, self.at + count):
+                memcpy(self.ring + self.bodies[i], &value, 8)
+                value += 1
+        if self.mark_time:
+            now = now_ns()
+            for i in range(self.at, self.at + count):
+                memcpy(self.ring + self.bodies[i] + 8, &now, 8)
+        self.published += count
+
+    cdef void _settle(self, uint64_t tag, bint multiple, bint negative) noexcept nogil:
+        """Count what a basic.ack or basic.nack settles; `low` is the lowest number still open."""
+        cdef uint64_t count = 0
+        if tag > self.published or self.settled == NULL:
+            return
+        if multiple:
+            if tag == 0:
+                tag = self.published
+            while self.low <= tag:
+                count += not self.settled[self.low & self.mask]
+                self.settled[self.low & self.mask] = 0
+                self.low += 1
+        elif tag >= self.low and not self.settled[tag & self.mask]:
+            self.settled[tag & self.mask] = 1
+            count = 1
+        while self.low <= self.published and self.settled[self.low & self.mask]:
+            self.settled[self.low & self.mask] = 0
+            self.low += 1
+        if negative:
+            self.nacked += count
+        else:
+            self.confirmed += count
+
+    cdef int _settle_all(self, const uint8_t *sync, size_t size, int replies) noexcept nogil:
+        self.syncing = True
+        if self.window == 0 and self._push(sync, size) != 0:
+            return -1
+        while not self.control.stop:
+            if self.window and self.confirmed + self.nacked == self.published or not self.window and self.replies >= replies:
+                return 0
+            if self._read(True) < 0:
+                return -1
+        return 0
+
+    # -- consuming
+
+    def expect(self, int ack_every, int queues, int producers, bint verify=False, bint measure=False) -> None:
+        """Prepare to consume: an ack per `ack_every` messages (0: auto-ack), order checked, latency measured.
+
+        The consumer tags must be the indices of the queues, in decimal.
+        """
+        self.ack_every, self.queues, self.producers = ack_every, queues, producers
+        if verify:
+            self.slots = <Slot *> calloc(<size_t> queues * producers, sizeof(Slot))
+            if self.slots == NULL:
+                raise MemoryError
+        if measure:
+            self.latency, self.from_write = Histogram(), Histogram()
+
+    def consume(self, bytes sync) -> None:
+        """Consume until `Control.stop`; what is unacknowledged then is acknowledged.
+
+        `sync` is a request with one answer: it comes when the broker has taken the acks.
+        """
+        cdef const uint8_t *octets = sync
+        cdef size_t size = len(sync)
+        with nogil:
+            if self._consume() == 0 and self.ack_every:
+                self._finish_acks(octets, size)
+            self.finished = True
+
+    cdef int _consume(self) noexcept nogil:
+        cdef uint64_t before
+        cdef int got = 1                # Deliveries may have come along with the consume-ok.
+        while not self.control.stop:
+            before = self.received
+            self.recv_ns = now_ns()
+            if got > 0 and self._parse() < 0:
+                return -1
+            if self.received > before:
+                self.last_ns = self.recv_ns
+            elif got == 0 and self.unacked:
+                # Nothing more comes: the broker may be waiting for these.
+                self._ack()
+            if self.sent < self.written and self._flush() < 0:
+                return -1
+            got = self._fill(self.sent == self.written)
+            if got == 0 and self.sent < self.written:
+                self._wait_for_room()
+            if got < 0:
+                return -1
+        return 0
+
+    cdef void _wait_for_room(self) noexcept nogil:
+        cdef pollfd ready
+        ready.fd = self.fd
+        ready.events = POLLIN | POLLOUT
+        poll(&ready, 1, WAIT_MS)
+
+    cdef int _finish_acks(self, const uint8_t *sync, size_t size) noexcept nogil:
+        cdef int wanted = self.replies + 1
+        cdef uint64_t patience = now_ns() + <uint64_t> 5000000000
+        if self.unacked:
+            self._ack()
+        # Later deliveries are left to whoever comes next.
+        self.ack_every = 0
+        while self.sent < self.written and now_ns() < patience:
+            if self._flush() < 0 or self._read(False) < 0:
+                return -1
+            if self.sent < self.written:
+                self._wait_for_room()
+        if self._push(sync, size) != 0:
+            return -1
+        while self.replies < wanted and now_ns() < patience:
+            if self._read(True) < 0:
+                return -1
+        return 0

@@ -1,0 +1,262 @@
+"""The load generator's slow half: a blocking AMQP client for handshakes and topology.
+
+One `Client` is one socket with one channel; a request waits for its answer.  Once messages flow,
+`hand_over` gives the socket to a compiled `Link`.  Knows nothing of runs and figures.
+"""
+
+import contextlib
+import socket
+import struct
+from typing import NamedTuple, Self
+from urllib.parse import unquote, urlsplit
+
+from brokerd.cli._perf import Control, Link
+
+METHOD, HEADER, BODY, FRAME_END = 1, 2, 3, b"\xce"
+CONNECTION_CLOSE, CHANNEL_CLOSE = (10, 50), (20, 40)
+# A link looks this often, in microseconds, at whether the run is over.
+RECEIVE_TIMEOUT_US = 20_000
+
+
+class PerfError(Exception):
+    """The run cannot go on; the text is one line for the person who started it."""
+
+
+class Refused(PerfError):
+    """The broker closed the channel or the connection; `code` is its reply code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"the broker answered {code} {text}")
+        self.code = code
+
+
+class Address(NamedTuple):
+    """Where a broker is, and as whom to log in."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    vhost: str
+
+    @classmethod
+    def parse(cls, uri: str) -> Self:
+        """Read amqp://user:pass@host:port/vhost; ValueError names what is wrong with it."""
+        parts = urlsplit(uri)
+        if parts.scheme != "amqp":
+            raise ValueError("the URI must begin with amqp://")
+        if parts.query or parts.fragment:
+            raise ValueError("the URI has more than user, password, host, port and vhost")
+        vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
+        return cls(parts.hostname or "127.0.0.1", parts.port or 5672, unquote(parts.username or "guest"),
+                   unquote(parts.password or "guest"), vhost)
+
+
+def shortstr(text: str) -> bytes:
+    """A length octet and the text; ValueError over 255 octets."""
+    octets = text.encode()
+    if len(octets) > 255:
+        raise ValueError(f"a name of {len(octets)} octets; 255 is the most")
+    return bytes((len(octets),)) + octets
+
+
+def longstr(octets: bytes) -> bytes:
+    """A 32-bit length and the octets."""
+    return struct.pack(">I", len(octets)) + octets
+
+
+def field(value: object) -> bytes:
+    """A table value with its type octet; ValueError for what has none."""
+    match value:
+        case bool():
+            return b"t" + bytes((value,))
+        case int():
+            return b"l" + struct.pack(">q", value)
+        case float():
+            return b"d" + struct.pack(">d", value)
+        case str():
+            return b"S" + longstr(value.encode())
+        case None:
+            return b"V"
+        case dict():
+            return b"F" + table(value)
+        case list():
+            return b"A" + longstr(b"".join(map(field, value)))
+    raise ValueError(f"{value!r} has no AMQP type")
+
+
+def table(values: dict[str, object]) -> bytes:
+    """A field table."""
+    return longstr(b"".join(shortstr(name) + field(value) for name, value in values.items()))
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    """One frame."""
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + FRAME_END
+
+
+def method(channel: int, index: tuple[int, int], arguments: bytes = b"") -> bytes:
+    """A method frame; `index` is (class, method)."""
+    return frame(METHOD, channel, struct.pack(">HH", *index) + arguments)
+
+
+def publish_frames(exchange: str, key: str, size: int, persistent: bool, frame_max: int) -> tuple[bytes, int]:
+    """A whole publish of `size` zero octets on channel 1, and the offset of its first body octet."""
+    head = method(1, (60, 40), struct.pack(">H", 0) + shortstr(exchange) + shortstr(key) + b"\0")
+    # delivery-mode, the only property
+    head += frame(HEADER, 1, struct.pack(">HHQHB", 60, 0, size, 1 << 12, 2 if persistent else 1))
+    most = frame_max - 8
+    body = b"".join(frame(BODY, 1, bytes(min(most, size - at))) for at in range(0, size, most))
+    return head + body, len(head) + 7
+
+
+class Client:
+    """A connection to a broker with channel 1 open.
+
+    Raises PerfError from every method: the broker cannot be reached, hangs up, or refuses.
+    """
+
+    __slots__ = ("_pending", "_socket", "frame_max")
+
+    def __init__(self, address: Address, timeout: float = 60) -> None:
+        self._pending = b""
+        self.frame_max = 131072
+        try:
+            self._socket = socket.create_connection((address.host, address.port), timeout)
+        except OSError as error:
+            raise PerfError(f"{address.host}:{address.port}: {error.strerror or error}") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._open(address)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _open(self, address: Address) -> None:
+        self._send(b"AMQP\0\0\x09\x01")
+        self._answer((10, 10))
+        response = b"\0" + address.user.encode() + b"\0" + address.password.encode()
+        # Without this capability RabbitMQ hangs up on a wrong password instead of saying so.
+        properties = {"product": "brokerperf", "capabilities": {"authentication_failure_close": True,
+                      "basic.nack": True, "connection.blocked": True, "consumer_cancel_notify": True}}
+        tune = self.request((10, 11), table(properties) + shortstr("PLAIN") + longstr(response) + shortstr("en_US"),
+                            (10, 30), channel=0)
+        channel_max, frame_max, _ = struct.unpack(">HIH", tune[:8])
+        self.frame_max = min(frame_max or self.frame_max, self.frame_max)
+        # No heartbeats: a link is silent for as long as it waits.
+        self._send(method(0, (10, 31), struct.pack(">HIH", channel_max, self.frame_max, 0)))
+        self.request((10, 40), shortstr(address.vhost) + b"\0\0", (10, 41), channel=0)
+        self.request((20, 10), b"\0", (20, 11))
+
+    def _send(self, octets: bytes) -> None:
+        try:
+            self._socket.sendall(octets)
+        except OSError as error:
+            raise PerfError(f"the broker hung up: {error.strerror or error}") from None
+
+    def _answer(self, index: tuple[int, int]) -> bytes:
+        """The arguments of the next method `index`; other methods are passed over, except those that close."""
+        while True:
+            kind, payload = self._frame()
+            if kind != METHOD:
+                continue
+            found = struct.unpack(">HH", payload[:4])
+            if found == index:
+                return payload[4:]
+            if found in (CONNECTION_CLOSE, CHANNEL_CLOSE):
+                code, = struct.unpack(">H", payload[4:6])
+                if found == CHANNEL_CLOSE:
+                    self._send(method(1, (20, 41)))
+                raise Refused(code, payload[7:7 + payload[6]].decode("utf-8", "replace"))
+
+    def _frame(self) -> tuple[int, bytes]:
+        while True:
+            if self._pending[:4] == b"AMQP":
+                raise PerfError("the broker does not speak AMQP 0-9-1")
+            if len(self._pending) >= 7:
+                kind, _, size = struct.unpack(">BHI", self._pending[:7])
+                if len(self._pending) >= size + 8:
+                    payload, self._pending = self._pending[7:7 + size], self._pending[8 + size:]
+                    return kind, payload
+            try:
+                octets = self._socket.recv(65536)
+            except OSError as error:
+                raise PerfError(f"no answer from the broker: {error.strerror or error}") from None
+            if not octets:
+                raise PerfError("the broker closed the socket")
+            self._pending += octets
+
+    def request(self, index: tuple[int, int], arguments: bytes, answer: tuple[int, int], channel: int = 1) -> bytes:
+        """Send a method and return the arguments of its answer."""
+        self._send(method(channel, index, arguments))
+        return self._answer(answer)
+
+    def declare_queue(self, name: str, durable: bool = False, arguments: dict[str, object] | None = None,
+                      passive: bool = False) -> int:
+        """Declare, or look up, a queue; how many messages are ready in it."""
+        ok = self.request((50, 10), declare_arguments(name, durable, arguments, passive), (50, 11))
+        return int(struct.unpack(">I", ok[1 + ok[0]:5 + ok[0]])[0])
+
+    def declare_exchange(self, name: str, kind: str) -> None:
+        """Declare a transient exchange."""
+        self.request((40, 10), b"\0\0" + shortstr(name) + shortstr(kind) + b"\0" + table({}), (40, 11))
+
+    def bind(self, queue: str, exchange: str, key: str) -> None:
+        """Bind a queue to an exchange."""
+        self.request((50, 20), b"\0\0" + shortstr(queue) + shortstr(exchange) + shortstr(key) + b"\0" + table({}),
+                     (50, 21))
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue; one that does not exist is as good as deleted."""
+        self._delete((50, 40), shortstr(name), (50, 41))
+
+    def delete_exchange(self, name: str) -> None:
+        """Delete an exchange; one that does not exist is as good as deleted."""
+        self._delete((40, 20), shortstr(name), (40, 21))
+
+    def _delete(self, index: tuple[int, int], name: bytes, answer: tuple[int, int]) -> None:
+        try:
+            self.request(index, b"\0\0" + name + b"\0", answer)
+        except Refused as refused:
+            if refused.code != 404:
+                raise
+            self.request((20, 10), b"\0", (20, 11))
+
+    def qos(self, prefetch: int) -> None:
+        """Limit unacknowledged deliveries for each consumer that follows; 0 is no limit."""
+        self.request((60, 10), qos_arguments(prefetch), (60, 11))
+
+    def confirm_select(self) -> None:
+        """Ask for publisher confirms."""
+        self.request((85, 10), b"\0", (85, 11))
+
+    def consume(self, queue: str, tag: str, no_ack: bool, no_wait: bool = False) -> None:
+        """Start a consumer.  With `no_wait` the answer, and any refusal, is left to the link that takes over."""
+        arguments = b"\0\0" + shortstr(queue) + shortstr(tag) + bytes((no_ack << 1 | no_wait << 3,)) + table({})
+        if no_wait:
+            self._send(method(1, (60, 20), arguments))
+        else:
+            self.request((60, 20), arguments, (60, 21))
+
+    def hand_over(self, control: Control) -> Link:
+        """Give the socket and what was read from it to a compiled link; use this client only to close it."""
+        self._socket.settimeout(None)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, RECEIVE_TIMEOUT_US))
+        return Link(self._socket.fileno(), self._pending, control, self.frame_max)
+
+    def drop(self) -> None:
+        """Close the socket, saying goodbye if the broker still listens but not waiting for its answer."""
+        with contextlib.suppress(OSError):
+            self._socket.setblocking(False)
+            self._socket.send(method(0, CONNECTION_CLOSE, struct.pack(">H", 200) + shortstr("done") + bytes(4)))
+        self._socket.close()
+
+
+def declare_arguments(name: str, durable: bool, arguments: dict[str, object] | None, passive: bool) -> bytes:
+    """The arguments of queue.declare."""
+    return b"\0\0" + shortstr(name) + bytes((passive | durable << 1,)) + table(arguments or {})
+
+
+def qos_arguments(prefetch: int) -> bytes:
+    """The arguments of basic.qos: per consumer, any size."""
+    return struct.pack(">IHB", 0, prefetch, 0)

@@ -1,0 +1,466 @@
+"""The runs of brokerperf: set the broker up, let links loose on it, count, and report.
+
+Every run takes plain values and returns a dict of figures, ready for JSON; progress goes to a
+`say` function.  Knows nothing of options, exit codes and terminals.
+"""
+
+import dataclasses
+import itertools
+import math
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from brokerd.cli._perf import Control, Histogram, Link, monotonic_ns
+from brokerd.cli.perfclient import (
+    Address,
+    Client,
+    PerfError,
+    declare_arguments,
+    method,
+    publish_frames,
+    qos_arguments,
+)
+from brokerd.cli.perfproc import Usage, usage
+
+Figures = dict[str, Any]
+Say = Callable[[str], None]
+
+POLL_SECONDS = 0.002
+# A ring of encoded messages holds at least this much, so that a write is rarely cut at its end.
+RING_OCTETS = 256 << 10
+RING_MOST = 256 << 20
+# Producers that a drain can tell apart.
+KNOWN_PRODUCERS = 256
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A flow of messages from producers over queues to consumers, and when it ends.
+
+    count is per producer; seconds limits publishing, or the whole run where nothing is published.
+    ack is 0 for auto-ack, else how many messages an ack is for.  rate is messages per second of
+    all producers together.  A `{}` in a key stands for 0, 1, … `keys` - 1 in turn.
+    """
+
+    address: Address
+    producers: int = 1
+    consumers: int = 1
+    queues: int = 1
+    queue: str = "brokerperf"
+    size: int = 16
+    seconds: float = 0.0
+    count: int = 0
+    confirm: int = 0
+    ack: int = 0
+    prefetch: int = 0
+    persistent: bool = False
+    durable: bool = False
+    queue_args: dict[str, object] = dataclasses.field(default_factory=dict)
+    exchange: str = ""
+    exchange_type: str = ""
+    routing_keys: tuple[str, ...] = ()
+    binding_keys: tuple[str, ...] = ()
+    keys: int = 1
+    copies: int = 1
+    rate: float = 0.0
+    verify_order: bool = False
+    keep: bool = False
+    stall: float = 30.0
+    warmup: float = 0.0
+    measure: bool = False
+    pids: tuple[int, ...] = ()
+
+    def queue_name(self, index: int) -> str:
+        """The name of a queue: the one asked for, with its index where there are several."""
+        return self.queue if self.queues == 1 else f"{self.queue}.{index}"
+
+    def queues_of(self, worker: int, workers: int) -> list[int]:
+        """Which queues a producer or a consumer serves: all are served, none of the workers is idle."""
+        if self.queues > workers:
+            return list(range(worker, self.queues, workers))
+        return [worker % self.queues]
+
+    def expand(self, patterns: tuple[str, ...]) -> list[str]:
+        """All keys that the patterns stand for, in the order of their turns."""
+        if not any("{}" in pattern for pattern in patterns):
+            return list(patterns)
+        return [pattern.replace("{}", str(turn)) for turn in range(self.keys) for pattern in patterns]
+
+
+def broker_figures(before: Usage, after: Usage, messages: int) -> Figures:
+    """What the broker's processes used, and per million messages if there were any."""
+    cpu = after.cpu_s - before.cpu_s
+    figures: Figures = {"cpu_s": round(cpu, 3), "rss_kb": after.rss_kb, "rss_anon_kb": after.rss_anon_kb,
+                        "rss_peak_kb": after.rss_peak_kb}
+    if messages:
+        figures["cpu_s_per_million"] = round(cpu / messages * 1e6, 4)
+    return figures
+
+
+def own_cpu() -> float:
+    """CPU seconds of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+# -- topology
+
+@contextmanager
+def topology(load: Load) -> Iterator[Client]:
+    """Declare and bind what a load needs; take it away afterwards unless it is to be kept."""
+    client = Client(load.address)
+    names = [load.queue_name(index) for index in range(load.queues)]
+    try:
+        if not load.keep:
+            remove(client, load, names)
+        if load.exchange_type:
+            client.declare_exchange(load.exchange, load.exchange_type)
+        for name in names:
+            client.declare_queue(name, load.durable, load.queue_args)
+            if load.exchange:
+                for key in load.expand(load.binding_keys) or [name]:
+                    client.bind(name, load.exchange, key)
+        yield client
+    finally:
+        client.drop()
+        if not load.keep:
+            # Its own connection: the first one may be the very thing that failed.
+            cleaner = Client(load.address)
+            remove(cleaner, load, names)
+            cleaner.drop()
+
+
+def remove(client: Client, load: Load, names: list[str]) -> None:
+    """Delete the queues of a load, and its exchange if it declared one."""
+    for name in names:
+        client.delete_queue(name)
+    if load.exchange_type:
+        client.delete_exchange(load.exchange)
+
+
+def ready_messages(client: Client, load: Load) -> int:
+    """How many messages are ready in the queues of the load."""
+    return sum(client.declare_queue(load.queue_name(index), passive=True) for index in range(load.queues))
+
+
+# -- links
+
+def message_ring(load: Load, producer: int, frame_max: int) -> list[tuple[bytes, int]]:
+    """The messages one producer publishes in turn, encoded, each with the offset of its body."""
+    if load.exchange or load.routing_keys:
+        keys = load.expand(load.routing_keys) or [load.queue_name(q) for q in load.queues_of(producer, load.producers)]
+    else:
+        keys = [load.queue_name(index) for index in load.queues_of(producer, load.producers)]
+    turn = [publish_frames(load.exchange, key, load.size, load.persistent, frame_max) for key in keys]
+    octets = sum(len(frames) for frames, _ in turn)
+    if octets > RING_MOST:
+        raise PerfError(f"{len(keys)} routing keys times {load.size} octets are more than {RING_MOST >> 20} MiB")
+    return turn * math.ceil(RING_OCTETS / octets)
+
+
+def producer_link(load: Load, index: int, control: Control, stack: ExitStack) -> Link:
+    """Open the connection of one producer."""
+    client = Client(load.address)
+    stack.callback(client.drop)
+    if load.confirm:
+        client.confirm_select()
+    link = client.hand_over(control)
+    link.load(message_ring(load, index, client.frame_max), index, load.count, load.confirm, load.size >= 8,
+              load.measure)
+    return link
+
+
+def consumer_link(load: Load, index: int, control: Control, stack: ExitStack, producers: int) -> Link:
+    """Open the connection of one consumer; deliveries may begin at once."""
+    client = Client(load.address)
+    stack.callback(client.drop)
+    if load.prefetch:
+        client.qos(load.prefetch)
+    for queue in load.queues_of(index, load.consumers):
+        client.consume(load.queue_name(queue), str(queue), no_ack=load.ack == 0, no_wait=True)
+    link = client.hand_over(control)
+    link.expect(load.ack, load.queues, producers, load.verify_order, load.measure)
+    return link
+
+
+def start(target: Callable[[bytes, int], None] | Callable[[bytes], None], *arguments: object) -> threading.Thread:
+    """Run a link in a thread that does not keep the process alive."""
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+class Watch:
+    """Looks at running links: says progress once a second, notices when nothing moves, knows the sums."""
+
+    def __init__(self, load: Load, producers: list[Link], consumers: list[Link], say: Say) -> None:
+        self.load, self.producers, self.consumers, self._say = load, producers, consumers, say
+        self.started = self._moved = self._said = time.monotonic()
+        self._sum = self._published = self._received = 0
+        self.stalled = False
+
+    def total(self, name: str) -> int:
+        """The sum of one counter over all links."""
+        return sum(getattr(link, name) for link in itertools.chain(self.producers, self.consumers))
+
+    def check(self) -> None:
+        """One look.  PerfError if a link has failed."""
+        for link in itertools.chain(self.producers, self.consumers):
+            if link.error:
+                raise PerfError(link.error)
+        now = time.monotonic()
+        moved = self.total("published") + self.total("received") + self.total("confirmed")
+        # While a producer waits for its last answer, the broker is working off what it was sent.
+        if moved != self._sum or any(link.syncing and not link.finished for link in self.producers):
+            self._sum, self._moved = moved, now
+        patience = max(self.load.stall, 10 / self.load.rate if self.load.rate else 0)
+        self.stalled = now - self._moved > patience
+        if now - self._said >= 1:
+            self._progress(now)
+
+    def _progress(self, now: float) -> None:
+        published, received, seconds = self.total("published"), self.total("received"), now - self._said
+        blocked = ", blocked by the broker" if any(link.blocked for link in self.producers) else ""
+        self._say(f"{now - self.started:6.1f} s  publish {(published - self._published) / seconds:11,.0f}/s"
+                  f"  consume {(received - self._received) / seconds:11,.0f}/s{blocked}")
+        self._published, self._received, self._said = published, received, now
+
+
+# -- throughput, latency, drain
+
+def flow(load: Load, say: Say) -> Figures:
+    """Publish, consume, or both, and measure.  PerfError if it cannot be done."""
+    with topology(load) as client:
+        backlog = ready_messages(client, load) if load.keep else 0
+        return _run(load, client, say, backlog)
+
+
+def drain(load: Load, say: Say) -> Figures:
+    """Consume what is in the queues already, `count` messages in all or as many as there are, and measure."""
+    client = Client(load.address)
+    try:
+        backlog = ready_messages(client, load)
+        if not backlog and not load.count:
+            raise PerfError("nothing is in the queues")
+        figures = _run(load, client, say, load.count or backlog)
+        if not load.keep:
+            remove(client, load, [load.queue_name(index) for index in range(load.queues)])
+        return figures
+    finally:
+        client.drop()
+
+
+def _run(load: Load, client: Client, say: Say, backlog: int) -> Figures:
+    control = Control()
+    control.producers = max(1, load.producers)
+    known = load.producers or KNOWN_PRODUCERS
+    with ExitStack() as stack:
+        publishing = [producer_link(load, index, control, stack) for index in range(load.producers)]
+        before, own = usage(list(load.pids)), own_cpu()
+        control.start_ns = monotonic_ns()
+        if load.rate:
+            control.gap_ns = 1e9 * load.producers / load.rate
+        control.until_ns = control.start_ns + int(load.seconds * 1e9) if load.seconds else 0
+        control.measure_ns = control.start_ns + int(load.warmup * 1e9)
+        consuming = [consumer_link(load, index, control, stack, known) for index in range(load.consumers)]
+        watch = Watch(load, publishing, consuming, say)
+        sync = method(1, (60, 10), qos_arguments(load.prefetch))
+        threads = [start(link.consume, sync) for link in consuming]
+        for index, link in enumerate(publishing):
+            threads.append(start(link.publish, *barrier(load, index)))
+        try:
+            _watch(watch, backlog)
+        except KeyboardInterrupt:
+            say("interrupted: what was measured so far")
+        finally:
+            after, spent = usage(list(load.pids)), own_cpu() - own
+            control.stop = True
+            for thread in threads:
+                thread.join()
+        watch_errors(watch)
+    figures = _figures(load, watch, control.start_ns, backlog)
+    messages = max(figures["published"], figures["consumed"])
+    figures["load_cpu_s_per_million"] = round(spent / messages * 1e6, 4) if messages else None
+    if load.pids:
+        figures["broker"] = broker_figures(before, after, messages)
+    if not watch.stalled and load.keep:
+        figures["left"] = ready_messages(client, load)
+    return figures
+
+
+def barrier(load: Load, producer: int) -> tuple[bytes, int]:
+    """Requests that the broker answers once it has taken all that the producer sent before, and how many they are."""
+    queues = range(load.queues) if load.exchange else load.queues_of(producer, load.producers)
+    return b"".join(method(1, (50, 10), declare_arguments(load.queue_name(q), False, None, True))
+                    for q in queues), len(queues)
+
+
+def _watch(watch: Watch, backlog: int) -> None:
+    """Wait until everything is published and has arrived, the time is over, or nothing moves any more."""
+    load = watch.load
+    while not watch.stalled:
+        watch.check()
+        if load.producers and all(link.finished for link in watch.producers):
+            lost = watch.total("nacked") + watch.total("returned")
+            expected = backlog + (watch.total("published") - lost) * load.copies
+            if not load.consumers or watch.total("received") >= expected:
+                return
+        if not load.producers:
+            if backlog and watch.total("received") >= backlog:
+                return
+            if load.seconds and time.monotonic() - watch.started >= load.seconds:
+                return
+        time.sleep(POLL_SECONDS)
+
+
+def watch_errors(watch: Watch) -> None:
+    """PerfError if a link failed while it ended."""
+    watch.check()
+
+
+def _figures(load: Load, watch: Watch, start_ns: int, backlog: int) -> Figures:
+    published, consumed = watch.total("published"), watch.total("received")
+    publishing = max((link.last_ns - start_ns for link in watch.producers), default=0) / 1e9
+    consuming = max((link.last_ns - start_ns for link in watch.consumers if link.last_ns), default=0) / 1e9
+    figures: Figures = {
+        "producers": load.producers, "consumers": load.consumers, "queues": load.queues, "size": load.size,
+        "published": published, "consumed": consumed, "seconds": round(max(publishing, consuming), 4),
+        "publish_rate": round(published / publishing) if publishing > 0 else 0,
+        "consume_rate": round(consumed / consuming) if consuming > 0 else 0,
+    }
+    for name in ("confirmed", "nacked", "returned", "redelivered"):
+        if load.confirm and name == "confirmed" or watch.total(name):
+            figures[name] = watch.total(name)
+    if load.verify_order:
+        figures["order"] = order(load, watch, backlog)
+    if load.measure:
+        figures["latency_us"] = quantiles([link.latency for link in watch.consumers])
+        figures["from_write_us"] = quantiles([link.from_write for link in watch.consumers])
+    if watch.stalled:
+        figures["stalled"] = True
+    return figures
+
+
+def order(load: Load, watch: Watch, backlog: int) -> dict[str, int]:
+    """What was wrong with the order: each figure is a number of messages, and 0 if all is well.
+
+    Within a queue a producer's numbers must grow for each consumer.  All that was published must
+    have come once: that shows in the count and, where nothing was refused, in the sum of the numbers.
+    """
+    per_producer: dict[int, list[int]] = {}
+    for link in watch.consumers:
+        for producer, _, first, count, total in link.seen():
+            seen = per_producer.setdefault(producer, [first, 0, 0])
+            seen[0], seen[1], seen[2] = min(seen[0], first), seen[1] + count, seen[2] + total
+    missing = doubled = 0
+    if load.producers:
+        lost = watch.total("nacked") + watch.total("returned")
+        surplus = backlog + (watch.total("published") - lost) * load.copies - watch.total("received")
+        missing, doubled = max(0, surplus), max(0, -surplus)
+        for index, link in enumerate(watch.producers):
+            expected = load.copies * (link.published * (link.published - 1) // 2)
+            wrong = per_producer.get(index, [0, 0, 0])[2] != expected
+            if wrong and not lost and not backlog and not missing and not doubled:
+                missing = doubled = 1
+    else:
+        for first, count, total in per_producer.values():
+            # One more or fewer than an unbroken run of numbers from the first one has.
+            if total != count * first + count * (count - 1) // 2:
+                missing += 1
+    return {"misordered": watch.total("misordered"), "missing": missing, "doubled": doubled,
+            "foreign": watch.total("foreign")}
+
+
+def quantiles(histograms: list[Histogram | None]) -> dict[str, float]:
+    """p50 to max, in microseconds."""
+    sums = Histogram()
+    for histogram in histograms:
+        if histogram is not None:
+            sums.merge(histogram)
+    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+    return {name: round(sums.quantile(share) / 1000, 1) for name, share in shares.items()} | {
+        "max": round(sums.max / 1000, 1), "samples": sums.count}
+
+
+# -- connections, queues
+
+def connections(address: Address, count: int, hold: float, openers: int, pids: tuple[int, ...], say: Say) -> Figures:
+    """Open idle connections, each with a channel and a consumer, and see what the broker pays for them."""
+    allow_files(count + 100)
+    control, clients, failures = Client(address), [], []
+    turns = iter(range(count))
+    queue = "brokerperf.idle"
+
+    def open_some() -> None:
+        try:
+            for _ in turns:
+                client = Client(address)
+                clients.append(client)
+                client.consume(queue, "idle", no_ack=True)
+        except PerfError as error:
+            failures.append(error)
+
+    control.delete_queue(queue)
+    control.declare_queue(queue)
+    before, began = usage(list(pids)), time.monotonic()
+    try:
+        threads = [start(open_some) for _ in range(openers)]
+        while any(thread.is_alive() for thread in threads):
+            threads[0].join(1)
+            threads = [thread for thread in threads if thread.is_alive()]
+            say(f"{len(clients):,} of {count:,} connections are open")
+        seconds = time.monotonic() - began
+        if failures:
+            raise failures[0]
+        time.sleep(hold)
+        after = usage(list(pids))
+    finally:
+        for client in clients:
+            client.drop()
+    control.delete_queue(queue)
+    control.drop()
+    figures: Figures = {"connections": count, "seconds": round(seconds, 3), "rate": round(count / seconds)}
+    if pids:
+        figures["rss_kb_each"] = round((after.rss_kb - before.rss_kb) / count, 2)
+        figures["broker"] = broker_figures(before, after, 0)
+    return figures
+
+
+def allow_files(count: int) -> None:
+    """Raise this process's limit of open files; PerfError if it may not have as many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        if hard != resource.RLIM_INFINITY and hard < count:
+            raise PerfError(f"this process may open {hard} files, {count} are needed (ulimit -n)")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def queues(address: Address, count: int, durable: bool, arguments: dict[str, object], bind: bool, keep: bool,
+           pids: tuple[int, ...], say: Say) -> Figures:
+    """Declare queues one after the other, bind each to amq.direct, and see what they cost the broker."""
+    client = Client(address)
+    names = [f"brokerperf.queue.{index}" for index in range(count)]
+    before, began, said = usage(list(pids)), time.monotonic(), 0.0
+    for index, name in enumerate(names):
+        client.declare_queue(name, durable, arguments)
+        if bind:
+            client.bind(name, "amq.direct", name)
+        if (now := time.monotonic()) - max(began, said) >= 1:
+            said = now
+            say(f"{index + 1:,} of {count:,} queues ({(index + 1) / (now - began):,.0f}/s)")
+    seconds, after = time.monotonic() - began, usage(list(pids))
+    figures: Figures = {"queues": count, "seconds": round(seconds, 3), "rate": round(count / seconds)}
+    if pids:
+        figures["rss_kb_each"] = round((after.rss_kb - before.rss_kb) / count, 2)
+        figures["broker"] = broker_figures(before, after, 0)
+    if not keep:
+        began = time.monotonic()
+        for name in names:
+            client.delete_queue(name)
+        figures["delete_rate"] = round(count / (time.monotonic() - began))
+    client.drop()
+    return figures
