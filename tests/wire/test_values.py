@@ -164,7 +164,10 @@ scalars = st.one_of(
     st.integers(-32768, 32767).map(values.Int16),
     st.floats(allow_nan=False),
     st.floats(width=32, allow_nan=False).map(values.Float32),
-    st.builds(lambda unscaled, places: Decimal(unscaled).scaleb(-places), st.integers(-(1 << 31), (1 << 31) - 1), st.integers(0, 255)),
+    st.builds(
+        lambda unscaled, places: Decimal(unscaled).scaleb(-places),
+        st.integers(-(1 << 31), (1 << 31) - 1), st.integers(0, 255),
+    ),
     texts,
     st.binary(max_size=40),
     st.binary(max_size=40).map(lambda octets: octets.decode("utf-8", "surrogateescape")),

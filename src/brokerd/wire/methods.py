@@ -111,7 +111,7 @@ def _method(
         "CONTENT": content,
     }
     class_name = name.replace(".", "-").title().replace("-", "")
-    method = type(class_name, (Method,), namespace)
+    method: type[Method] = type(class_name, (Method,), namespace)
     BY_INDEX[method.INDEX] = BY_NAME[name] = globals()[class_name] = method
 
 
@@ -272,7 +272,7 @@ def _compile(method: type[Method]) -> None:
     exec(compile(source, f"<{method.NAME}>", "exec"), names)
     method.__init__ = names["__init__"]  # type: ignore[method-assign]
     method.encode = names["encode"]  # type: ignore[method-assign]
-    method.decode_fields = staticmethod(names["decode_fields"])  # type: ignore[assignment, method-assign]
+    method.decode_fields = staticmethod(names["decode_fields"])  # type: ignore[method-assign]
 
 
 def _steps(fields: tuple[tuple[str, str], ...]) -> list[tuple[str, list[list[str]]]]:
@@ -316,7 +316,8 @@ def _init_source(method: type[Method]) -> list[str]:
 
 def _encode_source(method: type[Method], steps: list[Any], names: dict[str, Any]) -> list[str]:
     lines = ["def encode(self):"]
-    layout, values, pieces = "I", [str(method.INDEX)], []
+    layout, values = "I", [str(method.INDEX)]
+    pieces: list[str] = []
 
     def flush() -> None:
         if values:
