@@ -117,6 +117,7 @@ cdef struct queue_t:
     uint32_t returned_capacity
     level_t *levels             # highest priority first
     uint32_t consumers
+    uint32_t unsynced_n         # segments that hold what a confirm waits for
     queue_t *dirty_next
     queue_t *sync_next
     int64_t touched             # ns: last append or delivery

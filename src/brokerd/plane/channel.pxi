@@ -502,16 +502,18 @@ cdef class Connection:
     def unblock(self):
         """The alarm is over: read again, and work what waited first."""
         cdef Core core = self.core
-        cdef uint8_t *p
-        cdef uint8_t *end = core.input + core.input_room
+        cdef uint8_t *stash = self.c.stash
+        cdef size_t n = self.c.stash_n
         self.c.blocked = False
         if self.c.stalled:
             self.c.stalled = False
-            p = end - self.c.stash_n
-            memcpy(p, self.c.stash, self.c.stash_n)
-            self.drop_stash()
+            self.c.stash = NULL
+            self.c.stash_n = 0
             core.tick()
-            self.work(p, end)
+            try:
+                self.work(stash, stash + n)
+            finally:
+                free(stash)
             core.turn()
         self.reading()
 

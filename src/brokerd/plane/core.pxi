@@ -49,7 +49,7 @@ cdef class Core:
     def turn(self):
         cdef queue_t *q
         cdef conn_t *conn
-        cdef uint64_t spent = 0
+        cdef uint64_t some, spent = 0
         cdef core_t *c = &self.c
         if self.in_turn:
             return
@@ -65,11 +65,11 @@ cdef class Core:
                     c.dirty_tail = NULL
                 q.is_dirty = False
                 q.dirty_next = NULL
-                spent += deliver(q, TURN_QUANTUM)
-                if q.ready and can_deliver(q):
+                some = deliver(q, TURN_QUANTUM)
+                spent += some
+                # Nothing though it might: its message cannot be read now.  It waits for the next touch, not in a spin.
+                if some and q.ready and can_deliver(q):
                     queue_mark(q)
-                    if c.dirty == q:
-                        spent += 64     # a queue whose message cannot be read must not spin
             while c.out_dirty != NULL:
                 conn = c.out_dirty
                 c.out_dirty = conn.out_next
@@ -159,8 +159,7 @@ cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
     cdef int fd, err
     if q.dropped:
         return 0
-    # What a confirm waits for lies in the last segment or the ones before it without a gap.
-    while s != NULL:
+    while s != NULL and q.unsynced_n:
         if s.unsynced:
             err = seg_open(s)
             if err:
@@ -170,13 +169,12 @@ cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
                 raise OSError(errno, os_strerror(errno), text_path(s, "msgs"))
             files.append((fd, text_path(s, "msgs")))
             s.unsynced = False
+            q.unsynced_n -= 1
             if s.sealed:
                 sealing.append((<Queue>q.owner, s.number))
                 if s.map == NULL:
                     close(s.fd)
                     s.fd = -1
-        elif s.sealed:
-            break
         s = s.prev
     for name in directories_unsynced(q):
         fd = open(name.encode(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)

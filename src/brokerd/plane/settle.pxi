@@ -101,7 +101,9 @@ cdef inline void confirm_mark(channel_t *ch) noexcept nogil:
 
 
 cdef inline void sync_mark(queue_t *q) noexcept nogil:
-    q.last.unsynced = True
+    if not q.last.unsynced:
+        q.last.unsynced = True
+        q.unsynced_n += 1
     if not q.is_sync_dirty:
         q.is_sync_dirty = True
         q.sync_next = q.core.sync_dirty

@@ -78,6 +78,9 @@ cdef void retire(seg_t *s):
     cdef char new[PATH_ROOM]
     seg_unlink_from_list(s)
     acks_unmap(s)
+    if s.unsynced:
+        s.unsynced = False
+        q.unsynced_n -= 1
     if s.damaged:
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", q.directory, <unsigned long long>s.number)
@@ -167,6 +170,11 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
             err = errno
     else:
         err = seg_create(s, path)
+    if err == 0:
+        # Now, while a publisher can still be told to wait: a delivery must find room for its mark.
+        err = acks_map(s)
+        if err:
+            unlink(path)
     if err:
         seg_free(s)
         return err
@@ -297,6 +305,7 @@ cdef inline void append(queue_t *q, message_t *m) noexcept nogil:
     if ts <= q.last_ts:
         ts = q.last_ts + 1
     q.last_ts = ts
+    q.touched = q.core.now
     put_le32(r, RECORD_MAGIC)
     put_le32(r + 4, m.length)
     if LIKELY(meta_n < 0xFFFF):
