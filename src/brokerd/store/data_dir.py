@@ -134,8 +134,8 @@ class DataDir:
             known = {"lost+found", "schema_version.tmp"}
             strangers = [n for n in self._disk.names(self.path) if not n.startswith(".") and n not in known]
             if strangers:
-                raise StoreError(f"{self.path} has no schema_version but other files ({sorted(strangers)[0]}): it is no "
-                                 "data directory; name an empty one") from None
+                raise StoreError(f"{self.path} has no schema_version but other files ({sorted(strangers)[0]}): it is "
+                                 "no data directory; name an empty one") from None
             self._disk.replace(path, b"%d\n" % SCHEMA_VERSION)
             return True
         if not text.isdigit():

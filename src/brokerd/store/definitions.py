@@ -217,11 +217,11 @@ class DefinitionsLog:
         return False
 
     def _damage(self, offset: int, what: str) -> StoreError:
-        return StoreError(f"{self.path} is damaged at offset {offset}: {what}. Restore the file from a backup; or, to go "
-                          f"on without what stands from there on, copy it and cut it: truncate -s {offset} {self.path}"
-                          if offset else
-                          f"{self.path} is damaged at offset 0: {what}. Restore the file from a backup; or, to begin "
-                          "without definitions, move it away")
+        if offset:
+            remedy = f"to go on without what stands from there on, copy it and cut it: truncate -s {offset} {self.path}"
+        else:
+            remedy = "to begin without definitions, move it away"
+        return StoreError(f"{self.path} is damaged at offset {offset}: {what}. Restore it from a backup; or, {remedy}")
 
 
 def _lost_block(content: bytes, at: int, until: int) -> bool:

@@ -52,7 +52,7 @@ class Disk:
         """The whole file.  Raises FileNotFoundError."""
         fd = self.open(path)
         try:
-            parts = []
+            parts: list[bytes] = []
             while part := os.read(fd, max(os.fstat(fd).st_size + 1, 1 << 16) if not parts else 1 << 20):
                 parts.append(part)
             return b"".join(parts)
@@ -120,7 +120,7 @@ class Disk:
 
     def syncfs(self, fd: int, path: str) -> None:
         """All that is dirty on the filesystem of ``fd``.  Raises OSError(ENOSYS) where the C library has none."""
-        import ctypes   # Only after a crash or with many dirty files: 3 ms and 1 MB that other starts save.
+        import ctypes  # Only after a crash or with many dirty files: 3 ms and 1 MB that other starts save.
 
         function = _syncfs()
         if function is None or function(fd) != 0:

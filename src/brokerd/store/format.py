@@ -197,7 +197,7 @@ def crc32c_table(data: bytes | memoryview, value: int = 0) -> int:
 @cache
 def _fastest_crc32c() -> Any:
     try:
-        from brokerd.plane import crc32c as compiled    # Absent where readers run without the compiled plane.
+        from brokerd.plane import crc32c as compiled  # Absent where readers run without the compiled plane.
     except ImportError:
         return crc32c_table
     return compiled
@@ -427,6 +427,18 @@ def _word_tables() -> tuple["numpy.ndarray", "numpy.ndarray"]:
     t = np.array(_tables(4), np.uint32)
     value = np.arange(1 << 16)
     return t[3][value & 0xFF] ^ t[2][value >> 8], t[1][value & 0xFF] ^ t[0][value >> 8]
+
+
+def body_octets(octets: Any, records: Records) -> "numpy.ndarray":
+    """Octets of the body of each of ``records`` (int64)."""
+    import numpy as np
+
+    words = np.frombuffer(octets, "<u4", len(octets) // 4)
+    meta = records.headers["meta_len"].astype(np.int64)
+    long = np.flatnonzero(meta == LONG_META)
+    places = np.minimum(records.positions[long] + HEADER_OCTETS >> 2, words.size - 1)
+    meta[long] = 4 + words[places].astype(np.int64)
+    return np.maximum(records.headers["length"].astype(np.int64) - HEADER_OCTETS - meta, 0)
 
 
 def entry_checks(entries: "numpy.ndarray", number: int) -> "numpy.ndarray":

@@ -67,7 +67,7 @@ class SyncThread:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as caught:  # noqa: BLE001 - whatever it is, the loop must hear of it
+            except BaseException as caught:  # Whatever it is, the loop must hear of it.
                 error = caught
             try:
                 self._call_soon_threadsafe(done, error)
@@ -84,8 +84,8 @@ class GroupCommit:
     more.  ``sync=False`` (--no-sync): nothing is synced, and all is answered at once.
     """
 
-    __slots__ = ("_core", "_disk", "_failed", "_fatal", "_logs", "_scheduled", "_soon", "_submit", "_sync", "_under_way",
-                 "_waiting", "_wanted", "syncs")
+    __slots__ = ("_core", "_disk", "_failed", "_fatal", "_logs", "_scheduled", "_soon", "_submit", "_sync",
+                 "_under_way", "_waiting", "_wanted", "syncs")
 
     def __init__(self, core: Commits, disk: Disk, *, submit: Callable[[Callback, Done], object],
                  soon: Callable[[Callback], object], fatal: Callable[[BaseException], object],

@@ -1,0 +1,422 @@
+"""What a queue's directory holds, told to the queue at start: ``recover``.
+
+Normally a segment costs one read of 64 octets, and the same for its acks; only the last
+one is read through, and what an interrupted broker left half done: words whose
+complement is wrong, segments not sealed.  After a power cut (``suspect``) every segment
+is read that is not known to have been synced, and every acks file.
+
+What is found wrong is told as a ``Finding``.  A torn end is cut off; a file with a damaged
+header is renamed to ``*.damaged`` with what belongs to it; nothing that may hold a
+message is deleted.  Knows nothing of consumers or names; layouts are ``store.format``'s.
+"""
+
+import mmap
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+from brokerd.errors import StoreError
+from brokerd.store import format as layout
+from brokerd.store.disk import Disk
+
+if TYPE_CHECKING:
+    import numpy
+
+# plane.scan_segment(octets, number, start) -> (end, records, first_seq, last_seq, last_ts, body_octets): the run of
+# whole records (bounds, CRC) that begins at ``start``, whatever the header says; 0s where there is none.
+Scan = Callable[["mmap.mmap", int, int], tuple[int, int, int, int, int, int]]
+EMPTY_HEADER = bytes(layout.HEADER_OCTETS)
+SETTLING = bytes(type_ & 0x0F not in (0, layout.RETURNED) for type_ in range(256))     # by kind
+
+
+class Finding(NamedTuple):
+    """Something that was not as a clean stop leaves it.
+
+    ``kind``: "cut" (a torn end went), "damaged" (something that may hold messages cannot be
+    used: an operator should look), "leftover" (tidied up, nothing lost), "recounted".
+    """
+
+    kind: str
+    path: str
+    offset: int
+    octets: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.kind} at {self.offset}, {self.octets} octets: {self.text}"
+
+
+class Recoverable(Protocol):
+    """What of plane.Queue is used here."""
+
+    directory: str
+
+    def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
+                       acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0) -> None: ...
+    def finish_recovery(self, next_seq: int, *, suspect: bool) -> None: ...
+
+
+def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Finding], object],
+            scan: Scan | None = None) -> None:
+    """Attach all segments of ``queue.directory``, in order, and tell the next sequence number.
+
+    ``suspect``: power was lost since the last clean stop.  ``ready_octets`` is exact for a
+    segment that was read through or has nothing settled, else in proportion to its records.
+    Raises OSError; StoreError for a file of a later version.
+    """
+    if scan is None:
+        from brokerd import plane  # Here, so that the rest can be tried without the compiled plane.
+
+        scan = cast(Scan, plane.scan_segment)
+    found = _Recovery(queue.directory, disk, suspect, report, scan)
+    for s in found.segments():
+        queue.attach_segment(
+            s.number, end=s.end, records=s.records, settled=s.settled, base_seq=s.base_seq, delivered=s.delivered,
+            acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
+            generation=s.generation)
+    queue.finish_recovery(found.next_seq, suspect=suspect)
+
+
+class _Segment:
+    """One segment as it will be attached."""
+
+    __slots__ = ("base_seq", "body_octets", "capacity", "delivered", "end", "entries", "generation", "number", "path",
+                 "records", "runs", "sealed", "settled", "unsettled_octets", "words")
+
+    def __init__(self, number: int, path: str, header: tuple[int, ...], size: int) -> None:
+        self.number = number
+        self.path = path
+        self.base_seq, self.generation = header[3], header[5]
+        self.words = header[7:13]
+        self.end, self.records, self.sealed = header[7], header[9], header[11]
+        self.capacity = size
+        self.settled = self.entries = self.delivered = 0
+        self.runs: list[tuple[int, int]] | None = None      # Where whole records are, if it was read through.
+        self.body_octets = max(self.end - layout.HEADER_OCTETS * (1 + self.records), 0)     # With meta, if not read.
+        self.unsettled_octets: int | None = None
+
+    @property
+    def words_ok(self) -> bool:
+        end, not_end, records, not_records, sealed, not_sealed = self.words
+        return (end ^ not_end == 0xFFFFFFFF and records ^ not_records == 0xFFFFFFFF
+                and sealed ^ not_sealed == 0xFFFFFFFF and layout.HEADER_OCTETS <= end <= self.capacity)
+
+    @property
+    def ready_octets(self) -> int:
+        if self.unsettled_octets is not None:
+            return self.unsettled_octets
+        return self.body_octets * (self.records - self.settled) // self.records if self.records else 0
+
+
+class _Recovery:
+    """One directory.  ``next_seq`` holds when ``segments()`` has returned."""
+
+    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "next_seq")
+
+    def __init__(self, directory: str, disk: Disk, suspect: bool, report: Callable[[Finding], object],
+                 scan: Scan) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._suspect = suspect
+        self._report = report
+        self._scan = scan
+        self._names: set[str] = set()
+        self.next_seq = 1
+
+    def segments(self) -> list[_Segment]:
+        try:
+            self._names = set(self._disk.names(self._directory))
+        except FileNotFoundError:
+            return []
+        self._tidy()
+        numbers = sorted((n for name in self._names if name.startswith("msgs.")
+                          and (n := layout.segment_number(name)) is not None), reverse=True)
+        found: list[_Segment] = []
+        for number in numbers:      # From the last one back: the last that can be used is to be read through.
+            segment = self._look_at(number, last=not found)
+            if segment is not None:
+                found.append(segment)
+                self._seen(segment.base_seq + segment.records - 1)
+        found.reverse()
+        return found
+
+    def _seen(self, seq: int) -> None:
+        self.next_seq = max(self.next_seq, seq + 1)
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _tell(self, kind: str, path: str, offset: int, octets: int, text: str) -> None:
+        self._report(Finding(kind, path, offset, octets, text))
+
+    # --- names
+
+    def _tidy(self) -> None:
+        """Spare segments go, compactions are finished or undone, acks without records go."""
+        names = self._names
+        begun = {name[5:-4] for name in names if name.endswith(".new") and name[:5] in ("msgs.", "acks.")}
+        for digits in sorted(begun):
+            self._settle_compaction(f"msgs.{digits}", f"acks.{digits}")
+        for name in sorted(names):
+            path = self._path(name)
+            if name.startswith("spare."):
+                self._disk.unlink(path)
+                names.discard(name)
+            elif (name.startswith("acks.") and layout.segment_number(name) is not None
+                  and f"msgs.{name[5:]}" not in names):
+                self._disk.unlink(path)
+                names.discard(name)
+                self._tell("leftover", path, 0, 0, "its segment is gone; removed")
+
+    def _settle_compaction(self, msgs: str, acks: str) -> None:
+        """Both files were on disk before the first was renamed: one renamed means both are good."""
+        generations = {name: self._generation(name) for name in (msgs, acks, msgs + ".new", acks + ".new")}
+        written = generations[msgs + ".new"] or generations[acks + ".new"]
+        finish = written is not None and written in (generations[msgs], generations[acks])
+        for name in (msgs, acks):
+            new = name + ".new"
+            if new not in self._names:
+                continue
+            if finish and generations[new] == written:
+                self._disk.rename(self._path(new), self._path(name))
+                self._names.add(name)
+            else:
+                self._disk.unlink(self._path(new))
+            self._names.discard(new)
+        self._tell("leftover", self._path(msgs), 0, 0, f"a compaction was {'finished' if finish else 'undone'}")
+
+    def _generation(self, name: str) -> int | None:
+        """Of a segment or acks file; None: there is no usable one."""
+        if name not in self._names:
+            return None
+        header = self._header(self._path(name))
+        at, crc_end = (32, layout.SEGMENT_CRC_END) if name.startswith("msgs.") else (16, layout.ACKS_CRC_END)
+        if len(header) < layout.HEADER_OCTETS or not _crc_ok(header, crc_end):
+            return None
+        return int.from_bytes(header[at:at + 4], "little")
+
+    def _header(self, path: str) -> bytes:
+        fd = self._disk.open(path)
+        try:
+            return self._disk.pread(fd, layout.HEADER_OCTETS, 0)
+        finally:
+            self._disk.close(fd)
+
+    def _put_aside(self, path: str, text: str) -> None:
+        aside, more = path + ".damaged", 1
+        while self._disk.exists(aside):
+            more += 1
+            aside = f"{path}.damaged.{more}"
+        self._disk.rename(path, aside)
+        self._names.discard(os.path.basename(path))
+        self._tell("damaged", path, 0, 0, f"{text}; put aside as {aside}")
+
+    # --- segments
+
+    def _look_at(self, number: int, *, last: bool) -> _Segment | None:
+        path = self._path(layout.segment_name(number))
+        fd = self._disk.open(path, os.O_RDWR)
+        try:
+            octets, size = self._disk.pread(fd, layout.HEADER_OCTETS, 0), self._disk.size(fd)
+            header = layout.SEGMENT_HEADER.unpack(octets.ljust(layout.HEADER_OCTETS, b"\0"))
+            sound = header[0] == layout.SEGMENT_MAGIC and _crc_ok(octets, layout.SEGMENT_CRC_END)
+            if sound and header[1] > layout.SEGMENT_VERSION:
+                raise _later_version(path, header[1], layout.SEGMENT_VERSION)
+            if not sound or header[2] != number:
+                self._reject(number, path, fd, octets, header[2] if sound else None)
+                return None
+            segment = _Segment(number, path, header, size)
+            whole = segment.words_ok
+            if last or not whole or segment.sealed == layout.OPEN or (
+                    self._suspect and segment.sealed != layout.SYNCED):
+                self._read_through(segment, fd, whole)
+            self._look_at_acks(segment)
+            return segment
+        finally:
+            self._disk.close(fd)
+
+    def _reject(self, number: int, path: str, fd: int, header: bytes, other: int | None) -> None:
+        """A segment whose header cannot be used: put aside, unless it is sure that it holds nothing."""
+        records = last_seq = 0
+        if len(header) == layout.HEADER_OCTETS:
+            with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as octets:
+                _, records, _, last_seq, *_ = self._scan(octets, number, layout.HEADER_OCTETS)
+        acks = layout.acks_name(number)
+        never_written = not any(header)     # The file was made, and then the broker or the machine stopped.
+        # Or it was a spare one, renamed, whose new header never reached the disk.
+        recycled = self._suspect and other is not None and other < number
+        if records == 0 and (never_written or recycled):
+            self._disk.unlink(path)
+            if acks in self._names:
+                self._disk.unlink(self._path(acks))
+            self._tell("leftover", path, 0, 0, "a new segment that nothing was written into; removed")
+            return
+        self._seen(last_seq)
+        if other is not None:
+            text = f"its header is that of segment {other}"
+        else:
+            text = "its header is damaged"
+        self._put_aside(path, f"{text}; at least {records} records are in it")
+        if acks in self._names:
+            self._put_aside(self._path(acks), "its segment is damaged")
+
+    def _read_through(self, s: _Segment, fd: int, whole: bool) -> None:
+        """Find the records by their CRCs; correct the words; cut off a torn end."""
+        committed = s.end if whole else s.capacity
+        counted = s.records if whole else 0
+        with mmap.mmap(fd, s.capacity, access=mmap.ACCESS_READ) as content:
+            runs, records, body_octets, last_seq = self._runs(s, content, committed)
+        end = runs[-1][1] if runs else layout.HEADER_OCTETS
+        sealed = s.sealed if whole else layout.OPEN
+        if whole and end < committed:
+            lost = max(counted - records, 0)
+            if self._suspect:
+                self._tell("cut", s.path, end, committed - end, f"{lost} records that were not yet synced")
+            else:
+                self._tell("damaged", s.path, end, committed - end, f"not readable: {lost} records at the end")
+                end, sealed = committed, max(sealed, layout.FULL)
+                s.capacity = end
+                last_seq += lost
+        elif end > committed:
+            self._tell("recounted", s.path, committed, end - committed, f"{records - counted} whole records more")
+        elif not whole:
+            self._tell("recounted", s.path, layout.SEGMENT_WORDS_AT, 24, f"{records} whole records up to {end}")
+        if self._suspect:
+            # Behind the end may be records that a page came back without: never append over those.
+            self._disk.truncate(fd, end)
+            s.capacity, sealed = end, max(sealed, layout.FULL)
+        self._seen(last_seq)
+        s.end, s.records, s.sealed, s.body_octets, s.runs = end, records, sealed, body_octets, runs
+        words = (*layout.word(end), *layout.word(records), *layout.word(sealed))
+        if words != s.words:
+            self._disk.pwrite(fd, layout.WORDS.pack(*words), layout.SEGMENT_WORDS_AT)
+
+    def _runs(self, s: _Segment, content: mmap.mmap, committed: int) -> tuple[list[tuple[int, int]], int, int, int]:
+        """Where whole records are, how many, octets of their bodies, last sequence number."""
+        runs: list[tuple[int, int]] = []
+        at, records, body_octets, last_seq = layout.HEADER_OCTETS, 0, 0, 0
+        while True:
+            end, count, _, seq, _, octets = self._scan(content, s.number, at)
+            if count:
+                runs.append((at, end))
+                records, body_octets, last_seq = records + count, body_octets + octets, seq
+                at = end
+            following = _next_record(content, s.number, at, committed, last_seq) if at < committed else -1
+            if following < 0:
+                return runs, records, body_octets, last_seq
+            self._tell("damaged", s.path, at, following - at, "not readable; records before and after it are")
+            at = following
+
+    # --- acks
+
+    def _look_at_acks(self, s: _Segment) -> None:
+        name = layout.acks_name(s.number)
+        if name not in self._names:
+            return                  # The plane makes it with the first delivery.
+        path = self._path(name)
+        fd = self._disk.open(path, os.O_RDWR)
+        try:
+            octets = self._disk.pread(fd, layout.HEADER_OCTETS, 0)
+            blank = octets == EMPTY_HEADER[:len(octets)]
+            if not blank and self._acks_unusable(s, path, octets):
+                s.delivered = s.end
+                return
+            header = layout.ACKS_HEADER.unpack(octets.ljust(layout.HEADER_OCTETS, b"\0"))
+            delivered, _, entries, _, settled, _ = words = header[5:11]
+            whole = not blank and all(layout.word_ok(*words[i:i + 2]) for i in (0, 2, 4))
+            s.delivered = delivered if not blank and layout.word_ok(*words[:2]) else (0 if blank else s.end)
+            if self._suspect or not whole or settled > s.records:
+                self._recount(s, path)
+            else:
+                s.entries, s.settled = entries, settled
+                self._check_last_entry(s, fd)
+            now = (*layout.word(s.delivered), *layout.word(s.entries), *layout.word(s.settled))
+            if blank and s.entries:
+                self._disk.pwrite(fd, layout.acks_header(s.number, generation=s.generation, delivered=s.end,
+                                                         entries=s.entries, settled=s.settled), 0)
+            elif not blank and now != words:
+                self._disk.pwrite(fd, layout.WORDS.pack(*now), layout.ACKS_WORDS_AT)
+        finally:
+            self._disk.close(fd)
+
+    def _acks_unusable(self, s: _Segment, path: str, octets: bytes) -> bool:
+        """Put an acks file aside that does not belong to its segment.  Raises StoreError for a later version."""
+        if len(octets) < layout.HEADER_OCTETS or not _crc_ok(octets, layout.ACKS_CRC_END):
+            self._put_aside(path, f"its header is damaged; all {s.records} messages of the segment come again")
+            return True
+        magic, version, number, generation, *_ = layout.ACKS_HEADER.unpack(octets)
+        if magic == layout.ACKS_MAGIC and version > layout.ACKS_VERSION:
+            raise _later_version(path, version, layout.ACKS_VERSION)
+        if (magic, number, generation) == (layout.ACKS_MAGIC, s.number, s.generation):
+            return False
+        self._put_aside(path, f"it belongs to generation {generation} of segment {number}; all {s.records} messages of "
+                        f"generation {s.generation} of segment {s.number} come again")
+        return True
+
+    def _check_last_entry(self, s: _Segment, fd: int) -> None:
+        """kill -9 may have struck between an entry and its count, or between the two counts."""
+        following = self._disk.pread(fd, layout.ENTRY_OCTETS, layout.HEADER_OCTETS + s.entries * layout.ENTRY_OCTETS)
+        extra = 0
+        if any(following) and len(following) == layout.ENTRY_OCTETS:
+            position, kind, check, count = layout.ENTRY.unpack(following)
+            extra = int(check == layout.entry_check(s.number, position, kind, count))
+        if extra or s.settled != s.entries:
+            s.entries += extra
+            octets = self._disk.pread(fd, s.entries * layout.ENTRY_OCTETS, layout.HEADER_OCTETS)
+            s.settled = min(octets[4::layout.ENTRY_OCTETS].translate(SETTLING).count(1), s.records)
+
+    def _recount(self, s: _Segment, path: str) -> None:
+        """Count what is settled by reading all entries, and exactly what octets are not."""
+        octets = self._disk.read(path)
+        if not any(octets[layout.HEADER_OCTETS:]):
+            return                  # As a rule, and not worth importing numpy.
+        import numpy as np  # Only after a power cut or damage.
+
+        found = layout.read_entries(octets, s.number)
+        settled = layout.settled_positions(found.entries)
+        settled = settled[(settled >= layout.HEADER_OCTETS) & (settled < s.end)]
+        if s.runs is not None:
+            positions, body_octets = _records_in(self._disk.read(s.path), s.end, s.runs)
+            gone = np.isin(positions, settled)
+            settled = positions[gone]
+            s.unsettled_octets = int(body_octets[~gone].sum())
+        s.entries, s.settled = found.written, min(int(settled.size), s.records)
+        if found.damaged:
+            kind = "recounted" if self._suspect else "damaged"
+            self._tell(kind, path, layout.HEADER_OCTETS, found.written * layout.ENTRY_OCTETS,
+                       f"{found.damaged} entries cannot be read: what they settled comes again")
+
+
+def _next_record(content: mmap.mmap, number: int, at: int, limit: int, last_seq: int) -> int:
+    """The first whole record of this segment behind ``at``; -1: none below ``limit``."""
+    magic = layout.RECORD_MAGIC.to_bytes(4, "little")
+    position = at
+    while 0 <= (position := content.find(magic, position + 1, limit)) <= limit - layout.HEADER_OCTETS:
+        length = int.from_bytes(content[position + 4:position + 8], "little")
+        if position & 7 or not layout.HEADER_OCTETS <= length <= limit - position:
+            continue
+        seq, crc = content[position + 16:position + 24], content[position + 8:position + 12]
+        if int.from_bytes(seq, "little") > last_seq and int.from_bytes(crc, "little") == layout.record_crc(
+                content[position:position + length], number):
+            return position
+    return -1
+
+
+def _records_in(octets: bytes, end: int, runs: list[tuple[int, int]]) -> tuple["numpy.ndarray", "numpy.ndarray"]:
+    """Positions and body octets of the records within ``runs``."""
+    import numpy as np
+
+    starts, ends = np.array([run[0] for run in runs] or [0]), np.array([run[1] for run in runs] or [0])
+    records = layout.scan_records(octets, end // 8 * 8)
+    run = np.searchsorted(starts, records.positions, "right") - 1
+    inside = (run >= 0) & (records.positions < ends[run])
+    return records.positions[inside], layout.body_octets(octets, records)[inside]
+
+
+def _later_version(path: str, version: int, known: int) -> StoreError:
+    return StoreError(f"{path} has version {version} at offset 4: written by a later brokerd; this one knows up to "
+                      f"{known}")
+
+
+def _crc_ok(header: bytes, covered: int) -> bool:
+    return layout.crc32c(header[:covered]) == int.from_bytes(header[covered:covered + 4], "little")
