@@ -16,27 +16,33 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.clock import Clock
-from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed
-from brokerd.vhost import definitions
+from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, StoreError
+from brokerd.store import json_file
+from brokerd.store.sync import GroupCommit
 from brokerd.vhost.access import Access
+from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.upkeep import Submit, Upkeep
 from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
     from brokerd.auth import Permissions, Users
     from brokerd.config import Config
+    from brokerd.queues.queue import Queue
+    from brokerd.store.data_dir import DataDir
+    from brokerd.store.disk import Disk
 
 log = getLogger("brokerd")
 
+VHOSTS_FILE = "vhosts.json"
 LOW_ON_DISK = "low on disk"  # reason told to blocked publishers (RabbitMQ's words)
-COMPACT_SECONDS = 60
 
 
 class Node:
     """Everything one broker holds.  ``config`` may be replaced by another while running (reload)."""
 
     __slots__ = (
-        "alarm_reason", "blocked", "clock", "commit", "config", "connections", "core", "data", "disk", "disk_full",
-        "later", "permissions", "start_frame", "stopping", "ticks", "users", "vhosts",
+        "alarm_reason", "blocked", "clock", "commit", "config", "connections", "core", "data", "disk", "disk_full", "later",
+        "permissions", "start_frame", "stopping", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -44,14 +50,17 @@ class Node:
         config: "Config",
         *,
         clock: Clock,
-        disk: Any,
-        data: Any,
+        disk: "Disk",
+        data: "DataDir",
         users: "Users",
         permissions: "Permissions",
         later: Callable[[Callable[[], None]], object],
-        commit: Callable[["Node"], Any],
+        submit: Submit,
+        submit_slow: Submit,
+        sync_failed: Callable[[BaseException], object],
     ) -> None:
-        """``commit(node)`` makes the group commit, once the data plane's core is there."""
+        """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
+        in another, for what nobody waits for.  ``sync_failed`` hears that nothing can be promised any more."""
         self.config = config
         self.clock = clock
         self.disk = disk
@@ -66,7 +75,6 @@ class Node:
         self.disk_full = False  # a write failed for want of space
         self.stopping = False
         self.start_frame = b""  # connection.start, made by the first handshake
-        self.ticks = 0
         self.core = plane.Core(
             schedule=self._schedule_turn,
             request_sync=self._request_sync,
@@ -75,8 +83,13 @@ class Node:
             segment_octets=config.segment_octets,
             deliver_octets_per_turn=config.deliver_octets_per_turn,
             message_octets_max=config.message_octets_max,
+            frame_octets_max=config.frame_max_octets,
+            sync=config.sync,
         )
-        self.commit = commit(self)
+        self.upkeep = Upkeep(self.vhosts, self.core, disk, data.path, submit_slow)
+        self.commit = GroupCommit(
+            self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=config.sync
+        )
 
     # --- what the data plane asks
 
@@ -86,15 +99,15 @@ class Node:
     def _request_sync(self) -> None:
         self.commit.request()
 
-    def _storage_failed(self, number: int, path: str = "") -> None:
+    def _storage_failed(self, number: int) -> None:
         """A write failed; the message was not taken and its publisher stands still."""
         if not self.disk_full:
-            log.error("cannot write%s: %s; publishers wait", f" {path}" if path else "", os.strerror(number))
+            log.error("cannot write messages: %s; publishers wait", os.strerror(number))
         self.disk_full = True
         self._raise_alarm()
 
-    def _damaged(self, path: str, position: int, records: int, octets: int) -> None:
-        log.error("%s: damaged at %d: %d messages lost, %d octets skipped", path, position, records, octets)
+    def _damaged(self, path: str, position: int, octets: int) -> None:
+        log.error("%s: damaged at %d: %d octets skipped, the messages in them are lost", path, position, octets)
 
     # --- alarms
 
@@ -123,11 +136,49 @@ class Node:
 
     # --- users and vhosts
 
+    def open_vhosts(self) -> None:
+        """Open every vhost of vhosts.json, which is made with "/" in it where it is missing.  Raises StoreError."""
+        path = os.path.join(self.data.path, VHOSTS_FILE)
+        known = json_file.read(path, self.disk)
+        if known is None:
+            known = [{"name": "/"}]
+            json_file.replace(path, known, self.disk)
+        for entry in known:
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                raise StoreError(f"{path}: not a list of objects with a name each")
+            self.open_vhost(entry["name"])
+
     def add_vhost(self, name: str) -> VHost:
+        """Make a vhost that is not there yet.  Raises OSError."""
+        vhost = self.open_vhost(name)
+        self._write_vhosts()
+        return vhost
+
+    def _write_vhosts(self) -> None:
+        path = os.path.join(self.data.path, VHOSTS_FILE)
+        json_file.replace(path, [{"name": name} for name in self.vhosts], self.disk)
+
+    def open_vhost(self, name: str) -> VHost:
         """Open a vhost, with what its folder holds.  Raises StoreError, OSError."""
-        vhost = self.data.open_vhost(name, self.core)
+        suspect = self.data.suspect
+        vhost = open_vhost(
+            name,
+            self.data.path,
+            self.core,
+            self.disk,
+            self.upkeep.garbage,
+            suspect=suspect,
+            report=log.warning,
+            recover=self._recover,
+        )
+        vhost.remove_files = self.upkeep.remove_files
         self.vhosts[name] = vhost
         return vhost
+
+    def _recover(self, queue: "Queue") -> None:
+        from brokerd.store.recovery import recover  # An empty broker has nothing to recover.
+
+        recover(queue, self.disk, self.data.suspect, log.warning)
 
     def delete_vhost(self, name: str) -> None:
         """Close a vhost's connections, then drop all it holds.  Raises KeyError."""
@@ -135,9 +186,13 @@ class Node:
         for connection in list(self.connections):
             if connection.access is not None and connection.access.vhost is vhost:
                 connection.shut(ConnectionForced(f"vhost '{name}' is deleted"))
-        for queue in list(vhost.queues.values()):
-            vhost.delete_queue(queue)
-        self.data.delete_vhost(vhost)
+        for queue in vhost.queues.values():
+            queue.deleted = True
+            queue.drop()
+        vhost.log.close()
+        self.upkeep.take_garbage()
+        self._write_vhosts()
+        self.upkeep.garbage.discard(vhost.directory)
 
     def authenticate(self, mechanism: str, response: bytes, loopback: bool) -> str:
         """The user who logs in.  Raises LoginRefused with the reason for the log."""
@@ -180,16 +235,12 @@ class Node:
     # --- time
 
     def tick(self) -> None:
-        """Once a second: heartbeats and timeouts, disk space, idle queues, logs worth rewriting."""
-        self.ticks += 1
+        """Once a second: heartbeats and timeouts, disk space, idle queues, upkeep."""
         now = self.clock.monotonic()
         for connection in list(self.connections):
             connection.tick(now)
         self.check_disk()
-        self.core.sweep(self.config.idle_queue_seconds * 1_000_000_000)
-        if self.ticks % COMPACT_SECONDS == 0:
-            for vhost in self.vhosts.values():
-                definitions.compact_if_worthwhile(vhost)
+        self.upkeep.tick(self.clock.epoch_ns() - self.config.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
 
     # --- the end
@@ -203,10 +254,9 @@ class Node:
 
     def close(self) -> None:
         """All on disk, nothing open: the next start finds a clean end.  Raises OSError."""
-        self.commit.close()
-        files: list[tuple[int, str]] = []
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
-                if queue.durable:
-                    files += queue.close() or []
-        self.data.close(files)
+                queue.close()
+            vhost.log.close()
+        self.upkeep.take_garbage()
+        self.data.close()

@@ -22,7 +22,7 @@ NO_ARGUMENTS: dict[str, Any] = {}
 class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
-    __slots__ = ("arguments", "auto_delete", "bindings", "name", "owner", "vhost_name")
+    __slots__ = ("arguments", "auto_delete", "bindings", "deleted", "name", "owner", "vhost_name")
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Queue(plane.Queue):
         self.arguments = arguments or NO_ARGUMENTS
         self.owner = owner
         self.bindings: list[Binding] = []
+        self.deleted = False
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"

@@ -43,6 +43,8 @@ class AMQPProtocol(Connection, BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is closed, by whom and why ever."""
+        if self.transport is None:
+            return  # uvloop may tell twice when both sides close at once
         self.lost()
         self.node.disconnected(self)
         self.transport = None

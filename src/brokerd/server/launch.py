@@ -10,20 +10,24 @@ import signal
 import sys
 from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from brokerd import __version__
+from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
 from brokerd.config import changed
 from brokerd.errors import ConfigError
+from brokerd.node import Node
 from brokerd.server import amqp, listeners
 from brokerd.server.log import configure
+from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
+from brokerd.store.disk import Disk
+from brokerd.store.sync import SyncThread
 
 if TYPE_CHECKING:
     from brokerd.config import Config
-    from brokerd.node import Node
 
 log = getLogger("brokerd")
 
@@ -44,7 +48,9 @@ def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
 class Server:
     """One running broker process."""
 
-    __slots__ = ("config", "failed", "loop", "node", "reload", "stop_signals", "stopped")
+    __slots__ = (
+        "config", "failed", "loop", "node", "reload", "slow_thread", "stop_signals", "stopped", "sync_thread",
+    )  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
         self.config = config
@@ -56,7 +62,7 @@ class Server:
 
     async def run(self) -> int:
         """Start, serve, stop; the exit status."""
-        self.node = build_node(self.config, self.loop, self._storage_lost)
+        self.node = self._build_node()
         server = await listeners.listen(self.loop, amqp.factory(self.node), self.config.bind, self.config.amqp_port)
         self._announce(server)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,6 +78,33 @@ class Server:
             return 1
         await self._stop()
         return 0
+
+    def _build_node(self) -> Node:
+        """The node with all its parts, recovered from the data directory.  Raises StoreError, OSError."""
+        config, disk = self.config, Disk()
+        data = DataDir(config.data_dir, disk)
+        if data.left in (CRASHED, POWER_LOST):
+            log.warning("the broker before was not stopped (%s): recovering", data.left)
+        users = Users(config.data_dir, disk, config.default_user, config.default_password)
+        permissions = Permissions(config.data_dir, disk, config.default_user)
+        call = self.loop.call_soon_threadsafe
+        self.sync_thread = SyncThread(call)
+        self.slow_thread = SlowThread(call)
+        node = Node(
+            config,
+            clock=Clock(),
+            disk=disk,
+            data=data,
+            users=users,
+            permissions=permissions,
+            later=self.loop.call_soon,
+            submit=self.sync_thread.submit,
+            submit_slow=self.slow_thread.submit,
+            sync_failed=self._storage_lost,
+        )
+        node.open_vhosts()
+        data.recovered()
+        return node
 
     def _announce(self, server: asyncio.AbstractServer) -> None:
         if not self.config.sync:
@@ -122,7 +155,7 @@ class Server:
             self.config = self.node.config = replace(self.config, **values)
         log.info("reloaded")
 
-    def _storage_lost(self, error: OSError) -> None:
+    def _storage_lost(self, error: BaseException) -> None:
         """Nothing can be promised any more: a sync failed."""
         log.critical("sync failed, stopping at once: %s", error)
         self.failed = True
@@ -136,13 +169,17 @@ class Server:
         for connection in list(self.node.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
+        while not self.node.commit.idle and not self.failed:
+            await asyncio.sleep(0.001)
+        self.sync_thread.stop()
+        self.slow_thread.stop()
         self.node.close()
         if self.config.pid_file:
-            with_suppressed_unlink(self.config.pid_file)
+            remove_if_there(self.config.pid_file)
         log.info("stopped")
 
 
-def with_suppressed_unlink(path: str) -> None:
+def remove_if_there(path: str) -> None:
     """Remove a file that may be gone already."""
     try:
         os.unlink(path)
@@ -150,10 +187,22 @@ def with_suppressed_unlink(path: str) -> None:
         pass
 
 
-def build_node(
-    config: "Config", loop: asyncio.AbstractEventLoop, storage_lost: Callable[[OSError], None]
-) -> "Node":
-    """The node with all its parts, recovered from the data directory.  Raises StoreError, OSError."""
-    from brokerd.node import Node
+class SlowThread:
+    """A thread made when first needed, for what nobody waits for."""
 
-    raise NotImplementedError(Node, Clock)
+    __slots__ = ("_call", "_thread")
+
+    def __init__(self, call_soon_threadsafe: Callable[..., object]) -> None:
+        self._call = call_soon_threadsafe
+        self._thread: SyncThread | None = None
+
+    def submit(self, work: Callable[[], object], done: Callable[[Any], object]) -> None:
+        """Run ``work()`` in the thread, then ``done(error or None)`` on the loop."""
+        if self._thread is None:
+            self._thread = SyncThread(self._call, "upkeep")
+        self._thread.submit(work, done)
+
+    def stop(self) -> None:
+        """Finish what was submitted."""
+        if self._thread is not None:
+            self._thread.stop()

@@ -58,7 +58,7 @@ class Connection(plane.Connection):
 
     __slots__ = (
         "access", "blocked", "capabilities", "channel_max", "client_properties", "deadline", "heartbeat", "held",
-        "held_for", "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received", "seen_sent",
+        "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received", "seen_sent",
         "silent_in", "silent_out", "state", "transport", "user",
     )  # fmt: skip
 
@@ -81,7 +81,6 @@ class Connection(plane.Connection):
         self.refusal: AMQPError | None = None
         self.blocked = False
         self.held = 0  # syncs that output waits for
-        self.held_for = -1  # the newest of them
         self.seen_received = self.seen_sent = 0
         self.silent_in = self.silent_out = 0  # ticks without octets
 
@@ -230,17 +229,10 @@ class Connection(plane.Connection):
     # --- definitions and their sync
 
     def _hold_until_on_disk(self) -> None:
-        """Keep the reply, and all that follows it, back until the definitions written so far are on disk.
-
-        Definitions of one chunk share one hold.
-        """
-        commit = self.node.commit
-        if self.held_for == commit.next_number:
-            return
-        self.held_for = commit.next_number
+        """Keep the reply, and all that follows it, back until the definitions written so far are on disk."""
         self.held += 1
         self.hold()
-        commit.wait(self._on_disk)
+        self.node.commit.wait(self._on_disk, self.access.vhost.log)
 
     def _on_disk(self) -> None:
         self.held -= 1
@@ -312,16 +304,20 @@ class Connection(plane.Connection):
 
     def lost(self) -> None:
         """The socket is gone."""
-        if self.state is RUNNING:
-            log.warning("%s: connection lost: client closed the socket without closing the connection", self)
+        closed_properly = self.state is not RUNNING
+        if not closed_properly:
             self.leave()
         self.state = CLOSED
         self.blocked = False
         self.node.blocked.discard(self)
         self.detach()
-        if self.opened_ns:
-            seconds = (self.node.clock.epoch_ns() - self.opened_ns) / 1e9
+        if not self.opened_ns:
+            return
+        seconds = (self.node.clock.epoch_ns() - self.opened_ns) / 1e9
+        if closed_properly:
             log.info("%s: closed after %.1f s", self, seconds)
+        else:
+            log.warning("%s: lost after %.1f s: the client went without connection.close", self, seconds)
 
     # --- once a second
 

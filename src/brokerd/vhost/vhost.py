@@ -10,6 +10,7 @@ is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 """
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
@@ -53,7 +54,7 @@ class VHost:
     """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion."""
 
     __slots__ = (
-        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "queues",
+        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "queues", "remove_files",
     )  # fmt: skip
 
     def __init__(self, name: str, directory: str, core: plane.Core, log: "Log") -> None:
@@ -66,6 +67,7 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
+        self.remove_files: Callable[[Queue], None] = _nothing_to_remove  # of a queue that is deleted
         for exchange, cls, internal in SYSTEM_EXCHANGES:
             self.exchanges[exchange] = cls(exchange, durable=True, internal=internal, tally=plane.Tally())
 
@@ -151,7 +153,9 @@ class VHost:
         consumers = list(queue.consumers or ())
         for consumer in consumers:
             consumer.channel.cancel(consumer)
+        queue.deleted = True
         queue.drop()
+        self.remove_files(queue)
         for consumer in consumers:
             consumer.channel.connection.on_consumer_cancelled(consumer)
         return count
@@ -242,6 +246,10 @@ class VHost:
                     if binding.destination.durable
                 ]
         return payloads
+
+
+def _nothing_to_remove(queue: Queue) -> None:
+    """A vhost without files."""
 
 
 def queue_declare(queue: Queue) -> bytes:

@@ -1,0 +1,93 @@
+"""A vhost on disk: its folder opened at start, swept of what is left over, and removed.
+
+    <sha1 of name>/            .vhost (its name), definitions.amqp
+        <sha1 of queue>/       one per durable queue that has held a message
+        transient/             queues that do not survive a restart: emptied at start
+        <...>.orphan/          a queue's folder that no definition explains: kept, reported
+
+Knows nothing of what is inside a queue's folder: that is store/recovery's.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brokerd import plane
+from brokerd.store.definitions import FILE_NAME, DefinitionsLog
+from brokerd.vhost.definitions import Replay, replay
+from brokerd.vhost.garbage import Garbage
+from brokerd.vhost.names import folder_name
+from brokerd.vhost.vhost import TRANSIENT_FOLDER, VHost
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+    from brokerd.store.disk import Disk
+
+NAME_FILE = ".vhost"
+ORPHAN = ".orphan"
+_HEX_DIGITS = 40
+
+
+def open_vhost(
+    name: str,
+    data_dir: str,
+    core: plane.Core,
+    disk: "Disk",
+    garbage: Garbage,
+    *,
+    suspect: bool,
+    report: Callable[[str], None],
+    recover: "Callable[[Queue], None]",
+) -> VHost:
+    """The vhost with all its folder holds; the folder is made where there is none.
+
+    ``report`` hears, in one line each, of all that was not as it should be; ``recover`` is called for each queue
+    that has a folder.  Raises StoreError, OSError.
+    """
+    directory = os.path.join(data_dir, folder_name(name))
+    if not disk.exists(os.path.join(directory, NAME_FILE)):
+        if not disk.exists(directory):
+            disk.make_directory(directory)
+        disk.replace(os.path.join(directory, NAME_FILE), name.encode("utf-8", "surrogateescape"))
+        disk.sync_directory(data_dir)
+    log = DefinitionsLog(os.path.join(directory, FILE_NAME), disk)
+    vhost = VHost(name, directory, core, log)
+    replayed = replay(vhost, log.load(suspect=suspect, report=report))
+    vhost.deletes = replayed.undone
+    for failure in replayed.failed:
+        report(f"{log.path}: {failure}")
+    folders = disk.names(directory)
+    if TRANSIENT_FOLDER in folders:
+        garbage.discard(os.path.join(directory, TRANSIENT_FOLDER))
+    _settle_folders(vhost, folders, replayed, garbage, report, recover)
+    if replayed.undone and 2 * replayed.undone >= len(vhost.queues) + len(vhost.exchanges):
+        log.compact(vhost.definitions())
+        vhost.deletes = 0
+    return vhost
+
+
+def _settle_folders(
+    vhost: VHost,
+    folders: list[str],
+    replayed: Replay,
+    garbage: Garbage,
+    report: Callable[[str], None],
+    recover: "Callable[[Queue], None]",
+) -> None:
+    """Recover the queue of each folder; remove the folders of deleted queues, set aside those of unknown ones."""
+    present = {name for name in folders if len(name) == _HEX_DIGITS}
+    if not present:
+        return
+    for queue in vhost.queues.values():
+        folder = queue.directory.rpartition("/")[2]
+        if folder in present:
+            present.discard(folder)
+            recover(queue)
+    deleted = {folder_name(name) for name in replayed.deleted_queues}
+    for folder in present:
+        path = os.path.join(vhost.directory, folder)
+        if folder in deleted:
+            garbage.discard(path)
+        else:
+            os.rename(path, path + ORPHAN)
+            report(f"{path}: no queue of vhost '{vhost.name}' has its messages here; kept as {folder}{ORPHAN}")

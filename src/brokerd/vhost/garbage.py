@@ -1,0 +1,75 @@
+"""Files and folders that nobody needs any more: moved out of the way at once, removed by a thread.
+
+What is moved has a name of its own in ``<data_dir>/garbage``, so that its old name
+is free for another the same moment and no late removal can hit the wrong file.  A
+folder is moved whole: after a crash it is there or not, never in part.  What a
+crash leaves behind goes at the next start.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+FOLDER = "garbage"
+
+
+class Garbage:
+    """The way out of the data directory.  ``submit(work, done)`` runs work() in a thread."""
+
+    __slots__ = ("_count", "_directory", "_made", "_paths", "_submit")
+
+    def __init__(self, data_dir: str, submit: Callable[[Callable[[], object], Callable[[Any], object]], object]) -> None:
+        self._directory = os.path.join(data_dir, FOLDER)
+        self._submit = submit
+        self._count = 0
+        self._paths: list[str] = []
+        self._made = os.path.exists(self._directory)
+        if self._made:  # A crash came before the thread.
+            old = f"{self._directory}.old"
+            if not os.path.exists(old):
+                os.rename(self._directory, old)
+                self._made = False
+            self._paths.append(old)
+
+    def discard(self, path: str) -> None:
+        """Move ``path`` away, to be removed after the next ``flush``; no fault if it is not there."""
+        if not self._made:
+            if not os.path.lexists(path):
+                return
+            os.mkdir(self._directory)
+            self._made = True
+        self._count += 1
+        target = f"{self._directory}/{self._count}"
+        try:
+            os.rename(path, target)
+        except FileNotFoundError:
+            return
+        self._paths.append(target)
+
+    def flush(self) -> None:
+        """Let the thread remove what was moved away."""
+        if self._paths:
+            paths, self._paths = self._paths, []
+            self._submit(lambda: remove_all(paths), _heard)
+
+
+def remove_all(paths: list[str]) -> None:
+    """Remove files, and folders with all in them."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            remove_tree(path)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder and all in it; what is gone already is no fault."""
+    from shutil import rmtree  # Few starts remove anything.
+
+    rmtree(path, ignore_errors=True)
+
+
+def _heard(error: BaseException | None) -> None:
+    """What could not be removed is tried again at the next start."""

@@ -1,0 +1,115 @@
+"""What a running broker does for its queues in passing, a little each second.
+
+Idle queues give their files back; sparse old segments are rewritten, one at a time,
+copied by a thread; definitions logs that mostly undo themselves are rewritten; what
+is not needed any more is removed.  Each second looks at a bounded number of queues.
+"""
+
+from collections.abc import Callable, Iterator
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from brokerd.vhost import definitions
+from brokerd.vhost.garbage import Garbage
+
+if TYPE_CHECKING:
+    from brokerd import plane
+    from brokerd.queues.queue import Queue
+    from brokerd.store.disk import Disk
+    from brokerd.vhost.vhost import VHost
+
+log = getLogger("brokerd")
+
+REST_QUEUES_PER_TICK = 2000
+COMPACT_QUEUES_PER_TICK = 100
+COMPACT_EVERY_TICKS = 30
+
+Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
+
+
+class Upkeep:
+    """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
+
+    __slots__ = ("_compacting", "_core", "_disk", "_resting", "_sparse", "_submit", "_ticks", "_vhosts", "garbage")
+
+    def __init__(
+        self, vhosts: "dict[str, VHost]", core: "plane.Core", disk: "Disk", data_dir: str, submit: Submit
+    ) -> None:
+        self._vhosts = vhosts
+        self._core = core
+        self._disk = disk
+        self._submit = submit
+        self._resting: Iterator[Queue] = iter(())  # still to be looked at for idleness
+        self._sparse: Iterator[Queue] = iter(())  # still to be looked at for sparse segments
+        self._compacting = False
+        self._ticks = 0
+        self.garbage = Garbage(data_dir, submit)
+
+    def tick(self, idle_since_ns: int) -> None:
+        """Queues not touched since ``idle_since_ns`` (epoch) are idle."""
+        self._ticks += 1
+        self._rest(idle_since_ns)
+        if not self._compacting:
+            self._compact()
+        if self._ticks % COMPACT_EVERY_TICKS == 0:
+            self._sparse = self._queues()
+            for vhost in self._vhosts.values():
+                definitions.compact_if_worthwhile(vhost)
+        self.take_garbage()
+        self.garbage.flush()
+
+    def _queues(self) -> "Iterator[Queue]":
+        """All queues that have ever held a message, as of now."""
+        return iter([queue for vhost in self._vhosts.values() for queue in vhost.queues.values() if queue.next_seq > 1])
+
+    def _rest(self, idle_since_ns: int) -> None:
+        for _ in range(REST_QUEUES_PER_TICK):
+            queue = next(self._resting, None)
+            if queue is None:
+                self._resting = self._queues()
+                return
+            if queue.touched < idle_since_ns:
+                queue.rest()
+
+    def _compact(self) -> None:
+        for _ in range(COMPACT_QUEUES_PER_TICK):
+            queue = next(self._sparse, None)
+            if queue is None:
+                return
+            from brokerd.store import compaction  # Its numpy is worth loading only when there is work.
+
+            number = compaction.candidate(queue)
+            if number is not None and not queue.deleted:
+                self._compact_segment(queue, number)
+                return
+
+    def _compact_segment(self, queue: "Queue", number: int) -> None:
+        from brokerd.store import compaction
+
+        self._compacting = True
+        prepared: list[Any] = []
+
+        def work() -> None:
+            prepared.append(compaction.prepare(queue.directory, number, self._disk))
+
+        def done(error: BaseException | None) -> None:
+            self._compacting = False
+            if error is not None:
+                log.warning("%s: segment %d could not be compacted: %s", queue, number, error)
+            elif prepared[0] is not None:
+                if queue.deleted:
+                    return
+                prepared[0].finish(queue)
+
+        self._submit(work, done)
+
+    def remove_files(self, queue: "Queue") -> None:
+        """The folder of a queue that was dropped."""
+        if queue.next_seq > 1:
+            self.take_garbage()  # by their names in the folder, before it moves
+            self.garbage.discard(queue.directory)
+
+    def take_garbage(self) -> None:
+        """Move away what the data plane has done with."""
+        for path in self._core.take_garbage():
+            self.garbage.discard(path)
