@@ -1,0 +1,302 @@
+"""Every option of the broker: one field with default, unit, bounds and help.
+
+A value comes from the default, the file (TOML), the environment (``BROKERD_`` and
+the option's name in capitals) or a command-line flag; the later one wins.  A field
+is all there is to an option: ``OPTIONS`` lists the rows that file, environment,
+flags, ``--help`` and the test of ``config/brokerd.toml`` are made from.
+
+Knows nothing of what an option does: ``server/launch.py`` hands values down.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, get_args
+
+from brokerd.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "BROKERD_"
+# Names that begin like ours and are none: the path of the file, switches of the build, and what
+# Kubernetes puts into every pod's environment when a service is called brokerd.
+NOT_OPTIONS = frozenset({"BROKERD_CONFIG", "BROKERD_SANITIZE", "BROKERD_COVERAGE", "BROKERD_WERROR"})
+KUBERNETES_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT_")
+KUBERNETES_NAMES = frozenset({"BROKERD_PORT"})
+
+# How a variable of the environment says yes and no.
+TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+MIB = 1 << 20
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Option:
+    """What is known of an option beside its type and default; the metadata of its field's type.
+
+    ``low`` and ``high`` bound a number, ends included, or the characters of a text.
+    ``short`` is its one-letter flag.  ``reloadable`` options take effect on SIGHUP, others
+    at the next start.  The value of a ``secret`` one is shown nowhere.
+    """
+
+    __slots__ = ("help", "high", "low", "reloadable", "secret", "section", "short")
+
+    def __init__(
+        self, section: str, help: str, *, low: int | None = None, high: int | None = None,  # noqa: A002
+        short: str = "", reloadable: bool = False, secret: bool = False,
+    ) -> None:
+        self.section, self.help, self.short = section, help, short
+        self.low, self.high = low, high
+        self.reloadable, self.secret = reloadable, secret
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Tell pydantic the bounds in its own words, without importing it here."""
+        schema = handler(source)
+        if schema["type"] in ("int", "bool"):
+            schema["strict"] = True     # Else amqp_port = true would be port 1.
+        lowest, highest = ("ge", "le") if schema["type"] == "int" else ("min_length", "max_length")
+        if self.low is not None:
+            schema[lowest] = self.low
+        if self.high is not None:
+            schema[highest] = self.high
+        return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The broker's options, checked; nobody changes them behind its back."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    data_dir: Annotated[str, Option(
+        "main", "Directory of everything the broker keeps.", low=1, short="-D",
+    )] = "/var/lib/brokerd"
+    data_dir_lock: Annotated[bool, Option(
+        "main", "Refuse to start when another process uses data_dir.",
+    )] = True
+    log_level: Annotated[LogLevel, Option(
+        "main", "Least severity that is logged.", short="-l", reloadable=True,
+    )] = "info"
+    log_file: Annotated[str, Option(
+        "main", "File to log to; empty: standard error.",
+    )] = ""
+    pid_file: Annotated[str, Option(
+        "main", "File to write the process id to while running; empty: none.",
+    )] = ""
+    stop_timeout_seconds: Annotated[int, Option(
+        "main", "How long a stopping broker waits for its clients to close before it cuts them off.", low=0, high=3600,
+    )] = 15
+
+    bind: Annotated[str, Option(
+        "amqp", "Address to listen on; 0.0.0.0 or :: for all.", low=1, short="-b",
+    )] = "127.0.0.1"
+    amqp_port: Annotated[int, Option(
+        "amqp", "TCP port for AMQP; 0: any free one.", low=0, high=65535, short="-p",
+    )] = 5672
+    tcp_nodelay: Annotated[bool, Option(
+        "amqp", "Send small segments at once (TCP_NODELAY).",
+    )] = True
+    handshake_timeout_seconds: Annotated[int, Option(
+        "amqp", "Time a client has from connecting to connection.open.", low=1, high=3600,
+    )] = 10
+    heartbeat_seconds: Annotated[int, Option(
+        "amqp", "Heartbeat offered to clients; 0: none offered.", low=0, high=65535,
+    )] = 60
+    frame_max_octets: Annotated[int, Option(
+        "amqp", "Largest frame offered to clients, its eight octets of frame included.", low=8192, high=16 * MIB,
+    )] = 131072
+    channel_max: Annotated[int, Option(
+        "amqp", "Highest number of channels of one connection offered to clients.", low=1, high=65535,
+    )] = 2047
+    connection_max: Annotated[int, Option(
+        "amqp", "Most connections at one time; 0: no limit.", low=0, high=10_000_000, reloadable=True,
+    )] = 0
+    consumers_per_channel_max: Annotated[int, Option(
+        "amqp", "Most consumers of one channel; 0: no limit.", low=0, high=1_000_000, reloadable=True,
+    )] = 0
+    message_octets_max: Annotated[int, Option(
+        "amqp", "Largest body of one message; a larger one closes its channel.", low=1, high=512 * MIB,
+    )] = 128 * MIB
+    deliver_octets_per_turn: Annotated[int, Option(
+        "amqp", "How much is delivered before other connections are read again.", low=4096, high=1024 * MIB,
+    )] = MIB
+
+    http_port: Annotated[int, Option(
+        "mgmt", "TCP port for HTTP; 0: none. Nothing listens there yet: only 0 is of use.", low=0, high=65535,
+    )] = 0
+
+    sync: Annotated[bool, Option(
+        "store", "Confirm a persistent message only when it is on the disk (fdatasync); false: when it is written.",
+    )] = True
+    segment_octets: Annotated[int, Option(
+        "store", "Size of one file of messages.", low=MIB, high=1024 * MIB,
+    )] = 8 * MIB
+    free_disk_min_octets: Annotated[int, Option(
+        "store", "With less free space than this publishers are blocked; 0: never.", low=0, high=1 << 50,
+        reloadable=True,
+    )] = 50_000_000
+    idle_queue_seconds: Annotated[int, Option(
+        "store", "A queue untouched for this long gives its open files and maps back.", low=1, high=86400,
+        reloadable=True,
+    )] = 30
+
+    default_user: Annotated[str, Option(
+        "auth", "User made on the first start, with all permissions on the vhost /.", low=1, high=255,
+    )] = "guest"
+    default_password: Annotated[str, Option(
+        "auth", "The first password of default_user.", low=1, high=255, secret=True,
+    )] = field(default="guest", repr=False)
+    default_user_only_loopback: Annotated[bool, Option(
+        "auth", "default_user may connect from this machine only.",
+    )] = True
+
+
+class Row:
+    """One option as file, environment, flags and help need it."""
+
+    __slots__ = ("choices", "default", "name", "option", "type")
+
+    def __init__(self, name: str, annotation: Any, default: Any) -> None:
+        self.name = name
+        self.type, self.option = get_args(annotation)
+        self.default = default
+        self.choices: tuple[str, ...] = get_args(self.type)
+
+    @property
+    def flag(self) -> str:
+        """``--amqp-port`` of ``amqp_port``."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def environment(self) -> str:
+        """``BROKERD_AMQP_PORT`` of ``amqp_port``."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def rule(self) -> str:
+        """What a value must be, in words that follow "must be"."""
+        low, high = self.option.low, self.option.high
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.type is bool:
+            return "true or false"
+        if self.type is int:
+            return f"a whole number from {low} to {high}"
+        if low and high:
+            return f"a text of {low} to {high} characters"
+        return "a text that is not empty" if low else "a text"
+
+
+OPTIONS: dict[str, Row] = {each.name: Row(each.name, each.type, each.default) for each in fields(Config)}
+
+
+def load(path: str | os.PathLike[str] | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """The configuration from the file at ``path`` (None: no file), ``environ`` and ``flags``.
+
+    ``flags`` are values by option name that whoever parsed the command line has typed and
+    bounded by ``OPTIONS``; None stands for a flag not given.  Raises ConfigError, one line,
+    for a file that cannot be read, an unknown option or section, and a value out of bounds.
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        values.update(_checked(_from_file(path), str(path)))
+    values.update(_checked(_from_environment(environ), "environment"))
+    values.update((name, value) for name, value in flags.items() if value is not None)
+    return Config(**values)
+
+
+def changed(old: Config, new: Config) -> list[Row]:
+    """The options in which two configurations differ, to apply those marked reloadable and warn of the rest."""
+    return [row for row in OPTIONS.values() if getattr(old, row.name) != getattr(new, row.name)]
+
+
+def _from_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The options of a TOML file, each at top level or in its own section."""
+    import tomllib      # A start without a file does without it.
+
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at octet {error.start}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    sections = {row.option.section for row in OPTIONS.values()}
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        if not isinstance(value, dict):
+            _add(values, name, value, path)
+        elif name in sections:
+            for inner, inner_value in value.items():
+                if inner in OPTIONS and OPTIONS[inner].option.section != name:
+                    raise ConfigError(f"{path}: {inner} belongs in [{OPTIONS[inner].option.section}], not in [{name}]")
+                _add(values, inner, inner_value, path)
+        elif name in OPTIONS:
+            _add(values, name, value, path)
+        else:
+            raise ConfigError(f"{path}: unknown section [{name}]{_guess(name, sections)}")
+    return values
+
+
+def _add(values: dict[str, Any], name: str, value: Any, path: str | os.PathLike[str]) -> None:
+    """Note one option of a file; raises ConfigError when it is unknown or stands there twice."""
+    if name not in OPTIONS:
+        raise ConfigError(f"{path}: unknown option {name}{_guess(name, OPTIONS)}")
+    if name in values:
+        raise ConfigError(f"{path}: {name} is given twice, at top level and in [{OPTIONS[name].option.section}]")
+    values[name] = value
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options among the environment's variables."""
+    values: dict[str, Any] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NOT_OPTIONS:
+            continue
+        if variable.startswith(KUBERNETES_PREFIXES) or variable in KUBERNETES_NAMES:
+            continue
+        name = variable[len(ENVIRONMENT_PREFIX):].lower()
+        if name not in OPTIONS or variable != OPTIONS[name].environment:
+            known = [row.environment for row in OPTIONS.values()]
+            raise ConfigError(f"environment: unknown option {variable}{_guess(variable, known)}")
+        values[name] = _from_text(OPTIONS[name], value)
+    return values
+
+
+def _from_text(row: Row, text: str) -> Any:
+    """The value that ``text`` writes; what writes none stays a text and is refused for its type."""
+    if row.type is bool:
+        return TRUTH.get(text.lower(), text)
+    if row.type is int and text.isascii() and text.isdigit() and len(text) < 20:
+        return int(text)
+    return text
+
+
+def _checked(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """``values``, each of its option's type and within its bounds; raises ConfigError."""
+    if not values:
+        return values
+    from pydantic import TypeAdapter, ValidationError      # Tens of milliseconds: only when there is work for it.
+
+    try:
+        config = TypeAdapter(Config).validate_python(values)
+    except ValidationError as error:
+        row = OPTIONS[str(error.errors(include_url=False)[0]["loc"][0])]
+        name = row.environment if source == "environment" else row.name
+        raise ConfigError(f"{source}: {name} = {_shown(row, values[row.name])}: must be {row.rule}") from None
+    return {name: getattr(config, name) for name in values}
+
+
+def _shown(row: Row, value: Any) -> str:
+    """A value for an error message: one line, not long, and never a secret."""
+    if row.option.secret:
+        return "(hidden)"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _guess(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name that ``name`` is closest to, if any is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""
