@@ -34,6 +34,7 @@ cdef struct core_t:
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
+    uint32_t frame_octets_max
     queue_t *dirty              # queues that may be able to deliver
     queue_t *dirty_tail
     conn_t *out_dirty           # connections with octets to send
@@ -231,6 +232,7 @@ cdef struct conn_t:
     bint discard
     bint publishes
     bint gone
+    bint deaf                   # what came was no frame: all that follows is dropped
     bint greeted                # the protocol header came
     bint stalled                # stopped before a publish that found no disk space
     bint blocked
@@ -307,6 +309,7 @@ cdef class Channel:
     cdef readonly Connection connection
     cdef readonly dict consumers
     cdef list cancelled         # consumers that left with unacked deliveries
+    cdef void leave_lists(self)
 
 cdef class Connection:
     cdef conn_t c
@@ -315,6 +318,7 @@ cdef class Connection:
     cdef readonly dict channels
     cdef dict _publishes
     cdef object transport
+    cdef int stash_more(self, const uint8_t *p, size_t n) except -1
     cdef void drop_stash(self)
     cdef void credit(self)
     cdef int work(self, uint8_t *p, uint8_t *end) except -1

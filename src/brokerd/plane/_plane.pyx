@@ -19,6 +19,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
 What may be called from above is in ``__init__.pyi``.  Structs and their owners: ``_plane.pxd``.
 """
 
+cimport cython
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.ref cimport Py_DECREF, Py_INCREF

@@ -1,5 +1,6 @@
 # The Channel and Consumer objects: what the session may ask of a channel.
 
+@cython.no_gc_clear
 cdef class Consumer:
     """See plane/__init__.pyi."""
 
@@ -19,6 +20,7 @@ cdef class Consumer:
         return self.c.unacked
 
 
+@cython.no_gc_clear
 cdef class Channel:
     """See plane/__init__.pyi."""
 
@@ -57,7 +59,29 @@ cdef class Channel:
         pass
 
     def __dealloc__(self):
+        self.leave_lists()
         free(self.c.ring)
+        content_free(&self.c)
+
+    cdef void leave_lists(self):
+        cdef channel_t *ch = &self.c
+        cdef channel_t **at
+        if ch.conn == NULL or ch.closed:
+            return
+        ch.closed = True
+        if ch.is_confirm_dirty:
+            at = &ch.conn.core.confirm_dirty
+            while at[0] != ch:
+                at = &at[0].confirm_next
+            at[0] = ch.confirm_next
+            ch.is_confirm_dirty = False
+        if ch.core_prev != NULL:
+            ch.core_prev.core_next = ch.core_next
+        else:
+            ch.conn.core.channels = ch.core_next
+        if ch.core_next != NULL:
+            ch.core_next.core_prev = ch.core_prev
+        ch.core_next = ch.core_prev = NULL
 
     @property
     def number(self):
@@ -214,7 +238,6 @@ cdef class Channel:
 
     def close(self):
         cdef channel_t *ch = &self.c
-        cdef channel_t **at
         cdef Consumer consumer
         if ch.closed:
             return
@@ -222,22 +245,9 @@ cdef class Channel:
             self.cancel(consumer)
         self.recover()
         content_free(ch)
-        ch.closed = True
         if ch.conn.pending == ch:
             ch.conn.pending = NULL
-        if ch.is_confirm_dirty:
-            at = &ch.conn.core.confirm_dirty
-            while at[0] != ch:
-                at = &at[0].confirm_next
-            at[0] = ch.confirm_next
-            ch.is_confirm_dirty = False
-        if ch.core_prev != NULL:
-            ch.core_prev.core_next = ch.core_next
-        else:
-            ch.conn.core.channels = ch.core_next
-        if ch.core_next != NULL:
-            ch.core_next.core_prev = ch.core_prev
-        ch.core_next = ch.core_prev = NULL
+        self.leave_lists()
         ch.conn.channels[ch.number] = NULL
         if ch.publishes:
             # A channel opened again under this number goes on counting: see store/format.py, publish_seq.
@@ -282,6 +292,7 @@ cdef int64_t write_get_ok(channel_t *ch, queue_t *q, taken_t *t) noexcept nogil:
     return <int64_t>body_n
 
 
+@cython.no_gc_clear
 cdef class Connection:
     """See plane/__init__.pyi."""
 
@@ -331,8 +342,8 @@ cdef class Connection:
 
     @frame_max.setter
     def frame_max(self, uint32_t value):
-        if value < 4096:
-            raise ValueError("frame_max is at least 4096 octets")
+        if not 4096 <= value <= self.c.core.frame_octets_max:
+            raise ValueError(f"frame_max is 4096 to {self.c.core.frame_octets_max} octets")
         self.c.frame_max = value
 
     @property
@@ -374,6 +385,10 @@ cdef class Connection:
         cdef uint8_t *p = core.input + core.input_room
         cdef uint8_t *end = p + nbytes
         self.c.received += nbytes
+        if self.c.stalled:
+            # A transport may bring what it had read before it was paused.
+            self.stash_more(p, nbytes)
+            return
         core.tick()
         if self.c.stash_n:
             p -= self.c.stash_n
@@ -423,6 +438,15 @@ cdef class Connection:
         self.drop_stash()
         self.transport = None
         self.core.turn()
+
+    cdef int stash_more(self, const uint8_t *p, size_t n) except -1:
+        cdef uint8_t *stash = <uint8_t *>realloc(self.c.stash, self.c.stash_n + n)
+        if stash == NULL:
+            raise MemoryError
+        memcpy(stash + self.c.stash_n, p, n)
+        self.c.stash = stash
+        self.c.stash_n += n
+        return 0
 
     cdef void drop_stash(self):
         free(self.c.stash)

@@ -71,6 +71,16 @@ cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t si
     return DONE
 
 
+cdef int unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, const char *text, uint8_t kind) noexcept nogil:
+    """These octets are no frame, so nobody knows where the next one begins: hear no more from this connection."""
+    used[0] = rest
+    if conn.discard:
+        conn.deaf = True
+        return DONE
+    conn.deaf = True
+    return fault(e, True, 501, text, kind)
+
+
 cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *used, event_t *e) noexcept nogil:
     """One frame at p, or a whole publish; *used octets of it are done with unless MORE, ROUTE or STALL comes back."""
     cdef uint32_t size
@@ -85,19 +95,20 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
     if UNLIKELY(size > conn.frame_max - 8):
         e.number = size
         e.limit = conn.frame_max - 8
-        e.method = kind
-        return fault(e, True, 501, b"type %u, all octets = <<>>: {frame_too_large,%llu,%llu}", kind)
+        return unframed(conn, end - p, used, e, b"type %u, all octets = <<>>: {frame_too_large,%llu,%llu}", kind)
     if <size_t>(end - p) < <size_t>size + 8:
         return MORE
     used[0] = size + 8
     if UNLIKELY(p[7 + size] != 0xCE):
         e.number = p[7 + size]
-        return fault(e, True, 501, b"type %u, all octets = <<>>: {invalid_frame_end_marker,%llu}", kind)
+        return unframed(conn, end - p, used, e, b"type %u, all octets = <<>>: {invalid_frame_end_marker,%llu}", kind)
     e.payload = p + 7
     e.payload_n = size
     ch = channel_at(conn, e.channel)
     if LIKELY(kind == 1):
         if UNLIKELY(size < 4):
+            if conn.discard:
+                return DONE
             return fault(e, True, 502, b"method frame is too short", 0)
         if UNLIKELY(conn.discard):
             return COLD if e.channel == 0 and (be32(p + 7) == (10 << 16 | 50) or be32(p + 7) == (10 << 16 | 51)) else DONE
@@ -120,11 +131,11 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
         return parse_method(conn, ch, p + 7, size, e)
     if kind == 8:
         if size or e.channel:
-            return fault(e, True, 501, b"heartbeat frames are empty and on channel 0", 0)
+            return unframed(conn, end - p, used, e, b"heartbeat frames are empty and on channel 0", kind)
         return DONE
     if UNLIKELY(kind != 2 and kind != 3):
         e.number = kind
-        return fault(e, True, 501, b"unknown frame type %llu", 0)
+        return unframed(conn, end - p, used, e, b"unknown frame type %llu", kind)
     if conn.discard:
         return DONE
     if UNLIKELY(ch == NULL):
@@ -141,6 +152,9 @@ cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done,
     cdef const uint8_t *start = p
     cdef size_t used = 0
     cdef int status
+    if UNLIKELY(conn.deaf):
+        done[0] = end - p
+        return MORE
     if UNLIKELY(not conn.greeted):
         done[0] = 0
         if end - p < 8:

@@ -11,8 +11,9 @@ cdef class Core:
         self.damaged_upcall = damaged
         self.c.segment_octets = segment_octets & ~4095
         self.c.turn_octets = deliver_octets_per_turn
-        self.c.message_octets_max = min(message_octets_max, 1 << 31)
+        self.c.message_octets_max = min(message_octets_max, 1 << 29)
         self.c.sync = sync
+        self.c.frame_octets_max = frame_octets_max
         self.c.now = realtime_ns()
         self.waiting = []
         self.syncing = []
@@ -221,6 +222,7 @@ cdef class Tally:
 cdef enum:
     ROUTES_MOST = 16384     # remembered; then all are forgotten and learnt anew
 
+@cython.no_gc_clear
 cdef class Routes:
     """See plane/__init__.pyi."""
 

@@ -39,7 +39,10 @@ cdef inline route_t *route_of(channel_t *ch, const uint8_t *method, uint32_t n) 
 
 cdef route_t *route_find(channel_t *ch, const uint8_t *method, uint32_t n) noexcept:
     cdef Routes routes = (<Connection>ch.conn.owner)._routes
-    cdef route_t *r = routes.find(method, n, crc_update(0, method, n))
+    cdef route_t *r = NULL
+    if routes is None:
+        return NULL
+    r = routes.find(method, n, crc_update(0, method, n))
     if r != NULL:
         ch.route = r
         ch.route_generation = routes.generation

@@ -1,5 +1,6 @@
 # The Queue object: what the control plane may ask of, and do to, a queue's store and consumers.
 
+@cython.no_gc_clear
 cdef class Queue:
     """See plane/__init__.pyi."""
 
@@ -240,6 +241,7 @@ cdef class Queue:
         self.core.tick()
         while q.ready:
             if q.returned_n == 0 and q.cursor != NULL and q.position == HEADER and q.cursor.sealed and \
+                    q.cursor != q.last and \
                     q.cursor.waiting == q.cursor.records - q.cursor.settled and q.cursor.unacked == 0:
                 # All that is left of this segment is waiting: the whole file goes.
                 q.ready -= min(q.ready, <uint64_t>q.cursor.waiting)
@@ -290,10 +292,8 @@ cdef class Queue:
             acks_unmap(s)
             s = s.next
         if self.q.spare != NULL:
-            self.core.garbage.append(self.directory + "/spare.msgs")
             seg_free(self.q.spare)
             self.q.spare = NULL
-            # Its name must be free before another takes it: unlinked now, its blocks go with the last map.
             unlink((self.directory + "/spare.msgs").encode())
             held = True
         return held

@@ -209,7 +209,7 @@ cdef int acks_map(seg_t *s) noexcept nogil:
     if err == 0 and s.acks_zeroed == 0:
         # Blocks for the header page before the first store: a store into a hole on a full disk is a SIGBUS.
         if st.st_size < 4096:
-            err = write_zeros(fd, 0, 4096)
+            err = write_zeros(fd, st.st_size, 4096)
             s.acks_zeroed = 4096
         else:
             s.acks_zeroed = <uint32_t>min(<uint32_t>(st.st_blocks * 512), HEADER + ENTRY * s.entries)

@@ -167,7 +167,9 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
         seg_write_header(s)
         snprintf(spare, PATH_ROOM, b"%s/spare.msgs", q.directory)
         if rename(spare, path) < 0:
-            err = errno
+            # Somebody took its file away: it is a new one then.
+            seg_unmap(s)
+            err = seg_create(s, path)
     else:
         err = seg_create(s, path)
     if err == 0:
