@@ -80,12 +80,12 @@ class DataDir:
         if self._next >= self._reserved:
             if self._next > CONNECTION_NUMBERS_MAX:
                 self._next = 1
-            reserved = self._next + CONNECTION_BLOCK
+            reserved = min(self._next + CONNECTION_BLOCK, CONNECTION_NUMBERS_MAX + 1)
             self._disk.replace(self._file("connection_numbers"), _checked(reserved))
             self._reserved = reserved
         number = self._next
         self._next += 1
-        return number if number <= CONNECTION_NUMBERS_MAX else self.next_connection_number()
+        return number
 
     def close(self) -> None:
         """The clean stop, after everything was written: sync the filesystem, take the marker away, unlock.

@@ -1,0 +1,184 @@
+import os
+
+import pytest
+from tests.store.segments import Files
+
+from brokerd import plane
+from brokerd.store import format as layout
+from brokerd.store.compaction import candidate, compact, prepare
+from brokerd.store.disk import Disk
+from brokerd.store.recovery import recover
+
+BODIES = [b"body %d " % i * (i % 7 + 1) for i in range(100)]
+LIVE = (3, 50, 99)
+
+
+class Queue:
+    """Stands for plane.Queue."""
+
+    def __init__(self, files, **changes):
+        self.directory = files.directory
+        self.rows = [{"number": 1, "records": 100, "settled": 97, "sealed": 2} | changes,
+                     {"number": 2, "records": 1, "settled": 0, "sealed": 0}]
+        self.allowed = True
+        self.replaced = None
+
+    def segments(self):
+        return self.rows
+
+    def can_compact(self, number):
+        return self.allowed
+
+    def replace_segment(self, number, old, new, end, capacity, generation, entries):
+        self.replaced = (number, old.tolist(), new.tolist(), end, capacity, generation, entries)
+
+
+@pytest.fixture
+def files(tmp_path):
+    files = Files(str(tmp_path / "q"))
+    files.segment(1, BODIES)
+    files.segment(2, [b"next"], base_seq=101, sealed=layout.OPEN)
+    returned = [(50, layout.RETURNED, 1), (7, layout.RETURNED, 9), (50, layout.RETURNED, 2)]
+    files.ack(1, returned + [(i, layout.ACKED, 0) for i in range(100) if i not in LIVE], delivered=9000)
+    return files
+
+
+def live_of(files):
+    octets, acks = files.read(files.msgs(1)), files.read(files.acks(1))
+    found = layout.scan_records(octets, int.from_bytes(octets[40:44], "little"))
+    assert layout.record_checks(octets, found, 1).all()
+    assert found.gaps == []
+    settled = set(layout.settled_positions(layout.read_entries(acks, 1).entries).tolist())
+    return {int(seq): octets[p + 71:p + length] for seq, p, length in zip(
+        found.headers["seq"], found.positions.tolist(), found.headers["length"].tolist(), strict=True)
+        if p not in settled}
+
+
+def test_live_records_keep_number_order_and_octets_and_the_rest_is_gone(files):
+    before, size = live_of(files), os.path.getsize(files.msgs(1))
+    queue = Queue(files)
+    assert compact(queue, Disk())
+    assert live_of(files) == before == {i + 1: BODIES[i] for i in LIVE}
+    assert os.path.getsize(files.msgs(1)) < size / 4
+    number, old, new, end, capacity, generation, entries = queue.replaced
+    assert (number, generation, entries) == (1, 1, 1)
+    assert old == [files.positions[1][i] for i in LIVE]
+    assert new[0] == 64
+    assert end == capacity == os.path.getsize(files.msgs(1))
+    assert sorted(os.listdir(files.directory)) == [f"{kind}.{n:010d}" for kind, n in
+                                                   (("acks", 1), ("msgs", 1), ("msgs", 2))]
+
+
+def test_the_last_count_of_failed_deliveries_moves_along(files):
+    queue = Queue(files)
+    compact(queue, Disk())
+    entries = layout.read_entries(files.read(files.acks(1)), 1).entries
+    assert [(int(e["position"]), int(e["kind"]), int(e["count"])) for e in entries] == [
+        (queue.replaced[2][1], layout.RETURNED, 2)]
+
+
+def test_the_acks_file_is_at_least_a_page(files):
+    compact(Queue(files), Disk())
+    assert os.path.getsize(files.acks(1)) == 4096
+
+
+@pytest.mark.parametrize("changes", [{"settled": 70}, {"settled": 100}, {"sealed": 0}, {"number": 1, "records": 0,
+                                                                                      "settled": 0}])
+def test_segments_not_sealed_or_not_sparse_are_left_alone(files, changes):
+    assert candidate(Queue(files, **changes)) is None
+    assert not compact(Queue(files, **changes), Disk())
+
+
+def test_the_last_segment_is_never_chosen(files):
+    queue = Queue(files)
+    del queue.rows[1]
+    assert candidate(queue) is None
+
+
+def test_few_records_that_are_most_of_the_octets_are_not_copied(tmp_path):
+    files = Files(str(tmp_path / "q"))
+    files.segment(1, [b"x"] * 99 + [b"x" * 100_000])
+    files.ack(1, [(i, layout.ACKED, 0) for i in range(99)])
+    assert not compact(Queue(files), Disk())
+    assert sorted(os.listdir(files.directory)) == ["acks.0000000001", "msgs.0000000001"]
+
+
+@pytest.mark.parametrize("kind", [layout.ACKED, layout.RETURNED])
+def test_a_change_after_the_copy_throws_the_copy_away(files, kind):
+    before = files.read(files.msgs(1))
+    queue = Queue(files)
+    compaction = prepare(files.directory, 1, Disk())
+    files.poke(files.acks(1), 64 + 8 * 100, layout.entry(1, files.positions[1][3], kind, 1))
+    assert not compaction.finish(queue)
+    assert (queue.replaced, files.read(files.msgs(1))) == (None, before)
+    assert not [name for name in os.listdir(files.directory) if name.endswith(".new")]
+
+
+def test_a_queue_deleted_after_the_copy_is_no_error(files):
+    queue = Queue(files)
+    compaction = prepare(files.directory, 1, Disk())
+    queue.allowed = False
+    for name in os.listdir(files.directory):
+        os.unlink(files.path(name))
+    assert not compaction.finish(queue)
+    assert prepare(files.directory, 1, Disk()) is None
+
+
+def test_a_damaged_segment_is_left_as_it_is(files):
+    files.poke(files.msgs(1), files.positions[1][10], b"?")
+    assert prepare(files.directory, 1, Disk()) is None
+    assert not os.path.exists(files.msgs(1) + ".new")
+
+
+def test_a_full_disk_leaves_no_half_copy(files):
+    class Full(Disk):
+        def pwrite(self, fd, octets, position):
+            super().pwrite(fd, octets[:100], position)
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        compact(Queue(files), Full())
+    assert not [name for name in os.listdir(files.directory) if name.endswith(".new")]
+
+
+@pytest.mark.parametrize("stop_after", range(4))
+def test_a_crash_at_any_step_loses_nothing(files, stop_after):
+    class Crash(Exception):
+        pass
+
+    class Stopping(Disk):
+        steps = 0
+
+        def step(self):
+            if self.steps == stop_after:
+                raise Crash
+            self.steps += 1
+
+        def fdatasync(self, fd, path):
+            super().fdatasync(fd, path)
+            self.step()
+
+        def rename(self, old, new):
+            super().rename(old, new)
+            self.step()
+
+        def unlink(self, path):
+            raise Crash     # A dead broker tidies nothing up.
+
+    expected = live_of(files)
+    with pytest.raises(Crash):
+        compact(Queue(files), Stopping())
+    core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print, damaged=print)
+    queue = plane.Queue(core, files.directory, durable=True)
+    recover(queue, Disk(), False, lambda finding: None)
+    assert live_of(files) == expected
+    assert queue.ready == len(LIVE) + 1
+
+
+def test_what_was_compacted_is_recovered(files):
+    compact(Queue(files), Disk())
+    for suspect in (False, True):
+        core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print, damaged=print)
+        queue, findings = plane.Queue(core, files.directory, durable=True), []
+        recover(queue, Disk(), suspect, findings.append)
+        assert (queue.ready, queue.next_seq, findings) == (4, 102, [])

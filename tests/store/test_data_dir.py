@@ -1,0 +1,153 @@
+import os
+import random
+
+import pytest
+from tests.store.forgetful_disk import ForgetfulDisk
+
+from brokerd.errors import StoreError
+from brokerd.store import data_dir
+from brokerd.store.data_dir import CLEAN, CONNECTION_BLOCK, CRASHED, NEW, POWER_LOST, DataDir
+from brokerd.store.disk import Disk
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "data")
+
+
+def start(path, boot="boot-1"):
+    return DataDir(path, Disk(), boot=boot)
+
+
+def test_a_first_start_makes_the_directory(path):
+    assert start(path).left == NEW
+    assert sorted(os.listdir(path)) == [".lock", "running", "schema_version"]
+
+
+def test_a_clean_stop_a_crash_and_a_power_cut_are_told_apart(path):
+    start(path).close()
+    first = start(path)
+    assert (first.left, first.suspect) == (CLEAN, False)
+    first.abandon()
+    second = start(path)
+    assert (second.left, second.suspect) == (CRASHED, False)
+    second.abandon()
+    third = start(path, boot="boot-2")
+    assert (third.left, third.suspect) == (POWER_LOST, True)
+    third.recovered()
+    third.close()
+    assert start(path, boot="boot-2").left == CLEAN
+
+
+def test_a_crash_before_recovery_had_ended_is_still_a_power_cut(path):
+    start(path).abandon()
+    start(path, boot="boot-2").abandon()
+    third = start(path, boot="boot-2")
+    assert third.left == POWER_LOST
+    third.recovered()
+    third.abandon()
+    assert start(path, boot="boot-2").left == CRASHED
+
+
+def test_where_the_boot_is_unknown_a_crash_counts_as_a_power_cut(path):
+    start(path, boot="").abandon()
+    assert start(path, boot="").left == POWER_LOST
+
+
+def test_the_kernels_boot_id_is_found():
+    assert len(data_dir.boot_id()) == 36
+
+
+def test_a_second_broker_is_told_who_holds_the_directory(path):
+    first = start(path)
+    with pytest.raises(StoreError, match=rf"^data directory {path} is in use by pid {os.getpid()} on \S+$"):
+        start(path)
+    first.abandon()
+    start(path).abandon()
+
+
+def test_a_refused_second_broker_disturbs_nothing(path):
+    first = start(path)
+    before = {name: (first._disk.read(f"{path}/{name}")) for name in os.listdir(path)}
+    with pytest.raises(StoreError):
+        start(path)
+    assert before == {name: (first._disk.read(f"{path}/{name}")) for name in os.listdir(path)}
+
+
+def test_a_directory_of_something_else_is_refused(path):
+    os.mkdir(path)
+    os.mkdir(f"{path}/lost+found")
+    start(path).close()
+    os.unlink(f"{path}/schema_version")
+    (open(f"{path}/mnesia", "w")).close()
+    with pytest.raises(StoreError, match="has no schema_version but other files"):
+        start(path)
+
+
+@pytest.mark.parametrize(("text", "message"), [("2\n", "later brokerd"), ("one", "does not hold a number"),
+                                               ("", "does not hold a number")])
+def test_a_schema_that_is_not_ours_is_refused_and_the_lock_given_back(path, text, message):
+    start(path).close()
+    with open(f"{path}/schema_version", "w") as file:
+        file.write(text)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=message):
+            start(path)
+
+
+def test_connection_numbers_rise_and_never_repeat_over_restarts(path):
+    seen = []
+    for stop in (DataDir.close, DataDir.abandon, DataDir.abandon):
+        directory = start(path)
+        seen += [directory.next_connection_number() for _ in range(CONNECTION_BLOCK + 3)]
+        stop(directory)
+    assert seen[0] == 1
+    assert len(set(seen)) == len(seen)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_connection_numbers_do_not_repeat_after_a_power_cut(tmp_path, seed):
+    root = tmp_path / "data"
+    root.mkdir()
+    disk = ForgetfulDisk(str(root))
+    directory = DataDir(str(root), disk, boot="1")
+    used = [directory.next_connection_number() for _ in range(3)]
+    disk.lose_power(str(tmp_path / "after"), random.Random(seed))
+    after = DataDir(str(tmp_path / "after"), Disk(), boot="2")
+    assert after.left == POWER_LOST
+    assert after.next_connection_number() > max(used)
+    disk.release()
+
+
+def test_connection_numbers_begin_anew_after_32_bits(path):
+    start(path).close()
+    with open(f"{path}/connection_numbers", "wb") as file:
+        file.write(data_dir._checked(2**32 - 2))
+    directory = start(path)
+    assert [directory.next_connection_number() for _ in range(4)] == [2**32 - 2, 2**32 - 1, 1, 2]
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_damaged_connection_numbers_file_is_refused(path, bit):
+    directory = start(path)
+    directory.next_connection_number()
+    directory.close()
+    with open(f"{path}/connection_numbers", "r+b") as file:
+        octet = file.read(1)[0]
+        file.seek(0)
+        file.write(bytes((octet ^ 1 << bit,)))
+    with pytest.raises(StoreError, match="connection_numbers is damaged at offset 0"):
+        start(path)
+
+
+def test_a_clean_stop_syncs_everything_before_it_says_so(tmp_path):
+    root = tmp_path / "data"
+    root.mkdir()
+    disk = ForgetfulDisk(str(root))
+    directory = DataDir(str(root), disk, boot="1")
+    disk.syncs.clear()
+    directory.close()
+    directory.close()
+    assert disk.syncs == ["syncfs", str(root)]
+    disk.release()

@@ -1,0 +1,110 @@
+import os
+import random
+
+import pytest
+from tests.store.forgetful_disk import ForgetfulDisk
+
+from brokerd.store.disk import SYNCFS_FROM_FILES, Disk
+
+
+class Counting(Disk):
+    __slots__ = ("calls",)
+
+    def __init__(self):
+        self.calls = []
+
+    def fsync(self, fd, path):
+        self.calls.append("fsync")
+
+    def fdatasync(self, fd, path):
+        self.calls.append("fdatasync")
+
+    def syncfs(self, fd, path):
+        self.calls.append("syncfs")
+
+
+def opened(directory, count):
+    return [(os.open(directory / f"{i}", os.O_RDWR | os.O_CREAT), f"{directory}/{i}") for i in range(count)]
+
+
+@pytest.mark.parametrize(("count", "calls"), [
+    (1, ["fdatasync"]), (SYNCFS_FROM_FILES - 1, ["fdatasync"] * (SYNCFS_FROM_FILES - 1)),
+    (SYNCFS_FROM_FILES, ["syncfs"])])
+def test_many_files_of_one_filesystem_are_synced_as_one(tmp_path, count, calls):
+    disk, files = Counting(), opened(tmp_path, count)
+    disk.sync_all(files)
+    assert disk.calls == calls
+    for fd, _ in files:
+        os.close(fd)
+
+
+def test_a_path_that_ends_in_a_slash_is_synced_as_a_directory(tmp_path):
+    disk, fd = Counting(), os.open(tmp_path, os.O_RDONLY)
+    disk.sync_all([(fd, f"{tmp_path}/")])
+    os.close(fd)
+    assert disk.calls == ["fsync"]
+
+
+def test_the_real_syncs_succeed_on_real_files(tmp_path):
+    disk, files = Disk(), opened(tmp_path, 2)
+    disk.sync_all([*files, (os.open(tmp_path, os.O_RDONLY), f"{tmp_path}/")])
+    disk.syncfs(*files[0])
+    assert disk.free_octets(str(tmp_path)) > 0
+
+
+def test_a_failed_sync_names_the_path():
+    with pytest.raises(OSError, match="orders/msgs"):
+        Disk().fdatasync(10_000, "orders/msgs")
+
+
+def test_replace_leaves_the_new_content_and_nothing_else(tmp_path):
+    disk, path = Disk(), str(tmp_path / "users.json")
+    disk.replace(path, b"old")
+    disk.replace(path, b"new")
+    assert disk.read(path) == b"new"
+    assert disk.names(str(tmp_path)) == ["users.json"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_replaced_content_survives_power_loss_old_or_new_but_whole(tmp_path, seed):
+    root = tmp_path / "data"
+    root.mkdir()
+    disk, path = ForgetfulDisk(str(root)), str(root / "users.json")
+    disk.replace(path, b"old" * 3000)
+    disk.lose_power(str(tmp_path / "after"), random.Random(seed))
+    assert (tmp_path / "after/users.json").read_bytes() == b"old" * 3000
+    disk.rename = lambda old, new: (os.rename(old, new), disk.lose_power(str(tmp_path / "later"), random.Random(seed)))
+    disk.replace(path, b"new" * 5000)
+    assert (tmp_path / "later/users.json").read_bytes() in (b"old" * 3000, b"new" * 5000)
+    disk.release()
+
+
+def test_the_forgetful_disk_forgets_what_was_not_synced(tmp_path):
+    root = tmp_path / "data"
+    root.mkdir()
+    disk = ForgetfulDisk(str(root))
+    fd = disk.open(str(root / "a"), os.O_RDWR | os.O_CREAT)
+    disk.sync_directory(str(root))
+    disk.pwrite(fd, b"x" * 8192, 0)
+    disk.fdatasync(fd, "a")
+    disk.pwrite(fd, b"y" * 8192, 0)
+    (root / "b").write_bytes(b"never synced")
+    seen = set()
+    for seed in range(64):
+        after = tmp_path / f"after{seed}"
+        disk.lose_power(str(after), random.Random(seed))
+        content = (after / "a").read_bytes()
+        seen.add((content[:1] + content[4096:4097], (after / "b").exists()))
+    assert seen == {(a + b, there) for a in (b"x", b"y") for b in (b"x", b"y") for there in (True, False)}
+    os.close(fd)
+    disk.release()
+
+
+def test_a_lock_is_held_against_another_descriptor(tmp_path):
+    disk = Disk()
+    first, second = (disk.open(str(tmp_path / "l"), os.O_RDWR | os.O_CREAT) for _ in range(2))
+    assert disk.lock(first)
+    assert not disk.lock(second)
+    disk.close(first)
+    assert disk.lock(second)
+    disk.close(second)

@@ -1,0 +1,363 @@
+import os
+import random
+
+import pytest
+from tests.store.forgetful_disk import ForgetfulDisk
+from tests.store.segments import Files, record
+
+from brokerd import plane
+from brokerd.errors import StoreError
+from brokerd.store import format as layout
+from brokerd.store.disk import Disk
+from brokerd.store.recovery import recover
+
+BODIES = [b"body %d" % i * (i % 5 + 1) for i in range(10)]
+
+
+class Queue:
+    """Stands for plane.Queue: keeps what it is told."""
+
+    def __init__(self, directory):
+        self.directory = str(directory)
+        self.segments = {}
+        self.next_seq = None
+
+    def attach_segment(self, number, **facts):
+        assert not self.segments or number > max(self.segments)
+        self.segments[number] = facts
+
+    def finish_recovery(self, next_seq, *, suspect):
+        self.next_seq, self.suspect = next_seq, suspect
+
+
+def run(directory, suspect=False, disk=None):
+    """(queue, findings)"""
+    queue, findings = Queue(directory), []
+    recover(queue, disk or Disk(), suspect, findings.append)
+    return queue, findings
+
+
+def kinds(findings):
+    return [finding.kind for finding in findings]
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(str(tmp_path / "q"))
+
+
+def three_segments(files):
+    files.segment(1, BODIES, base_seq=1)
+    files.segment(2, BODIES, base_seq=11)
+    files.segment(3, BODIES, base_seq=21, sealed=layout.OPEN, room=4096)
+
+
+def test_a_queue_without_a_directory_begins_at_one(tmp_path):
+    queue, findings = run(tmp_path / "none")
+    assert (queue.segments, queue.next_seq, findings) == ({}, 1, [])
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_a_whole_directory_is_attached_in_order_and_nothing_is_told(files, suspect):
+    three_segments(files)
+    queue, findings = run(files.directory, suspect)
+    assert (list(queue.segments), queue.next_seq, findings) == ([1, 2, 3], 31, [])
+    assert queue.segments[3]["ready_octets"] == sum(map(len, BODIES))
+    assert all(s["records"] == 10 and s["settled"] == 0 for s in queue.segments.values())
+    assert [s["synced"] for s in queue.segments.values()] == [True, True, False]
+
+
+def test_a_sealed_segment_costs_two_small_reads_and_the_last_alone_is_mapped(files, monkeypatch):
+    class Counting(Disk):
+        def __init__(self):
+            self.octets = 0
+
+        def pread(self, fd, octets, position):
+            self.octets += octets
+            return super().pread(fd, octets, position)
+
+        def read(self, path):
+            raise AssertionError(path)
+
+    three_segments(files)
+    for number in (1, 2, 3):
+        files.ack(number, [(0, layout.ACKED, 0)])
+    disk = Counting()
+    run(files.directory, disk=disk)
+    assert disk.octets == 3 * (64 + 64 + 8)
+
+
+def test_settled_records_and_marks_come_from_the_acks(files):
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0), (1, layout.RETURNED, 1), (1, layout.DEAD_LETTERED | 0x30, 1)], delivered=200)
+    queue, findings = run(files.directory)
+    assert findings == []
+    assert {k: queue.segments[1][k] for k in ("settled", "acks", "delivered")} == {
+        "settled": 2, "acks": 3, "delivered": 200}
+    assert 0 < queue.segments[1]["ready_octets"] < queue.segments[1]["end"]
+
+
+@pytest.mark.parametrize(("counted", "settled"), [(1, 1), (2, 1), (2, 2)])
+def test_a_kill_between_an_entry_and_its_counts_loses_no_settlement(files, counted, settled):
+    three_segments(files)
+    files.ack(2, [(0, layout.ACKED, 0), (4, layout.ACKED, 0)], counted=counted, settled=settled)
+    queue, findings = run(files.directory)
+    assert (queue.segments[2]["acks"], queue.segments[2]["settled"], findings) == (2, 2, [])
+    again, _ = run(files.directory)
+    assert again.segments == queue.segments
+
+
+def test_a_record_written_but_not_yet_committed_is_taken(files):
+    octets = files.segment(1, BODIES, room=4096)
+    files.poke(files.msgs(1), len(octets), record(1, 11, b"the last before the kill"))
+    queue, findings = run(files.directory)
+    assert (queue.segments[1]["records"], queue.next_seq, kinds(findings)) == (11, 12, ["recounted"])
+    again, findings = run(files.directory)
+    assert (again.segments, findings) == (queue.segments, [])
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+@pytest.mark.parametrize("at", range(40, 64, 4))
+def test_a_torn_word_is_mended_from_the_records(files, at, suspect):
+    three_segments(files)
+    files.poke(files.msgs(2), at, b"\x5a")
+    queue, findings = run(files.directory, suspect)
+    assert queue.segments[2]["records"] == 10
+    assert queue.segments[2]["end"] >= queue.segments[1]["end"]
+    assert kinds(findings) == ["recounted"]
+    assert run(files.directory)[1] == []
+
+
+def test_a_torn_end_is_cut_off_and_never_appended_over(files):
+    octets = files.segment(1, BODIES, sealed=layout.OPEN, room=4096)
+    last = files.positions[1][-1]
+    files.poke(files.msgs(1), last + 70, bytes(20))
+    queue, findings = run(files.directory, suspect=True)
+    (cut,) = findings
+    assert (cut.kind, cut.path, cut.offset, cut.octets) == ("cut", files.msgs(1), last, len(octets) - last)
+    facts = queue.segments[1]
+    assert (facts["records"], facts["end"], facts["capacity"], queue.next_seq) == (9, last, last, 10)
+    assert os.path.getsize(files.msgs(1)) == last
+
+
+def test_damage_in_the_middle_keeps_what_is_before_and_behind(files):
+    files.segment(1, BODIES, sealed=layout.OPEN, room=4096)
+    files.poke(files.msgs(1), files.positions[1][4] + 66, b"?")
+    for suspect in (False, True):
+        queue, findings = run(files.directory, suspect)
+        assert (queue.segments[1]["records"], queue.next_seq) == (9, 11)
+        assert (findings[0].kind, findings[0].offset) == ("damaged", files.positions[1][4])
+
+
+def test_damage_at_the_end_without_a_power_cut_is_told_and_nothing_is_cut(files):
+    files.segment(1, BODIES, sealed=layout.OPEN, room=4096)
+    files.poke(files.msgs(1), files.positions[1][-1] + 66, b"?")
+    before = os.path.getsize(files.msgs(1))
+    queue, findings = run(files.directory)
+    assert (kinds(findings), queue.segments[1]["records"], queue.next_seq) == (["damaged"], 9, 11)
+    assert queue.segments[1]["capacity"] == queue.segments[1]["end"]
+    assert os.path.getsize(files.msgs(1)) == before
+
+
+@pytest.mark.parametrize("position", [0, 5, 8, 17, 30, 33, 36])
+def test_a_segment_with_a_damaged_header_is_put_aside_with_its_acks(files, position):
+    three_segments(files)
+    files.ack(3, [(0, layout.ACKED, 0)])
+    octet = files.read(files.msgs(3))[position]
+    files.poke(files.msgs(3), position, bytes((octet ^ 4,)))
+    content = files.read(files.msgs(3))
+    queue, findings = run(files.directory)
+    assert (list(queue.segments), kinds(findings)) == ([1, 2], ["damaged", "damaged"])
+    assert files.read(files.msgs(3) + ".damaged") == content
+    assert not os.path.exists(files.acks(3))
+    assert queue.next_seq == 31     # What was put aside is not numbered again.
+
+
+def test_what_was_put_aside_before_is_not_overwritten(files):
+    three_segments(files)
+    files.write(files.msgs(2) + ".damaged", b"older")
+    files.poke(files.msgs(2), 0, b"?")
+    run(files.directory)
+    assert files.read(files.msgs(2) + ".damaged") == b"older"
+    assert os.path.exists(files.msgs(2) + ".damaged.2")
+
+
+def test_a_segment_under_another_ones_name_is_put_aside(files):
+    three_segments(files)
+    os.rename(files.msgs(2), files.msgs(7))
+    queue, findings = run(files.directory)
+    assert (list(queue.segments), kinds(findings)) == ([1, 3], ["damaged"])
+    assert "header is that of segment 2" in findings[0].text
+
+
+def test_a_spare_renamed_but_never_written_is_removed_after_a_power_cut(files):
+    three_segments(files)
+    os.rename(files.msgs(1), files.msgs(4))
+    queue, findings = run(files.directory, suspect=True)
+    assert (list(queue.segments), kinds(findings), queue.next_seq) == ([2, 3], ["leftover"], 31)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(30), bytes(8192)])
+def test_a_segment_that_nothing_was_written_into_is_removed(files, content):
+    three_segments(files)
+    files.write(files.msgs(4), content)
+    queue, findings = run(files.directory)
+    assert (list(queue.segments), kinds(findings)) == ([1, 2, 3], ["leftover"])
+    assert not os.path.exists(files.msgs(4))
+
+
+def test_spares_and_acks_without_records_go(files):
+    three_segments(files)
+    files.segment(9, BODIES)
+    files.ack(9, [(0, layout.ACKED, 0)])
+    os.rename(files.msgs(9), files.path("spare.msgs"))
+    files.write(files.path(".queue"), b"name")
+    queue, findings = run(files.directory)
+    assert (list(queue.segments), kinds(findings)) == ([1, 2, 3], ["leftover"])
+    assert sorted(os.listdir(files.directory)) == [".queue", *(layout.segment_name(n) for n in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("position", [0, 9, 16, 20])
+def test_damaged_acks_are_put_aside_and_the_messages_come_again_marked(files, position):
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0)], delivered=64)
+    files.poke(files.acks(1), position, bytes((files.read(files.acks(1))[position] ^ 2,)))
+    queue, findings = run(files.directory)
+    facts = queue.segments[1]
+    assert (facts["settled"], facts["acks"], facts["delivered"]) == (0, 0, facts["end"])
+    assert kinds(findings) == ["damaged"]
+    assert os.path.exists(files.acks(1) + ".damaged")
+
+
+def test_after_a_power_cut_acks_are_counted_anew_and_only_for_records_that_are_there(files):
+    files.segment(1, BODIES, sealed=layout.OPEN, room=4096)
+    files.ack(1, [(0, layout.ACKED, 0), (9, layout.ACKED, 0), (1, layout.RETURNED, 3), (0, layout.ACKED, 0)],
+              counted=1, settled=0)
+    files.poke(files.msgs(1), files.positions[1][9] + 70, b"\0\0\0")
+    queue, findings = run(files.directory, suspect=True)
+    facts = queue.segments[1]
+    assert (facts["records"], facts["settled"], facts["acks"]) == (9, 1, 4)
+    assert facts["ready_octets"] == sum(map(len, BODIES[1:9]))
+    assert kinds(findings) == ["cut"]
+
+
+def test_a_damaged_entry_is_told_and_its_message_comes_again(files):
+    three_segments(files)
+    files.ack(3, [(0, layout.ACKED, 0), (1, layout.ACKED, 0)])
+    files.poke(files.acks(3), 64 + 6, b"\x01")
+    files.poke(files.acks(3), 40, b"\x07")
+    queue, findings = run(files.directory)
+    assert (queue.segments[3]["settled"], kinds(findings)) == (1, ["damaged"])
+
+
+@pytest.mark.parametrize("path", ["msgs", "acks"])
+def test_a_file_of_a_later_version_is_refused(files, path):
+    three_segments(files)
+    files.ack(2, [])
+    name, crc_at = (files.msgs(2), 36) if path == "msgs" else (files.acks(2), 20)
+    files.poke(name, 4, b"\x09")
+    files.poke(name, crc_at, layout.crc32c(files.read(name)[:crc_at]).to_bytes(4, "little"))
+    with pytest.raises(StoreError, match=f"{name} has version 9 at offset 4"):
+        run(files.directory)
+
+
+@pytest.mark.parametrize(("renamed", "finished"), [((), False), (("msgs",), True), (("acks",), True)])
+def test_a_compaction_under_way_is_finished_or_undone(files, renamed, finished):
+    three_segments(files)
+    files.ack(1, [(i, layout.ACKED, 0) for i in range(8)], settled=8)
+    old = {kind: files.read(files.path(f"{kind}.0000000001")) for kind in ("msgs", "acks")}
+    files.segment(1, BODIES[8:], base_seq=1, generation=1)
+    files.ack(1, [], generation=1)
+    for kind in ("msgs", "acks"):
+        if kind not in renamed:
+            os.rename(files.path(f"{kind}.0000000001"), files.path(f"{kind}.0000000001.new"))
+            files.write(files.path(f"{kind}.0000000001"), old[kind])
+    queue, findings = run(files.directory)
+    facts = queue.segments[1]
+    assert kinds(findings) == ["leftover"]
+    assert (facts["generation"], facts["records"] - facts["settled"]) == (int(finished), 2)
+    assert not [name for name in os.listdir(files.directory) if name.endswith(".new")]
+
+
+def test_acks_of_another_generation_are_not_believed(files):
+    three_segments(files)
+    files.segment(1, BODIES[:2], generation=1)
+    files.ack(1, [(0, layout.ACKED, 0)], generation=0)
+    queue, findings = run(files.directory)
+    assert (queue.segments[1]["settled"], kinds(findings)) == (0, ["damaged"])
+
+
+def test_a_last_segment_full_of_old_records_of_others_is_read_to_its_own_end_only(files):
+    stale = files.segment(1, BODIES * 3)
+    os.unlink(files.msgs(1))
+    own = files.segment(2, BODIES[:2], base_seq=31, sealed=layout.OPEN)
+    files.write(files.msgs(2), own + stale[len(own):])
+    for suspect in (False, True):
+        queue, findings = run(files.directory, suspect)
+        assert (queue.segments[2]["records"], queue.next_seq, findings) == (2, 33, [])
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_synced_messages_survive_power_loss_and_unsynced_ones_never_come_out_wrong(tmp_path, seed):
+    chance, root = random.Random(seed), tmp_path / "data"
+    files = Files(str(root / "q"))
+    disk = ForgetfulDisk(str(root))
+    bodies, synced = [], 0
+    number, base = 1, 1
+    for _ in range(chance.randrange(1, 12)):
+        more = [chance.randbytes(chance.choice((5, 900, 5000))) for _ in range(chance.randrange(1, 5))]
+        bodies += more
+        full = chance.random() < 0.3
+        octets = files.segment(number, bodies[base - 1:], base_seq=base, sealed=layout.FULL if full else layout.OPEN)
+        files.write(files.msgs(number), octets.ljust(1 << 17, b"\0"))
+        if chance.random() < 0.5:
+            for path in [files.msgs(n) for n in range(1, number + 1)]:
+                fd = disk.open(path)
+                disk.fdatasync(fd, path)
+                disk.close(fd)
+            disk.sync_directory(files.directory)
+            disk.sync_directory(str(root))
+            synced = len(bodies)
+        if full:
+            number, base = number + 1, len(bodies) + 1
+    disk.lose_power(str(tmp_path / "after"), chance)
+    disk.release()
+    directory = tmp_path / "after/q"
+    queue, _ = run(directory, suspect=True)
+    seen = {}
+    for attached, facts in queue.segments.items():
+        octets = Files.read(str(directory / layout.segment_name(attached)))
+        assert len(octets) >= facts["end"]
+        found = layout.scan_records(octets, facts["end"])
+        right = layout.record_checks(octets, found, attached)
+        assert int(right.sum()) == facts["records"]
+        for seq, position, length in zip(found.headers["seq"][right], found.positions[right],
+                                         found.headers["length"][right], strict=True):
+            seen[int(seq)] = octets[position + 71:position + length]
+    assert all(seen[seq] == bodies[seq - 1] for seq in seen)
+    assert set(range(1, synced + 1)) <= seen.keys()
+    assert queue.next_seq > max(seen, default=0)
+    again, findings = run(directory, suspect=True)
+    assert {n: f["records"] for n, f in again.segments.items()} == {n: f["records"] for n, f in queue.segments.items()}
+    assert [f for f in findings if f.kind == "cut"] == []
+
+
+def test_the_plane_takes_what_recovery_tells_it(files):
+    three_segments(files)
+    files.ack(1, [(i, layout.ACKED, 0) for i in range(10)], delivered=10_000)
+    files.ack(2, [(0, layout.ACKED, 0)])
+    core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print, damaged=print)
+    queue = plane.Queue(core, files.directory, durable=True)
+    recover(queue, Disk(), False, print)
+    assert (queue.ready, queue.next_seq) == (19, 31)
+
+
+def test_a_hundred_sealed_segments_open_in_milliseconds(files):
+    import time
+
+    for number in range(1, 101):
+        files.segment(number, BODIES, base_seq=number * 10 - 9)
+        files.ack(number, [])
+    begun = time.process_time()
+    run(files.directory)
+    assert time.process_time() - begun < 0.1    # 4 ms on a quiet machine.
