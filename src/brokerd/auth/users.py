@@ -1,0 +1,165 @@
+"""The broker's users: names, password hashes and tags, kept in ``users.json``.
+
+    [{"name": ..., "password_hash": ..., "hashing_algorithm": ..., "tags": [...]}, ...]
+
+The shape is that of ``users`` in RabbitMQ's definitions.  A change is on the disk
+before it holds.  Knows nothing of permissions, nor of where a client connects from.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from brokerd.auth.passwords import ALGORITHMS, SHA256, hash_password, is_hash, verify
+from brokerd.errors import NotFound, PreconditionFailed, StoreError
+from brokerd.store import json_file
+from brokerd.store.disk import Disk
+
+FILE = "users.json"
+NAME_OCTETS_MAX = 255
+ADMINISTRATOR = "administrator"
+
+
+class User:
+    """One user; a change makes another.  An empty ``password_hash`` never logs in."""
+
+    __slots__ = ("hashing_algorithm", "name", "password_hash", "tags")
+
+    def __init__(
+        self, name: str, password_hash: str, hashing_algorithm: str = SHA256, tags: Iterable[str] = ()
+    ) -> None:
+        self.name = name
+        self.password_hash = password_hash
+        self.hashing_algorithm = hashing_algorithm
+        self.tags = tuple(tags)
+
+    def definition(self) -> dict[str, Any]:
+        """The user as RabbitMQ's definitions write it."""
+        return {
+            "name": self.name,
+            "password_hash": self.password_hash,
+            "hashing_algorithm": self.hashing_algorithm,
+            "tags": list(self.tags),
+        }
+
+    @classmethod
+    def from_definition(cls, entry: dict[str, Any]) -> "User":
+        """The user of an entry of definitions; tags may be a list or joined by commas.  Raises PreconditionFailed."""
+        name, algorithm = entry.get("name"), entry.get("hashing_algorithm", SHA256)
+        password_hash, tags = entry.get("password_hash"), entry.get("tags", [])
+        _check_name(name)
+        if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+            raise PreconditionFailed(f"hashing_algorithm of user '{name}' is not one of {', '.join(ALGORITHMS)}")
+        if not isinstance(password_hash, str) or not is_hash(password_hash, algorithm):
+            raise PreconditionFailed(f"password_hash of user '{name}' is not base64 of a salt and {algorithm}")
+        if entry.get("limits"):
+            raise PreconditionFailed(f"limits of user '{name}' are not supported")
+        if isinstance(tags, str):
+            tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        return cls(name, password_hash, algorithm, _checked_tags(name, tags))
+
+
+class Users:
+    """All users.  Changes raise OSError when they cannot be written, and are then not made."""
+
+    __slots__ = ("_by_name", "_disk", "path")
+
+    def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_password: str = "guest") -> None:
+        """Read ``users.json``; where it is missing make it, with the default user as administrator.
+
+        Raises StoreError for a file that cannot be used, OSError.
+        """
+        self.path = os.path.join(data_dir, FILE)
+        self._disk = disk
+        self._by_name: dict[str, User] = {}
+        content = json_file.read(self.path, disk)
+        if content is None:
+            self.add(default_user, default_password, [ADMINISTRATOR])
+            return
+        for entry in json_file.rows(
+            self.path, content, ("name", "password_hash"), ("hashing_algorithm", "tags", "limits")
+        ):
+            try:
+                user = User.from_definition(entry)
+            except PreconditionFailed as error:
+                raise StoreError(f"{self.path}: {error}") from None
+            if user.name in self._by_name:
+                raise StoreError(f"{self.path}: user '{user.name}' is there twice")
+            self._by_name[user.name] = user
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[User]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> User:
+        """The user of this name.  Raises NotFound."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise NotFound(f"no user '{name}'") from None
+
+    def authenticate(self, name: str, password: str | bytes) -> User | None:
+        """The user, if there is one of this name and the password is right."""
+        user = self._by_name.get(name)
+        if user is None or not verify(password, user.password_hash, user.hashing_algorithm):
+            return None
+        return user
+
+    def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
+        """Make a user.  Raises PreconditionFailed when there is one, or for a name or tag that cannot be."""
+        _check_name(name)
+        if name in self._by_name:
+            raise PreconditionFailed(f"user '{name}' already exists")
+        return self.put(User(name, _hashed(name, password), SHA256, _checked_tags(name, list(tags))))
+
+    def put(self, user: User) -> User:
+        """Make or replace a user as it is, hash included (definitions)."""
+        self._store({**self._by_name, user.name: user})
+        return user
+
+    def change_password(self, name: str, password: str) -> User:
+        """Raises NotFound; PreconditionFailed for an empty password."""
+        user = self.get(name)
+        return self.put(User(name, _hashed(name, password), SHA256, user.tags))
+
+    def clear_password(self, name: str) -> User:
+        """The user can no longer log in by password.  Raises NotFound."""
+        user = self.get(name)
+        return self.put(User(name, "", user.hashing_algorithm, user.tags))
+
+    def set_tags(self, name: str, tags: Iterable[str]) -> User:
+        """Raises NotFound; PreconditionFailed for a tag that cannot be."""
+        user = self.get(name)
+        return self.put(User(name, user.password_hash, user.hashing_algorithm, _checked_tags(name, list(tags))))
+
+    def delete(self, name: str) -> None:
+        """The user goes; permissions are to be taken away by ``Permissions.forget_user``.  Raises NotFound."""
+        self.get(name)
+        self._store({key: user for key, user in self._by_name.items() if key != name})
+
+    def _store(self, users: dict[str, User]) -> None:
+        json_file.replace(self.path, [user.definition() for user in users.values()], self._disk)
+        self._by_name = users
+
+
+def _check_name(name: Any) -> None:
+    # Unprintable characters would let a name write lines of its own into the log.
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > NAME_OCTETS_MAX:
+        raise PreconditionFailed(f"user name {name!r:.80} is not 1 to {NAME_OCTETS_MAX} octets of printable text")
+
+
+def _checked_tags(name: str, tags: Any) -> tuple[str, ...]:
+    if not isinstance(tags, list) or not all(isinstance(tag, str) and tag and tag.isprintable() for tag in tags):
+        raise PreconditionFailed(f"tags of user '{name}' are not a list of words")
+    return tuple(dict.fromkeys(tags))
+
+
+def _hashed(name: str, password: str) -> str:
+    if not password:
+        raise PreconditionFailed(f"password of user '{name}' must not be empty")
+    return hash_password(password)
