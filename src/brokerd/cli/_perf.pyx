@@ -10,6 +10,7 @@ in place and answers with one write of acknowledgements per read.
 Knows nothing of handshakes, topology or reports: it gets an open socket and gives counters back.
 """
 
+cimport cython
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.math cimport ceil
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -17,66 +18,6 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, strerror
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
-
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void *data, size_t size, int flags)
-    ssize_t send(int fd, const void *data, size_t size, int flags)
-    int MSG_DONTWAIT, MSG_NOSIGNAL
-
-cdef extern from "<poll.h>" nogil:
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *fds, unsigned long count, int timeout)
-    short POLLIN, POLLOUT
-
-cdef extern from "<time.h>" nogil:
-    int TIMER_ABSTIME
-    int clock_nanosleep(int clock, int flags, const timespec *until, timespec *left)
-
-cdef extern from "<sys/prctl.h>" nogil:
-    int PR_SET_TIMERSLACK
-    int prctl(int option, unsigned long value, ...)
-
-cdef extern from * nogil:
-    uint32_t __builtin_bswap32(uint32_t value)
-    uint64_t __builtin_bswap64(uint64_t value)
-    int __builtin_clzll(unsigned long long value)
-
-cdef enum:
-    METHOD = 1
-    HEADER = 2
-    BODY = 3
-    FRAME_END = 0xCE
-    OVERHEAD = 8                        # type, channel, size, and the end octet
-    CONNECTION_CLOSE = 10 << 16 | 50
-    CONNECTION_BLOCKED = 10 << 16 | 60
-    CONNECTION_UNBLOCKED = 10 << 16 | 61
-    CHANNEL_CLOSE = 20 << 16 | 40
-    QUEUE_DECLARE_OK = 50 << 16 | 11
-    QOS_OK = 60 << 16 | 11
-    BASIC_CANCEL = 60 << 16 | 30
-    BASIC_RETURN = 60 << 16 | 50
-    BASIC_DELIVER = 60 << 16 | 60
-    BASIC_ACK = 60 << 16 | 80
-    BASIC_NACK = 60 << 16 | 120
-    ACK_FRAME = 21                      # octets of a basic.ack frame
-    CHUNK = 128 << 10                   # octets a publisher hands over in one write, at most
-    WAIT_MS = 20                        # longest sleep between looks at Control.stop
-    HISTOGRAM = 64 * 128
-
-cdef extern from *:
-    """
-    #define NUMBER_MASK 0xFFFFFFFFFFFFull
-    """
-    const uint64_t NUMBER_MASK          # the low 48 bits of a body's first 8 octets
-
-cdef struct Slot:                       # what one consumer saw of one producer in one queue
-    uint64_t first
-    uint64_t next
-    uint64_t count
-    uint64_t total
 
 
 cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
@@ -102,15 +43,12 @@ def monotonic_ns() -> int:
     return now_ns()
 
 
+@cython.final
 cdef class Histogram:
     """Counts of durations in buckets less than 1 % wide.
 
     Bucket of v: its value below 128; above, 128 steps to each power of two.
     """
-
-    cdef uint64_t buckets[HISTOGRAM]
-    cdef readonly uint64_t count
-    cdef readonly uint64_t max
 
     cdef void add(self, uint64_t ns) noexcept nogil:
         cdef int shift = 0
@@ -147,57 +85,21 @@ cdef class Histogram:
         return 0
 
 
+@cython.final
 cdef class Control:
     """What the links of one run share: when it began, how fast it is to go, whether it is over."""
 
-    cdef public bint stop               # all links: leave your loop
-    cdef public uint64_t start_ns       # producers wait for it; rates count from it
-    cdef public uint64_t until_ns       # producers publish nothing after it; 0: no limit
-    cdef public uint64_t measure_ns     # latencies of messages due before it are not counted
-    cdef public double gap_ns           # between two messages of one producer; 0: as fast as it goes
-    cdef public int producers
-
-    cdef inline uint64_t due(self, uint64_t producer, uint64_t number) noexcept nogil:
+    cdef uint64_t due(self, uint64_t producer, uint64_t number) noexcept nogil:
         return self.start_ns + <uint64_t> (self.gap_ns * (number + <double> producer / self.producers))
 
 
+@cython.final
 cdef class Link:
     """One socket with channel 1 open on it, to be run by one thread as publisher or as consumer.
 
     The socket must be blocking, with a receive timeout of some milliseconds: that is how often
     a waiting link looks at `Control.stop`.  `pending` are octets already read from it.
     """
-
-    cdef int fd
-    cdef Control control
-    cdef uint32_t frame_max
-    cdef uint8_t *taken                 # read, from parsed to filled
-    cdef size_t capacity, parsed, filled
-    cdef uint8_t *answers               # acknowledgements, from sent to written
-    cdef size_t answers_size, sent, written
-    cdef char text[600]
-    cdef readonly uint64_t published, confirmed, nacked, returned, received, octets, redelivered, last_ns
-    cdef readonly uint64_t misordered, foreign
-    cdef readonly bint blocked, syncing, finished
-    cdef readonly Histogram latency     # from when the message was due
-    cdef readonly Histogram from_write  # from when it was written
-    # a delivery whose frames have not all come
-    cdef uint64_t tag, body_size, body_left, number, stamp
-    cdef bint returning, numbered
-    cdef int queue
-    # publishing
-    cdef uint64_t producer, limit, window, low, mask
-    cdef uint8_t *ring
-    cdef uint8_t *settled
-    cdef size_t *offsets                # of each message in the ring, and its end
-    cdef size_t *bodies                 # of each message's first body octet
-    cdef uint64_t ring_count, at
-    cdef bint mark_number, mark_time
-    cdef int replies
-    # consuming
-    cdef int ack_every, producers, queues
-    cdef uint64_t unacked, last_tag, recv_ns
-    cdef Slot *slots
 
     def __cinit__(self, int fd, bytes pending, Control control, uint32_t frame_max):
         self.fd = fd

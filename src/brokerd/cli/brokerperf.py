@@ -72,40 +72,76 @@ class Arguments(click.ParamType):
 
 def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """One decorator of several options, in the order in which --help is to show them."""
+
     def decorate(command: Any) -> Any:
         for option in reversed(options):
             command = option(command)
         return command
+
     return decorate
 
 
 common = stacked(
-    click.option("--uri", type=Uri(), default="amqp://guest:guest@127.0.0.1:5672/", show_default=True,
-                 help="The broker: amqp://user:pass@host:port/vhost."),
-    click.option("--pid", "pids", type=click.IntRange(1), multiple=True,
-                 help="Process to measure; may be repeated. Found from the port if the broker is on this host."),
+    click.option(
+        "--uri",
+        type=Uri(),
+        default="amqp://guest:guest@127.0.0.1:5672/",
+        show_default=True,
+        help="The broker: amqp://user:pass@host:port/vhost.",
+    ),
+    click.option(
+        "--pid",
+        "pids",
+        type=click.IntRange(1),
+        multiple=True,
+        help="Process to measure; may be repeated. Found from the port if the broker is on this host.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a summary."),
     click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
 )
 
 flow_options = stacked(
-    click.option("-s", "--size", type=click.IntRange(0, 1 << 27), default=16, show_default=True,
-                 help="Octets in a message's body."),
+    click.option(
+        "-s",
+        "--size",
+        type=click.IntRange(0, 1 << 27),
+        default=16,
+        show_default=True,
+        help="Octets in a message's body.",
+    ),
     click.option("--durable", is_flag=True, help="Declare durable queues."),
     click.option("-p", "--persistent", is_flag=True, help="Publish with delivery-mode 2."),
-    click.option("--queue-args", type=Arguments(), default="{}", help='Arguments of the queues, as in {"x-max-length": 9}.'),
+    click.option(
+        "--queue-args", type=Arguments(), default="{}", help='Arguments of the queues, as in {"x-max-length": 9}.'
+    ),
 )
 
 queue_options = stacked(
-    click.option("-u", "--queue", default="brokerperf", show_default=True,
-                 help="Name of the queue; with --queues the first part of their names."),
+    click.option(
+        "-u",
+        "--queue",
+        default="brokerperf",
+        show_default=True,
+        help="Name of the queue; with --queues the first part of their names.",
+    ),
     click.option("--queues", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many queues."),
     click.option("--ack", type=Ack(), default="auto", show_default=True, help="How consumers acknowledge."),
-    click.option("-P", "--prefetch", type=click.IntRange(0, 65535), default=0, help="Unacknowledged messages a consumer may have; 0: any."),
+    click.option(
+        "-P",
+        "--prefetch",
+        type=click.IntRange(0, 65535),
+        default=0,
+        help="Unacknowledged messages a consumer may have; 0: any.",
+    ),
     click.option("--verify-order", is_flag=True, help="Check that each queue delivers in order, all and once."),
     click.option("--keep", is_flag=True, help="Use the queues as they are and leave them there."),
-    click.option("--stall", type=click.FloatRange(min=0.1), default=30, show_default=True,
-                 help="Give up when nothing has moved for so many seconds."),
+    click.option(
+        "--stall",
+        type=click.FloatRange(min=0.1),
+        default=30,
+        show_default=True,
+        help="Give up when nothing has moved for so many seconds.",
+    ),
 )
 
 
@@ -115,26 +151,51 @@ def main() -> None:
 
 
 @main.command()
-@click.option("-x", "--producers", type=click.IntRange(0, 1000), default=1, show_default=True, help="Publishing connections.")
-@click.option("-y", "--consumers", type=click.IntRange(0, 1000), default=1, show_default=True, help="Consuming connections.")
+@click.option(
+    "-x", "--producers", type=click.IntRange(0, 1000), default=1, show_default=True, help="Publishing connections."
+)
+@click.option(
+    "-y", "--consumers", type=click.IntRange(0, 1000), default=1, show_default=True, help="Consuming connections."
+)
 @click.option("-z", "--seconds", type=click.FloatRange(min=0), default=0, help="Publish for so long.  [default: 10]")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, help="Publish so many messages per producer.")
-@click.option("-c", "--confirm", type=click.IntRange(0, 1 << 20), default=0, metavar="WINDOW",
-              help="Publish with confirms, so many of them outstanding; 0: without.")
-@click.option("-r", "--rate", type=click.FloatRange(min=0), default=0, help="Messages a second, of all producers together.")
+@click.option(
+    "-c",
+    "--confirm",
+    type=click.IntRange(0, 1 << 20),
+    default=0,
+    metavar="WINDOW",
+    help="Publish with confirms, so many of them outstanding; 0: without.",
+)
+@click.option(
+    "-r", "--rate", type=click.FloatRange(min=0), default=0, help="Messages a second, of all producers together."
+)
 @click.option("-e", "--exchange", default="", help="Publish to this exchange instead of the default one.")
 @click.option("--exchange-type", default="", help="Declare the exchange, of this type; it is deleted afterwards.")
-@click.option("-k", "--routing-key", "routing_keys", multiple=True,
-              help="May be repeated: keys take turns; {} in one stands for 0 to --keys less one.  [default: the queue's name]")
-@click.option("-b", "--binding-key", "binding_keys", multiple=True,
-              help="Bind each queue with it; may be repeated, {} as above.  [default: the queue's name]")
+@click.option(
+    "-k",
+    "--routing-key",
+    "routing_keys",
+    multiple=True,
+    help="May be repeated: keys take turns; {} in one stands for 0 to --keys less one.  [default: the queue's name]",
+)
+@click.option(
+    "-b",
+    "--binding-key",
+    "binding_keys",
+    multiple=True,
+    help="Bind each queue with it; may be repeated, {} as above.  [default: the queue's name]",
+)
 @click.option("--keys", type=click.IntRange(1, 100_000), default=1, help="What {} counts to.")
-@click.option("--copies", type=click.IntRange(1), default=1, show_default=True, help="Queues that each message goes to.")
+@click.option(
+    "--copies", type=click.IntRange(1), default=1, show_default=True, help="Queues that each message goes to."
+)
 @flow_options
 @queue_options
 @common
-def throughput(seconds: float, count: int, uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool,
-               **options: Any) -> None:
+def throughput(
+    seconds: float, count: int, uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **options: Any
+) -> None:
     """Publish and consume as fast as it goes, or at a rate."""
     if not options["producers"] and not options["consumers"]:
         raise click.UsageError("neither producers nor consumers")
@@ -143,16 +204,25 @@ def throughput(seconds: float, count: int, uri: Address, pids: tuple[int, ...], 
     if options["exchange_type"] and not options["exchange"]:
         raise click.UsageError("--exchange-type needs --exchange")
     check(options)
-    load = perfrun.Load(address=uri, seconds=seconds or (0 if count else 10), count=count, pids=processes(uri, pids),
-                        **options)
+    load = perfrun.Load(
+        address=uri, seconds=seconds or (0 if count else 10), count=count, pids=processes(uri, pids), **options
+    )
     report(lambda say: perfrun.flow(load, say), "throughput", as_json, quiet)
 
 
 @main.command()
-@click.option("-r", "--rate", type=click.FloatRange(min=0.1), default=5000, show_default=True, help="Messages a second.")
-@click.option("-z", "--seconds", type=click.FloatRange(min=0.1), default=10, show_default=True, help="Publish for so long.")
-@click.option("--warmup", type=click.FloatRange(min=0), default=1, show_default=True, help="Seconds not counted at the start.")
-@click.option("-c", "--confirm", type=click.IntRange(0, 1 << 20), default=0, metavar="WINDOW", help="Publish with confirms.")
+@click.option(
+    "-r", "--rate", type=click.FloatRange(min=0.1), default=5000, show_default=True, help="Messages a second."
+)
+@click.option(
+    "-z", "--seconds", type=click.FloatRange(min=0.1), default=10, show_default=True, help="Publish for so long."
+)
+@click.option(
+    "--warmup", type=click.FloatRange(min=0), default=1, show_default=True, help="Seconds not counted at the start."
+)
+@click.option(
+    "-c", "--confirm", type=click.IntRange(0, 1 << 20), default=0, metavar="WINDOW", help="Publish with confirms."
+)
 @flow_options
 @queue_options
 @common
@@ -168,7 +238,9 @@ def latency(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **o
 
 
 @main.command()
-@click.option("-y", "--consumers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Consuming connections.")
+@click.option(
+    "-y", "--consumers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Consuming connections."
+)
 @click.option("-n", "--count", type=click.IntRange(0), default=0, help="Consume so many.  [default: all there are]")
 @queue_options
 @common
@@ -181,11 +253,14 @@ def drain(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **opt
 
 @main.command()
 @click.option("-n", "--count", type=click.IntRange(1, 60_000), default=1000, show_default=True, help="How many.")
-@click.option("--hold", type=click.FloatRange(min=0), default=3, show_default=True, help="Seconds to wait before measuring.")
+@click.option(
+    "--hold", type=click.FloatRange(min=0), default=3, show_default=True, help="Seconds to wait before measuring."
+)
 @click.option("--openers", type=click.IntRange(1, 64), default=4, show_default=True, help="Threads that open them.")
 @common
-def connections(count: int, hold: float, openers: int, uri: Address, pids: tuple[int, ...], as_json: bool,
-                quiet: bool) -> None:
+def connections(
+    count: int, hold: float, openers: int, uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool
+) -> None:
     """Open idle connections, each with a channel and a consumer; the broker's memory for each."""
     found = processes(uri, pids)
     report(lambda say: perfrun.connections(uri, count, hold, openers, found, say), "connections", as_json, quiet)
@@ -198,19 +273,32 @@ def connections(count: int, hold: float, openers: int, uri: Address, pids: tuple
 @click.option("--queue-args", type=Arguments(), default="{}", help="Arguments of the queues, a JSON object.")
 @click.option("--keep", is_flag=True, help="Leave them there.")
 @common
-def queues(count: int, durable: bool, bind: bool, queue_args: dict[str, object], keep: bool, uri: Address,
-           pids: tuple[int, ...], as_json: bool, quiet: bool) -> None:
+def queues(
+    count: int,
+    durable: bool,
+    bind: bool,
+    queue_args: dict[str, object],
+    keep: bool,
+    uri: Address,
+    pids: tuple[int, ...],
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Declare and bind queues one after the other; how many a second, the broker's memory for each."""
     found = processes(uri, pids)
-    report(lambda say: perfrun.queues(uri, count, durable, queue_args, bind, keep, found, say), "queues", as_json, quiet)
+    report(
+        lambda say: perfrun.queues(uri, count, durable, queue_args, bind, keep, found, say), "queues", as_json, quiet
+    )
 
 
 def check(options: dict[str, Any]) -> None:
     """UsageError where options contradict each other."""
     if 0 < options["prefetch"] < options["ack"]:
         raise click.UsageError("a prefetch below the messages of one ack would stall")
-    if options["verify_order"] and 0 < options.get("size", 8) < 8 or options["verify_order"] and options.get("size") == 0:
+    if options["verify_order"] and options.get("size", 8) < 8:
         raise click.UsageError("--verify-order needs messages of 8 octets or more")
+    if options["verify_order"] and not options.get("consumers", 1):
+        raise click.UsageError("--verify-order needs consumers")
 
 
 def processes(address: Address, pids: tuple[int, ...]) -> tuple[int, ...]:
@@ -222,6 +310,7 @@ def processes(address: Address, pids: tuple[int, ...]) -> tuple[int, ...]:
 
 def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bool, quiet: bool) -> None:
     """Run it, print what it found, and leave with the exit code that belongs to it."""
+
     def say(line: str) -> None:
         if not quiet:
             click.echo(line, err=True)

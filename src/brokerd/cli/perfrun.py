@@ -11,7 +11,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from brokerd.cli._perf import Control, Histogram, Link, monotonic_ns
@@ -128,10 +128,12 @@ def topology(load: Load) -> Iterator[Client]:
     finally:
         client.drop()
         if not load.keep:
-            # Its own connection: the first one may be the very thing that failed.
-            cleaner = Client(load.address)
-            remove(cleaner, load, names)
-            cleaner.drop()
+            # Its own connection: the first one may be the very thing that failed.  What stays
+            # behind when the broker is gone is less worth telling than why it went.
+            with suppress(PerfError):
+                cleaner = Client(load.address)
+                remove(cleaner, load, names)
+                cleaner.drop()
 
 
 def remove(client: Client, load: Load, names: list[str]) -> None:
@@ -333,7 +335,7 @@ def _figures(load: Load, watch: Watch, start_ns: int, backlog: int) -> Figures:
         "consume_rate": round(consumed / consuming) if consuming > 0 else 0,
     }
     for name in ("confirmed", "nacked", "returned", "redelivered"):
-        if load.confirm and name == "confirmed" or watch.total(name):
+        if (load.confirm and name == "confirmed") or watch.total(name):
             figures[name] = watch.total(name)
     if load.verify_order:
         figures["order"] = order(load, watch, backlog)

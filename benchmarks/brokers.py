@@ -1,0 +1,142 @@
+"""The brokers that are measured, and brokerperf to measure them with.
+
+A `Broker` is started here, in a data directory of its own; a `Target` is any broker that is up.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brokerd.cli.perfclient import Address, Client, PerfError
+
+SOURCES = Path(__file__).resolve().parent.parent / "src"
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{SOURCES}:{os.environ.get('PYTHONPATH', '')}"}
+BROKERD = f"{shlex.quote(sys.executable)} -m brokerd -D {{dir}} -p {{port}}"
+POLL_SECONDS = 0.001
+
+
+class Target(NamedTuple):
+    """A broker on this host; `scale` multiplies message counts, for one that is slower by that much."""
+
+    name: str
+    port: int
+    scale: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """NAME=PORT or NAME=PORT:SCALE."""
+        name, _, rest = text.partition("=")
+        port, _, scale = rest.partition(":")
+        if not name or not port.isdecimal():
+            raise ValueError(f"{text!r} is not NAME=PORT or NAME=PORT:SCALE")
+        return cls(name, int(port), float(scale or 1))
+
+    def address(self) -> Address:
+        """Where, and as guest."""
+        return Address("127.0.0.1", self.port, "guest", "guest", "/")
+
+    def perf(self, arguments: str) -> dict[str, Any]:
+        """Run a brokerperf command; its figures, or {"error": why not}."""
+        command = [sys.executable, "-m", "brokerd.cli.brokerperf", *shlex.split(arguments), "--json", "-q",
+                   "--uri", f"amqp://127.0.0.1:{self.port}/"]
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+        try:
+            figures: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            figures = {}
+        if done.returncode:
+            figures["error"] = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        return figures
+
+    def queue_length(self, queue: str) -> int | None:
+        """Messages ready in a durable queue; None while the broker does not answer or does not know it."""
+        try:
+            client = Client(self.address())
+        except PerfError:
+            return None
+        try:
+            return client.declare_queue(queue, passive=True)
+        except PerfError:
+            return None
+        finally:
+            client.drop()
+
+
+class Broker:
+    """A broker process with a data directory that lives as long as this object does.
+
+    command: a shell-like line; {dir} and {port} stand for the directory and the port.
+    """
+
+    def __init__(self, command: str = BROKERD, name: str = "brokerd", port: int = 0,
+                 data_root: str = "/var/tmp") -> None:
+        self._command = command
+        self.directory = Path(tempfile.mkdtemp(prefix="bench-", dir=data_root))
+        self.target = Target(name, port or free_port())
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Broker":
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process started."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, patience: float = 120) -> float:
+        """Start it; seconds from exec until it has let a client in.  RuntimeError if it does not."""
+        line = self._command.format(dir=self.directory / "data", port=self.target.port)
+        log = self.directory / "log"
+        began = time.monotonic()
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(shlex.split(line), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                             env=ENVIRONMENT)
+        while time.monotonic() - began < patience and self._process.poll() is None:
+            try:
+                Client(self.target.address()).drop()
+                return time.monotonic() - began
+            except PerfError:
+                time.sleep(POLL_SECONDS)
+        raise RuntimeError(f"{line} did not come up: {log.read_text(errors='replace')[-600:]}")
+
+    def stop(self, number: int = signal.SIGTERM, patience: float = 60) -> float:
+        """Send it a signal and wait for its end; seconds.  One that does not go is killed."""
+        began = time.monotonic()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        """Stop it and delete its data."""
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A TCP port that nobody uses now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

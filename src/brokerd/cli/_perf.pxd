@@ -1,0 +1,143 @@
+"""What the load generator's compiled half holds: the system's calls, AMQP's numbers, the classes' fields.
+
+What each class does stands in `_perf.pyx`.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from posix.time cimport timespec
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void *data, size_t size, int flags)
+    ssize_t send(int fd, const void *data, size_t size, int flags)
+    int MSG_DONTWAIT, MSG_NOSIGNAL
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *fds, unsigned long count, int timeout)
+    short POLLIN, POLLOUT
+
+cdef extern from "<time.h>" nogil:
+    int TIMER_ABSTIME
+    int clock_nanosleep(int clock, int flags, const timespec *until, timespec *left)
+
+cdef extern from "<sys/prctl.h>" nogil:
+    int PR_SET_TIMERSLACK
+    int prctl(int option, unsigned long value, ...)
+
+cdef extern from * nogil:
+    uint32_t __builtin_bswap32(uint32_t value)
+    uint64_t __builtin_bswap64(uint64_t value)
+    int __builtin_clzll(unsigned long long value)
+
+cdef enum:
+    METHOD = 1
+    HEADER = 2
+    BODY = 3
+    FRAME_END = 0xCE
+    OVERHEAD = 8                        # type, channel, size, and the end octet
+    CONNECTION_CLOSE = 10 << 16 | 50
+    CONNECTION_BLOCKED = 10 << 16 | 60
+    CONNECTION_UNBLOCKED = 10 << 16 | 61
+    CHANNEL_CLOSE = 20 << 16 | 40
+    QUEUE_DECLARE_OK = 50 << 16 | 11
+    QOS_OK = 60 << 16 | 11
+    BASIC_CANCEL = 60 << 16 | 30
+    BASIC_RETURN = 60 << 16 | 50
+    BASIC_DELIVER = 60 << 16 | 60
+    BASIC_ACK = 60 << 16 | 80
+    BASIC_NACK = 60 << 16 | 120
+    ACK_FRAME = 21                      # octets of a basic.ack frame
+    CHUNK = 128 << 10                   # octets a publisher hands over in one write, at most
+    WAIT_MS = 20                        # longest sleep between looks at Control.stop
+    HISTOGRAM = 64 * 128
+
+cdef extern from *:
+    """
+    #define NUMBER_MASK 0xFFFFFFFFFFFFull
+    """
+    const uint64_t NUMBER_MASK          # the low 48 bits of a body's first 8 octets
+
+cdef struct Slot:                       # what one consumer saw of one producer in one queue
+    uint64_t first
+    uint64_t next
+    uint64_t count
+    uint64_t total
+
+
+cdef class Histogram:
+    cdef uint64_t buckets[HISTOGRAM]
+    cdef readonly uint64_t count
+    cdef readonly uint64_t max
+
+    cdef void add(self, uint64_t ns) noexcept nogil
+
+
+cdef class Control:
+    cdef public bint stop               # all links: leave your loop
+    cdef public uint64_t start_ns       # producers wait for it; rates count from it
+    cdef public uint64_t until_ns       # producers publish nothing after it; 0: no limit
+    cdef public uint64_t measure_ns     # latencies of messages due before it are not counted
+    cdef public double gap_ns           # between two messages of one producer; 0: as fast as it goes
+    cdef public int producers
+
+    cdef uint64_t due(self, uint64_t producer, uint64_t number) noexcept nogil
+
+
+cdef class Link:
+    cdef int fd
+    cdef Control control
+    cdef uint32_t frame_max
+    cdef uint8_t *taken                 # read, from parsed to filled
+    cdef size_t capacity, parsed, filled
+    cdef uint8_t *answers               # acknowledgements, from sent to written
+    cdef size_t answers_size, sent, written
+    cdef char text[600]
+    cdef readonly uint64_t published, confirmed, nacked, returned, received, octets, redelivered, last_ns
+    cdef readonly uint64_t misordered, foreign
+    cdef readonly bint blocked, syncing, finished
+    cdef readonly Histogram latency     # from when the message was due
+    cdef readonly Histogram from_write  # from when it was written
+    # a delivery whose frames have not all come
+    cdef uint64_t tag, body_size, body_left, number, stamp
+    cdef bint returning, numbered
+    cdef int queue
+    # publishing
+    cdef uint64_t producer, limit, window, low, mask
+    cdef uint8_t *ring
+    cdef uint8_t *settled
+    cdef size_t *offsets                # of each message in the ring, and its end
+    cdef size_t *bodies                 # of each message's first body octet
+    cdef uint64_t ring_count, at
+    cdef bint mark_number, mark_time
+    cdef int replies
+    # consuming
+    cdef int ack_every, producers, queues
+    cdef uint64_t unacked, last_tag, recv_ns
+    cdef Slot *slots
+
+    cdef int _fail(self, const char *text) noexcept nogil
+    cdef int _closed(self, const uint8_t *p, uint32_t size) noexcept nogil
+    cdef int _fill(self, bint wait) noexcept nogil
+    cdef int _read(self, bint wait) noexcept nogil
+    cdef int _parse(self) noexcept nogil
+    cdef int _method(self, const uint8_t *p, uint32_t size) noexcept nogil
+    cdef int _header(self, const uint8_t *p, uint32_t size) noexcept nogil
+    cdef int _body(self, const uint8_t *p, uint32_t size) noexcept nogil
+    cdef int _message(self) noexcept nogil
+    cdef void _check_order(self) noexcept nogil
+    cdef int _push(self, const uint8_t *p, size_t size) noexcept nogil
+    cdef int _lost(self) noexcept nogil
+    cdef int _ack(self) noexcept nogil
+    cdef int _flush(self) noexcept nogil
+    cdef int _publish(self) noexcept nogil
+    cdef uint64_t _allowed(self) noexcept nogil
+    cdef void _sleep_until(self, uint64_t due, uint64_t now) noexcept nogil
+    cdef void _mark(self, uint64_t count) noexcept nogil
+    cdef void _settle(self, uint64_t tag, bint multiple, bint negative) noexcept nogil
+    cdef int _settle_all(self, const uint8_t *sync, size_t size, int replies) noexcept nogil
+    cdef int _consume(self) noexcept nogil
+    cdef void _wait_for_room(self) noexcept nogil
+    cdef int _finish_acks(self, const uint8_t *sync, size_t size) noexcept nogil
