@@ -41,8 +41,8 @@ class Node:
     """Everything one broker holds.  ``config`` may be replaced by another while running (reload)."""
 
     __slots__ = (
-        "alarm_reason", "blocked", "clock", "commit", "config", "connections", "core", "data", "disk", "disk_full", "later",
-        "permissions", "start_frame", "stopping", "upkeep", "users", "vhosts",
+        "alarm_reason", "blocked", "clock", "commit", "config", "connections", "core", "data", "disk", "disk_full",
+        "later", "permissions", "start_frame", "stopping", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +54,7 @@ class Node:
         data: "DataDir",
         users: "Users",
         permissions: "Permissions",
-        later: Callable[[Callable[[], None]], object],
+        later: Callable[[Callable[[], object]], object],
         submit: Submit,
         submit_slow: Submit,
         sync_failed: Callable[[BaseException], object],
@@ -207,6 +207,9 @@ class Node:
 
     def enter(self, vhost_name: str, user: str) -> Access:
         """The door to a vhost for ``user``.  Raises NotAllowed (530)."""
+        limit = self.config.connection_max
+        if limit and len(self.connections) > limit:
+            raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
         vhost = self.vhosts.get(vhost_name)
         if vhost is None:
             raise NotAllowed(f"vhost {vhost_name} not found")
@@ -221,6 +224,11 @@ class Node:
 
             access = vhost.accesses[user] = Access(vhost, user, may)
         return access
+
+    def permissions_changed(self) -> None:
+        """What connections remember about where they may publish may be wrong now."""
+        for vhost in self.vhosts.values():
+            vhost.forget_routes()
 
     # --- connections
 

@@ -53,7 +53,7 @@ def _serve(config_file: str | None, **flags: Any) -> None:
 
 def _end(error: Exception, status: int) -> None:
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    print(f"brokerd: {text}", file=sys.stderr)
+    click.echo(f"brokerd: {text}", err=True)
     sys.exit(status)
 
 

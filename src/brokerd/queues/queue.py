@@ -6,7 +6,7 @@ belongs to.  Knows nothing of permissions, channels, or of other queues.
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, first_difference, first_fault
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 NAME_FILE = ".queue"
 NO_ARGUMENTS: dict[str, Any] = {}
+
+
+class Owner(Protocol):
+    """The connection an exclusive queue belongs to."""
+
+    def disown(self, queue: "Queue") -> None:
+        """The queue is deleted."""
 
 
 class Queue(plane.Queue):
@@ -34,7 +41,7 @@ class Queue(plane.Queue):
         durable: bool,
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
-        owner: object | None = None,
+        owner: Owner | None = None,
     ) -> None:
         super().__init__(core, directory, durable=durable)
         self.name = name

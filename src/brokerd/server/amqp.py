@@ -47,7 +47,7 @@ class AMQPProtocol(Connection, BufferedProtocol):
             return  # uvloop may tell twice when both sides close at once
         self.lost()
         self.node.disconnected(self)
-        self.transport = None
+        self.transport = None  # type: ignore[assignment]
 
 
 def is_loopback(host: str) -> bool:

@@ -108,7 +108,7 @@ class Server:
 
     def _announce(self, server: asyncio.AbstractServer) -> None:
         if not self.config.sync:
-            log.warning("--no-sync: messages are confirmed BEFORE they are on disk; a power cut loses confirmed messages")
+            log.warning("--no-sync: messages are confirmed BEFORE they are on disk: a power cut loses confirmed ones")
         if self.config.http_port:
             log.warning("http_port %d: nothing listens there yet", self.config.http_port)
         if self.config.pid_file:
@@ -164,12 +164,12 @@ class Server:
     async def _stop(self) -> None:
         self.node.stop_connections()
         deadline = self.loop.time() + self.config.stop_timeout_seconds
-        while self.node.connections and self.loop.time() < deadline:
+        while self.node.connections and self.loop.time() < deadline:  # noqa: ASYNC110 - once, and both may end it
             await asyncio.sleep(0.01)
         for connection in list(self.node.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
-        while not self.node.commit.idle and not self.failed:
+        while not self.node.commit.idle and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
         self.sync_thread.stop()
         self.slow_thread.stop()

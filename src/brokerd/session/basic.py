@@ -75,7 +75,7 @@ def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
     consumer = consumers.get(method.consumer_tag.encode("utf-8", "surrogateescape"))
     if consumer is not None:
         channel.cancel(consumer)
-        connection.access.vhost.consumers_left(consumer.queue)
+        connection.access.vhost.consumers_left(consumer.queue)  # type: ignore[arg-type]
     return None if method.no_wait else methods.BasicCancelOk(consumer_tag=method.consumer_tag)
 
 

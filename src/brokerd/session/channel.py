@@ -40,4 +40,4 @@ class Channel(plane.Channel):
         for consumer in consumers:
             self.cancel(consumer)
         self.recover()
-        return [consumer.queue for consumer in consumers]
+        return [consumer.queue for consumer in consumers]  # type: ignore[misc]

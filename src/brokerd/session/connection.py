@@ -62,13 +62,17 @@ class Connection(plane.Connection):
         "silent_in", "silent_out", "state", "transport", "user",
     )  # fmt: skip
 
+    access: "Access"  # None until connection.open
+    channels: "dict[int, Channel]"  # type: ignore[assignment]  # None until the first; all made here
+    transport: Transport  # None once the socket is gone
+
     def __init__(self, core: plane.Core, node: "Node") -> None:
         super().__init__(core)
         self.node = node
         self.state = WAITING
         self.deadline = node.clock.monotonic() + node.config.handshake_timeout_seconds  # of the present state
-        self.access: Access | None = None
-        self.transport: Transport | None = None
+        self.access = None  # type: ignore[assignment]
+        self.transport = None  # type: ignore[assignment]
         self.peer = "?"
         self.loopback = False
         self.user = ""
@@ -173,7 +177,7 @@ class Connection(plane.Connection):
             HANDSHAKE[self.state, index](self, methods.decode(payload), payload)
         elif self.state is RUNNING and index == UPDATE_SECRET:
             methods.decode(payload)
-            raise NotAllowed("update-secret is not supported by the authentication mechanism in use")
+            raise NotAllowed("New secret was refused by one of the backends")
         else:
             methods.decode(payload)
             raise ChannelStateError(f"unexpected method in connection state {self.state}")
@@ -248,16 +252,20 @@ class Connection(plane.Connection):
             self.own_queues = set()
         self.own_queues.add(queue)
 
+    def disown(self, queue: "Queue") -> None:
+        """An exclusive queue of this connection is deleted."""
+        if self.own_queues is not None:
+            self.own_queues.discard(queue)
+
     def leave(self) -> None:
-        """All messages return to their places; exclusive queues go, and auto-delete ones that lost their last consumer."""
+        """All messages return to their places; exclusive queues go, and auto-delete ones without a consumer left."""
         queues: list[Queue] = []
         for channel in list(self.channels.values()) if self.channels else ():
             queues += channel.leave()
         if self.own_queues:
             vhost = self.access.vhost
             for queue in list(self.own_queues):
-                if vhost.queues.get(queue.name) is queue:
-                    vhost.delete_queue(queue)
+                vhost.delete_queue(queue)
             self.own_queues = None
         self._consumers_left(queues)
 
@@ -336,7 +344,7 @@ class Connection(plane.Connection):
     def _beat(self) -> None:
         """Send when silent for half the interval; give up when nothing came for two (spec 4.2.7)."""
         received, sent = self.received_octets, self.sent_octets
-        self.silent_in = 0 if received != self.seen_received or self.blocked else self.silent_in + 1
+        self.silent_in = 0 if received != self.seen_received or self.stopped else self.silent_in + 1
         self.silent_out = 0 if sent != self.seen_sent else self.silent_out + 1
         self.seen_received, self.seen_sent = received, sent
         if self.silent_in > 2 * self.heartbeat:
@@ -348,8 +356,8 @@ class Connection(plane.Connection):
             self.write(HEARTBEAT_FRAME)
 
     def _tell_refusal(self) -> None:
-        error = self.refusal
-        self.refusal = None
+        error, self.refusal = self.refusal, None
+        assert error is not None
         if handshake.refusal_is_told(self, error):
             self.shut(error, 10, 11)
         else:

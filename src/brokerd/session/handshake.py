@@ -48,8 +48,8 @@ SERVER_CAPABILITIES = {
 
 def start_frame() -> bytes:
     """connection.start, the same for every client: made once."""
-    from platform import python_version
     from socket import gethostname
+    from sys import version_info
 
     from brokerd import __version__
 
@@ -59,7 +59,7 @@ def start_frame() -> bytes:
         server_properties={
             "capabilities": SERVER_CAPABILITIES,
             "cluster_name": f"brokerd@{gethostname()}",
-            "platform": f"Python {python_version()}",
+            "platform": "Python " + ".".join(map(str, version_info[:3])),
             "product": "brokerd",
             "version": __version__,
         },
@@ -148,7 +148,9 @@ def _check_limit(name: str, value: int, least: int, most: int) -> None:
 
 def open_(connection: "Connection", method: Any, payload: bytes) -> None:
     """Enter the vhost, if there is one of that name and the user may."""
-    connection.access = connection.node.enter(method.virtual_host or "/", connection.user)
+    node = connection.node
+    connection.access = node.enter(method.virtual_host or "/", connection.user)
+    connection.number = node.data.next_connection_number()
     connection.routes = connection.access.routes
     connection.write(methods.ConnectionOpenOk().frame(0))
     connection.opened()

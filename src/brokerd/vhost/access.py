@@ -12,7 +12,7 @@ from brokerd import plane
 from brokerd.arguments import first_difference
 from brokerd.errors import AccessRefused, NotFound, PreconditionFailed
 from brokerd.exchanges import Exchange, exchange_type, route
-from brokerd.queues.queue import Queue
+from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
 from brokerd.vhost.vhost import VHost
 
@@ -33,7 +33,7 @@ class Rights(Protocol):
 class Access:
     """One user in one vhost.  All connections of that user there share it."""
 
-    __slots__ = ("routes", "may", "user", "vhost")
+    __slots__ = ("may", "routes", "user", "vhost")
 
     def __init__(self, vhost: VHost, user: str, may: "Callable[[str, str], bool]") -> None:
         """``may(operation, name)``: the user's permission here; operation is configure, write or read."""
@@ -95,7 +95,7 @@ class Access:
     def declare_queue(
         self,
         name: str,
-        connection: object,
+        connection: Owner,
         *,
         passive: bool = False,
         durable: bool = False,
@@ -103,7 +103,7 @@ class Access:
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
     ) -> Queue:
-        """Make the queue, or see that it is there and just so.  ``connection`` becomes the owner of an exclusive one."""
+        """Make the queue, or see that it is there and just so; ``connection`` is to own an exclusive one."""
         name = names.strip_cr_lf(name)
         if passive:
             queue = self.vhost.queue(name)
@@ -127,11 +127,11 @@ class Access:
             )
             return queue_
         if arguments:
-            self._check_new_queue(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
+            self._check_new_queue(name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         return self.vhost.add_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
 
     def _check_new_queue(
-        self, name: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
+        self, name: str, arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
     ) -> None:
         """What only some queues may be, and what else a dead-letter exchange asks of the user."""
         target = arguments.get("x-dead-letter-exchange")
@@ -139,8 +139,9 @@ class Access:
             self._check("read", "queue", name)
             self._check_exchange("write", target)
         if arguments.get("x-queue-type") == "quorum":
-            for wrong, fault in ((not durable, "non-durable"), (exclusive, "exclusive-owner"), (auto_delete, "auto-delete")):
-                if wrong:
+            faults = {"non-durable": not durable, "exclusive-owner": exclusive, "auto-delete": auto_delete}
+            for fault, present in faults.items():
+                if present:
                     raise PreconditionFailed(
                         f"invalid property '{fault}' for queue '{name}' in vhost '{self.vhost.name}'"
                     )
@@ -202,7 +203,13 @@ class Access:
         )
 
     def _check_equivalent(
-        self, exchange: Exchange, type_: str, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any]
+        self,
+        exchange: Exchange,
+        type_: str,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: dict[str, Any],
     ) -> None:
         thing = self.vhost.describe(exchange)
         for field, received, current in (
@@ -212,9 +219,9 @@ class Access:
             ("internal", internal, exchange.internal),
         ):
             if received != current:
-                received, current = (str(value).lower() if value in (True, False) else value for value in (received, current))
+                was, wanted = (str(value).lower() if field != "type" else value for value in (current, received))
                 raise PreconditionFailed(
-                    f"inequivalent arg '{field}' for {thing}: received '{received}' but current is '{current}'"
+                    f"inequivalent arg '{field}' for {thing}: received '{wanted}' but current is '{was}'"
                 )
         difference = first_difference(exchange.arguments, arguments, COMPARED_EXCHANGE_ARGUMENTS)
         if difference is not None:

@@ -14,7 +14,6 @@ from brokerd.exchanges import Exchange
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
-    from brokerd.queues.queue import Queue
     from brokerd.vhost.vhost import VHost
 
 COMPACT_DELETES_MIN = 1024  # shorter logs are not worth rewriting while running

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 FOLDER = "garbage"
+Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
 
 
 class Garbage:
@@ -18,7 +19,7 @@ class Garbage:
 
     __slots__ = ("_count", "_directory", "_made", "_paths", "_submit")
 
-    def __init__(self, data_dir: str, submit: Callable[[Callable[[], object], Callable[[Any], object]], object]) -> None:
+    def __init__(self, data_dir: str, submit: Submit) -> None:
         self._directory = os.path.join(data_dir, FOLDER)
         self._submit = submit
         self._count = 0

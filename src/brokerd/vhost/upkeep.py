@@ -5,12 +5,12 @@ copied by a thread; definitions logs that mostly undo themselves are rewritten; 
 is not needed any more is removed.  Each second looks at a bounded number of queues.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.vhost import definitions
-from brokerd.vhost.garbage import Garbage
+from brokerd.vhost.garbage import Garbage, Submit
 
 if TYPE_CHECKING:
     from brokerd import plane
@@ -23,8 +23,6 @@ log = getLogger("brokerd")
 REST_QUEUES_PER_TICK = 2000
 COMPACT_QUEUES_PER_TICK = 100
 COMPACT_EVERY_TICKS = 30
-
-Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
 
 
 class Upkeep:

@@ -24,19 +24,13 @@ from brokerd.exchanges import (
     TopicExchange,
     exchange_type,
 )
-from brokerd.queues.queue import Queue, check_arguments
+from brokerd.queues.queue import Owner, Queue, check_arguments
 from brokerd.vhost.names import folder_name
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
+    from brokerd.store.definitions import DefinitionsLog
     from brokerd.vhost.access import Access
-
-    class Log:
-        """What of store.definitions.DefinitionsLog is used here."""
-
-        def append(self, payload: bytes) -> None: ...
-        def compact(self, payloads: list[bytes]) -> None: ...
-
 
 TRANSIENT_FOLDER = "transient"
 SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type, internal (RabbitMQ)
@@ -57,7 +51,7 @@ class VHost:
         "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "queues", "remove_files",
     )  # fmt: skip
 
-    def __init__(self, name: str, directory: str, core: plane.Core, log: "Log") -> None:
+    def __init__(self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog") -> None:
         self.name = name
         self.directory = directory
         self.core = core
@@ -100,7 +94,7 @@ class VHost:
     # --- queues
 
     def add_queue(
-        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: object | None = None
+        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None
     ) -> Queue:
         """Make a queue that is not there yet.  Raises PreconditionFailed for arguments no queue can have.
 
@@ -109,14 +103,14 @@ class VHost:
         if arguments:
             check_arguments(name, self.name, arguments)
         durable = durable and owner is None
-        queue = self._make_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
         if durable:
-            self.write(queue_declare(queue))
+            self.write(queue_declare(name, auto_delete, arguments))
+        queue = self._make_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
         self.forget_routes()
         return queue
 
     def _make_queue(
-        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: object | None = None
+        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None
     ) -> Queue:
         folder = self.directory if durable else os.path.join(self.directory, TRANSIENT_FOLDER)
         queue = self.queues[name] = Queue(
@@ -141,10 +135,12 @@ class VHost:
             raise PreconditionFailed(f"{queue} in use")
         if if_empty and queue.ready:
             raise PreconditionFailed(f"{queue} not empty")
-        del self.queues[queue.name]
         if queue.durable:
-            self.deletes += 1
             self.write(methods.QueueDelete(queue=queue.name).encode())
+            self.deletes += 1
+        del self.queues[queue.name]
+        if queue.owner is not None:
+            queue.owner.disown(queue)
         self.forget_routes()
         for source in list(dict.fromkeys(binding.source for binding in queue.bindings)):
             source.unbind_all(queue)
@@ -157,7 +153,7 @@ class VHost:
         queue.drop()
         self.remove_files(queue)
         for consumer in consumers:
-            consumer.channel.connection.on_consumer_cancelled(consumer)
+            consumer.channel.connection.on_consumer_cancelled(consumer)  # type: ignore[attr-defined]
         return count
 
     def consumers_left(self, queue: Queue) -> None:
@@ -171,11 +167,12 @@ class VHost:
         self, name: str, type_: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any]
     ) -> Exchange:
         """Make an exchange that is not there yet.  Raises PreconditionFailed for an unknown type."""
+        exchange_type(type_)
+        if durable:
+            self.write(exchange_declare(name, type_, auto_delete, internal, arguments))
         exchange = self._make_exchange(
             name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
-        if durable:
-            self.write(exchange_declare(exchange))
         self.forget_routes()
         return exchange
 
@@ -184,13 +181,13 @@ class VHost:
         return exchange
 
     def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False) -> None:
-        """Delete an exchange and its bindings.  Raises PreconditionFailed when bindings leave it and it was to be unused."""
+        """Delete an exchange and its bindings.  Raises PreconditionFailed if bindings leave it and none were to."""
         if if_unused and exchange.binding_count:
             raise PreconditionFailed(f"{self.describe(exchange)} in use")
-        del self.exchanges[exchange.name]
         if exchange.durable:
-            self.deletes += 1
             self.write(methods.ExchangeDelete(exchange=exchange.name).encode())
+            self.deletes += 1
+        del self.exchanges[exchange.name]
         self.forget_routes()
         exchange.unbind_everything()
         for source in list(dict.fromkeys(binding.source for binding in exchange.bindings_to)):
@@ -203,12 +200,18 @@ class VHost:
 
     # --- bindings
 
-    def bind(self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]) -> None:
+    def bind(
+        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]
+    ) -> None:
         """Bind; binding what is bound already is no fault.  It is durable when both ends are."""
         if source.bind(destination, routing_key, arguments) is None:
             return
         if source.durable and destination.durable:
-            self.write(_binding(source, destination, routing_key, arguments))
+            try:
+                self.write(_binding(source, destination, routing_key, arguments))
+            except PreconditionFailed:
+                source.unbind(destination, routing_key, arguments)
+                raise
         self.forget_routes()
 
     def unbind(
@@ -218,26 +221,37 @@ class VHost:
         if source.unbind(destination, routing_key, arguments) is None:
             return
         if source.durable and destination.durable:
+            try:
+                self.write(_unbinding(source, destination, routing_key, arguments))
+            except PreconditionFailed:
+                source.bind(destination, routing_key, arguments)
+                raise
             self.deletes += 1
-            self.write(_unbinding(source, destination, routing_key, arguments))
         self.forget_routes()
         self._exchange_lost_bindings(source)
 
     # --- the definitions log
 
     def write(self, payload: bytes) -> None:
-        """Append one entry to the definitions log."""
-        self.log.append(payload)
+        """Append one entry to the definitions log.  Raises PreconditionFailed (406) where the disk takes none."""
+        try:
+            self.log.append(payload)
+        except OSError as error:
+            raise PreconditionFailed(f"the definition cannot be stored: {error.strerror}") from error
         self.appended += 1
 
     def definitions(self) -> list[bytes]:
         """The shortest log that makes what is durable here now."""
         payloads = [
-            exchange_declare(exchange)
+            exchange_declare(name, exchange.type, exchange.auto_delete, exchange.internal, exchange.arguments)
             for name, exchange in self.exchanges.items()
             if exchange.durable and name and name not in SYSTEM_NAMES
         ]
-        payloads += [queue_declare(queue) for queue in self.queues.values() if queue.durable]
+        payloads += [
+            queue_declare(name, queue.auto_delete, queue.arguments)
+            for name, queue in self.queues.items()
+            if queue.durable
+        ]
         for exchange in self.exchanges.values():
             if exchange.durable:
                 payloads += [
@@ -252,22 +266,15 @@ def _nothing_to_remove(queue: Queue) -> None:
     """A vhost without files."""
 
 
-def queue_declare(queue: Queue) -> bytes:
-    """The method that makes ``queue``."""
-    return methods.QueueDeclare(
-        queue=queue.name, durable=True, auto_delete=queue.auto_delete, arguments=queue.arguments
-    ).encode()
+def queue_declare(name: str, auto_delete: bool, arguments: dict[str, Any]) -> bytes:
+    """The method that makes a durable queue."""
+    return methods.QueueDeclare(queue=name, durable=True, auto_delete=auto_delete, arguments=arguments).encode()
 
 
-def exchange_declare(exchange: Exchange) -> bytes:
-    """The method that makes ``exchange``."""
+def exchange_declare(name: str, type_: str, auto_delete: bool, internal: bool, arguments: dict[str, Any]) -> bytes:
+    """The method that makes a durable exchange."""
     return methods.ExchangeDeclare(
-        exchange=exchange.name,
-        type=exchange.type,
-        durable=True,
-        auto_delete=exchange.auto_delete,
-        internal=exchange.internal,
-        arguments=exchange.arguments,
+        exchange=name, type=type_, durable=True, auto_delete=auto_delete, internal=internal, arguments=arguments
     ).encode()
 
 
