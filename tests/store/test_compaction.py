@@ -182,3 +182,44 @@ def test_what_was_compacted_is_recovered(files):
         queue, findings = plane.Queue(core, files.directory, durable=True), []
         recover(queue, Disk(), suspect, findings.append)
         assert (queue.ready, queue.next_seq, findings) == (4, 102, [])
+
+
+def test_the_plane_goes_on_with_the_moved_records(tmp_path):
+    files = Files(str(tmp_path / "q"))
+    files.segment(1, BODIES)
+    files.segment(2, [b"next"], base_seq=101, sealed=layout.OPEN)
+    core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print, damaged=print)
+    queue = plane.Queue(core, files.directory, durable=True)
+    recover(queue, Disk(), False, print)
+
+    class Client(plane.Connection):
+        def on_protocol_header(self, octets):
+            pass
+
+    class Transport:
+        def write(self, octets):
+            pass
+
+    connection = Client(core)
+    connection.attach(Transport(), -1)
+    connection.feed(b"AMQP\0\0\x09\x01")
+    channel = plane.Channel(connection, 1)
+    assert all(channel.get(queue, False) for _ in range(101))
+
+    def settle(method, tag, rest):
+        payload = b"\x00\x3c" + method.to_bytes(2, "big") + tag.to_bytes(8, "big") + rest
+        connection.feed(b"\x01\x00\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce")
+
+    for index in range(100):
+        if index not in LIVE:
+            settle(80, index + 1, b"\0")
+    assert compact(queue, Disk())
+    assert queue.segments()[0]["records"] == len(LIVE)
+    settle(120, LIVE[1] + 1, b"\x02")           # basic.nack, requeue: comes again from where it is now.
+    assert queue.ready == 1
+    assert channel.get(queue, False)
+    assert queue.ready == 0
+    for tag in (LIVE[0] + 1, LIVE[2] + 1, 102):
+        settle(80, tag, b"\0")
+    assert queue.unacked == 1
+    assert [row["number"] for row in queue.segments()] == [2]
