@@ -1,0 +1,24 @@
+import pytest
+from tests.plane.harness import Bench
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """A Core with segments of 64 KiB."""
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def make_bench(tmp_path):
+    """Benches with options, all on one directory."""
+    made = []
+
+    def make(**options):
+        made.append(Bench(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
