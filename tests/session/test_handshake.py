@@ -1,0 +1,102 @@
+import pytest
+
+from brokerd.session.handshake import HANDSHAKE, OPENING, STARTING, TUNING
+from brokerd.wire import methods
+from brokerd.wire.frames import PROTOCOL_HEADER
+from tests.session.harness import Client
+
+
+def closes_with(out):
+    (close,) = out
+    assert isinstance(close, methods.ConnectionClose)
+    return close.reply_code, close.reply_text
+
+
+def test_a_client_that_does_all_right_is_in(node):
+    assert Client(node).start() == [methods.ConnectionOpenOk()]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_the_handshake_does_not_depend_on_how_the_stream_was_cut(node, size):
+    client = Client(node)
+    stream = PROTOCOL_HEADER + b"".join(method.frame(0) for method in (
+        methods.ConnectionStartOk(mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US"),
+        methods.ConnectionTuneOk(channel_max=10, frame_max=4096, heartbeat=5),
+        methods.ConnectionOpen(virtual_host="/"),
+    ))
+    names = []
+    for at in range(0, len(stream), size):
+        names += [method.NAME for method in client.raw(stream[at:at + size])]
+    assert names == ["connection.start", "connection.tune", "connection.open-ok"]
+
+
+@pytest.mark.parametrize("header", [b"GET / HT", b"AMQP\x00\x01\x00\x00", b"\x16\x03\x01\x02\x00\x01\x00\x01"])
+def test_another_protocol_is_answered_with_ours_and_closed(node, header):
+    client = Client(node)
+    client.connection.feed(header)
+    assert client.transport.octets == PROTOCOL_HEADER
+    assert client.transport.closed
+
+
+def test_a_wrong_password_is_told_at_the_next_tick_to_a_client_that_asked_for_it(node):
+    client = Client(node)
+    assert client.start(password="wrong") == []
+    client.connection.tick(node.clock.now)
+    assert closes_with(client.read()) == (
+        403, "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. "
+             "For details see the broker logfile.")
+
+
+def test_a_wrong_password_is_not_told_to_others(node):
+    client = Client(node, properties={})
+    client.start(password="wrong")
+    client.connection.tick(node.clock.now)
+    assert client.read() == []
+    assert client.transport.closed
+
+
+def test_an_unknown_mechanism_is_503(node):
+    client = Client(node)
+    client.raw(PROTOCOL_HEADER)
+    out = client.send(methods.ConnectionStartOk(mechanism="X", locale="en_US"))
+    assert closes_with(out) == (503, "COMMAND_INVALID - unknown authentication mechanism 'X'")
+
+
+@pytest.mark.parametrize(("settings", "text"), [
+    ({"frame_max": 4095}, "negotiated frame_max = 4095 is lower than the minimum allowed value (4096)"),
+    ({"frame_max": 131073}, "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)"),
+    ({"frame_max": 0}, "negotiated frame_max = 0 is higher than the maximum allowed value (131072)"),
+    ({"channel_max": 2048}, "negotiated channel_max = 2048 is higher than the maximum allowed value (2047)"),
+    ({"channel_max": 0}, "negotiated channel_max = 0 (no limit) is higher than the maximum allowed value (2047)"),
+    ({"vhost": "nope"}, "vhost nope not found"),
+])
+def test_limits_and_vhosts_that_cannot_be_are_530(node, settings, text):
+    assert closes_with(Client(node).start(**settings)) == (530, f"NOT_ALLOWED - {text}")
+
+
+@pytest.mark.parametrize("state", [STARTING, TUNING, OPENING])
+@pytest.mark.parametrize("method", [
+    methods.ConnectionStartOk(mechanism="PLAIN", response=b"\0a\0a"), methods.ConnectionTuneOk(),
+    methods.ConnectionOpen(), methods.ConnectionUnblocked(), methods.ChannelOpen(),
+], ids=lambda method: method.NAME)
+def test_a_method_that_the_table_does_not_have_is_504(node, state, method):
+    if (state, method.INDEX) in HANDSHAKE:
+        return
+    client = Client(node)
+    client.raw(PROTOCOL_HEADER)
+    client.connection.state = state
+    assert closes_with(client.send(method)) == (504, f"CHANNEL_ERROR - unexpected method in connection state {state}")
+
+
+def test_a_handshake_that_takes_too_long_is_cut_off(node):
+    client = Client(node)
+    client.raw(PROTOCOL_HEADER)
+    client.connection.tick(node.clock.now + 9)
+    assert not client.transport.aborted
+    client.connection.tick(node.clock.now + 11)
+    assert client.transport.aborted
+
+
+def test_client_properties_are_kept_as_octets_and_read_on_demand(node):
+    client = Client(node, properties={"connection_name": "me", **{"n": 5}}).open()
+    assert client.connection.client_property_table == {"connection_name": "me", "n": 5}
