@@ -1,0 +1,144 @@
+import re
+
+import pytest
+
+from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
+from tests.session.harness import Client
+
+
+def publish(client, key, body=b"x", exchange="", channel=1, header=None, **flags):
+    """Publish one message; what comes back."""
+    header = header or b"\0\x3c\0\0" + len(body).to_bytes(8) + b"\0\0"
+    return client.raw(methods.BasicPublish(exchange=exchange, routing_key=key, **flags).frame(channel)
+                      + header_frame(channel, header) + body_frames(channel, body, 4096))
+
+
+def deliveries(out):
+    return [frame[1] for frame in out if isinstance(frame, tuple) and isinstance(frame[1], methods.BasicDeliver)]
+
+
+@pytest.fixture
+def queue(client):
+    client.ask(methods.QueueDeclare(queue="q"))
+    return client.connection.access.vhost.queue("q")
+
+
+def test_a_message_published_is_delivered(client, queue):
+    client.ask(methods.BasicConsume(queue="q", consumer_tag="t"))
+    (deliver,) = deliveries(publish(client, "q"))
+    assert (deliver.consumer_tag, deliver.delivery_tag, deliver.routing_key) == ("t", 1, "q")
+
+
+def test_consume_ok_comes_before_the_first_delivery(client, queue):
+    publish(client, "q")
+    out = client.send((1, methods.BasicConsume(queue="q", consumer_tag="t")))
+    assert [out[0][1].NAME, out[1][1].NAME] == ["basic.consume-ok", "basic.deliver"]
+
+
+def test_a_consumer_without_a_tag_gets_one(client, queue):
+    assert re.fullmatch(r"amq\.ctag-[\w-]{22}", client.ask(methods.BasicConsume(queue="q")).consumer_tag)
+
+
+def test_a_consumer_tag_used_again_ends_the_connection(client, queue):
+    client.ask(methods.BasicConsume(queue="q", consumer_tag="t"))
+    assert client.refusal(methods.BasicConsume(queue="q", consumer_tag="t")) == (
+        530, "attempt to reuse consumer tag 't'")
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+def test_exclusive_consumers_stay_alone(client, node, queue, first, second):
+    client.ask(methods.BasicConsume(queue="q", exclusive=first))
+    assert Client(node).open().refusal(methods.BasicConsume(queue="q", exclusive=second)) == (
+        403, "queue 'q' in vhost '/' in exclusive use")
+    client.ask(methods.ChannelClose())
+    assert Client(node).open().ask(methods.BasicConsume(queue="q", exclusive=second)).NAME == "basic.consume-ok"
+
+
+def test_prefetch_is_taken_at_consume(client, queue):
+    client.ask(methods.BasicQos(prefetch_count=2))
+    client.ask(methods.BasicConsume(queue="q"))
+    client.ask(methods.BasicQos(prefetch_count=5))
+    out = [frame for _ in range(4) for frame in publish(client, "q")]
+    assert len(deliveries(out)) == 2
+
+
+def test_what_is_unacked_returns_when_the_channel_closes(client, node, queue):
+    client.ask(methods.BasicConsume(queue="q"))
+    publish(client, "q")
+    assert (queue.ready, queue.unacked) == (0, 1)
+    client.ask(methods.ChannelClose())
+    assert (queue.ready, queue.unacked, queue.consumer_count) == (1, 0, 0)
+
+
+def test_what_is_unacked_returns_at_once_when_the_channel_is_closed_for_an_error(client, queue):
+    client.ask(methods.BasicConsume(queue="q"))
+    publish(client, "q")
+    client.ask(methods.QueuePurge(queue="nope"))
+    assert (queue.ready, queue.unacked, queue.consumer_count) == (1, 0, 0)
+
+
+def test_cancel_leaves_unacked_where_they_are_and_an_unknown_tag_is_no_fault(client, queue):
+    client.ask(methods.BasicConsume(queue="q", consumer_tag="t"))
+    publish(client, "q")
+    for tag in ("t", "t", "other"):
+        assert client.ask(methods.BasicCancel(consumer_tag=tag)) == methods.BasicCancelOk(consumer_tag=tag)
+    assert (queue.ready, queue.unacked) == (0, 1)
+
+
+def test_get_from_an_empty_queue_is_get_empty(client, queue):
+    assert client.ask(methods.BasicGet(queue="q")) == methods.BasicGetEmpty()
+    publish(client, "q")
+    out = client.send((1, methods.BasicGet(queue="q")))
+    assert out[0][1].NAME == "basic.get-ok"
+
+
+def test_recover_returns_all_and_they_come_again_redelivered(client, queue):
+    client.ask(methods.BasicConsume(queue="q"))
+    publish(client, "q")
+    out = client.send((1, methods.BasicRecover(requeue=True)))
+    assert (1, methods.BasicRecoverOk()) in out
+    assert [deliver.redelivered for deliver in deliveries(out)] == [True]
+
+
+def test_flow_stops_and_starts_deliveries(client, queue):
+    client.ask(methods.BasicConsume(queue="q"))
+    assert client.ask(methods.ChannelFlow(active=False)) == methods.ChannelFlowOk(active=False)
+    assert publish(client, "q") == []
+    assert deliveries(client.send((1, methods.ChannelFlow(active=True))))
+
+
+@pytest.mark.parametrize(("method", "text"), [
+    (methods.BasicQos(prefetch_size=9), "prefetch_size!=0 (9)"),
+    (methods.BasicRecover(requeue=False), "requeue=false"),
+    (methods.TxSelect(), "tx.select is not supported"),
+])
+def test_what_is_not_offered_is_540(client, method, text):
+    assert client.refusal(method) == (540, text)
+
+
+def test_access_request_gets_its_ticket(client):
+    assert client.ask(methods.AccessRequest()) == methods.AccessRequestOk(reserved_1=1)
+
+
+@pytest.mark.parametrize(("exchange", "code", "text"), [
+    ("nope", 404, "no exchange 'nope' in vhost '/'"),
+    ("amq.rabbitmq.trace", 403, "cannot publish to internal exchange 'amq.rabbitmq.trace' in vhost '/'"),
+])
+def test_publishing_where_it_cannot_be_ends_the_channel(client, exchange, code, text):
+    ((_, close),) = publish(client, "k", exchange=exchange)
+    assert (close.reply_code, close.reply_text.partition(" - ")[2]) == (code, text)
+
+
+def test_a_publisher_whose_right_is_taken_is_refused_from_then_on(client, node, queue):
+    assert publish(client, "q") == []
+    node.refused.add(("write", "amq.default"))
+    client.connection.routes.clear()
+    ((_, close),) = publish(client, "q")
+    assert close.reply_text == (
+        "ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for user 'guest'")
+
+
+def test_confirm_select_is_answered_and_publishes_are_confirmed(client, queue):
+    assert client.ask(methods.ConfirmSelect()) == methods.ConfirmSelectOk()
+    assert publish(client, "q") == [(1, methods.BasicAck(delivery_tag=1, multiple=False))]
