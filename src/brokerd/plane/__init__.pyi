@@ -69,7 +69,7 @@ class Queue:
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0) -> None:
         """Recovery: one segment found on disk, in rising order of number; acks: sound entries in its acks file.
         Each of its records is checked (bounds, CRC) when it is read.  See store/recovery.py."""
-    def finish_recovery(self, next_seq: int, *, suspect: bool) -> None:
+    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
         """The last attached segment is appended to again.  suspect (power cut): every message counts as delivered
         before, since the marks that would tell may be lost."""
     def purge(self) -> int:

@@ -215,7 +215,7 @@ cdef class Channel:
             raise MemoryError
         q.touched = q.core.now
         q.ready -= 1
-        q.ready_octets -= n
+        q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
         q.n_got += 1
         q.n_redelivered += t.redelivered
         if no_ack:

@@ -317,7 +317,8 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             continue
         spent += 64 + n
         q.ready -= 1
-        q.ready_octets -= n
+        # After a restart this is partly an estimate.
+        q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
         q.n_delivered += 1
         q.n_redelivered += t.redelivered
         if c.no_ack:

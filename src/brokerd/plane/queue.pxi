@@ -162,13 +162,13 @@ cdef class Queue:
         self.q.ready_octets += ready_octets
         self.q.next_number = number + 1
 
-    def finish_recovery(self, uint64_t next_seq, *, bint suspect):
+    def finish_recovery(self, uint64_t next_seq, *, bint suspect, int64_t last_ts=0):
         """The last attached segment is appended to again.  suspect: delivery marks may be lost, so that every
         message counts as handed out before."""
         cdef seg_t *s = self.q.first
         cdef seg_t *next
         self.q.next_seq = next_seq
-        self.q.last_ts = 0
+        self.q.last_ts = last_ts
         while s != NULL:
             if suspect:
                 s.redeliver_below = s.end

@@ -22,7 +22,7 @@ def read(path: str, disk: Disk) -> Any:
         return None
     except OSError as error:
         raise _named(error, path) from error
-    from json import JSONDecodeError, loads     # A first start finds no file.
+    from json import JSONDecodeError, loads  # A first start finds no file.
 
     try:
         return loads(octets.decode("utf-8"), parse_constant=_refuse_constant)
@@ -37,12 +37,15 @@ def read(path: str, disk: Disk) -> Any:
 
 
 def replace(path: str, value: Any, disk: Disk) -> None:
-    """Give the file a new content; when this returns, it is on the disk.  Raises OSError, and then the old one holds."""
+    """Give the file a new content, on the disk when this returns.  Raises OSError, and then the old one holds."""
     from json import dumps
 
-    text = dumps(value, indent=2, ensure_ascii=False) + "\n"
     try:
-        disk.replace(path, text.encode("utf-8"))
+        octets = dumps(value, indent=2, ensure_ascii=False).encode()
+    except UnicodeEncodeError:      # A name from the wire need not be UTF-8; escapes can say it.
+        octets = dumps(value, indent=2).encode()
+    try:
+        disk.replace(path, octets + b"\n")
     except OSError as error:
         raise _named(error, path) from error
 

@@ -53,7 +53,7 @@ class Recoverable(Protocol):
 
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0) -> None: ...
-    def finish_recovery(self, next_seq: int, *, suspect: bool) -> None: ...
+    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None: ...
 
 
 def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Finding], object],
@@ -74,7 +74,7 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
             s.number, end=s.end, records=s.records, settled=s.settled, base_seq=s.base_seq, delivered=s.delivered,
             acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
             generation=s.generation)
-    queue.finish_recovery(found.next_seq, suspect=suspect)
+    queue.finish_recovery(found.next_seq, suspect=suspect, last_ts=found.last_ts)
 
 
 class _Segment:
@@ -111,7 +111,7 @@ class _Segment:
 class _Recovery:
     """One directory.  ``next_seq`` holds when ``segments()`` has returned."""
 
-    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "next_seq")
+    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "last_ts", "next_seq")
 
     def __init__(self, directory: str, disk: Disk, suspect: bool, report: Callable[[Finding], object],
                  scan: Scan) -> None:
@@ -122,6 +122,7 @@ class _Recovery:
         self._scan = scan
         self._names: set[str] = set()
         self.next_seq = 1
+        self.last_ts = 0
 
     def segments(self) -> list[_Segment]:
         try:
@@ -296,9 +297,10 @@ class _Recovery:
         runs: list[tuple[int, int]] = []
         at, records, body_octets, last_seq = layout.HEADER_OCTETS, 0, 0, 0
         while True:
-            end, count, _, seq, _, octets = self._scan(content, s.number, at)
+            end, count, _, seq, ts, octets = self._scan(content, s.number, at)
             if count:
                 runs.append((at, end))
+                self.last_ts = max(self.last_ts, ts)    # The clock may have been put back since.
                 records, body_octets, last_seq = records + count, body_octets + octets, seq
                 at = end
             following = _next_record(content, s.number, at, committed, last_seq) if at < committed else -1
