@@ -26,7 +26,7 @@ class Queue:
         assert not self.segments or number > max(self.segments)
         self.segments[number] = facts
 
-    def finish_recovery(self, next_seq, *, suspect):
+    def finish_recovery(self, next_seq, *, suspect, last_ts=0):
         self.next_seq, self.suspect = next_seq, suspect
 
 
