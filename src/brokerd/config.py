@@ -209,7 +209,7 @@ def changed(old: Config, new: Config) -> list[Row]:
 
 def _from_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The options of a TOML file, each at top level or in its own section."""
-    import tomllib      # A start without a file does without it.
+    import tomllib  # A start without a file does without it.
 
     try:
         with open(path, "rb") as file:
@@ -275,7 +275,7 @@ def _checked(values: dict[str, Any], source: str) -> dict[str, Any]:
     """``values``, each of its option's type and within its bounds; raises ConfigError."""
     if not values:
         return values
-    from pydantic import TypeAdapter, ValidationError      # Tens of milliseconds: only when there is work for it.
+    from pydantic import TypeAdapter, ValidationError  # Tens of milliseconds: only when there is work for it.
 
     try:
         config = TypeAdapter(Config).validate_python(values)

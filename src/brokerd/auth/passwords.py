@@ -29,7 +29,7 @@ def verify(password: str | bytes, password_hash: str, algorithm: str = SHA256) -
     """Whether ``password`` is the one that was hashed.  An empty password or hash never is (RabbitMQ)."""
     if not password or not password_hash or not is_hash(password_hash, algorithm):
         return False
-    from hmac import compare_digest     # With hashlib, needed at the first login only.
+    from hmac import compare_digest  # With hashlib, needed at the first login only.
 
     octets = a2b_base64(password_hash)
     return compare_digest(octets[SALT_OCTETS:], _digest(octets[:SALT_OCTETS], password, algorithm))
@@ -49,7 +49,7 @@ def is_hash(password_hash: str, algorithm: str) -> bool:
 
 
 def _digest(salt: bytes, password: str | bytes, algorithm: str) -> bytes:
-    import hashlib      # A start that finds its users does without it.
+    import hashlib  # A start that finds its users does without it.
 
     octets = password.encode("utf-8", "surrogateescape") if isinstance(password, str) else password
     return hashlib.new(ALGORITHMS[algorithm], salt + octets, usedforsecurity=False).digest()

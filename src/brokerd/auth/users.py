@@ -45,9 +45,8 @@ class User:
     @classmethod
     def from_definition(cls, entry: dict[str, Any]) -> "User":
         """The user of an entry of definitions; tags may be a list or joined by commas.  Raises PreconditionFailed."""
-        name, algorithm = entry.get("name"), entry.get("hashing_algorithm", SHA256)
+        name, algorithm = _checked_name(entry.get("name")), entry.get("hashing_algorithm", SHA256)
         password_hash, tags = entry.get("password_hash"), entry.get("tags", [])
-        _check_name(name)
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise PreconditionFailed(f"hashing_algorithm of user '{name}' is not one of {', '.join(ALGORITHMS)}")
         if not isinstance(password_hash, str) or not is_hash(password_hash, algorithm):
@@ -112,7 +111,7 @@ class Users:
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
         """Make a user.  Raises PreconditionFailed when there is one, or for a name or tag that cannot be."""
-        _check_name(name)
+        _checked_name(name)
         if name in self._by_name:
             raise PreconditionFailed(f"user '{name}' already exists")
         return self.put(User(name, _hashed(name, password), SHA256, _checked_tags(name, list(tags))))
@@ -147,10 +146,11 @@ class Users:
         self._by_name = users
 
 
-def _check_name(name: Any) -> None:
+def _checked_name(name: Any) -> str:
     # Unprintable characters would let a name write lines of its own into the log.
     if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > NAME_OCTETS_MAX:
         raise PreconditionFailed(f"user name {name!r:.80} is not 1 to {NAME_OCTETS_MAX} octets of printable text")
+    return name
 
 
 def _checked_tags(name: str, tags: Any) -> tuple[str, ...]:

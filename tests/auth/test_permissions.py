@@ -1,0 +1,122 @@
+"""Permissions: what a pattern allows, who is told of a change, and what is in permissions.json."""
+
+import json
+
+import pytest
+
+from brokerd.auth import Permissions
+from brokerd.errors import NotFound, PreconditionFailed, StoreError
+from brokerd.store.disk import Disk
+
+
+@pytest.fixture
+def permissions(tmp_path):
+    return Permissions(str(tmp_path), Disk())
+
+
+def again(permissions: Permissions) -> Permissions:
+    return Permissions(permissions.path.rpartition("/")[0], Disk(), "other")
+
+
+def written(tmp_path, *entries) -> Permissions:
+    (tmp_path / "permissions.json").write_text(json.dumps(entries))
+    return Permissions(str(tmp_path), Disk())
+
+
+def entry(**changes) -> dict:
+    return {"user": "a", "vhost": "/", "configure": "", "write": "", "read": "", **changes}
+
+
+def test_the_default_user_may_do_all_in_the_first_vhost_and_nothing_elsewhere(permissions):
+    for operation in ("configure", "write", "read"):
+        assert permissions.check("guest", "/", operation, "orders")
+        assert not permissions.check("guest", "other", operation, "orders")
+        assert not permissions.check("other", "/", operation, "orders")
+
+
+@pytest.mark.parametrize(("pattern", "name", "allowed"), [
+    (".*", "", True),
+    (".*", "line\nline", True),
+    ("", "orders", False),
+    ("^$", "orders", False),
+    ("rder", "orders", True),
+    ("^rder", "orders", False),
+    ("^(orders|amq\\.default)$", "amq.default", True),
+    ("^(orders|amq\\.default)$", "amq-default", False),
+    ("ü", "grün", True),
+])
+def test_a_pattern_is_searched_for_and_the_empty_one_allows_nothing(permissions, pattern, name, allowed):
+    permissions.set("anna", "/", "", pattern, "")
+    assert permissions.check("anna", "/", "write", name) is allowed
+    assert not permissions.check("anna", "/", "read", name)
+
+
+def test_an_entry_that_allows_nothing_still_opens_the_vhost(permissions):
+    permissions.set("anna", "/", "", "", "")
+    assert permissions.has_access("anna", "/")
+    assert not permissions.has_access("anna", "other")
+    assert not permissions.has_access("bert", "/")
+
+
+def test_permissions_survive_a_restart(permissions):
+    permissions.set("anna", "other", "^a", "^b", "^c")
+    assert again(permissions).get("anna", "other").definition() == {
+        "user": "anna", "vhost": "other", "configure": "^a", "write": "^b", "read": "^c"}
+    assert len(again(permissions)) == 2
+
+
+def test_what_was_cleared_is_gone_also_after_a_restart(permissions):
+    permissions.clear("guest", "/")
+    assert not permissions.has_access("guest", "/")
+    assert list(again(permissions)) == []
+    with pytest.raises(NotFound, match="^user 'guest' has no permissions in vhost '/'$"):
+        permissions.clear("guest", "/")
+
+
+def test_each_change_is_counted_and_told(permissions):
+    told, before = [], permissions.revision
+    permissions.on_change = lambda *key: told.append(key)
+    permissions.set("anna", "/", ".*", ".*", ".*")
+    permissions.set("anna", "other", ".*", ".*", ".*")
+    permissions.clear("anna", "/")
+    permissions.forget_vhost("none")
+    assert told == [("anna", "/"), ("anna", "other"), ("anna", "/")]
+    assert permissions.revision == before + 3
+
+
+def test_forgetting_a_user_takes_all_and_only_what_was_granted_to_it(permissions):
+    permissions.set("anna", "/", "", "", "")
+    permissions.set("anna", "other", "", "", "")
+    permissions.forget_user("anna")
+    assert [each.user for each in again(permissions)] == ["guest"]
+
+
+def test_forgetting_a_vhost_takes_all_and_only_what_was_granted_in_it(permissions):
+    permissions.set("anna", "/", "", "", "")
+    permissions.set("anna", "other", "", "", "")
+    permissions.forget_vhost("/")
+    assert [(each.user, each.vhost) for each in again(permissions)] == [("anna", "other")]
+
+
+def test_what_is_no_regular_expression_is_refused_and_changes_nothing(permissions):
+    with pytest.raises(PreconditionFailed, match="^write is no regular expression: .*'\\('$"):
+        permissions.set("guest", "/", ".*", "(", ".*")
+    assert permissions.check("guest", "/", "write", "x")
+    assert permissions.revision == again(permissions).revision + 1
+
+
+@pytest.mark.parametrize(("content", "told"), [
+    (entry(read=5), "entry 1: read is not a text"),
+    (entry(read="["), "entry 1: read is no regular expression"),
+    (entry(reed=""), "entry 1 has an unknown key 'reed'"),
+    ({"user": "a"}, "entry 1 has no vhost"),
+])
+def test_an_entry_that_cannot_be_used_is_named(tmp_path, content, told):
+    with pytest.raises(StoreError) as caught:
+        written(tmp_path, content)
+    assert str(caught.value).startswith(f"{tmp_path}/permissions.json: {told}")
+
+
+def test_one_user_cannot_have_a_vhost_twice(tmp_path):
+    with pytest.raises(StoreError, match="entry 2: user 'a' has vhost '/' twice$"):
+        written(tmp_path, entry(), entry(read=".*"))
