@@ -238,6 +238,15 @@ class Bench:
         self.routes.clear()
         return queue
 
+    def recovered(self, name=b"q", *, suspect=False, folder=None, findings=None):
+        """A queue with what its directory holds, by the broker's own recovery."""
+        from brokerd.store.disk import Disk
+        from brokerd.store.recovery import recover
+
+        queue = self.queue(name, folder=folder)
+        recover(queue, Disk(), suspect, (findings if findings is not None else []).append)
+        return queue
+
     def connection(self, *channels, greeted=True, frame_max=131072):
         connection = Connection(self.core)
         connection.routes = self.routes
@@ -258,12 +267,17 @@ class Bench:
             if self.scheduled == before:
                 return
 
-    def sync(self):
-        """A whole sync; the paths that were in it."""
+    def begin_sync(self):
+        """The paths that are to be synced."""
         paths = []
         for fd, path in self.core.begin_sync():
             os.close(fd)
             paths.append(path)
+        return paths
+
+    def sync(self):
+        """A whole sync; the paths that were in it."""
+        paths = self.begin_sync()
         self.core.end_sync()
         self.core.turn()
         return paths
@@ -282,6 +296,7 @@ class Bench:
             connection.detach()
         for queue in self.queues.values():
             queue.close()
+        self.queues = {}
 
 
 def consume(channel, queue, tag=b"c", *, no_ack=False, exclusive=False, priority=0):

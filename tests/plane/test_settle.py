@@ -193,13 +193,13 @@ def test_what_is_not_both_persistent_and_durable_waits_for_no_sync(bench, publis
     bench.queue(durable=durable)
     publisher.feed(publish(1, b"x", persistent=persistent))
     assert confirms(publisher) == [(1, False)]
-    assert bench.core.begin_sync() == []
+    assert bench.begin_sync() == []
 
 
 def test_without_confirm_mode_nothing_is_synced_or_confirmed(bench, queue, connection):
     connection.feed(publish(1, b"x", persistent=True))
     assert connection.frames() == []
-    assert bench.core.begin_sync() == []
+    assert bench.begin_sync() == []
     assert bench.sync_requests == 0
 
 
@@ -223,7 +223,7 @@ def test_confirms_stay_in_order_when_only_some_wait(bench, queue, publisher):
 
 def test_a_publish_after_the_sync_began_waits_for_the_next(bench, queue, publisher):
     publisher.feed(publish(1, b"1", persistent=True))
-    bench.core.begin_sync()
+    bench.begin_sync()
     publisher.feed(publish(1, b"2", persistent=True))
     assert bench.sync_requests == 1
     bench.core.end_sync()
@@ -236,7 +236,7 @@ def test_a_publish_after_the_sync_began_waits_for_the_next(bench, queue, publish
 
 def test_a_transient_publish_after_the_sync_began_goes_with_it(bench, queue, publisher):
     publisher.feed(publish(1, b"1", persistent=True))
-    bench.core.begin_sync()
+    bench.begin_sync()
     publisher.feed(publish(1, b"2"))
     bench.core.end_sync()
     bench.core.turn()
@@ -285,10 +285,10 @@ def test_a_channel_opened_again_counts_its_confirms_anew(bench, queue, publisher
 
 def test_a_channel_closed_while_its_confirms_wait_is_told_nothing(bench, queue, publisher):
     publisher.feed(publish(1, b"x", persistent=True))
-    files = bench.core.begin_sync()
+    paths = bench.begin_sync()
     publisher.channels[1].close()
     plane.Channel(publisher, 1)
-    assert files
+    assert paths
     bench.core.end_sync()
     bench.core.turn()
     assert confirms(publisher) == []

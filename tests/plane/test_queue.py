@@ -1,0 +1,412 @@
+"""Purge, drop, close, recovery: a queue found again on the disk."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.plane.harness import Bench, ack, consume, nack, publish
+
+from brokerd.store import format as layout
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench(segment_octets=4096)
+
+
+@pytest.fixture
+def queue(bench):
+    return bench.queue()
+
+
+@pytest.fixture
+def connection(bench, queue):
+    return bench.connection(1, 2)
+
+
+def numbered(first, last, size=1000):
+    return b"".join(publish(1, b"%d:" % at + b"b" * size, persistent=True) for at in range(first, last + 1))
+
+
+def order(deliveries):
+    return [int(one.body.partition(b":")[0]) for one in deliveries]
+
+
+def flags(deliveries):
+    return [(int(one.body.partition(b":")[0]), one.redelivered) for one in deliveries]
+
+
+@pytest.fixture
+def again(make_bench, bench):
+    """Close all and start anew on the same directory: the new bench and its queue."""
+    def again(**how):
+        for name in [name for name in bench.queues if name != b"q"]:
+            del bench.queues[name]
+        connections, bench.connections = bench.connections, []
+        queues, bench.queues = bench.queues, {}
+        for queue in queues.values():
+            queue.close()       # before the connections: kill -9 returns nothing to its place
+        again.kept = connections, queues
+        after = make_bench(segment_octets=4096)
+        return after, after.recovered(**how)
+
+    yield again
+    for connection in again.kept[0] if hasattr(again, "kept") else ():
+        connection.detach()
+
+
+def everything(bench, queue):
+    reader = bench.connection(1)
+    consume(reader.channels[1], queue, no_ack=True)
+    bench.turns()
+    return reader.delivered()
+
+
+# ---- purge
+
+
+def test_purge_settles_what_is_ready_and_nothing_else(bench, queue, connection):
+    connection.channels[2].prefetch = 5
+    connection.feed(numbered(1, 20))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    assert queue.purge() == 15
+    assert (queue.ready, queue.ready_octets, queue.unacked) == (0, 0, 5)
+    connection.feed(nack(2, 3) + numbered(21, 21))
+    connection.feed(ack(2, 0, multiple=True))
+    got = order(connection.delivered())
+    assert got == [1, 2, 3, 4, 5, 3, 21]
+    assert queue.purge() == 0
+
+
+def test_purge_takes_returned_messages_too(bench, queue, connection):
+    connection.feed(numbered(1, 10))
+    consumer = consume(connection.channels[2], queue)
+    bench.turns()
+    connection.channels[2].cancel(consumer)
+    connection.feed(nack(2, 6, multiple=True))
+    assert queue.purge() == 6
+    assert (queue.ready, queue.unacked, queue.ready_octets) == (0, 4, 0)
+    connection.feed(nack(2, 0, multiple=True))
+    connection.delivered()
+    assert order(everything(bench, queue)) == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3, 4, 7])
+def test_purge_of_many_segments_takes_whole_files(bench, queue, connection, before):
+    connection.feed(numbered(1, 30))
+    for _ in range(before):
+        connection.channels[1].get(queue, True)
+    assert queue.purge() == 30 - before
+    assert len(queue.segments()) == 1
+    bench.collect_garbage()
+    assert len([name for name in os.listdir(queue.directory) if name.startswith("msgs.")]) == 1
+    connection.feed(numbered(31, 33))
+    connection.frames()
+    assert order(everything(bench, queue)) == [31, 32, 33]
+
+
+def test_what_was_purged_does_not_come_back(bench, queue, connection, again):
+    connection.feed(numbered(1, 10))
+    queue.purge()
+    connection.feed(numbered(11, 12))
+    bench.collect_garbage()
+    after, found = again()
+    assert found.ready == 2
+    assert order(everything(after, found)) == [11, 12]
+
+
+def test_purge_of_a_last_segment_that_is_full_to_its_last_octet(bench, queue, connection, again):
+    connection.feed(publish(1, b"f" * (2016 - 69)) * 2)
+    assert queue.segments()[0]["end"] == 4096
+    after, found = again()
+    assert found.purge() == 2
+    publisher = after.connection(1)
+    publisher.feed(publish(1, b"new"))
+    assert [one.body for one in everything(after, found)] == [b"new"]
+    assert (found.ready, found.unacked) == (0, 0)
+
+
+# ---- recovery
+
+
+def test_a_queue_is_found_as_it_was_left(bench, queue, connection, again):
+    connection.feed(numbered(1, 20))
+    after, found = again()
+    assert (found.ready, found.unacked, found.next_seq) == (20, 0, 21)
+    publisher = after.connection(1)
+    publisher.feed(numbered(21, 25))
+    assert flags(everything(after, found)) == [(at, False) for at in range(1, 26)]
+    assert after.damages == []
+    assert (found.ready, found.ready_octets) == (0, 0)
+
+
+def test_an_empty_directory_and_none_at_all_are_an_empty_queue(bench, queue, again, tmp_path):
+    os.makedirs(tmp_path / "q")
+    after, found = again()
+    assert (found.ready, found.next_seq, found.segments()) == (0, 1, [])
+
+
+def test_sequence_numbers_go_on_though_all_was_settled(bench, queue, connection, again):
+    consume(connection.channels[2], queue, no_ack=True)
+    connection.feed(numbered(1, 9))
+    bench.collect_garbage()
+    after, found = again()
+    assert (found.ready, found.next_seq) == (0, 10)
+
+
+def test_what_had_been_handed_out_comes_as_redelivered(bench, queue, connection, again):
+    connection.channels[2].prefetch = 7
+    connection.feed(numbered(1, 12))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(ack(2, 2) + ack(2, 5))
+    after, found = again()
+    assert found.ready == 10
+    settled, handed_out = {2, 5}, 9
+    expected = [(at, at <= handed_out) for at in range(1, 13) if at not in settled]
+    assert flags(everything(after, found)) == expected
+
+
+def test_after_a_power_cut_everything_counts_as_handed_out(bench, queue, connection, again):
+    connection.feed(numbered(1, 12))
+    after, found = again(suspect=True)
+    assert flags(everything(after, found)) == [(at, True) for at in range(1, 13)]
+
+
+def test_settled_messages_of_any_kind_stay_settled(bench, queue, connection, again):
+    connection.feed(numbered(1, 12))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(ack(2, 1) + nack(2, 3, requeue=False) + nack(2, 5, requeue=True) + ack(2, 7))
+    queue.paused = True
+    after, found = again()
+    assert order(everything(after, found)) == [2, 4, 5, 6, 8, 9, 10, 11, 12]
+
+
+def test_counts_of_failed_deliveries_are_kept(bench, queue, connection, again):
+    connection.feed(numbered(1, 3))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 2))
+    for tag in (4, 5, 6):
+        connection.feed(nack(2, tag))
+    after, found = again()
+    reader = after.connection(1)
+    consume(reader.channels[1], found)
+    after.turns()
+    reader.feed(nack(1, 2) + nack(1, 3))
+    found.close()
+    octets = Path(f"{found.directory}/acks.0000000001").read_bytes()
+    entries = layout.read_entries(octets, 1).entries
+    counts = {}
+    for entry in entries:
+        counts.setdefault(int(entry["position"]), []).append(int(entry["count"]))
+    first = 64 + layout.round_up(64 + 3 + 3 + 1002)
+    # Four returns before, the delivery that the restart ended, and one more.
+    assert counts[first] == [1, 2, 3, 4, 6]
+
+
+def test_many_restarts_lose_nothing_and_double_nothing(bench, queue, connection, again):
+    connection.feed(numbered(1, 30))
+    bench_now, queue_now = again()
+    left = list(range(1, 31))
+    keep = []
+    for turn in range(6):
+        reader = bench_now.connection(1)
+        reader.channels[1].prefetch = 10
+        consume(reader.channels[1], queue_now)
+        bench_now.turns()
+        got = reader.delivered()
+        assert order(got) == left[:10]
+        for one in got[turn % 3::3]:
+            reader.feed(ack(1, one.tag))
+            left.remove(order([one])[0])
+            reader.frames()
+        bench_now.collect_garbage()
+        keep.append((reader, bench_now, queue_now))
+        queue_now.close()
+        bench_now.queues, bench_now.connections = {}, []
+        bench_now = Bench(bench_now.directory, segment_octets=4096)
+        queue_now = bench_now.recovered()
+        assert queue_now.ready == len(left)
+    assert order(everything(bench_now, queue_now)) == left
+    bench_now.close()
+
+
+def test_what_was_not_read_before_a_restart_is_read_after_two(bench, queue, connection, again):
+    connection.feed(numbered(1, 10))
+    after, found = again()
+    after.connection(1).feed(numbered(11, 14))
+    reader = after.connection(1)
+    reader.channels[1].prefetch = 3
+    consume(reader.channels[1], found)
+    after.turns()
+    found.close()
+    third = Bench(after.directory, segment_octets=4096)
+    last = third.recovered()
+    assert flags(everything(third, last)) == [(at, at <= 3) for at in range(1, 15)]
+    third.close()
+
+
+def spoil(path, at, octets=b"\xff"):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(octets)
+
+
+RECORD = layout.round_up(64 + 3 + 3 + 1002)     # of numbered(), one digit
+
+
+@pytest.mark.parametrize("at", [0, 4, 5, 7, 8, 12, 13, 16, 40, 64, 66, 500, RECORD - 16])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_damaged_record_is_skipped_and_told(bench, queue, connection, again, at, index):
+    connection.feed(numbered(1, 9))
+    after, found = again()
+    spoil(f"{queue.directory}/msgs.0000000001", 64 + RECORD * index + at, b"\xa7")
+    assert found.ready == 9
+    assert order(everything(after, found)) == [number for number in range(1, 10) if number != index + 1]
+    assert after.damages == [(f"{found.directory}/msgs.0000000001", 64 + RECORD * index, RECORD)]
+    assert found.ready == 0
+    after.core.take_garbage()
+    assert "msgs.0000000001.damaged" in os.listdir(found.directory)
+
+
+def test_all_records_damaged_is_an_empty_segment_and_no_end_of_the_queue(bench, queue, connection, again):
+    connection.feed(numbered(1, 9))
+    after, found = again()
+    spoil(f"{queue.directory}/msgs.0000000002", 64, b"\xee" * 4000)
+    assert order(everything(after, found)) == [1, 2, 3, 7, 8, 9]
+    assert len(after.damages) == 1
+    assert found.ready == 0
+
+
+def test_damage_in_the_last_segment_does_not_stop_new_messages(bench, queue, connection, again):
+    connection.feed(numbered(1, 2))
+    after, found = again()
+    spoil(f"{queue.directory}/msgs.0000000001", 64 + RECORD + 70)
+    assert order(everything(after, found)) == [1]
+    publisher = after.connection(1)
+    publisher.feed(numbered(3, 6))
+    assert found.ready == 0 or order(everything(after, found)) == [3, 4, 5, 6]
+
+
+def test_a_damaged_record_may_be_met_by_get_and_by_purge(bench, queue, connection, again):
+    connection.feed(numbered(1, 6))
+    after, found = again()
+    for number in (1, 2):
+        spoil(f"{queue.directory}/msgs.{number:010d}", 64 + 70)
+    reader = after.connection(1)
+    assert reader.channels[1].get(found, True)
+    after.turns()
+    assert order(reader.delivered()) == [2]
+    found.purge()
+    assert found.ready == 0
+    assert not reader.channels[1].get(found, True)
+
+
+def test_spoiled_acks_entries_settle_nothing(bench, queue, connection, again):
+    connection.feed(numbered(1, 3))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(ack(2, 1) + ack(2, 2))
+    spoil(f"{queue.directory}/acks.0000000001", 64 + 5, b"\x99")
+    after, found = again()
+    assert 2 not in order(everything(after, found))
+
+
+def test_a_segment_that_vanished_is_no_crash(bench, queue, connection, again):
+    connection.feed(numbered(1, 9))
+    after, found = again()
+    os.unlink(f"{found.directory}/msgs.0000000002")
+    reader = after.connection(1)
+    consume(reader.channels[1], found, no_ack=True)
+    after.turns()
+    assert order(reader.delivered())[:3] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("what", [
+    {"records": 0}, {"records": 1000}, {"settled": 1000}, {"settled": 1}, {"end": 64}, {"end": 72}, {"end": 2000},
+    {"end": 4096}, {"acks": 100}, {"acks": 500_000}, {"delivered": 0xFFFFFFFF}, {"capacity": 0}, {"capacity": 65_536},
+    {"ready_octets": 0}, {"ready_octets": 1 << 60}, {"base_seq": 0}, {"generation": 7}, {"end": 1 << 20},
+])
+def test_wrong_numbers_given_to_attach_are_no_crash(bench, queue, connection, what):
+    connection.feed(numbered(1, 3))
+    told = {"end": queue.segments()[0]["end"], "records": 3, "settled": 0, "base_seq": 1, "delivered": 0, "acks": 0,
+            "capacity": 4096, "ready_octets": 3000, "synced": False, **what}
+    queue.close()
+    after = Bench(bench.directory, segment_octets=4096)
+    found = after.queue()
+    found.attach_segment(1, **told)
+    found.finish_recovery(4, suspect=False)
+    publisher = after.connection(1)
+    publisher.feed(numbered(4, 6))
+    everything(after, found)
+    found.purge()
+    publisher.feed(numbered(7, 7))
+    after.close()
+
+
+# ---- drop and close
+
+
+def test_drop_makes_consumers_leave_and_forgets_messages(bench, queue, connection):
+    connection.feed(numbered(1, 5))
+    consume(connection.channels[2], queue, b"a")
+    consume(connection.channels[1], queue, b"b", no_ack=True)
+    bench.turns()
+    queue.drop()
+    assert (queue.ready, queue.consumer_count, queue.consumers) == (0, 0, [])
+    assert connection.channels[2].consumers == {}
+    connection.feed(nack(2, 0, multiple=True))
+    assert (queue.ready, queue.unacked) == (0, 0)
+
+
+def test_a_queue_dropped_while_it_waits_for_a_turn_leaves_it(bench, connection):
+    queues = [bench.queue(b"%d" % at) for at in range(5)]
+    for queue in queues:
+        queue.paused = True
+        consume(connection.channels[2], queue, queue.directory[-1:].encode(), no_ack=True)
+        connection.feed(publish(1, b"x", queue.directory[-1:].encode()))
+    for queue in queues:
+        queue.paused = False
+    for at in (0, 4, 2):
+        queues[at].drop()
+        del bench.queues[b"%d" % at]
+    del queues, queue
+    bench.routes.clear()
+    bench.turns()
+    assert sorted(one.consumer for one in connection.delivered()) == [b"1", b"3"]
+
+
+def test_counters_say_what_happened(bench, queue, connection):
+    connection.feed(numbered(1, 5))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(ack(2, 1) + nack(2, 2) + nack(2, 3, requeue=False))
+    assert (queue.published, queue.delivered, queue.acked, queue.redelivered, queue.returned, queue.got) == (
+        5, 6, 2, 1, 1, 0)
+
+
+def test_ready_octets_are_those_of_bodies(bench, queue, connection):
+    connection.feed(publish(1, b"x" * 10) + publish(1, b"") + publish(1, b"x" * 5000))
+    assert queue.ready_octets == 5010
+    connection.channels[1].get(queue, False)
+    assert queue.ready_octets == 5000
+    connection.feed(nack(1, 1))
+    assert queue.ready_octets == 5010
+
+
+def test_touched_is_the_time_of_the_last_delivery(bench, queue, connection):
+    bench.core.clock = lambda: 12345
+    connection.feed(publish(1, b"x"))
+    consume(connection.channels[2], queue, no_ack=True)
+    bench.core.clock = lambda: 23456
+    connection.feed(b"")
+    assert queue.touched == 23456
+    bench.core.clock = None
+
+
+def test_a_path_too_long_is_refused(bench):
+    with pytest.raises(ValueError, match="too long"):
+        bench.queue(folder="d" * 5000)
