@@ -44,7 +44,7 @@ class Figure(NamedTuple):
         value: Any = figures
         for step in self.path.split("/"):
             value = value.get(step) if isinstance(value, dict) else None
-        return value
+        return None if value is None else float(value)
 
     def text(self, value: float) -> str:
         """The number as it is to be read."""
@@ -68,7 +68,7 @@ class Row(NamedTuple):
     run: str | Callable[[Broker], Figures]
     figures: tuple[Figure, ...]
     reference: str
-    count: int = 0
+    messages: int = 0
     fresh: bool = False
 
 
@@ -233,7 +233,7 @@ class Suite:
             assert broker is not None
             return row.run(broker)
         verify = " --verify-order" if self.arguments.verify_order and name in ORDERED else ""
-        return target.perf(row.run.format(n=max(1, int(row.count * target.scale * self.arguments.scale))) + verify)
+        return target.perf(row.run.format(n=max(1, int(row.messages * target.scale * self.arguments.scale))) + verify)
 
     def _note(self, turn: int, name: str, target: Target, figures: Figures) -> None:
         self.results.setdefault((name, target.name), []).append(figures)
@@ -295,7 +295,7 @@ def write_readme(suite: Suite) -> None:
     kept = {cells[1].strip(): line for line in old.splitlines() if len(cells := line.split("|")) > 4}
     lines = ["| row | what | brokerperf | brokerd | LavinMQ 2.9.1 |", "|---|---|---|---|---|"]
     for name, row in ROWS.items():
-        command = f"`{row.run.format(n=row.count)}`" if isinstance(row.run, str) else "suite.py --rows " + name
+        command = f"`{row.run.format(n=row.messages)}`" if isinstance(row.run, str) else "suite.py --rows " + name
         runs = suite.results.get((name, "brokerd"))
         if runs is None and name in kept:
             answer = kept[name].split("|")[4].strip()

@@ -204,6 +204,8 @@ def throughput(
     if options["exchange_type"] and not options["exchange"]:
         raise click.UsageError("--exchange-type needs --exchange")
     check(options)
+    # Whoever only consumes wants what is there.
+    options["keep"] |= not options["producers"]
     load = perfrun.Load(
         address=uri, seconds=seconds or (0 if count else 10), count=count, pids=processes(uri, pids), **options
     )
@@ -316,7 +318,7 @@ def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bo
             click.echo(line, err=True)
 
     try:
-        figures = {"command": name} | run(say)
+        figures: perfrun.Figures = {"command": name} | run(say)
     except (PerfError, ValueError, OSError) as error:
         click.echo(f"brokerperf: {error}", err=True)
         sys.exit(FAILED)
@@ -328,7 +330,7 @@ def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bo
     if figures.get("stalled"):
         click.echo("brokerperf: nothing moved any more", err=True)
         sys.exit(STALLED)
-    if any(figures.get("order", {}).values()):
+    if any(figures["order"].values() if "order" in figures else ()):
         click.echo("brokerperf: the order of messages was violated", err=True)
         sys.exit(ORDER_VIOLATED)
 

@@ -7,6 +7,7 @@ One `Client` is one socket with one channel; a request waits for its answer.  On
 import contextlib
 import socket
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
@@ -85,7 +86,7 @@ def field(value: object) -> bytes:
     raise ValueError(f"{value!r} has no AMQP type")
 
 
-def table(values: dict[str, object]) -> bytes:
+def table(values: Mapping[str, object]) -> bytes:
     """A field table."""
     return longstr(b"".join(shortstr(name) + field(value) for name, value in values.items()))
 

@@ -189,8 +189,8 @@ def consumer_link(load: Load, index: int, control: Control, stack: ExitStack, pr
     return link
 
 
-def start(target: Callable[[bytes, int], None] | Callable[[bytes], None], *arguments: object) -> threading.Thread:
-    """Run a link in a thread that does not keep the process alive."""
+def start(target: Callable[..., None], *arguments: object) -> threading.Thread:
+    """Run something in a thread that does not keep the process alive."""
     thread = threading.Thread(target=target, args=arguments, daemon=True)
     thread.start()
     return thread
@@ -220,6 +220,9 @@ class Watch:
         if moved != self._sum or any(link.syncing and not link.finished for link in self.producers):
             self._sum, self._moved = moved, now
         patience = max(self.load.stall, 10 / self.load.rate if self.load.rate else 0)
+        if not self.load.producers and self.load.seconds:
+            # Others publish, whenever they like.
+            patience = math.inf
         self.stalled = now - self._moved > patience
         if now - self._said >= 1:
             self._progress(now)
@@ -283,7 +286,7 @@ def _run(load: Load, client: Client, say: Say, backlog: int) -> Figures:
             control.stop = True
             for thread in threads:
                 thread.join()
-        watch_errors(watch)
+        watch.check()
     figures = _figures(load, watch, control.start_ns, backlog)
     messages = max(figures["published"], figures["consumed"])
     figures["load_cpu_s_per_million"] = round(spent / messages * 1e6, 4) if messages else None
@@ -317,11 +320,6 @@ def _watch(watch: Watch, backlog: int) -> None:
             if load.seconds and time.monotonic() - watch.started >= load.seconds:
                 return
         time.sleep(POLL_SECONDS)
-
-
-def watch_errors(watch: Watch) -> None:
-    """PerfError if a link failed while it ended."""
-    watch.check()
 
 
 def _figures(load: Load, watch: Watch, start_ns: int, backlog: int) -> Figures:
