@@ -6,6 +6,7 @@ Unless a verb says otherwise it is O(1) and raises nothing.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 class Core:
     """The data plane of one event loop: read buffer, dirty lists, the turn."""
@@ -88,9 +89,9 @@ class Queue:
         """For inspection and compaction, oldest first: number, end, records, settled, unacked, returned, waiting,
         base_seq, generation, entries, capacity, mapped, sealed, damaged."""
     def can_compact(self, number: int) -> bool: ...
-    def replace_segment(self, number: int, old: memoryview, new: memoryview, end: int, capacity: int, generation: int,
+    def replace_segment(self, number: int, old: Any, new: Any, end: int, capacity: int, generation: int,
                         entries: int) -> None:
-        """Compaction moved the live records of a segment (u4 positions old -> new, both rising) into a file of the
+        """Compaction moved the live records of a segment (u4 arrays of positions old -> new, both rising) into a file of the
         same name; unacked deliveries follow.  Raises ValueError."""
 
 class Consumer:
