@@ -1,0 +1,202 @@
+"""A real broker process for tests: started on a free loopback port, stopped by its pid, its log collected.
+
+    with Broker(tmp_path) as broker:
+        pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+
+Waits for events (a line in the log, the end of the process), never for time to pass.  A traceback in
+the log, a crash or a stop with another status than 0 fails the test that owns the broker.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 20  # limit of every wait: none is reached while all is well
+LISTENING = re.compile(r"listening on .*:(\d+) \(AMQP\)")
+FAULTS = ("Traceback (most recent call last)", "internal error", "Fatal Python error", "Assertion", "AddressSanitizer")
+
+
+def environment(extra=None):
+    """The environment of a broker: this one without its BROKERD_ variables, and with the sources in the path."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), env.get("PYTHONPATH")]))
+    return env | (extra or {})
+
+
+def run(*flags, env=None, timeout=SECONDS):
+    """A brokerd that is expected to end by itself: (status, standard output, standard error)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "brokerd", *map(str, flags)],
+        env=environment(env), cwd=ROOT, capture_output=True, text=True, timeout=timeout,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+class Broker:
+    """One broker on one data directory, from ``start`` to ``stop`` or ``kill``, as often as wanted.
+
+    ``port`` is chosen by the first start and kept.  ``lines`` are the log of all starts.  ``env`` and ``flags``
+    may be changed between starts.
+    """
+
+    def __init__(self, directory, *flags, env=None):
+        self.directory = Path(directory)
+        self.flags = list(flags)
+        self.env = dict(env or {})
+        self.port = 0
+        self.process = None
+        self.lines = []
+        self._changed = threading.Condition()
+        self._reader = None
+
+    # --- life
+
+    def start(self):
+        """Start, and return when it listens.  Raises AssertionError with the log when it does not."""
+        assert self.process is None, "is running already"
+        begin = len(self.lines)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "brokerd", "-D", str(self.directory), "-p", str(self.port), *map(str, self.flags)],
+            env=environment(self.env), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+        try:
+            self.port = int(LISTENING.search(self.wait_for_log(LISTENING.pattern, begin)).group(1))
+        except BaseException:
+            self._end(signal.SIGKILL)
+            raise
+        return self
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, number=signal.SIGTERM):
+        """Stop gracefully; fails when that is not what happened."""
+        if self.process is None:
+            return
+        status = self._end(number)
+        assert status == 0, f"exit status {status}\n{self.log_text()}"
+        self.check_log()
+
+    def kill(self):
+        """kill -9."""
+        if self.process is not None:
+            self._end(signal.SIGKILL)
+
+    def restart(self, *, kill=False):
+        """Stop (or kill -9) and start again on the same port and directory."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        return self.start()
+
+    def wait(self):
+        """The exit status of a broker that ends by itself."""
+        return self._end(None)
+
+    def _end(self, number):
+        process = self.process
+        if number is not None and process.poll() is None:
+            os.kill(process.pid, number)
+        try:
+            status = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            raise AssertionError(f"brokerd did not end\n{self.log_text()}") from None
+        finally:
+            self._reader.join()
+            process.stderr.close()
+            self.process = None
+        return status
+
+    # --- log
+
+    def _read(self, process):
+        for line in process.stderr:
+            with self._changed:
+                self.lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def log_text(self):
+        """All that the broker has logged so far, over all its starts."""
+        with self._changed:
+            return "\n".join(self.lines)
+
+    def wait_for_log(self, pattern, begin=0, timeout=SECONDS):
+        """The first line from number ``begin`` on in which ``pattern`` is found, once it is there."""
+        wanted = re.compile(pattern)
+        seen = begin
+
+        def found():
+            nonlocal seen
+            for line in self.lines[seen:]:
+                if wanted.search(line):
+                    return line
+            seen = len(self.lines)
+            return not self._reader.is_alive() or None
+
+        with self._changed:
+            line = self._changed.wait_for(found, timeout)
+        if line is True:  # It has ended; the line may have been its last.
+            line = next(filter(wanted.search, self.lines[begin:]), None)
+        assert line, f"no {pattern!r} in the log:\n{self.log_text()}"
+        return line
+
+    def check_log(self):
+        """Fail if the broker met a fault of its own."""
+        text = self.log_text()
+        for fault in FAULTS:
+            assert fault not in text, text
+
+    # --- the process as the kernel sees it
+
+    def anonymous_octets(self):
+        """RssAnon of the broker."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"RssAnon:\s+(\d+) kB", status).group(1)) * 1024
+
+    def open_files(self):
+        """What each open descriptor is, as far as it can still be seen."""
+        names = []
+        for entry in os.scandir(f"/proc/{self.pid}/fd"):
+            try:
+                names.append(os.readlink(entry.path))
+            except FileNotFoundError:
+                pass
+        return names
+
+    def mapped_files(self):
+        """Names of all files that are mapped."""
+        maps = Path(f"/proc/{self.pid}/maps").read_text()
+        return [line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6]
+
+    def __enter__(self):
+        return self.start() if self.process is None else self
+
+    def __exit__(self, kind, error, trace):
+        if self.process is None:
+            if kind is None:
+                self.check_log()
+            return
+        if kind is None:
+            ended = self.process.poll()
+            assert ended is None, f"brokerd ended with status {ended}\n{self.log_text()}"
+            self.stop()
+        else:
+            self.kill()
