@@ -238,12 +238,12 @@ class Bench:
         self.routes.clear()
         return queue
 
-    def recovered(self, name=b"q", *, suspect=False, folder=None, findings=None):
+    def recovered(self, name=b"q", *, durable=True, suspect=False, folder=None, findings=None):
         """A queue with what its directory holds, by the broker's own recovery."""
         from brokerd.store.disk import Disk
         from brokerd.store.recovery import recover
 
-        queue = self.queue(name, folder=folder)
+        queue = self.queue(name, durable=durable, folder=folder)
         recover(queue, Disk(), suspect, (findings if findings is not None else []).append)
         return queue
 

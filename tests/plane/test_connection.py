@@ -201,7 +201,8 @@ def test_nothing_but_a_protocol_header_may_come_first(bench):
 
 
 def test_methods_go_up_in_order_with_their_channel(connection):
-    payloads = [(0, struct.pack(">HH", 10, 40)), (1, struct.pack(">HH", 50, 10) + b"abc"), (7, struct.pack(">HH", 20, 10))]
+    payloads = [(0, struct.pack(">HH", 10, 40)), (1, struct.pack(">HH", 50, 10) + b"abc"),
+                (7, struct.pack(">HH", 20, 10))]
     connection.feed(b"".join(frame(1, channel, payload) for channel, payload in payloads))
     assert connection.methods == payloads
 

@@ -192,7 +192,8 @@ def test_headers_longer_than_a_short_length_are_stored_whole(bench, queue, conne
 
 METHODS = {
     "no exchange": (struct.pack(">HHH", 60, 40, 0), 502, "basic.publish ends before its fields do"),
-    "cut in the exchange": (struct.pack(">HHH", 60, 40, 0) + b"\xffabc", 502, "basic.publish ends before its fields do"),
+    "cut in the exchange": (struct.pack(">HHH", 60, 40, 0) + b"\xffabc", 502,
+                            "basic.publish ends before its fields do"),
     "no key": (struct.pack(">HHH", 60, 40, 0) + b"\0", 502, "basic.publish ends before its fields do"),
     "key beyond the end": (struct.pack(">HHH", 60, 40, 0) + b"\0\x05q\0", 502,
                            "basic.publish is not of the length of its fields"),

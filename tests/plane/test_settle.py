@@ -254,7 +254,7 @@ def test_every_segment_that_a_confirm_waits_for_is_synced(make_bench):
     paths = bench.sync()
     assert {f"{queue.directory}/msgs.{number:010d}" for number in (numbers[0], numbers[-1])} <= set(paths)
     assert confirms(publisher) == [(10, True)]
-    assert [segment["sealed"] for segment in queue.segments()][0] == 2
+    assert queue.segments()[0]["sealed"] == 2
 
 
 def test_several_channels_and_queues_share_one_sync(bench, queue, publisher):
