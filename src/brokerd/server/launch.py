@@ -62,12 +62,16 @@ class Server:
 
     async def run(self) -> int:
         """Start, serve, stop; the exit status."""
-        self.node = self._build_node()
-        server = await listeners.listen(self.loop, amqp.factory(self.node), self.config.bind, self.config.amqp_port)
-        self._announce(server)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT):  # Before the log says that it listens: signals may come then.
             self.loop.add_signal_handler(number, self._on_stop_signal, number)
         self.loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+        self.node = self._build_node()
+        try:
+            server = await listeners.listen(self.loop, amqp.factory(self.node), self.config.bind, self.config.amqp_port)
+        except BaseException:
+            await self._stop()  # What was opened is closed as after any other run.
+            raise
+        self._announce(server)
         timer = self.loop.call_later(TICK_SECONDS, self._tick)
         try:
             await self.stopped.wait()
@@ -77,6 +81,9 @@ class Server:
         if self.failed:
             return 1
         await self._stop()
+        if self.config.pid_file:
+            remove_if_there(self.config.pid_file)
+        log.info("stopped")
         return 0
 
     def _build_node(self) -> Node:
@@ -174,9 +181,6 @@ class Server:
         self.sync_thread.stop()
         self.slow_thread.stop()
         self.node.close()
-        if self.config.pid_file:
-            remove_if_there(self.config.pid_file)
-        log.info("stopped")
 
 
 def remove_if_there(path: str) -> None:
