@@ -15,6 +15,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
+from brokerd.auth.mechanisms import credentials
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, StoreError
 from brokerd.store import json_file
@@ -67,6 +68,7 @@ class Node:
         self.data = data
         self.users = users
         self.permissions = permissions
+        permissions.on_change = self._permission_changed
         self.later = later
         self.vhosts: dict[str, VHost] = {}
         self.connections: dict[Any, None] = {}  # in order of arrival
@@ -143,9 +145,9 @@ class Node:
         if known is None:
             known = [{"name": "/"}]
             json_file.replace(path, known, self.disk)
-        for entry in known:
-            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                raise StoreError(f"{path}: not a list of objects with a name each")
+        for number, entry in enumerate(json_file.rows(path, known, ("name",)), 1):
+            if not isinstance(entry["name"], str) or entry["name"] in self.vhosts:
+                raise StoreError(f"{path}: entry {number}: name is not a text of its own")
             self.open_vhost(entry["name"])
 
     def add_vhost(self, name: str) -> VHost:
@@ -192,14 +194,13 @@ class Node:
         vhost.log.close()
         self.upkeep.take_garbage()
         self._write_vhosts()
+        self.permissions.forget_vhost(name)
         self.upkeep.garbage.discard(vhost.directory)
 
     def authenticate(self, mechanism: str, response: bytes, loopback: bool) -> str:
         """The user who logs in.  Raises LoginRefused with the reason for the log."""
-        from brokerd.auth.mechanisms import credentials
-
         name, password = credentials(mechanism, response)
-        if not self.users.authenticate(name, password):
+        if self.users.authenticate(name, password) is None:
             raise LoginRefused(f"user '{name}' - invalid credentials")
         if not loopback and self.config.default_user_only_loopback and name == self.config.default_user:
             raise LoginRefused(f"user '{name}' can only connect via localhost")
@@ -225,10 +226,11 @@ class Node:
             access = vhost.accesses[user] = Access(vhost, user, may)
         return access
 
-    def permissions_changed(self) -> None:
-        """What connections remember about where they may publish may be wrong now."""
-        for vhost in self.vhosts.values():
-            vhost.forget_routes()
+    def _permission_changed(self, user: str, vhost_name: str) -> None:
+        """What the user's connections remember about where they may publish may be wrong now."""
+        vhost = self.vhosts.get(vhost_name)
+        if vhost is not None and user in vhost.accesses:
+            vhost.accesses[user].routes.clear()
 
     # --- connections
 
@@ -266,5 +268,4 @@ class Node:
             for queue in vhost.queues.values():
                 queue.close()
             vhost.log.close()
-        self.upkeep.take_garbage()
         self.data.close()

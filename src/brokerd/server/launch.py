@@ -178,6 +178,7 @@ class Server:
         await asyncio.sleep(0)
         while not self.node.commit.idle and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
+        self.node.upkeep.close()
         self.sync_thread.stop()
         self.slow_thread.stop()
         self.node.close()

@@ -10,6 +10,7 @@ slow); ``closing`` waits for close-ok.  Knows nothing of sockets.
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from brokerd.auth.mechanisms import MECHANISMS
 from brokerd.errors import AMQPError, CommandInvalid, LoginRefused, NotAllowed, SyntaxError_
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
@@ -23,7 +24,6 @@ WAITING, STARTING, TUNING, OPENING, RUNNING = "waiting", "starting", "tuning", "
 REFUSED, CLOSING, CLOSED = "refused", "closing", "closed"
 
 PROTOCOL_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # 0-9-1, and 0-9 whose methods are the same
-MECHANISMS = b"PLAIN AMQPLAIN"
 LOCALES = b"en_US"
 
 NOTIFIES_CANCEL = 1  # capabilities of a client that change what it is sent
@@ -63,7 +63,7 @@ def start_frame() -> bytes:
             "product": "brokerd",
             "version": __version__,
         },
-        mechanisms=MECHANISMS,
+        mechanisms=" ".join(MECHANISMS).encode(),
         locales=LOCALES,
     ).frame(0)
 
@@ -123,7 +123,7 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
 
 def check_mechanism(mechanism: str) -> None:
     """Refuse a mechanism that was not offered."""
-    if mechanism.encode("utf-8", "surrogateescape") not in MECHANISMS.split():
+    if mechanism not in MECHANISMS:
         raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
 
 

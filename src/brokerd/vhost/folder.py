@@ -1,6 +1,6 @@
 """A vhost on disk: its folder opened at start, swept of what is left over, and removed.
 
-    <sha1 of name>/            .vhost (its name), definitions.amqp
+    <sha1 of name>/            .vhost (its name), definitions.amqp, policies.json
         <sha1 of queue>/       one per durable queue that has held a message
         transient/             queues that do not survive a restart: emptied at start
         <...>.orphan/          a queue's folder that no definition explains: kept, reported
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brokerd import plane
+from brokerd.policies import Policies
 from brokerd.store.definitions import FILE_NAME, DefinitionsLog
 from brokerd.vhost.definitions import Replay, replay
 from brokerd.vhost.garbage import Garbage
@@ -52,6 +53,7 @@ def open_vhost(
         disk.sync_directory(data_dir)
     log = DefinitionsLog(os.path.join(directory, FILE_NAME), disk)
     vhost = VHost(name, directory, core, log)
+    vhost.policies = Policies(directory, disk)
     replayed = replay(vhost, log.load(suspect=suspect, report=report))
     vhost.deletes = replayed.undone
     for failure in replayed.failed:

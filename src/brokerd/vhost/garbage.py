@@ -24,13 +24,15 @@ class Garbage:
         self._submit = submit
         self._count = 0
         self._paths: list[str] = []
-        self._made = os.path.exists(self._directory)
-        if self._made:  # A crash came before the thread.
-            old = f"{self._directory}.old"
-            if not os.path.exists(old):
-                os.rename(self._directory, old)
-                self._made = False
+        self._made = False
+        old = f"{self._directory}.old"
+        if os.path.exists(old):  # Two crashes came before the thread.
+            remove_tree(old)
+        try:
+            os.rename(self._directory, old)
             self._paths.append(old)
+        except FileNotFoundError:
+            pass
 
     def discard(self, path: str) -> None:
         """Move ``path`` away, to be removed after the next ``flush``; no fault if it is not there."""
@@ -46,6 +48,12 @@ class Garbage:
         except FileNotFoundError:
             return
         self._paths.append(target)
+
+    def close(self) -> None:
+        """Let the thread remove what is left, and the folder when it is empty."""
+        if self._made:
+            self._paths.append(self._directory)
+        self.flush()
 
     def flush(self) -> None:
         """Let the thread remove what was moved away."""

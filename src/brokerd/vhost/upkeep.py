@@ -101,6 +101,11 @@ class Upkeep:
 
         self._submit(work, done)
 
+    def close(self) -> None:
+        """The broker stops: nothing is to be left for the next one to remove."""
+        self.take_garbage()
+        self.garbage.close()
+
     def remove_files(self, queue: "Queue") -> None:
         """The folder of a queue that was dropped."""
         if queue.next_seq > 1:

@@ -29,6 +29,7 @@ from brokerd.vhost.names import folder_name
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
+    from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
     from brokerd.vhost.access import Access
 
@@ -48,7 +49,8 @@ class VHost:
     """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion."""
 
     __slots__ = (
-        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "queues", "remove_files",
+        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "policies", "queues",
+        "remove_files",
     )  # fmt: skip
 
     def __init__(self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog") -> None:
@@ -61,6 +63,7 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
+        self.policies: Policies | None = None  # set when opened from its folder
         self.remove_files: Callable[[Queue], None] = _nothing_to_remove  # of a queue that is deleted
         for exchange, cls, internal in SYSTEM_EXCHANGES:
             self.exchanges[exchange] = cls(exchange, durable=True, internal=internal, tally=plane.Tally())

@@ -1,0 +1,82 @@
+import pytest
+
+from brokerd import plane
+from brokerd.errors import NotFound
+from brokerd.store.definitions import DefinitionsLog
+from brokerd.store.disk import Disk
+from brokerd.vhost.definitions import COMPACT_DELETES_MIN, compact_if_worthwhile, replay
+from brokerd.vhost.vhost import VHost
+
+
+@pytest.fixture
+def open_vhost(tmp_path):
+    """Open the vhost of one log, again and again."""
+    core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=lambda _: None,
+                      damaged=lambda *_: None)
+
+    def open_again():
+        log = DefinitionsLog(str(tmp_path / "definitions.amqp"), Disk())
+        vhost = VHost("/", str(tmp_path), core, log)
+        return vhost, replay(vhost, log.load())
+
+    return open_again
+
+
+def declare(vhost, name, durable=True, arguments=None):
+    return vhost.add_queue(name, durable=durable, auto_delete=False, arguments=arguments or {})
+
+
+def exchange(vhost, name, type_="topic", durable=True, auto_delete=False):
+    return vhost.add_exchange(name, type_, durable=durable, auto_delete=auto_delete, internal=False, arguments={})
+
+
+def test_what_is_durable_is_there_again_and_nothing_else(open_vhost):
+    vhost, _ = open_vhost()
+    queue, transient = declare(vhost, "q", arguments={"x-max-length": 5}), declare(vhost, "t", durable=False)
+    x, y = exchange(vhost, "x"), exchange(vhost, "y", durable=False)
+    for source, destination in ((x, queue), (x, transient), (y, queue), (vhost.exchange("amq.fanout"), x)):
+        vhost.bind(source, destination, "key", {"a": 1})
+    again, result = open_vhost()
+    assert not result.failed
+    assert list(again.queues) == ["q"]
+    assert again.queue("q").arguments == {"x-max-length": 5}
+    assert [(b.source.name, b.routing_key, b.arguments) for b in again.queue("q").bindings] == [("x", "key", {"a": 1})]
+    assert [b.source.name for b in again.exchange("x").bindings_to] == ["amq.fanout"]
+    with pytest.raises(NotFound):
+        again.exchange("y")
+
+
+def test_what_was_undone_stays_undone_and_deleted_queues_are_named(open_vhost):
+    vhost, _ = open_vhost()
+    queue, other = declare(vhost, "q"), declare(vhost, "gone")
+    x = exchange(vhost, "x")
+    vhost.bind(x, queue, "a", {})
+    vhost.bind(x, other, "a", {})
+    vhost.unbind(x, queue, "a", {})
+    vhost.delete_queue(other)
+    again, result = open_vhost()
+    assert (list(again.queues), again.exchange("x").binding_count) == (["q"], 0)
+    assert (result.deleted_queues, result.undone) == ({"gone"}, 2)
+
+
+def test_the_log_is_rewritten_when_most_of_it_undoes_itself(open_vhost):
+    vhost, _ = open_vhost()
+    declare(vhost, "kept")
+    for _ in range(COMPACT_DELETES_MIN):
+        assert not compact_if_worthwhile(vhost)
+        vhost.delete_queue(declare(vhost, "q"))
+    assert compact_if_worthwhile(vhost)
+    again, result = open_vhost()
+    assert (list(again.queues), result.entries) == (["kept"], 1)
+
+
+def test_an_auto_delete_exchange_goes_with_its_last_binding_also_when_the_queue_is_deleted(open_vhost):
+    vhost, _ = open_vhost()
+    x = exchange(vhost, "x", auto_delete=True)
+    first, second = declare(vhost, "a"), declare(vhost, "b")
+    vhost.bind(x, first, "k", {})
+    vhost.bind(x, second, "k", {})
+    vhost.unbind(x, first, "k", {})
+    assert "x" in vhost.exchanges
+    vhost.delete_queue(second)
+    assert "x" not in vhost.exchanges
