@@ -33,8 +33,9 @@ class AMQPError(BrokerError):
     @property
     def reply_text(self) -> str:
         """The text for the peer, cut to the 255 octets of a short string."""
-        text = f"{self.name} - {self.args[0] if self.args else ''}"
-        return text.encode()[:255].decode(errors="ignore")
+        # Names may hold octets that are not UTF-8 (as surrogates): shown as far as they are.
+        octets = f"{self.name} - {self.args[0] if self.args else ''}".encode("utf-8", "replace")
+        return octets[:255].decode(errors="ignore")
 
 
 class ChannelError(AMQPError):

@@ -46,7 +46,8 @@ class Routes:
     """Where messages go, remembered per (exchange, routing key), for one user of one vhost."""
     def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes], tuple[tuple["Queue", ...], Tally | None, bool]]) -> None:
         """resolve(exchange, routing_key, header_payload) -> (queues, tally, cacheable); raises AMQPError.
-        cacheable False: the answer depends on the message's headers and is asked for every message."""
+        cacheable False: the answer depends on the message's headers and is asked for every message; as it is for
+        messages that carry a user-id, whatever it says."""
     def clear(self) -> None:
         """Forget all: a binding, exchange, queue or permission changed."""
 

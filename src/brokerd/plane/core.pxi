@@ -300,7 +300,7 @@ cdef class Routes:
         if self.used >= ROUTES_MOST:
             self.clear()
         r = route_new(p, e.payload_n, queues, tally)
-        if cacheable:
+        if cacheable and not be16(e.header + 12) & USER_ID:
             self.keep.append((queues, tally))
             self.place(r)
         else:

@@ -72,22 +72,68 @@ static uint32_t crc_by_table(uint32_t state, const uint8_t *p, size_t n)
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-__attribute__((target("sse4.2"))) static uint32_t crc_by_instruction(uint32_t state, const uint8_t *p, size_t n)
+/* The instruction takes three cycles and a new one can begin each cycle: three runs of octets at once, the
+ * later two from state zero, then put together by the table of what LONG (SHORT) octets of zero make of a state. */
+#define CRC_LONG 256
+#define CRC_SHORT 64
+static uint32_t crc_past_long[4][256], crc_past_short[4][256];
+
+static inline uint32_t crc_past(uint32_t table[4][256], uint32_t s)
+{
+    return table[0][s & 255] ^ table[1][s >> 8 & 255] ^ table[2][s >> 16 & 255] ^ table[3][s >> 24];
+}
+
+#define CRC_THREE(n, table)                                                     \
+    do {                                                                        \
+        uint64_t t = 0, u = 0;                                                  \
+        for (size_t i = 0; i < (n); i += 8) {                                   \
+            s = _mm_crc32_u64(s, le64(p + i));                                  \
+            t = _mm_crc32_u64(t, le64(p + (n) + i));                            \
+            u = _mm_crc32_u64(u, le64(p + 2 * (n) + i));                        \
+        }                                                                       \
+        s = crc_past(table, crc_past(table, (uint32_t)s) ^ (uint32_t)t) ^ u;    \
+        p += 3 * (n);                                                           \
+        left -= 3 * (n);                                                        \
+    } while (0)
+
+__attribute__((target("sse4.2"))) static uint32_t crc_by_instruction(uint32_t state, const uint8_t *p, size_t left)
 {
     uint64_t s = state;
-    while (n >= 8) {
+    while (left >= 3 * CRC_LONG)
+        CRC_THREE(CRC_LONG, crc_past_long);
+    while (left >= 3 * CRC_SHORT)
+        CRC_THREE(CRC_SHORT, crc_past_short);
+    while (left >= 8) {
         s = _mm_crc32_u64(s, le64(p));
         p += 8;
-        n -= 8;
+        left -= 8;
     }
-    if (n >= 4) {
+    if (left >= 4) {
         s = _mm_crc32_u32((uint32_t)s, le32(p));
         p += 4;
-        n -= 4;
+        left -= 4;
     }
-    while (n--)
+    while (left--)
         s = _mm_crc32_u8((uint32_t)s, *p++);
     return (uint32_t)s;
+}
+
+/* Linear over GF(2): what each of the 32 bits becomes tells what all states become. */
+static void crc_make_past(uint32_t table[4][256], size_t n)
+{
+    static const uint8_t zeros[CRC_LONG];
+    for (int k = 0; k < 4; k++) {
+        for (int bit = 0; bit < 8; bit++)
+            table[k][1 << bit] = crc_by_table((uint32_t)1 << (8 * k + bit), zeros, n);
+        for (int v = 1; v < 256; v++)
+            table[k][v] = table[k][v & -v] ^ (v & (v - 1) ? table[k][v & (v - 1)] : 0);
+    }
+}
+
+static void crc_prepare(void)
+{
+    crc_make_past(crc_past_long, CRC_LONG);
+    crc_make_past(crc_past_short, CRC_SHORT);
 }
 static int crc_instruction_there(void) { return __builtin_cpu_supports("sse4.2"); }
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
@@ -104,8 +150,10 @@ static uint32_t crc_by_instruction(uint32_t state, const uint8_t *p, size_t n)
     return state;
 }
 static int crc_instruction_there(void) { return 1; }
+static void crc_prepare(void) {}
 #else
 #define crc_by_instruction crc_by_table
+static void crc_prepare(void) {}
 static int crc_instruction_there(void) { return 0; }
 #endif
 
@@ -125,6 +173,7 @@ static void crc_init(void)
     for (uint32_t i = 0; i < 256; i++)
         for (int k = 1; k < 8; k++)
             crc_table[k][i] = crc_table[0][crc_table[k - 1][i] & 255] ^ crc_table[k - 1][i] >> 8;
+    crc_prepare();
     crc_in_hardware = crc_instruction_there();
 }
 

@@ -13,6 +13,8 @@ cdef enum:
     STALL = 5               # no disk space: stop before this publish
     GREETING = 6            # the eight octets of a protocol header
 
+    USER_ID = 1 << 4        # property flag
+
     PUBLISH = 60 << 16 | 40
     BASIC_ACK = 60 << 16 | 80
     BASIC_REJECT = 60 << 16 | 90
@@ -61,7 +63,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     cdef conn_t *conn = ch.conn
     cdef bint waits = False
     r = route_of(ch, method, method_n)
-    if UNLIKELY(r == NULL):
+    # A user-id is checked by those above, message by message: see Routes, `cacheable`.
+    if UNLIKELY(r == NULL) or UNLIKELY(be16(header + 12) & USER_ID and not r.once):
         e.payload = method
         e.payload_n = method_n
         e.header = header

@@ -294,7 +294,7 @@ class Connection(plane.Connection):
             return
         if self.state is RUNNING or self.access is not None:
             self.leave()
-        log.warning("%s: closed: %s", self, _reply_text(error))
+        log.warning("%s: closed: %s", self, error.reply_text)
         self.discard = True
         if self.blocked:
             self.unblock()
@@ -369,14 +369,5 @@ class Connection(plane.Connection):
         return f"{self.peer} {self.user} {self.access.vhost.name}"
 
 
-def _reply_text(error: AMQPError) -> str:
-    """The error's text; names that are not UTF-8 are shown as far as they are."""
-    try:
-        return error.reply_text
-    except UnicodeEncodeError:
-        text = f"{error.name} - {error.args[0]}".encode("utf-8", "replace")
-        return text[:255].decode(errors="ignore")
-
-
 def _close(cls: Any, error: AMQPError, class_id: int, method_id: int) -> Any:
-    return cls(reply_code=error.reply_code, reply_text=_reply_text(error), class_id=class_id, method_id=method_id)
+    return cls(reply_code=error.reply_code, reply_text=error.reply_text, class_id=class_id, method_id=method_id)
