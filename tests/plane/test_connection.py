@@ -1,5 +1,6 @@
 """Frames cut out of octets: wherever they are cut on their way, and what is no frame."""
 
+import socket
 import struct
 
 import pytest
@@ -369,9 +370,67 @@ def test_a_transport_that_fails_ends_the_connection_quietly(bench, queue, connec
     assert queue.ready == 1
 
 
-def test_frame_max_has_a_least_value(connection):
-    with pytest.raises(ValueError, match="4096"):
-        connection.frame_max = 4095
+@pytest.fixture
+def sockets():
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def received(end):
+    octets = b""
+    while True:
+        try:
+            some = end.recv(1 << 20)
+        except BlockingIOError:
+            return octets
+        if not some:
+            return octets
+        octets += some
+
+
+def test_output_goes_straight_to_the_socket_and_the_rest_to_the_transport(bench, queue, connection, sockets):
+    ours, theirs = sockets
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50_000)
+    connection.attach(connection.out, ours.fileno())
+    connection.write(frame(8, 0, b""))
+    bench.turns()
+    assert received(theirs) == frame(8, 0, b"")
+    assert connection.out.octets == b""
+    connection.out.on_write = connection.pause_writing
+    consume(connection.channels[1], queue, no_ack=True)
+    connection.feed(b"".join(publish(1, b"%d" % at + bytes(30_000)) for at in range(40)))
+    bench.turns()
+    octets = received(theirs) + connection.out.octets
+    connection.out.octets = b""
+    assert queue.ready > 0
+    connection.out.on_write = None
+    while queue.ready:
+        connection.resume_writing()
+        bench.turns()
+        octets += received(theirs) + connection.out.octets
+        connection.out.octets = b""
+    connection.out.octets = octets
+    assert [one.rstrip(b"\0") for one in connection.bodies()] == [b"%d" % at for at in range(40)]
+
+
+def test_a_socket_that_the_peer_closed_kills_nobody(bench, queue, connection, sockets):
+    ours, theirs = sockets
+    connection.attach(connection.out, ours.fileno())
+    theirs.close()
+    consume(connection.channels[1], queue)
+    connection.feed(publish(1, b"for nobody"))
+    connection.detach()
+    assert queue.ready == 1
+
+
+def test_frame_max_has_a_least_and_a_most_value(connection):
+    for octets in (0, 4095, 131073):
+        with pytest.raises(ValueError, match="4096"):
+            connection.frame_max = octets
 
 
 def test_a_channel_number_is_opened_once(connection):

@@ -1,5 +1,6 @@
 """Checksums and layouts as they are compiled, against the page that defines them."""
 
+import random
 import struct
 
 import pytest
@@ -9,6 +10,15 @@ from tests.plane.harness import publish
 
 from brokerd import plane
 from brokerd.store import format as layout
+
+
+def test_crc32c_is_right_for_octets_of_any_number_and_place():
+    octets = random.Random(1).randbytes(3000)
+    for size in [*range(1000), 1535, 1536, 1537, 2048, 2999, 3000]:
+        for begin in range(min(8, 3000 - size + 1)):
+            some = memoryview(octets)[begin:begin + size]
+            assert plane.crc32c(some, size) == plane.crc32c_by_table(some, size)
+    assert plane.crc32c_by_table(octets) == layout.crc32c_table(octets)
 
 
 @given(st.binary(max_size=300), st.integers(0, 0xFFFFFFFF))

@@ -284,6 +284,17 @@ def test_a_route_that_depends_on_headers_is_asked_for_every_time(bench, queue, c
     assert [one.body for one in read(bench, queue)] == [b"1", b"2", b"2"]
 
 
+@pytest.mark.parametrize("step", [1, 10_000])
+def test_a_message_that_names_its_user_is_asked_for_every_time(bench, queue, connection, step):
+    named = publish(1, b"named", properties=b"\x00\x10" + shortstr(b"guest"))
+    octets = publish(1, b"plain") + named + publish(1, b"plain") + named + named
+    for at in range(0, len(octets), step):
+        connection.feed(octets[at:at + step])
+    assert len(bench.resolved) == 4
+    assert [header[12:14] for _, _, header in bench.resolved if header[12:14] != TRANSIENT] == [b"\x00\x10"] * 3
+    assert [one.body for one in read(bench, queue)] == [b"plain", b"named", b"plain", b"named", b"named"]
+
+
 def test_routes_for_once_on_several_channels_do_not_mix(bench):
     bench.cacheable = False
     connection = bench.connection(1, 2)

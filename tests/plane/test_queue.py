@@ -249,6 +249,20 @@ def test_what_was_not_read_before_a_restart_is_read_after_two(bench, queue, conn
     third.close()
 
 
+def test_a_second_restart_forgets_no_delivery(bench, queue, connection, again):
+    connection.feed(numbered(1, 3))
+    connection.channels[2].prefetch = 2
+    consume(connection.channels[2], queue)
+    bench.turns()
+    after, found = again()
+    assert after.connection(1).channels[1].get(found, False)
+    found.close()
+    third = Bench(after.directory, segment_octets=4096)
+    last = third.recovered()
+    assert flags(everything(third, last)) == [(1, True), (2, True), (3, False)]
+    third.close()
+
+
 def spoil(path, at, octets=b"\xff"):
     with open(path, "r+b") as file:
         file.seek(at)
