@@ -30,7 +30,6 @@ cdef inline int straight(conn_t *conn, channel_t *ch, const uint8_t *p, const ui
     b = h + 8 + header_n
     if body_n == 0:
         used[0] = b - p
-        b = NULL
     else:
         if body_n > conn.frame_max - 8 or <size_t>(end - b) < body_n + 8 or b[0] != 3 or le16(b + 1) != channel \
                 or be32(b + 3) != body_n or b[7 + body_n] != 0xCE:

@@ -107,8 +107,14 @@ cdef void retire(seg_t *s):
         seg_free(s)
         return
     else:
-        # Truncating 8 MiB of page cache takes a millisecond or more: somebody else's thread does that.
-        core.garbage.append(text_path(s, "msgs"))
+        # Truncating 8 MiB of page cache takes a millisecond or more: somebody else's thread does that.  But from
+        # here on its records are none: a purge that was answered is not taken back by a crash.
+        path_of(s, b"msgs", old)
+        snprintf(new, PATH_ROOM, b"%s/spare.%010llu", q.directory, <unsigned long long>s.number)
+        if rename(old, new) == 0:
+            core.garbage.append(f"{(<Queue>q.owner).directory}/spare.{s.number:010d}")
+        else:
+            core.garbage.append(text_path(s, "msgs"))
     core.garbage.append(text_path(s, "acks"))
     seg_free(s)
 
@@ -440,7 +446,8 @@ cdef inline bint take(queue_t *q, taken_t *t) noexcept nogil:
             t.count = count_of(s, q.position) + 1
         q.position += align8(le32(r + 4))
         s.waiting -= 1
-        seg_delivered(s, q.position)
+        if LIKELY(q.position > s.redeliver_below):
+            seg_delivered(s, q.position)      # the mark never goes back
         return True
 
 
