@@ -376,7 +376,6 @@ class PlaneMachine(RuleBasedStateMachine):
     @rule()
     def restart(self):
         """kill -9, and a new broker on the same files."""
-        self.bench.collect_garbage()
         before, old = self.bench, self.directory
         self.directory = tempfile.mkdtemp(prefix="brokerd-model-")
         shutil.copytree(old, self.directory, dirs_exist_ok=True)

@@ -110,7 +110,6 @@ def test_what_was_purged_does_not_come_back(bench, queue, connection, again):
     connection.feed(numbered(1, 10))
     queue.purge()
     connection.feed(numbered(11, 12))
-    bench.collect_garbage()
     after, found = again()
     assert found.ready == 2
     assert order(everything(after, found)) == [11, 12]
