@@ -17,7 +17,7 @@ PLANE = Path("src/brokerd/plane")
 # Extension name, its main source, and the folder whose other sources it includes (None: it includes none).
 MODULES = (
     ("brokerd.plane._plane", PLANE / "_plane.pyx", PLANE),
-    ("brokerd.cli._perf", Path("src/brokerd/cli/_perf.pyx"), None),
+    ("brokerd.cli._perf", Path("src/brokerd/cli/_perf.pyx"), Path("src/brokerd/cli")),
 )
 
 WARNINGS = [

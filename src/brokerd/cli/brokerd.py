@@ -71,12 +71,3 @@ def command() -> click.Command:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     return click.version_option(__version__, "-v", "--version", message="%(prog)s %(version)s")(run)
-
-
-def main() -> None:
-    """The program."""
-    command().main(prog_name="brokerd")
-
-
-if __name__ == "__main__":
-    main()

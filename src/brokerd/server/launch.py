@@ -5,6 +5,7 @@ which disk, who is told what at start and end.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -72,6 +73,8 @@ class Server:
             await self._stop()  # What was opened is closed as after any other run.
             raise
         self._announce(server)
+        gc.freeze()  # What is here now stays: never to be looked at again by the collector, which starts here.
+        gc.enable()
         timer = self.loop.call_later(TICK_SECONDS, self._tick)
         try:
             await self.stopped.wait()

@@ -16,7 +16,16 @@ class ListenError(BrokerError):
 async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
     """Accept connections on ``address``:``port``; the server.  Raises ListenError."""
     try:
-        return await loop.create_server(factory, address, port, backlog=BACKLOG, reuse_address=True)
+        # A numeric address is not looked up: that would start the loop's pool of threads.
+        info = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sock = socket.socket(info[0][0], socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(info[0][4])
+            return await loop.create_server(factory, sock=sock, backlog=BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
     except socket.gaierror as error:
         raise ListenError(f"cannot listen on {address}:{port}: {error.strerror}") from error
     except OSError as error:
