@@ -15,6 +15,8 @@ from tests.model import model
 from tests.plane import harness
 
 from brokerd import plane
+from brokerd.store import compaction
+from brokerd.store.disk import Disk
 
 EXAMPLES = int(os.environ.get("BROKERD_MODEL_EXAMPLES", "300"))
 STEPS = int(os.environ.get("BROKERD_MODEL_STEPS", "40"))
@@ -40,6 +42,7 @@ class PlaneMachine(RuleBasedStateMachine):
         self.bodies = 0
         self.tags = 0
         self.syncing = False
+        self.compaction = None
         self.generation = 0
 
     @initialize(segment=st.sampled_from([4096, 8192]))
@@ -51,7 +54,7 @@ class PlaneMachine(RuleBasedStateMachine):
             self.declare(name)
         self.links = [Link(self.bench) for _ in range(3)]
         for link in self.links:
-            self.open_channel(link, 1)
+            self.open_busy_channel(link, 1)
 
     def open_bench(self):
         self.bench = harness.Bench(self.directory, segment_octets=self.segment)
@@ -67,6 +70,15 @@ class PlaneMachine(RuleBasedStateMachine):
         plane.Channel(link.real, number)
         model.Channel(link.model, number)
 
+    def open_busy_channel(self, link, number):
+        """One that confirms and consumes: what is new is not idle."""
+        self.open_channel(link, number)
+        real, channel = link.real.channels[number], link.model.channels[number]
+        real.select_confirm()
+        channel.confirm = True
+        real.prefetch = channel.prefetch = (4, 0, 2)[self.tags % 3]
+        self.add_consumer(real, channel, self.tags, self.tags % 4 == 3, 0)
+
     # ---- choosing
 
     def channels(self):
@@ -80,6 +92,13 @@ class PlaneMachine(RuleBasedStateMachine):
     def queue(self, pick):
         name = list(QUEUES)[pick % len(QUEUES)]
         return self.bench.queues[name], self.queues[name]
+
+    def add_consumer(self, real, channel, which, no_ack, priority):
+        real_queue, queue = self.queue(which)
+        self.tags += 1
+        tag = b"ctag-%d" % self.tags
+        harness.consume(real, real_queue, tag, no_ack=no_ack, priority=priority)
+        model.Consumer(channel, queue, tag, no_ack, priority)
 
     # ---- what comes out
 
@@ -209,15 +228,30 @@ class PlaneMachine(RuleBasedStateMachine):
             link.real.feed(piece)
         self.check()
 
-    @rule(pick=PICK, which=PICK, multiple=st.booleans(), how=st.sampled_from(["ack", "nack", "reject", "requeue"]))
-    def settle_one(self, pick, which, multiple, how):
+    @rule(pick=PICK, names=st.lists(st.sampled_from([*QUEUES, FAN]), min_size=3, max_size=25), size=SIZES,
+          persistent=st.booleans())
+    def publish_many(self, pick, names, size, persistent):
         link, _, channel = self.channel(pick)
-        link.real.feed(self.settle(channel, which, multiple, how))
+        link.real.feed(b"".join(self.publish(channel, name, size, persistent) for name in names))
         self.check()
+
+    @rule(answers=st.lists(st.tuples(PICK, PICK, st.booleans(), st.sampled_from(["ack", "ack", "nack", "reject",
+                                                                                 "requeue"])), max_size=10))
+    def settle_some(self, answers):
+        """Each in a chunk of its own, on channels that have something to be settled."""
+        for pick, which, multiple, how in answers:
+            channels = [one for one in self.channels() if one[2].unacked]
+            if not channels:
+                return
+            link, _, channel = channels[pick % len(channels)]
+            link.real.feed(self.settle(channel, which, multiple, how))
+            self.check()
 
     @rule(pick=PICK, tag=st.integers(0, 40), multiple=st.booleans())
     def settle_what_may_be_unknown(self, pick, tag, multiple):
         link, real, channel = self.channel(pick)
+        if link.model.paused:
+            return
         known = channel.settle(tag, multiple, True)
         link.real.feed(harness.nack(channel.number, tag, multiple))
         if not known:
@@ -245,11 +279,7 @@ class PlaneMachine(RuleBasedStateMachine):
         _, real, channel = self.channel(pick)
         if len(channel.consumers) >= 4:
             return
-        real_queue, queue = self.queue(which)
-        self.tags += 1
-        tag = b"ctag-%d" % self.tags
-        harness.consume(real, real_queue, tag, no_ack=no_ack, priority=priority)
-        model.Consumer(channel, queue, tag, no_ack, priority)
+        self.add_consumer(real, channel, which, no_ack, priority)
         self.check()
 
     @rule(pick=PICK, which=PICK)
@@ -297,14 +327,17 @@ class PlaneMachine(RuleBasedStateMachine):
     def open_another_channel(self, pick, number):
         link = self.links[pick % len(self.links)]
         if number not in link.model.channels:
-            self.open_channel(link, number)
+            self.open_busy_channel(link, number)
+            self.check()
 
     @rule(pick=PICK)
     def close_channel(self, pick):
         link, real, channel = self.channel(pick)
+        if link.model.paused:
+            return          # What the channel said may still be on its way, and would be taken for its successor's.
         real.close()
         channel.close()
-        self.open_channel(link, channel.number)
+        self.open_busy_channel(link, channel.number)
         self.check()
 
     # ---- connections
@@ -315,7 +348,8 @@ class PlaneMachine(RuleBasedStateMachine):
         self.links[at].real.detach()
         self.links[at].model.close()
         self.links[at] = Link(self.bench)
-        self.open_channel(self.links[at], 1)
+        self.check()
+        self.open_busy_channel(self.links[at], 1)
         self.check()
 
     @rule(pick=PICK)
@@ -354,6 +388,25 @@ class PlaneMachine(RuleBasedStateMachine):
     def collect_garbage(self):
         self.bench.collect_garbage()
 
+    @precondition(lambda self: self.compaction is None)
+    @rule(which=PICK, pick=PICK)
+    def begin_compaction(self, which, pick):
+        """As by a thread: its end comes after something else may have happened."""
+        real, _ = self.queue(which)
+        numbers = [one["number"] for one in real.segments() if real.can_compact(one["number"])]
+        if numbers:
+            prepared = compaction.prepare(real.directory, numbers[pick % len(numbers)], Disk())
+            if prepared is not None:
+                self.compaction = prepared, real
+
+    @precondition(lambda self: self.compaction is not None)
+    @rule()
+    def finish_compaction(self):
+        (prepared, real), self.compaction = self.compaction, None
+        if real in self.bench.queues.values():
+            prepared.finish(real)
+        self.check()
+
     # ---- syncs and restarts
 
     @precondition(lambda self: not self.syncing)
@@ -391,10 +444,9 @@ class PlaneMachine(RuleBasedStateMachine):
         assert all(finding.kind == "leftover" for finding in findings), findings
         self.links = [Link(self.bench) for _ in self.links]
         for link in self.links:
-            self.open_channel(link, 1)
+            self.open_busy_channel(link, 1)
         self.syncing = False
-        for name, queue in self.queues.items():
-            assert self.bench.queues[name].ready == len(queue.ready)
+        self.compaction = None
         self.check()
 
     def teardown(self):
@@ -403,7 +455,8 @@ class PlaneMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def test_the_plane_does_as_the_model_says():
+def test_the_plane_does_as_the_model_says(monkeypatch):
+    monkeypatch.setattr(compaction, "LIVE_PERCENT_MAX", 100)    # few records to a segment: compact whatever can be
     run_state_machine_as_test(PlaneMachine, settings=settings(
         max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, print_blob=True,
         suppress_health_check=list(HealthCheck)))
