@@ -68,9 +68,6 @@ class Config:
     data_dir: Annotated[str, Option(
         "main", "Directory of everything the broker keeps.", low=1, short="-D",
     )] = "/var/lib/brokerd"
-    data_dir_lock: Annotated[bool, Option(
-        "main", "Refuse to start when another process uses data_dir.",
-    )] = True
     log_level: Annotated[LogLevel, Option(
         "main", "Least severity that is logged.", short="-l", reloadable=True,
     )] = "info"

@@ -44,7 +44,7 @@ class Tally:
 
 class Routes:
     """Where messages go, remembered per (exchange, routing key), for one user of one vhost."""
-    def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes], tuple[tuple["Queue", ...], Tally | None, bool]]) -> None:
+    def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes], tuple[tuple[Queue, ...], Tally | None, bool]]) -> None:
         """resolve(exchange, routing_key, header_payload) -> (queues, tally, cacheable); raises AMQPError.
         cacheable False: the answer depends on the message's headers and is asked for every message; as it is for
         messages that carry a user-id, whatever it says."""
@@ -85,7 +85,7 @@ class Queue:
         """Idle: give maps and descriptors back, to be taken again when needed.  True if any were held."""
     touched: int         # ns: last delivery
     unrecorded: int      # settlements that a full disk would not take: redelivered after a restart
-    consumers: list["Consumer"] | None
+    consumers: list[Consumer] | None
     def segments(self) -> list[dict]:
         """For inspection and compaction, oldest first: number, end, records, settled, unacked, returned, waiting,
         base_seq, generation, entries, capacity, mapped, sealed, damaged."""
@@ -99,7 +99,7 @@ class Consumer:
     """One basic.consume.  Made by Channel.consume."""
     tag: bytes
     queue: Queue
-    channel: "Channel"
+    channel: Channel
     no_ack: bool
     exclusive: bool
     priority: int
@@ -109,8 +109,8 @@ class Consumer:
 
 class Channel:
     """One AMQP channel: publish numbers, unacked deliveries, confirm mode.  Subclassed by session.channel.Channel."""
-    def __init__(self, connection: "Connection", number: int) -> None: ...
-    connection: "Connection"
+    def __init__(self, connection: Connection, number: int) -> None: ...
+    connection: Connection
     number: int
     confirm: bool          # read only; see select_confirm
     prefetch: int          # per consumer, for consumers to come; 0 = no limit
