@@ -1,0 +1,230 @@
+"""What the documents say is tried: their Python blocks run, their tables and links are held against the source."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.broker import Broker, environment
+
+from brokerd import errors
+from brokerd.arguments import BY_NAME as QUEUE_ARGUMENTS
+from brokerd.config import OPTIONS
+from brokerd.session import basic, topology
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "brokerd"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+# Runs a block as it stands, only that the port clients use by themselves is the test's broker's.
+RUNNER = """
+import pika, runpy, sys
+pika.connection.Parameters.DEFAULT_PORT = int(sys.argv[1])
+runpy.run_path(sys.argv[2])
+"""
+
+
+def text_of(page):
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page):
+    return PYTHON_BLOCK.findall(text_of(page))
+
+
+def table_rows(page, heading):
+    """The cells of each row of the first table below ``heading``, without its head."""
+    below = text_of(page).split(f"\n{heading}\n", 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE).group(0).splitlines()
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+def run_block(block, number, directory, port):
+    script = directory / f"block{number}.py"
+    script.write_text(block, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RUNNER, str(port), str(script)],
+        env=environment(), cwd=directory, capture_output=True, text=True, timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.fixture
+def demo(tmp_path):
+    """A broker as ``make run`` starts it: its data in ``data`` beside where the scripts run."""
+    with Broker(tmp_path / "data") as broker:
+        yield broker
+
+
+def test_readme_publishes_and_consumes_in_order(demo, tmp_path):
+    publish, consume = blocks(ROOT / "README.md")
+    assert run_block(publish, 1, tmp_path, demo.port) == ""
+    assert run_block(consume, 2, tmp_path, demo.port) == "".join(f"{n + 1} message {n}\n" for n in range(5))
+    assert run_block(consume, 3, tmp_path, demo.port) == ""
+
+
+def test_what_readme_published_survives_kill_9(demo, tmp_path):
+    publish, consume = blocks(ROOT / "README.md")
+    run_block(publish, 1, tmp_path, demo.port)
+    demo.restart(kill=True)
+    assert len(run_block(consume, 2, tmp_path, demo.port).splitlines()) == 5
+
+
+def test_order_can_be_read_from_the_files_as_the_manual_shows(demo, tmp_path):
+    run_block(blocks(ROOT / "README.md")[0], 1, tmp_path, demo.port)
+    (show,) = blocks(ROOT / "docs" / "ordering.md")
+    name, *lines = run_block(show, 2, tmp_path, demo.port).splitlines()
+    assert name == "hello"
+    rows = [[int(cell) for cell in line.split()] for line in lines]
+    assert [(seq, channel, publish) for seq, _, _, channel, publish in rows] == [(n, 1, n) for n in range(1, 6)]
+    assert len({connection for _, _, connection, _, _ in rows}) == 1
+
+
+def test_a_password_hash_made_as_the_manual_shows_lets_a_user_in(tmp_path):
+    from brokerd.auth.passwords import verify
+
+    (show,) = blocks(ROOT / "docs" / "running.md")
+    assert verify("the new password", run_block(show, 1, tmp_path, 0).strip())
+
+
+def test_every_python_block_is_run_by_a_test_above():
+    counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
+    assert counts == {"README.md": 2, "ordering.md": 1, "running.md": 1}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(text_of(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        assert ROOT in there.parents, target
+        if anchor:
+            assert anchor in anchors(there), target
+
+
+def test_every_page_of_the_manual_is_in_its_index():
+    listed = set(LINK.findall(text_of(ROOT / "docs" / "index.md")))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= listed
+
+
+def test_the_tour_names_files_that_are_there():
+    tour = text_of(ROOT / "README.md").split("## Tour of the source")[1]
+    named = re.findall(r"`([a-z_]+/[a-z_]*(?:\.\w+)?|[a-z_]+\.py)`", tour)
+    assert len(named) > 20
+    for name in named:
+        assert (SOURCE / name).exists(), name
+
+
+def test_contributing_names_files_that_are_there():
+    text = text_of(ROOT / "CONTRIBUTING.md")
+    for name in re.findall(r"`((?:[a-z_.]+/)+[a-z_.A-Z]*)`", text):
+        if "<" not in name:
+            assert (SOURCE / name).exists() or (ROOT / name).exists(), name
+
+
+# --- options
+
+def test_the_table_of_options_is_config_py():
+    section = ""
+    rows = table_rows(ROOT / "docs" / "running.md", "## Options")
+    assert [row[1].strip("`") for row in rows] == list(OPTIONS)
+    for shown_section, name, short, default, reloads, _ in rows:
+        section = shown_section or section
+        row = OPTIONS[name.strip("`")]
+        assert section == row.option.section
+        assert short.strip("`") == row.option.short
+        shown = str(row.default).lower() if row.type is bool else str(row.default)
+        assert default.strip("`") == (shown or "none"), name
+        assert (reloads == "yes") == row.option.reloadable, name
+
+
+def test_readme_gives_flags_and_defaults_as_they_are():
+    for flags, default, _ in table_rows(ROOT / "README.md", "## Options"):
+        names = re.findall(r"--?[a-zA-Z-]+", flags)
+        if "--config" in names or "--no-sync" in names:
+            continue
+        row = next(row for row in OPTIONS.values() if row.flag in names)
+        assert row.option.short in names
+        assert default == f"`{row.default}`"
+
+
+# --- protocol
+
+def test_every_method_a_client_may_send_is_in_the_manual():
+    manual = text_of(ROOT / "docs" / "protocol.md")
+    for name in (*topology.HANDLERS, *basic.HANDLERS):
+        assert f"`{name}`" in manual, name
+
+
+def reply_rows():
+    rows = table_rows(ROOT / "docs" / "protocol.md", "## What bad input is answered")
+    return [row for row in rows if row[1][:1].isdigit() and not row[1].startswith("312")]
+
+
+def test_reply_codes_in_the_manual_are_those_of_the_errors():
+    known = set()
+    waiting = [errors.AMQPError]
+    while waiting:
+        cls = waiting.pop()
+        known.add((f"{cls.reply_code} {cls.name}", "connection" if cls.hard else "channel"))
+        waiting += cls.__subclasses__()
+    assert len(reply_rows()) > 40
+    for you, code, ends, _ in reply_rows():
+        assert (code, ends) in known, you
+
+
+def literals():
+    """All that the source says in strings: what stands between the values that are put in."""
+    texts = []
+    for path in SOURCE.rglob("*.py"):
+        nodes = ast.walk(ast.parse(text_of(path)))
+        texts += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts += [text_of(path) for path in SOURCE.glob("plane/*.px*")]
+    return "\n".join(texts)
+
+
+# What the manual puts where the source puts a value.
+VALUES = re.compile(
+    r"'(?:x|y|q|v|u|t|x-max-length|durable|true|false|amq\.x|amq\.direct|tx\.select|X|rk)'|\b[NMTSC]\b|\b131072\b|\bPLAIN\b"
+    r"|\b(?:queue|exchange)\b|\bframe_max\b|\bhigher\b|\bmaximum\b|\bconfigure\b|\bvhost v\b|\b60\b|tx\.select"
+    r"|<<\"x\">>|longstr|\{value_negative,-1\}|No space left on device"
+)
+
+
+def test_reply_texts_in_the_manual_are_those_of_the_source():
+    said = literals()
+    for you, _, _, texts in reply_rows():
+        for text in re.findall(r"`([^`]+)`", texts):
+            if " " not in text:
+                continue        # a word that the sentence around it speaks of
+            for part in VALUES.split(text):
+                assert part.strip(" .,:(){}") in said, (you, part)
+
+
+def test_queue_arguments_of_the_source_are_all_spoken_of():
+    manual = text_of(ROOT / "docs" / "compatibility.md")
+    for name in QUEUE_ARGUMENTS:
+        assert f"`{name}" in manual, name
+
+
+# --- the unit
+
+def test_the_unit_starts_brokerd_with_a_flag_it_has():
+    unit = text_of(ROOT / "config" / "brokerd.service")
+    command = re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE).group(1).split()
+    assert os.path.basename(command[0]) == "brokerd"
+    assert command[1] == "--config"

@@ -1,0 +1,343 @@
+"""The laws of the house as tests: who may import whom, what may wait, how long things may be, what is tested where.
+
+A list of exceptions is a ratchet: what stands in it has a reason, and may not grow; what needs it no
+longer must leave it.
+"""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import brokerd
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "brokerd"
+TESTS = ROOT / "tests"
+
+# Higher numbers may import lower ones, never the same.
+FLOORS = (
+    ("errors", "clock"),
+    ("wire",),
+    ("arguments",),
+    ("plane",),
+    ("store",),
+    ("auth", "policies", "audit"),
+    ("exchanges",),
+    ("queues",),
+    ("vhost",),
+    ("node",),
+    ("session",),
+    ("config",),                # What it says is handed down as values: nothing below the process reads it.
+    ("server",),
+    ("cli",),
+    ("__main__",),
+)
+FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+# (module, what it imports against the floors): why that is no harm
+UPWARD_IMPORTS: dict[tuple[str, str], str] = {}
+
+FUNCTION_LINES_MAX = 70
+LONG_FUNCTIONS: dict[tuple[str, str], int] = {}     # (file, function): lines it has, with the reason beside it
+FILE_LINES_MAX = 600
+LONG_FILES = {
+    "wire/methods.pyi": 640,        # a class for each method of the table, for type checkers: a test keeps it in step
+    "plane/channel.pxi": 640,       # Channel, Consumer and Connection hold pointers into one another: one owner's tale
+}
+PYTHON = sorted(SOURCE.rglob("*.py"))
+CYTHON = sorted([*SOURCE.rglob("*.pyx"), *SOURCE.rglob("*.pxi"), *SOURCE.rglob("*.pxd")])
+SOURCES = [*PYTHON, *CYTHON, *sorted([*SOURCE.rglob("*.pyi"), *SOURCE.rglob("*.h")])]
+
+# Modules whose tests are not in tests/<package>/test_<module>.py: where they are, and why.
+TESTED_ELSEWHERE = {
+    # Too small to be wrong alone; said through what uses them.
+    "clock": "server/test_launch.py",
+    "errors": "session/test_connection.py",
+    "arguments": "session/test_topology.py",
+    "exchanges/comparable": "exchanges/test_headers.py",
+    "exchanges/default": "exchanges/test_exchange.py",
+    "exchanges/direct": "exchanges/test_exchange.py",
+    "exchanges/fanout": "exchanges/test_exchange.py",
+    "exchanges/held": "exchanges/test_topic.py",
+    "session/channel": "session/test_basic.py",
+    "queues/queue": "session/test_topology.py",
+    "vhost/access": "session/test_topology.py",
+    "vhost/names": "session/test_topology.py",
+    "audit/layout": "store/test_format.py",
+    # Seen only in a running process.
+    "server/amqp": "server/test_launch.py",
+    "server/listeners": "server/test_launch.py",
+    "server/log": "server/test_launch.py",
+    "node": "server/test_launch.py",
+    "cli/perfclient": "cli/test_brokerperf.py",
+    "cli/perfproc": "cli/test_brokerperf.py",
+    "cli/perfrun": "cli/test_brokerperf.py",
+    "cli/_perf": "cli/test_brokerperf.py",
+    # Parts of one compiled unit whose verbs are another part's.
+    "plane/segment": "plane/test_store.py",
+    "plane/channel": "plane/test_connection.py",
+    "plane/_plane": "plane/test_inspect.py",
+}
+
+
+def short(path):
+    return path.relative_to(SOURCE).as_posix()
+
+
+def module_name(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(["brokerd", *parts]).removesuffix(".__init__")
+
+
+def package(module):
+    """``session`` of ``brokerd.session.basic``; "" for brokerd itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def is_type_checking(node):
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imported_modules(path):
+    """Every module of brokerd that the file imports when it runs, at its top or later."""
+    found = set()
+    waiting = [ast.parse(path.read_text())]
+    own = module_name(path).split(".")
+    if path.name != "__init__.py":
+        own = own[:-1]
+    while waiting:
+        node = waiting.pop()
+        if is_type_checking(node):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = own[: len(own) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*above, node.module]))
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            found |= names if base == "brokerd" else {base}
+        waiting += ast.iter_child_nodes(node)
+    return {name for name in found if name.startswith("brokerd.")}
+
+
+# --- who may import whom
+
+@pytest.mark.parametrize("path", PYTHON, ids=short)
+def test_imports_go_down_only(path):
+    own = package(module_name(path))
+    for target in sorted(imported_modules(path) - {"brokerd.__version__"}):
+        other = package(target)
+        if other != own and (short(path), target) not in UPWARD_IMPORTS:
+            assert FLOOR[other] < FLOOR[own], f"{own} may not import {target}"
+
+
+def test_every_package_has_its_floor():
+    names = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    names |= {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    assert names == set(FLOOR)
+
+
+def test_compiled_parts_import_nothing_but_errors():
+    for path in CYTHON:
+        lines = re.findall(r"^\s*(?:from|c?import)\s+(brokerd\S*)", path.read_text(), re.MULTILINE)
+        assert set(lines) <= {"brokerd.errors"}, short(path)
+
+
+def test_what_a_reader_of_the_files_needs_is_the_layouts_alone():
+    for path in sorted((SOURCE / "audit").glob("*.py")):
+        assert imported_modules(path) <= {"brokerd.store.format", "brokerd.audit.layout"}, short(path)
+    imports = [node for node in ast.parse((SOURCE / "store" / "format.py").read_text()).body
+               if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in imports:
+        names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        assert not any(name.startswith("brokerd") for name in names)
+
+
+def test_upward_imports_are_still_there():
+    for file, target in UPWARD_IMPORTS:
+        assert target in imported_modules(SOURCE / file)
+
+
+# --- what may wait, open, ask
+
+BELOW_SERVER = [path for path in PYTHON if FLOOR.get(package(module_name(path)), 0) < FLOOR["server"]]
+
+
+@pytest.mark.parametrize("path", BELOW_SERVER, ids=short)
+def test_nothing_below_the_server_awaits_or_knows_a_loop(path):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith), node.lineno
+        if isinstance(node, ast.Import):
+            assert not {alias.name.partition(".")[0] for alias in node.names} & {"asyncio", "uvloop", "selectors"}
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").partition(".")[0] not in {"asyncio", "uvloop", "selectors"}
+
+
+@pytest.mark.parametrize("path", BELOW_SERVER, ids=short)
+def test_nothing_below_the_server_asks_the_time_by_itself(path):
+    if short(path) == "clock.py":
+        return
+    for name in re.findall(r"\btime\.(?:time|time_ns|monotonic|monotonic_ns|perf_counter|sleep)\(", path.read_text()):
+        pytest.fail(f"{name}: take the clock that is handed in")
+
+
+# What a start does without: modules that cost more than they give at the top of a file.
+HEAVY = frozenset({"numpy", "pydantic", "json", "tomllib", "hashlib", "secrets", "hmac", "shutil", "urllib", "ssl"})
+
+
+@pytest.mark.parametrize("path", [path for path in PYTHON if package(module_name(path)) != "cli"], ids=short)
+def test_heavy_modules_are_imported_where_they_are_needed(path):
+    for node in ast.parse(path.read_text()).body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        assert not {name.partition(".")[0] for name in names} & HEAVY, node.lineno
+
+
+# --- how long
+
+def python_functions(path):
+    """(name, lines) of each function of a Python file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+CYTHON_FUNCTION = re.compile(r"( *)(?:cdef|cpdef|def)\b(?! (?:class|extern|struct|enum|union)\b)[^=()]*?(\w+)\(")
+
+
+def cython_functions(path):
+    """(name, lines) of each function of a Cython file: to the last line that is indented deeper than its head."""
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        head = CYTHON_FUNCTION.match(line)
+        if head is None:
+            continue
+        depth, last = len(head.group(1)), number
+        for at in range(number + 1, len(lines)):
+            body = lines[at]
+            if body.strip() and len(body) - len(body.lstrip()) <= depth:
+                break
+            if body.strip():
+                last = at
+        yield head.group(2), last - number + 1
+
+
+def function_lengths():
+    for path in PYTHON:
+        yield from ((short(path), name, lines) for name, lines in python_functions(path))
+    for path in CYTHON:
+        yield from ((short(path), name, lines) for name, lines in cython_functions(path))
+
+
+def test_functions_are_short():
+    for file, name, lines in function_lengths():
+        assert lines <= LONG_FUNCTIONS.get((file, name), FUNCTION_LINES_MAX), f"{file}: {name} has {lines} lines"
+
+
+def test_cython_functions_are_measured():
+    lengths = {name: lines for path in CYTHON for name, lines in cython_functions(path)}
+    assert len(lengths) > 200
+    assert lengths["deliver"] > 40
+    assert lengths["append"] > 30
+    assert lengths["select_confirm"] == 4
+
+
+def test_files_are_short():
+    for path in SOURCES:
+        lines = len(path.read_text().splitlines())
+        assert lines <= LONG_FILES.get(short(path), FILE_LINES_MAX), f"{short(path)} has {lines} lines"
+
+
+def test_exceptions_for_length_are_still_needed():
+    lengths = {(file, name): lines for file, name, lines in function_lengths()}
+    for key in LONG_FUNCTIONS:
+        assert lengths.get(key, 0) > FUNCTION_LINES_MAX, key
+    for name in LONG_FILES:
+        assert len((SOURCE / name).read_text().splitlines()) > FILE_LINES_MAX, name
+
+
+# --- what is said and tried
+
+@pytest.mark.parametrize("path", PYTHON, ids=short)
+def test_every_module_says_what_it_does(path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("path", CYTHON, ids=short)
+def test_every_compiled_file_begins_with_what_it_does(path):
+    first = next(line for line in path.read_text().splitlines() if not line.startswith("# cython:"))
+    assert first.startswith(("# ", '"""')), first
+    assert len(first) > 20
+
+
+def modules_to_test():
+    """All modules with something to test: ``wire/frames``, ``node``, ``plane/deliver``."""
+    for path in [*PYTHON, *CYTHON]:
+        if path.suffix != ".pxd" and path.name not in ("__init__.py", "__main__.py"):
+            yield path.relative_to(SOURCE).with_suffix("").as_posix()
+
+
+def own_tests(module):
+    folder, _, name = module.rpartition("/")
+    return "/".join(filter(None, [folder, f"test_{name}.py"]))
+
+
+@pytest.mark.parametrize("module", sorted(modules_to_test()))
+def test_every_module_has_its_tests(module):
+    file = TESTED_ELSEWHERE.get(module, own_tests(module))
+    assert (TESTS / file).exists(), f"tests/{file}"
+
+
+def test_modules_tested_elsewhere_are_there_and_have_no_file_of_their_own():
+    modules = set(modules_to_test())
+    for module in TESTED_ELSEWHERE:
+        assert module in modules, module
+        assert not (TESTS / own_tests(module)).exists(), f"{module} has its own tests now: take it off the list"
+
+
+# --- what is not to be in the repository
+
+def tracked_files():
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode or not done.stdout:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+# Written apart, so that this file does not hold what it forbids.
+UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX)\b")
+MACHINE = re.compile(r"(?<![\w.])/(?:wo" r"rk|ho" r"me|ro" r"ot|Us" r"ers|mn" r"t|tm" r"p)/")
+
+
+def test_nothing_is_left_for_later_and_no_machine_is_named():
+    for path in tracked_files():
+        text = path.read_bytes().decode(errors="replace")
+        for pattern in (UNFINISHED, MACHINE):
+            found = pattern.search(text)
+            assert not found, f"{path.relative_to(ROOT)}: {found and text[found.start():found.end() + 30]!r}"
+
+
+def test_nothing_that_is_built_is_tracked():
+    for path in tracked_files():
+        assert path.suffix not in {".so", ".o", ".pyc"}, path
+        assert not (path.suffix == ".c" and path.name.startswith("_")), path
+
+
+# --- one fact, one version
+
+def test_the_version_is_the_same_everywhere():
+    version = brokerd.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == version
+    assert f"Version {version}." in (ROOT / "README.md").read_text()
+    released = re.findall(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released[0] == version
+    assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text()
