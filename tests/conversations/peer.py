@@ -1,0 +1,214 @@
+"""A client that says any octets and sees any: a socket, frames, nothing that protects either side.
+
+    peer = Peer(port).open()
+    assert peer.ask(methods.QueueDeclare(queue="q")) == methods.QueueDeclareOk(queue="q")
+
+Waits for what comes next, never for time to pass.
+"""
+
+import os
+import socket
+
+import pytest
+from brokerd.wire import methods
+from brokerd.wire.frames import FRAME_HEARTBEAT, FRAME_METHOD, PROTOCOL_HEADER, Frame, FrameScanner
+from brokerd.wire.frames import body_frames, header_frame, method_frame
+from brokerd.wire.properties import Properties, decode_header, encode_header
+
+SECONDS = 15
+ALL = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True,
+       "basic.nack": True, "publisher_confirms": True}
+
+# With this set the same conversations are held with another broker on that port of this machine.
+OTHER_PORT = int(os.environ.get("BROKERD_TEST_PEER_PORT", "0"))
+
+
+def differs(reason):
+    """The other broker (RabbitMQ 3.10) is known to answer otherwise."""
+    return pytest.mark.xfail(bool(OTHER_PORT), reason=reason, strict=False)
+
+
+class Peer:
+    """One connection.  ``open`` does the handshake and opens channel 1."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.scanner = FrameScanner()
+        self.frames = []
+
+    # --- octets
+
+    def raw(self, octets):
+        """Send octets as they are; a broker that has hung up already does not matter."""
+        try:
+            self.socket.sendall(octets)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+    def receive(self, limit=65536):
+        """Octets as they come; b"" at the end."""
+        try:
+            return self.socket.recv(limit)
+        except ConnectionResetError:
+            return b""
+
+    def frame(self):
+        """The next frame that is no heartbeat; None when the broker has hung up."""
+        while True:
+            while self.frames:
+                frame = self.frames.pop(0)
+                if frame.kind != FRAME_HEARTBEAT:
+                    return frame
+            octets = self.receive()
+            if not octets:
+                return None
+            self.frames += self.scanner.feed(octets)
+
+    # --- methods
+
+    def send(self, *what):
+        """Methods, on channel 1 unless as (channel, method) pairs, and octets, in one write."""
+        octets = b""
+        for each in what:
+            if isinstance(each, bytes):
+                octets += each
+            else:
+                channel, method = each if isinstance(each, tuple) else (1, each)
+                octets += method.frame(channel)
+        self.raw(octets)
+
+    def read(self):
+        """The next method; None when the broker has hung up.  Its channel is in ``channel``."""
+        frame = self.frame()
+        if frame is None:
+            return None
+        assert frame.kind == FRAME_METHOD, frame
+        self.channel = frame.channel
+        return methods.decode(frame.payload)
+
+    def ask(self, method, channel=1):
+        """The reply to one method."""
+        self.send((channel, method))
+        reply = self.read()
+        assert reply is None or self.channel == channel or isinstance(reply, methods.ConnectionClose), reply
+        return reply
+
+    def message(self):
+        """What comes after a deliver, get-ok or return: (properties, body)."""
+        size, properties = decode_header(self.frame().payload)
+        body = b""
+        while len(body) < size:
+            body += self.frame().payload
+        return properties, body
+
+    def delivery(self):
+        """The next basic.deliver with its body: (deliver, body)."""
+        deliver = self.read()
+        assert isinstance(deliver, methods.BasicDeliver), deliver
+        return deliver, self.message()[1]
+
+    def get(self, queue, *, no_ack=True):
+        """(redelivered, body) of a message, or None."""
+        reply = self.ask(methods.BasicGet(queue=queue, no_ack=no_ack))
+        if isinstance(reply, methods.BasicGetEmpty):
+            return None
+        assert isinstance(reply, methods.BasicGetOk), reply
+        return reply.redelivered, self.message()[1]
+
+    # --- handshake
+
+    def start(self, capabilities=ALL):
+        """The protocol header; connection.start."""
+        self.capabilities = capabilities
+        self.raw(PROTOCOL_HEADER)
+        return self.read()
+
+    def start_ok(self, mechanism="PLAIN", response=b"\0guest\0guest", properties=None):
+        """connection.start-ok; what answers it."""
+        if properties is None:
+            properties = {"capabilities": self.capabilities}
+        return self.ask(methods.ConnectionStartOk(
+            client_properties=properties, mechanism=mechanism, response=response, locale="en_US"), 0)
+
+    def tune_ok(self, channel_max=2047, frame_max=131072, heartbeat=0):
+        """connection.tune-ok, which has no answer."""
+        self.send((0, methods.ConnectionTuneOk(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat)))
+
+    def open(self, vhost="/", capabilities=ALL, response=b"\0guest\0guest", **limits):
+        """The whole handshake, and channel 1."""
+        self.start(capabilities)
+        assert isinstance(self.start_ok(response=response), methods.ConnectionTune)
+        self.tune_ok(**limits)
+        assert isinstance(self.ask(methods.ConnectionOpen(virtual_host=vhost), 0), methods.ConnectionOpenOk)
+        return self.open_channel(1)
+
+    def open_channel(self, number):
+        """One more channel."""
+        assert isinstance(self.ask(methods.ChannelOpen(), number), methods.ChannelOpenOk)
+        return self
+
+    # --- ends
+
+    def channel_close(self, channel=1):
+        """(code, text) of the channel.close that comes next; the channel is opened again."""
+        close = self.read()
+        assert isinstance(close, methods.ChannelClose), close
+        assert self.channel == channel
+        self.send((channel, methods.ChannelCloseOk()))
+        self.open_channel(channel)
+        return close.reply_code, close.reply_text
+
+    def connection_close(self):
+        """(code, text) of the connection.close that comes next; then the broker hangs up."""
+        close = self.read()
+        assert isinstance(close, methods.ConnectionClose), close
+        assert self.channel == 0
+        self.send((0, methods.ConnectionCloseOk()))
+        assert self.read() is None
+        self.hang_up()
+        return close.reply_code, close.reply_text
+
+    def refusal(self, method, channel=1):
+        """(code, text) of the channel.close that answers ``method``."""
+        self.send((channel, method))
+        return self.channel_close(channel)
+
+    def close(self):
+        """connection.close, answered."""
+        assert isinstance(self.ask(methods.ConnectionClose(reply_code=200, reply_text="bye"), 0),
+                          methods.ConnectionCloseOk)
+        assert self.read() is None
+        self.hang_up()
+
+    def hang_up(self):
+        """Go without a word."""
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.hang_up()
+
+
+def content(body, channel=1, class_id=60, size=None, **properties):
+    """Header and body frames of a message."""
+    header = encode_header(len(body) if size is None else size, Properties(**properties))
+    if class_id != 60:
+        header = class_id.to_bytes(2) + header[2:]
+    return header_frame(channel, header) + (body_frames(channel, body, 131072) if body else b"")
+
+
+def publish(routing_key, body=b"m", exchange="", channel=1, mandatory=False, immediate=False, **properties):
+    """basic.publish with its content."""
+    method = methods.BasicPublish(exchange=exchange, routing_key=routing_key, mandatory=mandatory, immediate=immediate)
+    return method.frame(channel) + content(body, channel, **properties)
+
+
+def frame(kind, channel, payload, end=0xCE):
+    """Any frame."""
+    return bytes([kind]) + channel.to_bytes(2) + len(payload).to_bytes(4) + payload + bytes([end])
+
+
+__all__ = ["Frame", "Peer", "content", "differs", "frame", "method_frame", "publish"]
