@@ -64,7 +64,6 @@ TESTED_ELSEWHERE = {
     "exchanges/held": "exchanges/test_topic.py",
     "session/channel": "session/test_basic.py",
     "queues/queue": "session/test_topology.py",
-    "vhost/access": "session/test_topology.py",
     "vhost/names": "session/test_topology.py",
     "audit/layout": "store/test_format.py",
     # Seen only in a running process.

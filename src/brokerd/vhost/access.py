@@ -6,11 +6,12 @@ remember in the data plane, so a revoked permission takes effect by forgetting t
 Knows nothing of channels and frames: names in, queues and exchanges out.
 """
 
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
 from brokerd.arguments import first_difference
-from brokerd.errors import AccessRefused, NotFound, PreconditionFailed
+from brokerd.errors import AccessRefused, NotFound, NotImplemented_, PreconditionFailed
 from brokerd.exchanges import Exchange, exchange_type, route
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
@@ -19,7 +20,23 @@ from brokerd.vhost.vhost import VHost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+log = getLogger("brokerd")
+
 COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange",)
+# Checked and kept, but nothing acts on them so far; with no value, or only with this one.
+WITHOUT_EFFECT: dict[str, Any] = {
+    "x-queue-type": "quorum",
+    "x-expires": None,
+    "x-message-ttl": None,
+    "x-max-length": None,
+    "x-max-length-bytes": None,
+    "x-overflow": None,
+    "x-dead-letter-exchange": None,
+    "x-dead-letter-routing-key": None,
+    "x-max-priority": None,
+    "x-delivery-limit": None,
+    "x-consumer-timeout": None,
+}
 _USER_ID_FLAG = 0x0010
 
 
@@ -125,10 +142,18 @@ class Access:
             queue_.check_equivalent(
                 durable=durable and not exclusive, auto_delete=auto_delete, arguments=arguments, owner=owner
             )
+            if arguments:
+                _check_supported(arguments)
             return queue_
         if arguments:
+            _check_supported(arguments)
             self._check_new_queue(name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        return self.vhost.add_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
+        queue_ = self.vhost.add_queue(
+            name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner
+        )
+        if arguments:
+            _report_without_effect(queue_)
+        return queue_
 
     def _check_new_queue(
         self, name: str, arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
@@ -290,6 +315,22 @@ class Access:
 def _check_not_default(exchange: str) -> None:
     if not exchange:
         raise AccessRefused("operation not permitted on the default exchange")
+
+
+def _check_supported(arguments: dict[str, Any]) -> None:
+    """Refuse (540) what would break a promise of order if it were accepted and then not kept."""
+    if arguments.get("x-single-active-consumer") is True:
+        raise NotImplemented_("x-single-active-consumer is not supported yet")
+
+
+def _report_without_effect(queue: Queue) -> None:
+    """Say once, when the queue is made, which of its arguments do nothing.  Values are the client's: not logged."""
+    inert = [
+        name for name, only in WITHOUT_EFFECT.items()
+        if name in queue.arguments and only in (None, queue.arguments[name])
+    ]  # fmt: skip
+    if inert:
+        log.info("%s: kept but without effect so far: %s", queue, ", ".join(inert))
 
 
 def _headers(header: bytes) -> dict[str, Any] | None:
