@@ -10,6 +10,7 @@ header is renamed to ``*.damaged`` with what belongs to it; nothing that may hol
 message is deleted.  Knows nothing of consumers or names; layouts are ``store.format``'s.
 """
 
+import errno
 import mmap
 import os
 from collections.abc import Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # whole records (bounds, CRC) that begins at ``start``, whatever the header says; 0s where there is none.
 Scan = Callable[["mmap.mmap", int, int], tuple[int, int, int, int, int, int]]
 EMPTY_HEADER = bytes(layout.HEADER_OCTETS)
+ACKS_OCTETS_MIN = 4096          # An acks file is never made shorter.
 SETTLING = bytes(type_ & 0x0F not in (0, layout.RETURNED) for type_ in range(256))     # by kind
 
 
@@ -313,15 +315,17 @@ class _Recovery:
 
     def _look_at_acks(self, s: _Segment) -> None:
         name = layout.acks_name(s.number)
-        if name not in self._names:
-            return                  # The plane makes it with the first delivery.
         path = self._path(name)
+        if name not in self._names:
+            if self._suspect and s.records:
+                self._begin_acks(s, path)
+            return                  # Else nothing was delivered: the plane makes it before.
         fd = self._disk.open(path, os.O_RDWR)
         try:
             octets = self._disk.pread(fd, layout.HEADER_OCTETS, 0)
             blank = octets == EMPTY_HEADER[:len(octets)]
             if not blank and self._acks_unusable(s, path, octets):
-                s.delivered = s.end
+                self._begin_acks(s, path)
                 return
             header = layout.ACKS_HEADER.unpack(octets.ljust(layout.HEADER_OCTETS, b"\0"))
             delivered, _, entries, _, settled, _ = words = header[5:11]
@@ -332,12 +336,28 @@ class _Recovery:
             else:
                 s.entries, s.settled = entries, settled
                 self._check_last_entry(s, fd)
+            if self._suspect or (blank and s.entries):
+                s.delivered = s.end     # Also in the file: the next crash must not forget it.
             now = (*layout.word(s.delivered), *layout.word(s.entries), *layout.word(s.settled))
-            if blank and s.entries:
-                self._disk.pwrite(fd, layout.acks_header(s.number, generation=s.generation, delivered=s.end,
+            if blank and s.delivered:
+                self._disk.pwrite(fd, layout.acks_header(s.number, generation=s.generation, delivered=s.delivered,
                                                          entries=s.entries, settled=s.settled), 0)
             elif not blank and now != words:
                 self._disk.pwrite(fd, layout.WORDS.pack(*now), layout.ACKS_WORDS_AT)
+        finally:
+            self._disk.close(fd)
+
+    def _begin_acks(self, s: _Segment, path: str) -> None:
+        """A new acks file, which says that all may have been handed out: it outlasts the next crash as well."""
+        s.delivered = s.end
+        fd = self._disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._disk.pwrite(fd, layout.acks_header(s.number, generation=s.generation, delivered=s.end).ljust(
+                ACKS_OCTETS_MIN, b"\0"), 0)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._disk.truncate(fd, 0)  # The start goes on; a crash before the next delivery forgets these marks.
         finally:
             self._disk.close(fd)
 
