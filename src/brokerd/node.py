@@ -19,6 +19,7 @@ from brokerd.auth.mechanisms import credentials
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, StoreError
 from brokerd.store import json_file
+from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.sync import GroupCommit
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
@@ -173,6 +174,9 @@ class Node:
             report=log.warning,
             recover=self._recover,
         )
+        if self.data.left in (CRASHED, POWER_LOST):
+            # The broker before may have died before its sync; from now on messages are confirmed into these queues.
+            self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
         vhost.remove_files = self.upkeep.remove_files
         self.vhosts[name] = vhost
         return vhost
