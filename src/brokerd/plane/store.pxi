@@ -51,7 +51,8 @@ cdef void cursor_leaves(queue_t *q) noexcept nogil:
     s.settled_bits = NULL
     s.counts = NULL
     s.count_n = 0
-    if not retire_if_settled(s):
+    # The last but one stays mapped: settled soon, as a rule, and then written into again.
+    if not retire_if_settled(s) and s.next != q.last:
         seg_unmap(s)
 
 
@@ -85,7 +86,7 @@ cdef void retire(seg_t *s):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", q.directory, <unsigned long long>s.number)
         rename(old, new)
-    elif (q.spare == NULL and s.map != NULL and s.capacity == q.core.segment_octets and s.zeroed == s.capacity
+    elif (q.spare == NULL and s.capacity == q.core.segment_octets and s.zeroed == s.capacity
           and not q.dropped):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
@@ -170,6 +171,10 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
     s.verify = s.loaded = s.unsynced = s.damaged = False
     path_of(s, b"msgs", path)
     if recycled:
+        err = seg_map(s)
+        if err:
+            seg_free(s)
+            return err
         seg_write_header(s)
         snprintf(spare, PATH_ROOM, b"%s/spare.msgs", q.directory)
         if rename(spare, path) < 0:
