@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
 	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
 
-.PHONY: run build test lint clean check-tools
+.PHONY: run build test lint sanitize bench clean check-tools
 
 run: build
 	$(BIN)/brokerd -D ./data $(ARGS)
@@ -24,6 +24,14 @@ test: build $(VENV)/test-tools
 lint: build $(VENV)/test-tools
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The data plane under the address and undefined-behaviour sanitizers, and a minute of fuzzing.
+sanitize: build $(VENV)/test-tools
+	.ci/sanitize
+
+# Rows of benchmarks/README.md against a broker of this tree: make bench ARGS="--rows c,e --target other=5673"
+bench: build
+	$(BIN)/python benchmarks/suite.py $(ARGS)
 
 clean:
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
