@@ -1,7 +1,8 @@
 import pytest
-from brokerd.wire import methods
 from tests.broker import Broker
 from tests.conversations.peer import OTHER_PORT, Peer, publish
+
+from brokerd.wire import methods
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,21 @@ import os
 import socket
 
 import pytest
+
 from brokerd.wire import methods
-from brokerd.wire.frames import FRAME_HEARTBEAT, FRAME_METHOD, PROTOCOL_HEADER, Frame, FrameScanner
-from brokerd.wire.frames import body_frames, header_frame, method_frame
+from brokerd.wire.frames import (
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    PROTOCOL_HEADER,
+    Frame,
+    FrameScanner,
+    body_frames,
+    header_frame,
+    method_frame,
+)
 from brokerd.wire.properties import Properties, decode_header, encode_header
 
-SECONDS = 15
+SECONDS = 5 if os.environ.get("BROKERD_TEST_PEER_PORT") else 15
 ALL = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True,
        "basic.nack": True, "publisher_confirms": True}
 
@@ -165,8 +174,7 @@ class Peer:
         assert isinstance(close, methods.ConnectionClose), close
         assert self.channel == 0
         self.send((0, methods.ConnectionCloseOk()))
-        assert self.read() is None
-        self.hang_up()
+        self.end()
         return close.reply_code, close.reply_text
 
     def refusal(self, method, channel=1):
@@ -178,6 +186,12 @@ class Peer:
         """connection.close, answered."""
         assert isinstance(self.ask(methods.ConnectionClose(reply_code=200, reply_text="bye"), 0),
                           methods.ConnectionCloseOk)
+        self.end()
+
+    def end(self):
+        """The broker hangs up, and has nothing more to say."""
+        if OTHER_PORT:  # RabbitMQ leaves it to the client.
+            self.socket.shutdown(socket.SHUT_WR)
         assert self.read() is None
         self.hang_up()
 

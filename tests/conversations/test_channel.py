@@ -1,9 +1,10 @@
 """Classes channel and access: open, close, flow, and methods on channels that are not open."""
 
 import pytest
+from tests.conversations.peer import Peer, content, differs, publish
+
 from brokerd.wire import methods
 from brokerd.wire.frames import HEARTBEAT_FRAME
-from tests.conversations.peer import Peer, content, differs, publish
 
 
 def test_channels_of_any_number_up_to_the_limit_open(peer):

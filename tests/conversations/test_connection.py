@@ -3,10 +3,11 @@
 import time
 
 import pytest
+from tests.conversations.peer import Peer, differs, publish
+
 from brokerd.wire import methods
 from brokerd.wire.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
 from brokerd.wire.values import decode_table, encode_table
-from tests.conversations.peer import Peer, differs, publish
 
 
 def everything(peer):
@@ -264,7 +265,7 @@ def test_close_is_answered_and_the_socket_closed(peer):
 def test_after_close_nothing_else_is_done(port, peer):
     peer.send((0, methods.ConnectionClose(reply_code=200)), methods.QueueDeclare(queue="too late"))
     assert isinstance(peer.read(), methods.ConnectionCloseOk)
-    assert peer.read() is None
+    peer.end()
     with Peer(port).open() as other:
         assert other.refusal(methods.QueueDeclare(queue="too late", passive=True))[0] == 404
 
@@ -273,7 +274,7 @@ def test_after_a_refusal_only_close_ok_is_waited_for(port, peer):
     peer.send((9, methods.BasicQos()), methods.QueueDeclare(queue="too late"), publish("nowhere"))
     assert isinstance(peer.read(), methods.ConnectionClose)
     peer.send(methods.QueueDeclare(queue="too late"), HEARTBEAT_FRAME, (0, methods.ConnectionCloseOk()))
-    assert peer.read() is None
+    peer.end()
     with Peer(port).open() as other:
         assert other.refusal(methods.QueueDeclare(queue="too late", passive=True))[0] == 404
 

@@ -1,8 +1,9 @@
 """Class exchange: declare, delete, bind, unbind."""
 
 import pytest
-from brokerd.wire import methods
 from tests.conversations.peer import differs, publish
+
+from brokerd.wire import methods
 
 
 @pytest.fixture

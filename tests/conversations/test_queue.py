@@ -1,8 +1,9 @@
 """Class queue: declare, bind, unbind, purge, delete."""
 
 import pytest
-from brokerd.wire import methods
 from tests.conversations.peer import Peer, differs, publish
+
+from brokerd.wire import methods
 
 
 @pytest.fixture
