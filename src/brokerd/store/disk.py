@@ -49,13 +49,15 @@ class Disk:
         return os.fstat(fd).st_size
 
     def read(self, path: str) -> bytes:
-        """The whole file.  Raises FileNotFoundError."""
+        """The whole file.  Raises FileNotFoundError; every error names the file."""
         fd = self.open(path)
         try:
             parts: list[bytes] = []
             while part := os.read(fd, max(os.fstat(fd).st_size + 1, 1 << 16) if not parts else 1 << 20):
                 parts.append(part)
             return b"".join(parts)
+        except OSError as error:        # A directory; a disk that cannot be read.
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
             self.close(fd)
 

@@ -331,12 +331,20 @@ class _Recovery:
             delivered, _, entries, _, settled, _ = words = header[5:11]
             whole = not blank and all(layout.word_ok(*words[i:i + 2]) for i in (0, 2, 4))
             s.delivered = delivered if not blank and layout.word_ok(*words[:2]) else (0 if blank else s.end)
-            if self._suspect or not whole or settled > s.records:
+            cut_short = whole and self._disk.size(fd) < layout.HEADER_OCTETS + entries * layout.ENTRY_OCTETS
+            if self._suspect or not whole or settled > s.records or cut_short:
                 self._recount(s, path)
+                if cut_short and not self._suspect:
+                    self._tell("damaged", path, self._disk.size(fd), (entries - s.entries) * layout.ENTRY_OCTETS,
+                               f"cut short; {settled - s.settled} settled messages come again")
             else:
                 s.entries, s.settled = entries, settled
                 self._check_last_entry(s, fd)
-            if self._suspect or (blank and s.entries):
+            lost = blank and s.records and not self._suspect
+            if lost:                    # The header is written before the first record is.
+                self._tell("damaged", path, 0, layout.HEADER_OCTETS,
+                           f"its header is blank; {s.records - s.settled} messages of the segment come again")
+            if self._suspect or lost:
                 s.delivered = s.end     # Also in the file: the next crash must not forget it.
             now = (*layout.word(s.delivered), *layout.word(s.entries), *layout.word(s.settled))
             if blank and s.delivered:
