@@ -52,7 +52,7 @@ class Story:
             self.disk.verbs_left = self.random.randrange(20) if cuts else None
             machine = None
             try:
-                self.machine = Machine(self.directory, f"boot {self.boot}", self.disk)
+                self.machine = Machine(self.directory, f"boot-{self.boot}", self.disk)
                 self.disk.verbs_left = None
                 left = self.machine.data.left
                 # Power that goes before a start has changed anything leaves a clean end clean.
@@ -325,3 +325,16 @@ def test_what_was_promised_survives_every_power_cut(tmp_path, seeds):
             story.end()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, data in {story.directory}") from error
+
+
+def test_what_another_client_declared_is_answered_only_once_it_is_on_disk(tmp_path):
+    machine = Machine(str(tmp_path / "data"), "boot-1", PowerlessDisk(str(tmp_path)))
+    first, second = machine.client(), machine.client()
+    for client in (first, second):
+        client.tell(methods.ChannelOpen().frame(1))
+        client.frames()
+        client.tell(methods.QueueDeclare(queue="q", durable=True).frame(1))
+    assert first.frames() == second.frames() == []
+    machine.sync()
+    assert len(first.frames()) == len(second.frames()) == 1
+    machine.stop()
