@@ -1,0 +1,365 @@
+"""What a broker does for its queues in passing: ticks and threads by hand, over the real data plane."""
+
+import errno
+import logging
+import os
+
+import pytest
+from tests.session.harness import Client, Node
+
+from brokerd import plane
+from brokerd.store.disk import Disk
+from brokerd.store.recovery import recover
+from brokerd.vhost import upkeep
+from brokerd.vhost.definitions import COMPACT_DELETES_MIN
+from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.upkeep import Upkeep
+from brokerd.wire import methods
+from brokerd.wire.frames import FRAME_BODY, body_frames, header_frame
+
+SEGMENT_OCTETS = 1 << 16
+BODY_OCTETS = 1000
+NEVER, ALWAYS = 0, 1 << 62      # idle since: nothing is, everything is
+
+
+class Thread:
+    """Does what was submitted when told; a job is (work, done)."""
+
+    def __init__(self):
+        self.jobs = []
+
+    def submit(self, work, done):
+        self.jobs.append((work, done))
+
+    def run(self):
+        """All that is waiting: its work, then the loop's part."""
+        jobs, self.jobs = self.jobs, []
+        for work, done in jobs:
+            error = None
+            try:
+                work()
+            except OSError as caught:
+                error = caught
+            done(error)
+
+
+class FullDisk(Disk):
+    def pwrite(self, fd, octets, position):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Place:
+    """A vhost from its folder, small segments, its upkeep, and one client."""
+
+    def __init__(self, path):
+        self.path = path
+        self.disk = Disk()
+        self.reopen()
+
+    def reopen(self):
+        self.thread = Thread()
+        self.node = Node(self.path)
+        self.node.core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print,
+                                    damaged=print, segment_octets=SEGMENT_OCTETS)
+        self.vhosts = {}
+        self.upkeep = Upkeep(self.vhosts, self.node.core, self.disk, str(self.path), self.thread.submit)
+        self.vhost = self.vhosts["/"] = self.node.vhost = open_vhost(
+            "/", str(self.path), self.node.core, self.disk, self.upkeep.garbage, suspect=False, report=print,
+            recover=lambda queue: recover(queue, self.disk, False, print))
+        self.vhost.remove_files = self.upkeep.remove_files
+        self.client = Client(self.node).open()
+        self.vhost.accesses["guest"] = self.client.connection.access
+
+    def queue(self, name="q"):
+        return self.vhost.queues.get(name) or self.vhost.add_queue(name, durable=True, auto_delete=False, arguments={})
+
+    def publish(self, *numbers, key="q"):
+        octets = b""
+        for number in numbers:
+            body = number.to_bytes(4) * (BODY_OCTETS // 4)
+            header = b"\0\x3c\0\0" + len(body).to_bytes(8) + b"\x10\0\x02"
+            octets += methods.BasicPublish(routing_key=key).frame(1) + header_frame(1, header)
+            octets += body_frames(1, body, 4096)
+        return self.client.raw(octets)
+
+    def held(self):
+        """Names of this directory's files that the process holds open or mapped, each once."""
+        names = set()
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                names.add(os.readlink(f"/proc/self/fd/{fd}"))
+            except FileNotFoundError:
+                pass
+        with open("/proc/self/maps") as file:
+            names |= {line.split(maxsplit=5)[-1].rstrip("\n") for line in file}
+        return {os.path.basename(name) for name in names if name.startswith(str(self.path))} - {"definitions.amqp"}
+
+    def ticks(self, count, idle_since_ns=NEVER):
+        for _ in range(count):
+            self.upkeep.tick(idle_since_ns)
+
+    def close(self):
+        self.client.connection.lost()
+        for queue in self.vhost.queues.values():
+            queue.close()
+        self.vhost.log.close()
+
+
+def delivered(out):
+    """(number, delivery tag, redelivered) of each message in what came."""
+    method, messages = None, []
+    for frame in out:
+        if isinstance(frame, tuple):
+            method = frame[1]
+        elif getattr(frame, "kind", None) == FRAME_BODY:
+            number = int.from_bytes(frame.payload[:4])
+            assert frame.payload == number.to_bytes(4) * (BODY_OCTETS // 4)
+            messages.append((number, method.delivery_tag, method.redelivered))
+    return messages
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    yield place
+    place.close()
+
+
+# --- idle queues
+
+def test_an_idle_queue_gives_maps_and_descriptors_back_and_goes_on_when_wanted(place):
+    queue = place.queue()
+    place.publish(1, 2)
+    assert place.held() == {"msgs.0000000001", "acks.0000000001"}
+    place.ticks(2, ALWAYS)
+    assert place.held() == set()
+    place.publish(3)
+    place.ticks(2, ALWAYS)
+    assert place.held() == set()
+    assert [number for number, *_ in delivered(place.client.send((1, methods.BasicConsume(queue="q"))))] == [1, 2, 3]
+    place.ticks(2, ALWAYS)
+    assert place.held() == set()
+    assert place.client.send((1, methods.BasicAck(delivery_tag=3, multiple=True))) == []
+    assert (queue.ready, queue.unacked) == (0, 0)
+
+
+def test_a_queue_touched_since_is_not_idle(place):
+    queue = place.queue()
+    place.node.core.clock = lambda: 5_000
+    place.publish(1)
+    place.client.send((1, methods.BasicGet(queue="q")))
+    place.ticks(4, queue.touched)
+    assert place.held()
+    place.ticks(2, queue.touched + 1)
+    assert not place.held()
+
+
+class Idle:
+    """Stands for a queue."""
+
+    next_seq, touched = 2, 0
+
+    def __init__(self):
+        self.rests = 0
+
+    def rest(self):
+        self.rests += 1
+
+    def segments(self):
+        return []
+
+
+def test_a_tick_looks_at_a_bounded_number_of_queues_and_all_get_their_turn(place):
+    queues = [Idle() for _ in range(upkeep.REST_QUEUES_PER_TICK + 500)]
+    place.vhost.queues.update(enumerate(queues))
+    rested = []
+    for _ in range(5):
+        before = sum(queue.rests for queue in queues)
+        place.ticks(1, ALWAYS)
+        rested.append(sum(queue.rests for queue in queues) - before)
+    place.vhost.queues.clear()
+    assert rested == [0, upkeep.REST_QUEUES_PER_TICK, 500, upkeep.REST_QUEUES_PER_TICK, 500]
+    assert {queue.rests for queue in queues} == {2}
+
+
+def test_queues_that_never_held_a_message_are_not_looked_at(place):
+    queue = Idle()
+    queue.next_seq = 1
+    place.vhost.queues["q"] = queue
+    place.ticks(4, ALWAYS)
+    place.vhost.queues.clear()
+    assert queue.rests == 0
+
+
+# --- sparse segments
+
+@pytest.fixture
+def sparse(place):
+    """200 messages in several segments, all handed out; of the first segment's only 3 and 40 are not acked."""
+    queue = place.queue()
+    place.publish(*range(1, 201))
+    out = delivered(place.client.send((1, methods.BasicConsume(queue="q", consumer_tag="t"))))
+    assert [(number, tag) for number, tag, _ in out] == [(number, number) for number in range(1, 201)]
+    place.first = first = queue.segments()[0]["records"]
+    assert 45 < first < 70
+    place.client.send(*((1, methods.BasicAck(delivery_tag=n)) for n in range(1, first + 1) if n not in (3, 40)))
+    assert queue.segments()[0]["records"] - queue.segments()[0]["settled"] == 2
+    return queue
+
+
+def until_copied(place):
+    """Ticks until the thread has been asked to copy."""
+    for _ in range(2 * upkeep.COMPACT_EVERY_TICKS):
+        place.ticks(1)
+        if place.thread.jobs:
+            return
+    raise AssertionError("nothing was submitted")
+
+
+def first_octets(queue):
+    return os.path.getsize(os.path.join(queue.directory, "msgs.0000000001"))
+
+
+def test_a_sparse_segment_is_rewritten_by_the_thread_while_messages_are_out(place, sparse):
+    assert first_octets(sparse) == SEGMENT_OCTETS
+    until_copied(place)
+    assert first_octets(sparse) == SEGMENT_OCTETS               # Not on the loop.
+    place.thread.run()
+    assert first_octets(sparse) < 3 * BODY_OCTETS
+    assert (sparse.segments()[0]["generation"], sparse.segments()[0]["records"]) == (1, 2)
+    assert sparse.unacked == 200 - place.first + 2
+    assert not [name for name in os.listdir(sparse.directory) if name.endswith(".new")]
+
+
+def test_what_was_out_when_its_segment_was_rewritten_is_settled_and_comes_again_in_its_place(place, sparse):
+    until_copied(place)
+    place.thread.run()
+    place.client.send((1, methods.BasicAck(delivery_tag=3)))
+    assert delivered(place.client.send((1, methods.BasicNack(delivery_tag=40, requeue=True)))) == [(40, 201, True)]
+    out = delivered(place.client.send((1, methods.BasicRecover(requeue=True))))
+    assert [number for number, _, _ in out] == [40, *range(place.first + 1, 201)]
+    assert all(redelivered for _, _, redelivered in out)
+    place.client.send((1, methods.BasicAck(delivery_tag=0, multiple=True)))
+    assert (sparse.ready, sparse.unacked, len(sparse.segments())) == (0, 0, 1)
+
+
+def test_the_next_start_finds_what_was_not_settled_before_or_after_a_rewrite(place, sparse, tmp_path):
+    until_copied(place)
+    place.thread.run()
+    place.client.send((1, methods.BasicAck(delivery_tag=3)))
+    place.close()
+    place.reopen()
+    assert place.vhost.queue("q").segments()[0]["generation"] == 1
+    out = delivered(place.client.send((1, methods.BasicConsume(queue="q"))))
+    assert [number for number, _, _ in out] == [40, *range(place.first + 1, 201)]
+    assert all(redelivered for _, _, redelivered in out)
+
+
+@pytest.mark.parametrize("settle", [methods.BasicAck(delivery_tag=3), methods.BasicReject(delivery_tag=40)], ids=repr)
+def test_a_message_settled_while_its_segment_is_copied_stays_settled(place, sparse, settle):
+    until_copied(place)
+    (work, done), = place.thread.jobs
+    place.thread.jobs.clear()
+    work()
+    place.client.send((1, settle))
+    done(None)
+    assert first_octets(sparse) == SEGMENT_OCTETS               # The copy was thrown away ...
+    assert not [name for name in os.listdir(sparse.directory) if name.endswith(".new")]
+    left = {3, 40} - {settle.delivery_tag}
+    until_copied(place)
+    place.thread.run()                                          # ... and made anew.
+    assert sparse.segments()[0]["records"] == 1
+    out = delivered(place.client.send((1, methods.BasicRecover(requeue=True))))
+    assert {number for number, _, _ in out if number <= 40} == left
+
+
+def test_a_queue_deleted_while_it_is_copied_leaves_nothing(place, sparse):
+    directory = sparse.directory
+    until_copied(place)
+    (work, done), = place.thread.jobs
+    place.thread.jobs.clear()
+    work()
+    place.vhost.delete_queue(sparse)
+    done(None)
+    place.upkeep.close()
+    place.thread.run()
+    assert not os.path.exists(directory)
+    assert not [name for name in os.listdir(place.path) if name.startswith("garbage")]
+
+
+def test_a_queue_deleted_before_it_is_copied_is_no_fault(place, sparse, caplog):
+    caplog.set_level(logging.WARNING, logger="brokerd")
+    until_copied(place)
+    place.vhost.delete_queue(sparse)
+    place.thread.run()
+    assert caplog.records == []
+
+
+def test_a_copy_that_finds_no_room_is_told_changes_nothing_and_is_tried_again(place, sparse, caplog):
+    caplog.set_level(logging.WARNING, logger="brokerd")
+    place.upkeep._disk = FullDisk()
+    until_copied(place)
+    place.thread.run()
+    assert [record.getMessage() for record in caplog.records] == [
+        "queue 'q' in vhost '/': segment 1 could not be compacted: [Errno 28] No space left on device"]
+    assert first_octets(sparse) == SEGMENT_OCTETS
+    assert not [name for name in os.listdir(sparse.directory) if name.endswith(".new")]
+    place.upkeep._disk = place.disk
+    until_copied(place)
+    place.thread.run()
+    assert sparse.segments()[0]["records"] == 2
+
+
+def test_one_segment_is_copied_at_a_time(place, sparse):
+    until_copied(place)
+    place.ticks(3 * upkeep.COMPACT_EVERY_TICKS)
+    assert len(place.thread.jobs) == 1
+
+
+# --- definitions and garbage
+
+def test_a_log_that_mostly_undoes_itself_is_rewritten_while_running(place):
+    place.queue("kept")
+    for _ in range(COMPACT_DELETES_MIN):
+        place.vhost.delete_queue(place.queue("a"))
+    frames = place.vhost.log.frames
+    place.ticks(upkeep.COMPACT_EVERY_TICKS - 1)
+    assert place.vhost.log.frames == frames
+    place.ticks(1)
+    assert (place.vhost.log.frames, place.vhost.deletes) == (1, 0)
+
+
+def test_the_folder_of_a_deleted_queue_is_out_of_the_way_at_once_and_removed_by_the_thread(place):
+    queue = place.queue()
+    place.publish(1)
+    place.vhost.delete_queue(queue)
+    assert not os.path.exists(queue.directory)
+    assert os.listdir(place.path / "garbage") == ["1"]
+    place.publish(1)
+    again = place.queue()
+    place.publish(2)
+    place.ticks(1)
+    place.thread.run()
+    assert os.listdir(place.path / "garbage") == []
+    assert (again.ready, os.path.exists(again.directory)) == (1, True)
+
+
+def test_segments_that_are_all_settled_are_removed_by_the_thread(place):
+    queue = place.queue()
+    place.publish(*range(1, 201))
+    place.client.send((1, methods.BasicConsume(queue="q")))
+    place.client.send((1, methods.BasicAck(delivery_tag=200, multiple=True)))
+    place.ticks(1)
+    place.thread.run()
+    kept = queue.segments()[-1]["number"]
+    names = set(os.listdir(queue.directory))
+    assert names - {"spare.msgs"} == {".queue", f"msgs.{kept:010d}", f"acks.{kept:010d}"}
+
+
+def test_at_the_end_nothing_is_left_for_the_next_start_to_remove(place):
+    queue = place.queue()
+    place.publish(1)
+    place.vhost.delete_queue(queue)
+    place.upkeep.close()
+    place.thread.run()
+    assert not os.path.exists(place.path / "garbage")
