@@ -175,6 +175,8 @@ cdef class Queue:
             s = s.next
         if self.q.last == NULL:
             return
+        # The broker before may have crashed before it synced the names that are relied on from here.
+        self.q.directory_unsynced = self.q.parent_unsynced = True
         if self.q.last.end < self.q.last.capacity:
             self.q.last.sealed = 0
         s = self.q.first

@@ -9,6 +9,7 @@ and sends and expects heartbeats: there is no timer per connection.
 Knows a transport that can close and abort; no socket.
 """
 
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.queues.queue import Queue
     from brokerd.vhost.access import Access
+    from brokerd.vhost.vhost import VHost
 
 log = getLogger("brokerd.session")
 
@@ -43,6 +45,7 @@ CHANNEL_CLOSE_OK = methods.ChannelCloseOk.INDEX
 UPDATE_SECRET = methods.ConnectionUpdateSecret.INDEX
 CONNECTION_CLOSE_OK_FRAME = methods.ConnectionCloseOk().frame(0)
 
+DEFINING = (40, 50)  # classes exchange and queue: their replies say that something is there
 HANDLERS = {methods.BY_NAME[name].INDEX: handler for name, handler in {**topology.HANDLERS, **basic.HANDLERS}.items()}
 
 
@@ -115,7 +118,8 @@ class Connection(plane.Connection):
         vhost = self.access.vhost
         appended = vhost.appended
         reply = handler(self, opened, method)
-        if vhost.appended != appended:
+        # Also where somebody else's definition is what is confirmed here: the same queue, declared just now.
+        if vhost.appended != vhost.on_disk and (vhost.appended != appended or index >> 16 in DEFINING):
             self._hold_until_on_disk()
         if reply is not None:
             self.write(reply.frame(channel))
@@ -236,9 +240,11 @@ class Connection(plane.Connection):
         """Keep the reply, and all that follows it, back until the definitions written so far are on disk."""
         self.held += 1
         self.hold()
-        self.node.commit.wait(self._on_disk, self.access.vhost.log)
+        vhost = self.access.vhost
+        self.node.commit.wait(partial(self._on_disk, vhost, vhost.appended), vhost.log)
 
-    def _on_disk(self) -> None:
+    def _on_disk(self, vhost: "VHost", appended: int) -> None:
+        vhost.on_disk = max(vhost.on_disk, appended)
         self.held -= 1
         self.release()
         if not self.held and self.state is CLOSED and self.transport is not None:

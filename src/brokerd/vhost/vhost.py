@@ -49,7 +49,7 @@ class VHost:
     """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion."""
 
     __slots__ = (
-        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "policies", "queues",
+        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "on_disk", "policies", "queues",
         "remove_files",
     )  # fmt: skip
 
@@ -59,6 +59,7 @@ class VHost:
         self.core = core
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
+        self.on_disk = 0  # of these, known to be synced
         self.deletes = 0  # entries in the log that only undo earlier ones
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues, tally=plane.Tally())}
