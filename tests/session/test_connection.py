@@ -58,6 +58,17 @@ def test_a_name_that_is_not_utf_8_can_be_refused(client):
     assert close.reply_code == 404
 
 
+def test_a_queue_that_another_client_declared_is_not_confirmed_before_it_is_on_disk(node):
+    first, second = Client(node).open(), Client(node).open()
+    node.commit.at_once = False
+    declare = methods.QueueDeclare(queue="shared", durable=True)
+    assert first.ask(declare) is None
+    assert second.ask(declare) is None
+    node.commit.end()
+    assert [len(client.read()) for client in (first, second)] == [1, 1]
+    assert second.ask(declare) == methods.QueueDeclareOk(queue="shared", message_count=0, consumer_count=0)
+
+
 def test_a_durable_declare_is_answered_when_it_is_on_disk_and_not_before(client, node):
     node.commit.at_once = False
     assert client.ask(methods.QueueDeclare(queue="q", durable=True)) is None
