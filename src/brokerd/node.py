@@ -110,7 +110,8 @@ class Node:
         self._raise_alarm()
 
     def _damaged(self, path: str, position: int, octets: int) -> None:
-        log.error("%s: damaged at %d: %d octets skipped, the messages in them are lost", path, position, octets)
+        what = "what they settled comes again" if "/acks." in path else "the messages in them are lost"
+        log.error("%s: damaged at %d: %d octets skipped, %s", path, position, octets, what)
 
     # --- alarms
 

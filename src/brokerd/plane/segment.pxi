@@ -307,7 +307,7 @@ cdef int by_position(const void *a, const void *b) noexcept nogil:
 cdef int seg_load_acks(seg_t *s) noexcept nogil:
     """Read the acks file of a recovered segment into settled_bits and counts, once; 0 or the errno."""
     cdef uint64_t entry
-    cdef uint32_t i, position, returns = 0, n = 0
+    cdef uint32_t i, position, returns = 0, n = 0, found = 0, unsound = 0, first_unsound = 0
     cdef uint8_t kind
     cdef int err
     if s.settled_bits != NULL or s.entries == 0:
@@ -324,8 +324,22 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
         if entry_is_sound(s, entry):
             if (entry >> 32 & 15) == RETURNED:
                 returns += 1
-            else:
+            elif not was_settled(s, position):
                 s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
+                found += 1
+        elif unsound == 0:
+            first_unsound = HEADER + ENTRY * i
+            unsound = 1
+        else:
+            unsound += 1
+    if found < s.settled:
+        # Recovery believed the header's count; what no sound entry settles is ready again.
+        s.waiting += s.settled - found
+        s.queue.ready += s.settled - found
+        s.settled = found
+    if unsound:
+        with gil:
+            (<Queue>s.queue.owner).core.damaged_upcall(text_path(s, "acks"), first_unsound, unsound * ENTRY)
     if returns == 0:
         return 0
     s.counts = <count_t *>malloc(returns * sizeof(count_t))
