@@ -24,7 +24,7 @@ from brokerd.wire.frames import (
 )
 from brokerd.wire.properties import Properties, decode_header, encode_header
 
-SECONDS = 5 if os.environ.get("BROKERD_TEST_PEER_PORT") else 15
+SECONDS = 2 if os.environ.get("BROKERD_TEST_PEER_PORT") else 15
 ALL = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True,
        "basic.nack": True, "publisher_confirms": True}
 

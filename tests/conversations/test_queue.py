@@ -30,6 +30,7 @@ def test_a_server_names_a_queue_that_has_no_name(peer):
     assert all(name.startswith("amq.gen-") for name in names)
 
 
+@differs("takes no empty name in a passive declare")
 def test_no_name_means_the_queue_declared_last_on_the_channel(peer):
     name = peer.ask(methods.QueueDeclare(exclusive=True)).queue
     peer.send(publish(name, b"1"))
@@ -47,7 +48,9 @@ def test_no_name_means_the_queue_declared_last_on_the_channel(peer):
     methods.QueueUnbind(exchange="amq.direct", routing_key="k"), methods.QueuePurge(), methods.QueueDelete(),
     methods.BasicGet(), methods.BasicConsume(),
 ])
-def test_no_name_on_a_channel_that_declared_none_is_not_found(peer, method):
+def test_no_name_on_a_channel_that_declared_none_is_not_found(request, peer, method):
+    if isinstance(method, methods.QueueDeclare):
+        request.applymarker(differs("takes no empty name in a passive declare"))
     assert peer.refusal(method) == (404, "NOT_FOUND - no previously declared queue")
 
 
@@ -76,9 +79,7 @@ def test_declaring_again_tells_messages_and_consumers(peer, durable):
     ({"arguments": {"x-expires": 60000, "x-max-length": 5}},
      "'x-max-length' for queue 'q' in vhost '/': received the value '5' of type 'signedint' but current is none"),
 ])
-def test_a_declare_that_differs_names_the_first_difference(request, peer, durable, fields, text):
-    if "60000' of type" in text:
-        request.applymarker(differs("names the type of the received value only by its wire kind"))
+def test_a_declare_that_differs_names_the_first_difference(peer, durable, fields, text):
     method = methods.QueueDeclare(**{"queue": "q", "durable": True, "arguments": {"x-expires": 60000}} | fields)
     assert peer.refusal(method) == (406, f"PRECONDITION_FAILED - inequivalent arg {text}")
 
@@ -159,9 +160,7 @@ def test_names_that_begin_with_amq_are_reserved(peer):
     ("x-overflow", "spill", "invalid_overflow"),
     ("x-dead-letter-routing-key", "k", "routing_key_but_no_dlx_defined"),
 ])
-def test_arguments_no_queue_can_have_are_refused(request, peer, argument, value, reason):
-    if reason == "invalid_overflow":
-        request.applymarker(differs("shows Erlang's own term"))
+def test_arguments_no_queue_can_have_are_refused(peer, argument, value, reason):
     method = methods.QueueDeclare(queue="q", arguments={argument: value})
     assert peer.refusal(method) == (
         406, f"PRECONDITION_FAILED - invalid arg '{argument}' for queue 'q' in vhost '/': {reason}")
@@ -203,6 +202,7 @@ def test_the_default_exchange_has_the_bindings_it_has(peer, durable):
     assert peer.refusal(methods.QueueUnbind(queue="q", routing_key="q")) == refusal
 
 
+@differs("may count a message that was just routed a little later")
 def test_a_binding_made_twice_is_one(peer, queue):
     for _ in range(2):
         assert peer.ask(methods.QueueBind(queue=queue, exchange="amq.direct", routing_key="k")) == (
@@ -215,6 +215,7 @@ def test_a_binding_made_twice_is_one(peer, queue):
     assert count(peer, queue) == (1, 0)
 
 
+@differs("may count a message that was just routed a little later")
 def test_bindings_of_other_keys_and_arguments_are_other_bindings(peer, queue):
     for key in ("a", "b"):
         peer.ask(methods.QueueBind(queue=queue, exchange="amq.direct", routing_key=key))
@@ -223,6 +224,7 @@ def test_bindings_of_other_keys_and_arguments_are_other_bindings(peer, queue):
     assert count(peer, queue) == (1, 0)
 
 
+@differs("may count a message that was just routed a little later")
 def test_a_message_comes_once_to_a_queue_that_is_bound_twice(peer, queue):
     for key in ("#", "a.*"):
         peer.ask(methods.QueueBind(queue=queue, exchange="amq.topic", routing_key=key))
