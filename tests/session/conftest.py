@@ -1,5 +1,4 @@
 import pytest
-
 from tests.session.harness import Client, Node
 
 

@@ -1,10 +1,10 @@
 import re
 
 import pytest
+from tests.session.harness import Client
 
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
-from tests.session.harness import Client
 
 
 def publish(client, key, body=b"x", exchange="", channel=1, header=None, **flags):

@@ -1,8 +1,8 @@
 import pytest
+from tests.session.harness import Client
 
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_HEARTBEAT
-from tests.session.harness import Client
 
 
 def test_connection_close_is_answered_and_the_socket_closed(client):

@@ -1,9 +1,9 @@
 import pytest
+from tests.session.harness import Client
 
 from brokerd.session.handshake import HANDSHAKE, OPENING, STARTING, TUNING
 from brokerd.wire import methods
 from brokerd.wire.frames import PROTOCOL_HEADER
-from tests.session.harness import Client
 
 
 def closes_with(out):
@@ -98,5 +98,5 @@ def test_a_handshake_that_takes_too_long_is_cut_off(node):
 
 
 def test_client_properties_are_kept_as_octets_and_read_on_demand(node):
-    client = Client(node, properties={"connection_name": "me", **{"n": 5}}).open()
+    client = Client(node, properties={"connection_name": "me", "n": 5}).open()
     assert client.connection.client_property_table == {"connection_name": "me", "n": 5}

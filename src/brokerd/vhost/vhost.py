@@ -49,8 +49,8 @@ class VHost:
     """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion."""
 
     __slots__ = (
-        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "on_disk", "policies", "queues",
-        "remove_files",
+        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "on_disk", "policies",
+        "queues", "remove_files",
     )  # fmt: skip
 
     def __init__(self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog") -> None:
