@@ -1,17 +1,19 @@
 """The broker as a process: how it starts, what signals do, and how it ends.
 
-What operators and clients see of a running one is told in test_process.py and the others of this folder.
+What else the command answers, and what clients do with a running one, is told in the other files of this folder.
 """
 
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pika
 import pytest
-from tests.broker import ROOT, SECONDS, run
+from tests.broker import ROOT, SECONDS, environment, run
 
 from brokerd import __version__
 from brokerd.clock import Clock
@@ -47,6 +49,15 @@ class Peer:
             assert octets, "the broker closed the socket"
             self.waiting += [frame for frame in self.scanner.feed(octets) if frame.kind == FRAME_METHOD]
         return methods.decode(self.waiting.pop(0).payload)
+
+    def read_end(self):
+        """Until the socket is closed or cut by the other side."""
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        self.close()
 
     def close(self):
         self.socket.close()
@@ -89,9 +100,23 @@ def test_the_directory_is_marked_while_the_broker_runs(broker):
     assert not (broker.directory / "running").exists()
 
 
+def test_without_sync_it_is_said_loudly_and_otherwise_not_a_word(make_broker, broker):
+    loose = make_broker("--no-sync").start()
+    assert " WARNING --no-sync: messages are confirmed BEFORE they are on disk" in loose.log_text()
+    assert " WARNING " not in broker.log_text()
+
+
 def test_an_option_that_does_nothing_yet_is_said_to_do_nothing(make_broker):
     broker = make_broker("--http-port", 1234).start()
     assert " WARNING http_port 1234: nothing listens there yet" in broker.log_text()
+
+
+def test_a_port_in_use_ends_the_start_with_one_line_and_a_clean_directory(broker, tmp_path):
+    status, out, told = run("-D", tmp_path / "other", "-p", broker.port)
+    assert (status, out) == (1, "")
+    assert told == (
+        f"brokerd: cannot listen on 127.0.0.1:{broker.port}: the port is in use by another process\n")
+    assert not (tmp_path / "other" / "running").exists()
 
 
 @pytest.mark.parametrize(("flags", "told"), [
@@ -104,6 +129,23 @@ def test_what_stops_a_start_is_told_in_one_line(tmp_path, flags, told):
     status, _, text = run("-D", tmp_path / "data", "-p", 0, *flags)
     assert (status, "Traceback" in text) == (1, False)
     assert re.fullmatch(rf"brokerd: {told}", text.splitlines()[-1])
+
+
+def test_a_directory_in_use_is_told_with_its_holder(broker):
+    before = broker.log_text()
+    status, _, told = run("-D", broker.directory, "-p", 0)
+    assert (status, told) == (1, f"brokerd: data directory {broker.directory} is in use by pid {broker.pid} on "
+                                 f"{socket.gethostname()}\n")
+    assert broker.log_text() == before
+    blocking(broker).close()
+
+
+def test_a_damaged_file_stops_the_start_with_its_name_and_no_clean_end_is_claimed(make_broker):
+    broker = make_broker().start()
+    broker.stop()
+    (broker.directory / "vhosts.json").write_text('[{"name": "/"}, {"name": 5}]')
+    status, _, told = run("-D", broker.directory, "-p", 0)
+    assert (status, told) == (1, f"brokerd: {broker.directory}/vhosts.json: entry 2: name is not a text of its own\n")
 
 
 def test_it_listens_on_the_address_it_is_told(make_broker):
@@ -119,7 +161,28 @@ def test_it_listens_on_the_address_it_is_told(make_broker):
 
 # --- stop
 
-def test_a_stop_begins_and_ends_with_a_line_and_nobody_is_let_in_between(broker, connect):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_stops_the_broker_and_clients_are_told(broker, connect, number):
+    peer = connect(broker)
+    os.kill(broker.pid, number)
+    close = peer.read()
+    assert (close.reply_code, close.reply_text) == (
+        320, "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'")
+    peer.send(methods.ConnectionCloseOk())
+    peer.read_end()
+    assert broker.wait() == 0
+    said = [line.split(None, 3)[3] for line in broker.log_text().splitlines()]
+    assert said.index(f"{number.name}: stopping") < said.index("stopped") == len(said) - 1
+
+
+def test_a_client_that_does_not_answer_is_waited_for_only_so_long(make_broker, connect):
+    broker = make_broker("--stop-timeout-seconds", 0).start()
+    peer = connect(broker)
+    broker.stop()
+    peer.read_end()
+
+
+def test_nobody_is_let_in_while_clients_are_waited_for(broker, connect):
     peer = connect(broker)
     os.kill(broker.pid, signal.SIGTERM)
     assert peer.read().NAME == "connection.close"
@@ -127,8 +190,6 @@ def test_a_stop_begins_and_ends_with_a_line_and_nobody_is_let_in_between(broker,
         socket.create_connection(("127.0.0.1", broker.port), SECONDS)
     peer.send(methods.ConnectionCloseOk())
     assert broker.wait() == 0
-    said = [line.split(None, 3)[3] for line in broker.log_text().splitlines()]
-    assert said.index("SIGTERM: stopping") < said.index("stopped") == len(said) - 1
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
@@ -145,12 +206,66 @@ def test_a_second_signal_stops_at_once_and_the_next_start_recovers(broker, conne
     assert "the broker before was not stopped (crashed): recovering" in broker.lines[begin]
 
 
+def test_what_was_confirmed_before_a_stop_is_there_after_it_unmarked(broker):
+    with blocking(broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        for number in range(10):
+            channel.basic_publish("", "q", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+    begin = len(broker.lines)
+    broker.restart()
+    assert "recover" not in "\n".join(broker.lines[begin:])
+    with blocking(broker) as connection:
+        channel = connection.channel()
+        got = [channel.basic_get("q", auto_ack=True) for _ in range(10)]
+    assert [(body, method.redelivered) for method, _, body in got] == [(b"%d" % n, False) for n in range(10)]
+
+
 # --- files of the process
+
+def test_the_pid_file_holds_the_process_while_it_runs(make_broker, tmp_path):
+    path = tmp_path / "brokerd.pid"
+    path.write_text("1 of before")
+    broker = make_broker("--pid-file", path).start()
+    assert path.read_text() == f"{broker.pid}\n"
+    broker.stop()
+    assert not path.exists()
+
 
 def test_a_pid_file_that_is_gone_already_does_not_disturb_the_end(make_broker, tmp_path):
     broker = make_broker("--pid-file", tmp_path / "brokerd.pid").start()
     (tmp_path / "brokerd.pid").unlink()
     broker.stop()
+
+
+def test_logs_go_to_their_file_and_a_new_one_after_a_reload(tmp_path):
+    # Not by the fixture, which reads the port from standard error.
+    path, moved = tmp_path / "log", tmp_path / "log.1"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "brokerd", "-D", str(tmp_path / "data"), "-p", "0", "--log-file", str(path)],
+        env=environment(), cwd=ROOT, stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: path.exists() and "listening" in path.read_text(), process)
+        path.rename(moved)
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: path.exists() and "reloaded" in path.read_text(), process)
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        told = process.communicate()[1]
+    assert told == b""
+    assert "reloaded" not in moved.read_text()
+    assert path.read_text().splitlines()[-1].endswith("stopped")
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        os.sched_yield()
 
 
 # --- reload
