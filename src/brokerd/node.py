@@ -123,7 +123,7 @@ class Node:
     def check_disk(self) -> None:
         """Block publishers when free space falls below the limit; let them go on when there is room again."""
         limit = self.config.free_disk_min_octets
-        if not limit and not self.disk_full:
+        if not limit and not self.alarm_reason:
             return
         free = self.disk.free_octets(self.config.data_dir)
         if free < limit:
