@@ -11,6 +11,7 @@ soon) and calls ``tick``.
 
 import os
 from collections.abc import Callable
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,8 @@ class Node:
             known = [{"name": "/"}]
             json_file.replace(path, known, self.disk)
         for number, entry in enumerate(json_file.rows(path, known, ("name",)), 1):
-            if not isinstance(entry["name"], str) or entry["name"] in self.vhosts:
+            name = entry["name"]
+            if not isinstance(name, str) or name in self.vhosts or any("\ud800" <= c <= "\udfff" for c in name):
                 raise StoreError(f"{path}: entry {number}: name is not a text of its own")
             self.open_vhost(entry["name"])
 
@@ -178,9 +180,16 @@ class Node:
         if self.data.left in (CRASHED, POWER_LOST):
             # The broker before may have died before its sync; from now on messages are confirmed into these queues.
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
-        vhost.remove_files = self.upkeep.remove_files
+        vhost.remove_files = partial(self._remove_files, vhost)
         self.vhosts[name] = vhost
         return vhost
+
+    def _remove_files(self, vhost: VHost, queue: "Queue") -> None:
+        """Of a deleted queue; its folder's new place is on disk before delete-ok goes out, or a power cut could
+        bring its messages back into another queue of that name."""
+        self.upkeep.remove_files(queue)
+        if queue.durable:
+            self.commit.sync_directory(vhost.directory)
 
     def _recover(self, queue: "Queue") -> None:
         from brokerd.store.recovery import recover  # An empty broker has nothing to recover.

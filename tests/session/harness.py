@@ -100,7 +100,8 @@ class Node:
     def enter(self, vhost, user):
         if vhost != "/":
             raise NotAllowed(f"vhost {vhost} not found")
-        return Access(self.vhost, user, lambda operation, name: (operation, name) not in self.refused)
+        access = Access(self.vhost, user, lambda operation, name: (operation, name) not in self.refused)
+        return self.vhost.accesses.setdefault(user, access)
 
 
 class Transport:

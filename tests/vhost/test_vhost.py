@@ -357,3 +357,25 @@ def test_the_log_and_its_short_form_both_make_all_that_is_durable_and_nothing_el
 
 def test_the_short_form_of_a_new_vhost_is_empty(vhost):
     assert vhost.definitions() == []
+
+
+def test_an_auto_delete_queue_that_cannot_be_unmade_on_a_full_disk_stays_and_fails_nobody(vhost, client):
+    client.ask(methods.QueueDeclare(queue="auto", durable=True, auto_delete=True))
+    client.ask(methods.BasicConsume(queue="auto", consumer_tag="only"))
+    vhost.log.full = True
+    assert client.ask(methods.BasicCancel(consumer_tag="only")) == methods.BasicCancelOk(consumer_tag="only")
+    assert "auto" in vhost.queues
+    vhost.log.full = False
+    client.ask(methods.BasicConsume(queue="auto", consumer_tag="again"))
+    client.ask(methods.BasicCancel(consumer_tag="again"))
+    assert "auto" not in vhost.queues
+
+
+def test_a_queue_whose_auto_delete_exchange_cannot_go_with_it_goes_all_the_same(vhost, client):
+    client.ask(methods.ExchangeDeclare(exchange="auto", type="fanout", durable=True, auto_delete=True))
+    client.ask(methods.QueueDeclare(queue="transient"))
+    client.ask(methods.QueueBind(queue="transient", exchange="auto"))
+    vhost.log.full = True
+    assert client.ask(methods.QueueDelete(queue="transient")) == methods.QueueDeleteOk(message_count=0)
+    assert "transient" not in vhost.queues
+    assert "auto" in vhost.exchanges

@@ -20,7 +20,9 @@ def _flag(row: Row) -> click.Option:
     """The command-line option of one row."""
     names = [row.flag, row.name] + ([row.option.short] if row.option.short else [])
     default = "hidden" if row.option.secret else row.default
-    text = f"{row.option.help}  [default: {str(default).lower() if row.type is bool else default or 'none'}]"
+    if row.type is bool or default in ("", None):
+        default = str(default or None if row.type is not bool else default).lower()
+    text = f"{row.option.help}  [default: {default}]"
     if row.type is bool:
         names[0] = f"{row.flag}/--no-{row.flag[2:]}"
         return click.Option(names, default=None, help=text)

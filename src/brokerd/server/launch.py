@@ -69,10 +69,10 @@ class Server:
         self.node = self._build_node()
         try:
             server = await listeners.listen(self.loop, amqp.factory(self.node), self.config.bind, self.config.amqp_port)
+            self._announce(server)
         except BaseException:
             await self._stop()  # What was opened is closed as after any other run.
             raise
-        self._announce(server)
         gc.freeze()  # What is here now stays: never to be looked at again by the collector, which starts here.
         gc.enable()
         timer = self.loop.call_later(TICK_SECONDS, self._tick)

@@ -28,6 +28,8 @@ async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
             raise
     except socket.gaierror as error:
         raise ListenError(f"cannot listen on {address}:{port}: {error.strerror}") from error
+    except UnicodeError as error:
+        raise ListenError(f"cannot listen on {address}:{port}: not a name of a host") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ListenError(f"cannot listen on {address}:{port}: the port is in use by another process") from error

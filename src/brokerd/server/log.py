@@ -10,10 +10,20 @@ FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(message)s"
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
+class OneLine(logging.Formatter):
+    """What a peer calls itself does not begin a line of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = record.message.replace("\r", "\\r").replace("\n", "\\n")
+        return super().formatMessage(record)
+
+
 def configure(config: "Config") -> None:
     """Send what is logged where ``config`` says; again, to reopen a file that was moved away.  Raises OSError."""
-    handler = logging.FileHandler(config.log_file) if config.log_file else logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(FORMAT, TIME_FORMAT))
+    handler: logging.Handler = logging.StreamHandler()
+    if config.log_file:
+        handler = logging.FileHandler(config.log_file, errors="backslashreplace")
+    handler.setFormatter(OneLine(FORMAT, TIME_FORMAT))
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

@@ -84,8 +84,8 @@ class GroupCommit:
     more.  ``sync=False`` (--no-sync): nothing is synced, and all is answered at once.
     """
 
-    __slots__ = ("_core", "_disk", "_failed", "_fatal", "_logs", "_scheduled", "_soon", "_submit", "_sync",
-                 "_under_way", "_waiting", "_wanted", "syncs")
+    __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_logs", "_scheduled", "_soon", "_submit",
+                 "_sync", "_under_way", "_waiting", "_wanted", "syncs")
 
     def __init__(self, core: Commits, disk: Disk, *, submit: Callable[[Callback, Done], object],
                  soon: Callable[[Callback], object], fatal: Callable[[BaseException], object],
@@ -98,6 +98,7 @@ class GroupCommit:
         self._sync = sync
         self._waiting: list[Callback] = []
         self._logs: set[Log] = set()
+        self._directories: set[str] = set()
         self._wanted = False        # Somebody asked since the last begin.
         self._scheduled = False     # _begin is on its way.
         self._under_way = False
@@ -124,6 +125,10 @@ class GroupCommit:
             self._logs.add(log)
         self.request()
 
+    def sync_directory(self, path: str) -> None:
+        """The names in ``path`` are on disk before the next ``wait`` is answered."""
+        self._directories.add(path)
+
     @property
     def idle(self) -> bool:
         """Nobody waits and nothing is under way."""
@@ -138,6 +143,8 @@ class GroupCommit:
         files: list[tuple[int, str]] = []
         try:
             files += self._core.begin_sync()
+            for path in self._directories:
+                files.append((self._disk.open(path, os.O_RDONLY | os.O_DIRECTORY), path + "/"))
             for log in self._logs:
                 if log.dirty:
                     files.append((os.dup(log.fileno()), log.path))
@@ -147,6 +154,7 @@ class GroupCommit:
             self._fail(error)
             return
         self._logs.clear()
+        self._directories.clear()
         if not self._sync:
             self._close(files)
             self._answer(waiting)

@@ -11,6 +11,7 @@ is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 
 import os
 from collections.abc import Callable
+from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
     from brokerd.vhost.access import Access
+
+log = getLogger("brokerd")
 
 TRANSIENT_FOLDER = "transient"
 SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type, internal (RabbitMQ)
@@ -163,7 +166,10 @@ class VHost:
     def consumers_left(self, queue: Queue) -> None:
         """Delete an auto-delete queue whose last consumer has gone; to be called after one went."""
         if queue.auto_delete and not queue.consumer_count and self.queues.get(queue.name) is queue:
-            self.delete_queue(queue)
+            try:
+                self.delete_queue(queue)
+            except PreconditionFailed as error:  # Nobody asked for it, so that nobody is to be told.
+                log.warning("%s stays, though its last consumer is gone: %s", queue, error)
 
     # --- exchanges
 
@@ -200,7 +206,10 @@ class VHost:
 
     def _exchange_lost_bindings(self, exchange: Exchange) -> None:
         if exchange.auto_delete and not exchange.binding_count and self.exchanges.get(exchange.name) is exchange:
-            self.delete_exchange(exchange)
+            try:
+                self.delete_exchange(exchange)
+            except PreconditionFailed as error:
+                log.warning("%s stays, though its last binding is gone: %s", self.describe(exchange), error)
 
     # --- bindings
 
