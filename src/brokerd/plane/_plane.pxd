@@ -69,7 +69,8 @@ cdef struct seg_t:
     uint32_t crc_seed           # state of the CRC after the segment's number
     uint32_t end                # first free octet
     uint32_t capacity
-    uint32_t zeroed             # blocks are allocated up to here
+    uint32_t allocated          # blocks are on disk up to here
+    uint32_t zeroed             # and may be written up to here without a fault: at most `allocated`
     uint32_t records
     uint32_t settled
     uint32_t unacked            # records handed out now

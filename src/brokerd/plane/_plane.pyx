@@ -59,7 +59,7 @@ cdef extern from "hot.h" nogil:
     uint8_t entry_check(uint32_t, uint64_t)
     int write_zeros(int, size_t, size_t)
     int properties_are_whole(const uint8_t *, const uint8_t *, uint8_t *, uint8_t *)
-    int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MADV_POPULATE_READ
+    int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MADV_POPULATE_READ, MADV_POPULATE_WRITE
     ctypedef struct stat_t "struct stat":
         off_t st_size
         long st_blocks

@@ -24,6 +24,11 @@
 #error "brokerd's files are little-endian and written as the machine has them"
 #endif
 
+#ifndef MADV_POPULATE_READ /* Linux 5.14; older ones say EINVAL, and fault page by page */
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 

@@ -148,7 +148,7 @@ cdef class Queue:
         s.crc_seed = seed_of(number)
         s.end = end
         s.capacity = max(capacity, end)
-        s.zeroed = end
+        s.zeroed = s.allocated = end
         s.records = records
         s.settled = min(settled, records)
         s.waiting = records - s.settled
@@ -206,7 +206,7 @@ cdef class Queue:
         s.records = <uint32_t>old.shape[0]
         s.settled = 0
         s.end = end
-        s.capacity = s.zeroed = capacity
+        s.capacity = s.allocated = s.zeroed = capacity
         s.redeliver_below = end
         s.generation = generation
         s.entries = entries

@@ -86,7 +86,7 @@ cdef void retire(seg_t *s):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", q.directory, <unsigned long long>s.number)
         rename(old, new)
-    elif (q.spare == NULL and s.capacity == q.core.segment_octets and s.zeroed == s.capacity
+    elif (q.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
           and not q.dropped):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
@@ -175,6 +175,7 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
         if err:
             seg_free(s)
             return err
+        s.zeroed = 0
         seg_write_header(s)
         snprintf(spare, PATH_ROOM, b"%s/spare.msgs", q.directory)
         if rename(spare, path) < 0:
@@ -212,7 +213,7 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
         s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
     if s.fd < 0:
         return errno
-    s.zeroed = min(<uint32_t>FIRST_ZEROS, s.capacity)
+    s.zeroed = s.allocated = min(<uint32_t>FIRST_ZEROS, s.capacity)
     if ftruncate(s.fd, s.capacity) < 0:
         err = errno
     if err == 0:
@@ -232,20 +233,27 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
 
 
 cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
-    """Allocate blocks up to `want` at least, as a rule twice what there is; 0 or the errno."""
+    """Allocate blocks up to `want` at least, as a rule twice what there is, and have their pages writable: one call
+    for many, where each would be a fault of its own, also after each sync (it protects what it has written out).
+    0 or the errno."""
     cdef uint32_t step = max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
     cdef uint32_t to = s.zeroed + step
-    cdef int err
+    cdef uint32_t page = s.zeroed & ~<uint32_t>4095
+    cdef int err = 0
     if to < want:
         to = (want + 4095) & ~<uint32_t>4095
     if to > s.capacity:
         to = s.capacity
-    err = seg_open(s)
-    if err == 0:
-        err = write_zeros(s.fd, s.zeroed, to)
-    if err == 0:
-        s.zeroed = to
-    return err
+    if to > s.allocated:
+        err = seg_open(s)
+        if err == 0:
+            err = write_zeros(s.fd, s.allocated, to)
+        if err:
+            return err
+        s.allocated = to
+    madvise(s.map + page, to - page, MADV_POPULATE_WRITE)
+    s.zeroed = to
+    return 0
 
 
 cdef void seg_seal(seg_t *s) noexcept nogil:

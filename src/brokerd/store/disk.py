@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 Octets = bytes | bytearray | memoryview
-SYNCFS_FROM_FILES = 17      # So many dirty files are cheaper to sync as a whole filesystem.
+SYNCFS_FROM_FILES = 8       # So many dirty files are cheaper to sync as a whole filesystem.
 
 
 class Disk:
