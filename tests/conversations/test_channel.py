@@ -118,7 +118,6 @@ def test_access_is_granted_to_everybody(peer):
     methods.ChannelOpenOk(), methods.QueueDeclareOk(), methods.BasicDeliver(), methods.BasicGetOk(),
     methods.ConfirmSelectOk(),
 ])
-@differs("takes deliver and get-ok for the beginning of a content")
 def test_methods_of_servers_are_refused(peer, method):
     peer.send(method)
     if isinstance(method, methods.BasicDeliver | methods.BasicGetOk):

@@ -21,7 +21,7 @@ def everything(peer):
 
 
 @pytest.mark.parametrize("octets", [
-    b"AMQP\x00\x00\x08\x00", b"AMQP\x01\x01\x08\x00", b"AMQP\x00\x00\x0a\x00", b"AMQP\x00\x01\x00\x00",
+    b"AMQP\x00\x00\x08\x00", pytest.param(b"AMQP\x01\x01\x08\x00", marks=differs("speaks AMQP 0-8 too")), b"AMQP\x00\x00\x0a\x00", b"AMQP\x00\x01\x00\x00",
     b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"\x00" * 8,
     b"amqp\x00\x00\x09\x01",
 ])
@@ -165,14 +165,12 @@ def test_a_channel_cannot_be_opened_before_the_connection(stranger):
 
 
 @pytest.mark.parametrize("method", [methods.ConnectionStartOk(), methods.ConnectionTuneOk(), methods.ConnectionOpen()])
-@differs("answers 503 to a second start-ok")
 def test_the_handshake_is_not_held_twice(peer, method):
     peer.send((0, method))
     code, text = peer.connection_close()
     assert (code, text[:16]) == (504, "CHANNEL_ERROR - ")
 
 
-@differs("answers 503 with a text of its own")
 def test_methods_of_channels_are_refused_on_channel_0(peer):
     peer.send((0, methods.QueueDeclare(queue="q")))
     code, text = peer.connection_close()
@@ -202,7 +200,6 @@ def test_a_new_secret_is_refused(peer):
     b"\x00\x32\x00\x0a\x00\x00\x01q\x00\x00\x00\x00\x05\x01aX12",
     methods.QueueDeclare(queue="q").encode() + b"\x00",
 ])
-@differs("answers some of them with 541")
 def test_a_method_that_cannot_be_read_is_a_syntax_error(peer, payload):
     peer.raw(method_frame(1, payload))
     code, text = peer.connection_close()

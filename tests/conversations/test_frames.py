@@ -32,7 +32,9 @@ def test_there_are_four_types_of_frames(peer, kind):
 
 @pytest.mark.parametrize("size", [FRAME_MAX - 7, FRAME_MAX, 1 << 20, (1 << 31) - 1, (1 << 32) - 1])
 @pytest.mark.parametrize("kind", [1, 2, 3])
-def test_a_frame_over_the_agreed_size_is_refused_by_its_head_alone(peer, kind, size):
+def test_a_frame_over_the_agreed_size_is_refused_by_its_head_alone(request, peer, kind, size):
+    if size <= FRAME_MAX:
+        request.applymarker(differs("lets frames be a few octets greater than agreed"))
     peer.raw(bytes([kind]) + b"\x00\x01" + size.to_bytes(4) + b"\x00")
     code, text = last_words(peer)
     assert (code, text[:14]) == (501, "FRAME_ERROR - ")
@@ -44,6 +46,7 @@ def test_a_frame_of_the_agreed_size_is_taken(peer, queue):
     assert peer.get(queue) == (False, body)
 
 
+@differs("lets frames be a few octets greater than agreed")
 def test_a_smaller_agreement_holds_both_ways(stranger):
     stranger.open(frame_max=4096)
     name = stranger.ask(methods.QueueDeclare(exclusive=True)).queue
@@ -57,6 +60,7 @@ def test_a_smaller_agreement_holds_both_ways(stranger):
     assert last_words(stranger)[0] == 501
 
 
+@differs("3.10 knows no smaller frames before tune")
 def test_before_tune_frames_are_small(stranger):
     stranger.start()
     stranger.raw(b"\x01\x00\x00" + (FRAME_MAX + 1).to_bytes(4) + b"x" * 100)
@@ -67,26 +71,25 @@ def test_before_tune_frames_are_small(stranger):
 @pytest.mark.parametrize("octets", [
     b"\x08\x00\x01\x00\x00\x00\x00\xce", b"\x08\x00\x00\x00\x00\x00\x01x\xce",
 ], ids=["on a channel", "with a payload"])
-@differs("takes heartbeats of any shape, or ends the connection without a word")
+@differs("takes heartbeats on any channel")
 def test_a_heartbeat_is_empty_and_on_channel_0(peer, octets):
     peer.raw(octets)
     assert last_words(peer)[0] in (501, 503)
 
 
-@differs("answers 503 or 504 with words of its own")
 @pytest.mark.parametrize("kind", [2, 3])
 def test_channel_0_carries_no_content(peer, kind):
     peer.raw(frame(kind, 0, b"x" * 14))
     assert last_words(peer)[0] in (501, 503, 504, 505)
 
 
-@differs("answers 505 as well, but 504 on some types")
 @pytest.mark.parametrize("kind", [2, 3])
 def test_content_on_a_channel_that_is_not_open_is_refused(peer, kind):
     peer.raw(frame(kind, 9, b"x" * 14))
     assert last_words(peer)[0] in (504, 505)
 
 
+@differs("works off what other channels were sent before it hangs up")
 def test_after_a_framing_error_nothing_is_done(port, peer):
     peer.raw(frame(1, 1, QOS, 0) + methods.QueueDeclare(queue="too late").frame(1) * 3)
     assert last_words(peer)[0] == 501
@@ -94,6 +97,7 @@ def test_after_a_framing_error_nothing_is_done(port, peer):
         assert other.refusal(methods.QueueDeclare(queue="too late", passive=True))[0] == 404
 
 
+@differs("waits for what is missing more often")
 def test_each_octet_of_a_frame_may_be_wrong(port):
     good = methods.QueueDeclare(queue="q", passive=True).frame(1)
     for at in range(len(good)):
@@ -102,8 +106,8 @@ def test_each_octet_of_a_frame_may_be_wrong(port):
             bad[at] ^= 0x55
             peer.send(bytes(bad), (0, methods.ConnectionClose(reply_code=200)))
             if at not in range(3, 7):  # A size that is greater, within the limit, waits for what is missing.
-                while not isinstance(peer.read(), methods.ConnectionClose | methods.ConnectionCloseOk):
-                    pass
+                ends = methods.ConnectionClose, methods.ConnectionCloseOk
+                assert any(isinstance(reply, ends) for reply in iter(peer.read, None))
 
 
 def test_half_a_frame_and_the_end_cost_nothing(port):
