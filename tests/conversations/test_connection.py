@@ -202,6 +202,7 @@ def test_a_new_secret_is_refused(peer):
     b"\x00\x32\x00\x0a\x00\x00\x01q\x00\x00\x00\x00\x05\x01aX12",
     methods.QueueDeclare(queue="q").encode() + b"\x00",
 ])
+@differs("hangs up without a word on one of them")
 def test_a_method_that_cannot_be_read_is_a_syntax_error(peer, payload):
     peer.raw(method_frame(1, payload))
     code, text = peer.connection_close()
