@@ -158,7 +158,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", "-l", path], check=True)
 
 
-FULL = {"BROKERD_FREE_DISK_MIN_OCTETS": "0", "BROKERD_SEGMENT_OCTETS": str(MIB), "BROKERD_STOP_TIMEOUT_SECONDS": "1"}
+FULL = {"BROKERD_FREE_DISK_MIN_OCTETS": "0", "BROKERD_SEGMENT_OCTETS": str(MIB)}
 
 
 @pytest.fixture

@@ -482,7 +482,7 @@ cdef class Connection:
                 raise MemoryError
             memcpy(c.stash, p, end - p)
             c.stash_n = end - p
-        if self.core._blocked and c.publishes and not c.blocked:
+        if self.core._blocked and c.publishes and not c.blocked and not c.discard:
             c.blocked = True
             self.on_publisher_blocked()
         self.reading()

@@ -18,6 +18,7 @@ from brokerd.errors import (
     AMQPError,
     ChannelStateError,
     CommandInvalid,
+    FrameError,
     InternalError,
     NotAllowed,
 )
@@ -306,7 +307,8 @@ class Connection(plane.Connection):
             self.unblock()
         self.write(_close(methods.ConnectionClose, error, class_id, method_id).frame(0))
         self.state = CLOSING
-        self.deadline = self.node.clock.monotonic() + CLOSE_SECONDS
+        # Behind what was no frame nobody can find the client's close-ok.
+        self.deadline = self.node.clock.monotonic() + (1 if isinstance(error, FrameError) else CLOSE_SECONDS)
 
     def disconnect(self) -> None:
         """Close the socket when all that was written is sent."""
