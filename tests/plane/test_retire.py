@@ -113,9 +113,9 @@ def test_while_the_disk_is_full_nothing_is_kept(bench, connection, spare):
     assert os.listdir(spare) != []
 
 
-def test_no_more_are_kept_than_sixteen(bench, connection, spare):
-    drained(bench, connection, b"many", 100)
-    assert len(os.listdir(spare)) == 16
+def test_no_more_are_kept_than_sixty_four(bench, connection, spare):
+    drained(bench, connection, b"many", 200)
+    assert len(os.listdir(spare)) == bench.core.spares == 64
 
 
 def test_a_spare_that_somebody_took_away_is_done_without(bench, connection, spare):

@@ -35,6 +35,8 @@ class Core:
         in its thread (a path ending in '/' is a directory: fsync), then calls end_sync() on the loop."""
     def end_sync(self) -> None:
         """All of the last begin_sync() is on disk: the confirms that waited for it go out (call turn() after)."""
+    spares: int          # segments kept for whichever queue needs one next, at most 64
+    spares_used: int     # of these, taken by a queue since start
     def release_spares(self) -> None:
         """Put the segments that are kept for queues to come on the garbage; also done while `blocked`."""
     def take_garbage(self) -> list[str]:

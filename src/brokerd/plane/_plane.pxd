@@ -45,6 +45,7 @@ cdef struct core_t:
     char *spare_directory       # NULL: no segments are kept for other queues
     seg_t *spares               # unmapped, linked by next; their files are spare_directory/<number>
     uint32_t spares_n
+    uint64_t spares_used        # taken by a queue, since start
     bint no_spares              # the disk is full: what is settled is given back
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
@@ -125,6 +126,7 @@ cdef struct queue_t:
     uint32_t returned_capacity
     level_t *levels             # highest priority first
     uint32_t consumers
+    bint syncs                  # confirms have waited for it
     uint32_t unsynced_n         # segments that hold what a confirm waits for
     queue_t *dirty_next
     queue_t *sync_next

@@ -54,6 +54,14 @@ cdef class Core:
         if value:
             self.release_spares()
 
+    @property
+    def spares(self):
+        return self.c.spares_n
+
+    @property
+    def spares_used(self):
+        return self.c.spares_used
+
     def release_spares(self):
         """Give back the segments kept for queues to come: their files go to the garbage."""
         cdef seg_t *s

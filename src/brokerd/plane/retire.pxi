@@ -77,6 +77,7 @@ cdef void adopt_spare(queue_t *q) noexcept nogil:
         seg_free(s)
         return
     q.spare = s
+    core.spares_used += 1
 
 
 cdef void retire(seg_t *s):

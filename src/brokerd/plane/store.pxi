@@ -169,8 +169,7 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
 
 cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
     """Allocate blocks up to `want` at least, as a rule twice what there is, and have their pages writable: one call
-    for many, where each would be a fault of its own, also after each sync (it protects what it has written out).
-    0 or the errno."""
+    for many, where each would be a fault of its own.  0 or the errno."""
     cdef uint32_t step = max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
     cdef uint32_t to = s.zeroed + step
     cdef uint32_t page = s.zeroed & ~<uint32_t>4095
@@ -186,7 +185,8 @@ cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
         if err:
             return err
         s.allocated = to
-    madvise(s.map + page, to - page, MADV_POPULATE_WRITE)
+    if not s.queue.syncs:       # A sync would write them out, and protect them before they are used.
+        madvise(s.map + page, to - page, MADV_POPULATE_WRITE)
     s.zeroed = to
     return 0
 
