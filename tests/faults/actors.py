@@ -184,8 +184,7 @@ class Purger(Actor):
     def fill(self):
         if self.before is None and self.random.random() < 0.02:
             self.before = [copy for copy in self.account.copies.values() if copy.confirmed]
-            for copy in self.account.copies.values():
-                copy.settled = max(copy.settled, MAYBE)
+            self.maybe()
             self.say(methods.QueuePurge(queue=self.account.name))
 
     def on_reply(self, payload):
@@ -193,9 +192,17 @@ class Purger(Actor):
             for copy in self.before:
                 copy.settled = GONE
             # What was published while the purge was under way may have been before or after it.
-            for copy in self.account.copies.values():
-                copy.settled = max(copy.settled, MAYBE)
+            self.maybe()
             self.before = None
+
+    def maybe(self):
+        for copy in self.account.copies.values():
+            copy.settled = max(copy.settled, MAYBE)
+
+    def close(self):
+        super().close()
+        if self.before is not None:     # Not answered: when it was done, if it was, what came until now may be gone.
+            self.maybe()
 
 
 class Declarer(Actor):

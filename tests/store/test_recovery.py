@@ -287,6 +287,19 @@ def test_acks_of_another_generation_are_not_believed(files):
     assert (queue.segments[1]["settled"], kinds(findings)) == (0, ["damaged"])
 
 
+@pytest.mark.parametrize("octets", [0, 100, 4096, 70_000])
+def test_acks_made_but_not_begun_when_the_broker_died_are_begun_before_records_follow(files, octets):
+    files.segment(1, [], sealed=layout.OPEN, room=8192)
+    files.write(files.acks(1), bytes(octets))
+    for _ in range(2):
+        queue, findings = run(files.directory)
+        assert (queue.segments[1]["records"], findings) == (0, [])
+    assert files.read(files.acks(1)) == layout.acks_header(1).ljust(max(octets, 4096), b"\0")
+    files.segment(1, BODIES, sealed=layout.OPEN, room=8192)     # Appended, and nothing delivered.
+    queue, findings = run(files.directory)
+    assert (queue.segments[1]["delivered"], findings) == (0, [])
+
+
 def test_a_last_segment_full_of_old_records_of_others_is_read_to_its_own_end_only(files):
     stale = files.segment(1, BODIES * 3)
     os.unlink(files.msgs(1))

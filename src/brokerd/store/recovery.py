@@ -347,9 +347,8 @@ class _Recovery:
             if self._suspect or lost:
                 s.delivered = s.end     # Also in the file: the next crash must not forget it.
             now = (*layout.word(s.delivered), *layout.word(s.entries), *layout.word(s.settled))
-            if blank and s.delivered:
-                self._disk.pwrite(fd, layout.acks_header(s.number, generation=s.generation, delivered=s.delivered,
-                                                         entries=s.entries, settled=s.settled), 0)
+            if blank:                   # Also where nothing is recorded yet: the plane appends to this segment.
+                self._write_acks_header(s, fd)
             elif not blank and now != words:
                 self._disk.pwrite(fd, layout.WORDS.pack(*now), layout.ACKS_WORDS_AT)
         finally:
@@ -360,14 +359,24 @@ class _Recovery:
         s.delivered = s.end
         fd = self._disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            self._disk.pwrite(fd, layout.acks_header(s.number, generation=s.generation, delivered=s.end).ljust(
-                ACKS_OCTETS_MIN, b"\0"), 0)
+            self._write_acks_header(s, fd)
+        finally:
+            self._disk.close(fd)
+
+    def _write_acks_header(self, s: _Segment, fd: int) -> None:
+        """Give a file without header one, and the blocks of its first page."""
+        header = layout.acks_header(s.number, generation=s.generation, delivered=s.delivered, entries=s.entries,
+                                    settled=s.settled)
+        size = self._disk.size(fd)
+        first = max(size, layout.HEADER_OCTETS)
+        try:
+            self._disk.pwrite(fd, header, 0)
+            if first < ACKS_OCTETS_MIN:
+                self._disk.pwrite(fd, bytes(ACKS_OCTETS_MIN - first), first)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            self._disk.truncate(fd, 0)  # The start goes on; a crash before the next delivery forgets these marks.
-        finally:
-            self._disk.close(fd)
+            self._disk.truncate(fd, size)  # The start goes on; a crash before the next delivery forgets these marks.
 
     def _acks_unusable(self, s: _Segment, path: str, octets: bytes) -> bool:
         """Put an acks file aside that does not belong to its segment.  Raises StoreError for a later version."""
