@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 VHOSTS_FILE = "vhosts.json"
+SPARE_FOLDER = "spare"  # segments for whichever queue needs one next
 LOW_ON_DISK = "low on disk"  # reason told to blocked publishers (RabbitMQ's words)
 
 
@@ -89,6 +90,7 @@ class Node:
             message_octets_max=config.message_octets_max,
             frame_octets_max=config.frame_max_octets,
             sync=config.sync,
+            spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
         )
         self.upkeep = Upkeep(self.vhosts, self.core, disk, data.path, submit_slow)
         self.commit = GroupCommit(
@@ -282,4 +284,24 @@ class Node:
             for queue in vhost.queues.values():
                 queue.close()
             vhost.log.close()
+        self.core.release_spares()
+        for path in self.core.take_garbage():
+            _unlink(path)
         self.data.close()
+
+
+def _empty_folder(path: str) -> str:
+    """Make the folder, or empty it of what the broker before left."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        for name in os.listdir(path):
+            _unlink(os.path.join(path, name))
+    return path
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

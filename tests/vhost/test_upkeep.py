@@ -363,3 +363,29 @@ def test_at_the_end_nothing_is_left_for_the_next_start_to_remove(place):
     place.upkeep.close()
     place.thread.run()
     assert not os.path.exists(place.path / "garbage")
+
+
+class SpareCore:
+    """What upkeep asks of the data plane about segments kept for later."""
+
+    def __init__(self):
+        self.spares_used = self.released = 0
+
+    def release_spares(self):
+        self.released += 1
+
+    def take_garbage(self):
+        return []
+
+
+def test_spare_segments_go_when_no_queue_took_one_for_a_while_and_not_before(tmp_path):
+    core = SpareCore()
+    keeper = Upkeep({}, core, Disk(), str(tmp_path), Thread().submit)
+    for _ in range(3):
+        core.spares_used += 1
+        for _ in range(upkeep.COMPACT_EVERY_TICKS):
+            keeper.tick(NEVER)
+    assert core.released == 0
+    for _ in range(upkeep.COMPACT_EVERY_TICKS):
+        keeper.tick(NEVER)
+    assert core.released == 1

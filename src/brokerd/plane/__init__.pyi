@@ -22,6 +22,7 @@ class Core:
         deliver_octets_per_turn: int = 1 << 20,
         message_octets_max: int = 128 << 20,
         frame_octets_max: int = 131072,  # the most that any connection's frame_max may be
+        spare_directory: str | None = None,  # settled segments are kept here for other queues; None: they are not
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
     ) -> None: ...
     blocked: bool                      # alarm in force: publishing connections get on_publisher_blocked
@@ -34,6 +35,10 @@ class Core:
         in its thread (a path ending in '/' is a directory: fsync), then calls end_sync() on the loop."""
     def end_sync(self) -> None:
         """All of the last begin_sync() is on disk: the confirms that waited for it go out (call turn() after)."""
+    spares: int          # segments kept for whichever queue needs one next, at most 64
+    spares_used: int     # of these, taken by a queue since start
+    def release_spares(self) -> None:
+        """Put the segments that are kept for queues to come on the garbage; also done while `blocked`."""
     def take_garbage(self) -> list[str]:
         """Files that nobody needs any more, to be unlinked, in this order, off the loop."""
 

@@ -3,7 +3,8 @@
 #   core_t      in Core                 one per event loop; lists below hang from it, it owns none of them
 #   queue_t     in Queue                lives as long as the Queue object (an unacked delivery of a deleted
 #                                       queue holds a reference to the object: queue_t.ghost)
-#   seg_t       malloc, by queue_t      freed by seg_free() alone: retired, dropped, or the Queue object goes
+#   seg_t       malloc, by queue_t      freed by seg_free() alone: retired, dropped, or the Queue object goes;
+#                                       the core_t's while it is in core_t.spares (files that any queue may use)
 #   ret_t       in queue_t.returned     a heap array, freed with the queue
 #   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
@@ -40,6 +41,12 @@ cdef struct core_t:
     conn_t *out_dirty           # connections with octets to send
     channel_t *confirm_dirty    # confirm channels that published since the last turn
     channel_t *channels         # all that are open
+    uint64_t next_number        # of a segment: unique in this process, so that stale records fail their CRC
+    char *spare_directory       # NULL: no segments are kept for other queues
+    seg_t *spares               # unmapped, linked by next; their files are spare_directory/<number>
+    uint32_t spares_n
+    uint64_t spares_used        # taken by a queue, since start
+    bint no_spares              # the disk is full: what is settled is given back
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
     uint8_t *pool[16]           # output buffers that nobody uses, OUT_ROOM octets each
@@ -119,6 +126,7 @@ cdef struct queue_t:
     uint32_t returned_capacity
     level_t *levels             # highest priority first
     uint32_t consumers
+    bint syncs                  # confirms have waited for it
     uint32_t unsynced_n         # segments that hold what a confirm waits for
     queue_t *dirty_next
     queue_t *sync_next
@@ -128,6 +136,7 @@ cdef struct queue_t:
     bint durable
     bint paused
     bint dropped
+    bint ghost_was              # the directory may be gone when the store is freed
     bint ghost                  # dropped with unacked deliveries: the object holds a reference to itself
     bint directory_unsynced
     bint parent_unsynced

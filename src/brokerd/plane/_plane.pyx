@@ -7,6 +7,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     hot.h           octets, checksums, properties
     segment.pxi     one file of records and its acks file
     store.pxi       a queue's segments: append, read in order, settle, give back
+    retire.pxi      what becomes of a segment in which all is settled
     deliver.pxi     who gets the next message; its octets on the way out
     settle.pxi      acks by delivery tag; confirms
     publish.pxi     a message on its way in
@@ -71,6 +72,7 @@ crc_init()
 
 include "segment.pxi"
 include "store.pxi"
+include "retire.pxi"
 include "deliver.pxi"
 include "settle.pxi"
 include "publish.pxi"

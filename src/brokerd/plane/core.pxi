@@ -4,7 +4,8 @@ cdef class Core:
     """See plane/__init__.pyi."""
 
     def __cinit__(self, *, schedule, request_sync, storage_failed, damaged, segment_octets=8 << 20,
-                  deliver_octets_per_turn=1 << 20, message_octets_max=128 << 20, frame_octets_max=131072, sync=True):
+                  deliver_octets_per_turn=1 << 20, message_octets_max=128 << 20, frame_octets_max=131072, sync=True,
+                  spare_directory=None):
         self.schedule = schedule
         self.request_sync = request_sync
         self.storage_failed = storage_failed
@@ -15,6 +16,10 @@ cdef class Core:
         self.c.sync = sync
         self.c.frame_octets_max = frame_octets_max
         self.c.now = realtime_ns()
+        self.c.next_number = 1
+        if spare_directory is not None:
+            path = spare_directory.encode()
+            self.c.spare_directory = strdup(path)
         self.waiting = []
         self.syncing = []
         self.sealing = []
@@ -28,7 +33,13 @@ cdef class Core:
         self.input_view = PyMemoryView_FromMemory(<char *>self.input + self.input_room, self.input_size, PyBUF_WRITE)
 
     def __dealloc__(self):
+        cdef seg_t *s
         free(self.input)
+        free(self.c.spare_directory)
+        while self.c.spares != NULL:
+            s = self.c.spares
+            self.c.spares = s.next
+            seg_free(s)
         while self.c.pool_n:
             self.c.pool_n -= 1
             free(self.c.pool[self.c.pool_n])
@@ -40,6 +51,27 @@ cdef class Core:
     @blocked.setter
     def blocked(self, bint value):
         self._blocked = value
+        self.c.no_spares = value
+        if value:
+            self.release_spares()
+
+    @property
+    def spares(self):
+        return self.c.spares_n
+
+    @property
+    def spares_used(self):
+        return self.c.spares_used
+
+    def release_spares(self):
+        """Give back the segments kept for queues to come: their files go to the garbage."""
+        cdef seg_t *s
+        while self.c.spares != NULL:
+            s = self.c.spares
+            self.c.spares = s.next
+            self.c.spares_n -= 1
+            self.garbage.append(f"{(<bytes>self.c.spare_directory).decode()}/{s.number:010d}")
+            seg_free(s)
 
     cdef void tick(self):
         if self.clock is None:

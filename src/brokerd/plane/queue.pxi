@@ -51,7 +51,9 @@ cdef class Queue:
         cdef seg_t *next
         while s != NULL:
             next = s.next
-            seg_free(s)
+            # Only of a queue deleted just now: its folder is still where it was.
+            if not (self.q.dropped and not self.q.ghost_was and spare_for_all(s)):
+                seg_free(s)
             s = next
         self.q.first = self.q.last = self.q.cursor = NULL
         if self.q.spare != NULL:
@@ -161,6 +163,7 @@ cdef class Queue:
         self.q.ready += s.waiting
         self.q.ready_octets += ready_octets
         self.q.next_number = number + 1
+        self.q.core.next_number = max(self.q.core.next_number, number + 1)
 
     def finish_recovery(self, uint64_t next_seq, *, bint suspect, int64_t last_ts=0):
         """The last attached segment is appended to again.  suspect: delivery marks may be lost, so that every
@@ -269,7 +272,7 @@ cdef class Queue:
         self.leave_lists()
         if self.q.unacked:
             if not self.q.ghost:
-                self.q.ghost = True
+                self.q.ghost = self.q.ghost_was = True
                 Py_INCREF(self)
         else:
             self.free_store()

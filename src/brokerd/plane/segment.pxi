@@ -11,6 +11,7 @@ cdef enum:
     FIRST_ZEROS = 16384             # blocks allocated ahead: doubled at each step, up to ...
     MOST_ZEROS = 1048576
     ACKS_ZEROS = 65536
+    SPARES_MOST = 64                # segments kept for whichever queue needs one
     PATH_ROOM = 4096
     SEGMENT_MAGIC = 0x47455342      # "BSEG"
     ACKS_MAGIC = 0x4B434142         # "BACK"

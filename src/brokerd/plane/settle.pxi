@@ -104,6 +104,7 @@ cdef inline void sync_mark(queue_t *q) noexcept nogil:
     if not q.last.unsynced:
         q.last.unsynced = True
         q.unsynced_n += 1
+        q.syncs = True
     if not q.is_sync_dirty:
         q.is_sync_dirty = True
         q.sync_next = q.core.sync_dirty

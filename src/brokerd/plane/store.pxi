@@ -56,76 +56,6 @@ cdef void cursor_leaves(queue_t *q) noexcept nogil:
         seg_unmap(s)
 
 
-cdef bint retire_if_settled(seg_t *s) noexcept nogil:
-    """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
-    True: s is not in the list any more, and may be freed."""
-    cdef queue_t *q = s.queue
-    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == q.last:
-        return False
-    if s == q.cursor:
-        if q.position < s.end:
-            q.position = s.end
-        s.waiting = 0
-        reach(q, s.next)
-    with gil:
-        retire(s)
-    return True
-
-
-cdef void retire(seg_t *s):
-    cdef queue_t *q = s.queue
-    cdef Core core = (<Queue>q.owner).core
-    cdef char old[PATH_ROOM]
-    cdef char new[PATH_ROOM]
-    seg_unlink_from_list(s)
-    acks_unmap(s)
-    if s.unsynced:
-        s.unsynced = False
-        q.unsynced_n -= 1
-    if s.damaged:
-        path_of(s, b"msgs", old)
-        snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", q.directory, <unsigned long long>s.number)
-        rename(old, new)
-    elif (q.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
-          and not q.dropped):
-        path_of(s, b"msgs", old)
-        snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
-        if rename(old, new) == 0 and seg_open_at(s, new) == 0:
-            # The records go before the acks: acks without records are nothing, records without acks would return.
-            path_of(s, b"acks", old)
-            unlink(old)
-            free(s.settled_bits)
-            free(s.counts)
-            s.settled_bits = NULL
-            s.counts = NULL
-            q.spare = s
-            return
-        seg_unmap(s)
-        s.fd = -1
-        unlink(new)
-        path_of(s, b"acks", old)
-        unlink(old)
-        seg_free(s)
-        return
-    else:
-        # Truncating 8 MiB of page cache takes a millisecond or more: somebody else's thread does that.  But from
-        # here on its records are none: a purge that was answered is not taken back by a crash.
-        path_of(s, b"msgs", old)
-        snprintf(new, PATH_ROOM, b"%s/spare.%010llu", q.directory, <unsigned long long>s.number)
-        if rename(old, new) == 0:
-            core.garbage.append(f"{(<Queue>q.owner).directory}/spare.{s.number:010d}")
-        else:
-            core.garbage.append(text_path(s, "msgs"))
-    core.garbage.append(text_path(s, "acks"))
-    seg_free(s)
-
-
-cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
-    if s.fd < 0:
-        s.fd = open(path, O_RDWR | O_CLOEXEC)
-    return 0 if s.fd >= 0 else errno
-
-
 cdef int make_directory_of(queue_t *q) noexcept:
     try:
         (<Queue>q.owner).make_directory()
@@ -149,6 +79,8 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
     cdef bint recycled
     if need + HEADER > capacity:
         capacity = (need + HEADER + 4095) & ~<uint32_t>4095
+    if q.spare == NULL and capacity == core.segment_octets:
+        adopt_spare(q)
     recycled = q.spare != NULL and capacity == core.segment_octets
     if recycled:
         s = q.spare
@@ -160,7 +92,10 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
         s.fd = -1
         s.queue = q
         s.capacity = capacity
+    if core.spare_directory != NULL and core.next_number > q.next_number:
+        q.next_number = core.next_number
     s.number = q.next_number
+    core.next_number = max(core.next_number, s.number + 1)
     s.base_seq = q.next_seq
     s.crc_seed = seed_of(s.number)
     s.end = HEADER
@@ -234,8 +169,7 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
 
 cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
     """Allocate blocks up to `want` at least, as a rule twice what there is, and have their pages writable: one call
-    for many, where each would be a fault of its own, also after each sync (it protects what it has written out).
-    0 or the errno."""
+    for many, where each would be a fault of its own.  0 or the errno."""
     cdef uint32_t step = max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
     cdef uint32_t to = s.zeroed + step
     cdef uint32_t page = s.zeroed & ~<uint32_t>4095
@@ -251,7 +185,8 @@ cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
         if err:
             return err
         s.allocated = to
-    madvise(s.map + page, to - page, MADV_POPULATE_WRITE)
+    if not s.queue.syncs:       # A sync would write them out, and protect them before they are used.
+        madvise(s.map + page, to - page, MADV_POPULATE_WRITE)
     s.zeroed = to
     return 0
 

@@ -1,6 +1,7 @@
 """What is on disk, written down once: file names, magic numbers, versions, byte layouts.
 
-A queue's directory holds, for each segment N (ten digits, the first is 1)::
+A queue's directory holds, for each segment N (ten digits, rising in a queue, with gaps; no number is given
+twice while a broker runs, so that records left in a file written over belong to no segment there is)::
 
     .queue              the queue's real name
     msgs.0000000001     the segment: records, appended, never changed after

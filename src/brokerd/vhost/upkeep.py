@@ -28,7 +28,8 @@ COMPACT_EVERY_TICKS = 30
 class Upkeep:
     """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
 
-    __slots__ = ("_compacting", "_core", "_disk", "_resting", "_sparse", "_submit", "_ticks", "_vhosts", "garbage")
+    __slots__ = ("_compacting", "_core", "_disk", "_resting", "_spares_used", "_sparse", "_submit", "_ticks", "_vhosts",
+                 "garbage")
 
     def __init__(
         self, vhosts: "dict[str, VHost]", core: "plane.Core", disk: "Disk", data_dir: str, submit: Submit
@@ -41,6 +42,7 @@ class Upkeep:
         self._sparse: Iterator[Queue] = iter(())  # still to be looked at for sparse segments
         self._compacting = False
         self._ticks = 0
+        self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
 
     def tick(self, idle_since_ns: int) -> None:
@@ -53,6 +55,9 @@ class Upkeep:
             self._sparse = self._queues()
             for vhost in self._vhosts.values():
                 definitions.compact_if_worthwhile(vhost)
+            if self._core.spares_used == self._spares_used:
+                self._core.release_spares()  # Disk follows messages: nobody needed one since the last time.
+            self._spares_used = self._core.spares_used
         self.take_garbage()
         self.garbage.flush()
 

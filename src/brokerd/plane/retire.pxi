@@ -1,0 +1,136 @@
+# A segment whose records are all settled: kept to be written into again, or given back.
+#
+#   the queue's spare       its next segment: mapped, its pages there
+#   the core's spares       for whichever queue needs one next, files in a folder of their own
+#   the garbage             unlinked by somebody else's thread
+#
+# Records left in a file written over fail their CRC, which begins with the segment's number.
+
+
+cdef bint retire_if_settled(seg_t *s) noexcept nogil:
+    """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
+    True: s is not in the list any more, and may be freed."""
+    cdef queue_t *q = s.queue
+    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == q.last:
+        return False
+    if s == q.cursor:
+        if q.position < s.end:
+            q.position = s.end
+        s.waiting = 0
+        reach(q, s.next)
+    with gil:
+        retire(s)
+    return True
+
+
+cdef bint spare_for_all(seg_t *s) noexcept nogil:
+    """Keep the file of a segment that is in no list any more, for whichever queue needs one next: its pages are
+    there, and making new ones is the largest cost of storing.  True: done, s is the core's, its acks file gone."""
+    cdef core_t *core = s.queue.core
+    cdef char old[PATH_ROOM]
+    cdef char new[PATH_ROOM]
+    if (core.spare_directory == NULL or core.no_spares or core.spares_n >= SPARES_MOST or s.capacity != core.segment_octets
+            or s.allocated != s.capacity or s.damaged):
+        return False
+    path_of(s, b"msgs", old)
+    snprintf(new, PATH_ROOM, b"%s/%010llu", core.spare_directory, <unsigned long long>s.number)
+    if rename(old, new) != 0:
+        return False
+    path_of(s, b"acks", old)
+    unlink(old)
+    seg_unmap(s)
+    acks_unmap(s)
+    free(s.settled_bits)
+    free(s.counts)
+    s.settled_bits = NULL
+    s.counts = NULL
+    s.queue = NULL
+    s.next = core.spares
+    core.spares = s
+    core.spares_n += 1
+    return True
+
+
+cdef void adopt_spare(queue_t *q) noexcept nogil:
+    """Make a segment of the core's the queue's spare, if there is one; else nothing."""
+    cdef core_t *core = q.core
+    cdef seg_t *s = core.spares
+    cdef char old[PATH_ROOM]
+    cdef char new[PATH_ROOM]
+    if s == NULL:
+        return
+    snprintf(old, PATH_ROOM, b"%s/%010llu", core.spare_directory, <unsigned long long>s.number)
+    snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
+    core.spares = s.next
+    core.spares_n -= 1
+    s.next = s.prev = NULL
+    s.queue = q
+    s.acks_capacity = 0
+    if rename(old, new) != 0:
+        with gil:
+            make_directory_of(q)
+        if rename(old, new) != 0:
+            seg_free(s)         # Somebody took its file away.
+            return
+    if seg_open_at(s, new) != 0:
+        unlink(new)
+        seg_free(s)
+        return
+    q.spare = s
+    core.spares_used += 1
+
+
+cdef void retire(seg_t *s):
+    cdef queue_t *q = s.queue
+    cdef Core core = (<Queue>q.owner).core
+    cdef char old[PATH_ROOM]
+    cdef char new[PATH_ROOM]
+    seg_unlink_from_list(s)
+    acks_unmap(s)
+    if s.unsynced:
+        s.unsynced = False
+        q.unsynced_n -= 1
+    if s.damaged:
+        path_of(s, b"msgs", old)
+        snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", q.directory, <unsigned long long>s.number)
+        rename(old, new)
+    elif not q.dropped and q.spare != NULL and spare_for_all(s):
+        return
+    elif (q.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
+          and not q.dropped):
+        path_of(s, b"msgs", old)
+        snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
+        if rename(old, new) == 0 and seg_open_at(s, new) == 0:
+            # The records go before the acks: acks without records are nothing, records without acks would return.
+            path_of(s, b"acks", old)
+            unlink(old)
+            free(s.settled_bits)
+            free(s.counts)
+            s.settled_bits = NULL
+            s.counts = NULL
+            q.spare = s
+            return
+        seg_unmap(s)
+        s.fd = -1
+        unlink(new)
+        path_of(s, b"acks", old)
+        unlink(old)
+        seg_free(s)
+        return
+    else:
+        # Truncating 8 MiB of page cache takes a millisecond or more: somebody else's thread does that.  But from
+        # here on its records are none: a purge that was answered is not taken back by a crash.
+        path_of(s, b"msgs", old)
+        snprintf(new, PATH_ROOM, b"%s/spare.%010llu", q.directory, <unsigned long long>s.number)
+        if rename(old, new) == 0:
+            core.garbage.append(f"{(<Queue>q.owner).directory}/spare.{s.number:010d}")
+        else:
+            core.garbage.append(text_path(s, "msgs"))
+    core.garbage.append(text_path(s, "acks"))
+    seg_free(s)
+
+
+cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
+    if s.fd < 0:
+        s.fd = open(path, O_RDWR | O_CLOEXEC)
+    return 0 if s.fd >= 0 else errno

@@ -1,0 +1,127 @@
+"""Settled segments kept for whichever queue needs one next: what was in them never comes back."""
+
+import os
+import shutil
+
+import pytest
+from tests.plane.harness import Bench, ack, consume, publish
+
+BODY = b"b" * 1500          # two to a segment of 4096 octets
+
+
+@pytest.fixture
+def spare(tmp_path):
+    folder = tmp_path / "spare"
+    folder.mkdir()
+    return str(folder)
+
+
+@pytest.fixture
+def bench(make_bench, spare):
+    return make_bench(segment_octets=4096, spare_directory=spare)
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2)
+
+
+def drained(bench, connection, name, messages):
+    """A queue that had so many messages, all delivered and settled."""
+    queue = bench.queue(name)
+    connection.feed(publish(1, BODY, key=name) * messages)
+    consume(connection.channels[2], queue, name)
+    bench.turns()
+    connection.feed(ack(2, 0, multiple=True))
+    return queue
+
+
+def numbers(queue):
+    return [segment["number"] for segment in queue.segments()]
+
+
+@pytest.fixture
+def crashed(bench, tmp_path_factory):
+    """Another bench over a copy of the files as they are."""
+    made = []
+
+    def crash(**options):
+        copy = tmp_path_factory.mktemp("crashed") / "copy"
+        shutil.copytree(bench.directory, copy)
+        made.append(Bench(copy, segment_octets=4096, **options))
+        return made[-1]
+
+    yield crash
+    for again in made:
+        again.close()
+
+
+def test_another_queue_goes_on_in_the_files_of_one_that_is_settled(bench, connection, spare):
+    first = drained(bench, connection, b"first", 10)
+    kept = {os.stat(f"{spare}/{name}").st_ino for name in os.listdir(spare)}
+    assert len(kept) == 3               # of four settled segments one is the queue's own spare
+    second = bench.queue(b"second")
+    connection.feed(publish(1, BODY, key=b"second") * 6)
+    assert {os.stat(f"{second.directory}/msgs.{n:010d}").st_ino for n in numbers(second)} == kept
+    assert os.listdir(spare) == []
+    assert min(numbers(second)) > max(numbers(first))
+
+
+def test_files_of_a_deleted_queue_are_used_again(bench, connection, spare):
+    queue = bench.queue(b"gone")
+    connection.feed(publish(1, BODY, key=b"gone") * 8)
+    queue.drop()
+    assert len(os.listdir(spare)) == 4
+    assert not [name for name in os.listdir(queue.directory) if name != ".queue"]
+    after = drained(bench, connection, b"after", 2)
+    assert len(os.listdir(spare)) == 3
+    assert after.ready == after.unacked == 0
+
+
+def test_old_records_in_such_a_file_are_none_after_a_crash(bench, connection, crashed):
+    drained(bench, connection, b"first", 10)
+    second = bench.queue(b"second")
+    connection.feed(publish(1, b"only", key=b"second"))
+    again = crashed()
+    found = again.recovered(b"second")
+    assert (found.ready, found.next_seq) == (1, 2)
+    peer = again.connection(1)
+    consume(peer.channels[1], found, no_ack=True)
+    again.turns()
+    assert peer.bodies() == [b"only"]
+    assert second.ready == 1
+
+
+def test_numbers_go_on_above_those_of_every_queue_that_was_recovered(bench, connection, crashed, spare):
+    drained(bench, connection, b"high", 40)
+    again = crashed(spare_directory=spare)
+    high = again.recovered(b"high")
+    low = again.queue(b"low")
+    again.connection(1).feed(publish(1, BODY, key=b"low"))
+    assert numbers(low)[0] > numbers(high)[-1]
+
+
+def test_while_the_disk_is_full_nothing_is_kept(bench, connection, spare):
+    drained(bench, connection, b"first", 10)
+    bench.core.blocked = True
+    assert sorted(path for path in bench.collect_garbage() if path.startswith(spare)) != []
+    assert os.listdir(spare) == []
+    drained(bench, connection, b"second", 10)
+    assert os.listdir(spare) == []
+    bench.core.blocked = False
+    drained(bench, connection, b"third", 10)
+    assert os.listdir(spare) != []
+
+
+def test_no_more_are_kept_than_sixty_four(bench, connection, spare):
+    drained(bench, connection, b"many", 200)
+    assert len(os.listdir(spare)) == bench.core.spares == 64
+
+
+def test_a_spare_that_somebody_took_away_is_done_without(bench, connection, spare):
+    drained(bench, connection, b"first", 10)
+    for name in os.listdir(spare):
+        os.unlink(f"{spare}/{name}")
+    second = drained(bench, connection, b"second", 10)
+    assert second.acked == 10
+    assert bench.storage_errors == []
