@@ -47,6 +47,7 @@ cdef struct core_t:
     uint32_t spares_n
     uint64_t spares_used        # taken by a queue, since start
     bint no_spares              # the disk is full: what is settled is given back
+    seg_t *staged               # segments with records not yet in their files: none outside of a chunk's work
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
     uint8_t *pool[16]           # output buffers that nobody uses, OUT_ROOM octets each
@@ -68,6 +69,12 @@ cdef struct seg_t:
     uint64_t base_seq
     uint32_t generation
     uint8_t *map                # NULL: not mapped
+    uint8_t *base               # the next record goes to base + end: in the map, or in the stage
+    uint8_t *words              # where its end and count are kept: likewise
+    uint8_t *stage              # NULL: none; a buffer of the core's pool
+    seg_t *stage_next
+    uint32_t stage_from         # what of the file the stage begins with
+    uint8_t stage_words[16]
     uint8_t *acks               # NULL: not mapped
     uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
     count_t *counts             # sorted by position; delivery counts from before this broker started
@@ -77,7 +84,7 @@ cdef struct seg_t:
     uint32_t end                # first free octet
     uint32_t capacity
     uint32_t allocated          # blocks are on disk up to here
-    uint32_t zeroed             # and may be written up to here without a fault: at most `allocated`
+    uint32_t zeroed             # and may be appended to up to here without asking: at most `allocated`
     uint32_t records
     uint32_t settled
     uint32_t unacked            # records handed out now

@@ -6,6 +6,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
 
     hot.h           octets, checksums, properties
     segment.pxi     one file of records and its acks file
+    stage.pxi       records gathered in memory for the end of a chunk
     store.pxi       a queue's segments: append, read in order, settle, give back
     retire.pxi      what becomes of a segment in which all is settled
     deliver.pxi     who gets the next message; its octets on the way out
@@ -24,7 +25,7 @@ cimport cython
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EIO, ENOENT, ENOMEM, errno
+from libc.errno cimport EINTR, EIO, ENOENT, ENOMEM, errno
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memset, strdup
@@ -71,6 +72,7 @@ cdef extern from "hot.h" nogil:
 crc_init()
 
 include "segment.pxi"
+include "stage.pxi"
 include "store.pxi"
 include "retire.pxi"
 include "deliver.pxi"

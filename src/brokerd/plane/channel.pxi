@@ -492,6 +492,7 @@ cdef class Connection:
         cdef Channel channel
         cdef uint32_t index = be32(e.payload) if status == COLD else PUBLISH
         cdef uint16_t number = e.channel
+        write_stages(self.c.core)
         try:
             if status == COLD:
                 self.on_method(number, (<const char *>e.payload)[:e.payload_n])
@@ -516,6 +517,7 @@ cdef class Connection:
 
     cdef void stall(self, event_t *e):
         cdef conn_t *c = &self.c
+        write_stages(c.core)
         c.stalled = True
         c.publishes = True
         self.core.storage_failed(e.error)

@@ -88,6 +88,7 @@ cdef class Core:
             return
         self.in_turn = True
         self.scheduled = False
+        write_stages(c)
         try:
             if c.confirm_dirty != NULL:
                 self.confirm()

@@ -4,7 +4,6 @@
 # the one served goes to its end: strict round robin.  A consumer without credit is in no ring.
 
 cdef enum:
-    OUT_ROOM = 262144 + 32768       # octets of a pooled output buffer
     OUT_FULL = 262144               # send before writing more
     TURN_QUANTUM = 262144           # octets of one queue before the next queue has its turn
 

@@ -11,6 +11,7 @@ cdef enum:
     FIRST_ZEROS = 16384             # blocks allocated ahead: doubled at each step, up to ...
     MOST_ZEROS = 1048576
     ACKS_ZEROS = 65536
+    OUT_ROOM = 262144 + 32768       # octets of a pooled buffer
     SPARES_MOST = 64                # segments kept for whichever queue needs one
     PATH_ROOM = 4096
     SEGMENT_MAGIC = 0x47455342      # "BSEG"
@@ -108,6 +109,8 @@ cdef void acks_write_header(seg_t *s, uint32_t delivered) noexcept nogil:
 
 
 cdef void seg_unmap(seg_t *s) noexcept nogil:
+    if s.stage != NULL:
+        stage_end(s)
     if s.map != NULL:
         munmap(s.map, s.capacity)
         s.map = NULL
@@ -173,7 +176,8 @@ cdef int seg_map(seg_t *s) noexcept nogil:
     m = mmap(NULL, s.capacity, PROT_READ | PROT_WRITE, MAP_SHARED, s.fd, 0)
     if m == MAP_FAILED:
         return errno
-    s.map = <uint8_t *>m
+    s.map = s.base = <uint8_t *>m
+    s.words = s.map + 40
     if s.sealed:
         close(s.fd)
         s.fd = -1

@@ -162,18 +162,18 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
         s.fd = -1
         unlink(path)
         return err
-    s.map = <uint8_t *>m
+    s.map = s.base = <uint8_t *>m
+    s.words = s.map + 40
     seg_write_header(s)
     return 0
 
 
-cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
-    """Allocate blocks up to `want` at least, as a rule twice what there is, and have their pages writable: one call
-    for many, where each would be a fault of its own.  0 or the errno."""
-    cdef uint32_t step = max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
-    cdef uint32_t to = s.zeroed + step
+cdef int seg_allocate(seg_t *s, uint32_t want, int advice) noexcept nogil:
+    """Have blocks up to `want` at least, as a rule twice what there is, and their pages mapped as `advice` says: one
+    call for many, where each would be a fault of its own.  0 or the errno."""
     cdef uint32_t page = s.zeroed & ~<uint32_t>4095
-    cdef int err = 0
+    cdef uint32_t to = s.zeroed + max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
+    cdef int err
     if to < want:
         to = (want + 4095) & ~<uint32_t>4095
     if to > s.capacity:
@@ -185,14 +185,31 @@ cdef int seg_grow(seg_t *s, uint32_t want) noexcept nogil:
         if err:
             return err
         s.allocated = to
-    if not s.queue.syncs:       # A sync would write them out, and protect them before they are used.
-        madvise(s.map + page, to - page, MADV_POPULATE_WRITE)
+    madvise(s.map + page, to - page, advice)
     s.zeroed = to
     return 0
 
 
+cdef int seg_stage(seg_t *s, uint32_t need) noexcept nogil:
+    """Room for a record of `need` octets, at most STAGE_ROOM, that is gathered before it is written; 0 or the errno."""
+    cdef uint32_t want = s.end + need
+    cdef int err = 0
+    if s.stage != NULL:
+        stage_end(s)
+    if want > s.allocated:
+        s.zeroed = s.allocated
+        err = seg_allocate(s, want, MADV_POPULATE_READ)
+    if err == 0:
+        err = stage_begin(s)
+    if err == 0:
+        s.zeroed = min(s.allocated, s.end + <uint32_t>STAGE_ROOM)
+    return err
+
+
 cdef void seg_seal(seg_t *s) noexcept nogil:
     cdef queue_t *q = s.queue
+    if s.stage != NULL:
+        stage_end(s)
     seg_put_sealed(s, 1)
     if s != q.cursor:
         if not s.unsynced:
@@ -222,9 +239,13 @@ cdef int reserve_slow(queue_t *q, uint32_t need) noexcept nogil:
     err = seg_map(s)
     if err:
         return err
-    if s.end + need > s.zeroed:
-        return seg_grow(s, s.end + need)
-    return 0
+    if s.end + need <= s.zeroed:
+        return 0
+    if q.syncs and need <= STAGE_ROOM:
+        return seg_stage(s, need)
+    if s.stage != NULL:
+        stage_end(s)
+    return seg_allocate(s, s.end + need, MADV_POPULATE_WRITE)
 
 
 cdef inline int reserve(queue_t *q, uint32_t need) noexcept nogil:
@@ -254,7 +275,7 @@ cdef struct message_t:
 cdef inline void append(queue_t *q, message_t *m) noexcept nogil:
     """Store m as the queue's next message.  reserve() went before."""
     cdef seg_t *s = q.last
-    cdef uint8_t *r = s.map + s.end
+    cdef uint8_t *r = s.base + s.end
     cdef uint8_t *p = r + RECORD
     cdef uint32_t meta_n = m.names_n + m.properties_n
     cdef int64_t ts = q.core.now
@@ -291,8 +312,8 @@ cdef inline void append(queue_t *q, message_t *m) noexcept nogil:
     s.end += align8(m.length)
     s.records += 1
     s.waiting += 1
-    put_word(s.map + 48, s.records)
-    put_word(s.map + 40, s.end)
+    put_word(s.words + 8, s.records)
+    put_word(s.words, s.end)
     q.next_seq += 1
     q.ready += 1
     q.ready_octets += m.body_n

@@ -1,0 +1,128 @@
+"""Records of a queue whose confirms wait for syncs: gathered, and in the file before anybody hears of them."""
+
+import os
+import shutil
+
+import pytest
+from tests.plane.harness import HEADER, Bench, Connection, ack, consume, frame, publish
+
+from brokerd import plane
+from brokerd.wire import methods
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench(segment_octets=1 << 20)
+
+
+@pytest.fixture
+def connection(bench):
+    connection = bench.connection(1, 2)
+    connection.channels[1].select_confirm()
+    return connection
+
+
+@pytest.fixture
+def crashed(bench, tmp_path_factory):
+    """Bodies of what another broker finds in the files as they are."""
+    made = []
+
+    def crash(name=b"q"):
+        copy = tmp_path_factory.mktemp("crashed") / "copy"
+        shutil.copytree(bench.directory, copy)
+        again = Bench(copy, segment_octets=1 << 20)
+        made.append(again)
+        findings = []
+        queue = again.recovered(name, findings=findings)
+        assert findings == []
+        reader = again.connection(1)
+        consume(reader.channels[1], queue, no_ack=True)
+        again.turns()
+        return reader.bodies()
+
+    yield crash
+    for again in made:
+        again.close()
+
+
+def synced(bench, connection, *bodies):
+    """A queue whose confirms have waited for a sync: what follows is gathered."""
+    queue = bench.queue()
+    connection.feed(b"".join(publish(1, body, persistent=True) for body in bodies))
+    bench.sync()
+    connection.feed(publish(1, bytes(20_000), persistent=True) * 60)        # Into the next segment.
+    queue.purge()
+    bench.sync()
+    return queue
+
+
+def test_when_the_chunk_is_worked_its_records_are_in_the_file(bench, connection, crashed):
+    synced(bench, connection, b"first")
+    bodies = [b"%d" % n for n in range(500)]
+    connection.feed(b"".join(publish(1, body, persistent=True) for body in bodies))
+    assert crashed() == bodies
+
+
+def test_more_than_one_stage_in_a_chunk_goes_out_in_order(bench, connection, crashed):
+    queue = synced(bench, connection, b"first")
+    bodies = [b"%d" % n + b"x" * 150 for n in range(2500)]     # Records of 240 octets: two stages and more.
+    connection.feed(b"".join(publish(1, body, persistent=True) for body in bodies))
+    reader = bench.connection(1)
+    consume(reader.channels[1], queue, no_ack=True)
+    bench.turns()
+    assert reader.bodies() == bodies
+
+
+@pytest.mark.parametrize("octets", [299_000, 300_000, 700_000, 1_100_000])
+def test_a_record_too_large_to_be_gathered_stands_between_those_that_are(bench, connection, crashed, octets):
+    synced(bench, connection, b"first")
+    connection.frame_max = 131072
+    bodies = [b"before", b"L" * octets, b"after", b"M" * octets, b"last"]
+    connection.feed(b"".join(publish(1, body, persistent=True, frame_max=131072) for body in bodies))
+    assert crashed() == bodies
+
+
+def test_methods_of_the_same_chunk_see_what_came_before_them(bench, connection):
+    queue = synced(bench, connection, b"first")
+    seen = []
+
+    class Asking(Connection):
+        def on_method(self, channel, payload):
+            seen.append((queue.ready, queue.purge()))
+
+    asking = Asking(bench.core)
+    asking.routes = bench.routes
+    asking.feed(HEADER)
+    plane.Channel(asking, 1).select_confirm()
+    asking.feed(publish(1, b"one", persistent=True) + frame(1, 1, methods.QueuePurge(queue="q").encode())
+                + publish(1, b"two", persistent=True))
+    assert seen == [(1, 1)]
+    assert queue.ready == 1
+
+
+def test_what_cannot_be_written_goes_into_the_map(bench, connection, crashed):
+    queue = synced(bench, connection, b"first")
+    segment = queue.segments()[-1]
+    connection.feed(publish(1, b"gathered", persistent=True))
+    path = f"{queue.directory}/msgs.{segment['number']:010d}"
+    # The queue's descriptor becomes one that cannot be written to; its map can.
+    target = os.stat(path)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found = os.stat(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if (found.st_dev, found.st_ino) == (target.st_dev, target.st_ino):
+            readonly = os.open(path, os.O_RDONLY)
+            os.dup2(readonly, int(name))
+            os.close(readonly)
+    connection.feed(publish(1, b"stored", persistent=True))
+    assert crashed() == [b"gathered", b"stored"]
+
+
+def test_acks_of_gathered_records_settle_them(bench, connection, crashed):
+    queue = synced(bench, connection, b"first")
+    consume(connection.channels[2], queue)
+    connection.feed(publish(1, b"one", persistent=True) + publish(1, b"two", persistent=True))
+    connection.feed(ack(2, 1))
+    assert crashed() == [b"two"]
