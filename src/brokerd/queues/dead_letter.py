@@ -1,0 +1,224 @@
+"""What a message becomes when it dies: the dead letter's properties, routing keys, and where it may not go again.
+
+Octets in, octets out: the properties (flags and list, as stored) of the message that died give those of its
+dead letter, with its history in the headers, sorted by name as RabbitMQ does::
+
+    x-death                array of tables, the latest death first; one for each (queue, reason):
+        count              long: how often it died there of that
+        reason             longstr: rejected, expired, maxlen, delivery_limit
+        queue              longstr
+        time               timestamp, seconds: of the first of these deaths; so are
+        exchange           longstr: where it was published to
+        routing-keys       array of longstr: the key, then what CC says
+        original-expiration   longstr, when there was one
+    x-first-death-reason, -queue, -exchange    longstr, set once
+    x-last-death-reason, -queue, -exchange     longstr, set at each death (RabbitMQ 4)
+
+The expiration goes.  A dead-letter routing key takes the place of all keys and removes CC; without one the
+message keeps its keys, CC's (and BCC's, which are removed from the headers) among them.
+
+The history is read from the headers, so that a client which publishes a message again continues its history, as in
+RabbitMQ 3.10.  What cannot be history is kept as far as it can be and never trusted: x-death of another type starts
+anew, items that are no tables stay where they are and make a cycle one that a client took part in, a count that is no
+number starts at 1.  (RabbitMQ 3.10 loses the queue's process over some of these; it also reverses the older items at
+each death, against its own documentation: not followed.)  Headers that cannot be decoded at all are lost.
+
+``x-dead-letter-exchange`` and ``x-dead-letter-routing-key`` as headers of a message (LavinMQ) take the place of the
+queue's, and are removed; only with ``per_message``, since a publisher could reach exchanges that it may not write to.
+
+Knows nothing of exchanges and queues but their names.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from brokerd.errors import SyntaxError_
+from brokerd.wire.properties import Properties, decode_header, encode_header
+from brokerd.wire.values import Int64, Timestamp
+
+REJECTED, EXPIRED, MAXLEN, DELIVERY_LIMIT = "rejected", "expired", "maxlen", "delivery_limit"
+AT_LEAST_ONCE = "at-least-once"
+STRATEGIES = ("at-most-once", AT_LEAST_ONCE)
+COUNT_MAX = (1 << 63) - 1
+
+EXCHANGE_HEADER = "x-dead-letter-exchange"
+ROUTING_KEY_HEADER = "x-dead-letter-routing-key"
+_HEAD = b"\0\x3c\0\0\0\0\0\0\0\0\0\0"  # class 60, weight 0, body size 0: what stands before the property flags
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS = 0x80, 0x40, 0x20  # bits of the first octet of the flags
+
+
+class DeadLetterRule(NamedTuple):
+    """Where a queue's dead messages go; ``routing_key`` None: by the keys they have."""
+
+    exchange: str
+    routing_key: str | None = None
+    at_least_once: bool = False
+
+
+class DeadLetter(NamedTuple):
+    """A message on its way to the dead-letter exchange."""
+
+    exchange: str
+    routing_keys: tuple[str, ...]  # the first is the one it is stored with
+    headers: dict[str, Any]
+    properties: bytes  # flags and list
+
+
+def rule_of(arguments: Mapping[str, Any]) -> DeadLetterRule | None:
+    """The rule in a queue's arguments, as they are after policies; None: its dead messages are dropped.
+
+    A queue that drops its head over a limit cannot also keep what dies until it is safe elsewhere: there, as in
+    RabbitMQ, at-least-once needs ``x-overflow`` reject-publish, and is at-most-once otherwise.
+    """
+    exchange = arguments.get("x-dead-letter-exchange")
+    if not isinstance(exchange, str):
+        return None
+    at_least_once = arguments.get("x-dead-letter-strategy") == AT_LEAST_ONCE
+    if at_least_once and arguments.get("x-overflow", "drop-head") == "drop-head":
+        at_least_once = arguments.get("x-max-length") is None and arguments.get("x-max-length-bytes") is None
+    return DeadLetterRule(exchange, arguments.get("x-dead-letter-routing-key"), at_least_once)
+
+
+def dead_letter(
+    properties: bytes,
+    rule: DeadLetterRule,
+    *,
+    queue: str,
+    reason: str,
+    exchange: str,
+    routing_key: str,
+    time_s: int,
+    per_message: bool = False,
+) -> DeadLetter:
+    """The dead letter of a message that died in ``queue``.
+
+    ``properties``, ``exchange`` and ``routing_key`` are those it had there; ``time_s`` is now, seconds since the
+    epoch.  Raises nothing, whatever the properties hold.
+    """
+    message = read_properties(properties)
+    headers = message.headers or {}
+    target, key = rule.exchange, rule.routing_key
+    if per_message:
+        target, key = _own_rule(headers, target, key)
+    copies = keys_in(headers.get("CC"))
+    keys = (key,) if key is not None else (routing_key, *copies, *keys_in(headers.pop("BCC", None)))
+    entry = _entry(reason, queue, time_s, exchange, [routing_key, *copies], message.expiration)
+    _record(headers, entry)
+    if key is not None:
+        headers.pop("CC", None)
+    headers.pop("BCC", None)
+    message.headers = dict(sorted(headers.items()))
+    message.expiration = None
+    return DeadLetter(target, keys, message.headers, write_properties(message))
+
+
+def is_cycle(headers: Mapping[str, Any], queue: str) -> bool:
+    """Whether a dead letter with these headers has been in ``queue`` before and came back by itself.
+
+    That is so when nobody rejected it since its last death there, that one included (RabbitMQ).
+    """
+    deaths = headers.get("x-death")
+    if not isinstance(deaths, list):
+        return False
+    by_itself = True
+    for death in deaths:
+        if not isinstance(death, dict) or death.get("reason") == REJECTED:
+            by_itself = False
+        if isinstance(death, dict) and death.get("queue") == queue:
+            return by_itself
+    return False
+
+
+def keys_in(value: Any) -> list[str]:
+    """The routing keys in CC or BCC; what is none is passed over."""
+    return [item for item in value if _is_key(item)] if isinstance(value, list) else []
+
+
+def read_properties(octets: bytes) -> Properties:
+    """The properties in stored ``octets``, flags and list; headers that cannot be decoded are left out."""
+    try:
+        return decode_header(_HEAD + octets)[1]
+    except SyntaxError_:
+        pass
+    try:  # The data plane has seen that each property is whole, but not into the headers.
+        at, end = headers_span(octets)
+        return decode_header(_HEAD + octets[:at] + b"\0\0\0\0" + octets[end:])[1]
+    except (SyntaxError_, IndexError):
+        return Properties()
+
+
+def write_properties(properties: Properties) -> bytes:
+    """The octets that are stored of ``properties``: flags and list."""
+    return encode_header(0, properties)[len(_HEAD) :]
+
+
+def headers_span(octets: bytes) -> tuple[int, int]:
+    """Where the headers' table, its length included, starts and ends in stored properties; (0, 0): there is none."""
+    flags = octets[0]
+    if not flags & _HEADERS:
+        return 0, 0
+    at = 2
+    if flags & _CONTENT_TYPE:
+        at += 1 + octets[at]
+    if flags & _CONTENT_ENCODING:
+        at += 1 + octets[at]
+    return at, at + 4 + int.from_bytes(octets[at : at + 4])
+
+
+def _own_rule(headers: dict[str, Any], exchange: str, key: str | None) -> tuple[str, str | None]:
+    """The message's own exchange and key where it names them, taken out of ``headers``."""
+    own_exchange = headers.pop(EXCHANGE_HEADER, None)
+    own_key = headers.pop(ROUTING_KEY_HEADER, None)
+    if isinstance(own_exchange, str):
+        exchange, key = own_exchange, None
+    return exchange, (own_key if _is_key(own_key) else key)
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) and len(value.encode("utf-8", "surrogateescape")) <= 255
+
+
+def _entry(
+    reason: str, queue: str, time_s: int, exchange: str, keys: list[str], expiration: str | None
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "count": Int64(1),
+        "reason": reason,
+        "queue": queue,
+        "time": Timestamp(time_s),
+        "exchange": exchange,
+        "routing-keys": keys,
+    }
+    if expiration is not None:
+        entry["original-expiration"] = expiration
+    return entry
+
+
+def _record(headers: dict[str, Any], entry: dict[str, Any]) -> None:
+    """Write a death into the headers of the message."""
+    queue, reason, exchange = entry["queue"], entry["reason"], entry["exchange"]
+    deaths = headers.get("x-death", _NONE)
+    if isinstance(deaths, list):
+        same = [death for death in deaths if _died(death, queue, reason)]
+        others = [death for death in deaths if not _died(death, queue, reason)]
+        if same:
+            count = same[0].get("count")
+            count = count if isinstance(count, int) and not isinstance(count, bool) else len(same) - 1
+            entry = {**same[0], "count": Int64(min(count + 1, COUNT_MAX))}
+        headers["x-death"] = [dict(sorted(entry.items())), *others]
+    else:
+        headers["x-death"] = [entry]
+        if deaths is _NONE:  # One of another type is not the first death, only a lost history (RabbitMQ).
+            headers["x-first-death-reason"] = reason
+            headers["x-first-death-queue"] = queue
+            headers["x-first-death-exchange"] = exchange
+    headers["x-last-death-reason"] = reason
+    headers["x-last-death-queue"] = queue
+    headers["x-last-death-exchange"] = exchange
+
+
+_NONE = object()
+
+
+def _died(death: Any, queue: str, reason: str) -> bool:
+    return isinstance(death, dict) and death.get("queue") == queue and death.get("reason") == reason
