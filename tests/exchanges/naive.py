@@ -35,6 +35,7 @@ def matches(kind, binding_key, arguments, key, headers):
     return {
         "direct": lambda: binding_key == key,
         "fanout": lambda: True,
+        "x-recent-history": lambda: True,
         "topic": lambda: topic_matches(split(binding_key), split(key)),
         "headers": lambda: headers_match(arguments, headers),
     }[kind]()

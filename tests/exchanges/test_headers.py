@@ -8,6 +8,8 @@ from tests.exchanges.naive import headers_match
 
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges import HeadersExchange
+from brokerd.wire.properties import Properties
+from brokerd.wire.values import Float32, Int8, Int64, Timestamp, UInt8
 
 VALUES = st.sampled_from([None, True, 1, 1.0, "1", b"1", [1], {"n": 1}, {"n": True}, ""])
 TABLES = st.dictionaries(st.sampled_from(["a", "b", "c", "x-a", "x-b"]), VALUES, max_size=5)
@@ -17,7 +19,7 @@ MATCHES = st.sampled_from([{}, *({"x-match": m} for m in ("all", "any", "all-wit
 def takes(arguments, headers):
     exchange, (queue,) = HeadersExchange("x"), queues(1)
     exchange.bind(queue, "", arguments)
-    return queue in exchange.destinations("", headers)
+    return queue in exchange.destinations("", lambda: Properties(headers=headers))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_the_index_finds_what_asking_each_binding_finds(bindings, headers):
     expected = {
         end for end, (match, table) in zip(ends, bindings, strict=True) if headers_match(match | table, headers)
     }
-    assert set(exchange.destinations("", headers)) == expected
+    assert set(exchange.destinations("", lambda: Properties(headers=headers))) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,10 +95,27 @@ def test_another_x_match_is_refused_in_rabbitmqs_words(match, text):
     assert refusal.value.reply_text == f"PRECONDITION_FAILED - {text}"
 
 
-def test_a_message_looks_only_at_bindings_that_share_a_header_with_it():
+def test_bindings_that_ask_for_the_same_headers_are_one_table():
     exchange, ends = HeadersExchange("x"), queues(1000)
     for number, end in enumerate(ends):
         exchange.bind(end, "", {"paid": True, "order": number})
-    waiting = [len(bindings) for condition, bindings in exchange._waiting.items()]
-    assert max(waiting) == 1
-    assert exchange.destinations("", {"paid": True, "order": 7}) == [ends[7]]
+    (shape,) = exchange._shapes.values()
+    assert len(shape.by_values) == 1000
+    assert exchange.destinations("", lambda: Properties(headers={"paid": True, "order": 7})) == [ends[7]]
+
+
+def test_a_message_looks_only_at_shapes_that_share_a_rare_header_with_it():
+    exchange, ends = HeadersExchange("x"), queues(1000)
+    for number, end in enumerate(ends):
+        exchange.bind(end, "", {"paid": True, f"order-{number}": number})
+    assert max(map(len, exchange._shapes_of.values())) == 1
+    assert exchange.destinations("", lambda: Properties(headers={"paid": True, "order-7": 7})) == [ends[7]]
+
+
+@pytest.mark.parametrize("one", [5, UInt8(5), Int64(5), Timestamp(5)])
+def test_the_width_of_a_number_makes_no_difference(one):
+    for other in (5, Int8(5), Int64(5), Timestamp(5)):
+        assert takes({"a": one}, {"a": other})
+        assert takes({"a": one, "x-match": "any"}, {"a": other})
+    assert not takes({"a": one}, {"a": True})
+    assert takes({"a": Float32(1.5)}, {"a": 1.5})

@@ -7,6 +7,7 @@ from tests.exchanges.destinations import queues
 from tests.exchanges.naive import split, topic_matches
 
 from brokerd.exchanges import TopicExchange
+from brokerd.wire.properties import Properties
 
 PATTERN = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map(".".join)
 KEY = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map(".".join)
@@ -16,7 +17,7 @@ def routed(patterns, key):
     exchange, ends = TopicExchange("x"), queues(len(patterns))
     for end, pattern in zip(ends, patterns, strict=True):
         exchange.bind(end, pattern)
-    found = set(exchange.destinations(key, None))
+    found = set(exchange.destinations(key, Properties))
     return [pattern for end, pattern in zip(ends, patterns, strict=True) if end in found]
 
 
@@ -65,7 +66,7 @@ class Counted(str):
 
 def lookups(exchange, words):
     Counted.asked = 0
-    list(exchange._places([Counted(word) for word in words]))
+    list(exchange._places(exchange._root, [Counted(word) for word in words]))
     return Counted.asked
 
 
@@ -73,7 +74,7 @@ def test_many_hashes_cost_no_more_than_words_times_places():
     exchange, (queue,) = TopicExchange("x"), queues(1)
     exchange.bind(queue, ".".join(["#", "a"] * 60 + ["b"]))
     words = ["a"] * 128
-    assert list(exchange.destinations(".".join([*words, "b"]), None)) == [queue]
+    assert list(exchange.destinations(".".join([*words, "b"]), Properties)) == [queue]
     assert lookups(exchange, words) <= 128 * 122
 
 

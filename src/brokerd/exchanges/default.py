@@ -1,10 +1,10 @@
 """The default exchange, named "": every queue is bound to it by its own name, and nothing else can be."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NoReturn
 
 from brokerd.errors import AccessRefused
-from brokerd.exchanges.exchange import Exchange
+from brokerd.exchanges.exchange import Exchange, Lazily
 
 
 class DefaultExchange(Exchange):
@@ -13,6 +13,7 @@ class DefaultExchange(Exchange):
     __slots__ = ("_find",)
 
     type: ClassVar[str] = "direct"
+    matches_keys: ClassVar[bool] = True
 
     def __init__(self, queues: Callable[[str], Any | None] | Mapping[str, Any], **properties: Any) -> None:
         """``queues`` finds a queue by its name, or None."""
@@ -20,7 +21,7 @@ class DefaultExchange(Exchange):
         super().__init__("", **properties)
         self._find = queues if callable(queues) else queues.get
 
-    def destinations(self, routing_key: str, headers: dict | None) -> Iterable[Any]:
+    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
         queue = self._find(routing_key)
         return () if queue is None else (queue,)
 

@@ -1,10 +1,10 @@
 """The direct exchange: a message goes where its routing key is bound, letter for letter."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from brokerd.exchanges import held
-from brokerd.exchanges.exchange import Binding, Exchange
+from brokerd.exchanges.exchange import Binding, Exchange, Lazily
 
 
 class DirectExchange(Exchange):
@@ -13,12 +13,13 @@ class DirectExchange(Exchange):
     __slots__ = ("_by_key",)
 
     type: ClassVar[str] = "direct"
+    matches_keys: ClassVar[bool] = True
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
         self._by_key: dict[str, held.Held] = {}
 
-    def destinations(self, routing_key: str, headers: dict | None) -> Iterable[Any]:
+    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
         return held.each(self._by_key.get(routing_key))
 
     def _added(self, binding: Binding) -> None:

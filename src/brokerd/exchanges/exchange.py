@@ -8,13 +8,18 @@ keep current, so that whoever deletes it need not search every exchange.
 Knows nothing of sockets, permissions, durability or the names of other exchanges.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from brokerd.exchanges.comparable import comparable
 
 if TYPE_CHECKING:
     from brokerd.plane import Tally
+    from brokerd.wire.properties import Properties
+
+Lazily = Callable[[], "Properties"]  # the message's properties, decoded when first asked for
+Message = tuple[bytes, bytes, bytes, bytes]  # exchange, routing key, properties (flags and list), body
+Handler = Callable[[Any, bytes, bytes, bytes, bytes], None]  # channel, exchange, routing key, properties, body
 
 
 class Binding:
@@ -57,7 +62,11 @@ class Exchange:
     __slots__ = ("_bindings", "arguments", "auto_delete", "bindings_to", "durable", "internal", "name", "tally")
 
     type: ClassVar[str]
-    reads_headers: ClassVar[bool] = False  # True: the answer depends on more than the routing key
+    matches_keys: ClassVar[bool] = False  # asked for each of a message's routing keys, not for the first alone
+    keeps_messages: ClassVar[bool] = False  # wants every message that comes by: see keep()
+    # Of one exchange, not of a type: an argument may change them.
+    key_decides: bool = True  # False: the answer depends on more than the routing key, and is not to be remembered
+    intercepts: bool = False  # True: intercept() is asked before anything is routed
 
     def __init__(
         self,
@@ -83,9 +92,9 @@ class Exchange:
     def bind(self, destination: Any, routing_key: str, arguments: dict | None = None) -> Binding | None:
         """Add a binding; None if an equal one is there already, which is no fault (AMQP 0-9-1, queue.bind).
 
-        Raises PreconditionFailed when the arguments mean nothing to this type of exchange.
+        Raises PreconditionFailed when key or arguments mean nothing to this type of exchange.
         """
-        self.check_arguments(arguments or {})
+        self.check_binding(routing_key, arguments or {})
         key = _key(destination, routing_key, arguments)
         if key in self._bindings:
             return None
@@ -137,15 +146,27 @@ class Exchange:
 
     # --- for the types
 
-    def destinations(self, routing_key: str, headers: dict | None) -> Iterable[Any]:
-        """Where a message goes; any destination may come more than once.
-
-        ``headers`` is None unless the type ``reads_headers``.  Use it before the next change of a binding.
-        """
+    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
+        """Where a message goes; a destination may come more than once.  Use it before the next change of a binding."""
         raise NotImplementedError
 
-    def check_arguments(self, arguments: dict) -> None:
-        """Raise PreconditionFailed if a binding with these arguments cannot be."""
+    def intercept(self, routing_key: str, properties: Lazily) -> tuple[tuple[Any, ...], Handler | None] | None:
+        """What becomes of a message published to this very exchange, instead of being routed; None: nothing else.
+
+        The queues it is to wait in and what takes it besides (no queue and no taker: it is dropped).  Asked for
+        every message while ``intercepts``.  Raises AMQPError.
+        """
+        return None
+
+    def keep(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None:
+        """A message that came by, as it was published, after it was routed; called while ``keeps_messages``."""
+
+    def kept(self) -> Collection[Message]:
+        """The messages that whoever is newly bound is to get, oldest first."""
+        return ()
+
+    def check_binding(self, routing_key: str, arguments: dict) -> None:
+        """Raise PreconditionFailed if such a binding of this type cannot be."""
 
     def _added(self, binding: Binding) -> None:
         """Enter a new binding into the type's index."""

@@ -1,10 +1,10 @@
 """The fanout exchange: a message goes to everything that is bound."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from brokerd.exchanges import held
-from brokerd.exchanges.exchange import Binding, Exchange
+from brokerd.exchanges.exchange import Binding, Exchange, Lazily
 
 
 class FanoutExchange(Exchange):
@@ -18,7 +18,7 @@ class FanoutExchange(Exchange):
         super().__init__(name, **properties)
         self._bound: held.Held = None
 
-    def destinations(self, routing_key: str, headers: dict | None) -> Iterable[Any]:
+    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
         return held.each(self._bound)
 
     def _added(self, binding: Binding) -> None:

@@ -5,116 +5,146 @@ that begin with ``x-`` not counted; ``all-with-x`` and ``any-with-x`` count thes
 x-match itself never.  An argument without a value (void) asks only that the header is there.
 ``all`` of none is every message, ``any`` of none is no message.
 
-What an argument asks is a *condition*: the header's name alone, or (name, value).  Each
-binding waits under conditions: one of ``any`` under each of its own, one of ``all`` under
-that which fewest wait under, with the rest to be checked.  A message looks only at what waits
-under its own headers.  (Remembering answers by header table was weighed and left out: to
-look a table up takes most of the work that the lookup itself is.)
+A binding of ``any`` stands in a table under each of its conditions: a header's name alone,
+or (name, value).  Bindings of ``all`` that ask for the same names share a *shape*, which is
+one table by the values of these names:
+
+    {"paid": True, "order": 1}, {"paid": True, "order": 2}, {"paid": None}
+        shape (order, paid)   {(1, True): held, (2, True): held}
+        shape (), paid there  {(): held}
+
+A shape waits under that of its names which fewest shapes wait under, so a message
+looks only at shapes that one of its own headers leads to, each by one look-up.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable
 from typing import Any, ClassVar
 
 from brokerd.errors import PreconditionFailed
+from brokerd.exchanges import held
 from brokerd.exchanges.comparable import comparable
-from brokerd.exchanges.exchange import Binding, Exchange
+from brokerd.exchanges.exchange import Binding, Exchange, Lazily
+from brokerd.exchanges.terms import term
+from brokerd.wire.values import type_name
 
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
-_NOTHING: frozenset[Hashable] = frozenset()
+
+class _Shape:
+    """Bindings that ask for values of the same headers, and that the same others are there."""
+
+    __slots__ = ("anchor", "by_values", "there", "valued")
+
+    def __init__(self, valued: tuple[str, ...], there: tuple[str, ...], anchor: str) -> None:
+        self.valued = valued
+        self.there = there
+        self.anchor = anchor
+        self.by_values: dict[tuple[Hashable, ...], held.Held] = {}
 
 
 class HeadersExchange(Exchange):
     """The routing key is not read (AMQP 0-9-1, 3.1.3.4)."""
 
-    __slots__ = ("_always", "_waiting")
+    __slots__ = ("_always", "_any", "_shapes", "_shapes_of")
 
     type: ClassVar[str] = "headers"
-    reads_headers: ClassVar[bool] = True
+    key_decides: bool = False
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._always: dict[Binding, None] = {}
-        # condition -> binding -> the conditions that must hold besides
-        self._waiting: dict[Hashable, dict[Binding, frozenset[Hashable]]] = {}
+        self._always: held.Held = None
+        self._any: dict[Hashable, held.Held] = {}  # by condition
+        self._shapes: dict[tuple[tuple[str, ...], tuple[str, ...]], _Shape] = {}
+        self._shapes_of: dict[str, list[_Shape]] = {}  # by anchor
 
-    def destinations(self, routing_key: str, headers: dict | None) -> Iterable[Any]:
-        found = [binding.destination for binding in self._always]
-        if not headers or not self._waiting:
+    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
+        found = list(held.each(self._always))
+        headers = properties().headers
+        if not headers:
             return found
-        met: dict[Hashable, None] = {}
-        for name, value in headers.items():
-            met[name] = None
-            met[name, comparable(value)] = None
-        for condition in met:
-            for binding, rest in self._waiting.get(condition, _NO_BINDINGS).items():
-                if not rest or rest <= met.keys():
-                    found.append(binding.destination)
+        values = {name: comparable(value) for name, value in headers.items()}
+        if self._any:
+            for condition in values.items():
+                found += held.each(self._any.get(condition[0]))
+                found += held.each(self._any.get(condition))
+        if self._shapes_of:
+            for name in values:
+                for shape in self._shapes_of.get(name, ()):
+                    try:
+                        asked = tuple([values[valued] for valued in shape.valued])
+                    except KeyError:
+                        continue
+                    bound = shape.by_values.get(asked)
+                    if bound is not None and all(there in values for there in shape.there):
+                        found += held.each(bound)
         return found
 
-    def check_arguments(self, arguments: dict) -> None:
+    def check_binding(self, routing_key: str, arguments: dict) -> None:
         """Raise PreconditionFailed if x-match is none of the four (RabbitMQ's texts)."""
         if "x-match" not in arguments:
             return
         match = arguments["x-match"]
         if not isinstance(match, str | bytes):
             raise PreconditionFailed(
-                f"Invalid x-match field type {_field_type(match)} (value {_term(match)}); expected longstr"
+                f"Invalid x-match field type {type_name(match)} (value {term(match)}); expected longstr"
             )
         if match not in X_MATCH:
             raise PreconditionFailed(
-                f"Invalid x-match field value {_term(match)}; expected all, any, all-with-x, or any-with-x"
+                f"Invalid x-match field value {term(match)}; expected all, any, all-with-x, or any-with-x"
             )
 
     def _added(self, binding: Binding) -> None:
-        match_all, conditions = _conditions(binding.arguments)
+        destination = binding.destination
+        match_all, valued, there = _asked(binding.arguments)
         if not match_all:
-            for condition in conditions:
-                self._waiting.setdefault(condition, {})[binding] = _NOTHING
-        elif not conditions:
-            self._always[binding] = None
+            for condition in (*there, *valued.items()):
+                self._any[condition] = held.including(self._any.get(condition), destination)
+        elif not valued and not there:
+            self._always = held.including(self._always, destination)
         else:
-            anchor = min(conditions, key=lambda condition: len(self._waiting.get(condition, _NO_BINDINGS)))
-            self._waiting.setdefault(anchor, {})[binding] = frozenset(conditions) - {anchor}
+            key = tuple(valued), there
+            shape = self._shapes.get(key)
+            if shape is None:
+                shape = self._shapes[key] = self._new_shape(*key)
+            values = tuple(valued.values())
+            shape.by_values[values] = held.including(shape.by_values.get(values), destination)
+
+    def _new_shape(self, valued: tuple[str, ...], there: tuple[str, ...]) -> _Shape:
+        anchor = min((*valued, *there), key=lambda name: len(self._shapes_of.get(name, ())))
+        shape = _Shape(valued, there, anchor)
+        self._shapes_of.setdefault(anchor, []).append(shape)
+        return shape
 
     def _removed(self, binding: Binding) -> None:
-        self._always.pop(binding, None)
-        for condition in _conditions(binding.arguments)[1]:
-            waiting = self._waiting.get(condition)
-            if waiting is not None and waiting.pop(binding, None) is not None and not waiting:
-                del self._waiting[condition]
+        destination = binding.destination
+        match_all, valued, there = _asked(binding.arguments)
+        if not match_all:
+            for condition in (*there, *valued.items()):
+                _exclude(self._any, condition, destination)
+        elif not valued and not there:
+            self._always = held.excluding(self._always, destination)
+        else:
+            shape = self._shapes[tuple(valued), there]
+            _exclude(shape.by_values, tuple(valued.values()), destination)
+            if not shape.by_values:
+                del self._shapes[shape.valued, shape.there]
+                self._shapes_of[shape.anchor].remove(shape)
+                if not self._shapes_of[shape.anchor]:
+                    del self._shapes_of[shape.anchor]
 
 
-_NO_BINDINGS: dict[Binding, frozenset[Hashable]] = {}
-
-
-def _conditions(arguments: dict) -> tuple[bool, list[Hashable]]:
-    """Whether all must hold, and what the arguments ask of a message."""
+def _asked(arguments: dict) -> tuple[bool, dict[str, Hashable], tuple[str, ...]]:
+    """Whether all must agree; the values asked for; the headers that need only be there.  Both in order of names."""
     match = arguments.get("x-match", "all")
     with_x = match in ("all-with-x", "any-with-x")
-    conditions = [
-        name if value is None else (name, comparable(value))
-        for name, value in arguments.items()
-        if name != "x-match" and (with_x or not name.startswith("x-"))
-    ]
-    return match in ("all", "all-with-x"), conditions
+    names = [name for name in sorted(arguments) if name != "x-match" and (with_x or not name.startswith("x-"))]
+    valued = {name: comparable(arguments[name]) for name in names if arguments[name] is not None}
+    return match in ("all", "all-with-x"), valued, tuple([name for name in names if name not in valued])
 
 
-def _field_type(value: Any) -> str:
-    """RabbitMQ's name of the field type that ``value`` came as, as far as the value tells."""
-    names = {bool: "bool", float: "double", list: "array", dict: "table", type(None): "void"}
-    if type(value) is int:
-        return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
-    return names.get(type(value), type(value).__name__.lower())
-
-
-def _term(value: Any) -> str:
-    """``value`` as Erlang prints it; for tables and arrays, as Python does."""
-    if isinstance(value, str):
-        text = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'<<"{text}">>' if value.isascii() else f'<<"{text}"/utf8>>'
-    if isinstance(value, bytes):
-        return f"<<{','.join(map(str, value))}>>"
-    if value is None:
-        return "undefined"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _exclude(table: dict[Any, held.Held], key: Hashable, destination: Any) -> None:
+    left = held.excluding(table[key], destination)
+    if left is None:
+        del table[key]
+    else:
+        table[key] = left

@@ -9,7 +9,7 @@ its own.  Destinations are hashable and so never dicts themselves.
 Times are counted because two bindings may differ in their arguments only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 Held = Any  # see above; a destination is whatever the caller made one of
@@ -37,7 +37,7 @@ def excluding(held: Held, destination: Any) -> Held:
     return held or None
 
 
-def each(held: Held) -> Iterable[Any]:
+def each(held: Held) -> Collection[Any]:
     """The destinations in ``held``, once each."""
     if held is None:
         return ()

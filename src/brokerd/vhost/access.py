@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from brokerd import plane
 from brokerd.arguments import first_difference
 from brokerd.errors import AccessRefused, NotFound, NotImplemented_, PreconditionFailed
-from brokerd.exchanges import Exchange, exchange_type, route
+from brokerd.exchanges import Exchange, exchange_type
+from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
+from brokerd.vhost.routing import resolve
 from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-COMPARED_EXCHANGE_ARGUMENTS = ("alternate-exchange",)
 # Checked and kept, but nothing acts on them so far; with no value, or only with this one.
 WITHOUT_EFFECT: dict[str, Any] = {
     "x-queue-type": "quorum",
@@ -37,7 +38,6 @@ WITHOUT_EFFECT: dict[str, Any] = {
     "x-delivery-limit": None,
     "x-consumer-timeout": None,
 }
-_USER_ID_FLAG = 0x0010
 
 
 class Rights(Protocol):
@@ -50,13 +50,21 @@ class Rights(Protocol):
 class Access:
     """One user in one vhost.  All connections of that user there share it."""
 
-    __slots__ = ("may", "routes", "user", "vhost")
+    __slots__ = ("has_tag", "may", "routes", "user", "vhost")
 
-    def __init__(self, vhost: VHost, user: str, may: "Callable[[str, str], bool]") -> None:
-        """``may(operation, name)``: the user's permission here; operation is configure, write or read."""
+    def __init__(
+        self,
+        vhost: VHost,
+        user: str,
+        may: "Callable[[str, str], bool]",
+        has_tag: "Callable[[str], bool] | None" = None,
+    ) -> None:
+        """``may(operation, name)``: the user's permission here; operation is configure, write or read.
+        ``has_tag(tag)``: whether the user has it now; without it nobody has any."""
         self.vhost = vhost
         self.user = user
         self.may = may
+        self.has_tag = has_tag or _no_tag
         self.routes = plane.Routes(vhost.core, self.resolve)
 
     # --- permissions
@@ -67,38 +75,17 @@ class Access:
                 f"{operation} access to {kind} '{name}' in vhost '{self.vhost.name}' refused for user '{self.user}'"
             )
 
-    def _check_exchange(self, operation: str, name: str) -> None:
-        """The default exchange goes by the name amq.default in permissions (RabbitMQ)."""
+    def check_exchange(self, operation: str, name: str) -> None:
+        """Raise AccessRefused; the default exchange goes by the name amq.default in permissions (RabbitMQ)."""
         self._check(operation, "exchange", name or "amq.default")
 
     # --- messages
 
     def resolve(
-        self, exchange_octets: bytes, key_octets: bytes, header: bytes
-    ) -> tuple[tuple[Queue, ...], plane.Tally | None, bool]:
-        """Where a message goes: queues, the exchange's counters, and whether the answer may be remembered.
-
-        Raises AccessRefused, NotFound; PreconditionFailed for a user-id that is not the user's.
-        """
-        name = exchange_octets.decode("utf-8", "surrogateescape")
-        self._check_exchange("write", name)
-        exchange = self.vhost.exchange(name)
-        if exchange.internal:
-            raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{self.vhost.name}'")
-        claims_user = len(header) >= 14 and header[13] & _USER_ID_FLAG
-        if claims_user:
-            self._check_user_id(header)
-        queues, cacheable = route(exchange, key_octets.decode("utf-8", "surrogateescape"), lambda: _headers(header))
-        return queues, exchange.tally, cacheable and not claims_user
-
-    def _check_user_id(self, header: bytes) -> None:
-        from brokerd.wire.properties import decode_header  # Few publishers send a user-id.
-
-        _, properties = decode_header(header)
-        if properties.user_id not in (None, self.user):
-            raise PreconditionFailed(
-                f"user_id property set to '{properties.user_id}' but authenticated user was '{self.user}'"
-            )
+        self, exchange: bytes, routing_key: bytes, header: bytes, channel: plane.Channel | None = None
+    ) -> tuple[Any, ...]:
+        """Where a message goes; asked by the data plane.  See routing.resolve."""
+        return resolve(self, exchange, routing_key, header, channel)
 
     # --- queues
 
@@ -162,7 +149,7 @@ class Access:
         target = arguments.get("x-dead-letter-exchange")
         if isinstance(target, str):
             self._check("read", "queue", name)
-            self._check_exchange("write", target)
+            self.check_exchange("write", target)
         if arguments.get("x-queue-type") == "quorum":
             faults = {"non-durable": not durable, "exclusive-owner": exclusive, "auto-delete": auto_delete}
             for fault, present in faults.items():
@@ -206,23 +193,17 @@ class Access:
         arguments = arguments or {}
         exchange_type(type_)
         _check_not_default(name)
-        self._check_exchange("configure", name)
+        self.check_exchange("configure", name)
         exchange = self.vhost.exchanges.get(name)
         if exchange is not None:
             self._check_equivalent(exchange, type_, durable, auto_delete, internal, arguments)
             return exchange
         names.check_not_reserved("exchange", name)
-        alternate = arguments.get("alternate-exchange")
+        check_alternate_exchange(arguments, f"exchange '{name}' in vhost '{self.vhost.name}'")
+        alternate = alternate_exchange(arguments)
         if alternate is not None:
-            if not isinstance(alternate, str):
-                from brokerd.wire.values import type_name
-
-                raise PreconditionFailed(
-                    f"invalid type '{type_name(alternate)}' for arg 'alternate-exchange' "
-                    f"in exchange '{name}' in vhost '{self.vhost.name}'"
-                )
-            self._check_exchange("read", name)
-            self._check_exchange("write", alternate)
+            self.check_exchange("read", name)
+            self.check_exchange("write", alternate)
         return self.vhost.add_exchange(
             name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
@@ -244,11 +225,12 @@ class Access:
             ("internal", internal, exchange.internal),
         ):
             if received != current:
-                was, wanted = (str(value).lower() if field != "type" else value for value in (current, received))
+                shown = _atom if field == "type" else str.lower
+                was, wanted = shown(str(current)), shown(str(received))
                 raise PreconditionFailed(
                     f"inequivalent arg '{field}' for {thing}: received '{wanted}' but current is '{was}'"
                 )
-        difference = first_difference(exchange.arguments, arguments, COMPARED_EXCHANGE_ARGUMENTS)
+        difference = first_difference(exchange.arguments, arguments, compared(exchange.type))
         if difference is not None:
             raise PreconditionFailed(f"inequivalent arg {difference.format(thing)}")
 
@@ -258,7 +240,7 @@ class Access:
         _check_not_default(name)
         if name.startswith(names.RESERVED_PREFIX):
             raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self.vhost.name}' not allowed")
-        self._check_exchange("configure", name)
+        self.check_exchange("configure", name)
         exchange = self.vhost.exchanges.get(name)
         if exchange is not None:
             self.vhost.delete_exchange(exchange, if_unused=if_unused)
@@ -309,7 +291,16 @@ class Access:
     def _check_binding(self, kind: str, destination: str, source: str) -> None:
         _check_not_default(source)
         self._check("write", kind, destination)
-        self._check_exchange("read", source)
+        self.check_exchange("read", source)
+
+
+def _no_tag(tag: str) -> bool:
+    return False
+
+
+def _atom(name: str) -> str:
+    """As Erlang prints an atom: in quotes where it is more than letters and digits."""
+    return name if name.isalnum() else f"'{name}'"
 
 
 def _check_not_default(exchange: str) -> None:
@@ -331,10 +322,3 @@ def _report_without_effect(queue: Queue) -> None:
     ]  # fmt: skip
     if inert:
         log.info("%s: kept but without effect so far: %s", queue, ", ".join(inert))
-
-
-def _headers(header: bytes) -> dict[str, Any] | None:
-    from brokerd.wire.properties import decode_header  # Only headers exchanges ask.
-
-    _, properties = decode_header(header)
-    return properties.headers

@@ -25,8 +25,10 @@ from brokerd.exchanges import (
     TopicExchange,
     exchange_type,
 )
+from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.queues.queue import Owner, Queue, check_arguments
 from brokerd.vhost.names import folder_name
+from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class VHost:
 
     __slots__ = (
         "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "on_disk", "policies",
-        "queues", "remove_files",
+        "queues", "remove_files", "replies",
     )  # fmt: skip
 
     def __init__(self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog") -> None:
@@ -68,6 +70,7 @@ class VHost:
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
         self.policies: Policies | None = None  # set when opened from its folder
+        self.replies: Any = None  # direct reply-to: whoever serves it sets rewrite() and handler(), see routing
         self.remove_files: Callable[[Queue], None] = _nothing_to_remove  # of a queue that is deleted
         for exchange, cls, internal in SYSTEM_EXCHANGES:
             self.exchanges[exchange] = cls(exchange, durable=True, internal=internal, tally=plane.Tally())
@@ -176,8 +179,10 @@ class VHost:
     def add_exchange(
         self, name: str, type_: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any]
     ) -> Exchange:
-        """Make an exchange that is not there yet.  Raises PreconditionFailed for an unknown type."""
+        """Make an exchange that is not there yet.  Raises PreconditionFailed for an unknown type, and for arguments
+        that no exchange of this type can have."""
         exchange_type(type_)
+        check_exchange_arguments(type_, arguments, f"exchange '{name}' in vhost '{self.name}'")
         if durable:
             self.write(exchange_declare(name, type_, auto_delete, internal, arguments))
         exchange = self._make_exchange(
@@ -216,7 +221,10 @@ class VHost:
     def bind(
         self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]
     ) -> None:
-        """Bind; binding what is bound already is no fault.  It is durable when both ends are."""
+        """Bind; binding what is bound already is no fault.  It is durable when both ends are.
+
+        What the source has kept for whoever comes is stored in the destination.
+        """
         if source.bind(destination, routing_key, arguments) is None:
             return
         if source.durable and destination.durable:
@@ -226,6 +234,11 @@ class VHost:
                 source.unbind(destination, routing_key, arguments)
                 raise
         self.forget_routes()
+        if source.keeps_messages:
+            try:
+                give_history(self, source, destination)
+            except OSError as error:  # It is bound all the same; the data plane has told of the full disk.
+                log.warning("%s: its history was not given out: %s", self.describe(source), error.strerror)
 
     def unbind(
         self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]

@@ -1,0 +1,115 @@
+"""Exchange arguments: one row each, read by declare, redeclare and whoever shows them.
+
+A row is (name, check, types).  ``check(value, arguments, thing)`` returns None or the text of the 406 reply, as
+RabbitMQ words it where it checks; ``thing`` is ``exchange 'x' in vhost '/'``.  A row without types is for
+exchanges of all types.  Names without a row are kept, shown, and neither checked nor compared.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from brokerd.errors import PreconditionFailed
+from brokerd.exchanges.consistent_hash import HASH_PROPERTIES, JUMP, RING, ConsistentHashExchange
+from brokerd.exchanges.recent_history import RecentHistoryExchange
+from brokerd.exchanges.terms import term
+from brokerd.wire.values import Timestamp, type_name
+
+Arguments = Mapping[str, Any]
+Check = Callable[[Any, Arguments, str], "str | None"]
+
+ALTERNATE_EXCHANGE = ("alternate-exchange", "x-alternate-exchange")  # RabbitMQ's name, LavinMQ's
+_CONSISTENT_HASH = (ConsistentHashExchange.type,)
+
+
+class ExchangeArgument(NamedTuple):
+    """One row."""
+
+    name: str
+    check: Check
+    types: tuple[str, ...] = ()
+
+
+def string(name: str) -> Check:
+    """Any text."""
+
+    def check(value: Any, _: Arguments, thing: str) -> str | None:
+        return None if isinstance(value, str) else f"invalid type '{type_name(value)}' for arg '{name}' in {thing}"
+
+    return check
+
+
+def _hash_header(name: str) -> Check:
+    text = string(name)
+
+    def check(value: Any, arguments: Arguments, thing: str) -> str | None:
+        if "hash-property" in arguments:
+            return f"{name} and hash-property are mutually exclusive"
+        return text(value, arguments, thing)
+
+    return check
+
+
+def _hash_property(value: Any, arguments: Arguments, thing: str) -> str | None:
+    fault = string("hash-property")(value, arguments, thing)
+    return fault or (None if value in HASH_PROPERTIES else f"Unsupported property: {value}")
+
+
+def _algorithm(value: Any, arguments: Arguments, thing: str) -> str | None:
+    fault = string("x-algorithm")(value, arguments, thing)
+    return fault or (None if value in (RING, JUMP) else f"Unsupported algorithm: {value}")
+
+
+def _history_length(value: Any, _: Arguments, __: str) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool | Timestamp) and value > 0:
+        return None
+    return f"Invalid argument {term(value)}, 'x-recent-history-length' must be a positive integer"
+
+
+EXCHANGE_ARGUMENTS = (
+    *(ExchangeArgument(name, string(name)) for name in ALTERNATE_EXCHANGE),
+    ExchangeArgument("hash-header", _hash_header("hash-header"), _CONSISTENT_HASH),
+    ExchangeArgument("x-hash-on", _hash_header("x-hash-on"), _CONSISTENT_HASH),
+    ExchangeArgument("hash-property", _hash_property, _CONSISTENT_HASH),
+    ExchangeArgument("x-algorithm", _algorithm, _CONSISTENT_HASH),
+    ExchangeArgument("x-recent-history-length", _history_length, (RecentHistoryExchange.type,)),
+)
+
+
+def rows_of(type_: str) -> list[ExchangeArgument]:
+    """The rows that mean something to an exchange of this type."""
+    return [row for row in EXCHANGE_ARGUMENTS if not row.types or type_ in row.types]
+
+
+def check_arguments(type_: str, arguments: Arguments, thing: str) -> None:
+    """Raise PreconditionFailed for arguments that no exchange of this type can have."""
+    for name, check, _ in rows_of(type_) if arguments else ():
+        if name in arguments:
+            fault = check(arguments[name], arguments, thing)
+            if fault is not None:
+                raise PreconditionFailed(fault)
+
+
+def check_alternate_exchange(arguments: Arguments, thing: str) -> None:
+    """The same for the alternate exchange alone, whose permissions are asked for before the rest is looked at."""
+    for name in ALTERNATE_EXCHANGE:
+        if name in arguments:
+            fault = string(name)(arguments[name], arguments, thing)
+            if fault is not None:
+                raise PreconditionFailed(fault)
+
+
+def compared(type_: str) -> tuple[str, ...]:
+    """The arguments in which a redeclare may not differ.
+
+    RabbitMQ compares ``alternate-exchange`` alone; but an exchange that hashes something else than its second
+    declarer thinks would be a silent mistake.
+    """
+    return tuple([row.name for row in rows_of(type_)])
+
+
+def alternate_exchange(arguments: Arguments) -> str | None:
+    """The name of the exchange that gets what would go nowhere, by the exchange's own arguments."""
+    for name in ALTERNATE_EXCHANGE:
+        if name in arguments:
+            return arguments[name]
+    return None

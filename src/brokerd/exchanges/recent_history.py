@@ -1,0 +1,57 @@
+"""The recent history exchange: a fanout that gives its last messages to what is newly bound.
+
+``x-recent-history-length`` messages are kept in memory (20 where it says nothing), at most
+``HISTORY_OCTETS_MAX`` in all, not those whose header ``x-recent-history-no-store`` is true (RabbitMQ).  They
+do not outlast the broker.  Giving them out is for whoever binds: see ``kept``.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from brokerd.errors import SyntaxError_
+from brokerd.exchanges.exchange import Message
+from brokerd.exchanges.fanout import FanoutExchange
+
+HISTORY_LENGTH = 20
+HISTORY_OCTETS_MAX = 64 << 20
+NO_STORE = "x-recent-history-no-store"
+
+_HEADER_START = b"\0\x3c" + bytes(10)  # class basic, weight 0, body size 0: what comes before the properties
+
+
+class RecentHistoryExchange(FanoutExchange):
+    """RabbitMQ's x-recent-history."""
+
+    __slots__ = ("_history", "_octets")
+
+    type: ClassVar[str] = "x-recent-history"
+    keeps_messages: ClassVar[bool] = True
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self._history: deque[Message] = deque()  # oldest first
+        self._octets = 0
+
+    def keep(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None:
+        if NO_STORE.encode() in properties and _is_not_to_be_stored(properties):
+            return
+        self._history.append((exchange, routing_key, properties, body))
+        self._octets += len(properties) + len(body)
+        length = self.arguments.get("x-recent-history-length", HISTORY_LENGTH)
+        while len(self._history) > length or self._octets > HISTORY_OCTETS_MAX:
+            _, _, oldest, its_body = self._history.popleft()
+            self._octets -= len(oldest) + len(its_body)
+
+    def kept(self) -> Collection[Message]:
+        return self._history
+
+
+def _is_not_to_be_stored(properties: bytes) -> bool:
+    from brokerd.wire.properties import decode_header  # Few messages name it.
+
+    try:
+        _, decoded = decode_header(_HEADER_START + properties)
+    except SyntaxError_:  # It went to the queues as it is, and nobody waits for an answer any more.
+        return False
+    return (decoded.headers or {}).get(NO_STORE) is True

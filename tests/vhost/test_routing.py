@@ -1,0 +1,460 @@
+"""Where a publish goes, what of it is refused (in a running RabbitMQ's words), and what may be remembered."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.session.harness import Node
+
+from brokerd.errors import AccessRefused, NotFound, PreconditionFailed, SyntaxError_
+from brokerd.exchanges import FanoutExchange
+from brokerd.policies import Policies
+from brokerd.policies.policies import Policy
+from brokerd.store.disk import Disk
+from brokerd.vhost.routing import IMPERSONATOR, check_expiration, route
+from brokerd.wire.properties import Properties, decode_header, encode_header
+
+CHANNEL = object()
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def vhost(node):
+    return node.vhost
+
+
+@pytest.fixture
+def access(node):
+    return node.enter("/", "guest")
+
+
+def queue(vhost, name, *bindings):
+    """A queue bound by (exchange, key) pairs."""
+    made = vhost.add_queue(name, durable=False, auto_delete=False, arguments={})
+    for exchange, key in bindings:
+        vhost.bind(vhost.exchange(exchange), made, key, {})
+    return made
+
+
+def exchange(vhost, name, type_="direct", internal=False, **arguments):
+    arguments = {name.replace("_", "-"): value for name, value in arguments.items()}
+    return vhost.add_exchange(
+        name, type_, durable=False, auto_delete=False, internal=internal, arguments=arguments)
+
+
+def publish(access, exchange_name, key, channel=CHANNEL, **properties):
+    """What resolve answers."""
+    header = encode_header(3, Properties(**properties))
+    return access.resolve(exchange_name.encode(), key.encode("utf-8", "surrogateescape"), header, channel)
+
+
+def names(answer):
+    return [each.name for each in answer[0]]
+
+
+def stored(answer):
+    """The properties that replace those that came."""
+    return None if len(answer) == 3 else decode_header(b"\0\x3c" + bytes(10) + answer[3])[1]
+
+
+def refused(error, access, *what, **properties):
+    with pytest.raises(error) as refusal:
+        publish(access, *what, **properties)
+    return refusal.value.reply_text
+
+
+# --- who may publish where
+
+def test_a_plain_message_is_told_its_queues_and_the_exchange_and_may_be_remembered(access, vhost):
+    q = queue(vhost, "q", ("amq.direct", "k"))
+    tally = vhost.exchange("amq.direct").tally
+    assert publish(access, "amq.direct", "k") == ((q,), tally, True)
+    more = {"headers": {"a": 1}, "delivery_mode": 2, "expiration": "60000"}
+    assert publish(access, "amq.direct", "k", **more) == ((q,), tally, True)
+    assert publish(access, "", "q") == ((q,), vhost.exchange("").tally, True)
+    assert publish(access, "", "nowhere")[0] == ()
+
+
+def test_the_channel_may_be_left_out(access, vhost):
+    q = queue(vhost, "q")
+    assert access.resolve(b"", b"q", encode_header(0))[0] == (q,)
+
+
+def test_permission_is_asked_before_anything_is_told(access, node):
+    node.refused |= {("write", "missing"), ("write", "amq.default")}
+    assert refused(AccessRefused, access, "missing", "k") == (
+        "ACCESS_REFUSED - write access to exchange 'missing' in vhost '/' refused for user 'guest'")
+    assert "exchange 'amq.default'" in refused(AccessRefused, access, "", "k")
+    assert refused(NotFound, access, "other", "k") == "NOT_FOUND - no exchange 'other' in vhost '/'"
+
+
+def test_an_internal_exchange_is_reached_through_others_only(access, vhost):
+    q = queue(vhost, "q")
+    inner = exchange(vhost, "inner", "fanout", internal=True)
+    vhost.bind(inner, q, "", {})
+    vhost.bind(vhost.exchange("amq.direct"), inner, "k", {})
+    assert refused(AccessRefused, access, "inner", "k", expiration="x") == (
+        "ACCESS_REFUSED - cannot publish to internal exchange 'inner' in vhost '/'")
+    assert names(publish(access, "amq.direct", "k")) == ["q"]
+
+
+def test_names_that_are_not_utf_8_lead_somewhere(access, vhost):
+    q = queue(vhost, "\udcff", ("amq.topic", "\udcfe.#"))
+    assert access.resolve(b"", b"\xff", encode_header(0))[0] == (q,)
+    assert access.resolve(b"amq.topic", b"\xfe.x", encode_header(0))[0] == (q,)
+
+
+# --- expiration
+
+@pytest.mark.parametrize("expiration", ["0", "5", "+5", "00", "-0", "315360000000"])
+def test_a_number_of_milliseconds_up_to_ten_years_passes(access, expiration):
+    assert publish(access, "", "k", expiration=expiration)[2] is True
+
+
+@pytest.mark.parametrize(("expiration", "fault"), [
+    ("abc", "no_integer"), ("", "no_integer"), (" 5", "no_integer"), ("-", "no_integer"), ("é", "no_integer"),
+    ("5s", '{leftover_string,"s"}'), ("5 ", '{leftover_string," "}'), ("1.5", '{leftover_string,".5"}'),
+    ("-5s", '{leftover_string,"s"}'), ("0x5", '{leftover_string,"x5"}'), ('5"q', '{leftover_string,"\\"q"}'),
+    ("5\n", '{leftover_string,"\\n"}'), ("5\x01", "{leftover_string,[1]}"), ("1_000", '{leftover_string,"_000"}'),
+    ("-1", "{value_negative,-1}"), ("315360000001", "{value_too_large,315360000001}"),
+])
+def test_any_other_expiration_is_refused(access, expiration, fault):
+    assert refused(PreconditionFailed, access, "", "k", expiration=expiration) == (
+        f"PRECONDITION_FAILED - invalid expiration '{expiration}': {fault}")
+
+
+@given(st.text(max_size=255))
+def test_no_text_is_a_fault_of_ours(text):
+    try:
+        check_expiration(text)
+    except PreconditionFailed:
+        pass
+
+
+# --- user-id
+
+def test_a_user_id_must_be_the_users_own_and_is_never_remembered(access, vhost):
+    q = queue(vhost, "q")
+    assert publish(access, "", "q", user_id="guest") == ((q,), vhost.exchange("").tally, False)
+    assert refused(PreconditionFailed, access, "", "q", user_id="bob") == (
+        "PRECONDITION_FAILED - user_id property set to 'bob' but authenticated user was 'guest'")
+
+
+def test_an_impersonator_may_use_any_user_id(access, vhost):
+    queue(vhost, "q")
+    tags = {IMPERSONATOR}
+    access.has_tag = tags.__contains__
+    assert names(publish(access, "", "q", user_id="bob")) == ["q"]
+    tags.clear()
+    assert "'bob'" in refused(PreconditionFailed, access, "", "q", user_id="bob")
+
+
+# --- CC and BCC
+
+def test_cc_and_bcc_add_keys_and_bcc_is_taken_out_of_what_is_stored(access, vhost):
+    for number in "1234":
+        queue(vhost, f"q{number}", ("amq.direct", number))
+    answer = publish(access, "amq.direct", "1", headers={"CC": ["2", "2"], "BCC": ["3"], "a": 1}, message_id="m")
+    assert names(answer) == ["q1", "q2", "q3"]
+    assert answer[2] is False
+    assert stored(answer) == Properties(headers={"CC": ["2", "2"], "a": 1}, message_id="m")
+    assert answer[4] is None
+
+
+def test_cc_alone_changes_nothing_of_the_message(access, vhost):
+    queue(vhost, "a")
+    queue(vhost, "b")
+    answer = publish(access, "", "a", headers={"CC": ["b"]})
+    assert (names(answer), len(answer), answer[2]) == (["a", "b"], 3, False)
+
+
+def test_bcc_alone_leaves_an_empty_table(access):
+    assert stored(publish(access, "", "a", headers={"BCC": ["b"]})) == Properties(headers={})
+
+
+def test_the_keys_of_cc_are_followed_through_exchanges_bound(access, vhost):
+    inner = exchange(vhost, "inner", "topic")
+    queue(vhost, "q", ("inner", "b.*"))
+    vhost.bind(vhost.exchange("amq.direct"), inner, "a", {})
+    assert names(publish(access, "amq.direct", "a", headers={"CC": ["b.c"]})) == ["q"]
+    assert names(publish(access, "amq.direct", "z", headers={"BCC": ["a"], "CC": ["b.c"]})) == ["q"]
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+@pytest.mark.parametrize(("value", "type_"), [
+    ("q", "longstr"), (5, "signedint"), ({"a": 1}, "table"), (True, "bool"), (None, "void"), (1 << 40, "long"),
+])
+def test_another_type_than_array_is_refused(access, name, value, type_):
+    assert refused(PreconditionFailed, access, "", "q", headers={name: value}) == (
+        f'PRECONDITION_FAILED - invalid message: {{unacceptable_type_in_header,"{name}",{type_}}}')
+
+
+def test_what_is_no_text_in_the_array_is_passed_over(access, vhost):
+    queue(vhost, "q")
+    assert names(publish(access, "", "nowhere", headers={"CC": [1, None, "q", ["q"]]})) == ["q"]
+
+
+def test_texts_that_only_look_like_these_headers_do_nothing(access, vhost):
+    queue(vhost, "q")
+    for headers in ({"cc": ["q"]}, {"a": "\x02CC"}, {"a": {"CC": ["q"]}}, {"XCC": ["q"]}):
+        assert names(publish(access, "", "nowhere", headers=headers)) == []
+
+
+def test_headers_that_cannot_be_decoded_end_the_connection(access):
+    with pytest.raises(SyntaxError_):
+        access.resolve(b"", b"q", b"\0\x3c" + bytes(10) + b"\x20\x00\x00\x00\x00\x05\x02CCQQ", CHANNEL)
+
+
+# --- alternate exchanges
+
+@pytest.mark.parametrize("argument", ["alternate_exchange", "x_alternate_exchange"])
+def test_the_alternate_exchange_gets_what_finds_no_binding(access, vhost, argument):
+    exchange(vhost, "x", **{argument: "amq.fanout"})
+    queue(vhost, "here", ("x", "k"))
+    queue(vhost, "there", ("amq.fanout", ""))
+    assert names(publish(access, "x", "k")) == ["here"]
+    assert names(publish(access, "x", "k", headers={"CC": ["nope"]})) == ["here"]
+    assert names(publish(access, "x", "nope", headers={"CC": ["k"]})) == ["here"]
+    assert names(publish(access, "x", "nope")) == ["there"]
+    assert publish(access, "x", "nope")[1:] == (vhost.exchange("x").tally, True)
+
+
+def test_each_exchange_on_the_way_has_its_own_alternate(access, vhost):
+    exchange(vhost, "outer", alternate_exchange="amq.fanout")
+    vhost.bind(vhost.exchange("outer"), exchange(vhost, "dead end"), "k", {})
+    queue(vhost, "q", ("amq.fanout", ""))
+    assert names(publish(access, "outer", "k")) == []
+    vhost.bind(vhost.exchange("outer"), exchange(vhost, "inner", alternate_exchange="amq.fanout"), "k", {})
+    assert names(publish(access, "outer", "k")) == ["q"]
+
+
+def test_alternates_that_are_missing_or_go_in_a_circle_lead_nowhere(access, vhost):
+    exchange(vhost, "a", alternate_exchange="b")
+    assert publish(access, "a", "k")[0] == ()
+    exchange(vhost, "b", alternate_exchange="a")
+    assert publish(access, "a", "k")[0] == ()
+
+
+def test_an_alternate_may_be_internal_and_no_permission_is_asked_for_it(access, vhost, node):
+    exchange(vhost, "x", alternate_exchange="inner")
+    exchange(vhost, "inner", "fanout", internal=True)
+    queue(vhost, "q", ("inner", ""))
+    node.refused.add(("write", "inner"))
+    assert names(publish(access, "x", "k")) == ["q"]
+
+
+def test_a_policy_gives_an_alternate_exchange_where_the_arguments_do_not(access, vhost, tmp_path):
+    vhost.policies = Policies(str(tmp_path), Disk())
+    for name, pattern, target, priority in (("low", "^x", "missing", 0), ("high", "^x", "amq.fanout", 1)):
+        vhost.policies.put(
+            Policy(name, pattern, {"alternate-exchange": target}, apply_to="exchanges", priority=priority))
+    exchange(vhost, "x")
+    exchange(vhost, "x2", alternate_exchange="amq.match")
+    queue(vhost, "q", ("amq.fanout", ""))
+    queue(vhost, "headers", ("amq.match", ""))
+    assert names(publish(access, "x", "k")) == ["q"]
+    assert names(publish(access, "x2", "k")) == ["headers"]
+    assert names(publish(access, "", "nowhere")) == []
+
+
+def test_messages_of_nobody_take_the_same_way_without_permission(vhost, node):
+    exchange(vhost, "x", internal=True, alternate_exchange="amq.fanout")
+    queue(vhost, "here", ("x", "b"))
+    queue(vhost, "there", ("amq.fanout", ""))
+    x = vhost.exchange("x")
+    assert [q.name for q in route(vhost, x, "a", Properties, further_keys=("b",)).queues] == ["here"]
+    assert [q.name for q in route(vhost, x, "a", Properties).queues] == ["there"]
+
+
+# --- exchanges that look at the message
+
+def test_an_exchange_that_reads_the_message_is_asked_every_time(access, vhost):
+    queue(vhost, "q")
+    vhost.bind(vhost.exchange("amq.headers"), vhost.queue("q"), "", {"a": 1})
+    assert publish(access, "amq.headers", "", headers={"a": 1})[0::2] == ((vhost.queue("q"),), False)
+    assert publish(access, "amq.headers", "", headers={"a": 2})[0::2] == ((), False)
+    assert publish(access, "amq.headers", "")[0::2] == ((), False)
+
+
+def test_an_exchange_that_intercepts_decides_instead_of_the_bindings(access, vhost):
+    class Intercepting(FanoutExchange):
+        intercepts = True
+        answer = None
+
+        def intercept(self, routing_key, properties):
+            self.asked = (routing_key, properties().headers)
+            return self.answer
+
+    x = vhost.exchanges["x"] = Intercepting("x")
+    q, other = queue(vhost, "q", ("x", "")), queue(vhost, "other")
+    assert publish(access, "x", "k", headers={"a": 1}) == ((q,), None, False)
+    assert x.asked == ("k", {"a": 1})
+    Intercepting.answer = ((other,), print)
+    assert publish(access, "x", "k") == ((other,), None, False, None, print)
+    assert stored(publish(access, "x", "k", headers={"BCC": ["b"]})) == Properties(headers={})
+
+
+# --- direct reply-to
+
+class Replies:
+    """What vhost/direct_reply does, as far as routing knows it."""
+
+    def __init__(self):
+        self.given = []
+
+    def rewrite(self, channel, properties):
+        assert channel is CHANNEL
+        properties.reply_to = "amq.rabbitmq.reply-to.token"
+        return properties
+
+    def handler(self, routing_key):
+        if routing_key.endswith(".gone"):
+            return None
+        return lambda *message: self.given.append((routing_key, *message))
+
+
+def test_the_name_of_replies_is_rewritten_and_no_other(access, vhost):
+    queue(vhost, "q")
+    vhost.replies = Replies()
+    answer = publish(access, "", "q", reply_to="amq.rabbitmq.reply-to", correlation_id="1")
+    assert stored(answer) == Properties(reply_to="amq.rabbitmq.reply-to.token", correlation_id="1")
+    assert (names(answer), answer[2]) == (["q"], False)
+    for other in ("amq.rabbitmq.reply-to.x", "amq.rabbitmq.reply", "q"):
+        assert len(publish(access, "", "q", reply_to=other)) == 3
+
+
+def test_without_anybody_who_serves_replies_there_is_no_consumer(access):
+    assert refused(PreconditionFailed, access, "", "q", reply_to="amq.rabbitmq.reply-to") == (
+        "PRECONDITION_FAILED - fast reply consumer does not exist")
+    assert publish(access, "", "amq.rabbitmq.reply-to.token")[0] == ()
+
+
+def test_faults_are_told_in_rabbitmqs_order(access, vhost):
+    everything = {"reply_to": "amq.rabbitmq.reply-to", "user_id": "bob", "expiration": "x", "headers": {"CC": 1}}
+    texts = []
+    for name in list(everything):
+        texts.append(refused(PreconditionFailed, access, "", "q", **everything))
+        del everything[name]
+    assert [text.split()[2] for text in texts] == ["fast", "user_id", "invalid", "invalid"]
+    assert "unacceptable" in texts[3]
+
+
+def test_a_reply_is_given_to_its_taker_and_not_remembered(access, vhost):
+    vhost.replies = Replies()
+    answer = publish(access, "", "amq.rabbitmq.reply-to.token")
+    assert (answer[0], answer[2:4]) == ((), (False, None))
+    answer[4](CHANNEL, b"", b"k", b"p", b"body")
+    assert vhost.replies.given == [("amq.rabbitmq.reply-to.token", CHANNEL, b"", b"k", b"p", b"body")]
+
+
+def test_a_reply_to_nobody_is_routed_nowhere(access, vhost):
+    vhost.replies = Replies()
+    assert publish(access, "", "amq.rabbitmq.reply-to.gone") == ((), vhost.exchange("").tally, False)
+
+
+def test_replies_go_through_the_default_exchange_only(access, vhost):
+    vhost.replies = Replies()
+    assert publish(access, "amq.direct", "amq.rabbitmq.reply-to.token") == (
+        (), vhost.exchange("amq.direct").tally, True)
+
+
+def test_a_message_may_be_for_queues_and_several_takers(access, vhost):
+    q, vhost.replies = queue(vhost, "q"), Replies()
+    answer = publish(access, "", "q", headers={"CC": ["amq.rabbitmq.reply-to.1", "amq.rabbitmq.reply-to.2"]})
+    assert answer[0] == (q,)
+    answer[4](CHANNEL, b"", b"q", b"", b"")
+    assert [key for key, *_ in vhost.replies.given] == ["amq.rabbitmq.reply-to.1", "amq.rabbitmq.reply-to.2"]
+
+
+# --- recent history
+
+class Core:
+    """Takes what is put."""
+
+    def __init__(self):
+        self.put_there = []
+        self.full = False
+
+    def put(self, queues, exchange, routing_key, properties, body):
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.put_there.append(([queue.name for queue in queues], exchange, routing_key, properties, body))
+        return 0
+
+
+def with_history(access, vhost, messages):
+    exchange(vhost, "h", "x-recent-history", x_recent_history_length=2)
+    for body in messages:
+        answer = publish(access, "h", "k")
+        assert (answer[2], answer[3]) == (True, None)
+        answer[4](CHANNEL, b"h", b"k", b"\0\0", body)
+    q = queue(vhost, "q")
+    vhost.core = Core()
+    return vhost.exchange("h"), q
+
+
+def test_what_is_newly_bound_gets_the_last_messages_once_a_binding(access, vhost):
+    h, q = with_history(access, vhost, [b"1", b"2", b"3"])
+    vhost.bind(h, q, "", {})
+    expected = [(["q"], b"h", b"k", b"\0\0", body) for body in (b"2", b"3")]
+    assert vhost.core.put_there == expected
+    vhost.bind(h, q, "", {})
+    assert vhost.core.put_there == expected
+    vhost.bind(h, q, "other", {})
+    assert vhost.core.put_there == expected * 2
+
+
+def test_an_exchange_newly_bound_routes_them(access, vhost):
+    h, q = with_history(access, vhost, [b"1"])
+    vhost.bind(vhost.exchange("amq.topic"), q, "k", {})
+    vhost.bind(h, vhost.exchange("amq.direct"), "", {})
+    assert vhost.core.put_there == []
+    vhost.bind(h, vhost.exchange("amq.topic"), "", {})
+    assert vhost.core.put_there == [(["q"], b"h", b"k", b"\0\0", b"1")]
+
+
+def test_messages_that_come_by_way_of_another_exchange_are_kept_too(access, vhost):
+    h, q = with_history(access, vhost, [])
+    vhost.bind(vhost.exchange("amq.direct"), h, "k", {})
+    publish(access, "amq.direct", "k")[4](CHANNEL, b"amq.direct", b"k", b"\0\0", b"by way of")
+    vhost.bind(h, q, "", {})
+    assert [body for *_, body in vhost.core.put_there] == [b"by way of"]
+
+
+def test_a_full_disk_does_not_keep_a_queue_from_being_bound(access, vhost):
+    h, q = with_history(access, vhost, [b"1"])
+    vhost.core.full = True
+    vhost.bind(h, q, "", {})
+    assert h.binding_count == 1
+
+
+# --- any way through, against one key at a time
+
+KEYS = st.sampled_from(["a", "b", "c", "d"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(bindings=st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from(["x", "y", "z", "q1", "q2"]), KEYS)),
+       alternates=st.dictionaries(st.sampled_from("xyz"), st.sampled_from("xyzw")), key=KEYS, copies=st.lists(KEYS))
+def test_any_net_of_exchanges_leads_where_asking_each_binding_leads(
+        tmp_path_factory, bindings, alternates, key, copies):
+    vhost = Node(tmp_path_factory.mktemp("vhost")).vhost
+    for name in "xyz":
+        exchange(vhost, name, **({"alternate_exchange": alternates[name]} if name in alternates else {}))
+    ends = {name: queue(vhost, name) for name in ("q1", "q2")} | {name: vhost.exchange(name) for name in "xyz"}
+    for source, end, binding_key in bindings:
+        vhost.bind(vhost.exchange(source), ends[end], binding_key, {})
+    keys, reached, waiting = {key, *copies}, set(), ["x"]
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        if name in "xyz":
+            found = [end for source, end, binding_key in bindings if source == name and binding_key in keys]
+            waiting += found or [alternates[name]] if name in alternates else found
+    found = route(vhost, vhost.exchange("x"), key, Properties, further_keys=copies).queues
+    assert {q.name for q in found} == reached & {"q1", "q2"}
