@@ -62,7 +62,6 @@ TESTED_ELSEWHERE = {
     "exchanges/direct": "exchanges/test_exchange.py",
     "exchanges/fanout": "exchanges/test_exchange.py",
     "exchanges/held": "exchanges/test_topic.py",
-    "session/channel": "session/test_basic.py",
     "queues/queue": "session/test_topology.py",
     "vhost/names": "session/test_topology.py",
     "audit/layout": "store/test_format.py",

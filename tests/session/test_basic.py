@@ -3,6 +3,7 @@ import re
 import pytest
 from tests.session.harness import Client
 
+from brokerd.session import basic
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 
@@ -111,7 +112,6 @@ def test_flow_stops_and_starts_deliveries(client, queue):
 @pytest.mark.parametrize(("method", "text"), [
     (methods.BasicQos(prefetch_size=9), "prefetch_size!=0 (9)"),
     (methods.BasicRecover(requeue=False), "requeue=false"),
-    (methods.TxSelect(), "tx.select is not supported"),
 ])
 def test_what_is_not_offered_is_540(client, method, text):
     assert client.refusal(method) == (540, text)
@@ -142,3 +142,119 @@ def test_a_publisher_whose_right_is_taken_is_refused_from_then_on(client, node, 
 def test_confirm_select_is_answered_and_publishes_are_confirmed(client, queue):
     assert client.ask(methods.ConfirmSelect()) == methods.ConfirmSelectOk()
     assert publish(client, "q") == [(1, methods.BasicAck(delivery_tag=1, multiple=False))]
+
+
+# --- basic.consume: what its arguments may be
+
+
+@pytest.mark.parametrize(("arguments", "reason"), [
+    ({"x-priority": "a"}, '"expected integer, got longstr"'),
+    ({"x-priority": True}, '"expected integer, got bool"'),
+    ({"x-cancel-on-ha-failover": "a"}, "{unacceptable_type,longstr}"),
+    ({"x-consumer-timeout": -1}, "{value_negative,-1}"),
+    ({"x-consumer-timeout": "1"}, '"expected integer, got longstr"'),
+    ({"x-consumer-timeout": 1 << 50}, f"{{value_too_large,{1 << 50}}}"),
+])
+def test_a_consumers_argument_that_cannot_be_is_406(client, queue, arguments, reason):
+    (name,) = arguments
+    assert client.refusal(methods.BasicConsume(queue="q", arguments=arguments)) == (
+        406, f"invalid arg '{name}' for queue 'q' in vhost '/': {reason}")
+
+
+def test_a_queue_that_is_not_there_comes_before_an_argument_that_cannot_be(client):
+    assert client.refusal(methods.BasicConsume(queue="q", arguments={"x-priority": "a"}))[0] == 404
+
+
+@pytest.mark.parametrize("arguments", [
+    {"x-priority": 1 << 40}, {"x-priority": -(1 << 40)}, {"x-cancel-on-ha-failover": True}, {"x-any": "thing"},
+    {"x-stream-offset": "first"},
+])
+def test_other_arguments_of_a_consumer_are_taken(client, queue, arguments):
+    assert client.ask(methods.BasicConsume(queue="q", arguments=arguments)).NAME == "basic.consume-ok"
+    assert queue.consumers[0].arguments == arguments
+    assert abs(queue.consumers[0].priority) <= 1 << 31
+
+
+def test_no_local_is_taken_and_means_nothing(client, queue):
+    client.ask(methods.BasicConsume(queue="q", no_local=True))
+    assert deliveries(publish(client, "q"))
+
+
+def test_a_single_active_consumer_cannot_be_exclusive(client, queue):
+    queue.arguments = {"x-single-active-consumer": True}
+    assert client.refusal(methods.BasicConsume(queue="q", exclusive=True)) == (
+        403, "queue 'q' in vhost '/' in exclusive use")
+
+
+@pytest.mark.parametrize(("type_", "refused"), [("quorum", True), ("classic", False)])
+def test_get_goes_past_no_single_active_consumer_of_a_quorum_queue(client, queue, type_, refused):
+    queue.arguments = {"x-single-active-consumer": True, "x-queue-type": type_}
+    if refused:
+        assert client.refusal(methods.BasicGet(queue="q")) == (
+            405, "cannot obtain access to locked queue 'q' in vhost '/'. "
+                 "basic.get operations are not supported by quorum queues with single active consumer")
+    else:
+        assert client.ask(methods.BasicGet(queue="q")) == methods.BasicGetEmpty()
+
+
+def test_a_delivery_that_was_kept_too_long_is_406(client):
+    error = basic.timed_out(client.connection.channels[1], 1800000)
+    assert error.reply_text == (
+        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. "
+        "This timeout value can be configured, see consumers doc guide to learn more")
+
+
+# --- basic.consume of replies
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+@pytest.fixture(params=[REPLY_TO, "amq.direct.reply-to"])
+def consume_replies(request):
+    return methods.BasicConsume(queue=request.param, consumer_tag="r", no_ack=True)
+
+
+def test_replies_are_consumed_without_a_queue(client, node, consume_replies):
+    assert client.ask(consume_replies) == methods.BasicConsumeOk(consumer_tag="r")
+    assert node.vhost.replies.tag(client.connection.channels[1]) == "r"
+
+
+def test_replies_are_consumed_once_a_channel_and_without_acknowledgement(client, consume_replies):
+    client.ask(consume_replies)
+    consume_replies.consumer_tag, consume_replies.no_ack = "other", False
+    assert client.refusal(consume_replies) == (406, "reply consumer already set")
+    assert client.refusal(consume_replies) == (406, "reply consumer cannot acknowledge")
+
+
+def test_a_consumer_of_replies_is_cancelled_like_any_other(client, node, consume_replies):
+    for _ in range(2):
+        client.ask(consume_replies)
+        assert client.ask(methods.BasicCancel(consumer_tag="r")) == methods.BasicCancelOk(consumer_tag="r")
+        assert node.vhost.replies.tag(client.connection.channels[1]) is None
+
+
+@pytest.mark.parametrize("first", ["q", REPLY_TO])
+def test_a_tag_is_used_once_among_consumers_of_queues_and_replies(client, queue, first):
+    client.ask(methods.BasicConsume(queue=first, consumer_tag="t", no_ack=True))
+    other = "q" if first == REPLY_TO else REPLY_TO
+    assert client.refusal(methods.BasicConsume(queue=other, consumer_tag="t", no_ack=True)) == (
+        530, "attempt to reuse consumer tag 't'")
+
+
+def test_a_consumer_of_replies_that_wants_no_answer_gets_none(client, consume_replies):
+    consume_replies.no_wait = True
+    assert client.ask(consume_replies) is None
+    assert client.ask(methods.BasicCancel(consumer_tag="r", no_wait=True)) is None
+
+
+# --- transactions: what the data plane need not know of
+
+
+@pytest.mark.parametrize("method", [methods.TxCommit(), methods.TxRollback()])
+def test_a_channel_is_not_transactional_by_itself(client, method):
+    assert client.refusal(method) == (406, "channel is not transactional")
+
+
+def test_a_confirming_channel_cannot_become_transactional(client):
+    client.ask(methods.ConfirmSelect())
+    assert client.refusal(methods.TxSelect()) == (406, "cannot switch from confirm to tx mode")

@@ -69,7 +69,7 @@ def test_arguments_that_make_no_difference_are_not_compared(client, arguments):
 @pytest.mark.parametrize(("arguments", "reason"), [
     ({"x-expires": 0}, "'x-expires' for queue 'q' in vhost '/': {value_zero,0}"),
     ({"x-message-ttl": -1}, "'x-message-ttl' for queue 'q' in vhost '/': {value_negative,-1}"),
-    ({"x-message-ttl": "5"}, "'x-message-ttl' for queue 'q' in vhost '/': {unacceptable_type,longstr}"),
+    ({"x-message-ttl": "5"}, "'x-message-ttl' for queue 'q' in vhost '/': \"expected integer, got longstr\""),
     ({"x-max-priority": 300}, "'x-max-priority' for queue 'q' in vhost '/': {max_value_exceeded,300}"),
     ({"x-overflow": "x"}, "'x-overflow' for queue 'q' in vhost '/': invalid_overflow"),
     ({"x-dead-letter-routing-key": "k"},
@@ -164,3 +164,36 @@ def test_a_full_disk_refuses_a_definition_and_nothing_is_made(client, node):
         406, "the definition cannot be stored: No space left on device")
     assert "q" not in node.vhost.queues
     assert client.ask(methods.QueueDeclare(queue="q")).queue == "q"
+
+
+# --- names of direct reply-to
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+@pytest.mark.parametrize("passive", [True, False])
+@pytest.mark.parametrize("name", [REPLY_TO, "amq.direct.reply-to"])
+def test_the_name_of_direct_reply_to_may_be_declared(client, name, passive):
+    assert client.ask(methods.QueueDeclare(queue=name, passive=passive)) == methods.QueueDeclareOk(
+        queue=name, message_count=0, consumer_count=1)
+    assert client.ask(methods.QueueDeclare(queue=name, passive=passive, no_wait=True)) is None
+
+
+@pytest.mark.parametrize("passive", [True, False])
+def test_a_requesters_name_is_there_while_it_waits(client, node, passive):
+    declare = methods.QueueDeclare(queue=REPLY_TO + ".abc", passive=passive)
+    assert client.refusal(declare) == (404, f"no queue '{REPLY_TO}.abc' in vhost '/'")
+    client.ask(methods.BasicConsume(queue=REPLY_TO, no_ack=True))
+    (requester,) = node.vhost.replies._by_name
+    declare.queue = requester
+    assert client.ask(declare) == methods.QueueDeclareOk(queue=requester, message_count=0, consumer_count=1)
+    client.ask(methods.ChannelClose())
+    client.send((1, methods.ChannelOpen()))
+    assert client.refusal(declare)[0] == 404
+
+
+@pytest.mark.parametrize("cls", [methods.QueueBind, methods.QueueUnbind])
+@pytest.mark.parametrize("name", [REPLY_TO, REPLY_TO + ".abc", "amq.direct.reply-to"])
+def test_names_of_direct_reply_to_are_bound_to_nothing(client, cls, name):
+    assert client.refusal(cls(queue=name, exchange="amq.direct", routing_key="k")) == (
+        403, "cannot bind or unbind to a volatile (direct reply-to) queue")

@@ -1,7 +1,8 @@
 """A channel as the session sees it: what the data plane need not know of one.
 
 The data plane keeps consumers, unacked deliveries and prefetch; here is the name
-of the queue declared last, and the channel's end.  Knows nothing of methods.
+of the queue declared last, the transaction of a transactional channel, and the
+channel's end.  Knows nothing of methods.
 """
 
 from typing import TYPE_CHECKING
@@ -12,16 +13,18 @@ from brokerd.errors import NotFound
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
     from brokerd.session.connection import Connection
+    from brokerd.session.transactions import Transaction
 
 
 class Channel(plane.Channel):
     """One open channel of a client."""
 
-    __slots__ = ("last_queue",)
+    __slots__ = ("last_queue", "transaction")
 
     def __init__(self, connection: "Connection", number: int) -> None:
         super().__init__(connection, number)
         self.last_queue = ""
+        self.transaction: Transaction | None = None  # from tx.select on
 
     def queue_name(self, name: str) -> str:
         """``name``, or for "" the queue declared last on this channel (404 if there is none)."""
@@ -39,5 +42,10 @@ class Channel(plane.Channel):
         consumers = list(self.consumers.values()) if self.consumers else []
         for consumer in consumers:
             self.cancel(consumer)
+        if self.transaction is not None:
+            self.transaction.leave()
+        replies = self.connection.access.vhost.replies  # type: ignore[attr-defined]
+        if replies is not None:
+            replies.remove(self)
         self.recover()
         return [consumer.queue for consumer in consumers]  # type: ignore[misc]

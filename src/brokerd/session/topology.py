@@ -7,6 +7,8 @@ connection's affair.  Knows nothing of permissions or of frames.
 
 from typing import TYPE_CHECKING, Any
 
+from brokerd.errors import AccessRefused, NotFound
+from brokerd.vhost import direct_reply
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ def exchange_unbind(connection: "Connection", channel: "Channel", method: Any) -
 def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """queue.declare, also passive; the queue becomes the channel's last one."""
     name = channel.queue_name(method.queue) if method.passive else method.queue
+    if name.startswith("amq.") and direct_reply.is_volatile(name):
+        return _declare_volatile(connection, channel, name, no_wait=method.no_wait)
     queue = connection.access.declare_queue(
         name,
         connection,
@@ -66,9 +70,24 @@ def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> 
     return methods.QueueDeclareOk(queue=queue.name, message_count=queue.ready, consumer_count=queue.consumer_count)
 
 
+def _declare_volatile(connection: "Connection", channel: "Channel", name: str, *, no_wait: bool) -> Any:
+    """A name of direct reply-to, passive or not: whether somebody waits for an answer there (RabbitMQ)."""
+    vhost = connection.access.vhost
+    if name not in direct_reply.PSEUDO_QUEUES and (vhost.replies is None or not vhost.replies.exists(name)):
+        raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")
+    channel.last_queue = name
+    return None if no_wait else methods.QueueDeclareOk(queue=name, message_count=0, consumer_count=1)
+
+
+def _check_not_volatile(queue: str) -> None:
+    if queue.startswith("amq.") and direct_reply.is_volatile(queue):
+        raise AccessRefused("cannot bind or unbind to a volatile (direct reply-to) queue")
+
+
 def queue_bind(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """queue.bind.  With neither queue nor key, both are the name of the queue declared last."""
     queue = channel.queue_name(method.queue)
+    _check_not_volatile(queue)
     key = method.routing_key if method.queue or method.routing_key else queue
     connection.access.bind_queue(queue, method.exchange, key, method.arguments, connection)
     return None if method.no_wait else methods.QueueBindOk()
@@ -77,6 +96,7 @@ def queue_bind(connection: "Connection", channel: "Channel", method: Any) -> Any
 def queue_unbind(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """queue.unbind, which always has a reply."""
     queue = channel.queue_name(method.queue)
+    _check_not_volatile(queue)
     key = method.routing_key if method.queue or method.routing_key else queue
     connection.access.unbind_queue(queue, method.exchange, key, method.arguments, connection)
     return methods.QueueUnbindOk()

@@ -1,0 +1,380 @@
+"""Class tx: what a channel publishes and settles is kept until commit, then happens whole, or not at all.
+
+    OPEN      publishes go into a journal (in memory, large ones in its file), settlements into a list
+      | tx.commit: everything is routed, space is there, the journal is written
+    DECIDED   waiting for the journal's sync
+      | every publish into its queues, in order; the settlements; basic.return for what goes nowhere
+    STORED    waiting for the queues' sync
+      | tx.commit-ok, the journal is removed
+    OPEN
+
+A commit that touches one message in one durable queue, or none, is whole by itself and goes without journal.
+What the client sends on the channel between commit and commit-ok waits here in its order.  Exchange, permission and
+properties are checked at publish, as RabbitMQ does, and again at commit.  Where the journal is, and how it is
+read at start, is vhost/journal's.
+"""
+
+from collections import deque
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.errors import ChannelStateError, PreconditionFailed
+from brokerd.vhost import journal
+from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from brokerd.queues.queue import Queue
+    from brokerd.session.channel import Channel
+    from brokerd.session.connection import Connection
+
+log = getLogger("brokerd.session")
+
+OPEN, DECIDED, STORED = range(3)
+ACK, REJECT, REQUEUE = journal.ACKED, journal.REJECTED, 2
+RECORD_OCTETS = 80  # what a message takes in a queue besides what the journal holds of it, at most
+
+_MANDATORY, _IMMEDIATE = 1, 2
+_CLOSES = (methods.ChannelClose.INDEX, methods.ChannelCloseOk.INDEX)
+_COMMIT = methods.TxCommit.INDEX
+
+
+class Kept(NamedTuple):
+    """One publish of an open transaction."""
+
+    place: journal.Place
+    bits: int  # mandatory, immediate
+    header: bytes | None  # of its content as it came, where other properties are stored
+
+
+class Step(NamedTuple):
+    """One publish of a transaction that is committed: where it goes."""
+
+    place: journal.Place
+    queues: "tuple[Queue, ...]"
+    handler: "Callable[..., None] | None"
+    returned: int  # reply code of basic.return, or 0
+
+
+class Transaction:
+    """The transactions of one channel, one after the other, from tx.select on."""
+
+    __slots__ = (
+        "_channel", "_claimed", "_connection", "_deferred", "_going_on", "_journal", "_kept", "_last_seq", "_left",
+        "_next", "_refused", "_settlements", "_stage", "_steps",
+    )  # fmt: skip
+
+    def __init__(self, connection: "Connection", channel: "Channel") -> None:
+        self._connection = connection
+        self._channel = channel
+        self._last_seq = channel.publishes
+        self._deferred: deque[tuple[bytes, ...]] = deque()  # method payloads, or a whole publish
+        self._going_on = False
+        self._left = False
+        self._begin()
+
+    def _begin(self) -> None:
+        directory = self._connection.access.vhost.directory
+        name = f"{journal.PREFIX}{self._connection.number}.{self._channel.number}"
+        self._journal = journal.Journal(f"{directory}/{name}", self._connection.node.disk)
+        self._stage = OPEN
+        self._kept: list[Kept] = []
+        self._settlements: list[tuple[int, Queue, int, int]] = []  # delivery tag, queue, seq, outcome
+        self._claimed: set[int] = set()  # delivery tags settled in this transaction
+        self._steps: list[Step] = []
+        self._next = 0  # of the steps, the first that is not stored
+        self._refused = False
+
+    @property
+    def under_way(self) -> bool:
+        """A commit is not answered yet."""
+        return self._stage != OPEN
+
+    # --- while it is open
+
+    def publish(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Keep a publish (payloads as on the wire).  Raises what publishing it would; PreconditionFailed: no space."""
+        if self.under_way:
+            self._deferred.append((method, header, body))
+            return
+        key_at = 7 + method[6]
+        exchange, key = method[7:key_at], method[key_at + 1 : -1]
+        answer = self._connection.access.resolve(exchange, key, header, self._channel)
+        changed = answer[3] if len(answer) > 3 else None
+        # Numbers of this channel that no other publish has had: the records in the queues are known by them.
+        self._last_seq = max(self._last_seq + 1, self._channel.publishes)
+        properties = header[12:] if changed is None else changed
+        try:
+            place = self._journal.add(journal.Message(self._last_seq, exchange, key, properties, body))
+        except OSError as error:
+            raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
+        self._kept.append(Kept(place, method[-1], None if changed is None else header))
+
+    def settle(self, tag: int, multiple: bool, outcome: int) -> None:
+        """Keep an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or is kept already."""
+        everything = multiple and not tag
+        deliveries = self._channel.deliveries(tag, multiple)
+        if not everything and (not deliveries or tag in self._claimed):
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        for tag_, queue, seq in deliveries:
+            if tag_ not in self._claimed:
+                self._claimed.add(tag_)
+                self._settlements.append((tag_, queue, seq, outcome))
+
+    def recover(self) -> None:
+        """Return the deliveries that this transaction has not settled."""
+        for tag, _, _ in self._channel.deliveries(0, True):
+            if tag not in self._claimed:
+                self._channel.settle(tag, False, requeue=True)
+
+    def rollback(self) -> None:
+        """Forget the publishes; what was settled is outstanding again."""
+        self._journal.remove()
+        self._begin()
+
+    def defer(self, payload: bytes) -> None:
+        """Keep a method that came before the commit was answered."""
+        self._deferred.append((payload,))
+
+    # --- commit
+
+    def commit(self) -> Any:
+        """tx.commit-ok if there was nothing to do, else None: it is answered later, or was.
+
+        Raises what publishing would; PreconditionFailed where there is no space.  Then nothing has happened.
+        """
+        if not self._kept and not self._settlements:
+            return methods.TxCommitOk()
+        self._steps = [self._resolve(kept) for kept in self._kept]
+        self._check_space()
+        plan = self._plan()
+        if sum(len(queues) for _, queues in plan.messages) + len(plan.settlements) < 2:
+            self._stage = DECIDED
+            self._store()
+            return None
+        connection = self._connection
+        try:
+            self._journal.decide(connection.number, self._channel.number, plan)
+        except OSError as error:
+            raise PreconditionFailed(f"the transaction cannot be stored: {error.strerror}") from error
+        self._stage = DECIDED
+        connection.node.commit.sync_directory(connection.access.vhost.directory)
+        connection.node.commit.wait(self._store, self._journal)
+        return None
+
+    def _resolve(self, kept: Kept) -> Step:
+        message = self._journal.read(kept.place)
+        header = kept.header or b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
+        answer = self._connection.access.resolve(message.exchange, message.routing_key, header, self._channel)
+        queues: tuple[Queue, ...] = answer[0]
+        handler = answer[4] if len(answer) > 4 else None
+        if not queues and handler is None and kept.bits & _MANDATORY:
+            return Step(kept.place, (), None, 312)
+        if queues and kept.bits & _IMMEDIATE and not any(queue.consumer_count for queue in queues):
+            return Step(kept.place, (), None, 313)
+        return Step(kept.place, queues, handler, 0)
+
+    def _check_space(self) -> None:
+        queues = {queue for step in self._steps for queue in step.queues}
+        if not queues:
+            return
+        node = self._connection.node
+        octets = sum((step.place.octets + RECORD_OCTETS) * len(step.queues) for step in self._steps)
+        octets += len(queues) * node.config.segment_octets
+        if octets > node.disk.free_octets(self._connection.access.vhost.directory):
+            raise PreconditionFailed("the transaction cannot be stored: No space left on device")
+
+    def _plan(self) -> journal.Plan:
+        """What must be found again after a crash."""
+        found = [(step.place.position, [queue for queue in step.queues if queue.durable]) for step in self._steps]
+        return journal.Plan(
+            [(position, queues) for position, queues in found if queues],
+            [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
+             if queue.durable and outcome != REQUEUE],
+        )  # fmt: skip
+
+    def _store(self) -> None:
+        """The decision is on disk: do it.  Where the disk is full nevertheless, go on when there is room again."""
+        if self._stage != DECIDED:
+            return  # It was done when the channel went.
+        node = self._connection.node
+        try:
+            self._put()
+        except OSError as error:
+            node._storage_failed(error.errno or 0)
+            node.blocked.add(self)
+            return
+        for tag, _, _, outcome in self._settlements:
+            self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
+        self._journal.applied()
+        self._stage = STORED
+        if any(queue.durable for step in self._steps for queue in step.queues):
+            node.commit.wait(self._done)
+        else:
+            self._done()
+
+    def _put(self) -> None:
+        connection, channel = self._connection, self._channel
+        put = connection.core.put
+        while self._next < len(self._steps):
+            step = self._steps[self._next]
+            number, exchange, key, properties, body = self._journal.read(step.place)
+            queues = tuple([queue for queue in step.queues if not queue.deleted])
+            if queues and put(queues, exchange, key, properties, body, connection=connection.number,
+                              channel=channel.number, publish_seq=number,
+                              sync=any(queue.durable for queue in queues)):  # fmt: skip
+                self._refused = True
+            if step.handler is not None:
+                step.handler(channel, exchange, key, properties, body)
+            if step.returned and not self._left:
+                connection.write(_return(connection, channel.number, step.returned, exchange, key, properties, body))
+            self._next += 1
+
+    def unblock(self) -> None:
+        """There is room again (the node calls it, as it does for a blocked connection)."""
+        self._connection.node.blocked.discard(self)
+        self._store()
+
+    def _done(self) -> None:
+        """All of it is on disk: answer, and go on with what came since."""
+        connection, number = self._connection, self._channel.number
+        refused = self._refused
+        if self._journal.remove():
+            # Its name is gone for good before long: a journal that came back would be done again.
+            connection.node.commit.sync_directory(connection.access.vhost.directory)
+            connection.node.commit.wait(_nothing)
+        self._begin()
+        if self._left:
+            return
+        if refused:
+            connection.on_error(number, PreconditionFailed("partial tx completion"), _COMMIT >> 16, _COMMIT & 0xFFFF)
+        else:
+            connection.write(methods.TxCommitOk().frame(number))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What the client sent before the commit was answered, as if it came now."""
+        if self._going_on:
+            return  # One of them was a commit that could be answered at once.
+        self._going_on = True
+        connection, number = self._connection, self._channel.number
+        while self._deferred and not self.under_way:
+            payloads = self._deferred.popleft()
+            index = int.from_bytes(payloads[0][:4])
+            channel = connection.channels.get(number)
+            if channel is not None and channel.closing and index not in _CLOSES:
+                continue
+            try:
+                if len(payloads) == 1:
+                    connection.on_method(number, payloads[0])
+                else:
+                    publish(connection, number, *payloads)
+            except Exception as error:  # As the data plane does with what an upcall raises.
+                connection.on_error(number, error, index >> 16, index & 0xFFFF)
+        self._going_on = False
+
+    def leave(self) -> None:
+        """The channel goes: what is open never was, what is decided is done now."""
+        self._left = True
+        self._connection.node.blocked.discard(self)
+        if self._stage == OPEN:
+            self.rollback()
+        elif self._stage == DECIDED:
+            try:
+                if self._journal.dirty and self._connection.node.config.sync:
+                    self._journal.sync()
+                self._store()
+            except OSError as error:
+                log.error("%s: a transaction is committed, but not stored before the next start: %s",
+                          self._connection, error)  # fmt: skip
+            self._connection.node.blocked.discard(self)
+
+
+def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:
+    """A publish on channel ``number``, which was transactional when it came."""
+    channel = (connection.channels or {}).get(number)
+    if channel is None or channel.transaction is None:
+        raise ChannelStateError("basic.publish behind the end of its transactional channel")
+    channel.transaction.publish(method, header, body)
+
+
+def _return(
+    connection: "Connection", number: int, code: int, exchange: bytes, key: bytes, properties: bytes, body: bytes
+) -> bytes:
+    """The frames of a basic.return."""
+    method = methods.BasicReturn(
+        reply_code=code,
+        reply_text="NO_ROUTE" if code == 312 else "NO_CONSUMERS",
+        exchange=exchange.decode("utf-8", "surrogateescape"),
+        routing_key=key.decode("utf-8", "surrogateescape"),
+    )
+    header = b"\0\x3c\0\0" + len(body).to_bytes(8) + properties
+    return method.frame(number) + header_frame(number, header) + body_frames(number, body, connection.frame_max)
+
+
+def _nothing() -> None:
+    """A sync that nobody waits for."""
+
+
+# --- methods
+
+
+def select(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """tx.select; again is no fault."""
+    if channel.confirm:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction(connection, channel)
+        channel.tx = True
+    return methods.TxSelectOk()
+
+
+def commit(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """tx.commit; answered when all of it is on disk."""
+    return _transaction(channel).commit()
+
+
+def rollback(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """tx.rollback: deliveries that were settled stay with the channel, unacknowledged (RabbitMQ)."""
+    _transaction(channel).rollback()
+    return methods.TxRollbackOk()
+
+
+def _transaction(channel: "Channel") -> Transaction:
+    if channel.transaction is None:
+        raise PreconditionFailed("channel is not transactional")
+    return channel.transaction
+
+
+def ack(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """basic.ack on a transactional channel (elsewhere it is the data plane's)."""
+    _settle(channel, method.delivery_tag, method.multiple, ACK)
+
+
+def nack(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """basic.nack on a transactional channel."""
+    _settle(channel, method.delivery_tag, method.multiple, REQUEUE if method.requeue else REJECT)
+
+
+def reject(connection: "Connection", channel: "Channel", method: Any) -> Any:
+    """basic.reject on a transactional channel."""
+    _settle(channel, method.delivery_tag, False, REQUEUE if method.requeue else REJECT)
+
+
+def _settle(channel: "Channel", tag: int, multiple: bool, outcome: int) -> None:
+    if channel.transaction is not None:
+        channel.transaction.settle(tag, multiple, outcome)
+    elif not channel.settle(tag, multiple, requeue=outcome == REQUEUE, reject=outcome == REJECT):
+        raise PreconditionFailed(f"unknown delivery tag {tag}")
+
+
+HANDLERS = {
+    "tx.select": select,
+    "tx.commit": commit,
+    "tx.rollback": rollback,
+    "basic.ack": ack,
+    "basic.nack": nack,
+    "basic.reject": reject,
+}

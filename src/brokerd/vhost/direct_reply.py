@@ -1,0 +1,116 @@
+"""Direct reply-to: answers that reach their requester without a queue.
+
+    requester   basic.consume "amq.rabbitmq.reply-to" (no-ack)     its channel gets a name, which nobody can guess
+                basic.publish with reply-to "amq.rabbitmq.reply-to"   -> rewritten to that name
+    answerer    basic.publish to the default exchange, routing key = the name   -> basic.deliver to the requester
+
+One consumer a channel.  Nothing is stored: when the requester has gone, the answer is
+unroutable.  ``amq.direct.reply-to`` (LavinMQ) means the same.  Knows nothing of queues,
+of permissions, or of which messages are to be looked at.
+"""
+
+from typing import TYPE_CHECKING
+
+from brokerd.errors import PreconditionFailed
+from brokerd.vhost.names import random_name
+from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from brokerd import plane
+    from brokerd.wire.properties import Properties
+
+    Handler = Callable[[plane.Channel, bytes, bytes, bytes, bytes], None]
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+PSEUDO_QUEUES = frozenset((REPLY_TO, "amq.direct.reply-to"))
+PREFIX = REPLY_TO + "."
+
+
+def is_volatile(queue: str) -> bool:
+    """Whether ``queue`` is a name of direct reply-to, and no queue's."""
+    return queue in PSEUDO_QUEUES or queue.startswith(PREFIX)
+
+
+class Requester:
+    """One channel that consumes answers under one name."""
+
+    __slots__ = ("channel", "name", "tag")
+
+    def __init__(self, channel: "plane.Channel", tag: str) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.name = random_name(PREFIX)
+
+    def deliver(
+        self, publisher: "plane.Channel", exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
+    ) -> None:
+        """Write the answer to the requester: what the data plane calls for a message that resolve gave to it."""
+        channel = self.channel
+        connection = channel.connection
+        number = channel.number
+        deliver = methods.BasicDeliver(
+            consumer_tag=self.tag,
+            delivery_tag=channel.take_tag(),
+            exchange=exchange.decode("utf-8", "surrogateescape"),
+            routing_key=routing_key.decode("utf-8", "surrogateescape"),
+        )
+        header = b"\0\x3c\0\0" + len(body).to_bytes(8) + properties
+        connection.write(
+            deliver.frame(number) + header_frame(number, header) + body_frames(number, body, connection.frame_max)
+        )
+
+
+class Replies:
+    """The requesters of one vhost."""
+
+    __slots__ = ("_by_channel", "_by_name")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Requester] = {}
+        self._by_channel: dict[plane.Channel, Requester] = {}
+
+    def add(self, channel: "plane.Channel", tag: str, *, no_ack: bool) -> None:
+        """A consumer of answers on ``channel``.  Raises PreconditionFailed (RabbitMQ's words and order)."""
+        if channel in self._by_channel:
+            raise PreconditionFailed("reply consumer already set")
+        if not no_ack:
+            raise PreconditionFailed("reply consumer cannot acknowledge")
+        requester = Requester(channel, tag)
+        self._by_channel[channel] = self._by_name[requester.name] = requester
+
+    def remove(self, channel: "plane.Channel", tag: str | None = None) -> bool:
+        """The channel's consumer goes (with ``tag``: only if that is its tag); whether there was one."""
+        requester = self._by_channel.get(channel)
+        if requester is None or tag not in (None, requester.tag):
+            return False
+        del self._by_channel[channel], self._by_name[requester.name]
+        return True
+
+    def tag(self, channel: "plane.Channel") -> str | None:
+        """The tag of the channel's consumer of answers."""
+        requester = self._by_channel.get(channel)
+        return None if requester is None else requester.tag
+
+    def exists(self, queue: str) -> bool:
+        """Whether queue.declare finds ``queue``: the general name always, a requester's while it consumes."""
+        return queue in PSEUDO_QUEUES or queue in self._by_name
+
+    def rewrite(self, channel: "plane.Channel", properties: "Properties") -> "Properties":
+        """The properties of a request with the requester's own name as reply-to, where they say the general one.
+
+        ``properties`` are changed in place.  Raises PreconditionFailed where the channel consumes no answers.
+        """
+        if properties.reply_to in PSEUDO_QUEUES:
+            requester = self._by_channel.get(channel)
+            if requester is None:
+                raise PreconditionFailed("fast reply consumer does not exist")
+            properties.reply_to = requester.name
+        return properties
+
+    def handler(self, routing_key: str) -> "Handler | None":
+        """Who takes a message that was published to the default exchange with this key; None: nobody (any more)."""
+        requester = self._by_name.get(routing_key)
+        return None if requester is None else requester.deliver

@@ -1,0 +1,299 @@
+"""What happens in the broker, published as messages: RabbitMQ's event exchange and log exchange.
+
+    amq.rabbitmq.event   topic, internal, in "/"; routing key queue.created, user.deleted, ...; no body, the fields are
+                         headers, with timestamp_in_ms; properties delivery_mode 2 and timestamp
+    amq.rabbitmq.log     topic, internal, in "/"; routing key = level; body the line, header node
+
+Fields that stand for an Erlang term in RabbitMQ keep its form: arguments are an array of
+``{<<"x-max-length">>,signedint,5}``.  Nothing is built unless something is bound: whoever has an event to tell asks
+``events.wanted`` first.  Names every event and its fields; knows nothing of when they happen.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from brokerd.exchanges import TopicExchange
+from brokerd.plane import Tally
+from brokerd.vhost.routing import route
+from brokerd.wire.properties import PERSISTENT, Properties, encode_header
+from brokerd.wire.values import Int64, Timestamp, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from brokerd.clock import Clock
+    from brokerd.exchanges import Binding, Exchange
+    from brokerd.queues.queue import Queue
+    from brokerd.vhost.vhost import VHost
+
+EVENT_EXCHANGE = "amq.rabbitmq.event"
+LOG_EXCHANGE = "amq.rabbitmq.log"
+INTERNAL_USER = "rmq-internal"  # who did it, where nobody asked for it (RabbitMQ)
+LINES_WAITING_MAX = 1000  # of the log, between two turns of the loop; what is more is lost
+
+
+class WatchedExchange(TopicExchange):
+    """A topic exchange that tells, by one attribute, whether anything is bound to it."""
+
+    __slots__ = ("wanted",)
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        super().__init__(name, **properties)
+        self.wanted = False
+
+    def _added(self, binding: "Binding") -> None:
+        super()._added(binding)
+        self.wanted = True
+
+    def _removed(self, binding: "Binding") -> None:
+        super()._removed(binding)
+        self.wanted = bool(self.binding_count)
+
+
+def install(vhost: "VHost", name: str) -> WatchedExchange:
+    """Make the exchange ``name`` in ``vhost`` as a system exchange: durable, internal, in no definitions log.
+
+    To be called before the vhost's log is replayed, or its bindings find no exchange.
+    """
+    exchange = vhost.exchanges[name] = WatchedExchange(name, durable=True, internal=True, tally=Tally())
+    return exchange
+
+
+class Events:
+    """Tells events to ``amq.rabbitmq.event``.  One method each; called only where ``wanted``.
+
+    ``user`` is who asked for it ("" : nobody, the broker itself).  An event that cannot be stored is lost.
+    Must be called from within a turn, or be followed by ``core.turn()``.
+    """
+
+    __slots__ = ("_clock", "_exchange", "_node_name", "_vhost")
+
+    def __init__(self, vhost: "VHost", exchange: WatchedExchange, clock: "Clock", node_name: str) -> None:
+        self._vhost = vhost
+        self._exchange = exchange
+        self._clock = clock
+        self._node_name = node_name
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody is bound: ask before the fields of an event are put together."""
+        return self._exchange.wanted
+
+    def tell(self, name: str, fields: dict[str, Any], user: str | None = None) -> None:
+        """Publish the event ``name``; ``user`` None: the event does not say who."""
+        now = self._clock.epoch_ns()
+        if user is not None:
+            fields["user_who_performed_action"] = user or INTERNAL_USER
+        fields["timestamp_in_ms"] = Int64(now // 1_000_000)
+        properties = Properties(headers=fields, delivery_mode=PERSISTENT, timestamp=now // 1_000_000_000)
+        publish(self._vhost, self._exchange, name, properties, b"")
+
+    # --- what is declared
+
+    def queue_created(self, queue: "Queue", user: str) -> None:
+        """A queue was declared."""
+        self.tell("queue.created", {
+            "vhost": queue.vhost_name, "name": queue.name, "durable": queue.durable, "auto_delete": queue.auto_delete,
+            "exclusive": queue.exclusive, "type": f"rabbit_{queue.arguments.get('x-queue-type', 'classic')}_queue",
+            "arguments": erlang_table(queue.arguments),
+        }, user)  # fmt: skip
+
+    def queue_deleted(self, queue: "Queue", user: str) -> None:
+        """A queue is gone, by a client's wish or by its own rules (user "")."""
+        self.tell("queue.deleted", {"vhost": queue.vhost_name, "name": queue.name}, user)
+
+    def exchange_created(self, vhost: str, exchange: "Exchange", user: str) -> None:
+        """An exchange was declared."""
+        self.tell("exchange.created", {
+            "vhost": vhost, "name": exchange.name, "type": exchange.type, "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete, "internal": exchange.internal,
+            "arguments": erlang_table(exchange.arguments), "policy": "",
+        }, user)  # fmt: skip
+
+    def exchange_deleted(self, vhost: str, name: str, user: str) -> None:
+        """An exchange is gone."""
+        self.tell("exchange.deleted", {"vhost": vhost, "name": name}, user)
+
+    def binding_created(self, vhost: str, binding: "Binding", user: str) -> None:
+        """A queue or exchange was bound."""
+        self._binding("binding.created", vhost, binding, user)
+
+    def binding_deleted(self, vhost: str, binding: "Binding", user: str) -> None:
+        """A binding is gone, by itself or with one of its ends."""
+        self._binding("binding.deleted", vhost, binding, user)
+
+    def _binding(self, name: str, vhost: str, binding: "Binding", user: str) -> None:
+        destination = binding.destination
+        self.tell(name, {
+            "source_name": binding.source.name, "source_kind": "exchange", "destination_name": destination.name,
+            "destination_kind": "exchange" if hasattr(destination, "bindings_to") else "queue",
+            "routing_key": binding.routing_key, "arguments": erlang_table(binding.arguments), "vhost": vhost,
+        }, user)  # fmt: skip
+
+    # --- clients
+
+    def connection_created(self, connection: Any) -> None:
+        """A client is in its vhost."""
+        self.tell("connection.created", {
+            "type": "network", "pid": pid(connection), "name": connection.peer, "vhost": connection.access.vhost.name,
+            "user": connection.user, "protocol": "{0,9,1}", "channel_max": connection.channel_max,
+            "frame_max": connection.frame_max, "timeout": connection.heartbeat,
+            "client_properties": erlang_table(connection.client_property_table), "node": self._node_name,
+            "connected_at": Int64(connection.opened_ns // 1_000_000),
+        }, connection.user)  # fmt: skip
+
+    def connection_closed(self, connection: Any) -> None:
+        """A client that was in its vhost is gone."""
+        self.tell("connection.closed", {
+            "name": connection.peer, "pid": pid(connection), "node": self._node_name,
+            "client_properties": erlang_table(connection.client_property_table),
+        })  # fmt: skip
+
+    def channel_created(self, channel: Any) -> None:
+        """channel.open."""
+        connection = channel.connection
+        self.tell("channel.created", {
+            "pid": pid(connection, channel.number), "name": f"{connection.peer} ({channel.number})",
+            "connection": pid(connection), "number": channel.number, "user": connection.user,
+            "vhost": connection.access.vhost.name,
+        }, connection.user)  # fmt: skip
+
+    def channel_closed(self, channel: Any) -> None:
+        """A channel ended, however it did."""
+        connection = channel.connection
+        self.tell("channel.closed", {"pid": pid(connection, channel.number)}, connection.user)
+
+    def consumer_created(self, consumer: Any) -> None:
+        """basic.consume."""
+        fields = self._consumer(consumer)
+        fields["ack_required"] = not consumer.no_ack
+        fields["exclusive"] = consumer.exclusive
+        fields["prefetch_count"] = consumer.prefetch
+        fields["arguments"] = erlang_table(consumer.arguments)
+        self.tell("consumer.created", fields, consumer.channel.connection.user)
+
+    def consumer_deleted(self, consumer: Any) -> None:
+        """A consumer is gone: cancelled by its client, or with channel, connection or queue."""
+        self.tell("consumer.deleted", self._consumer(consumer), consumer.channel.connection.user)
+
+    def _consumer(self, consumer: Any) -> dict[str, Any]:
+        channel, queue = consumer.channel, consumer.queue
+        return {
+            "consumer_tag": consumer.tag.decode("utf-8", "surrogateescape"), "queue": queue.name,
+            "vhost": queue.vhost_name, "channel": pid(channel.connection, channel.number),
+        }  # fmt: skip
+
+    def authentication(self, connection: Any, user: str, mechanism: str, error: str = "") -> None:
+        """A login was accepted, or refused with ``error`` as the log has it."""
+        fields = {
+            "name": user, "connection_name": connection.peer, "connection_type": "network", "protocol": "{0,9,1}",
+            "auth_mechanism": mechanism,
+        }  # fmt: skip
+        if error:
+            fields["error"] = error
+        self.tell(f"user.authentication.{'failure' if error else 'success'}", fields)
+
+    # --- the broker
+
+    def named(self, name: str, fields: "Mapping[str, Any]", user: str = "") -> None:
+        """An event whose fields are what was set, as they are: values that are tables or lists stay so.
+
+        vhost.created/deleted {name}; vhost.limits.set/cleared {name, limits}; user.created/deleted {name};
+        user.password.changed/cleared {name}; user.tags.set {name, tags}; permission.created/deleted {user, vhost,
+        configure, write, read}; topic.permission.* {user, vhost, exchange, write, read}; policy.set/cleared {vhost,
+        name, pattern, definition, priority, apply-to}; parameter.set/cleared {vhost, component, name, value};
+        queue.policy.updated/cleared {vhost, name, policy}.
+        """
+        self.tell(name, dict(fields), user)
+
+    def alarm(self, source: str, *, raised: bool) -> None:
+        """There is too little ``source`` (memory, disk), or enough again."""
+        self.tell("alarm.set" if raised else "alarm.cleared", {"source": source, "node": self._node_name})
+
+
+class LogExchange(logging.Handler):
+    """Publishes what is logged, once the loop comes round to it; usable from any thread.
+
+    ``soon`` runs a callback later on the loop (call_soon_threadsafe).
+    """
+
+    def __init__(
+        self, vhost: "VHost", exchange: WatchedExchange, node_name: str, soon: "Callable[[Callable[[], None]], object]"
+    ) -> None:
+        super().__init__()
+        self._vhost = vhost
+        self._exchange = exchange
+        self._node_name = node_name
+        self._soon = soon
+        self._waiting: list[tuple[str, str, int]] = []  # level, line, seconds
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line until the loop comes round; called with the handler's lock held."""
+        if not self._exchange.wanted or len(self._waiting) >= LINES_WAITING_MAX:
+            return
+        try:
+            self._waiting.append((record.levelname.lower(), self.format(record), int(record.created)))
+            if len(self._waiting) == 1:
+                self._soon(self.publish)
+        except Exception:  # As every handler: what cannot be logged stops nobody.
+            self.handleError(record)
+
+    def publish(self) -> None:
+        """Publish the lines that wait."""
+        self.acquire()
+        lines, self._waiting = self._waiting, []
+        self.release()
+        for level, line, seconds in lines:
+            properties = Properties(
+                content_type="text/plain", headers={"node": self._node_name}, timestamp=seconds
+            )
+            publish(self._vhost, self._exchange, level, properties, line.encode("utf-8", "backslashreplace"))
+        self._vhost.core.turn()
+
+
+def publish(vhost: "VHost", exchange: "Exchange", routing_key: str, properties: Properties, body: bytes) -> None:
+    """Store a message of the broker's own where ``exchange`` leads to; nowhere is no fault, nor is a full disk."""
+    queues = route(vhost, exchange, routing_key, lambda: properties).queues
+    if queues:
+        octets = encode_header(0, properties)[12:]
+        try:
+            vhost.core.put(queues, exchange.name.encode(), routing_key.encode("utf-8", "surrogateescape"), octets, body)
+        except OSError:  # Publishers stand still and the log says so already; telling it would only add to it.
+            return
+
+
+def pid(connection: Any, channel: int = 0) -> str:
+    """What stands for an Erlang process: the connection's number, and the channel's."""
+    return f"<{connection.number}.{channel}>" if channel else f"<{connection.number}>"
+
+
+def erlang_table(table: "Mapping[str, Any]") -> list[str]:
+    """A table as RabbitMQ's event exchange shows it: an array with one printed Erlang term a field."""
+    return [f'{{{_binary(name)},{_type(value)},{_term(value)}}}' for name, value in table.items()]
+
+
+def _type(value: Any) -> str:
+    return type_name(value)
+
+
+def _binary(text: str) -> str:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'<<"{quoted}">>'
+
+
+def _term(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "undefined"
+    if isinstance(value, Timestamp | int | float):
+        return str(value)
+    if isinstance(value, str):
+        return _binary(value)
+    if isinstance(value, bytes):
+        return _binary(value.decode("latin-1"))
+    if isinstance(value, dict):
+        return f"[{','.join(erlang_table(value))}]"
+    if isinstance(value, list):
+        return f"[{','.join(f'{{{_type(each)},{_term(each)}}}' for each in value)}]"
+    return str(value)

@@ -1,0 +1,120 @@
+"""The firehose: while it is on, every message that comes into or goes out of a vhost is also published to
+``amq.rabbitmq.trace``, as RabbitMQ does.
+
+    publish.<exchange>    body as published; headers exchange_name, routing_keys, properties, node, vhost, connection,
+                          channel, user, routed_queues
+    deliver.<queue>       the same with redelivered (0 or 1) in place of routed_queues
+
+Off, it costs one attribute test a route and a queue; on, no route is remembered.  It is off after a start.
+What is published here is not itself traced.  Knows nothing of who switches it, nor of how messages travel.
+"""
+
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from brokerd.errors import AMQPError
+from brokerd.vhost.routing import route
+from brokerd.wire.properties import Properties, decode_header, encode_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from brokerd import plane
+    from brokerd.queues.queue import Queue
+    from brokerd.vhost.vhost import VHost
+
+    Handler = Callable[[plane.Channel, bytes, bytes, bytes, bytes], None]
+
+log = getLogger("brokerd")
+
+EXCHANGE = "amq.rabbitmq.trace"
+_EXCHANGE_OCTETS = EXCHANGE.encode()
+
+
+class Trace:
+    """The firehose of one vhost."""
+
+    __slots__ = ("_core", "_node_name", "_vhost", "on")
+
+    def __init__(self, vhost: "VHost", node_name: str) -> None:
+        self._vhost = vhost
+        self._core = vhost.core
+        self._node_name = node_name
+        self.on = False
+
+    def switch(self, on: bool) -> None:
+        """Turn it on or off, for messages from now on."""
+        self.on = on
+        for queue in self._vhost.queues.values():  # those to come ask ``on``
+            queue.traced = on
+        self._vhost.forget_routes()
+
+    def handler(self, queues: "tuple[Queue, ...]", further: "Handler | None" = None) -> "Handler":
+        """What resolve gives as a message's handler while the trace is on (and cacheable as False).
+
+        ``further`` is the handler that the message had without the trace: called first.
+        """
+
+        def traced(
+            channel: "plane.Channel", exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
+        ) -> None:
+            if further is not None:
+                further(channel, exchange, routing_key, properties, body)
+            headers = self._headers(channel, exchange, routing_key, properties)
+            headers["routed_queues"] = [queue.name for queue in queues]
+            self._publish(f"publish.{headers['exchange_name']}", headers, body)
+
+        return traced
+
+    def delivered(
+        self,
+        channel: "plane.Channel",
+        queue: "Queue",
+        exchange: bytes,
+        routing_key: bytes,
+        properties: bytes,
+        body: bytes,
+        redelivered: bool,
+    ) -> None:
+        """A message of ``queue`` goes to a client: basic.deliver or basic.get-ok."""
+        if self.on and exchange != _EXCHANGE_OCTETS:
+            headers = self._headers(channel, exchange, routing_key, properties)
+            headers["redelivered"] = int(redelivered)
+            self._publish(f"deliver.{queue.name}", headers, body)
+
+    def _headers(self, channel: "plane.Channel", exchange: bytes, routing_key: bytes, octets: bytes) -> dict[str, Any]:
+        try:
+            _, properties = decode_header(b"\0\x3c\0\0" + bytes(8) + octets)
+        except AMQPError:  # A table that nobody looked into before: shown as if it were not there.
+            properties = Properties()
+        connection: Any = channel.connection
+        return {
+            "exchange_name": exchange.decode("utf-8", "surrogateescape"),
+            "routing_keys": [routing_key.decode("utf-8", "surrogateescape"), *_carbon_copies(properties.headers)],
+            "properties": properties.present(),
+            "node": self._node_name,
+            "vhost": self._vhost.name,
+            "connection": connection.peer,
+            "channel": channel.number,
+            "user": connection.user,
+        }
+
+    def _publish(self, routing_key: str, headers: dict[str, Any], body: bytes) -> None:
+        exchange = self._vhost.exchanges[EXCHANGE]
+        if not exchange.binding_count:
+            return
+        properties = Properties(headers=headers)
+        queues = route(self._vhost, exchange, routing_key, lambda: properties).queues
+        if not queues:
+            return
+        key = routing_key.encode("utf-8", "surrogateescape")[:255]
+        try:
+            self._core.put(queues, _EXCHANGE_OCTETS, key, encode_header(0, properties)[12:], body)
+        except OSError as error:  # The message itself is stored; that it was seen is lost.
+            log.warning("a traced message could not be stored: %s", error.strerror)
+
+
+def _carbon_copies(headers: dict[str, Any] | None) -> list[str]:
+    """The further routing keys in a message's CC header."""
+    copies = headers.get("CC") if headers else None
+    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []

@@ -1,0 +1,47 @@
+import pytest
+from tests.session.test_basic import publish
+
+from brokerd.errors import NotFound
+from brokerd.wire import methods
+
+
+@pytest.fixture
+def channel(client):
+    return client.connection.channels[1]
+
+
+def test_a_queue_without_name_is_the_one_declared_last(client, channel):
+    with pytest.raises(NotFound, match="^no previously declared queue$"):
+        channel.queue_name("")
+    client.ask(methods.QueueDeclare(queue="a"))
+    client.ask(methods.QueueDeclare(queue="b"))
+    assert channel.queue_name("") == "b"
+    assert channel.queue_name("a") == "a"
+
+
+def test_whoever_leaves_has_no_consumers_and_nothing_unacked_any_more(client, channel, node):
+    client.ask(methods.QueueDeclare(queue="q"))
+    client.ask(methods.BasicConsume(queue="q"))
+    client.ask(methods.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    publish(client, "q")
+    queue = node.vhost.queue("q")
+    assert channel.leave() == [queue]
+    assert (queue.ready, queue.unacked, queue.consumer_count) == (1, 0, 0)
+    assert node.vhost.replies.tag(channel) is None
+    assert channel.leave() == []
+
+
+def test_an_open_transaction_ends_before_deliveries_return(client, channel, monkeypatch):
+    order = []
+
+    class Transaction:
+        def leave(self):
+            order.append(("transaction", channel.unacked))
+
+    client.ask(methods.QueueDeclare(queue="q"))
+    client.ask(methods.BasicConsume(queue="q"))
+    publish(client, "q")
+    channel.transaction = Transaction()
+    channel.leave()
+    assert order == [("transaction", 1)]
+    assert channel.unacked == 0

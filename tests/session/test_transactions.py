@@ -1,0 +1,440 @@
+"""Transactions over stand-ins for the data plane: what happens when, and in which order."""
+
+import os
+
+import pytest
+from tests.session.harness import Commit
+
+from brokerd.errors import AccessRefused, ChannelError, NotFound, PreconditionFailed
+from brokerd.session import transactions
+from brokerd.store.disk import Disk
+from brokerd.vhost import journal
+from brokerd.wire import methods
+from brokerd.wire.frames import FrameScanner
+
+
+class Queue:
+    def __init__(self, name, durable=True):
+        self.name = name
+        self.durable = durable
+        self.deleted = False
+        self.consumer_count = 0
+
+
+class Full(Disk):
+    """A disk with as much room as is said, whose journals cannot be written when ``broken``."""
+
+    free = 1 << 40
+    broken = False
+
+    def free_octets(self, path):
+        return self.free
+
+    def pwrite(self, fd, octets, position):
+        if self.broken:
+            raise OSError(28, "No space left on device")
+        super().pwrite(fd, octets, position)
+
+
+class Node:
+    class config:
+        sync = True
+        segment_octets = 1 << 20
+
+    def __init__(self):
+        self.disk = Full()
+        self.blocked = set()
+        self.alarms = []
+        self.commit = Commit()
+        self.commit.at_once = False
+        self.commit.sync_directory = self.alarms.append
+
+    def _storage_failed(self, number):
+        self.alarms.append(number)
+
+
+class Access:
+    def __init__(self, directory):
+        self.vhost = self
+        self.directory = str(directory)
+        self.replies = None
+        self.routes = {}
+        self.refusal = None
+
+    def resolve(self, exchange, key, header, channel):
+        if self.refusal is not None:
+            raise self.refusal
+        if exchange == b"missing":
+            raise NotFound("no exchange 'missing' in vhost '/'")
+        return self.routes.get(key, ()), None, True
+
+
+class Connection:
+    """A connection with channel 1, its own core."""
+
+    def __init__(self, directory):
+        self.node = Node()
+        self.access = Access(directory)
+        self.core = self
+        self.number, self.frame_max = 7, 4096
+        self.log = []  # what happened, in order
+        self.full = False
+        self.refuses = 0
+        self.scanner = FrameScanner()
+        self.channel = Channel(self)
+        self.channels = {1: self.channel}
+
+    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync):
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.log.append((*[queue.name for queue in queues], body, publish_seq))
+        return self.refuses
+
+    def write(self, octets):
+        for frame in self.scanner.feed(octets):
+            self.log.append(methods.decode(frame.payload).NAME if frame.kind == 1 else frame.payload[-1:])
+
+    def on_method(self, channel, payload):
+        opened = self.channels.get(channel)
+        if opened.transaction is not None and opened.transaction.under_way:
+            opened.transaction.defer(payload)
+            return
+        method = methods.decode(payload)
+        handler = transactions.HANDLERS.get(method.NAME)
+        if handler is None:
+            self.log.append(method.NAME)
+            return
+        reply = handler(self, opened, method)
+        if reply is not None:
+            self.write(reply.frame(channel))
+
+    def on_error(self, channel, error, class_id, method_id):
+        self.log.append((error.reply_code, error.args[0]))
+        self.channel.closing = True
+        self.channel.transaction.leave()
+
+
+class Channel:
+    def __init__(self, connection):
+        self.number = 1
+        self.connection = connection
+        self.publishes = 0
+        self.confirm = self.closing = self.tx = False
+        self.transaction = None
+        self.unacked = {}
+
+    def deliveries(self, tag, multiple):
+        if multiple and (not tag or tag in self.unacked):
+            return [(t, *where) for t, where in self.unacked.items() if not tag or t <= tag]
+        return [(tag, *self.unacked[tag])] if tag in self.unacked else []
+
+    def settle(self, tag, multiple, *, requeue=False, reject=False):
+        if tag not in self.unacked:
+            return False
+        queue, seq = self.unacked.pop(tag)
+        self.connection.log.append((("requeue" if requeue else "reject" if reject else "ack"), queue.name, seq))
+        return True
+
+
+class Peer:
+    """What the client does, and what is to be seen of it."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.connection = Connection(directory)
+        self.channel = self.connection.channel
+        self.node = self.connection.node
+        self.queue = Queue("q")
+        self.connection.access.routes = {b"q": (self.queue,), b"t": (Queue("t", durable=False),),
+                                         b"qt": (self.queue, Queue("t", durable=False))}
+        self.say(methods.TxSelect())
+        self.seen()
+
+    def say(self, method):
+        self.connection.on_method(1, method.encode())
+
+    def publish(self, key="q", body=b"x", exchange="", **bits):
+        self.channel.publishes += 1
+        header = b"\0\x3c\0\0" + len(body).to_bytes(8) + b"\0\0"
+        method = methods.BasicPublish(exchange=exchange, routing_key=key, **bits).encode()
+        transactions.publish(self.connection, 1, method, header, body)
+
+    def delivered(self, *tags):
+        for tag in tags:
+            self.channel.unacked[tag] = (self.queue, 100 + tag)
+
+    def seen(self):
+        seen, self.connection.log[:] = list(self.connection.log), []
+        return seen
+
+    def synced(self):
+        """One sync ends; what was seen since the last look."""
+        self.node.commit.end()
+        return self.seen()
+
+    @property
+    def files(self):
+        return os.listdir(self.directory)
+
+
+@pytest.fixture
+def peer(tmp_path):
+    return Peer(tmp_path)
+
+
+def test_nothing_is_published_before_commit(peer):
+    peer.publish()
+    assert peer.seen() == []
+
+
+def test_a_commit_is_stored_after_one_sync_and_answered_after_another(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    assert peer.seen() == []
+    assert peer.files == ["tx.7.1"]
+    assert peer.synced() == [("q", b"1", 1), ("q", b"2", 2)]
+    assert peer.synced() == ["tx.commit-ok"]
+    assert peer.files == []
+
+
+def test_one_message_for_one_durable_queue_needs_no_journal(peer):
+    peer.publish()
+    peer.publish("t", b"t")
+    peer.say(methods.TxCommit())
+    assert peer.files == []
+    assert peer.seen() == [("q", b"x", 1), ("t", b"t", 2)]
+    assert peer.synced() == ["tx.commit-ok"]
+
+
+def test_what_is_not_durable_waits_for_no_disk(peer):
+    peer.publish("t", b"1")
+    peer.publish("t", b"2")
+    peer.say(methods.TxCommit())
+    assert peer.seen() == [("t", b"1", 1), ("t", b"2", 2), "tx.commit-ok"]
+
+
+def test_an_empty_commit_is_answered_at_once(peer):
+    peer.say(methods.TxCommit())
+    assert peer.seen() == ["tx.commit-ok"]
+
+
+def test_rollback_forgets_publishes_and_leaves_deliveries_outstanding(peer):
+    peer.delivered(1)
+    peer.publish()
+    peer.say(methods.BasicAck(delivery_tag=1))
+    peer.say(methods.TxRollback())
+    peer.say(methods.TxCommit())
+    assert peer.seen() == ["tx.rollback-ok", "tx.commit-ok"]
+    peer.say(methods.BasicAck(delivery_tag=1))
+    peer.say(methods.TxCommit())
+    assert ("ack", "q", 101) in peer.seen()
+
+
+def test_settlements_are_done_after_publishes_each_as_it_was_asked(peer):
+    peer.delivered(1, 2, 3, 4)
+    peer.say(methods.BasicNack(delivery_tag=2, requeue=True))
+    peer.say(methods.BasicReject(delivery_tag=4))
+    peer.say(methods.BasicAck(delivery_tag=3, multiple=True))
+    peer.publish()
+    peer.say(methods.TxCommit())
+    assert peer.synced() == [("q", b"x", 1), ("requeue", "q", 102), ("reject", "q", 104), ("ack", "q", 101),
+                             ("ack", "q", 103)]
+
+
+@pytest.mark.parametrize(("first", "second", "tag"), [
+    (None, methods.BasicAck(delivery_tag=9), 9),
+    (None, methods.BasicAck(delivery_tag=9, multiple=True), 9),
+    (None, methods.BasicNack(delivery_tag=0), 0),
+    (methods.BasicAck(delivery_tag=2), methods.BasicAck(delivery_tag=2), 2),
+    (methods.BasicAck(delivery_tag=2), methods.BasicAck(delivery_tag=2, multiple=True), 2),
+    (methods.BasicAck(delivery_tag=3, multiple=True), methods.BasicReject(delivery_tag=2), 2),
+])
+def test_a_tag_that_is_not_outstanding_is_refused_at_once(peer, first, second, tag):
+    peer.delivered(1, 2, 3)
+    if first is not None:
+        peer.say(first)
+    with pytest.raises(PreconditionFailed, match=f"^unknown delivery tag {tag}$"):
+        peer.say(second)
+
+
+def test_all_of_nothing_may_be_acked(peer):
+    peer.say(methods.BasicAck(delivery_tag=0, multiple=True))
+    peer.say(methods.TxCommit())
+    assert peer.seen() == ["tx.commit-ok"]
+
+
+def test_recover_returns_only_what_the_transaction_has_not_settled(peer):
+    peer.delivered(1, 2)
+    peer.say(methods.BasicAck(delivery_tag=1))
+    peer.channel.transaction.recover()
+    assert peer.seen() == [("requeue", "q", 102)]
+    peer.say(methods.TxCommit())
+    assert peer.seen()[:1] == [("ack", "q", 101)]
+
+
+def test_a_publish_that_may_not_be_is_refused_at_once(peer):
+    with pytest.raises(NotFound, match="^no exchange 'missing' in vhost '/'$"):
+        peer.publish(exchange="missing")
+
+
+def test_a_commit_that_may_not_be_any_more_does_nothing(peer):
+    peer.publish()
+    peer.publish()
+    peer.connection.access.refusal = AccessRefused("no")
+    with pytest.raises(AccessRefused):
+        peer.say(methods.TxCommit())
+    assert peer.seen() == []
+    peer.channel.transaction.leave()
+    assert peer.seen() == []
+
+
+@pytest.mark.parametrize("fault", ["free", "broken"])
+def test_a_commit_without_space_does_nothing(peer, fault):
+    peer.publish()
+    peer.publish()
+    setattr(peer.node.disk, fault, {"free": 1000, "broken": True}[fault])
+    with pytest.raises(PreconditionFailed, match="^the transaction cannot be stored: No space left on device$"):
+        peer.say(methods.TxCommit())
+    peer.channel.transaction.leave()
+    assert peer.seen() == []
+    assert peer.files == []
+
+
+def test_a_disk_that_fills_up_after_all_is_waited_for(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    peer.connection.full = True
+    assert peer.synced() == []
+    assert 28 in peer.node.alarms
+    peer.connection.full = False
+    for blocked in list(peer.node.blocked):
+        blocked.unblock()
+    assert peer.seen() == [("q", b"1", 1), ("q", b"2", 2)]
+    assert peer.synced() == ["tx.commit-ok"]
+    assert not peer.node.blocked
+
+
+def test_what_goes_nowhere_comes_back_before_commit_ok(peer):
+    peer.publish("nowhere", b"1", mandatory=True)
+    peer.publish("nowhere", b"2")
+    peer.publish("q", b"3", immediate=True)
+    peer.say(methods.TxCommit())
+    assert peer.seen() == ["basic.return", b"\0", b"1", "basic.return", b"\0", b"3", "tx.commit-ok"]
+
+
+def test_a_queue_that_refuses_makes_it_no_commit(peer):
+    peer.publish()
+    peer.connection.refuses = 1
+    peer.say(methods.TxCommit())
+    peer.seen()
+    assert peer.synced() == [(406, "partial tx completion")]
+
+
+def test_a_queue_deleted_meanwhile_gets_nothing(peer):
+    peer.publish()
+    peer.publish()
+    peer.say(methods.TxCommit())
+    peer.queue.deleted = True
+    assert peer.synced() == []
+    assert peer.synced() == ["tx.commit-ok"]
+
+
+def test_what_comes_before_the_answer_waits_for_it_in_its_order(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    peer.publish("t", b"3")
+    peer.say(methods.TxCommit())
+    peer.say(methods.BasicQos())
+    peer.publish("t", b"4")
+    peer.say(methods.TxRollback())
+    peer.say(methods.BasicCancel())
+    peer.synced()
+    assert peer.synced() == ["tx.commit-ok", ("t", b"3", 4), "tx.commit-ok", "basic.qos", "tx.rollback-ok",
+                             "basic.cancel"]
+
+
+def test_a_thousand_commits_may_wait_for_one(peer):
+    peer.publish()
+    peer.publish()
+    peer.say(methods.TxCommit())
+    for _ in range(3000):
+        peer.publish("t", b"t")
+        peer.say(methods.TxCommit())
+    peer.synced()
+    assert peer.synced().count("tx.commit-ok") == 3001
+
+
+def test_an_error_in_what_waited_ends_the_channel(peer):
+    peer.publish()
+    peer.publish()
+    peer.say(methods.TxCommit())
+    peer.say(methods.BasicAck(delivery_tag=9))
+    peer.say(methods.TxCommit())
+    peer.synced()
+    assert peer.synced() == ["tx.commit-ok", (406, "unknown delivery tag 9")]
+
+
+def test_a_channel_that_goes_takes_what_is_open_with_it_and_completes_what_is_decided(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    peer.publish(body=b"3")
+    peer.channel.transaction.leave()
+    assert peer.seen() == [("q", b"1", 1), ("q", b"2", 2)]
+    peer.synced()
+    assert peer.synced() == []
+    assert peer.files == []
+
+
+def test_a_decided_transaction_that_finds_no_room_when_its_channel_goes_is_there_for_the_next_start(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    peer.connection.full = True
+    peer.channel.transaction.leave()
+    assert not peer.node.blocked
+    decision = journal.load(str(peer.directory / "tx.7.1"), Disk())
+    assert ([message.body for message, _ in decision.messages], decision.applied) == ([b"1", b"2"], False)
+
+
+def test_large_transactions_are_in_a_file_before_commit(peer):
+    for n in range(40):
+        peer.publish(body=bytes([n]) * 100_000)
+    assert peer.files == ["tx.7.1"]
+    assert journal.load(str(peer.directory / "tx.7.1"), Disk()) is None
+    peer.say(methods.TxCommit())
+    assert [row[1] for row in peer.synced()] == [bytes([n]) * 100_000 for n in range(40)]
+    assert peer.synced() == ["tx.commit-ok"]
+    assert peer.files == []
+
+
+def test_numbers_of_publishes_are_never_used_twice(peer):
+    peer.publish("t")
+    peer.say(methods.TxRollback())
+    peer.publish("t", b"2")
+    peer.say(methods.TxCommit())
+    assert ("t", b"2", 2) in peer.seen()
+
+
+@pytest.mark.parametrize("method", [methods.TxCommit(), methods.TxRollback()])
+def test_a_channel_without_select_is_not_transactional(tmp_path, method):
+    connection = Connection(tmp_path)
+    with pytest.raises(ChannelError, match="^channel is not transactional$"):
+        connection.on_method(1, method.encode())
+
+
+def test_a_confirming_channel_cannot_switch(tmp_path):
+    connection = Connection(tmp_path)
+    connection.channel.confirm = True
+    with pytest.raises(PreconditionFailed, match="^cannot switch from confirm to tx mode$"):
+        connection.on_method(1, methods.TxSelect().encode())
+
+
+def test_select_may_come_again(peer):
+    peer.publish("t", b"kept")
+    peer.say(methods.TxSelect())
+    peer.say(methods.TxCommit())
+    assert peer.seen() == ["tx.select-ok", ("t", b"kept", 1), "tx.commit-ok"]
