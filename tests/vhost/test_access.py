@@ -11,7 +11,7 @@ import pytest
 from tests.session.harness import Client, Node
 
 from brokerd.arguments import BY_NAME
-from brokerd.errors import NotImplemented_
+from brokerd.errors import AMQPError, NotImplemented_
 from brokerd.vhost.access import WITHOUT_EFFECT
 from brokerd.wire import methods
 
@@ -90,3 +90,54 @@ def test_the_manual_lists_the_same_arguments_and_no_argument_is_in_both_lists_or
     cells = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
     assert set(re.findall(r"`(x-[\w-]+)", cells)) == set(WITHOUT_EFFECT)
     assert set(WITHOUT_EFFECT) == set(BY_NAME) - {"x-single-active-consumer"}
+
+
+# --- exchanges
+
+def refusal(access, name, type_="direct", **more):
+    with pytest.raises(AMQPError) as refused:
+        access.declare_exchange(name, type_, **more)
+    return refused.value.reply_text
+
+
+@pytest.mark.parametrize(("type_", "first", "second", "text"), [
+    ("x-consistent-hash", {"hash-header": "a"}, {"hash-header": "b"},
+     "'hash-header' for exchange 'x' in vhost '/': received 'b' but current is 'a'"),
+    ("x-consistent-hash", {}, {"x-algorithm": "jump"},
+     "'x-algorithm' for exchange 'x' in vhost '/': received the value 'jump' of type 'longstr' but current is none"),
+    ("x-recent-history", {"x-recent-history-length": 5}, {},
+     "'x-recent-history-length' for exchange 'x' in vhost '/': received none but current is the value '5' of type "
+     "'signedint'"),
+    ("direct", {"x-alternate-exchange": "a"}, {"x-alternate-exchange": "b"},
+     "'x-alternate-exchange' for exchange 'x' in vhost '/': received 'b' but current is 'a'"),
+])
+def test_an_exchange_is_not_declared_again_with_other_arguments_that_count(access, type_, first, second, text):
+    made = access.declare_exchange("x", type_, arguments=first)
+    assert access.declare_exchange("x", type_, arguments=first | {"unknown": 1}) is made
+    assert refusal(access, "x", type_, arguments=second) == f"PRECONDITION_FAILED - inequivalent arg {text}"
+
+
+def test_a_type_with_hyphens_is_shown_in_quotes_of_its_own(access):
+    access.declare_exchange("x", "x-random")
+    assert refusal(access, "x", "direct") == (
+        "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'direct' but current "
+        "is ''x-random''")
+
+
+@pytest.mark.parametrize("argument", ["alternate-exchange", "x-alternate-exchange"])
+@pytest.mark.parametrize(("operation", "name"), [("read", "x"), ("write", "y")])
+def test_an_alternate_exchange_asks_for_two_permissions_more(access, node, argument, operation, name):
+    node.refused.add((operation, name))
+    assert refusal(access, "x", arguments={argument: "y"}) == (
+        f"ACCESS_REFUSED - {operation} access to exchange '{name}' in vhost '/' refused for user 'guest'")
+    assert "x" not in access.vhost.exchanges
+
+
+def test_the_alternate_exchanges_type_is_looked_at_before_permissions_and_the_rest_after(access, node):
+    node.refused.add(("write", "y"))
+    assert "invalid type 'signedint'" in refusal(access, "x", arguments={"alternate-exchange": 5})
+    arguments = {"alternate-exchange": "y", "hash-property": "foo"}
+    assert refusal(access, "x", "x-consistent-hash", arguments=arguments).startswith("ACCESS_REFUSED")
+    node.refused.clear()
+    assert refusal(access, "x", "x-consistent-hash", arguments=arguments) == (
+        "PRECONDITION_FAILED - Unsupported property: foo")

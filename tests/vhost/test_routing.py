@@ -294,7 +294,21 @@ def test_an_exchange_that_intercepts_decides_instead_of_the_bindings(access, vho
     assert x.asked == ("k", {"a": 1})
     Intercepting.answer = ((other,), print)
     assert publish(access, "x", "k") == ((other,), None, False, None, print)
-    assert stored(publish(access, "x", "k", headers={"BCC": ["b"]})) == Properties(headers={})
+    assert publish(access, "x", "k", headers={"BCC": ["b"]})[3] is None  # routed later, by BCC too
+
+
+def test_while_it_is_traced_a_message_is_asked_for_every_time_and_the_trace_told(access, vhost):
+    class Trace:
+        on = True
+
+        def handler(self, queues, further):
+            return ("traced", queues, further)
+
+    q, vhost.trace, vhost.replies = queue(vhost, "q"), Trace(), Replies()
+    assert publish(access, "", "q")[2:] == (False, None, ("traced", (q,), None))
+    assert publish(access, "", "amq.rabbitmq.reply-to.token")[4][2] is not None
+    Trace.on = False
+    assert publish(access, "", "q") == ((q,), vhost.exchange("").tally, True)
 
 
 # --- direct reply-to
@@ -458,3 +472,32 @@ def test_any_net_of_exchanges_leads_where_asking_each_binding_leads(
             waiting += found or [alternates[name]] if name in alternates else found
     found = route(vhost, vhost.exchange("x"), key, Properties, further_keys=copies).queues
     assert {q.name for q in found} == reached & {"q1", "q2"}
+
+
+# --- exchanges that go with their last binding
+
+def test_a_chain_of_auto_delete_exchanges_longer_than_the_stack_goes_with_its_queue(vhost):
+    end = q = queue(vhost, "q")
+    for number in range(3000):
+        made = vhost.add_exchange(
+            f"x{number}", "fanout", durable=False, auto_delete=True, internal=False, arguments={})
+        vhost.bind(made, end, "", {})
+        end = made
+    vhost.delete_queue(q)
+    assert not [name for name in vhost.exchanges if name.startswith("x")]
+
+
+def test_auto_delete_exchanges_in_a_circle_go_together(vhost):
+    x, y = (vhost.add_exchange(name, "fanout", durable=False, auto_delete=True, internal=False, arguments={})
+            for name in "xy")
+    vhost.bind(x, y, "", {})
+    vhost.bind(y, x, "", {})
+    vhost.delete_exchange(x)
+    assert vhost.exchanges.keys().isdisjoint("xy")
+
+
+def test_arguments_that_mean_nothing_to_a_type_are_refused_when_it_is_made(vhost):
+    with pytest.raises(PreconditionFailed) as refusal:
+        exchange(vhost, "h", "x-recent-history", x_recent_history_length=0)
+    assert "positive integer" in refusal.value.reply_text
+    assert "h" not in vhost.exchanges

@@ -60,21 +60,24 @@ def resolve(
     key = key_octets.decode("utf-8", "surrogateescape")
     check_topic(access, exchange, key)
     properties: Lazily = _Decoded(header)
-    changed: Properties | None = None
-    further_keys: tuple[str, ...] = ()
-    cacheable = True
-    if _matters(header):
-        changed, further_keys, cacheable = _checked(access, properties(), channel)
-    if exchange.intercepts:
-        instead = exchange.intercept(key, properties)
-        if instead is not None:
-            return (instead[0], exchange.tally, False, _octets(changed), instead[1])
-    found = route(vhost, exchange, key, properties, further_keys=further_keys)
-    replying, handler = _handler(vhost, exchange, (key, *further_keys), found)
-    cacheable = cacheable and found.cacheable and not replying and not exchange.intercepts
+    checked = _Checked(access, properties(), channel) if _matters(header) else _NOTHING_TO_CHECK
+    changed = checked.rewritten
+    intercepted = exchange.intercept(key, properties) if exchange.intercepts else None
+    if intercepted is not None:  # It is stored with its BCC, which counts when it is routed later.
+        queues, handler = intercepted
+        cacheable = False
+    else:
+        changed = checked.without_bcc() or changed
+        found = route(vhost, exchange, key, properties, further_keys=checked.further_keys)
+        replying, handler = _handler(vhost, exchange, (key, *checked.further_keys), found)
+        cacheable = found.cacheable and checked.cacheable and not replying and not exchange.intercepts
+        queues = found.queues
+    if vhost.trace is not None and vhost.trace.on:
+        handler, cacheable = vhost.trace.handler(queues, handler), False
     if changed is None and handler is None:
-        return found.queues, exchange.tally, cacheable
-    return found.queues, exchange.tally, cacheable, _octets(changed), handler
+        return queues, exchange.tally, cacheable
+    octets = None if changed is None else encode_header(0, changed)[_PROPERTIES_AT:]
+    return queues, exchange.tally, cacheable, octets, handler
 
 
 def route(
@@ -157,35 +160,53 @@ def _matters(header: bytes) -> bool:
     return bool(flags & _HEADERS) and (_CC_OCTETS in header or _BCC_OCTETS in header)
 
 
-def _checked(
-    access: "Access", properties: Properties, channel: "Channel | None"
-) -> tuple[Properties | None, tuple[str, ...], bool]:
-    """The properties to be stored, None for those that came; keys besides the routing key; may it be remembered.
+class _Checked:
+    """What the properties of one message say of its way.  Raises PreconditionFailed, in RabbitMQ's order.
 
-    The order of the checks is RabbitMQ's.  ``properties`` may be changed.
+    ``rewritten``: the properties, if their reply-to was; None: as they came.
     """
-    changed, cacheable = None, True
-    if properties.reply_to == REPLY_TO and channel is not None:
-        replies = access.vhost.replies
-        if replies is None:
-            raise PreconditionFailed("fast reply consumer does not exist")
-        changed = properties = replies.rewrite(channel, properties)
-    if properties.user_id is not None:
-        cacheable = False
-        if properties.user_id != access.user and not access.has_tag(IMPERSONATOR):
+
+    __slots__ = ("_properties", "cacheable", "further_keys", "rewritten")
+
+    def __init__(self, access: "Access", properties: Properties, channel: "Channel | None") -> None:
+        self.rewritten: Properties | None = None
+        if properties.reply_to == REPLY_TO and channel is not None:
+            replies = access.vhost.replies
+            if replies is None:
+                raise PreconditionFailed("fast reply consumer does not exist")
+            self.rewritten = properties = replies.rewrite(channel, properties)
+        if properties.user_id not in (None, access.user) and not access.has_tag(IMPERSONATOR):
             raise PreconditionFailed(
                 f"user_id property set to '{properties.user_id}' but authenticated user was '{access.user}'"
             )
-    if properties.expiration is not None:
-        check_expiration(properties.expiration)
-    headers = properties.headers
-    further_keys: tuple[str, ...] = ()
-    if headers:
-        further_keys = (*_keys_in(headers, "CC"), *_keys_in(headers, "BCC"))
-        if "BCC" in headers:
-            properties.headers = {name: value for name, value in headers.items() if name != "BCC"}
-            changed = properties
-    return changed, further_keys, cacheable and changed is None
+        if properties.expiration is not None:
+            check_expiration(properties.expiration)
+        headers = properties.headers or {}
+        self._properties = properties
+        self.further_keys = (*_keys_in(headers, "CC"), *_keys_in(headers, "BCC"))
+        self.cacheable = properties.user_id is None and self.rewritten is None and "BCC" not in headers
+
+    def without_bcc(self) -> Properties | None:
+        """The properties without their BCC; None if there is none."""
+        headers = self._properties.headers
+        if not headers or "BCC" not in headers:
+            return None
+        self._properties.headers = {name: value for name, value in headers.items() if name != "BCC"}
+        return self._properties
+
+
+class _NothingToCheck:
+    """The same for a message that has none of these properties."""
+
+    rewritten = None
+    further_keys = ()
+    cacheable = True
+
+    def without_bcc(self) -> None:
+        return None
+
+
+_NOTHING_TO_CHECK = _NothingToCheck()
 
 
 def _keys_in(headers: dict[str, Any], name: str) -> list[str]:
@@ -231,11 +252,6 @@ def _each(
 ) -> None:
     for handler in handlers:
         handler(channel, exchange, routing_key, properties, body)
-
-
-def _octets(properties: Properties | None) -> bytes | None:
-    """Property flags and list, as they are stored."""
-    return None if properties is None else encode_header(0, properties)[_PROPERTIES_AT:]
 
 
 def _header_of(octets: bytes) -> bytes:

@@ -55,7 +55,7 @@ class VHost:
 
     __slots__ = (
         "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "on_disk", "policies",
-        "queues", "remove_files", "replies",
+        "queues", "remove_files", "replies", "trace",
     )  # fmt: skip
 
     def __init__(self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog") -> None:
@@ -71,6 +71,7 @@ class VHost:
         self.accesses: dict[str, Access] = {}
         self.policies: Policies | None = None  # set when opened from its folder
         self.replies: Any = None  # direct reply-to: whoever serves it sets rewrite() and handler(), see routing
+        self.trace: Any = None  # the firehose: while its ``on`` is true, its handler() is told of every publish
         self.remove_files: Callable[[Queue], None] = _nothing_to_remove  # of a queue that is deleted
         for exchange, cls, internal in SYSTEM_EXCHANGES:
             self.exchanges[exchange] = cls(exchange, durable=True, internal=internal, tally=plane.Tally())
@@ -199,22 +200,32 @@ class VHost:
         """Delete an exchange and its bindings.  Raises PreconditionFailed if bindings leave it and none were to."""
         if if_unused and exchange.binding_count:
             raise PreconditionFailed(f"{self.describe(exchange)} in use")
+        for source in self._remove_exchange(exchange):
+            self._exchange_lost_bindings(source)
+
+    def _remove_exchange(self, exchange: Exchange) -> list[Exchange]:
+        """Take an exchange away; the exchanges that were bound to it, and are not any more."""
         if exchange.durable:
             self.write(methods.ExchangeDelete(exchange=exchange.name).encode())
             self.deletes += 1
         del self.exchanges[exchange.name]
         self.forget_routes()
         exchange.unbind_everything()
-        for source in list(dict.fromkeys(binding.source for binding in exchange.bindings_to)):
+        sources = list(dict.fromkeys(binding.source for binding in exchange.bindings_to))
+        for source in sources:
             source.unbind_all(exchange)
-            self._exchange_lost_bindings(source)
+        return sources
 
     def _exchange_lost_bindings(self, exchange: Exchange) -> None:
-        if exchange.auto_delete and not exchange.binding_count and self.exchanges.get(exchange.name) is exchange:
-            try:
-                self.delete_exchange(exchange)
-            except PreconditionFailed as error:
-                log.warning("%s stays, though its last binding is gone: %s", self.describe(exchange), error)
+        """Delete it if it is auto-delete and has no binding left; then those that this leaves without, and so on."""
+        waiting = [exchange]
+        while waiting:  # A chain of exchanges may be longer than the stack.
+            exchange = waiting.pop()
+            if exchange.auto_delete and not exchange.binding_count and self.exchanges.get(exchange.name) is exchange:
+                try:
+                    waiting += self._remove_exchange(exchange)
+                except PreconditionFailed as error:
+                    log.warning("%s stays, though its last binding is gone: %s", self.describe(exchange), error)
 
     # --- bindings
 
