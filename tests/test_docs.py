@@ -13,6 +13,7 @@ from tests.broker import Broker, environment
 from brokerd import errors
 from brokerd.arguments import BY_NAME as QUEUE_ARGUMENTS
 from brokerd.config import OPTIONS
+from brokerd.policies.keys import KEYS
 from brokerd.session import basic, topology
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -215,10 +216,35 @@ def test_reply_texts_in_the_manual_are_those_of_the_source():
                 assert part.strip(" .,:(){}") in said, (you, part)
 
 
-def test_queue_arguments_of_the_source_are_all_spoken_of():
-    manual = text_of(ROOT / "docs" / "compatibility.md")
-    for name in QUEUE_ARGUMENTS:
-        assert f"`{name}" in manual, name
+QUEUE_TYPES = {"all": {"classic", "quorum", "stream"}, "both": {"classic", "quorum"}, "classic": {"classic"},
+               "quorum": {"quorum"}, "stream": {"stream"}}
+
+
+def test_the_table_of_queue_arguments_is_arguments_py():
+    rows = table_rows(ROOT / "docs" / "queues.md", "## Arguments")
+    assert [row[0].strip("`") for row in rows] == list(QUEUE_ARGUMENTS)
+    for name, types, by_policy, *_ in rows:
+        row = QUEUE_ARGUMENTS[name.strip("`")]
+        assert QUEUE_TYPES[types] == set(row.types), name
+        ways = "policy, operator" if row.operator else "policy" if row.policy_key else ""
+        assert by_policy == ways, name
+
+
+def test_the_words_an_argument_may_be_are_those_of_the_source():
+    for name, types, _, values, default, _ in table_rows(ROOT / "docs" / "queues.md", "## Arguments"):
+        row = QUEUE_ARGUMENTS[name.strip("`")]
+        of_type = {} if types in ("all", "both", "classic") else {"x-queue-type": types}
+        for word in re.findall(r"`([\w-]+)`", values):
+            assert row.check(word, of_type) is None, (name, word)
+        if default.startswith("`"):
+            assert row.check(default.strip("`"), of_type) is None, name
+
+
+def test_the_table_of_policy_keys_is_keys_py():
+    rows = table_rows(ROOT / "docs" / "queues.md", "## Policies")
+    assert {row[0].strip("`") for row in rows} == set(KEYS) - {row.policy_key for row in QUEUE_ARGUMENTS.values()}
+    for key, operator, *_ in rows:
+        assert (operator == "yes") == KEYS[key.strip("`")].operator, key
 
 
 # --- the unit

@@ -1,9 +1,9 @@
-"""Queue arguments: one row each, read by declare, policies and whoever shows them.
+"""Queue arguments: one row each, read by declare, definitions, policies and whoever shows them.
 
-A row is (name, check, policy key, merge).  ``check(value, arguments)`` returns
-None or the reason as RabbitMQ words it, for the 406 reply ``invalid arg 'x' for
-queue 'q' in vhost '/': reason``.  Names without a row are kept, shown, and
-neither checked nor compared (RabbitMQ).  Knows nothing of queues.
+A row says what an argument may be, which types of queue may have it, under which key a
+policy may give it, and how the two are joined.  Refusals are worded as RabbitMQ 3.10
+words them.  Names without a row are kept, shown, and neither checked nor compared
+(RabbitMQ).  Knows nothing of queues; what a value does is said in ``queues/rules``.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +12,21 @@ from typing import Any, NamedTuple
 from brokerd.wire.values import Timestamp, type_name
 
 Arguments = Mapping[str, Any]
-Check = Callable[[Any, Arguments], "str | None"]
+Check = Callable[[Any, Arguments], "str | None"]  # None: the value may be; else the reason why not
+Merge = Callable[[int, int], int]
 
-QUEUE_TYPES = ("classic", "quorum")
+CLASSIC, QUORUM, STREAM = ("classic",), ("quorum",), ("stream",)
+EITHER = ("classic", "quorum")
+QUEUE_TYPES = ("classic", "quorum", "stream")
 EXPIRY_MS_MAX = 10 * 365 * 24 * 60 * 60 * 1000
+INT64_MAX = (1 << 63) - 1
 OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
+STRATEGIES = ("at-most-once", "at-least-once")
+LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
+MASTER_LOCATORS = ("client-local", "min-masters", "random")
+
+
+# --- checks
 
 
 def _unacceptable(value: Any) -> str:
@@ -27,17 +37,15 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool | Timestamp)
 
 
-def integer(least: int = 0, most: int | None = None, *, too_big: str = "max_value_exceeded") -> Check:
-    """A whole number from ``least`` (0 or 1) to ``most``."""
+def integer(least: int = 0, most: int = INT64_MAX, *, too_big: str = "max_value_exceeded") -> Check:
+    """A whole number from ``least`` to ``most``."""
 
     def check(value: Any, _: Arguments) -> str | None:
         if not _is_integer(value):
-            return _unacceptable(value)
-        if value < 0:
-            return f"{{value_negative,{value}}}"
+            return f'"expected integer, got {type_name(value)}"'
         if value < least:
-            return f"{{value_zero,{value}}}"
-        if most is not None and value > most:
+            return f"{{value_{'negative' if value < 0 else 'zero'},{value}}}"
+        if value > most:
             return f"{{{too_big},{value}}}"
         return None
 
@@ -60,7 +68,7 @@ def one_of(choices: tuple[str, ...], refusal: str) -> Check:
     def check(value: Any, _: Arguments) -> str | None:
         if not isinstance(value, str):
             return _unacceptable(value)
-        return None if value in choices else refusal.format(value)
+        return None if value in choices else refusal.replace("{}", value)
 
     return check
 
@@ -72,40 +80,92 @@ def dead_letter_routing_key(value: Any, arguments: Arguments) -> str | None:
     return None if "x-dead-letter-exchange" in arguments else "routing_key_but_no_dlx_defined"
 
 
+def queue_version(value: Any, arguments: Arguments) -> str | None:
+    """1 or 2."""
+    return integer()(value, arguments) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
+
+
+# --- merge rules: of argument and policy, and of policy and operator policy
+
+
+def least_but(none: int) -> Merge:
+    """The lesser of two limits, of which ``none`` means no limit."""
+
+    def merge(one: int, other: int) -> int:
+        return other if one == none else one if other == none else min(one, other)
+
+    return merge
+
+
+# --- the rows
+
+
 class QueueArgument(NamedTuple):
-    """One row: what the argument is called, may be, and how a policy's value joins it."""
+    """One row: what the argument is called and may be, who may have it, and how a policy's value joins it."""
 
     name: str
     check: Check
+    types: tuple[str, ...] = EITHER
     policy_key: str | None = None
-    merge: Callable[[Any, Any], Any] | None = None  # of argument and policy; None: the argument wins
+    called: str = ""  # what a policy's refusal calls it: ``5 is not a valid ...``
+    merge: Merge | None = None  # None: the argument wins over the policy, the operator's policy over another
+    operator: bool = False  # an operator policy may set it
 
 
+def _number(name: str, check: Check, called: str, **more: Any) -> QueueArgument:
+    """A limit that policies and operators may lower."""
+    settings: dict[str, Any] = {"merge": min, "operator": True} | more
+    return QueueArgument(name, check, policy_key=name[2:], called=called, **settings)
+
+
+def _word(name: str, check: Check, called: str, **more: Any) -> QueueArgument:
+    """A choice that a policy may make where the argument does not."""
+    return QueueArgument(name, check, policy_key=name[2:], called=called, **more)
+
+
+# In the order in which RabbitMQ looks at them, so that the first fault is the same.
 QUEUE_ARGUMENTS = (
-    QueueArgument("x-queue-type", one_of(QUEUE_TYPES, "\"unsupported queue type '{}'\"")),
-    QueueArgument("x-expires", integer(1, EXPIRY_MS_MAX, too_big="value_too_large"), "expires", min),
-    QueueArgument("x-message-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "message-ttl", min),
-    QueueArgument("x-max-length", integer(), "max-length", min),
-    QueueArgument("x-max-length-bytes", integer(), "max-length-bytes", min),
-    QueueArgument("x-overflow", one_of(OVERFLOWS, "invalid_overflow"), "overflow"),
-    QueueArgument("x-dead-letter-exchange", string, "dead-letter-exchange"),
-    QueueArgument("x-dead-letter-routing-key", dead_letter_routing_key, "dead-letter-routing-key"),
-    QueueArgument("x-max-priority", integer(0, 255)),
+    QueueArgument("x-queue-type", one_of(QUEUE_TYPES, "\"unsupported queue type '{}'\""), types=QUEUE_TYPES),
+    _number("x-expires", integer(1, EXPIRY_MS_MAX, too_big="value_too_large"), "queue expiry"),
+    _number("x-message-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "message TTL"),
+    _word("x-dead-letter-exchange", string, "dead letter exchange name"),
+    _word("x-dead-letter-routing-key", dead_letter_routing_key, "dead letter routing key"),
+    _word("x-dead-letter-strategy", one_of(STRATEGIES, "invalid_dlx_strategy"), "dead letter strategy", types=QUORUM),
+    _number("x-max-length", integer(), "maximum length"),
+    _number("x-max-length-bytes", integer(), "maximum length in bytes"),
+    _number("x-max-in-memory-length", integer(), "maximum memory in bytes", types=QUORUM),
+    _number("x-max-in-memory-bytes", integer(), "maximum memory in bytes", types=QUORUM),
+    QueueArgument("x-max-priority", integer(0, 255), types=CLASSIC),
+    _word("x-overflow", one_of(OVERFLOWS, "invalid_overflow"), "overflow value", operator=True),
+    _word("x-queue-mode", one_of(("default", "lazy"), "\"unsupported queue mode '{}'\""), "queue-mode value",
+          types=CLASSIC),
+    _word("x-queue-version", queue_version, "queue-version value", types=CLASSIC, operator=True),
     QueueArgument("x-single-active-consumer", boolean),
-    QueueArgument("x-delivery-limit", integer(), "delivery-limit", min),
-    QueueArgument("x-consumer-timeout", integer(), "consumer-timeout", min),
-)
-BY_NAME = {argument.name: argument for argument in QUEUE_ARGUMENTS}
+    QueueArgument("x-quorum-initial-group-size", integer(1), types=QUORUM),
+    QueueArgument("x-max-age", string, types=STREAM),
+    QueueArgument("x-stream-max-segment-size-bytes", integer(), types=STREAM),
+    QueueArgument("x-stream-filter-size-bytes", integer(16, 255), types=STREAM),
+    QueueArgument("x-initial-cluster-size", integer(1), types=STREAM),
+    _word("x-queue-leader-locator", one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"), "queue leader locator value"),
+    _word("x-queue-master-locator", one_of(MASTER_LOCATORS, "invalid_queue_locator_arg"), "master locator",
+          types=CLASSIC),
+    _number("x-delivery-limit", integer(-1), "delivery limit", merge=least_but(-1)),
+    _word("x-delivery-limit-action", one_of(("dead-letter", "drop"), "invalid_delivery_limit_action"),
+          "delivery limit action"),
+    _number("x-consumer-timeout", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "consumer timeout",
+            merge=least_but(0), operator=False),
+    _word("x-consumer-timeout-action", one_of(("return", "close"), "invalid_consumer_timeout_action"),
+          "consumer timeout action"),
+    QueueArgument("x-message-deduplication", boolean),
+    QueueArgument("x-deduplication-header", string),
+    QueueArgument("x-cache-size", integer()),
+    QueueArgument("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large")),
+)  # fmt: skip
+BY_NAME = {row.name: row for row in QUEUE_ARGUMENTS}
+BY_POLICY_KEY = {row.policy_key: row for row in QUEUE_ARGUMENTS if row.policy_key is not None}
 
 
-def first_fault(arguments: Arguments) -> tuple[str, str] | None:
-    """(name, reason) of the first row that refuses its value, or None when all is well."""
-    for name, check, _, _ in QUEUE_ARGUMENTS:
-        if name in arguments:
-            reason = check(arguments[name], arguments)
-            if reason is not None:
-                return name, reason
-    return None
+# --- reading them
 
 
 def queue_type(arguments: Arguments) -> str:
@@ -113,32 +173,66 @@ def queue_type(arguments: Arguments) -> str:
     return arguments.get("x-queue-type", "classic")
 
 
+def fault(arguments: Arguments, thing: str) -> str | None:
+    """Why a queue cannot have these arguments, as RabbitMQ words it, or None.  ``thing``: queue 'q' in vhost '/'."""
+    kind, by_name = queue_type(arguments), BY_NAME
+    for name, value in arguments.items():
+        row = by_name.get(name)
+        if row is not None and (kind not in row.types or row.check(value, arguments) is not None):
+            return _first_fault(arguments, kind, thing)
+    return None
+
+
+def _first_fault(arguments: Arguments, kind: Any, thing: str) -> str | None:
+    """Of several faults the one that RabbitMQ tells: values first, in the order of the rows, then what is not for
+    this type of queue, in the order of the arguments."""
+    exchange = arguments.get("x-dead-letter-exchange", "")
+    if not isinstance(exchange, str):
+        return f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {thing}"
+    for row in QUEUE_ARGUMENTS:
+        if row.name in arguments and (kind in row.types or row.name == "x-queue-type"):
+            reason = row.check(arguments[row.name], arguments)
+            if reason is not None:
+                return f"invalid arg '{row.name}' for {thing}: {reason}"
+    for name in arguments:
+        if name in BY_NAME and kind not in BY_NAME[name].types:
+            return f"invalid arg '{name}' for {thing} of queue type rabbit_{kind}_queue"
+    return None
+
+
 def first_difference(current: Arguments, received: Arguments, compared: tuple[str, ...]) -> str | None:
     """How ``received`` differs from ``current`` in the first of ``compared`` that does, as RabbitMQ words it.
 
-    The text continues ``inequivalent arg ``: ``'x-expires' for {}: received '5' but current is '6'``, with {} for
-    the thing's name.  All whole numbers are one type, all else must be of equal type.
+    The text continues ``inequivalent arg ``: ``'x-expires' for {}: received '5' but current is '6'``, to be given
+    the thing's name by ``format``.  All whole numbers are one type, all else must be of equal type.
     """
     for name in compared:
-        default = _DEFAULTS.get(name, _ABSENT)
-        old, new = current.get(name, default), received.get(name, default)
-        if old is _ABSENT and new is _ABSENT:
+        old, new = current.get(name, _ABSENT), received.get(name, _ABSENT)
+        if old is new or _same(_default(name, old), _default(name, new)):
             continue
-        if old is not _ABSENT and new is not _ABSENT:
-            if old == new and isinstance(old, bool) == isinstance(new, bool):
-                continue
-            return f"'{name}' for {{}}: received '{_shown(new)}' but current is '{_shown(old)}'"
-        return f"'{name}' for {{}}: received {_described(new)} but current is {_described(old)}"
+        if old is _ABSENT or new is _ABSENT:
+            return f"'{name}' for {{}}: received {_described(new)} but current is {_described(old)}"
+        return f"'{name}' for {{}}: received '{_shown(new)}' but current is '{_shown(old)}'"
     return None
 
 
 COMPARED_QUEUE_ARGUMENTS = tuple(BY_NAME)
 _ABSENT = object()
-_DEFAULTS = {"x-queue-type": "classic"}
+
+
+def _default(name: str, value: Any) -> Any:
+    return "classic" if value is _ABSENT and name == "x-queue-type" else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is _ABSENT or other is _ABSENT or one != other:
+        return False
+    return type_name(one) == type_name(other) or (_is_integer(one) and _is_integer(other))
 
 
 def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _described(value: Any) -> str:

@@ -8,6 +8,9 @@ import pytest
 from tests.session.harness import Client, Node
 
 from brokerd import plane
+from brokerd.errors import PreconditionFailed
+from brokerd.policies import Policies, Policy
+from brokerd.queues.rules import Rules
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 from brokerd.vhost import upkeep
@@ -389,3 +392,148 @@ def test_spare_segments_go_when_no_queue_took_one_for_a_while_and_not_before(tmp
     for _ in range(upkeep.COMPACT_EVERY_TICKS):
         keeper.tick(NEVER)
     assert core.released == 1
+
+
+# --- unused queues
+
+class Unused:
+    """Stands for a queue that expires, and has never held a message."""
+
+    next_seq = 1
+
+    def __init__(self, name, vhost_name="/", expires_ms=500):
+        self.name, self.vhost_name = name, vhost_name
+        self.rules = Rules(expires_ms=expires_ms)
+        self.deleted = False
+        self.unused_since = self.consumer_count = 0
+
+    def __str__(self):
+        return f"queue '{self.name}' in vhost '{self.vhost_name}'"
+
+    def touch(self):
+        pass
+
+
+class Vhost:
+    """Stands for a vhost: deletes queues, or refuses to."""
+
+    def __init__(self, *queues):
+        self.queues = {queue.name: queue for queue in queues}
+        self.full = False
+
+    def delete_queue(self, queue):
+        if self.full:
+            raise PreconditionFailed("the definition cannot be stored: No space left on device")
+        del self.queues[queue.name]
+        queue.deleted = True
+
+
+class Turns:
+    """What of the data plane is asked then."""
+
+    spares_used = turns = 0
+
+    def turn(self):
+        self.turns += 1
+
+    def take_garbage(self):
+        return []
+
+
+@pytest.fixture
+def unused(tmp_path):
+    """Upkeep with a clock by hand, its core, and the vhosts by name."""
+    vhosts, core, now = {}, Turns(), [10**18]
+    keeper = Upkeep(vhosts, core, Disk(), str(tmp_path), Thread().submit, now=lambda: now[0])
+    return keeper, core, vhosts, now
+
+
+def test_a_queue_that_nobody_uses_goes_at_a_tick_and_others_stay(unused):
+    keeper, core, vhosts, now = unused
+    queue, other = Unused("q"), Unused("q", "other", 900)
+    vhosts.update({"/": Vhost(queue), "other": Vhost(other)})
+    for each in (queue, other):
+        keeper.expires.watch(each)
+    keeper.tick(NEVER)
+    assert not queue.deleted
+    now[0] += 500_000_000
+    keeper.tick(NEVER)
+    assert (queue.deleted, other.deleted, vhosts["/"].queues) == (True, False, {})
+    assert core.turns == 1
+
+
+def test_a_queue_that_the_full_disk_does_not_let_go_stays_is_told_and_goes_later(unused, caplog):
+    caplog.set_level(logging.WARNING, logger="brokerd")
+    keeper, _, vhosts, now = unused
+    queue = Unused("q")
+    vhosts["/"] = Vhost(queue)
+    vhosts["/"].full = True
+    keeper.expires.watch(queue)
+    now[0] += 500_000_000
+    keeper.tick(NEVER)
+    assert [record.getMessage() for record in caplog.records] == [
+        "queue 'q' in vhost '/' stays, though nobody has used it: "
+        "the definition cannot be stored: No space left on device"]
+    vhosts["/"].full = False
+    now[0] += 500_000_000
+    queue.unused_since = 0
+    keeper.tick(NEVER)
+    assert queue.deleted
+
+
+def test_a_queue_whose_vhost_or_name_is_anothers_is_only_forgotten(unused):
+    keeper, core, vhosts, now = unused
+    gone, replaced = Unused("q", "gone"), Unused("q")
+    vhosts["/"] = Vhost(other := Unused("q"))
+    for queue in (gone, replaced):
+        keeper.expires.watch(queue)
+    now[0] += 500_000_000
+    keeper.tick(NEVER)
+    assert (len(keeper.expires), vhosts["/"].queues, core.turns) == (0, {"q": other}, 0)
+
+
+# --- policies
+
+class Told:
+    """Stands for a queue: counts how often its rules were asked for."""
+
+    def __init__(self, name="q"):
+        self.name, self.policies = name, []
+
+    def apply_rules(self, policies):
+        self.policies.append([policy.name for policy in policies])
+
+
+@pytest.fixture
+def policed(place):
+    """The place with a stand-in queue in its vhost."""
+    told = Told()
+    place.vhost.queues["q"] = told
+    yield told
+    place.vhost.queues.clear()
+
+
+def test_policies_are_put_in_force_on_every_queue_and_routes_are_forgotten(place, policed, monkeypatch):
+    cleared = []
+    monkeypatch.setattr(type(place.vhost), "forget_routes", lambda vhost: cleared.append(vhost))
+    place.vhost.policies.put(Policy("p", "", {"max-length": 1}))
+    place.upkeep.apply_policies(place.vhost)
+    assert (policed.policies, cleared) == ([["p"]], [place.vhost])
+    assert place.vhost.policies.on_expires == place.upkeep.expires.watch
+
+
+def test_a_reload_applies_what_changed_and_nothing_else(place, policed, tmp_path):
+    assert place.upkeep.reload_policies() == []
+    assert policed.policies == []
+    Policies(place.vhost.directory, Disk()).put(Policy("p", "", {"max-length": 1}))
+    assert place.upkeep.reload_policies() == []
+    assert place.upkeep.reload_policies() == []
+    assert policed.policies == [["p"]]
+
+
+def test_a_file_that_cannot_be_used_is_told_and_changes_nothing(place, policed):
+    path = os.path.join(place.vhost.directory, "policies.json")
+    with open(path, "w") as file:
+        file.write("[{}]")
+    assert place.upkeep.reload_policies() == [f"{path}: entry 1 has no name"]
+    assert policed.policies == []

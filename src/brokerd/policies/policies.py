@@ -1,21 +1,24 @@
-"""The policies of one vhost, kept in its ``policies.json``: which settings go to which names.
+"""The policies of one vhost, in ``policies.json`` and ``operator-policies.json``: which settings go to which names.
 
     [{"name": ..., "pattern": ..., "apply-to": ..., "definition": {...}, "priority": 0}, ...]
 
-The shape is that of ``policies`` in RabbitMQ's definitions, without the vhost.  A change
-is on the disk before it holds.  Knows nothing of what the keys of a definition mean.
+The shape is that of ``policies`` in RabbitMQ's definitions, without the vhost.  One policy and one operator policy
+apply to a thing: of those that match, the one of the highest priority.  A change is on the disk before it holds; who
+makes one then applies it (``Upkeep.apply_policies``).  Knows nothing of what the keys of a definition do.
 """
 
 import os
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
+from brokerd.policies.keys import NOT_FOR, fault, merged, term
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
 
 FILE = "policies.json"
+OPERATOR_FILE = "operator-policies.json"
 # What a policy applies to (RabbitMQ), and the kinds of things each takes in.
 APPLY_TO = {
     "all": frozenset({"classic_queues", "quorum_queues", "streams", "exchanges"}),
@@ -31,26 +34,42 @@ KINDS = APPLY_TO["all"]
 class Policy:
     """One policy; a change makes another.  The higher ``priority`` wins."""
 
-    __slots__ = ("apply_to", "definition", "name", "pattern", "priority", "search")
+    __slots__ = ("apply_to", "definition", "kinds", "name", "pattern", "priority", "search")
 
     def __init__(
-        self, name: str, pattern: str, definition: dict[str, Any], *, apply_to: str = "all", priority: int = 0
+        self,
+        name: str,
+        pattern: str,
+        definition: dict[str, Any],
+        *,
+        apply_to: str = "all",
+        priority: float = 0,
+        operator: bool = False,
     ) -> None:
-        """Raises PreconditionFailed for a value that cannot be."""
+        """Raises PreconditionFailed for a value that cannot be, in RabbitMQ's words where it has any."""
         if not isinstance(name, str) or not name or not name.isprintable():
             raise PreconditionFailed(f"policy name {name!r:.80} is not printable text")
         if not isinstance(apply_to, str) or apply_to not in APPLY_TO:
-            raise PreconditionFailed(f"apply-to of policy '{name}' is not one of {', '.join(APPLY_TO)}")
+            raise PreconditionFailed(
+                f"apply-to '{apply_to if isinstance(apply_to, str) else term(apply_to)}' unrecognised; should be one "
+                "of: 'queues', 'classic_queues', 'quorum_queues', 'streams', 'exchanges', or 'all'"
+            )
         if not isinstance(definition, dict) or not definition:
-            raise PreconditionFailed(f"definition of policy '{name}' is not an object with at least one key")
-        if type(priority) is not int:
-            raise PreconditionFailed(f"priority of policy '{name}' is not a whole number")
+            raise PreconditionFailed("no policy provided")
+        if not isinstance(priority, int | float) or isinstance(priority, bool) or priority != priority:
+            raise PreconditionFailed(f"priority should be a number, actually was {term(priority)}")
+        if not isinstance(pattern, str):
+            raise PreconditionFailed(f"pattern should be a binary but was {term(pattern)}")
         try:
             self.search = re.compile(pattern).search
-        except (re.error, TypeError, RecursionError, OverflowError) as error:
-            raise PreconditionFailed(f"pattern of policy '{name}' is no regular expression: {error}") from None
+        except (re.error, RecursionError, OverflowError) as error:
+            raise PreconditionFailed(f"pattern should be regular expression but is invalid: {error}") from None
+        reason = fault(definition, operator=operator)
+        if reason is not None:
+            raise PreconditionFailed(reason)
         self.name, self.pattern, self.definition = name, pattern, definition
         self.apply_to, self.priority = apply_to, priority
+        self.kinds = frozenset(kind for kind in APPLY_TO[apply_to] if not NOT_FOR[kind] & definition.keys())
 
     def entry(self) -> dict[str, Any]:
         """The policy as RabbitMQ's definitions write it, without the vhost."""
@@ -63,7 +82,7 @@ class Policy:
         }
 
     @classmethod
-    def from_entry(cls, entry: dict[str, Any]) -> "Policy":
+    def from_entry(cls, entry: dict[str, Any], *, operator: bool = False) -> "Policy":
         """The policy of an entry of definitions.  Raises PreconditionFailed."""
         return cls(
             entry.get("name"),  # type: ignore[arg-type]    # Checked there, whatever it is.
@@ -71,31 +90,50 @@ class Policy:
             entry.get("definition"),  # type: ignore[arg-type]
             apply_to=entry.get("apply-to", "all"),
             priority=entry.get("priority", 0),
+            operator=operator,
         )
 
 
-class Policies:
-    """All policies of a vhost.  Changes raise OSError when they cannot be written, and are then not made."""
+class PolicyFile:
+    """The policies of one file.  Changes raise OSError when they cannot be written, and are then not made."""
 
-    __slots__ = ("_by_name", "_disk", "path")
+    __slots__ = ("_by_name", "_disk", "_ranked", "_what", "operator", "path")
 
-    def __init__(self, directory: str, disk: Disk) -> None:
-        """Read ``policies.json`` in the vhost's directory; a missing one holds none.  Raises StoreError, OSError."""
-        self.path = os.path.join(directory, FILE)
+    def __init__(self, path: str, disk: Disk, *, operator: bool) -> None:
+        """Read the file; a missing one holds none.  Raises StoreError, OSError."""
+        self.path = path
+        self.operator = operator
+        self._what = "operator policy" if operator else "policy"
         self._disk = disk
-        self._by_name: dict[str, Policy] = {}
-        content = json_file.read(self.path, disk)
+        self._hold(self._read())
+
+    def _read(self) -> dict[str, Policy]:
+        by_name: dict[str, Policy] = {}
+        content = json_file.read(self.path, self._disk)
         if content is None:
-            return
+            return by_name
         keys = ("name", "pattern", "definition")
         for entry in json_file.rows(self.path, content, keys, ("apply-to", "priority")):
             try:
-                policy = Policy.from_entry(entry)
+                policy = Policy.from_entry(entry, operator=self.operator)
             except PreconditionFailed as error:
-                raise StoreError(f"{self.path}: {error}") from None
-            if policy.name in self._by_name:
-                raise StoreError(f"{self.path}: policy '{policy.name}' is there twice")
-            self._by_name[policy.name] = policy
+                raise StoreError(f"{self.path}: {self._what} {entry['name']!r:.80}: {error}") from None
+            if policy.name in by_name:
+                raise StoreError(f"{self.path}: {self._what} '{policy.name}' is there twice")
+            by_name[policy.name] = policy
+        return by_name
+
+    def _hold(self, by_name: dict[str, Policy]) -> None:
+        self._by_name = by_name
+        self._ranked = sorted(by_name.values(), key=lambda policy: (-policy.priority, policy.name))
+
+    def reload(self) -> bool:
+        """Read the file again; whether anything is different now.  Raises StoreError, OSError: nothing changed."""
+        found = self._read()
+        if [each.entry() for each in found.values()] == [each.entry() for each in self._by_name.values()]:
+            return False
+        self._hold(found)
+        return True
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(self._by_name.values())
@@ -108,10 +146,10 @@ class Policies:
         try:
             return self._by_name[name]
         except KeyError:
-            raise NotFound(f"no policy '{name}'") from None
+            raise NotFound(f"no {self._what} '{name}'") from None
 
     def put(self, policy: Policy) -> None:
-        """Make or replace the policy of this name."""
+        """Make or replace the policy of this name, which was made for this file (``operator``)."""
         self._store({**self._by_name, policy.name: policy})
 
     def delete(self, name: str) -> None:
@@ -124,9 +162,65 @@ class Policies:
 
         Of equal priority the first by name wins; RabbitMQ leaves it open.
         """
-        found = [each for each in self._by_name.values() if kind in APPLY_TO[each.apply_to] and each.search(name)]
-        return sorted(found, key=lambda policy: (-policy.priority, policy.name))
+        return [each for each in self._ranked if kind in each.kinds and each.search(name)]
+
+    def winner(self, name: str, kind: str) -> Policy | None:
+        """The first of those."""
+        for each in self._ranked:
+            if kind in each.kinds and each.search(name):
+                return each
+        return None
 
     def _store(self, policies: dict[str, Policy]) -> None:
         json_file.replace(self.path, [policy.entry() for policy in policies.values()], self._disk)
-        self._by_name = policies
+        self._hold(policies)
+
+
+class Effective(NamedTuple):
+    """What policies say of one thing: which two apply, by name, and the one definition they make."""
+
+    policy: str | None = None
+    operator_policy: str | None = None
+    definition: dict[str, Any] = {}  # not to be changed
+
+
+NONE_APPLY = Effective()
+
+
+class Policies(PolicyFile):
+    """All policies of a vhost: users' own verbs are here, the operators' in ``operators``.
+
+    ``on_expires`` is the door to whoever deletes unused queues: told of each queue whose ``expires`` changes.
+    """
+
+    __slots__ = ("on_expires", "operators")
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        """Read both files in the vhost's directory; a missing one holds none.  Raises StoreError, OSError."""
+        super().__init__(os.path.join(directory, FILE), disk, operator=False)
+        self.operators = PolicyFile(os.path.join(directory, OPERATOR_FILE), disk, operator=True)
+        self.on_expires: Callable[[Any], None] | None = None
+
+    def __bool__(self) -> bool:
+        """Any policy of either sort."""
+        return bool(self._by_name) or len(self.operators) > 0
+
+    def reload(self) -> bool:
+        """Read both files again; whether anything is different now.  Raises StoreError, OSError: nothing changed."""
+        operators = PolicyFile(self.operators.path, self._disk, operator=True)
+        changed = super().reload()
+        if [each.entry() for each in operators] != [each.entry() for each in self.operators]:
+            self.operators = operators
+            changed = True
+        return changed
+
+    def effective(self, name: str, kind: str) -> Effective:
+        """What holds for a thing of this name and kind (one of ``KINDS``); of numbers in both sorts, the lesser."""
+        if not self:
+            return NONE_APPLY
+        policy, operators = self.winner(name, kind), self.operators.winner(name, kind)
+        if operators is None:
+            return Effective(policy.name, None, policy.definition) if policy is not None else NONE_APPLY
+        if policy is None:
+            return Effective(None, operators.name, operators.definition)
+        return Effective(policy.name, operators.name, merged(policy.definition, operators.definition))

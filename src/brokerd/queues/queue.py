@@ -1,6 +1,7 @@
 """A queue: where messages wait.  The data plane keeps and hands out the messages; here are the rules around them.
 
-Name, properties and arguments do not change after declare.  ``bindings`` is kept
+Name, properties and arguments do not change after declare.  ``rules`` are what arguments
+and policies make together, told to the data plane when they change.  ``bindings`` is kept
 current by the exchanges.  ``owner`` is the connection that an exclusive queue
 belongs to.  Knows nothing of permissions, channels, or of other queues.
 """
@@ -9,11 +10,13 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
-from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, first_difference, first_fault
-from brokerd.errors import PreconditionFailed, ResourceLocked
+from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
+from brokerd.errors import NotImplemented_, PreconditionFailed, ResourceLocked
+from brokerd.queues.rules import PLAIN, Rules, max_priority_of, plane_rules, rules_of
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Binding
+    from brokerd.policies import Effective, Policies
 
 NAME_FILE = ".queue"
 NO_ARGUMENTS: dict[str, Any] = {}
@@ -26,10 +29,21 @@ class Owner(Protocol):
         """The queue is deleted."""
 
 
+class DeadLetters(Protocol):
+    """Where dead messages go."""
+
+    def dead_letter(
+        self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
+    ) -> bool:
+        """The contract of plane.Queue.on_dead."""
+
+
 class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
-    __slots__ = ("arguments", "auto_delete", "bindings", "deleted", "name", "owner", "vhost_name")
+    __slots__ = (
+        "arguments", "auto_delete", "bindings", "dead_letters", "deleted", "name", "owner", "rules", "vhost_name",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,7 +57,11 @@ class Queue(plane.Queue):
         arguments: dict[str, Any] | None = None,
         owner: Owner | None = None,
     ) -> None:
-        super().__init__(core, directory, durable=durable)
+        max_priority = max_priority_of(arguments) if arguments else 0
+        if max_priority:
+            super().__init__(core, directory, durable=durable, max_priority=max_priority)
+        else:
+            super().__init__(core, directory, durable=durable)
         self.name = name
         self.vhost_name = vhost_name
         self.auto_delete = auto_delete
@@ -51,6 +69,8 @@ class Queue(plane.Queue):
         self.owner = owner
         self.bindings: list[Binding] = []
         self.deleted = False
+        self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
+        self.dead_letters: DeadLetters | None = None
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -62,6 +82,11 @@ class Queue(plane.Queue):
     def exclusive(self) -> bool:
         """Belongs to one connection and ends with it."""
         return self.owner is not None
+
+    @property
+    def kind(self) -> str:
+        """What policies call its type."""
+        return f"{queue_type(self.arguments)}_queues" if self.arguments else "classic_queues"
 
     def make_directory(self) -> None:
         """Make the queue's folder, with its name in it.  Raises OSError."""
@@ -75,6 +100,25 @@ class Queue(plane.Queue):
             file.write(self.name.encode("utf-8", "surrogateescape"))
 
     # --- rules
+
+    def effective(self, policies: "Policies") -> "Effective":
+        """Which policies apply, and what they say together."""
+        return policies.effective(self.name, self.kind)
+
+    def apply_rules(self, policies: "Policies | None") -> None:
+        """Put arguments and policies in force: after it is made or recovered, and when policies change."""
+        definition = policies.effective(self.name, self.kind).definition if policies else NO_ARGUMENTS
+        if not self.arguments and not definition and self.rules is PLAIN:
+            return
+        rules, before = rules_of(self.arguments, definition), self.rules
+        if rules == before:
+            return
+        self.rules = rules
+        told = plane_rules(rules)
+        if told != plane_rules(before):
+            self.set_rules(**told)
+        if rules.expires_ms != before.expires_ms and policies is not None and policies.on_expires is not None:
+            policies.on_expires(self)
 
     def check_access(self, connection: object) -> None:
         """Refuse an exclusive queue to all connections but its owner (405)."""
@@ -103,6 +147,14 @@ class Queue(plane.Queue):
             if difference is not None:
                 raise PreconditionFailed(f"inequivalent arg {difference.format(self)}")
 
+    def on_dead(
+        self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, count: int
+    ) -> bool:
+        """The data plane's door for a dead message: whether it is done with."""
+        if self.dead_letters is None or (reason == "delivery_limit" and self.rules.delivery_limit_action == "drop"):
+            return True
+        return self.dead_letters.dead_letter(self, reason, seq, exchange, routing_key, properties, body)
+
     @property
     def exclusively_consumed(self) -> bool:
         """One consumer has asked to be the only one."""
@@ -117,9 +169,28 @@ def _differs(field: str, queue: Queue, received: bool, current: bool) -> Precond
     )
 
 
-def check_arguments(name: str, vhost_name: str, arguments: dict[str, Any]) -> None:
-    """Refuse arguments that no queue can have (406, as RabbitMQ words it)."""
-    fault = first_fault(arguments)
-    if fault is not None:
-        argument, reason = fault
-        raise PreconditionFailed(f"invalid arg '{argument}' for queue '{name}' in vhost '{vhost_name}': {reason}")
+def check_arguments(
+    name: str,
+    vhost_name: str,
+    arguments: dict[str, Any],
+    *,
+    durable: bool = True,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+) -> None:
+    """Refuse arguments that no queue can have, and properties that a quorum queue cannot (406, as RabbitMQ words it).
+
+    A stream is 540: it could be declared elsewhere.
+    """
+    thing = f"queue '{name}' in vhost '{vhost_name}'"
+    kind = queue_type(arguments)
+    if kind == "stream":
+        raise NotImplemented_(f"{thing}: queue type 'stream' is not supported")
+    reason = fault(arguments, thing)
+    if reason is not None:
+        raise PreconditionFailed(reason)
+    if kind == "quorum":
+        faults = {"auto-delete": auto_delete, "exclusive-owner": exclusive, "non-durable": not durable}
+        for property_, present in faults.items():
+            if present:
+                raise PreconditionFailed(f"invalid property '{property_}' for {thing}")

@@ -3,12 +3,16 @@
 Idle queues give their files back; sparse old segments are rewritten, one at a time,
 copied by a thread; definitions logs that mostly undo themselves are rewritten; what
 is not needed any more is removed.  Each second looks at a bounded number of queues.
+Queues that nobody uses go in their time, and policies that changed are put in force.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from brokerd.clock import Clock
+from brokerd.errors import PreconditionFailed, StoreError
+from brokerd.queues.expires import Expires
 from brokerd.vhost import definitions
 from brokerd.vhost.garbage import Garbage, Submit
 
@@ -28,12 +32,23 @@ COMPACT_EVERY_TICKS = 30
 class Upkeep:
     """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
 
-    __slots__ = ("_compacting", "_core", "_disk", "_resting", "_spares_used", "_sparse", "_submit", "_ticks", "_vhosts",
-                 "garbage")
+    __slots__ = (
+        "_compacting", "_core", "_disk", "_resting", "_spares_used", "_sparse", "_submit", "_ticks", "_vhosts",
+        "expires", "garbage",
+    )  # fmt: skip
 
     def __init__(
-        self, vhosts: "dict[str, VHost]", core: "plane.Core", disk: "Disk", data_dir: str, submit: Submit
+        self,
+        vhosts: "dict[str, VHost]",
+        core: "plane.Core",
+        disk: "Disk",
+        data_dir: str,
+        submit: Submit,
+        *,
+        now: Callable[[], int] | None = None,
+        call_later: Callable[[float, Callable[[], object]], object] | None = None,
     ) -> None:
+        """``now()``: ns since the epoch; ``call_later(seconds, callback)``: without it unused queues go at a tick."""
         self._vhosts = vhosts
         self._core = core
         self._disk = disk
@@ -44,10 +59,12 @@ class Upkeep:
         self._ticks = 0
         self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
+        self.expires = Expires(now or Clock().epoch_ns, self._delete_unused, call_later)
 
     def tick(self, idle_since_ns: int) -> None:
         """Queues not touched since ``idle_since_ns`` (epoch) are idle."""
         self._ticks += 1
+        self.expires.run()
         self._rest(idle_since_ns)
         if not self._compacting:
             self._compact()
@@ -105,6 +122,48 @@ class Upkeep:
                 prepared[0].finish(queue)
 
         self._submit(work, done)
+
+    # --- unused queues
+
+    def _delete_unused(self, queue: "Queue") -> None:
+        vhost = self._vhosts.get(queue.vhost_name)
+        if vhost is None or vhost.queues.get(queue.name) is not queue:
+            queue.deleted = True
+            return
+        try:
+            vhost.delete_queue(queue)
+        except PreconditionFailed as error:  # Nobody asked for it, so that nobody is to be told.
+            log.warning("%s stays, though nobody has used it: %s", queue, error)
+            return
+        log.debug("%s: deleted, unused for %d ms", queue, queue.rules.expires_ms)
+        self._core.turn()
+
+    # --- policies
+
+    def apply_policies(self, vhost: "VHost") -> None:
+        """Put the vhost's policies in force: to be called when it was opened, and after each change of them."""
+        policies = vhost.policies
+        if policies is None:
+            return
+        policies.on_expires = self.expires.watch
+        for queue in vhost.queues.values():
+            queue.apply_rules(policies)
+        vhost.forget_routes()  # Alternate exchanges may be others now.
+
+    def reload_policies(self) -> list[str]:
+        """Read every vhost's policy files again; what could not be used, in words: there nothing changed."""
+        faults = []
+        for name, vhost in self._vhosts.items():
+            try:
+                if vhost.policies is not None and vhost.policies.reload():
+                    self.apply_policies(vhost)
+                    log.info("reload: policies of vhost '%s' changed", name)
+            except (StoreError, OSError) as error:
+                faults.append(str(error))
+        self._core.turn()
+        return faults
+
+    # --- files
 
     def close(self) -> None:
         """The broker stops: nothing is to be left for the next one to remove."""

@@ -1,0 +1,125 @@
+"""The keys of a policy's definition: what each may be, what it does not go with, and how two of one key are joined.
+
+Most are queue arguments without their ``x-`` and come from their rows in ``brokerd.arguments``; the
+others stand here.  RabbitMQ's keys without effect in brokerd are accepted, so that its definitions can
+be used as they are.  Refusals are worded as RabbitMQ words them.  Knows nothing of what a key does.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from brokerd.arguments import BY_POLICY_KEY, Merge, QueueArgument, integer
+
+Valid = Callable[[Any], bool]
+_BESIDE_AN_EXCHANGE = {"x-dead-letter-exchange": ""}  # a policy's dead-letter routing key may stand alone (RabbitMQ)
+
+
+class PolicyKey(NamedTuple):
+    """One key.  ``merge`` None: the operator's value wins."""
+
+    valid: Valid
+    called: str = ""
+    operator: bool = False
+    merge: Merge | None = None
+
+
+def _of_argument(row: QueueArgument) -> PolicyKey:
+    return PolicyKey(lambda value: row.check(value, _BESIDE_AN_EXCHANGE) is None, row.called, row.operator, row.merge)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _whole(least: int) -> Valid:
+    check = integer(least)
+    return lambda value: check(value, {}) is None
+
+
+def _any(_: Any) -> bool:
+    return True
+
+
+KEYS: dict[str, PolicyKey] = {
+    **{key: _of_argument(row) for key, row in BY_POLICY_KEY.items()},
+    "alternate-exchange": PolicyKey(_text, "alternate exchange name"),
+    "delayed-message": PolicyKey(lambda value: isinstance(value, bool), "delayed-message value"),
+    # RabbitMQ's, without effect here.
+    "consumer-disconnected-timeout": PolicyKey(_whole(0), "consumer disconnected timeout"),
+    "delayed-retry-max": PolicyKey(_whole(0), "delayed retry maximum", operator=True, merge=min),
+    "delayed-retry-min": PolicyKey(_whole(0), "delayed retry minimum", operator=True, merge=min),
+    "delayed-retry-type": PolicyKey(_text, "delayed retry type", operator=True),
+    "federation-upstream": PolicyKey(_text, "federation upstream name"),
+    "federation-upstream-pattern": PolicyKey(_text, "federation upstream pattern"),
+    "federation-upstream-set": PolicyKey(_text, "federation upstream set name"),
+    "ha-mode": PolicyKey(lambda value: value in ("all", "exactly", "nodes"), "ha-mode value"),
+    "ha-params": PolicyKey(_any),
+    "ha-promote-on-failure": PolicyKey(_text, "ha-promote-on-failure value"),
+    "ha-promote-on-shutdown": PolicyKey(_text, "ha-promote-on-shutdown value"),
+    "ha-sync-batch-size": PolicyKey(_whole(1), "ha-sync-batch-size value"),
+    "ha-sync-mode": PolicyKey(_text, "ha-sync-mode value"),
+    "initial-cluster-size": PolicyKey(_whole(0), "cluster size"),
+    "max-age": PolicyKey(_text, "max age"),
+    "shards-per-node": PolicyKey(_whole(0), "shards-per-node value"),
+    "stream-filter-size-bytes": PolicyKey(_whole(16), "filter size"),
+    "stream-max-segment-size-bytes": PolicyKey(_whole(0), "segment size"),
+    "target-group-size": PolicyKey(_whole(0), "target group size"),
+}
+
+# A policy with any of these keys is passed over, whole, for things of that kind: the next one that matches
+# applies (RabbitMQ 3.10, which lists delivery-limit for classic queues as well; here they have it).
+NOT_FOR: dict[str, frozenset[str]] = {
+    "classic_queues": frozenset({
+        "dead-letter-strategy", "initial-cluster-size", "max-age", "stream-max-segment-size-bytes",
+    }),
+    "quorum_queues": frozenset({
+        "ha-mode", "ha-params", "ha-promote-on-failure", "ha-promote-on-shutdown", "ha-sync-mode",
+        "initial-cluster-size", "max-age", "queue-master-locator", "queue-mode", "stream-max-segment-size-bytes",
+    }),
+    "streams": frozenset({
+        "dead-letter-exchange", "dead-letter-routing-key", "delivery-limit", "expires", "ha-mode", "max-length",
+        "message-ttl", "overflow", "queue-mode",
+    }),
+    "exchanges": frozenset(),
+}  # fmt: skip
+
+
+def fault(definition: Mapping[str, Any], *, operator: bool) -> str | None:
+    """Why these settings cannot be a policy's (or an operator policy's), as RabbitMQ words it, or None."""
+    unknown = [key for key in definition if key not in KEYS or (operator and not KEYS[key].operator)]
+    if unknown:
+        settings = ",".join([f"{{{term(key)},{term(definition[key])}}}" for key in unknown])
+        return f"[{settings}] are not recognised policy settings"
+    for key in sorted(definition):
+        if not KEYS[key].valid(definition[key]):
+            return f"{term(definition[key])} is not a valid {KEYS[key].called}"
+    return None
+
+
+def merged(definition: Mapping[str, Any], operators: Mapping[str, Any]) -> dict[str, Any]:
+    """One definition of a policy's and an operator policy's: of numbers the lesser, else the operator's."""
+    both = {**definition, **operators}
+    for key in definition.keys() & operators.keys():
+        merge = KEYS[key].merge
+        if merge is not None:
+            both[key] = merge(definition[key], operators[key])
+    return both
+
+
+def term(value: Any, depth: int = 0) -> str:
+    """A JSON value as RabbitMQ's texts show it: an Erlang term.  What lies deeper than eight tables is left out."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return "null"
+        case str():
+            return f'<<"{value}">>'
+        case list() | dict() if depth == 8:
+            return "..."
+        case list():
+            return f"[{','.join([term(item, depth + 1) for item in value])}]"
+        case dict():
+            items = [f"{term(key)} => {term(item, depth + 1)}" for key, item in value.items()]
+            return f"#{{{','.join(items)}}}"
+    return str(value)

@@ -1,0 +1,113 @@
+"""Queues that go when nobody has used them for a while (``x-expires``): a heap of when to look again.
+
+Used is a queue that has a consumer, or had one, a basic.get or a declare within its time.  Only queues with the
+rule are in here.  A look at one that was used since costs one entry and no more looks until it can be due, so
+that a queue in use is looked at once in its time, and one that is not goes within the timer's precision.
+
+Knows neither loop nor vhosts: whoever builds it hands in the time, a timer, and how a queue is deleted.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Protocol
+
+from brokerd.queues.rules import Rules
+
+DELETED_PER_RUN = 100  # then others have their turn
+
+
+class Unused(Protocol):
+    """What is asked of a queue."""
+
+    rules: Rules
+    deleted: bool
+    unused_since: int  # ns: when it last had a consumer, a get or a declare
+    consumer_count: int
+
+    def touch(self) -> None:
+        """It is used now."""
+
+
+class Expires:
+    """All queues of a broker that expire."""
+
+    __slots__ = ("_armed", "_call_later", "_delete", "_entry", "_heap", "_now", "_numbers", "_sweep_at")
+
+    def __init__(
+        self,
+        now: Callable[[], int],
+        delete: Callable[[Any], object],
+        call_later: Callable[[float, Callable[[], object]], object] | None = None,
+    ) -> None:
+        """``now()``: ns since the epoch, the queues' own clock.  ``call_later(seconds, run)``; None: ``run`` is called
+        by others often enough.  ``delete`` may leave the queue where it is: it is tried again in its time."""
+        self._now = now
+        self._delete = delete
+        self._call_later = call_later
+        self._heap: list[tuple[int, int, Unused]] = []  # due (ns), the entry's number, queue
+        self._entry: dict[Unused, int] = {}  # the number of the one entry that counts
+        self._numbers = count()
+        self._sweep_at = 64  # entries
+        self._armed = 0  # ns: when the timer runs; 0: it does not
+
+    def __len__(self) -> int:
+        return len(self._entry)
+
+    def watch(self, queue: Unused) -> None:
+        """The queue's ``rules.expires_ms`` is new or another one.  Its time begins now (RabbitMQ)."""
+        if queue.rules.expires_ms is None:
+            self._entry.pop(queue, None)
+            return
+        queue.touch()
+        self._look(queue, self._now() + queue.rules.expires_ms * 1_000_000)
+        self._arm()
+
+    def run(self) -> None:
+        """Delete what is due; costs nothing when nothing is."""
+        now, deleted = self._now(), 0
+        while self._heap and self._heap[0][0] <= now and deleted < DELETED_PER_RUN:
+            _, number, queue = heappop(self._heap)
+            if self._entry.get(queue) != number:
+                continue  # Its rule has changed since.
+            del self._entry[queue]
+            expires_ms = queue.rules.expires_ms
+            if queue.deleted or expires_ms is None:
+                continue
+            expires_ns = expires_ms * 1_000_000
+            since = now if queue.consumer_count else queue.unused_since
+            if since + expires_ns <= now:
+                deleted += 1
+                self._delete(queue)
+                if queue.deleted:
+                    continue
+                since = now
+            self._look(queue, since + expires_ns)
+        self._arm()
+
+    def _look(self, queue: Unused, due: int) -> None:
+        self._entry[queue] = number = next(self._numbers)
+        heappush(self._heap, (due, number, queue))
+        if len(self._heap) > self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget queues that were deleted otherwise, and entries that do not count any more."""
+        self._entry = {queue: number for queue, number in self._entry.items() if not queue.deleted}
+        self._heap = [entry for entry in self._heap if self._entry.get(entry[2]) == entry[1]]
+        heapify(self._heap)
+        self._sweep_at = 2 * len(self._heap) + 64
+
+    def _arm(self) -> None:
+        if self._call_later is None or not self._heap:
+            return
+        due = self._heap[0][0]
+        if self._armed and self._armed <= due:
+            return
+        self._armed = due
+        self._call_later(max(0.0, (due - self._now()) / 1e9), lambda: self._fire(due))
+
+    def _fire(self, due: int) -> None:
+        if self._armed == due:  # Else an earlier timer has taken this one's place.
+            self._armed = 0
+            self.run()

@@ -1,0 +1,124 @@
+"""The rules in force for a queue: its arguments, its policy and its operator policy, as one value.
+
+    arguments  ┐
+    policy     ├─ effective_arguments ─ Rules ─ plane_rules ─> plane.Queue.set_rules
+    operators  ┘  (one x-… mapping)
+
+Of two numbers the lesser holds, of anything else the argument.  Knows nothing of queues, nor of where policies
+come from.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.arguments import BY_NAME, BY_POLICY_KEY, queue_type
+
+if TYPE_CHECKING:
+    from brokerd.queues import deduplication
+    from brokerd.queues.dead_letter import DeadLetterRule
+
+OVERFLOW_NUMBERS = {"drop-head": 0, "reject-publish": 1, "reject-publish-dlx": 2}  # the data plane's
+
+
+class Rules(NamedTuple):
+    """What holds for one queue; None is no limit, or none."""
+
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_octets: int | None = None
+    overflow: str = "drop-head"
+    dead_letter: "DeadLetterRule | None" = None
+    delivery_limit: int | None = None
+    delivery_limit_action: str = "dead-letter"
+    delivery_counts: bool = False  # redeliveries carry x-delivery-count
+    single_active: bool = False
+    consumer_timeout_ms: int | None = None
+    consumer_timeout_action: str = "return"
+    deduplication: "deduplication.Rule | None" = None
+
+
+PLAIN = Rules()
+
+
+def effective_arguments(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as they are after policies; ``definition`` is what Policies.effective says of the queue.
+
+    A value that could not be declared any more (it is of an older release) is left out.
+    """
+    kind = queue_type(arguments)
+    merged: dict[str, Any] = {}
+    for name, value in arguments.items():
+        row = BY_NAME.get(name)
+        if row is not None and kind in row.types and row.check(value, arguments) is None:
+            merged[name] = value
+    for key, value in definition.items():
+        row = BY_POLICY_KEY.get(key)
+        if row is None or kind not in row.types:
+            continue
+        if row.name not in merged:
+            merged[row.name] = value
+        elif row.merge is not None:
+            merged[row.name] = row.merge(merged[row.name], value)
+    return merged
+
+
+def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rules:
+    """The rules of a queue with these arguments under this definition of policies."""
+    given = effective_arguments(arguments, definition)
+    quorum = queue_type(arguments) == "quorum"
+    if not given or (len(given) == 1 and "x-queue-type" in given and not quorum):
+        return PLAIN
+    get = given.get
+    limit = get("x-delivery-limit", -1)
+    dead_letter = duplicates = None
+    if "x-dead-letter-exchange" in given:
+        from brokerd.queues import dead_letter as letters  # Most brokers' starts need neither module.
+
+        dead_letter = letters.rule_of(given)
+    if "x-message-deduplication" in given:
+        from brokerd.queues import deduplication
+
+        duplicates = deduplication.rule_of(given)
+    return Rules(
+        message_ttl_ms=get("x-message-ttl"),
+        expires_ms=get("x-expires"),
+        max_length=get("x-max-length"),
+        max_octets=get("x-max-length-bytes"),
+        overflow=get("x-overflow", PLAIN.overflow),
+        dead_letter=dead_letter,
+        delivery_limit=limit if limit >= 0 else None,
+        delivery_limit_action=get("x-delivery-limit-action", PLAIN.delivery_limit_action),
+        delivery_counts=quorum or limit >= 0,
+        single_active=get("x-single-active-consumer", False),
+        consumer_timeout_ms=get("x-consumer-timeout") or None,
+        consumer_timeout_action=get("x-consumer-timeout-action", PLAIN.consumer_timeout_action),
+        deduplication=duplicates,
+    )
+
+
+def max_priority_of(arguments: Mapping[str, Any]) -> int:
+    """The highest priority level; 0: none.  By argument only, and as long as the queue is there."""
+    value = arguments.get("x-max-priority", 0)
+    if queue_type(arguments) != "classic" or BY_NAME["x-max-priority"].check(value, arguments) is not None:
+        return 0
+    return int(value)
+
+
+def plane_rules(rules: Rules) -> dict[str, Any]:
+    """The keyword arguments of the data plane's ``set_rules``."""
+    return {
+        "ttl_ms": _limit(rules.message_ttl_ms),
+        "max_length": _limit(rules.max_length),
+        "max_octets": _limit(rules.max_octets),
+        "overflow": OVERFLOW_NUMBERS[rules.overflow],
+        "dead_letters": rules.dead_letter is not None,
+        "delivery_limit": _limit(rules.delivery_limit),
+        "delivery_counts": rules.delivery_counts,
+        "single_active": rules.single_active,
+        "consumer_timeout_ms": _limit(rules.consumer_timeout_ms),
+    }
+
+
+def _limit(value: int | None) -> int:
+    return -1 if value is None else int(value)

@@ -1,0 +1,215 @@
+"""Queues that go when nobody has used them: when exactly, what counts as use, and what it costs others."""
+
+import random
+
+import pytest
+
+from brokerd.queues.expires import DELETED_PER_RUN, Expires
+from brokerd.queues.rules import Rules
+
+MS = 1_000_000
+
+
+class Queue:
+    """What is asked of a queue, by hand."""
+
+    def __init__(self, world, expires_ms):
+        self.world = world
+        self.rules = Rules(expires_ms=expires_ms)
+        self.deleted = False
+        self.unused_since = 0
+        self.consumer_count = 0
+        self.touches = 0
+
+    def touch(self):
+        self.touches += 1
+        self.unused_since = self.world.now
+
+
+class World:
+    """A clock and its timers, both by hand."""
+
+    def __init__(self):
+        self.now = 1_700_000_000_000 * MS
+        self.start = self.now
+        self.timers = []        # (when, callback)
+        self.gone = []          # (queue, ms since start)
+        self.refuses = False
+        self.expires = Expires(lambda: self.now, self.delete, self.call_later)
+
+    @property
+    def ms(self):
+        return (self.now - self.start) // MS
+
+    def call_later(self, seconds, callback):
+        assert seconds >= 0
+        self.timers.append((self.now + round(seconds * 1e9), callback))
+
+    def delete(self, queue):
+        if not self.refuses:
+            queue.deleted = True
+            self.gone.append((queue, self.ms))
+
+    def queue(self, expires_ms):
+        queue = Queue(self, expires_ms)
+        self.expires.watch(queue)
+        return queue
+
+    def until(self, ms):
+        """Let time pass; each timer runs when it is due."""
+        end = self.start + ms * MS
+        while due := [timer for timer in self.timers if timer[0] <= end]:
+            timer = min(due, key=lambda timer: timer[0])
+            self.timers.remove(timer)
+            self.now = max(self.now, timer[0])
+            timer[1]()
+        self.now = end
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_queue_goes_when_its_time_is_over_and_not_before(world):
+    queue = world.queue(500)
+    world.until(499)
+    assert world.gone == []
+    world.until(1000)
+    assert world.gone == [(queue, 500)]
+    assert len(world.expires) == 0
+
+
+def test_each_goes_in_its_own_time(world):
+    late, early = world.queue(900), world.queue(100)
+    world.until(50)
+    between = world.queue(300)
+    world.until(2000)
+    assert world.gone == [(early, 100), (between, 350), (late, 900)]
+
+
+def test_use_begins_the_time_again(world):
+    queue = world.queue(500)
+    world.until(400)
+    queue.touch()
+    world.until(700)
+    queue.touch()
+    world.until(5000)
+    assert world.gone == [(queue, 1200)]
+
+
+def test_a_queue_with_a_consumer_stays_and_its_time_begins_when_it_leaves(world):
+    queue = world.queue(500)
+    queue.consumer_count = 1
+    world.until(10_120)
+    assert world.gone == []
+    queue.consumer_count = 0
+    queue.touch()
+    world.until(20_000)
+    assert world.gone == [(queue, 10_620)]
+
+
+def test_a_queue_deleted_otherwise_is_forgotten(world):
+    queue = world.queue(500)
+    queue.deleted = True
+    world.until(1000)
+    assert (world.gone, len(world.expires)) == ([], 0)
+
+
+@pytest.mark.parametrize(("changed", "goes"), [(100, 400), (900, 1200), (None, None)])
+def test_another_rule_holds_from_then_on(world, changed, goes):
+    queue = world.queue(500)
+    world.until(300)
+    queue.rules = Rules(expires_ms=changed)
+    world.expires.watch(queue)
+    world.until(5000)
+    assert world.gone == ([(queue, goes)] if goes else [])
+
+
+def test_a_queue_that_cannot_be_deleted_is_tried_again(world):
+    world.refuses = True
+    queue = world.queue(500)
+    world.until(600)
+    world.refuses = False
+    world.until(2000)
+    assert world.gone == [(queue, 1000)]
+
+
+def test_without_a_timer_it_goes_when_others_look(world):
+    world.expires._call_later = None
+    queue = world.queue(500)
+    world.until(499)
+    world.expires.run()
+    assert world.gone == []
+    world.until(900)
+    assert world.gone == []
+    world.expires.run()
+    assert world.gone == [(queue, 900)]
+
+
+def test_a_clock_that_is_set_back_makes_them_stay_longer_and_no_worse(world):
+    queue = world.queue(500)
+    world.timers, [(when, callback)] = [], world.timers
+    world.now -= 1000 * MS
+    callback()
+    assert world.gone == []
+    world.until(2000)
+    assert [gone for gone, _ in world.gone] == [queue]
+    assert when
+
+
+def test_queues_in_use_set_one_timer_at_a_time(world):
+    for _ in range(1000):
+        world.queue(500).consumer_count = 1
+    assert len(world.timers) == 1
+    world.until(100_000)
+    assert len(world.timers) == 1
+
+
+def test_many_that_are_due_together_go_in_turns(world):
+    queues = [world.queue(500) for _ in range(3 * DELETED_PER_RUN + 1)]
+    world.timers, [(_, callback)] = [], world.timers
+    world.now += 500 * MS
+    callback()
+    assert len(world.gone) == DELETED_PER_RUN
+    world.until(501)
+    assert [queue for queue, _ in world.gone] == queues
+
+
+def test_queues_that_come_and_go_otherwise_do_not_pile_up(world):
+    for _ in range(10_000):
+        world.queue(3_600_000).deleted = True
+    assert len(world.expires) < 200
+    assert len(world.expires._heap) < 200
+    kept = [world.queue(1000) for _ in range(300)]
+    world.until(1000)
+    assert [queue for queue, _ in world.gone] == kept
+
+
+def test_rules_that_change_often_do_not_pile_up(world):
+    queue = world.queue(1000)
+    for _ in range(10_000):
+        world.expires.watch(queue)
+    assert len(world.expires._heap) < 200
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_over_any_course_a_queue_goes_exactly_when_it_was_unused_for_its_time(seed):
+    rng, world = random.Random(seed), World()
+    queues = [world.queue(rng.randrange(1, 400)) for _ in range(12)]
+    for step in range(1, 200):
+        world.until(step * 10)
+        for queue in queues:
+            if queue.deleted:
+                continue
+            assert queue.consumer_count or world.now < queue.unused_since + queue.rules.expires_ms * MS
+            match rng.randrange(12):
+                case 0:
+                    queue.consumer_count = 1
+                case 1 if queue.consumer_count:
+                    queue.consumer_count = 0
+                    queue.touch()
+                case 2:
+                    queue.touch()
+    for queue, ms in world.gone:
+        assert world.start + ms * MS == queue.unused_since + queue.rules.expires_ms * MS

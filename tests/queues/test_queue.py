@@ -1,0 +1,211 @@
+"""A queue's rules in force: what the data plane is told, when, and that plain queues are told nothing.
+
+Names, properties and equivalence are told through a session: tests/session/test_topology.py.
+"""
+
+import gc
+import time
+import tracemalloc
+from typing import ClassVar
+
+import pytest
+from tests.session.harness import Node
+
+from brokerd import plane
+from brokerd.policies import Policies, Policy
+from brokerd.queues.dead_letter import DeadLetterRule
+from brokerd.queues.queue import Queue
+from brokerd.queues.rules import PLAIN, Rules, plane_rules
+from brokerd.store.disk import Disk
+
+
+class Told(Queue):
+    """Keeps what the data plane is told."""
+
+    __slots__ = ("told",)
+
+    def set_rules(self, **rules):
+        self.told.append(rules)
+
+
+@pytest.fixture
+def core(tmp_path):
+    return Node(tmp_path).core
+
+
+@pytest.fixture
+def policies(tmp_path):
+    return Policies(str(tmp_path), Disk())
+
+
+@pytest.fixture
+def make(core, tmp_path):
+    def make(name="q", **arguments):
+        queue = Told(core, str(tmp_path / name), name=name, vhost_name="/", durable=True,
+                     arguments={f"x-{key.replace('_', '-')}": value for key, value in arguments.items()})
+        queue.told = []
+        return queue
+
+    return make
+
+
+def test_a_queue_without_rules_tells_the_data_plane_nothing(make, policies):
+    queue = make()
+    queue.apply_rules(None)
+    queue.apply_rules(policies)
+    policies.put(Policy("p", "^other", {"max-length": 1}))
+    queue.apply_rules(policies)
+    assert (queue.told, queue.rules) == ([], PLAIN)
+    assert queue.rules is PLAIN
+
+
+def test_arguments_are_told_once(make, policies):
+    queue = make(message_ttl=5, overflow="reject-publish")
+    for _ in range(2):
+        queue.apply_rules(policies)
+    assert queue.told == [plane_rules(Rules(message_ttl_ms=5, overflow="reject-publish"))]
+
+
+def test_a_policy_is_told_when_it_comes_changes_and_goes(make, policies):
+    queue = make("orders", max_length=10)
+    queue.apply_rules(policies)
+    for limit in (5, 20, 7):
+        policies.put(Policy("p", "^ord", {"max-length": limit}))
+        queue.apply_rules(policies)
+    policies.delete("p")
+    queue.apply_rules(policies)
+    assert [told["max_length"] for told in queue.told] == [10, 5, 10, 7, 10]
+
+
+def test_rules_that_end_are_told_as_none(make, policies):
+    queue = make()
+    policies.put(Policy("p", "", {"message-ttl": 5}))
+    queue.apply_rules(policies)
+    policies.delete("p")
+    queue.apply_rules(policies)
+    assert [told["ttl_ms"] for told in queue.told] == [5, -1]
+    assert queue.rules == PLAIN
+
+
+def test_what_is_not_the_data_planes_is_not_told_to_it(make, policies):
+    queue = make()
+    policies.put(Policy("p", "", {"expires": 5, "consumer-timeout-action": "close"}))
+    queue.apply_rules(policies)
+    assert queue.told == []
+    assert queue.rules == Rules(expires_ms=5, consumer_timeout_action="close")
+
+
+def test_another_dead_letter_exchange_holds_without_a_word_to_the_data_plane(make, policies):
+    queue = make()
+    for exchange in ("a", "b"):
+        policies.put(Policy("p", "", {"dead-letter-exchange": exchange}))
+        queue.apply_rules(policies)
+        assert queue.rules.dead_letter == DeadLetterRule(exchange)
+    assert [told["dead_letters"] for told in queue.told] == [True]
+
+
+def test_whoever_deletes_unused_queues_hears_of_each_change_of_expires(make, policies):
+    heard = []
+    policies.on_expires = lambda queue: heard.append((queue.name, queue.rules.expires_ms))
+    make("plain").apply_rules(policies)
+    queue = make("q", expires=50)
+    queue.apply_rules(policies)
+    queue.apply_rules(policies)
+    policies.put(Policy("p", "^q$", {"expires": 20}))
+    queue.apply_rules(policies)
+    other = make("other")
+    policies.put(Policy("o", "other", {"expires": 7}))
+    other.apply_rules(policies)
+    policies.delete("o")
+    other.apply_rules(policies)
+    assert heard == [("q", 50), ("q", 20), ("other", 7), ("other", None)]
+
+
+@pytest.mark.parametrize(("type_", "kind"), [("classic", "classic_queues"), ("quorum", "quorum_queues")])
+def test_policies_know_a_queue_by_its_type(make, policies, type_, kind):
+    queue = make(queue_type=type_)
+    assert (queue.kind, make().kind) == (kind, "classic_queues")
+    policies.put(Policy("p", "", {"max-length": 3}, apply_to=kind))
+    queue.apply_rules(policies)
+    assert queue.rules.max_length == 3
+    assert queue.effective(policies).policy == "p"
+
+
+class Between(plane.Queue):
+    """Stands between a queue and the data plane's: what it was made with."""
+
+    __slots__ = ()
+    settings: ClassVar[dict] = {}
+
+    def __init__(self, core, directory, **settings):
+        Between.settings = settings
+        super().__init__(core, directory, durable=settings["durable"])
+
+
+class Made(Queue, Between):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(("arguments", "settings"), [
+    (None, {}), ({"x-max-length": 1}, {}), ({"x-max-priority": 0}, {}), ({"x-max-priority": 9}, {"max_priority": 9}),
+])
+def test_the_highest_priority_is_given_when_the_queue_is_made(core, arguments, settings):
+    Made(core, "/nowhere", name="q", vhost_name="/", durable=False, arguments=arguments)
+    assert Between.settings == {"durable": False} | settings
+
+
+# --- dead messages
+
+class DeadLetters:
+    def __init__(self):
+        self.dead = []
+
+    def dead_letter(self, *message):
+        self.dead.append(message)
+        return False
+
+
+MESSAGE = (7, b"x", b"k", b"\0\0", b"body")
+
+
+def test_a_dead_message_goes_where_dead_letters_go(make):
+    queue = make(dead_letter_exchange="d")
+    assert queue.on_dead("rejected", *MESSAGE, 1) is True       # to nowhere so far
+    queue.dead_letters = there = DeadLetters()
+    assert queue.on_dead("rejected", *MESSAGE, 1) is False
+    assert there.dead == [(queue, "rejected", *MESSAGE)]
+
+
+def test_over_the_delivery_limit_it_may_be_dropped_instead(make):
+    queue = make(dead_letter_exchange="d", delivery_limit=1, delivery_limit_action="drop")
+    queue.apply_rules(None)
+    queue.dead_letters = there = DeadLetters()
+    assert queue.on_dead("delivery_limit", *MESSAGE, 2) is True
+    assert there.dead == []
+    assert queue.on_dead("expired", *MESSAGE, 2) is False
+
+
+# --- what it costs
+
+def test_ten_thousand_plain_queues_take_no_more_memory_and_hardly_more_time(core, policies, tmp_path):
+    def make(count):
+        queues = [Queue(core, "/nowhere", name="q", vhost_name="/", durable=False) for _ in range(count)]
+        started = time.perf_counter()
+        for queue in queues:
+            queue.apply_rules(policies)
+        return queues, (time.perf_counter() - started) / count
+
+    make(10)
+    tracemalloc.start()
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    queues = [Queue(core, "/nowhere", name="q", vhost_name="/", durable=False) for _ in range(1000)]
+    middle = tracemalloc.get_traced_memory()[0]
+    for queue in queues:
+        queue.apply_rules(policies)
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - middle < 1000
+    assert (middle - before) / 1000 < 1000
+    _, seconds = make(10_000)
+    assert seconds < 5e-6
