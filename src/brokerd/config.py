@@ -26,14 +26,17 @@ KUBERNETES_NAMES = frozenset({"BROKERD_PORT"})
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 MIB = 1 << 20
 LogLevel = Literal["debug", "info", "warning", "error"]
+TLSVersion = Literal["1.2", "1.3"]
+LoginFrom = Literal["distinguished_name", "common_name", "subject_alternative_name"]
+SANType = Literal["dns", "ip", "email", "uri"]
 
 
 class Option:
     """What is known of an option beside its type and default; the metadata of its field's type.
 
     ``low`` and ``high`` bound a number, ends included, or the characters of a text.
-    ``short`` is its one-letter flag.  ``reloadable`` options take effect on SIGHUP, others
-    at the next start.  The value of a ``secret`` one is shown nowhere.
+    ``short`` is another spelling of its flag, mostly one letter.  ``reloadable`` options take effect on
+    SIGHUP, others at the next start.  The value of a ``secret`` one is shown nowhere.
     """
 
     __slots__ = ("help", "high", "low", "reloadable", "secret", "section", "short")
@@ -80,6 +83,14 @@ class Config:
     stop_timeout_seconds: Annotated[int, Option(
         "main", "How long a stopping broker waits for its clients to close before it cuts them off.", low=0, high=3600,
     )] = 15
+    memory_high_watermark_percent: Annotated[int, Option(
+        "main", "With the broker using more of the machine's (or cgroup's) memory, publishers are blocked; 0: never.",
+        low=0, high=100, reloadable=True,
+    )] = 60
+    memory_high_watermark_octets: Annotated[int, Option(
+        "main", "The same in octets, and instead of the percentage; 0: the percentage holds.",
+        low=0, high=1 << 50, reloadable=True,
+    )] = 0
 
     bind: Annotated[str, Option(
         "amqp", "Address to listen on; 0.0.0.0 or :: for all.", low=1, short="-b",
@@ -87,6 +98,12 @@ class Config:
     amqp_port: Annotated[int, Option(
         "amqp", "TCP port for AMQP; 0: any free one.", low=0, high=65535, short="-p",
     )] = 5672
+    amqps_bind: Annotated[str, Option(
+        "amqp", "Address to listen on for AMQP over TLS; empty: that of bind.",
+    )] = ""
+    amqps_port: Annotated[int, Option(
+        "amqp", "TCP port for AMQP over TLS, where tls_cert is given; 0: any free one.", low=0, high=65535,
+    )] = 5671
     tcp_nodelay: Annotated[bool, Option(
         "amqp", "Send small segments at once (TCP_NODELAY).",
     )] = True
@@ -114,6 +131,39 @@ class Config:
     deliver_octets_per_turn: Annotated[int, Option(
         "amqp", "How much is delivered before other connections are read again.", low=4096, high=1024 * MIB,
     )] = MIB
+
+    tls_cert: Annotated[str, Option(
+        "tls", "File of the broker's certificate and those that lead to its CA (PEM); empty: no TLS.",
+        short="--cert", reloadable=True,
+    )] = ""
+    tls_key: Annotated[str, Option(
+        "tls", "File of the certificate's private key (PEM); empty: it is in the file of tls_cert.",
+        short="--key", reloadable=True,
+    )] = ""
+    tls_ca_cert: Annotated[str, Option(
+        "tls", "File of the CAs whose clients are believed (PEM).", reloadable=True,
+    )] = ""
+    tls_verify_peer: Annotated[bool, Option(
+        "tls", "Ask clients for a certificate; one that is not of tls_ca_cert is refused.", reloadable=True,
+    )] = False
+    tls_fail_if_no_peer_cert: Annotated[bool, Option(
+        "tls", "Refuse clients without a certificate; asks for one as tls_verify_peer does.", reloadable=True,
+    )] = False
+    tls_min_version: Annotated[TLSVersion, Option(
+        "tls", "Oldest version of TLS that is spoken.", reloadable=True,
+    )] = "1.2"
+    tls_ciphers: Annotated[str, Option(
+        "tls", "Ciphers of TLS 1.2, as OpenSSL writes lists of them; empty: Python's choice.", reloadable=True,
+    )] = ""
+    tls_cert_login_from: Annotated[LoginFrom, Option(
+        "tls", "What of a client's certificate is its user name, with the mechanism EXTERNAL.", reloadable=True,
+    )] = "distinguished_name"
+    tls_cert_login_san_type: Annotated[SANType, Option(
+        "tls", "Which kind of subject alternative name, where that is the user name.", reloadable=True,
+    )] = "dns"
+    tls_cert_login_san_index: Annotated[int, Option(
+        "tls", "Which of its subject alternative names of that kind, counted from 0.", low=0, high=100, reloadable=True,
+    )] = 0
 
     http_port: Annotated[int, Option(
         "mgmt", "TCP port for HTTP; 0: none. Nothing listens there yet: only 0 is of use.", low=0, high=65535,
@@ -143,6 +193,10 @@ class Config:
     default_user_only_loopback: Annotated[bool, Option(
         "auth", "default_user may connect from this machine only.",
     )] = True
+    anonymous_login_user: Annotated[str, Option(
+        "auth", "User as whom whoever asks is logged in with the mechanism ANONYMOUS; empty: nobody.",
+        reloadable=True,
+    )] = ""
 
 
 class Row:

@@ -16,9 +16,10 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
-from brokerd.auth.mechanisms import credentials
+from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
+from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS, checked_limits
 from brokerd.clock import Clock
-from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, StoreError
+from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
 from brokerd.store import json_file
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.sync import GroupCommit
@@ -38,15 +39,17 @@ log = getLogger("brokerd")
 
 VHOSTS_FILE = "vhosts.json"
 SPARE_FOLDER = "spare"  # segments for whichever queue needs one next
-LOW_ON_DISK = "low on disk"  # reason told to blocked publishers (RabbitMQ's words)
+DISK, MEMORY = "disk", "memory"  # what can be short: RabbitMQ's words, told to blocked publishers
+VHOST_LIMITS = (MAX_CONNECTIONS,)
 
 
 class Node:
     """Everything one broker holds.  ``config`` may be replaced by another while running (reload)."""
 
     __slots__ = (
-        "alarm_reason", "blocked", "clock", "commit", "config", "connections", "core", "data", "disk", "disk_full",
-        "later", "permissions", "start_frame", "stopping", "upkeep", "users", "vhosts",
+        "alarms", "blocked", "clock", "commit", "config", "connections", "core", "data", "disk", "disk_full", "later",
+        "memory_octets", "permissions", "start_frames", "stopping", "upkeep", "used_memory", "users", "vhost_limits",
+        "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -62,9 +65,12 @@ class Node:
         submit: Submit,
         submit_slow: Submit,
         sync_failed: Callable[[BaseException], object],
+        used_memory: Callable[[], int] = lambda: 0,
+        memory_octets: int = 0,
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
-        in another, for what nobody waits for.  ``sync_failed`` hears that nothing can be promised any more."""
+        in another, for what nobody waits for.  ``sync_failed`` hears that nothing can be promised any more.
+        ``used_memory()`` is how much of ``memory_octets`` this process uses."""
         self.config = config
         self.clock = clock
         self.disk = disk
@@ -74,12 +80,15 @@ class Node:
         permissions.on_change = self._permission_changed
         self.later = later
         self.vhosts: dict[str, VHost] = {}
+        self.vhost_limits: dict[str, dict[str, int]] = {}  # by vhost, of those that have any
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.blocked: set[Any] = set()  # connections told that there is no room
-        self.alarm_reason = ""  # "" : no alarm
+        self.used_memory = used_memory
+        self.memory_octets = memory_octets
+        self.alarms: set[str] = set()  # what there is too little of
         self.disk_full = False  # a write failed for want of space
         self.stopping = False
-        self.start_frame = b""  # connection.start, made by the first handshake
+        self.start_frames: dict[str, bytes] = {}  # connection.start by the mechanisms it offers
         self.core = plane.Core(
             schedule=self._schedule_turn,
             request_sync=self._request_sync,
@@ -110,7 +119,7 @@ class Node:
         if not self.disk_full:
             log.error("cannot write messages: %s; publishers wait", os.strerror(number))
         self.disk_full = True
-        self._raise_alarm()
+        self._raise_alarm(DISK)
 
     def _damaged(self, path: str, position: int, octets: int) -> None:
         what = "what they settled comes again" if "/acks." in path else "the messages in them are lost"
@@ -118,28 +127,60 @@ class Node:
 
     # --- alarms
 
-    def _raise_alarm(self) -> None:
-        if not self.alarm_reason:
-            self.alarm_reason = LOW_ON_DISK
-            self.core.blocked = True
+    @property
+    def alarm_reason(self) -> str:
+        """What blocked publishers are told, in RabbitMQ's words; "" while there is no alarm."""
+        return "low on " + " & ".join(sorted(self.alarms)) if self.alarms else ""
+
+    def _raise_alarm(self, what: str) -> None:
+        self.alarms.add(what)
+        self.core.blocked = True
+
+    def _clear_alarm(self, what: str) -> None:
+        """One reason less; with the last one publishers go on."""
+        self.alarms.discard(what)
+        if self.alarms:
+            return
+        self.core.blocked = False
+        for connection in list(self.blocked):
+            connection.unblock()
 
     def check_disk(self) -> None:
         """Block publishers when free space falls below the limit; let them go on when there is room again."""
         limit = self.config.free_disk_min_octets
-        if not limit and not self.alarm_reason:
+        raised = DISK in self.alarms
+        if not limit and not raised:
             return
         free = self.disk.free_octets(self.config.data_dir)
         if free < limit:
-            if not self.alarm_reason:
+            if not raised:
                 log.warning("low on disk: %d octets free, limit %d; publishers are blocked", free, limit)
-            self._raise_alarm()
-        elif self.alarm_reason and (not self.disk_full or free >= 2 * self.config.segment_octets):
-            log.warning("no longer low on disk: %d octets free; publishers go on", free)
-            self.alarm_reason = ""
+            self._raise_alarm(DISK)
+        elif raised and (not self.disk_full or free >= 2 * self.config.segment_octets):
             self.disk_full = False
-            self.core.blocked = False
-            for connection in list(self.blocked):
-                connection.unblock()
+            self._clear_alarm(DISK)
+            log.warning("no longer low on disk: %d octets free; %s", free, self._publishers)
+
+    def check_memory(self) -> None:
+        """The same for this process's memory, which grows with connections, queues and what is unacked."""
+        config = self.config
+        limit = config.memory_high_watermark_octets
+        limit = limit or self.memory_octets * config.memory_high_watermark_percent // 100
+        raised = MEMORY in self.alarms
+        if not limit and not raised:
+            return
+        used = self.used_memory()
+        if limit and used > limit:
+            if not raised:
+                log.warning("low on memory: %d octets used, limit %d; publishers are blocked", used, limit)
+            self._raise_alarm(MEMORY)
+        elif raised:
+            self._clear_alarm(MEMORY)
+            log.warning("no longer low on memory: %d octets used; %s", used, self._publishers)
+
+    @property
+    def _publishers(self) -> str:
+        return f"still {self.alarm_reason}" if self.alarms else "publishers go on"
 
     # --- users and vhosts
 
@@ -150,10 +191,14 @@ class Node:
         if known is None:
             known = [{"name": "/"}]
             json_file.replace(path, known, self.disk)
-        for number, entry in enumerate(json_file.rows(path, known, ("name",)), 1):
+        for number, entry in enumerate(json_file.rows(path, known, ("name",), ("limits",)), 1):
             name = entry["name"]
             if not isinstance(name, str) or name in self.vhosts or any("\ud800" <= c <= "\udfff" for c in name):
                 raise StoreError(f"{path}: entry {number}: name is not a text of its own")
+            try:
+                self.vhost_limits[name] = checked_limits(entry.get("limits", {}), VHOST_LIMITS, f"vhost '{name}'")
+            except PreconditionFailed as error:
+                raise StoreError(f"{path}: entry {number}: {error}") from None
             self.open_vhost(entry["name"])
 
     def add_vhost(self, name: str) -> VHost:
@@ -164,7 +209,22 @@ class Node:
 
     def _write_vhosts(self) -> None:
         path = os.path.join(self.data.path, VHOSTS_FILE)
-        json_file.replace(path, [{"name": name} for name in self.vhosts], self.disk)
+        rows: list[dict[str, Any]] = []
+        for name in self.vhosts:
+            limits = self.vhost_limits.get(name)
+            rows.append({"name": name, "limits": limits} if limits else {"name": name})
+        json_file.replace(path, rows, self.disk)
+
+    def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
+        """Replace a vhost's limits ({}: none).  Raises KeyError; PreconditionFailed for what is no limit; OSError."""
+        self.vhosts[name]
+        before = self.vhost_limits.get(name, {})
+        self.vhost_limits[name] = checked_limits(limits, VHOST_LIMITS, f"vhost '{name}'")
+        try:
+            self._write_vhosts()
+        except OSError:
+            self.vhost_limits[name] = before
+            raise
 
     def open_vhost(self, name: str) -> VHost:
         """Open a vhost, with what its folder holds.  Raises StoreError, OSError."""
@@ -201,9 +261,10 @@ class Node:
     def delete_vhost(self, name: str) -> None:
         """Close a vhost's connections, then drop all it holds.  Raises KeyError."""
         vhost = self.vhosts.pop(name)
+        self.vhost_limits.pop(name, None)
         for connection in list(self.connections):
             if connection.access is not None and connection.access.vhost is vhost:
-                connection.shut(ConnectionForced(f"vhost '{name}' is deleted"))
+                connection.shut(ConnectionForced(f"vhost '{name}' is down"))
         for queue in vhost.queues.values():
             queue.deleted = True
             queue.drop()
@@ -213,25 +274,34 @@ class Node:
         self.permissions.forget_vhost(name)
         self.upkeep.garbage.discard(vhost.directory)
 
-    def authenticate(self, mechanism: str, response: bytes, loopback: bool) -> str:
+    def delete_user(self, name: str) -> None:
+        """Close a user's connections, then forget the user and all that was granted.  Raises NotFound, OSError."""
+        self.users.delete(name)
+        for connection in list(self.connections):
+            if connection.user == name:
+                connection.shut(ConnectionForced(f"user '{name}' is deleted"))
+        self.permissions.forget_user(name)
+
+    def authenticate(self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "") -> str:
         """The user who logs in.  Raises LoginRefused with the reason for the log."""
-        name, password = credentials(mechanism, response)
-        if self.users.authenticate(name, password) is None:
-            raise LoginRefused(f"user '{name}' - invalid credentials")
+        if mechanism in (EXTERNAL, ANONYMOUS):
+            name = certificate_name if mechanism == EXTERNAL else self.config.anonymous_login_user
+            if name not in self.users:
+                raise LoginRefused(f"user '{name}' of mechanism {mechanism} - invalid credentials")
+        else:
+            name, password = credentials(mechanism, response)
+            if self.users.authenticate(name, password) is None:
+                raise LoginRefused(f"user '{name}' - invalid credentials")
         if not loopback and self.config.default_user_only_loopback and name == self.config.default_user:
             raise LoginRefused(f"user '{name}' can only connect via localhost")
         return name
 
     def enter(self, vhost_name: str, user: str) -> Access:
         """The door to a vhost for ``user``.  Raises NotAllowed (530)."""
-        limit = self.config.connection_max
-        if limit and len(self.connections) > limit:
-            raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
-        vhost = self.vhosts.get(vhost_name)
-        if vhost is None:
-            raise NotAllowed(f"vhost {vhost_name} not found")
+        self._check_connection_limits(vhost_name, user)
         if not self.permissions.has_access(user, vhost_name):
             raise NotAllowed(f"access to vhost '{vhost_name}' refused for user '{user}'")
+        vhost = self.vhosts[vhost_name]
         access = vhost.accesses.get(user)
         if access is None:
             check = self.permissions.check
@@ -241,6 +311,37 @@ class Node:
 
             access = vhost.accesses[user] = Access(vhost, user, may)
         return access
+
+    def _check_connection_limits(self, vhost_name: str, user: str) -> None:
+        """Of the node, the vhost and the user, in RabbitMQ's order and words.  Raises NotAllowed (530)."""
+        limit = self.config.connection_max
+        if limit and len(self.connections) > limit:
+            raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
+        vhost = self.vhosts.get(vhost_name)
+        if vhost is None:
+            raise NotAllowed(f"vhost {vhost_name} not found")
+        limit = self.vhost_limits.get(vhost_name, {}).get(MAX_CONNECTIONS, -1)
+        if limit >= 0 and limit <= sum(each.access.vhost is vhost for each in self._opened()):
+            raise NotAllowed(
+                f"access to vhost '{vhost_name}' refused for user '{user}': connection limit ({limit}) is reached"
+            )
+        limit = self.users.limit(user, MAX_CONNECTIONS)
+        if limit >= 0 and limit <= sum(each.user == user for each in self._opened()):
+            raise NotAllowed(f"connection refused for user '{user}': user connection limit ({limit}) is reached")
+
+    def _opened(self) -> list[Any]:
+        """The connections that are in a vhost, and not about to end."""
+        return [each for each in self.connections if each.access is not None and not each.discard]
+
+    def check_channel_limit(self, user: str) -> None:
+        """Whether ``user`` may open one more channel.  Raises NotAllowed (530)."""
+        limit = self.users.limit(user, MAX_CHANNELS)
+        if limit < 0:
+            return
+        if limit <= sum(len(each.channels or ()) for each in self.connections if each.user == user):
+            raise NotAllowed(
+                f"number of channels opened for user '{user}' has reached the maximum allowed user limit of ({limit})"
+            )
 
     def _permission_changed(self, user: str, vhost_name: str) -> None:
         """What the user's connections remember about where they may publish may be wrong now."""
@@ -266,6 +367,7 @@ class Node:
         for connection in list(self.connections):
             connection.tick(now)
         self.check_disk()
+        self.check_memory()
         self.upkeep.tick(self.clock.epoch_ns() - self.config.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
 

@@ -4,12 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.auth.mechanisms import credentials
+from brokerd.auth.mechanisms import credentials, offered
 from brokerd.errors import LoginRefused
 
 
 def field(name: bytes, kind: bytes, value: bytes) -> bytes:
     return bytes([len(name)]) + name + kind + len(value).to_bytes(4, "big") + value
+
+
+@pytest.mark.parametrize(("has", "names"), [
+    ({}, "PLAIN AMQPLAIN"), ({"certificate"}, "PLAIN AMQPLAIN EXTERNAL"), ({"anonymous"}, "PLAIN AMQPLAIN ANONYMOUS"),
+    ({"certificate", "anonymous"}, "PLAIN AMQPLAIN EXTERNAL ANONYMOUS"),
+])
+def test_mechanisms_are_offered_to_whom_they_can_help(has, names):
+    assert offered(certificate="certificate" in has, anonymous="anonymous" in has) == names
 
 
 @pytest.mark.parametrize("response", [b"\0anna\0secret", b"anna\0anna\0secret", memoryview(b"\0anna\0secret")])

@@ -79,11 +79,24 @@ def test_tags_are_replaced(users):
     assert again(users).authenticate("guest", "guest").tags == ("management",)
 
 
+def test_limits_are_kept_whatever_else_is_changed(users):
+    users.set_limits("guest", {"max-connections": 5, "max-channels": -1})
+    users.set_tags("guest", ["management"])
+    users.change_password("guest", "new")
+    users.clear_password("guest")
+    users = again(users)
+    assert users.limit("guest", "max-connections") == 5
+    assert users.limit("guest", "max-channels") == users.limit("nobody", "max-connections") == -1
+    users.set_limits("guest", {})
+    assert "limits" not in again(users).get("guest").definition()
+
+
 @pytest.mark.parametrize("change", [
     lambda users: users.get("x"),
     lambda users: users.change_password("x", "y"),
     lambda users: users.clear_password("x"),
     lambda users: users.set_tags("x", []),
+    lambda users: users.set_limits("x", {}),
     lambda users: users.delete("x"),
 ])
 def test_nobody_cannot_be_changed(users, change):
@@ -101,6 +114,7 @@ def test_nobody_cannot_be_changed(users, change):
     lambda users: users.add("anna", "x", [""]),
     lambda users: users.change_password("guest", ""),
     lambda users: users.set_tags("guest", ["a\nb"]),
+    lambda users: users.set_limits("guest", {"max-connections": 1.5}),
 ])
 def test_what_cannot_be_is_refused_and_changes_nothing(users, change):
     with pytest.raises(PreconditionFailed):
@@ -146,7 +160,12 @@ def test_hashes_of_older_algorithms_log_in(tmp_path):
     ({"name": "a", "password_hash": HASH, "hashing_algorithm": []}, "hashing_algorithm of user 'a' is not one of"),
     ({"name": "a", "password_hash": HASH, "tags": {"x": 1}}, "tags of user 'a' are not a list"),
     ({"name": "a", "password_hash": HASH, "tags": [1]}, "tags of user 'a' are not a list"),
-    ({"name": "a", "password_hash": HASH, "limits": {"max-channels": 1}}, "limits of user 'a' are not supported"),
+    ({"name": "a", "password_hash": HASH, "limits": {"max-queues": 1}},
+     "limits of user 'a' are max-connections and max-channels, not 'max-queues'"),
+    ({"name": "a", "password_hash": HASH, "limits": [1]}, "limits of user 'a' are not an object"),
+    ({"name": "a", "password_hash": HASH, "limits": {"max-channels": "1"}}, "max-channels of user 'a' is not a whole"),
+    ({"name": "a", "password_hash": HASH, "limits": {"max-channels": True}}, "max-channels of user 'a' is not a whole"),
+    ({"name": "a", "password_hash": HASH, "limits": {"max-channels": 1 << 31}}, "max-channels of user 'a' is not a"),
     ({"name": "a"}, "entry 1 has no password_hash"),
     ({"name": "a", "password_hash": HASH, "tagz": []}, "entry 1 has an unknown key 'tagz'"),
 ])

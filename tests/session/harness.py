@@ -86,12 +86,17 @@ class Node:
         self.refused = set()  # (operation, name)
         self.blocked = set()
         self.alarm_reason = "low on disk"
-        self.start_frame = b""
+        self.start_frames = {}
 
     def later(self, callback):
         callback()
 
-    def authenticate(self, mechanism, response, loopback):
+    def check_channel_limit(self, user):
+        pass
+
+    def authenticate(self, mechanism, response, loopback, certificate_name=""):
+        if mechanism in ("EXTERNAL", "ANONYMOUS"):
+            return certificate_name or self.config.anonymous_login_user
         _, user, password = response.decode().split("\0")
         if user != password:
             raise LoginRefused("no")

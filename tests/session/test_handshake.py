@@ -1,5 +1,5 @@
 import pytest
-from tests.session.harness import Client
+from tests.session.harness import Client, Node
 
 from brokerd.session.handshake import HANDSHAKE, OPENING, STARTING, TUNING
 from brokerd.wire import methods
@@ -60,6 +60,61 @@ def test_an_unknown_mechanism_is_503(node):
     client.raw(PROTOCOL_HEADER)
     out = client.send(methods.ConnectionStartOk(mechanism="X", locale="en_US"))
     assert closes_with(out) == (503, "COMMAND_INVALID - unknown authentication mechanism 'X'")
+
+
+def offer(client):
+    return client.raw(PROTOCOL_HEADER)[0].mechanisms.decode().split()
+
+
+def log_in(client, mechanism, response=b""):
+    return client.send(methods.ConnectionStartOk(mechanism=mechanism, response=response, locale="en_US"))
+
+
+def test_external_is_for_whom_a_certificate_names_and_needs_no_response(node):
+    client, other = Client(node), Client(node)
+    client.connection.certificate_name = "CN=ann"
+    assert offer(client) == ["PLAIN", "AMQPLAIN", "EXTERNAL"]
+    assert offer(other) == ["PLAIN", "AMQPLAIN"]
+    assert isinstance(log_in(client, "EXTERNAL")[0], methods.ConnectionTune)
+    assert client.connection.user == "CN=ann"
+    assert closes_with(log_in(other, "EXTERNAL")) == (
+        503, "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'")
+
+
+def test_anonymous_is_for_all_when_a_user_is_configured_and_else_for_nobody(tmp_path):
+    client = Client(Node(tmp_path, anonymous_login_user="nobody"))
+    assert offer(client) == ["PLAIN", "AMQPLAIN", "ANONYMOUS"]
+    assert isinstance(log_in(client, "ANONYMOUS", b"trace")[0], methods.ConnectionTune)
+    assert client.connection.user == "nobody"
+    other = Client(Node(tmp_path))
+    offer(other)
+    assert closes_with(log_in(other, "ANONYMOUS"))[0] == 503
+
+
+def test_a_mechanism_is_named_in_capitals(node):
+    client = Client(node)
+    offer(client)
+    assert closes_with(log_in(client, "plain", b"\0guest\0guest"))[0] == 503
+
+
+def test_a_client_that_asks_for_no_heartbeats_gets_none_and_need_not_send_any(node):
+    client = Client(node).open(heartbeat=0)
+    for _ in range(1000):
+        client.connection.tick(node.clock.now)
+    assert client.read() == []
+    assert not client.transport.aborted
+
+
+@pytest.mark.parametrize(("capabilities", "told"), [
+    ({"connection.blocked": True}, True), ({"connection.blocked": False}, False), ({}, False), (None, False),
+    ({"connection.blocked": 1}, False), ("connection.blocked", False),
+])
+def test_only_clients_that_announce_it_are_told_of_alarms(node, capabilities, told):
+    properties = {} if capabilities is None else {"capabilities": capabilities}
+    client = Client(node, properties=properties).open()
+    client.connection.on_publisher_blocked()
+    client.connection.unblock()
+    assert [method.NAME for method in client.read()] == told * ["connection.blocked", "connection.unblocked"]
 
 
 @pytest.mark.parametrize(("settings", "text"), [

@@ -2,6 +2,8 @@
 
     PLAIN      authorization-id NUL user NUL password       (RFC 4616; the first part empty)
     AMQPLAIN   a field table without its length: LOGIN, PASSWORD     (AMQP 0-9)
+    EXTERNAL   nothing that counts: the user is named by the TLS certificate    (RFC 4422; RabbitMQ)
+    ANONYMOUS  nothing that counts: the user is named by the configuration      (RFC 4505; RabbitMQ)
 
 Knows nothing of whether they are right.
 """
@@ -11,6 +13,18 @@ from typing import Any
 
 from brokerd.errors import AMQPError, LoginRefused
 from brokerd.wire.values import decode_table
+
+EXTERNAL, ANONYMOUS = "EXTERNAL", "ANONYMOUS"
+
+
+def offered(*, certificate: bool, anonymous: bool) -> str:
+    """The mechanisms as connection.start lists them; ``certificate``: a verified one names the client."""
+    names = list(MECHANISMS)
+    if certificate:
+        names.append(EXTERNAL)
+    if anonymous:
+        names.append(ANONYMOUS)
+    return " ".join(names)
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:

@@ -1,6 +1,6 @@
 """The broker's users: names, password hashes and tags, kept in ``users.json``.
 
-    [{"name": ..., "password_hash": ..., "hashing_algorithm": ..., "tags": [...]}, ...]
+    [{"name": ..., "password_hash": ..., "hashing_algorithm": ..., "tags": [...], "limits": {...}}, ...]
 
 The shape is that of ``users`` in RabbitMQ's definitions.  A change is on the disk
 before it holds.  Knows nothing of permissions, nor of where a client connects from.
@@ -18,29 +18,43 @@ from brokerd.store.disk import Disk
 FILE = "users.json"
 NAME_OCTETS_MAX = 255
 ADMINISTRATOR = "administrator"
+MAX_CONNECTIONS, MAX_CHANNELS = "max-connections", "max-channels"
+LIMITS = (MAX_CONNECTIONS, MAX_CHANNELS)
+LIMIT_MOST = (1 << 31) - 1
 
 
 class User:
     """One user; a change makes another.  An empty ``password_hash`` never logs in."""
 
-    __slots__ = ("hashing_algorithm", "name", "password_hash", "tags")
+    __slots__ = ("hashing_algorithm", "limits", "name", "password_hash", "tags")
 
     def __init__(
-        self, name: str, password_hash: str, hashing_algorithm: str = SHA256, tags: Iterable[str] = ()
+        self,
+        name: str,
+        password_hash: str,
+        hashing_algorithm: str = SHA256,
+        tags: Iterable[str] = (),
+        limits: dict[str, int] | None = None,
     ) -> None:
         self.name = name
         self.password_hash = password_hash
         self.hashing_algorithm = hashing_algorithm
         self.tags = tuple(tags)
+        self.limits = limits or {}
 
     def definition(self) -> dict[str, Any]:
-        """The user as RabbitMQ's definitions write it."""
-        return {
+        """The user as RabbitMQ's definitions write it; ``limits`` only where there are any."""
+        entry = {
             "name": self.name,
             "password_hash": self.password_hash,
             "hashing_algorithm": self.hashing_algorithm,
             "tags": list(self.tags),
         }
+        return {**entry, "limits": self.limits} if self.limits else entry
+
+    def but(self, **changes: Any) -> "User":
+        """The same user with something changed."""
+        return User(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
 
     @classmethod
     def from_definition(cls, entry: dict[str, Any]) -> "User":
@@ -51,11 +65,10 @@ class User:
             raise PreconditionFailed(f"hashing_algorithm of user '{name}' is not one of {', '.join(ALGORITHMS)}")
         if not isinstance(password_hash, str) or not is_hash(password_hash, algorithm):
             raise PreconditionFailed(f"password_hash of user '{name}' is not base64 of a salt and {algorithm}")
-        if entry.get("limits"):
-            raise PreconditionFailed(f"limits of user '{name}' are not supported")
+        limits = checked_limits(entry.get("limits") or {}, LIMITS, f"user '{name}'")
         if isinstance(tags, str):
             tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
-        return cls(name, password_hash, algorithm, _checked_tags(name, tags))
+        return cls(name, password_hash, algorithm, _checked_tags(name, tags), limits)
 
 
 class Users:
@@ -124,17 +137,24 @@ class Users:
     def change_password(self, name: str, password: str) -> User:
         """Raises NotFound; PreconditionFailed for an empty password."""
         user = self.get(name)
-        return self.put(User(name, _hashed(name, password), SHA256, user.tags))
+        return self.put(user.but(password_hash=_hashed(name, password), hashing_algorithm=SHA256))
 
     def clear_password(self, name: str) -> User:
         """The user can no longer log in by password.  Raises NotFound."""
-        user = self.get(name)
-        return self.put(User(name, "", user.hashing_algorithm, user.tags))
+        return self.put(self.get(name).but(password_hash=""))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> User:
         """Raises NotFound; PreconditionFailed for a tag that cannot be."""
-        user = self.get(name)
-        return self.put(User(name, user.password_hash, user.hashing_algorithm, _checked_tags(name, list(tags))))
+        return self.put(self.get(name).but(tags=_checked_tags(name, list(tags))))
+
+    def set_limits(self, name: str, limits: dict[str, Any]) -> User:
+        """Replace a user's limits ({}: none).  Raises NotFound; PreconditionFailed for what is no limit."""
+        return self.put(self.get(name).but(limits=checked_limits(limits, LIMITS, f"user '{name}'")))
+
+    def limit(self, name: str, limit: str) -> int:
+        """A limit of ``LIMITS`` for the user; -1: none."""
+        user = self._by_name.get(name)
+        return -1 if user is None else user.limits.get(limit, -1)
 
     def delete(self, name: str) -> None:
         """The user goes; permissions are to be taken away by ``Permissions.forget_user``.  Raises NotFound."""
@@ -144,6 +164,18 @@ class Users:
     def _store(self, users: dict[str, User]) -> None:
         json_file.replace(self.path, [user.definition() for user in users.values()], self._disk)
         self._by_name = users
+
+
+def checked_limits(limits: Any, known: tuple[str, ...], whose: str) -> dict[str, int]:
+    """Limits as RabbitMQ's definitions write them; a number below 0 is none.  Raises PreconditionFailed."""
+    if not isinstance(limits, dict):
+        raise PreconditionFailed(f"limits of {whose} are not an object")
+    for name, value in limits.items():
+        if name not in known:
+            raise PreconditionFailed(f"limits of {whose} are {' and '.join(known)}, not {name!r:.80}")
+        if not isinstance(value, int) or isinstance(value, bool) or value > LIMIT_MOST:
+            raise PreconditionFailed(f"{name} of {whose} is not a whole number up to {LIMIT_MOST}")
+    return {name: value for name, value in limits.items() if value >= 0}
 
 
 def _checked_name(name: Any) -> str:

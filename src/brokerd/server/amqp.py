@@ -21,20 +21,17 @@ class AMQPProtocol(Connection, BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Take the socket; the first word is the client's."""
+        self.take_transport(transport, transport.get_extra_info("socket").fileno())
+
+    def take_transport(self, transport: Any, fd: int) -> None:
+        """The same; the data plane sends to ``fd`` by itself, or with -1 through the transport alone."""
         self.transport = transport
-        sock = transport.get_extra_info("socket")
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            host, port = peer[:2]
-            self.peer = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
-            self.loopback = is_loopback(host)
-            if self.node.config.tcp_nodelay:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        else:
-            self.peer = "unix socket"
-            self.loopback = True
-        transport.set_write_buffer_limits(high=0)  # What the socket does not take stops us at once: see the plane.
-        self.attach(transport, sock.fileno())
+        self.peer, self.loopback = address(transport)
+        if self.node.config.tcp_nodelay and not self.peer.startswith("unix"):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # What the socket does not take stops us at once: see the plane.  TLS takes 0 for "always full".
+        transport.set_write_buffer_limits(high=0 if fd >= 0 else 1)
+        self.attach(transport, fd)
         self.node.connected(self)
 
     def eof_received(self) -> bool:
@@ -48,6 +45,15 @@ class AMQPProtocol(Connection, BufferedProtocol):
         self.lost()
         self.node.disconnected(self)
         self.transport = None  # type: ignore[assignment]
+
+
+def address(transport: Any) -> tuple[str, bool]:
+    """Where a client is, for people to read, and whether that is this machine."""
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return "unix socket", True
+    host, port = peer[:2]
+    return (f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"), is_loopback(host)
 
 
 def is_loopback(host: str) -> bool:

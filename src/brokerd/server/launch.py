@@ -21,14 +21,17 @@ from brokerd.clock import Clock
 from brokerd.config import changed
 from brokerd.errors import ConfigError
 from brokerd.node import Node
-from brokerd.server import amqp, listeners
+from brokerd.server import amqp, listeners, memory
 from brokerd.server.log import configure
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
 from brokerd.store.disk import Disk
 from brokerd.store.sync import SyncThread
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from brokerd.config import Config
+    from brokerd.server.tls import Gate
 
 log = getLogger("brokerd")
 
@@ -50,7 +53,8 @@ class Server:
     """One running broker process."""
 
     __slots__ = (
-        "config", "failed", "loop", "node", "reload", "slow_thread", "stop_signals", "stopped", "sync_thread",
+        "config", "failed", "gate", "loop", "node", "reload", "servers", "slow_thread", "stop_signals", "stopped",
+        "sync_thread",
     )  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
@@ -60,17 +64,23 @@ class Server:
         self.stopped = asyncio.Event()
         self.stop_signals = 0
         self.failed = False
+        self.servers: list[asyncio.AbstractServer] = []
+        self.gate: Gate | None = None  # None: no TLS
 
     async def run(self) -> int:
         """Start, serve, stop; the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):  # Before the log says that it listens: signals may come then.
             self.loop.add_signal_handler(number, self._on_stop_signal, number)
         self.loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+        if self.config.tls_cert:  # Before anything is opened or written: certificates may not be usable.
+            from brokerd.server.tls import Gate
+
+            self.gate = Gate(self.config, _tls_context(self.config))
         self.node = self._build_node()
         try:
-            server = await listeners.listen(self.loop, amqp.factory(self.node), self.config.bind, self.config.amqp_port)
-            self._announce(server)
+            await self._listen()
         except BaseException:
+            self._close_ports()
             await self._stop()  # What was opened is closed as after any other run.
             raise
         gc.freeze()  # What is here now stays: never to be looked at again by the collector, which starts here.
@@ -80,7 +90,7 @@ class Server:
             await self.stopped.wait()
         finally:
             timer.cancel()
-            server.close()
+            self._close_ports()
         if self.failed:
             return 1
         await self._stop()
@@ -111,12 +121,32 @@ class Server:
             submit=self.sync_thread.submit,
             submit_slow=self.slow_thread.submit,
             sync_failed=self._storage_lost,
+            used_memory=memory.used_octets,
+            memory_octets=memory.there_octets(),
         )
         node.open_vhosts()
         data.recovered()
         return node
 
-    def _announce(self, server: asyncio.AbstractServer) -> None:
+    async def _listen(self) -> None:
+        """Open the ports, and say so.  Raises ListenError, OSError."""
+        config = self.config
+        plain = await listeners.listen(self.loop, amqp.factory(self.node), config.bind, config.amqp_port)
+        self.servers.append(plain)
+        tls = None
+        if self.gate is not None:
+            from brokerd.server.tls import factory
+
+            make = factory(self.node, self.gate, self.loop)
+            tls = await listeners.listen(self.loop, make, config.amqps_bind or config.bind, config.amqps_port)
+            self.servers.append(tls)
+        self._announce(plain, tls)
+
+    def _close_ports(self) -> None:
+        for server in self.servers:
+            server.close()
+
+    def _announce(self, plain: asyncio.AbstractServer, tls: asyncio.AbstractServer | None) -> None:
         if not self.config.sync:
             log.warning("--no-sync: messages are confirmed BEFORE they are on disk: a power cut loses confirmed ones")
         if self.config.http_port:
@@ -125,7 +155,9 @@ class Server:
             with open(self.config.pid_file, "w") as file:
                 file.write(f"{os.getpid()}\n")
         log.info("brokerd %s, process %d, data in %s", __version__, os.getpid(), self.config.data_dir)
-        for address in listeners.addresses(server):
+        for address in listeners.addresses(tls) if tls is not None else ():
+            log.info("listening on %s (AMQP over TLS)", address)
+        for address in listeners.addresses(plain):
             log.info("listening on %s (AMQP)", address)
 
     def _tick(self) -> None:
@@ -148,13 +180,16 @@ class Server:
         """Read the configuration again; what can change while running does."""
         try:
             new = self.reload()
+            context = _tls_context(new) if self.gate is not None and new.tls_cert else None
             configure(new)
         except (ConfigError, OSError) as error:
             log.error("reload failed, nothing changed: %s", error)
             return
         values = {}
         for row in changed(self.config, new):
-            if row.option.reloadable:
+            if row.option.section == "tls" and context is None:
+                log.warning("reload: %s takes effect at the next start: TLS is not switched on or off before", row.name)
+            elif row.option.reloadable:
                 values[row.name] = getattr(new, row.name)
                 log.info("reload: %s is now %s", row.name, values[row.name])
             else:
@@ -163,6 +198,8 @@ class Server:
             from dataclasses import replace
 
             self.config = self.node.config = replace(self.config, **values)
+        if self.gate is not None and context is not None:
+            self.gate.config, self.gate.context = self.config, context
         log.info("reloaded")
 
     def _storage_lost(self, error: BaseException) -> None:
@@ -185,6 +222,13 @@ class Server:
         self.sync_thread.stop()
         self.slow_thread.stop()
         self.node.close()
+
+
+def _tls_context(config: "Config") -> "SSLContext":
+    """Raises ConfigError."""
+    from brokerd.server.tls import context  # Only who wants TLS waits for it.
+
+    return context(config)
 
 
 def remove_if_there(path: str) -> None:

@@ -61,9 +61,9 @@ class Connection(plane.Connection):
     """One client.  ``peer`` is its address for people to read; ``loopback`` whether it is on this machine."""
 
     __slots__ = (
-        "access", "blocked", "capabilities", "channel_max", "client_properties", "deadline", "heartbeat", "held",
-        "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received", "seen_sent",
-        "silent_in", "silent_out", "state", "transport", "user",
+        "access", "blocked", "capabilities", "certificate_name", "channel_max", "client_properties", "deadline",
+        "heartbeat", "held", "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received",
+        "seen_sent", "silent_in", "silent_out", "state", "transport", "user",
     )  # fmt: skip
 
     access: "Access"  # None until connection.open
@@ -80,6 +80,7 @@ class Connection(plane.Connection):
         self.peer = "?"
         self.loopback = False
         self.user = ""
+        self.certificate_name = ""  # who a verified TLS certificate says it is
         self.client_properties = b""  # a field table, as it came
         self.capabilities = 0
         self.channel_max = 0
@@ -180,9 +181,10 @@ class Connection(plane.Connection):
                 self.disconnect()
         elif (self.state, index) in HANDSHAKE and not channel:
             HANDSHAKE[self.state, index](self, methods.decode(payload), payload)
-        elif self.state is RUNNING and index == UPDATE_SECRET:
+        elif self.state is RUNNING and index == UPDATE_SECRET and not channel:
             methods.decode(payload)
-            raise NotAllowed("New secret was refused by one of the backends")
+            # Our users' passwords do not expire, so that there is nothing to do with a new one (RabbitMQ).
+            self.write(methods.ConnectionUpdateSecretOk().frame(0))
         else:
             methods.decode(payload)
             raise ChannelStateError(f"unexpected method in connection state {self.state}")
@@ -201,6 +203,7 @@ class Connection(plane.Connection):
                 f"number of channels opened ({count}) has reached "
                 f"the negotiated channel_max ({self.channel_max})"
             )
+        self.node.check_channel_limit(self.user)
         Channel(self, number)
         self.write(methods.ChannelOpenOk().frame(number))
 
@@ -286,8 +289,10 @@ class Connection(plane.Connection):
         self.state = RUNNING
         self.deadline = 0.0
         self.opened_ns = self.node.clock.epoch_ns()
-        name = self.client_property_table.get("connection_name")
+        said = self.client_property_table
+        name = said.get("connection_name")
         log.info("%s: opened%s", self, f" ({name})" if isinstance(name, str) else "")
+        log.debug("%s: %s %s, %s", self, *(f"{said.get(key, '?')!s:.80}" for key in ("product", "version", "platform")))
 
     def refuse(self, error: AMQPError) -> None:
         """Say no, but not before the next tick."""

@@ -10,7 +10,7 @@ slow); ``closing`` waits for close-ok.  Knows nothing of sockets.
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.auth.mechanisms import MECHANISMS
+from brokerd.auth.mechanisms import offered
 from brokerd.errors import AMQPError, CommandInvalid, LoginRefused, NotAllowed, SyntaxError_
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
@@ -46,8 +46,14 @@ SERVER_CAPABILITIES = {
 }
 
 
-def start_frame() -> bytes:
-    """connection.start, the same for every client: made once."""
+def mechanisms(connection: "Connection") -> str:
+    """What this client may log in with."""
+    config = connection.node.config
+    return offered(certificate=bool(connection.certificate_name), anonymous=bool(config.anonymous_login_user))
+
+
+def start_frame(mechanisms: str) -> bytes:
+    """connection.start, the same for every client that is offered the same mechanisms: made once."""
     from socket import gethostname
     from sys import version_info
 
@@ -59,11 +65,13 @@ def start_frame() -> bytes:
         server_properties={
             "capabilities": SERVER_CAPABILITIES,
             "cluster_name": f"brokerd@{gethostname()}",
+            "copyright": "Copyright (c) the authors of brokerd",
+            "information": "Licensed under the Apache License 2.0",
             "platform": "Python " + ".".join(map(str, version_info[:3])),
             "product": "brokerd",
             "version": __version__,
         },
-        mechanisms=" ".join(MECHANISMS).encode(),
+        mechanisms=mechanisms.encode(),
         locales=LOCALES,
     ).frame(0)
 
@@ -77,9 +85,11 @@ def accept_header(connection: "Connection", octets: bytes) -> None:
         connection.disconnect()
         return
     node = connection.node
-    if not node.start_frame:
-        node.start_frame = start_frame()
-    connection.write(node.start_frame)
+    names = mechanisms(connection)
+    frame = node.start_frames.get(names)
+    if frame is None:
+        frame = node.start_frames[names] = start_frame(names)
+    connection.write(frame)
     connection.state = STARTING
 
 
@@ -100,9 +110,12 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
     connection.client_properties = payload[4 : 8 + size]
     connection.take_capabilities(method.client_properties)
     mechanism = method.mechanism
-    check_mechanism(mechanism)
+    if mechanism not in mechanisms(connection).split():
+        raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
     try:
-        connection.user = connection.node.authenticate(mechanism, method.response, connection.loopback)
+        connection.user = connection.node.authenticate(
+            mechanism, method.response, connection.loopback, connection.certificate_name
+        )
     except (LoginRefused, SyntaxError_) as error:
         log.warning("%s: login refused: %s", connection.peer, error)
         connection.refuse(
@@ -119,12 +132,6 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
         ).frame(0)
     )
     connection.state = TUNING
-
-
-def check_mechanism(mechanism: str) -> None:
-    """Refuse a mechanism that was not offered."""
-    if mechanism not in MECHANISMS:
-        raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
 
 
 def tune_ok(connection: "Connection", method: Any, payload: bytes) -> None:

@@ -1,0 +1,32 @@
+"""How much memory the broker uses, and how much there is, as the kernel tells it.
+
+What counts is anonymous memory (heap and stacks).  Mapped files of messages do not:
+the kernel takes their pages back whenever it needs room.
+"""
+
+import os
+
+PAGE_OCTETS = os.sysconf("SC_PAGE_SIZE")
+STATM = "/proc/self/statm"  # pages: size, resident, shared (files and shared memory), ...
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # version 2, version 1
+
+
+def used_octets() -> int:
+    """Anonymous memory of this process.  Raises OSError."""
+    with open(STATM, "rb", buffering=0) as file:
+        _, resident, shared = file.read(256).split(None, 3)[:3]
+    return (int(resident) - int(shared)) * PAGE_OCTETS
+
+
+def there_octets() -> int:
+    """Memory of the machine, or what our cgroup may use of it where that is less."""
+    most = os.sysconf("SC_PHYS_PAGES") * PAGE_OCTETS
+    for path in CGROUP_LIMITS:
+        try:
+            with open(path, "rb") as file:
+                limit = file.read(64).strip()
+        except OSError:
+            continue
+        if limit.isdigit():  # "max": no limit
+            most = min(most, int(limit))
+    return most

@@ -1,0 +1,195 @@
+"""TLS in front of a client's connection: the context, the handshake, the name in a client's certificate.
+
+    socket -> TLS of the loop -> AMQPProtocol, as if the octets had come plain
+
+A reload makes another context, which connections to come are met with; those that
+are there keep theirs.  OpenSSL's module is imported when TLS is switched on.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from brokerd.errors import ConfigError
+from brokerd.server.amqp import AMQPProtocol, address
+
+if TYPE_CHECKING:
+    from asyncio import Future
+    from ssl import SSLContext
+
+    from brokerd.config import Config
+    from brokerd.node import Node
+
+log = getLogger("brokerd.tls")
+
+SHUTDOWN_SECONDS = 5  # how long a client may take to answer the end of TLS
+
+# Python's names for what stands in a distinguished name, and those of RFC 4514 as RabbitMQ prints them.
+ATTRIBUTES = {
+    "surname": "SN",
+    "givenName": "GIVENNAME",
+    "initials": "INITIALS",
+    "generationQualifier": "GENERATIONQUALIFIER",
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "title": "TITLE",
+    "countryName": "C",
+    "serialNumber": "SERIALNUMBER",
+    "pseudonym": "PSEUDONYM",
+    "domainComponent": "DC",
+    "emailAddress": "EMAILADDRESS",
+    "streetAddress": "STREET",
+    "userId": "UID",
+}
+SAN_TYPES = {"dns": "DNS", "ip": "IP Address", "email": "email", "uri": "URI"}
+
+
+def context(config: "Config") -> "SSLContext":
+    """What clients are met with.  Raises ConfigError, one line, for files or ciphers that cannot be used."""
+    import ssl  # Tens of milliseconds of a start without TLS.
+
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3 if config.tls_min_version == "1.3" else ssl.TLSVersion.TLSv1_2
+    made.options |= ssl.OP_NO_RENEGOTIATION
+    path = config.tls_cert
+    try:
+        # The empty password keeps OpenSSL from asking the terminal for one.
+        made.load_cert_chain(path, config.tls_key or None, password="")
+        if config.tls_ca_cert:
+            path = config.tls_ca_cert
+            made.load_verify_locations(path)
+        elif config.tls_verify_peer or config.tls_fail_if_no_peer_cert:
+            raise ConfigError("tls_verify_peer needs tls_ca_cert: any certificate of any CA would do")
+        if config.tls_ciphers:
+            path = "tls_ciphers"
+            made.set_ciphers(config.tls_ciphers)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{_files(config, path)}: {_reason(error)}") from error
+    except OSError as error:  # OpenSSL does not say which of two files it was.
+        raise ConfigError(f"{_files(config, path)}: {error.strerror}") from error
+    if config.tls_fail_if_no_peer_cert:
+        made.verify_mode = ssl.CERT_REQUIRED
+    elif config.tls_verify_peer:
+        made.verify_mode = ssl.CERT_OPTIONAL
+    return made
+
+
+def _files(config: "Config", path: str) -> str:
+    return f"{path} and {config.tls_key}" if path == config.tls_cert and config.tls_key else path
+
+
+def _reason(error: BaseException) -> str:
+    """``certificate has expired`` of an SSLError, without the numbers of its library's lines."""
+    for name in ("verify_message", "reason"):
+        reason = getattr(error, name, None)
+        if reason:
+            return str(reason).replace("_", " ").lower()
+    return str(error.args[-1]) if error.args else type(error).__name__
+
+
+class Gate:
+    """The context that the next client is met with, and the options it was made of; a reload puts others there."""
+
+    __slots__ = ("config", "context")
+
+    def __init__(self, config: "Config", context: "SSLContext") -> None:
+        self.config = config
+        self.context = context
+
+
+class TLSProtocol(AMQPProtocol):
+    """One client behind TLS."""
+
+    __slots__ = ("gate",)
+
+    gate: Gate
+
+    def connection_made(self, transport: Any) -> None:
+        """The TLS handshake is done; the first word is the client's."""
+        session = transport.get_extra_info("ssl_object")
+        certificate = transport.get_extra_info("peercert")  # {} for one that was not verified, None without one
+        if certificate:
+            self.certificate_name = login_name(certificate, self.gate.config)
+        log.debug("%s: %s, %s", address(transport)[0], session.version(), session.cipher()[0])
+        self.take_transport(transport, -1)  # Its octets must go through TLS: nothing is sent past the transport.
+
+
+def login_name(certificate: dict[str, Any], config: "Config") -> str:
+    """The user name in a verified certificate (as Python decodes one); "" where it has none.
+
+    RabbitMQ's rules: the subject as RFC 4514 writes it, its common names joined by commas, or one of the
+    subject alternative names.
+    """
+    if config.tls_cert_login_from == "subject_alternative_name":
+        kind = SAN_TYPES[config.tls_cert_login_san_type]
+        names = [value for type_, value in certificate.get("subjectAltName", ()) if type_ == kind]
+        index = config.tls_cert_login_san_index
+        return _printable(names[index]) if index < len(names) else ""
+    subject = certificate.get("subject", ())
+    if config.tls_cert_login_from == "common_name":
+        return _printable(",".join(value for part in subject for name, value in part if name == "commonName"))
+    parts = ["+".join(f"{ATTRIBUTES.get(name, name)}={_escaped(value)}" for name, value in part) for part in subject]
+    return _printable(",".join(reversed(parts)))
+
+
+def _escaped(value: str) -> str:
+    """RFC 4514, section 2.4."""
+    out = "".join("\\" + char if char in ',+"\\<>;' else char for char in value)
+    if out[:1] in ("#", " "):
+        out = "\\" + out
+    return out[:-1] + "\\ " if len(value) > 1 and out.endswith(" ") else out
+
+
+def _printable(name: str) -> str:
+    """A name that may stand in a line of the log, or none."""
+    return name if isinstance(name, str) and name.isprintable() else ""
+
+
+def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
+    """What makes, for each accepted socket, TLS with a connection behind it."""
+    from asyncio import sslproto
+
+    from uvloop import loop as compiled
+
+    base: Any = getattr(compiled, "SSLProtocol", sslproto.SSLProtocol)  # uvloop's is the same, compiled.
+    core = node.core
+
+    class TLS(base):
+        """Notes who it is that the handshake is held with."""
+
+        peer = "?"
+
+        def connection_made(self, transport: Any) -> None:
+            self.peer = address(transport)[0]
+            super().connection_made(transport)
+
+    def accepted() -> Any:
+        protocol = TLSProtocol(core, node)
+        protocol.gate = gate
+        done = loop.create_future()
+        tls = TLS(
+            loop,
+            protocol,
+            gate.context,
+            done,
+            server_side=True,
+            ssl_handshake_timeout=node.config.handshake_timeout_seconds,
+            ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+        done.add_done_callback(partial(_shaken, tls))
+        return tls
+
+    return accepted
+
+
+def _shaken(tls: Any, done: "Future[None]") -> None:
+    """A client that TLS did not come about with is told of in the log, and nowhere else."""
+    error = None if done.cancelled() else done.exception()
+    if isinstance(error, ConnectionResetError):
+        log.info("%s: went before TLS was agreed on", tls.peer)
+    elif error is not None:
+        log.warning("%s: TLS handshake failed: %s", tls.peer, _reason(error))

@@ -1,0 +1,200 @@
+"""How many connections and channels a vhost and a user may have, and what ends with them; over a whole node."""
+
+import json
+
+import pytest
+from tests.conversations.peer import Peer
+from tests.server.clients import permission, user_entry, write_json
+from tests.session.harness import Client as SessionClient
+
+from brokerd.auth import Permissions, Users
+from brokerd.clock import Clock
+from brokerd.config import Config
+from brokerd.errors import LoginRefused, NotFound, PreconditionFailed, StoreError
+from brokerd.node import Node
+from brokerd.store.data_dir import DataDir
+from brokerd.store.disk import Disk
+from brokerd.wire import methods
+
+
+@pytest.fixture
+def make_node(tmp_path):
+    """Nodes on one directory, one after the other; work of threads is done at once."""
+    made = []
+
+    def make(**options):
+        directory, disk = str(tmp_path / "data"), Disk()
+        if made:
+            made[-1].close()
+        data = DataDir(directory, disk)
+        made.append(Node(
+            Config(data_dir=directory, **options), clock=Clock(), disk=disk, data=data, users=Users(directory, disk),
+            permissions=Permissions(directory, disk), later=lambda callback: callback(), submit=at_once,
+            submit_slow=at_once, sync_failed=pytest.fail))
+        made[-1].open_vhosts()
+        return made[-1]
+
+    yield make
+    if made:
+        made[-1].upkeep.close()
+        made[-1].close()
+
+
+def at_once(work, done):
+    work()
+    done(None)
+
+
+@pytest.fixture
+def node(make_node):
+    node = make_node()
+    node.users.add("ann", "ann")
+    node.permissions.set("ann", "/", ".*", ".*", ".*")
+    return node
+
+
+class Client(SessionClient):
+    def __init__(self, node):
+        super().__init__(node)
+        self.connection.loopback = True
+        node.connected(self.connection)
+
+    def end(self):
+        self.connection.lost()
+        self.node.disconnected(self.connection)
+
+
+def refused(node, user="guest", vhost="/"):
+    """The text of the refusal; None for a client that is in, and stays."""
+    (answer,) = Client(node).start(user=user, vhost=vhost)
+    if isinstance(answer, methods.ConnectionOpenOk):
+        return None
+    assert answer.reply_code == 530
+    return answer.reply_text.removeprefix("NOT_ALLOWED - ")
+
+
+def test_a_vhost_takes_as_many_connections_as_its_limit_says(node):
+    node.set_vhost_limits("/", {"max-connections": 1})
+    first = Client(node)
+    first.start()
+    assert refused(node, "ann") == "access to vhost '/' refused for user 'ann': connection limit (1) is reached"
+    first.end()
+    assert refused(node, "ann") is None
+
+
+def test_a_user_has_as_many_connections_as_the_limit_says(node):
+    node.users.set_limits("ann", {"max-connections": 2})
+    first = Client(node)
+    first.start(user="ann")
+    assert refused(node, "ann") is None
+    assert refused(node, "ann") == "connection refused for user 'ann': user connection limit (2) is reached"
+    assert refused(node) is None
+    first.end()
+    assert refused(node, "ann") is None
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_of_0_lets_nobody_in_and_one_below_is_none(node, limit):
+    node.users.set_limits("ann", {"max-connections": limit})
+    node.set_vhost_limits("/", {"max-connections": -1})
+    assert (refused(node, "ann") is None) == (limit < 0)
+
+
+def test_a_user_opens_as_many_channels_on_all_connections_as_the_limit_says(node):
+    node.users.set_limits("ann", {"max-channels": 2})
+    first, second, other = Client(node), Client(node), Client(node)
+    for client, user in ((first, "ann"), (second, "ann"), (other, "guest")):
+        client.open(user=user)
+    close = second.ask(methods.ChannelOpen(), 2)
+    assert (close.reply_code, close.reply_text) == (
+        530, "NOT_ALLOWED - number of channels opened for user 'ann' has reached the maximum allowed user limit of (2)")
+    assert other.ask(methods.ChannelOpen(), 2) == methods.ChannelOpenOk()
+
+
+def test_limits_of_vhosts_are_kept(make_node):
+    node = make_node()
+    node.add_vhost("two")
+    node.set_vhost_limits("two", {"max-connections": 0})
+    node = make_node()
+    node.permissions.set("guest", "two", ".*", ".*", ".*")
+    assert refused(node, vhost="two") == (
+        "access to vhost 'two' refused for user 'guest': connection limit (0) is reached")
+    node.set_vhost_limits("two", {})
+    assert refused(make_node(), vhost="two") is None
+    with open(f"{node.data.path}/vhosts.json") as file:
+        assert json.load(file) == [{"name": "/"}, {"name": "two"}]
+
+
+@pytest.mark.parametrize("limits", [{"max-things": 1}, {"max-connections": "1"}, [], {"max-connections": True}])
+def test_what_is_no_limit_is_refused_and_changes_nothing(node, limits):
+    node.set_vhost_limits("/", {"max-connections": 5})
+    with pytest.raises(PreconditionFailed, match="of vhost '/'"):
+        node.set_vhost_limits("/", limits)
+    assert node.vhost_limits["/"] == {"max-connections": 5}
+    with pytest.raises(KeyError):
+        node.set_vhost_limits("nowhere", {})
+
+
+def test_a_limit_that_cannot_be_used_stops_the_start_and_is_named(make_node):
+    node = make_node()
+    with open(f"{node.data.path}/vhosts.json", "w") as file:
+        json.dump([{"name": "/", "limits": {"max-connections": "many"}}], file)
+    with pytest.raises(StoreError, match="entry 1: max-connections of vhost '/' is not a whole number"):
+        make_node()
+
+
+def test_limits_are_read_from_the_files(make_broker):
+    broker = make_broker().start()
+    broker.stop()
+    write_json(broker.directory / "vhosts.json", [{"name": "/", "limits": {"max-connections": 1}}])
+    write_json(broker.directory / "users.json", [{**user_entry("guest"), "limits": {"max-channels": 1}}])
+    write_json(broker.directory / "permissions.json", [permission("guest")])
+    broker.start()
+    with Peer(broker.port).open() as peer, Peer(broker.port) as second:
+        second.start()
+        second.start_ok()
+        second.tune_ok()
+        second.send((0, methods.ConnectionOpen(virtual_host="/")))
+        assert second.connection_close()[0] == 530
+        peer.send((2, methods.ChannelOpen()))
+        assert peer.connection_close()[0] == 530
+
+
+# --- what ends
+
+
+def test_a_deleted_vhost_takes_its_connections_along(node):
+    node.add_vhost("two")
+    node.permissions.set("guest", "two", ".*", ".*", ".*")
+    inside, outside = Client(node).open(vhost="two"), Client(node).open()
+    node.delete_vhost("two")
+    (close,) = inside.read()
+    assert (close.reply_code, close.reply_text) == (320, "CONNECTION_FORCED - vhost 'two' is down")
+    assert outside.read() == []
+    assert refused(node, vhost="two") == "vhost two not found"
+
+
+def test_a_deleted_user_is_cut_off_and_what_was_granted_is_forgotten(node):
+    ann, guest = Client(node).open(user="ann"), Client(node).open()
+    node.delete_user("ann")
+    (close,) = ann.read()
+    assert (close.reply_code, close.reply_text) == (320, "CONNECTION_FORCED - user 'ann' is deleted")
+    assert guest.read() == []
+    assert not node.permissions.has_access("ann", "/")
+    with pytest.raises(NotFound):
+        node.delete_user("ann")
+
+
+# --- who is logged in without a password
+
+
+def test_external_and_anonymous_log_in_users_that_are_there_and_no_others(make_node):
+    node = make_node(anonymous_login_user="guest")
+    assert node.authenticate("EXTERNAL", b"", True, "guest") == "guest"
+    assert node.authenticate("ANONYMOUS", b"", True) == "guest"
+    for mechanism, name in (("EXTERNAL", "CN=ann"), ("EXTERNAL", "")):
+        with pytest.raises(LoginRefused, match="invalid credentials"):
+            node.authenticate(mechanism, b"", True, name)
+    for mechanism in ("EXTERNAL", "ANONYMOUS"):
+        with pytest.raises(LoginRefused, match="can only connect via localhost"):
+            node.authenticate(mechanism, b"", False, "guest")
