@@ -73,7 +73,7 @@ class Fuzz:
         harness.consume(self.reader.channels[1], self.other, b"reader", no_ack=True)
         self.errors = 0
 
-    def resolve(self, exchange, key, header):
+    def resolve(self, exchange, key, header, channel):
         if key == b"missing":
             raise NotFound("no exchange")
         queues = {b"q": (self.queue,), b"other": (self.other,), b"both": (self.queue, self.other)}

@@ -395,7 +395,7 @@ class PlaneMachine(RuleBasedStateMachine):
         real, _ = self.queue(which)
         numbers = [one["number"] for one in real.segments() if real.can_compact(one["number"])]
         if numbers:
-            prepared = compaction.prepare(real.directory, numbers[pick % len(numbers)], Disk())
+            prepared = compaction.prepare(real.directory, compaction.Sparse(numbers[pick % len(numbers)]), Disk())
             if prepared is not None:
                 self.compaction = prepared, real
 

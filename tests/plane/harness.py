@@ -122,8 +122,24 @@ class Transport:
 
 
 class Queue(plane.Queue):
+    """Notes what died in it; ``keeps`` and ``after_death`` say what becomes of that."""
+
+    keeps = False
+    after_death = None
+
     def make_directory(self):
-        os.makedirs(self.directory)
+        os.makedirs(self.directory, exist_ok=True)
+
+    def on_dead(self, reason, seq, exchange, routing_key, properties, body, count):
+        self.dead = [*getattr(self, "dead", ()), (reason, seq, exchange, routing_key, properties, body, count)]
+        if self.after_death is not None:
+            self.after_death(exchange, routing_key, properties, body)
+        return not self.keeps
+
+    @property
+    def died(self):
+        """(reason, body) of what died."""
+        return [(one[0], one[5]) for one in getattr(self, "dead", ())]
 
 
 class Connection(plane.Connection):
@@ -177,6 +193,8 @@ class Connection(plane.Connection):
                 said.append(open_contents[channel])
             elif kind == 1 and payload[:4] == struct.pack(">HH", 60, ACK):
                 said.append(("ack", channel, *struct.unpack(">QB", payload[4:])))
+            elif kind == 1 and payload[:4] == struct.pack(">HH", 60, 120):
+                said.append(("nack", channel, *struct.unpack(">QB", payload[4:])))
             elif kind == 2:
                 content = open_contents[channel]
                 assert payload[:4] == b"\0\x3c\0\0"
@@ -208,10 +226,12 @@ class Bench:
     def __init__(self, directory, **options):
         self.directory = str(directory)
         self.scheduled = self.sync_requests = 0
+        self.deadlines = []
         self.storage_errors, self.damages = [], []
         options.setdefault("segment_octets", 1 << 16)
         self.core = plane.Core(schedule=self._schedule, request_sync=self._request_sync,
-                               storage_failed=self.storage_errors.append, damaged=self._damaged, **options)
+                               storage_failed=self.storage_errors.append, damaged=self._damaged,
+                               deadline=self.deadlines.append, **options)
         self.queues, self.connections, self.resolved, self.tallies = {}, [], [], {}
         self.cacheable = True
         self.bound = {}                     # (exchange, key): names of queues, instead of the queue named as the key
@@ -226,24 +246,27 @@ class Bench:
     def _damaged(self, *what):
         self.damages.append(what)
 
-    def resolve(self, exchange, key, header):
+    def resolve(self, exchange, key, header, channel):
         self.resolved.append((exchange, key, header))
         names = self.bound.get((exchange, key), (key,))
         return tuple(self.queues[name] for name in names if name in self.queues), self.tallies.get(exchange), \
             self.cacheable
 
-    def queue(self, name=b"q", durable=True, folder=None):
-        queue = Queue(self.core, os.path.join(self.directory, folder or name.decode()), durable=durable)
+    def queue(self, name=b"q", durable=True, folder=None, max_priority=0, **rules):
+        queue = Queue(self.core, os.path.join(self.directory, folder or name.decode()), durable=durable,
+                      max_priority=max_priority)
+        if rules:
+            queue.set_rules(**rules)
         self.queues[name] = queue
         self.routes.clear()
         return queue
 
-    def recovered(self, name=b"q", *, durable=True, suspect=False, folder=None, findings=None):
+    def recovered(self, name=b"q", *, durable=True, suspect=False, folder=None, findings=None, **options):
         """A queue with what its directory holds, by the broker's own recovery."""
         from brokerd.store.disk import Disk
         from brokerd.store.recovery import recover
 
-        queue = self.queue(name, durable=durable, folder=folder)
+        queue = self.queue(name, durable=durable, folder=folder, **options)
         recover(queue, Disk(), suspect, (findings if findings is not None else []).append)
         return queue
 
@@ -266,6 +289,12 @@ class Bench:
             self.core.turn()
             if self.scheduled == before:
                 return
+
+    def at(self, ms):
+        """It is so many milliseconds after the epoch; what is due by then is done."""
+        self.core.clock = lambda: ms * 1_000_000
+        self.core.expire()
+        self.turns()
 
     def begin_sync(self):
         """The paths that are to be synced."""

@@ -199,13 +199,12 @@ METHODS = {
                            "basic.publish is not of the length of its fields"),
     "no bits": (publish_method(b"q")[:-1], 502, None),
     "more": (publish_method(b"q") + b"\0", 502, "basic.publish is not of the length of its fields"),
-    "immediate": (publish_method(b"q", bits=2), 540, "immediate=true"),
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_publish_that_is_not_of_its_length_or_immediate_is_a_hard_error(queue, connection, name, whole):
+def test_a_publish_that_is_not_of_its_length_is_a_hard_error(queue, connection, name, whole):
     method, code, text = METHODS[name]
     octets = frame(1, 1, method) + frame(2, 1, content_header(4)) + BODY
     for at in range(0, len(octets), len(octets) if whole else 1):
@@ -217,7 +216,7 @@ def test_a_publish_that_is_not_of_its_length_or_immediate_is_a_hard_error(queue,
 
 
 def test_what_resolve_raises_closes_the_channel_and_the_rest_goes_on(bench, queue):
-    def resolve(exchange, key, header):
+    def resolve(exchange, key, header, channel):
         if exchange == b"missing":
             raise NotFound("no exchange 'missing' in vhost '/'")
         return (queue,), None, True

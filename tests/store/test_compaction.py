@@ -5,7 +5,7 @@ from tests.store.segments import Files
 
 from brokerd import plane
 from brokerd.store import format as layout
-from brokerd.store.compaction import candidate, compact, prepare
+from brokerd.store.compaction import Sparse, candidate, compact, prepare
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 
@@ -18,18 +18,18 @@ class Queue:
 
     def __init__(self, files, **changes):
         self.directory = files.directory
-        self.rows = [{"number": 1, "records": 100, "settled": 97, "sealed": 2} | changes,
-                     {"number": 2, "records": 1, "settled": 0, "sealed": 0}]
+        self.rows = [{"number": 1, "level": 0, "records": 100, "settled": 97, "sealed": 2} | changes,
+                     {"number": 2, "level": 0, "records": 1, "settled": 0, "sealed": 0}]
         self.allowed = True
         self.replaced = None
 
     def segments(self):
         return self.rows
 
-    def can_compact(self, number):
-        return self.allowed
+    def can_compact(self, number, level=0):
+        return self.allowed and number != self.rows[-1]["number"]
 
-    def replace_segment(self, number, old, new, end, capacity, generation, entries):
+    def replace_segment(self, number, old, new, end, capacity, generation, entries, level=0):
         self.replaced = (number, old.tolist(), new.tolist(), end, capacity, generation, entries)
 
 
@@ -107,7 +107,7 @@ def test_few_records_that_are_most_of_the_octets_are_not_copied(tmp_path):
 def test_a_change_after_the_copy_throws_the_copy_away(files, kind):
     before = files.read(files.msgs(1))
     queue = Queue(files)
-    compaction = prepare(files.directory, 1, Disk())
+    compaction = prepare(files.directory, Sparse(1), Disk())
     files.poke(files.acks(1), 64 + 8 * 100, layout.entry(1, files.positions[1][3], kind, 1))
     assert not compaction.finish(queue)
     assert (queue.replaced, files.read(files.msgs(1))) == (None, before)
@@ -116,17 +116,17 @@ def test_a_change_after_the_copy_throws_the_copy_away(files, kind):
 
 def test_a_queue_deleted_after_the_copy_is_no_error(files):
     queue = Queue(files)
-    compaction = prepare(files.directory, 1, Disk())
+    compaction = prepare(files.directory, Sparse(1), Disk())
     queue.allowed = False
     for name in os.listdir(files.directory):
         os.unlink(files.path(name))
     assert not compaction.finish(queue)
-    assert prepare(files.directory, 1, Disk()) is None
+    assert prepare(files.directory, Sparse(1), Disk()) is None
 
 
 def test_a_damaged_segment_is_left_as_it_is(files):
     files.poke(files.msgs(1), files.positions[1][10], b"?")
-    assert prepare(files.directory, 1, Disk()) is None
+    assert prepare(files.directory, Sparse(1), Disk()) is None
     assert not os.path.exists(files.msgs(1) + ".new")
 
 

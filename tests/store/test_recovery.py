@@ -17,6 +17,8 @@ BODIES = [b"body %d" % i * (i % 5 + 1) for i in range(10)]
 class Queue:
     """Stands for plane.Queue: keeps what it is told."""
 
+    max_priority = 0
+
     def __init__(self, directory):
         self.directory = str(directory)
         self.segments = {}

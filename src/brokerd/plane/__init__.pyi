@@ -22,6 +22,7 @@ class Core:
         deliver_octets_per_turn: int = 1 << 20,
         message_octets_max: int = 128 << 20,
         frame_octets_max: int = 131072,  # the most that any connection's frame_max may be
+        deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then; replaces the last one
         spare_directory: str | None = None,  # settled segments are kept here for other queues; None: they are not
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
     ) -> None: ...
@@ -30,6 +31,17 @@ class Core:
     def turn(self) -> None:
         """Deliver what is ready, confirm what may be, send what is written; called after each chunk by itself,
         and to be called by whoever changed something from outside (a timer, an end of sync)."""
+    def expire(self) -> None:
+        """What is over at the heads of queues dies; then a turn."""
+    timeouts: int        # consumers whose deliveries may time out: call overdue() while there are any
+    def overdue(self) -> list[Consumer]:
+        """Deliveries unacked for longer than their consumer's timeout return to their places, alone; call turn() after.
+        Consumers of which the channel is to be closed instead."""
+    def put(self, queues: tuple[Queue, ...], exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, *,
+            connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False) -> int:
+        """Store a message that no client is publishing just now, in each queue by its rules; how many refused it.
+        properties: flags and list as on the wire.  sync: the next begin_sync() covers it.  Raises OSError: no space, then
+        it is stored nowhere; ValueError."""
     def begin_sync(self) -> list[tuple[int, str]]:
         """Duplicated fds of all that waiting confirms stand on; (fd, path). The caller fdatasyncs and closes them
         in its thread (a path ending in '/' is a directory: fsync), then calls end_sync() on the loop."""
@@ -49,18 +61,45 @@ class Tally:
 
 class Routes:
     """Where messages go, remembered per (exchange, routing key), for one user of one vhost."""
-    def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes], tuple[tuple[Queue, ...], Tally | None, bool]]) -> None:
-        """resolve(exchange, routing_key, header_payload) -> (queues, tally, cacheable); raises AMQPError.
-        cacheable False: the answer depends on the message's headers and is asked for every message; as it is for
-        messages that carry a user-id, whatever it says."""
+    def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes, Channel], tuple]) -> None:
+        """resolve(exchange, routing_key, header_payload, channel) -> (queues, tally, cacheable[, properties[, handler]]);
+        raises AMQPError.  cacheable False: asked again for the next message; as it is, whatever it says, for messages
+        with a user-id, a CC or BCC header, a reply-to that begins amq.rabbitmq.reply-to, or an expiration that is not
+        a plain number of at most ten years.  properties: stored in place of the message's own; not with cacheable.
+        handler(channel, exchange, routing_key, properties, body): called when the message is stored; counts as routed."""
     def clear(self) -> None:
         """Forget all: a binding, exchange, queue or permission changed."""
 
 class Queue:
     """Messages waiting: segments on disk, what is ready, who consumes.  Subclassed by queues.Queue."""
-    def __init__(self, core: Core, directory: str, *, durable: bool) -> None:
+    def __init__(self, core: Core, directory: str, *, durable: bool, max_priority: int = 0) -> None:
         """No file is made before the first message. The directory is made (with its parents' last part) on demand,
         by the make_directory() method of the subclass."""
+    def on_dead(self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
+                count: int) -> bool:
+        """Overridden: a message died ("rejected", "expired", "maxlen", "delivery_limit") after `count` failed deliveries.
+        Called in the order in which they died, never from inside itself.  seq 0: it was refused, and is not stored.
+        True: done with, it is settled.  False: kept, in no count, until dead_done(seq); ready again after a crash."""
+    def set_rules(self, *, ttl_ms: int = -1, max_length: int = -1, max_octets: int = -1, overflow: int = 0,
+                  dead_letters: bool = False, delivery_limit: int = -1, limit_drops: bool = False,
+                  delivery_counts: bool = False, single_active: bool = False, consumer_timeout_ms: int = -1,
+                  timeout_closes: bool = False) -> None:
+        """What is asked beside order, all of it; -1: none.  Holds from the next turn.  A queue that was never asked costs
+        nothing.  overflow: 0 drop-head, 1 reject-publish, 2 reject-publish-dlx.  dead_letters: on_dead() is called.
+        delivery_limit: failed deliveries after which a message dies (dropped with limit_drops).  delivery_counts:
+        redeliveries carry x-delivery-count and x-acquired-count.  consumer_timeout_ms: of consumers to come."""
+    def dead_done(self, seq: int) -> None: ...
+    kept_dead: int
+    def browse(self, start_seq: int, count: int) -> list[tuple[int, int, bool, bytes, bytes, bytes, bytes]]:
+        """Ready messages from that sequence number on, as they would be handed out: (seq, ns, redelivered, exchange,
+        routing key, properties, body).  Reads from disk."""
+    def remove(self, seq: int) -> tuple[int, int, bool, bytes, bytes, bytes, bytes] | None:
+        """Take a ready message out, wherever it stands, and settle it; its row, or None."""
+    max_priority: int
+    active: Consumer | None      # the single active consumer
+    unused_since: int            # ns: last consumer, get or touch(); now while there are consumers
+    def touch(self) -> None: ...
+    expired: int; discarded: int; dead_lettered: int; refused: int; limited: int; timed_out: int  # counters since start
     def make_directory(self) -> None:
         """Overridden: make the directory with the queue's name in it.  Raises OSError."""
     directory: str
@@ -73,7 +112,8 @@ class Queue:
     published: int; delivered: int; got: int; acked: int; redelivered: int; returned: int   # counters since start
     paused: bool         # no delivery while set
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
-                       acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0) -> None:
+                       acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
+                       level: int = 0) -> None:
         """Recovery: one segment found on disk, in rising order of number; acks: sound entries in its acks file.
         Each of its records is checked (bounds, CRC) when it is read.  See store/recovery.py."""
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
@@ -93,10 +133,10 @@ class Queue:
     consumers: list[Consumer] | None
     def segments(self) -> list[dict]:
         """For inspection and compaction, oldest first: number, end, records, settled, unacked, returned, waiting,
-        base_seq, generation, entries, capacity, mapped, sealed, damaged."""
-    def can_compact(self, number: int) -> bool: ...
+        base_seq, generation, entries, capacity, mapped, sealed, damaged; level 0 first, and level."""
+    def can_compact(self, number: int, level: int = 0) -> bool: ...
     def replace_segment(self, number: int, old: Any, new: Any, end: int, capacity: int, generation: int,
-                        entries: int) -> None:
+                        entries: int, level: int = 0) -> None:
         """Compaction moved the live records of a segment (u4 arrays of positions old -> new, both rising) into a file of the
         same name; unacked deliveries follow.  Raises ValueError."""
 
@@ -125,9 +165,20 @@ class Channel:
     consumers: dict[bytes, Consumer]
     publishes: int         # messages published on this channel number since the connection began
     closing: bool          # we sent channel.close: all but channel.close and close-ok is dropped
+    tx: bool               # publishes go up (on_publish), and so do ack, nack and reject (on_method)
+    late: int              # settlements that came after their delivery had timed out
     def select_confirm(self) -> None: ...
-    def consume(self, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, priority: int, arguments: dict) -> Consumer:
-        """Deliveries start in the next turn; write consume-ok first."""
+    def consume(self, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, priority: int, arguments: dict,
+                timeout_ms: int = -1, timeout_closes: bool | None = None) -> Consumer:
+        """Deliveries start in the next turn; write consume-ok first.  timeout: the queue's own, unless given."""
+    def settle(self, tag: int, multiple: bool, *, requeue: bool = False, reject: bool = False) -> bool:
+        """What basic.ack, nack and reject do.  False: unknown delivery tag, nothing done."""
+    def knows(self, tag: int, multiple: bool) -> bool:
+        """Whether settle() would find it."""
+    def take_tag(self) -> int:
+        """The delivery tag of something that the session itself delivers, without acks."""
+    def publishes_one(self) -> int:
+        """Count a publish that on_publish() was given; its number."""
     def cancel(self, consumer: Consumer) -> None:
         """No more deliveries to it; what is unacked stays so."""
     def get(self, queue: Queue, no_ack: bool) -> bool:
@@ -177,6 +228,8 @@ class Connection:
     def on_method(self, channel: int, payload: bytes) -> None:
         """Any method but publish, ack, nack, reject on an open channel; payload from class-id on.
         Also those four on channels that are not open (to be answered with 504)."""
+    def on_publish(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
+        """A publish on a channel with tx set; payloads as on the wire, whole."""
     def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
         """An AMQPError of the plane's own or from resolve; or what an upcall raised."""
     def on_publisher_blocked(self) -> None:

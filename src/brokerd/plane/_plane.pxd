@@ -3,9 +3,13 @@
 #   core_t      in Core                 one per event loop; lists below hang from it, it owns none of them
 #   queue_t     in Queue                lives as long as the Queue object (an unacked delivery of a deleted
 #                                       queue holds a reference to the object: queue_t.ghost)
-#   seg_t       malloc, by queue_t      freed by seg_free() alone: retired, dropped, or the Queue object goes;
+#   store_t     in queue_t, or malloc   one priority level's messages; levels above 0 are made when first used and
+#               by queue_t              freed with the queue
+#   rules_t     malloc, by queue_t      what is asked of the queue beside order; made when first asked, freed with the object
+#   dead_t      in rules_t              arrays of messages that died, freed with it
+#   seg_t       malloc, by store_t      freed by seg_free() alone: retired, dropped, or the Queue object goes;
 #                                       the core_t's while it is in core_t.spares (files that any queue may use)
-#   ret_t       in queue_t.returned     a heap array, freed with the queue
+#   ret_t       in store_t.returned     a heap array, freed with the store
 #   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
 #   channel_t   in Channel              freed with the object; Channel.close() empties it
@@ -21,6 +25,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef struct tally_t
 cdef struct seg_t
+cdef struct store_t
+cdef struct rules_t
 cdef struct ret_t
 cdef struct level_t
 cdef struct queue_t
@@ -48,6 +54,12 @@ cdef struct core_t:
     uint64_t spares_used        # taken by a queue, since start
     bint no_spares              # the disk is full: what is settled is given back
     seg_t *staged               # segments with records not yet in their files: none outside of a chunk's work
+    queue_t *dying              # queues with messages that died and are to be told of
+    queue_t *dying_tail
+    queue_t *over               # queues that may hold more than they may
+    queue_t **deadlines         # heap of queues whose head expires, the earliest on top
+    uint32_t deadlines_n
+    uint32_t deadlines_capacity
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
     uint8_t *pool[16]           # output buffers that nobody uses, OUT_ROOM octets each
@@ -64,7 +76,7 @@ cdef struct count_t:            # failed deliveries of one record, from the acks
 cdef struct seg_t:
     seg_t *next
     seg_t *prev
-    queue_t *queue
+    store_t *store              # NULL: one of core_t.spares
     uint64_t number
     uint64_t base_seq
     uint32_t generation
@@ -89,7 +101,7 @@ cdef struct seg_t:
     uint32_t settled
     uint32_t unacked            # records handed out now
     uint32_t waiting            # records the cursor has not passed yet
-    uint32_t returned           # records in the queue's heap of returned ones
+    uint32_t returned           # records in the store's heap of returned ones
     uint32_t redeliver_below    # handed out before this broker started
     uint32_t entries            # in the acks file
     uint32_t acks_zeroed
@@ -113,28 +125,85 @@ cdef struct level_t:
     consumer_t *head            # those with credit: next to be served first
     consumer_t *tail
 
-cdef struct queue_t:
-    core_t *core
-    void *owner                 # the Queue object, borrowed
+cdef struct store_t:            # the messages of one priority level, in a directory
+    queue_t *queue
     char *directory
     seg_t *first
     seg_t *last                 # the one appended to
     seg_t *cursor               # next record to hand out is here (or later)
     uint32_t position
+    uint32_t returned_n
+    uint32_t returned_capacity
+    uint32_t unsynced_n         # segments that hold what a confirm waits for
+    ret_t *returned             # heap, lowest sequence number on top
+    uint64_t ready
     seg_t *spare
-    uint64_t next_seq
     uint64_t next_number
+    uint8_t level
+    bint directory_unsynced
+    bint parent_unsynced
+
+cdef struct dead_t:             # a message that is neither ready nor unacked nor settled
+    seg_t *seg
+    uint64_t seq
+    uint32_t position
+    uint16_t count
+    uint8_t reason
+
+cdef struct deads_t:
+    dead_t *at
+    uint32_t first              # of those not yet dealt with
+    uint32_t n                  # one behind the last
+    uint32_t capacity
+
+cdef struct rules_t:
+    int64_t ttl                 # ns; -1: none
+    int64_t max_length          # messages ready; -1: none
+    int64_t max_octets          # of their bodies; -1: none
+    int32_t delivery_limit      # failed deliveries; -1: none
+    uint8_t overflow            # OVERFLOW_*
+    bint expires                # a ttl is set, or a message with an expiration came
+    bint dead_letters
+    bint limit_drops
+    bint delivery_counts
+    bint single_active
+    bint draining               # the active consumer gets no more: another takes over
+    bint refuses                # the publish under way
+    bint is_over
+    bint is_dying
+    queue_t *over_next
+    queue_t *dying_next
+    consumer_t *active
+    int64_t timeout             # ns; -1: none
+    bint timeout_closes
+    deads_t dying               # on_dead is to be called
+    deads_t kept                # it was, and dead_done() is to come
+    int64_t deadline            # ns: no message expires before
+    uint32_t deadline_at        # place in core_t.deadlines plus 1; 0: none
+    uint64_t n_expired
+    uint64_t n_dropped
+    uint64_t n_dead_lettered
+    uint64_t n_refused
+    uint64_t n_limited
+    uint64_t n_timed_out
+
+cdef struct queue_t:
+    core_t *core
+    void *owner                 # the Queue object, borrowed
+    store_t store               # level 0: all there is where there are no priorities
+    store_t **levels_above      # NULL: no priorities; else [level - 1], NULL until used
+    uint8_t max_priority
+    uint8_t top                 # no level above it is ready
+    uint64_t next_seq
     int64_t last_ts
+    rules_t *rules              # NULL: the plain path
+    int64_t used                # ns: last consumer, get or declare
     uint64_t ready
     uint64_t ready_octets
     uint64_t unacked
-    ret_t *returned
-    uint32_t returned_n
-    uint32_t returned_capacity
-    level_t *levels             # highest priority first
+    level_t *levels             # of consumers, highest priority first
     uint32_t consumers
     bint syncs                  # confirms have waited for it
-    uint32_t unsynced_n         # segments that hold what a confirm waits for
     queue_t *dirty_next
     queue_t *sync_next
     int64_t touched             # ns: last append or delivery
@@ -145,8 +214,6 @@ cdef struct queue_t:
     bint dropped
     bint ghost_was              # the directory may be gone when the store is freed
     bint ghost                  # dropped with unacked deliveries: the object holds a reference to itself
-    bint directory_unsynced
-    bint parent_unsynced
     uint64_t n_published
     uint64_t n_delivered
     uint64_t n_got
@@ -166,6 +233,8 @@ cdef struct consumer_t:
     uint16_t prefix_n
     uint32_t prefetch           # 0: no limit
     uint32_t unacked
+    int64_t timeout             # ns that a delivery may be unacked; -1: for ever
+    bint timeout_closes
     bint no_ack
     bint in_ring
     bint closed
@@ -174,8 +243,10 @@ cdef struct entry_t:
     seg_t *seg                  # NULL: settled
     consumer_t *consumer        # NULL: basic.get
     uint64_t seq
+    int64_t when                # ns: handed out
     uint32_t position
     uint16_t count
+    bint late                   # timed out: its settlement, when it comes, means nothing
 
 cdef struct content_t:
     uint8_t *octets             # method payload, header payload, body so far
@@ -197,6 +268,11 @@ cdef struct channel_t:
     uint64_t publishes
     uint64_t confirm_from       # publishes when confirm.select came
     uint64_t confirmed          # highest confirmed tag
+    uint64_t *nacks             # publishes refused and not yet told, rising
+    uint32_t nacks_n
+    uint32_t nacks_capacity
+    uint32_t late               # entries that timed out
+    uint64_t n_late             # settlements that came late
     uint64_t sync_tag           # highest tag that waits for a sync
     uint64_t sync_snapshot      # publishes when the sync under way began
     route_t *route
@@ -214,6 +290,7 @@ cdef struct channel_t:
     bint closing
     bint closed
     bint flow
+    bint tx                     # publishes and settlements go up
 
 cdef struct route_t:
     uint8_t *method             # payload of basic.publish, whole: one memcmp decides
@@ -221,6 +298,10 @@ cdef struct route_t:
     uint32_t hash
     uint32_t targets_n
     bint mandatory
+    bint immediate
+    void *handler               # borrowed: is given the message too
+    const uint8_t *properties   # in place of the message's own; NULL: its own
+    uint32_t properties_n
     bint once                   # depends on the message's headers: good for one
     tally_t *tally
     queue_t **targets
@@ -261,6 +342,9 @@ cdef struct event_t:             # what stopped the parser: lives on Connection.
     uint32_t payload_n
     const uint8_t *header       # ROUTE: the content header's payload
     uint32_t header_n
+    bint ask                    # ROUTE: the answer is for this message alone
+    const uint8_t *body         # CONTENT
+    uint64_t body_n
     uint16_t code               # FAULT
     bint hard
     uint32_t method
@@ -276,11 +360,14 @@ cdef class Routes
 
 cdef class Core:
     cdef core_t c
-    cdef object schedule, request_sync, storage_failed, damaged_upcall
+    cdef object schedule, request_sync, storage_failed, damaged_upcall, deadline_upcall
+    cdef int64_t deadline_told
     cdef public object clock
     cdef bint _blocked, scheduled, in_turn
     cdef list waiting, syncing, garbage, sealing
+    cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void tick(self)
+    cdef void soon(self)
     cdef void confirm(self)
     cdef uint8_t *input
     cdef size_t input_room, input_size
@@ -309,7 +396,7 @@ cdef class Queue:
     cdef readonly str directory
     cdef readonly list consumers
     cdef void leave_lists(self)
-    cdef void free_store(self)
+    cdef void free_stores(self)
     cdef int move_unacked(self, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1
 
 cdef class Consumer:

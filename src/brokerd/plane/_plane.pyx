@@ -8,14 +8,20 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     segment.pxi     one file of records and its acks file
     stage.pxi       records gathered in memory for the end of a chunk
     store.pxi       a queue's segments: append, read in order, settle, give back
+    levels.pxi      a queue's priority levels
+    rules.pxi       limits of a queue; what is due at a chunk's end
+    expiry.pxi      messages whose time is over
+    browse.pxi      ready messages looked at, and taken out of the middle
+    dead.pxi        messages that died: told of, settled
     retire.pxi      what becomes of a segment in which all is settled
     deliver.pxi     who gets the next message; its octets on the way out
+    single.pxi      the single active consumer; deliveries unacked for too long
     settle.pxi      acks by delivery tag; confirms
     publish.pxi     a message on its way in
-    connection.pxi  frames
+    connection.pxi  frames; Connection, as the loop and the session see it
     core.pxi        the turn; routes remembered
     queue.pxi       Queue, as the control plane sees it
-    channel.pxi     Channel, Consumer, Connection, as the session sees them
+    channel.pxi     Channel and Consumer, as the session sees them
     inspect.pxi     crc32c, layouts, reading a segment file
 
 What may be called from above is in ``__init__.pyi``.  Structs and their owners: ``_plane.pxd``.
@@ -28,12 +34,13 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EINTR, EIO, ENOENT, ENOMEM, errno
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcmp, memcpy, memset, strdup
+from libc.string cimport memcmp, memcpy, memmove, memset, strdup
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, fcntl, open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.types cimport off_t
 from posix.unistd cimport close, ftruncate, pwrite, unlink
 
+from os import makedirs as os_makedirs
 from os import strerror as os_strerror
 
 from brokerd.errors import by_reply_code
@@ -60,7 +67,11 @@ cdef extern from "hot.h" nogil:
     void crc_init()
     uint8_t entry_check(uint32_t, uint64_t)
     int write_zeros(int, size_t, size_t)
-    int properties_are_whole(const uint8_t *, const uint8_t *, uint8_t *, uint8_t *)
+    ctypedef struct known_t:
+        uint8_t delivery_mode, priority, expires, ask
+    int properties_are_whole(const uint8_t *, const uint8_t *, known_t *)
+    const uint8_t *property_at(const uint8_t *, int)
+    int64_t number_of(const uint8_t *, uint64_t)
     int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MADV_POPULATE_READ, MADV_POPULATE_WRITE
     ctypedef struct stat_t "struct stat":
         off_t st_size
@@ -75,8 +86,14 @@ include "segment.pxi"
 include "stage.pxi"
 include "store.pxi"
 include "retire.pxi"
+include "levels.pxi"
+include "rules.pxi"
+include "expiry.pxi"
+include "dead.pxi"
+include "browse.pxi"
 include "deliver.pxi"
 include "settle.pxi"
+include "single.pxi"
 include "publish.pxi"
 include "connection.pxi"
 include "core.pxi"

@@ -61,6 +61,7 @@ cdef class Channel:
     def __dealloc__(self):
         self.leave_lists()
         free(self.c.ring)
+        free(self.c.nacks)
         content_free(&self.c)
 
     cdef void leave_lists(self):
@@ -137,13 +138,48 @@ cdef class Channel:
             if self.c.conn.pending == &self.c:
                 self.c.conn.pending = NULL
 
+    @property
+    def tx(self):
+        return self.c.tx != 0
+
+    @tx.setter
+    def tx(self, bint value):
+        self.c.tx = value
+
+    @property
+    def late(self):
+        return self.c.n_late
+
+    def knows(self, uint64_t tag, bint multiple):
+        return tag_is_known(&self.c, tag, multiple) != 0
+
+    def settle(self, uint64_t tag, bint multiple, *, bint requeue=False, bint reject=False):
+        return tag_settle(&self.c, tag, multiple, REJECTED if reject else ACKED, requeue) != 0
+
+    def take_tag(self):
+        cdef channel_t *ch = &self.c
+        cdef uint64_t tag = ch.next_tag
+        if ch.unacked or ch.late:
+            if ring_reserve(ch) != 0:
+                raise MemoryError
+            skip_tag(ch)
+        else:
+            ch.next_tag += 1
+            ch.base_tag = ch.next_tag
+        return tag
+
+    def publishes_one(self):
+        self.c.publishes += 1
+        self.c.conn.publishes = True
+        return self.c.publishes
+
     def select_confirm(self):
         if not self.c.confirm:
             self.c.confirm = True
             self.c.confirm_from = self.c.confirmed = self.c.publishes
 
     def consume(self, Queue queue, bytes tag, *, bint no_ack, bint exclusive=False, int32_t priority=0,
-                dict arguments=None):
+                dict arguments=None, int64_t timeout_ms=-1, timeout_closes=None):
         cdef Consumer consumer = Consumer.__new__(Consumer)
         cdef consumer_t *c = &consumer.c
         cdef level_t *level
@@ -167,6 +203,16 @@ cdef class Channel:
         c.owner = <void *>consumer
         c.no_ack = no_ack
         c.prefetch = self.c.prefetch
+        c.timeout = timeout_ms * 1000000 if timeout_ms >= 0 else -1
+        if queue.q.rules != NULL:
+            if timeout_ms < 0:
+                c.timeout = queue.q.rules.timeout
+            c.timeout_closes = queue.q.rules.timeout_closes
+        if timeout_closes is not None:
+            c.timeout_closes = timeout_closes
+        if c.timeout >= 0:
+            self.connection.core.timeouts += 1
+        queue.q.used = self.c.conn.core.now
         consumer.tag = tag
         consumer.queue = queue
         consumer.channel = self
@@ -180,6 +226,8 @@ cdef class Channel:
         if self.consumers is None:
             self.consumers = {}
         self.consumers[tag] = consumer
+        if queue.q.rules != NULL and queue.q.rules.single_active:
+            choose_active(&queue.q)
         credit_again(c)
         return consumer
 
@@ -192,7 +240,12 @@ cdef class Channel:
         level_leave(c.queue, c.level)
         c.level = NULL
         c.queue.consumers -= 1
+        c.queue.used = c.queue.core.now
+        if c.timeout >= 0:
+            self.connection.core.timeouts -= 1
         consumer.queue.consumers.remove(consumer)
+        if c.queue.rules != NULL and c.queue.rules.single_active and not c.queue.dropped:
+            choose_active(c.queue)
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
         if c.unacked:
@@ -206,22 +259,24 @@ cdef class Channel:
         cdef taken_t t
         cdef int64_t n
         q.core.now = max(q.core.now, q.touched)
+        q.used = q.core.now
+        if q.rules != NULL and q.rules.expires and not expire(q):
+            self.connection.core.soon()
         if q.paused or q.ready == 0 or ring_reserve(ch) != 0 or not take(q, &t):
             return False
         n = write_get_ok(ch, q, &t)
         if n < 0:
-            heap_push(q, &t)
-            t.seg.returned += 1
+            untake(&t)
             raise MemoryError
         q.touched = q.core.now
-        q.ready -= 1
         q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
         q.n_got += 1
         q.n_redelivered += t.redelivered
+        if q.rules != NULL and q.rules.expires:
+            deadline_set(q, head_expires_at(q))
         if no_ack:
-            if ch.unacked:
-                ch.ring[ch.next_tag & (ch.ring_capacity - 1)].seg = NULL
-                ch.next_tag += 1
+            if ch.unacked or ch.late:
+                skip_tag(ch)
             else:
                 ch.next_tag += 1
                 ch.base_tag = ch.next_tag
@@ -272,7 +327,7 @@ cdef int64_t write_get_ok(channel_t *ch, queue_t *q, taken_t *t) noexcept nogil:
     names_n += 1 + meta[names_n]
     body = meta + meta_n
     body_n = le32(r + 4) - <uint64_t>(body - r)
-    start = out_room(conn, 25 + names_n + content_room(conn, meta_n - names_n, body_n))
+    start = out_room(conn, 25 + COUNTS_ROOM + names_n + content_room(conn, meta_n - names_n, body_n))
     if start == NULL:
         return -1
     p = start
@@ -284,323 +339,12 @@ cdef int64_t write_get_ok(channel_t *ch, queue_t *q, taken_t *t) noexcept nogil:
     p[19] = t.redelivered
     memcpy(p + 20, meta, names_n)
     p += 20 + names_n
-    put_be32(p, <uint32_t>min(q.ready - 1, <uint64_t>0xFFFFFFFF))
+    put_be32(p, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF))
     p[4] = 0xCE
     p += 5
-    p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
+    if t.count and counts_are_told(t):
+        p += write_counted(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t.count)
+    else:
+        p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
     conn.out_n += p - start
     return <int64_t>body_n
-
-
-@cython.no_gc_clear
-cdef class Connection:
-    """See plane/__init__.pyi."""
-
-    def __cinit__(self, Core core, *_, **__):
-        self.core = core
-        self.c.core = &core.c
-        self.c.owner = <void *>self
-        self.c.fd = -1
-        self.c.frame_max = 131072
-
-    def __init__(self, core):
-        pass
-
-    def __dealloc__(self):
-        cdef conn_t **at
-        if self.c.is_out_dirty:
-            at = &self.c.core.out_dirty
-            while at[0] != &self.c:
-                at = &at[0].out_next
-            at[0] = self.c.out_next
-        out_release(&self.c)
-        free(self.c.stash)
-        free(self.c.channels)
-
-    # ---- figures and settings
-
-    @property
-    def number(self):
-        return self.c.number
-
-    @number.setter
-    def number(self, uint32_t value):
-        self.c.number = value
-
-    @property
-    def routes(self):
-        return self._routes
-
-    @routes.setter
-    def routes(self, Routes value):
-        self._routes = value
-        self.c.routes_generation = &value.generation if value is not None else NULL
-
-    @property
-    def frame_max(self):
-        return self.c.frame_max
-
-    @frame_max.setter
-    def frame_max(self, uint32_t value):
-        if not 4096 <= value <= self.c.core.frame_octets_max:
-            raise ValueError(f"frame_max is 4096 to {self.c.core.frame_octets_max} octets")
-        self.c.frame_max = value
-
-    @property
-    def received_octets(self):
-        return self.c.received
-
-    @property
-    def sent_octets(self):
-        return self.c.sent
-
-    @property
-    def discard(self):
-        return self.c.discard != 0
-
-    @discard.setter
-    def discard(self, bint value):
-        self.c.discard = value
-
-    @property
-    def publishes(self):
-        return self.c.publishes != 0
-
-    @property
-    def stopped(self):
-        """Not read from: an alarm, or a full disk."""
-        return self.c.blocked or self.c.stalled
-
-    # ---- the loop's side
-
-    def attach(self, transport, int fd):
-        self.transport = transport
-        self.c.fd = fd
-
-    def get_buffer(self, sizehint):
-        return self.core.input_view
-
-    def buffer_updated(self, size_t nbytes):
-        cdef Core core = self.core
-        cdef uint8_t *p = core.input + core.input_room
-        cdef uint8_t *end = p + nbytes
-        self.c.received += nbytes
-        if self.c.stalled:
-            # A transport may bring what it had read before it was paused.
-            self.stash_more(p, nbytes)
-            return
-        core.tick()
-        if self.c.stash_n:
-            p -= self.c.stash_n
-            memcpy(p, self.c.stash, self.c.stash_n)
-            self.drop_stash()
-        self.work(p, end)
-        core.turn()
-
-    def feed(self, bytes octets):
-        cdef Core core = self.core
-        cdef size_t at = 0, n, size = len(octets)
-        while at < size or size == 0:
-            n = min(size - at, core.input_size)
-            memcpy(core.input + core.input_room, <const char *>octets + at, n)
-            self.buffer_updated(n)
-            at += n
-            if size == 0:
-                break
-
-    def pause_writing(self):
-        cdef Consumer consumer
-        cdef Channel channel
-        self.c.paused = True
-        if self.channels is not None:
-            for channel in self.channels.values():
-                if channel.consumers is not None:
-                    for consumer in channel.consumers.values():
-                        ring_leave(&consumer.c)
-
-    def resume_writing(self):
-        self.c.paused = False
-        self.credit()
-        if self.c.out_n:
-            out_mark(&self.c)
-        self.reading()
-        self.core.tick()
-        self.core.turn()
-
-    def detach(self):
-        cdef Channel channel
-        self.c.gone = True
-        self.c.fd = -1
-        for channel in list((self.channels or {}).values()):
-            channel.close()
-        self.c.held = 0
-        out_release(&self.c)
-        self.drop_stash()
-        self.transport = None
-        self.core.turn()
-
-    cdef int stash_more(self, const uint8_t *p, size_t n) except -1:
-        cdef uint8_t *stash = <uint8_t *>realloc(self.c.stash, self.c.stash_n + n)
-        if stash == NULL:
-            raise MemoryError
-        memcpy(stash + self.c.stash_n, p, n)
-        self.c.stash = stash
-        self.c.stash_n += n
-        return 0
-
-    cdef void drop_stash(self):
-        free(self.c.stash)
-        self.c.stash = NULL
-        self.c.stash_n = 0
-
-    cdef void credit(self):
-        cdef Channel channel
-        if self.channels is not None:
-            for channel in self.channels.values():
-                credit_of_channel(&channel.c)
-
-    cdef int work(self, uint8_t *p, uint8_t *end) except -1:
-        """Parse p..end; what is left is stashed."""
-        cdef event_t e
-        cdef size_t done = 0
-        cdef int status
-        cdef conn_t *c = &self.c
-        while True:
-            status = parse(c, p, end, &done, &e)
-            p += done
-            if status == MORE:
-                break
-            if status == STALL:
-                self.stall(&e)
-                break
-            self.handle(status, &e)
-            if c.gone:
-                return 0
-        if p < end and not c.gone:
-            c.stash = <uint8_t *>malloc(end - p)
-            if c.stash == NULL:
-                raise MemoryError
-            memcpy(c.stash, p, end - p)
-            c.stash_n = end - p
-        if self.core._blocked and c.publishes and not c.blocked and not c.discard:
-            c.blocked = True
-            self.on_publisher_blocked()
-        self.reading()
-        return 0
-
-    cdef int handle(self, int status, event_t *e) except -1:
-        cdef Channel channel
-        cdef uint32_t index = be32(e.payload) if status == COLD else PUBLISH
-        cdef uint16_t number = e.channel
-        write_stages(self.c.core)
-        try:
-            if status == COLD:
-                self.on_method(number, (<const char *>e.payload)[:e.payload_n])
-            elif status == ROUTE:
-                channel = self.channels[number]
-                if self._routes is None:
-                    raise by_reply_code(504, "expected 'connection.open'", hard=True)
-                self._routes.learn(&channel.c, e)
-            elif status == GREETING:
-                self.c.greeted = True
-                self.on_protocol_header((<const char *>e.payload)[:8])
-            else:
-                index = 0 if e.code == 501 else e.method
-                raise by_reply_code(e.code, fault_text(e), hard=bool(e.hard))
-        except Exception as error:
-            self.on_error(number, error, index >> 16, index & 0xFFFF)
-            channel = (self.channels or {}).get(number)
-            if status == ROUTE and channel is not None and not channel.c.closing and not self.c.discard:
-                # Whoever overrides on_error closes one of them; else this publish would be asked for for ever.
-                self.c.gone = True
-        return 0
-
-    cdef void stall(self, event_t *e):
-        cdef conn_t *c = &self.c
-        write_stages(c.core)
-        c.stalled = True
-        c.publishes = True
-        self.core.storage_failed(e.error)
-        if not c.blocked:
-            c.blocked = True
-            self.on_publisher_blocked()
-
-    def unblock(self):
-        """The alarm is over: read again, and work what waited first."""
-        cdef Core core = self.core
-        cdef uint8_t *stash = self.c.stash
-        cdef size_t n = self.c.stash_n
-        self.c.blocked = False
-        if self.c.stalled:
-            self.c.stalled = False
-            self.c.stash = NULL
-            self.c.stash_n = 0
-            core.tick()
-            try:
-                self.work(stash, stash + n)
-            finally:
-                free(stash)
-            core.turn()
-        self.reading()
-
-    cdef void reading(self):
-        """Read from the socket unless an alarm stands, or the peer does not take what we have for it."""
-        cdef bint stop = self.c.blocked or self.c.stalled or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
-        if stop == self.c.reading_paused or self.transport is None or self.c.gone:
-            return
-        self.c.reading_paused = stop
-        try:
-            if stop:
-                self.transport.pause_reading()
-            else:
-                self.transport.resume_reading()
-        except Exception:
-            pass            # a transport that is closing reads no more anyway
-
-    # ---- the session's side
-
-    def write(self, bytes octets):
-        cdef uint8_t *p
-        cdef size_t n = len(octets)
-        if self.c.gone:
-            return
-        p = out_room(&self.c, n)
-        if p == NULL:
-            raise MemoryError
-        memcpy(p, <const char *>octets, n)
-        self.c.out_n += n
-
-    def flush(self):
-        """Send now, outside of a turn: before the transport is closed."""
-        out_flush(&self.c)
-
-    def hold(self):
-        self.c.held += 1
-
-    def release(self):
-        if self.c.held:
-            self.c.held -= 1
-            if self.c.held == 0:
-                if self.c.out_n:
-                    out_mark(&self.c)
-                self.credit()
-
-    def on_protocol_header(self, octets):
-        raise NotImplementedError
-
-    def on_method(self, channel, payload):
-        raise NotImplementedError
-
-    def on_error(self, channel, error, class_id, method_id):
-        raise error
-
-    def on_publisher_blocked(self):
-        pass
-
-
-cdef str fault_text(event_t *e):
-    text = e.text.decode()
-    text = text.replace("%u", str(e.method), 1)
-    for number in (e.number, e.limit):
-        text = text.replace("%llu", str(number), 1)
-    return text

@@ -5,7 +5,8 @@
 #    | type | channel |  size  |   payload    | 0xCE |
 #    +------+---------+--------+--------------+------+
 #
-# A publish that lies whole in the buffer takes one straight path; anything else goes frame by frame.
+# A publish that lies whole in the buffer takes one straight path; anything else goes frame by frame.  Last the
+# Connection object: what the loop and the session may ask.
 
 
 cdef inline channel_t *channel_at(conn_t *conn, uint16_t number) noexcept nogil:
@@ -45,6 +46,8 @@ cdef inline int straight(conn_t *conn, channel_t *ch, const uint8_t *p, const ui
 cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t size, event_t *e) noexcept nogil:
     """A whole method frame on an open channel, no content expected."""
     cdef uint32_t index = be32(p)
+    if UNLIKELY(ch.tx) and index != PUBLISH:
+        return COLD
     if index == BASIC_ACK:
         if size != 13:
             return fault(e, True, 502, b"basic.ack is not of the right length", index)
@@ -120,7 +123,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
                 return fault(e, True, 505,
                              b"expected content header for class 60, got non content header frame instead", be32(p + 7))
             return fault(e, True, 505, b"expected content body, got non content body frame instead", be32(p + 7))
-        if be32(p + 7) == PUBLISH:
+        if be32(p + 7) == PUBLISH and LIKELY(not ch.tx):
             status = straight(conn, ch, p, end, size, used, e)
             if LIKELY(status == DONE):
                 return DONE
@@ -176,9 +179,335 @@ cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done,
         if LIKELY(status == DONE):
             p += used
             continue
-        if status == COLD or status == FAULT or conn.pending != NULL:
+        if status == COLD or status == FAULT or status == CONTENT or conn.pending != NULL:
             p += used
         done[0] = p - start
         return status
     done[0] = end - start
     return MORE
+
+
+@cython.no_gc_clear
+cdef class Connection:
+    """See plane/__init__.pyi."""
+
+    def __cinit__(self, Core core, *_, **__):
+        self.core = core
+        self.c.core = &core.c
+        self.c.owner = <void *>self
+        self.c.fd = -1
+        self.c.frame_max = 131072
+
+    def __init__(self, core):
+        pass
+
+    def __dealloc__(self):
+        cdef conn_t **at
+        if self.c.is_out_dirty:
+            at = &self.c.core.out_dirty
+            while at[0] != &self.c:
+                at = &at[0].out_next
+            at[0] = self.c.out_next
+        out_release(&self.c)
+        free(self.c.stash)
+        free(self.c.channels)
+
+    # ---- figures and settings
+
+    @property
+    def number(self):
+        return self.c.number
+
+    @number.setter
+    def number(self, uint32_t value):
+        self.c.number = value
+
+    @property
+    def routes(self):
+        return self._routes
+
+    @routes.setter
+    def routes(self, Routes value):
+        self._routes = value
+        self.c.routes_generation = &value.generation if value is not None else NULL
+
+    @property
+    def frame_max(self):
+        return self.c.frame_max
+
+    @frame_max.setter
+    def frame_max(self, uint32_t value):
+        if not 4096 <= value <= self.c.core.frame_octets_max:
+            raise ValueError(f"frame_max is 4096 to {self.c.core.frame_octets_max} octets")
+        self.c.frame_max = value
+
+    @property
+    def received_octets(self):
+        return self.c.received
+
+    @property
+    def sent_octets(self):
+        return self.c.sent
+
+    @property
+    def discard(self):
+        return self.c.discard != 0
+
+    @discard.setter
+    def discard(self, bint value):
+        self.c.discard = value
+
+    @property
+    def publishes(self):
+        return self.c.publishes != 0
+
+    @property
+    def stopped(self):
+        """Not read from: an alarm, or a full disk."""
+        return self.c.blocked or self.c.stalled
+
+    # ---- the loop's side
+
+    def attach(self, transport, int fd):
+        self.transport = transport
+        self.c.fd = fd
+
+    def get_buffer(self, sizehint):
+        return self.core.input_view
+
+    def buffer_updated(self, size_t nbytes):
+        cdef Core core = self.core
+        cdef uint8_t *p = core.input + core.input_room
+        cdef uint8_t *end = p + nbytes
+        self.c.received += nbytes
+        if self.c.stalled:
+            # A transport may bring what it had read before it was paused.
+            self.stash_more(p, nbytes)
+            return
+        core.tick()
+        if self.c.stash_n:
+            p -= self.c.stash_n
+            memcpy(p, self.c.stash, self.c.stash_n)
+            self.drop_stash()
+        self.work(p, end)
+        core.turn()
+
+    def feed(self, bytes octets):
+        cdef Core core = self.core
+        cdef size_t at = 0, n, size = len(octets)
+        while at < size or size == 0:
+            n = min(size - at, core.input_size)
+            memcpy(core.input + core.input_room, <const char *>octets + at, n)
+            self.buffer_updated(n)
+            at += n
+            if size == 0:
+                break
+
+    def pause_writing(self):
+        cdef Consumer consumer
+        cdef Channel channel
+        self.c.paused = True
+        if self.channels is not None:
+            for channel in self.channels.values():
+                if channel.consumers is not None:
+                    for consumer in channel.consumers.values():
+                        ring_leave(&consumer.c)
+
+    def resume_writing(self):
+        self.c.paused = False
+        self.credit()
+        if self.c.out_n:
+            out_mark(&self.c)
+        self.reading()
+        self.core.tick()
+        self.core.turn()
+
+    def detach(self):
+        cdef Channel channel
+        self.c.gone = True
+        self.c.fd = -1
+        for channel in list((self.channels or {}).values()):
+            channel.close()
+        self.c.held = 0
+        out_release(&self.c)
+        self.drop_stash()
+        self.transport = None
+        self.core.turn()
+
+    cdef int stash_more(self, const uint8_t *p, size_t n) except -1:
+        cdef uint8_t *stash = <uint8_t *>realloc(self.c.stash, self.c.stash_n + n)
+        if stash == NULL:
+            raise MemoryError
+        memcpy(stash + self.c.stash_n, p, n)
+        self.c.stash = stash
+        self.c.stash_n += n
+        return 0
+
+    cdef void drop_stash(self):
+        free(self.c.stash)
+        self.c.stash = NULL
+        self.c.stash_n = 0
+
+    cdef void credit(self):
+        cdef Channel channel
+        if self.channels is not None:
+            for channel in self.channels.values():
+                credit_of_channel(&channel.c)
+
+    cdef int work(self, uint8_t *p, uint8_t *end) except -1:
+        """Parse p..end; what is left is stashed."""
+        cdef event_t e
+        cdef size_t done = 0
+        cdef int status
+        cdef conn_t *c = &self.c
+        while True:
+            status = parse(c, p, end, &done, &e)
+            p += done
+            if status == MORE:
+                break
+            if status == STALL:
+                self.stall(&e)
+                break
+            self.handle(status, &e)
+            if c.gone:
+                return 0
+        if p < end and not c.gone:
+            c.stash = <uint8_t *>malloc(end - p)
+            if c.stash == NULL:
+                raise MemoryError
+            memcpy(c.stash, p, end - p)
+            c.stash_n = end - p
+        if self.core._blocked and c.publishes and not c.blocked and not c.discard:
+            c.blocked = True
+            self.on_publisher_blocked()
+        self.reading()
+        return 0
+
+    cdef int handle(self, int status, event_t *e) except -1:
+        cdef Channel channel
+        cdef uint32_t index = be32(e.payload) if status == COLD else PUBLISH
+        cdef uint16_t number = e.channel
+        if has_affairs(self.c.core):
+            affairs(self.c.core)
+        try:
+            if status == COLD:
+                self.on_method(number, (<const char *>e.payload)[:e.payload_n])
+            elif status == ROUTE:
+                channel = self.channels[number]
+                if self._routes is None:
+                    raise by_reply_code(504, "expected 'connection.open'", hard=True)
+                self._routes.learn(&channel.c, e)
+            elif status == CONTENT:
+                channel = self.channels[number]
+                try:
+                    self.on_publish(number, (<const char *>e.payload)[:e.payload_n],
+                                    (<const char *>e.header)[:e.header_n], (<const char *>e.body)[:e.body_n])
+                finally:
+                    content_free(&channel.c)
+                    self.c.pending = NULL
+            elif status == GREETING:
+                self.c.greeted = True
+                self.on_protocol_header((<const char *>e.payload)[:8])
+            else:
+                index = 0 if e.code == 501 else e.method
+                raise by_reply_code(e.code, fault_text(e), hard=bool(e.hard))
+        except Exception as error:
+            self.on_error(number, error, index >> 16, index & 0xFFFF)
+            channel = (self.channels or {}).get(number)
+            if status == ROUTE and channel is not None and not channel.c.closing and not self.c.discard:
+                # Whoever overrides on_error closes one of them; else this publish would be asked for for ever.
+                self.c.gone = True
+        return 0
+
+    cdef void stall(self, event_t *e):
+        cdef conn_t *c = &self.c
+        write_stages(c.core)
+        c.stalled = True
+        c.publishes = True
+        self.core.storage_failed(e.error)
+        if not c.blocked:
+            c.blocked = True
+            self.on_publisher_blocked()
+
+    def unblock(self):
+        """The alarm is over: read again, and work what waited first."""
+        cdef Core core = self.core
+        cdef uint8_t *stash = self.c.stash
+        cdef size_t n = self.c.stash_n
+        self.c.blocked = False
+        if self.c.stalled:
+            self.c.stalled = False
+            self.c.stash = NULL
+            self.c.stash_n = 0
+            core.tick()
+            try:
+                self.work(stash, stash + n)
+            finally:
+                free(stash)
+            core.turn()
+        self.reading()
+
+    cdef void reading(self):
+        """Read from the socket unless an alarm stands, or the peer does not take what we have for it."""
+        cdef bint stop = self.c.blocked or self.c.stalled or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
+        if stop == self.c.reading_paused or self.transport is None or self.c.gone:
+            return
+        self.c.reading_paused = stop
+        try:
+            if stop:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+        except Exception:
+            pass            # a transport that is closing reads no more anyway
+
+    # ---- the session's side
+
+    def write(self, bytes octets):
+        cdef uint8_t *p
+        cdef size_t n = len(octets)
+        if self.c.gone:
+            return
+        p = out_room(&self.c, n)
+        if p == NULL:
+            raise MemoryError
+        memcpy(p, <const char *>octets, n)
+        self.c.out_n += n
+
+    def flush(self):
+        """Send now, outside of a turn: before the transport is closed."""
+        out_flush(&self.c)
+
+    def hold(self):
+        self.c.held += 1
+
+    def release(self):
+        if self.c.held:
+            self.c.held -= 1
+            if self.c.held == 0:
+                if self.c.out_n:
+                    out_mark(&self.c)
+                self.credit()
+
+    def on_protocol_header(self, octets):
+        raise NotImplementedError
+
+    def on_method(self, channel, payload):
+        raise NotImplementedError
+
+    def on_publish(self, channel, method, header, body):
+        raise NotImplementedError
+
+    def on_error(self, channel, error, class_id, method_id):
+        raise error
+
+    def on_publisher_blocked(self):
+        pass
+
+
+cdef str fault_text(event_t *e):
+    text = e.text.decode()
+    text = text.replace("%u", str(e.method), 1)
+    for number in (e.number, e.limit):
+        text = text.replace("%llu", str(number), 1)
+    return text

@@ -5,11 +5,13 @@ cdef class Core:
 
     def __cinit__(self, *, schedule, request_sync, storage_failed, damaged, segment_octets=8 << 20,
                   deliver_octets_per_turn=1 << 20, message_octets_max=128 << 20, frame_octets_max=131072, sync=True,
-                  spare_directory=None):
+                  spare_directory=None, deadline=None):
         self.schedule = schedule
         self.request_sync = request_sync
         self.storage_failed = storage_failed
         self.damaged_upcall = damaged
+        self.deadline_upcall = deadline
+        self.deadline_told = NEVER
         self.c.segment_octets = segment_octets & ~4095
         self.c.turn_octets = deliver_octets_per_turn
         self.c.message_octets_max = min(message_octets_max, 1 << 29)
@@ -36,6 +38,7 @@ cdef class Core:
         cdef seg_t *s
         free(self.input)
         free(self.c.spare_directory)
+        free(self.c.deadlines)
         while self.c.spares != NULL:
             s = self.c.spares
             self.c.spares = s.next
@@ -92,18 +95,26 @@ cdef class Core:
         try:
             if c.confirm_dirty != NULL:
                 self.confirm()
-            while c.dirty != NULL and spent < c.turn_octets:
-                q = c.dirty
-                c.dirty = q.dirty_next
-                if c.dirty == NULL:
-                    c.dirty_tail = NULL
-                q.is_dirty = False
-                q.dirty_next = NULL
-                some = deliver(q, TURN_QUANTUM)
-                spent += some
-                # Nothing though it might: its message cannot be read now.  It waits for the next touch, not in a spin.
-                if some and q.ready and can_deliver(q):
-                    queue_mark(q)
+            while True:
+                while c.dirty != NULL and spent < c.turn_octets:
+                    q = c.dirty
+                    c.dirty = q.dirty_next
+                    if c.dirty == NULL:
+                        c.dirty_tail = NULL
+                    q.is_dirty = False
+                    q.dirty_next = NULL
+                    some = deliver(q, TURN_QUANTUM)
+                    spent += some
+                    # Nothing though it might: its message cannot be read now.  It waits for the next touch, not in a
+                    # spin.
+                    if some and q.ready and can_deliver(q):
+                        queue_mark(q)
+                if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline <= c.now:
+                    spent += 64
+                    expire_due(c, 64)
+                if LIKELY(not has_affairs(c)) or spent >= c.turn_octets:
+                    break
+                spent += 64 * affairs(c)
             while c.out_dirty != NULL:
                 conn = c.out_dirty
                 c.out_dirty = conn.out_next
@@ -112,7 +123,76 @@ cdef class Core:
                 out_flush(conn)
         finally:
             self.in_turn = False
-        if c.dirty != NULL and not self.scheduled:
+        if (c.dirty != NULL or has_affairs(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
+                and not self.scheduled:
+            self.scheduled = True
+            self.schedule()
+        if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline < self.deadline_told:
+            self.deadline_told = c.deadlines[0].rules.deadline
+            if self.deadline_upcall is not None:
+                self.deadline_upcall(self.deadline_told)
+
+    def expire(self):
+        self.deadline_told = NEVER
+        self.tick()
+        expire_due(&self.c, 256)
+        self.turn()
+
+    def overdue(self):
+        cdef channel_t *ch = self.c.channels
+        cdef list closing = []
+        self.tick()
+        while ch != NULL:
+            if ch.unacked:
+                timed_out(ch, self.c.now, closing)
+            ch = ch.core_next
+        return closing
+
+    def put(self, tuple queues, bytes exchange, bytes routing_key, bytes properties, bytes body, *,
+            uint32_t connection=0, uint16_t channel=0, uint64_t publish_seq=0, bint sync=False):
+        cdef message_t m
+        cdef known_t known
+        cdef uint32_t i, stored = STORED, n = <uint32_t>len(queues)
+        cdef bytes names = bytes([len(exchange)]) + exchange + bytes([len(routing_key)]) + routing_key
+        cdef queue_t **targets = <queue_t **>malloc((n + 1) * sizeof(queue_t *))
+        cdef uint64_t refused_before = 0, refused_after = 0
+        cdef int err
+        if targets == NULL:
+            raise MemoryError
+        try:
+            for i in range(n):
+                targets[i] = &(<Queue?>queues[i]).q
+                if targets[i].rules != NULL:
+                    refused_before += targets[i].rules.n_refused
+            m.names = <const uint8_t *>names
+            m.names_n = <uint32_t>len(names)
+            m.properties = <const uint8_t *>properties
+            m.properties_n = <uint32_t>len(properties)
+            m.body = <const uint8_t *>body
+            m.body_n = len(body)
+            m.connection = connection
+            m.channel = channel
+            m.publish_seq = publish_seq
+            if not properties_are_whole(m.properties, m.properties + m.properties_n, &known):
+                raise ValueError("malformed properties")
+            if m.body_n > self.c.message_octets_max:
+                raise ValueError("the message is too large")
+            complete(&m, &known)
+            err = store_message(targets, n, &m, sync, &stored)
+            if err:
+                raise OSError(err, os_strerror(err))
+            for i in range(n):
+                if targets[i].rules != NULL:
+                    refused_after += targets[i].rules.n_refused
+        finally:
+            free(targets)
+        if has_affairs(&self.c) or self.c.dirty != NULL:
+            self.soon()
+        return refused_after - refused_before
+
+    cdef void soon(self):
+        """A turn is to follow, if none is under way."""
+        if not self.in_turn and not self.scheduled:
             self.scheduled = True
             self.schedule()
 
@@ -154,8 +234,8 @@ cdef class Core:
         cdef list channels = self.syncing
         cdef bint ask = False
         self.syncing = []
-        for queue, number in self.sealing:
-            mark_synced(<Queue>queue, number)
+        for queue, level, number in self.sealing:
+            mark_synced(<Queue>queue, level, number)
         self.sealing = []
         for channel in channels:
             channel.c.waits_for_sync = False
@@ -189,11 +269,20 @@ cdef inline bint can_deliver(queue_t *q) noexcept nogil:
 
 cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
     """Duplicated descriptors of all of q that is not on disk, newest data of the active segment in."""
-    cdef seg_t *s = q.last
-    cdef int fd, err
+    cdef store_t *st = NULL
     if q.dropped:
         return 0
-    while s != NULL and q.unsynced_n:
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            return 0
+        collect_store(st, files, sealing)
+
+
+cdef int collect_store(store_t *st, list files, list sealing) except -1:
+    cdef seg_t *s = st.last
+    cdef int fd, err
+    while s != NULL and st.unsynced_n:
         if s.unsynced:
             err = seg_open(s)
             if err:
@@ -203,14 +292,14 @@ cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
                 raise OSError(errno, os_strerror(errno), text_path(s, "msgs"))
             files.append((fd, text_path(s, "msgs")))
             s.unsynced = False
-            q.unsynced_n -= 1
+            st.unsynced_n -= 1
             if s.sealed:
-                sealing.append((<Queue>q.owner, s.number))
+                sealing.append((<Queue>st.queue.owner, st.level, s.number))
                 if s.map == NULL:
                     close(s.fd)
                     s.fd = -1
         s = s.prev
-    for name in directories_unsynced(q):
+    for name in directories_unsynced(st):
         fd = open(name.encode(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
         if fd < 0:
             raise OSError(errno, os_strerror(errno), name)
@@ -218,21 +307,25 @@ cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
     return 0
 
 
-cdef list directories_unsynced(queue_t *q):
-    cdef str directory = (<Queue>q.owner).directory
+cdef list directories_unsynced(store_t *st):
+    cdef str directory
     cdef list names = []
-    if q.directory_unsynced:
+    if not (st.directory_unsynced or st.parent_unsynced):
+        return names
+    directory = (<bytes>st.directory).decode()
+    if st.directory_unsynced:
         names.append(directory + "/")
-        q.directory_unsynced = False
-    if q.parent_unsynced:
+        st.directory_unsynced = False
+    if st.parent_unsynced:
         names.append(directory.rpartition("/")[0] + "/")
-        q.parent_unsynced = False
+        st.parent_unsynced = False
     return names
 
 
-cdef void mark_synced(Queue queue, uint64_t number):
+cdef void mark_synced(Queue queue, uint8_t level, uint64_t number):
     """A sealed segment is on disk whole: after a power cut it need not be read to be believed."""
-    cdef seg_t *s = queue.q.last
+    cdef store_t *st = store_at(&queue.q, level)
+    cdef seg_t *s = st.last if st != NULL else NULL
     while s != NULL and s.number != number:
         s = s.prev
     if s == NULL or not s.sealed or queue.q.dropped:
@@ -319,29 +412,39 @@ cdef class Routes:
         cdef const uint8_t *p = e.payload
         cdef uint32_t exchange_n, key_n
         cdef route_t *r
+        cdef object properties = None, handler = None, channel = <Channel>ch.owner
+        cdef tuple answer
         exchange_n = p[6] if e.payload_n > 6 else 255
         if e.payload_n < 9 or 7 + exchange_n >= e.payload_n - 1:
             raise by_reply_code(502, "basic.publish ends before its fields do", hard=True)
         key_n = p[7 + exchange_n]
         if 8 + exchange_n + key_n + 1 != e.payload_n:
             raise by_reply_code(502, "basic.publish is not of the length of its fields", hard=True)
-        if p[e.payload_n - 1] & 2:
-            raise by_reply_code(540, "immediate=true", hard=True)
-        queues, tally, cacheable = self.resolve(
+        answer = self.resolve(
             (<const char *>p)[7:7 + exchange_n], (<const char *>p)[8 + exchange_n:8 + exchange_n + key_n],
-            (<const char *>e.header)[:e.header_n])
+            (<const char *>e.header)[:e.header_n], channel)
+        queues, tally, cacheable = answer[:3]
+        if len(answer) > 3:
+            properties = answer[3]
+        if len(answer) > 4:
+            handler = answer[4]
         if self.used >= ROUTES_MOST:
             self.clear()
         r = route_new(p, e.payload_n, queues, tally)
-        if cacheable and not be16(e.header + 12) & USER_ID:
-            self.keep.append((queues, tally))
+        if handler is not None:
+            r.handler = <void *>handler
+        if properties is not None:
+            r.properties = <const uint8_t *><bytes>properties
+            r.properties_n = <uint32_t>len(<bytes>properties)
+        if cacheable and not e.ask and properties is None:
+            self.keep.append((queues, tally, handler))
             self.place(r)
         else:
             # Every other channel's idea of the last such route is void from here on.
             self.generation += 1
             route_free(self.once)
             self.once = r
-            self.once_keep = (queues, tally)
+            self.once_keep = (queues, tally, properties, handler)
             r.once = True
         ch.route = r
         ch.route_generation = self.generation
@@ -368,6 +471,10 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, tuple queues, Tally t
     r.hash = crc_update(0, method, n)
     r.targets_n = <uint32_t>count
     r.mandatory = method[n - 1] & 1
+    r.immediate = method[n - 1] >> 1 & 1
+    r.handler = NULL
+    r.properties = NULL
+    r.properties_n = 0
     r.once = False
     r.tally = &tally.t if tally is not None else NULL
     for i in range(count):

@@ -97,7 +97,8 @@ cdef inline bint has_credit(consumer_t *c) noexcept nogil:
     return not (c.closed or conn.paused or conn.gone or conn.discard or ch.closing or not ch.flow
                 or (c.prefetch and c.unacked >= c.prefetch and not c.no_ack)
                 or (ch.global_prefetch and ch.unacked >= ch.global_prefetch and not c.no_ack)
-                or (conn.held and conn.out_n >= OUT_FULL))
+                or (conn.held and conn.out_n >= OUT_FULL)
+                or (UNLIKELY(c.queue.rules != NULL) and c.queue.rules.single_active and not is_active(c)))
 
 
 cdef inline void ring_leave(consumer_t *c) noexcept nogil:
@@ -178,12 +179,65 @@ cdef void level_leave(queue_t *q, level_t *level) noexcept nogil:
 
 # ---- a delivery
 
+cdef enum:
+    COUNTS_ROOM = 64                # octets that the headers of write_counted() add at most
+    HEADERS = 1 << 13               # property flag
+
+cdef inline bint counts_are_told(taken_t *t) noexcept nogil:
+    cdef rules_t *r = t.seg.store.queue.rules
+    return r != NULL and r.delivery_counts
+
+
+cdef uint64_t write_counted(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
+                            const uint8_t *body, uint64_t body_n, uint16_t count) noexcept nogil:
+    """write_content() with headers x-delivery-count (failed deliveries) and x-acquired-count (times handed out
+    before) added, as quorum queues have them (RabbitMQ); without, where the header frame has no room for them."""
+    cdef uint8_t *start = p
+    cdef uint16_t flags = be16(properties)
+    cdef uint32_t before = 2, table_n = 0
+    cdef uint32_t added = 2 + 16 + 8 + 2 + 16 + 8
+    cdef uint64_t written
+    if n + added + 4 + 12 > conn.frame_max - 8:
+        return write_content(conn, channel, p, properties, n, body, body_n)
+    if flags & 1 << 15:
+        before += 1 + properties[before]
+    if flags & 1 << 14:
+        before += 1 + properties[before]
+    if flags & HEADERS:
+        table_n = be32(properties + before)
+    else:
+        added += 4
+    p[0] = 2
+    put_be16(p + 1, channel)
+    put_be32(p + 3, 12 + n + added)
+    put_be32(p + 7, 60 << 16)
+    put_be64(p + 11, body_n)
+    put_be16(p + 19, flags | HEADERS)
+    memcpy(p + 21, properties + 2, before - 2)
+    p += 19 + before
+    put_be32(p, table_n + 52)
+    p += 4
+    if flags & HEADERS:
+        memcpy(p, properties + before + 4, table_n)
+        p += table_n
+        before += 4 + table_n
+    memcpy(p, b"\x10x-delivery-countl", 18)
+    put_be64(p + 18, count)
+    memcpy(p + 26, b"\x10x-acquired-countl", 18)
+    put_be64(p + 44, count)
+    p += 52
+    memcpy(p, properties + before, n - before)
+    p += n - before
+    p[0] = 0xCE
+    p += 1
+    written = p - start
+    return written + write_body(conn, channel, p, body, body_n)
+
+
 cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties,
                                    uint32_t properties_n, const uint8_t *body, uint64_t body_n) noexcept nogil:
     """Content header and body frames at p, which has room for them; octets written."""
     cdef uint8_t *start = p
-    cdef uint64_t most = conn.frame_max - 8
-    cdef uint64_t n
     p[0] = 2
     put_be16(p + 1, channel)
     put_be32(p + 3, 12 + properties_n)
@@ -193,6 +247,15 @@ cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, c
     p += 19 + properties_n
     p[0] = 0xCE
     p += 1
+    p += write_body(conn, channel, p, body, body_n)
+    return p - start
+
+
+cdef inline uint64_t write_body(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *body,
+                                uint64_t body_n) noexcept nogil:
+    cdef uint8_t *start = p
+    cdef uint64_t most = conn.frame_max - 8
+    cdef uint64_t n
     while body_n:
         n = body_n if body_n < most else most
         p[0] = 3
@@ -226,7 +289,7 @@ cdef inline int64_t write_delivery(consumer_t *c, taken_t *t) noexcept nogil:
     names_n += 1 + meta[names_n]
     body = meta + meta_n
     body_n = le32(r + 4) - <uint64_t>(body - r)
-    start = out_room(conn, c.prefix_n + 10 + names_n + content_room(conn, meta_n - names_n, body_n))
+    start = out_room(conn, c.prefix_n + 10 + COUNTS_ROOM + names_n + content_room(conn, meta_n - names_n, body_n))
     if UNLIKELY(start == NULL):
         return -1
     p = start
@@ -239,7 +302,10 @@ cdef inline int64_t write_delivery(consumer_t *c, taken_t *t) noexcept nogil:
     p += 9 + names_n
     p[0] = 0xCE
     p += 1
-    p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
+    if UNLIKELY(t.count) and counts_are_told(t):
+        p += write_counted(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t.count)
+    else:
+        p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
     conn.out_n += p - start
     return <int64_t>body_n
 
@@ -266,6 +332,14 @@ cdef inline int ring_reserve(channel_t *ch) noexcept nogil:
     return 0
 
 
+cdef inline void skip_tag(channel_t *ch) noexcept nogil:
+    """The next tag is of a delivery that needs no ack, while others do."""
+    cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
+    e.seg = NULL
+    e.late = False
+    ch.next_tag += 1
+
+
 cdef inline void remember(channel_t *ch, consumer_t *c, taken_t *t) noexcept nogil:
     """The delivery just written is unacked; ring_reserve() went before."""
     cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
@@ -274,10 +348,12 @@ cdef inline void remember(channel_t *ch, consumer_t *c, taken_t *t) noexcept nog
     e.seq = t.seq
     e.position = t.position
     e.count = t.count
+    e.late = False
+    e.when = t.seg.store.queue.core.now
     ch.next_tag += 1
     ch.unacked += 1
     t.seg.unacked += 1
-    t.seg.queue.unacked += 1
+    t.seg.store.queue.unacked += 1
 
 
 cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
@@ -303,27 +379,24 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
         if UNLIKELY(ch.conn.out_n >= OUT_FULL) and not ch.conn.held:
             out_flush(ch.conn)
             continue
-        if (not c.no_ack or ch.unacked) and UNLIKELY(ring_reserve(ch) != 0):
+        if (not c.no_ack or ch.unacked or ch.late) and UNLIKELY(ring_reserve(ch) != 0):
             ring_leave(c)
             continue
         if UNLIKELY(not take(q, &t)):
             break
         n = write_delivery(c, &t)
         if UNLIKELY(n < 0):
-            heap_push(q, &t)
-            t.seg.returned += 1
+            untake(&t)
             ring_leave(c)
             continue
         spent += 64 + n
-        q.ready -= 1
         # After a restart this is partly an estimate.
         q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
         q.n_delivered += 1
         q.n_redelivered += t.redelivered
         if c.no_ack:
-            if UNLIKELY(ch.unacked):
-                ch.ring[ch.next_tag & (ch.ring_capacity - 1)].seg = NULL
-                ch.next_tag += 1
+            if UNLIKELY(ch.unacked or ch.late):
+                skip_tag(ch)
             else:
                 ch.next_tag += 1
                 ch.base_tag = ch.next_tag
@@ -338,4 +411,6 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
         if level.head != level.tail and c.in_ring:
             ring_leave(c)
             ring_join(c)
+    if UNLIKELY(q.rules != NULL) and q.rules.expires:
+        deadline_set(q, head_expires_at(q))
     return spent

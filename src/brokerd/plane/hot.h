@@ -269,12 +269,52 @@ static int table_is_whole(const uint8_t *p, const uint8_t *end, int depth)
 }
 
 #define PROPERTY_DEPTH 64
+#define EXPIRATION_MS_MAX 315360000000ull /* ten years (RabbitMQ) */
+
+/* What the plane reads of a message's properties. */
+typedef struct {
+    uint8_t delivery_mode, priority;
+    uint8_t expires; /* has an expiration, a plain number of at most ten years */
+    uint8_t ask;     /* those above are to be asked where it goes, whatever is remembered of others:
+                      * user-id, CC or BCC, a reply-to of theirs, or an expiration that is no such number */
+} known_t;
+
+/* A shortstr's decimal number; -1 unless it is nothing but digits, and at most `most`. */
+static int64_t number_of(const uint8_t *p, uint64_t most)
+{
+    uint64_t value = 0;
+    unsigned n = *p++;
+    if (n == 0 || n > 18)
+        return -1;
+    for (; n; n--, p++) {
+        if (*p < '0' || *p > '9')
+            return -1;
+        value = value * 10 + (uint64_t)(*p - '0');
+    }
+    return value <= most ? (int64_t)value : -1;
+}
+
+/* The table p..end is whole; does it name other routing keys (RabbitMQ's sender-selected distribution)? */
+static int names_copies(const uint8_t *p, const uint8_t *end)
+{
+    while (p < end) {
+        size_t n = *p;
+        const uint8_t *name = p + 1;
+        uint8_t kind = name[n];
+        p = name + n + 1;
+        if ((n == 2 && name[0] == 'C' && name[1] == 'C') ||
+            (n == 3 && name[0] == 'B' && name[1] == 'C' && name[2] == 'C'))
+            return 1;
+        value_is_whole(&p, end, PROPERTY_DEPTH, kind);
+    }
+    return 0;
+}
 
 /* The property flags and list of a content header, p..end.  0 unless whole and ending exactly at end. */
-static int properties_are_whole(const uint8_t *p, const uint8_t *end, uint8_t *delivery_mode, uint8_t *priority)
+static int properties_are_whole(const uint8_t *p, const uint8_t *end, known_t *known)
 {
-    *delivery_mode = 1;
-    *priority = 0;
+    memset(known, 0, sizeof *known);
+    known->delivery_mode = 1;
     if (end - p < 2)
         return 0;
     uint16_t flags = be16(p);
@@ -294,12 +334,13 @@ static int properties_are_whole(const uint8_t *p, const uint8_t *end, uint8_t *d
             p += 4;
             if ((size_t)(end - p) < n || !table_is_whole(p, p + n, PROPERTY_DEPTH))
                 return 0;
+            known->ask |= names_copies(p, p + n);
             break;
         case 12: case 11: /* delivery-mode, priority */
             n = 1;
             if (p == end)
                 return 0;
-            *(bit == 12 ? delivery_mode : priority) = *p;
+            *(bit == 12 ? &known->delivery_mode : &known->priority) = *p;
             break;
         case 6: n = 8; break; /* timestamp */
         default:              /* the rest are short strings */
@@ -309,8 +350,36 @@ static int properties_are_whole(const uint8_t *p, const uint8_t *end, uint8_t *d
         }
         if ((size_t)(end - p) < n)
             return 0;
+        switch (bit) {
+        case 9: known->ask |= n > 21 && !memcmp(p + 1, "amq.rabbitmq.reply-to", 21); break;
+        case 8: {
+            int plain = number_of(p, EXPIRATION_MS_MAX) >= 0;
+            known->expires = (uint8_t)plain;
+            known->ask |= !plain;
+            break;
+        }
+        case 4: known->ask = 1; break;
+        }
         p += n;
     }
     return p == end;
+}
+
+/* Where property `bit` of a whole list begins; NULL: it has none. */
+static const uint8_t *property_at(const uint8_t *p, int wanted)
+{
+    uint16_t flags = be16(p);
+    p += 2;
+    if (!(flags & 1 << wanted))
+        return NULL;
+    for (int bit = 15; bit > wanted; bit--)
+        if (flags & 1 << bit)
+            switch (bit) {
+            case 13: p += 4 + be32(p); break;
+            case 12: case 11: p += 1; break;
+            case 6: p += 8; break;
+            default: p += 1 + *p;
+            }
+    return p;
 }
 #endif

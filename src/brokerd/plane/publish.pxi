@@ -12,8 +12,7 @@ cdef enum:
     FAULT = 4               # event_t tells
     STALL = 5               # no disk space: stop before this publish
     GREETING = 6            # the eight octets of a protocol header
-
-    USER_ID = 1 << 4        # property flag
+    CONTENT = 7             # a whole message on a channel whose publishes go up
 
     PUBLISH = 60 << 16 | 40
     BASIC_ACK = 60 << 16 | 80
@@ -56,83 +55,169 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     """Store a whole message in every queue it is routed to.  DONE, ROUTE, FAULT or STALL (then nothing was done)."""
     cdef message_t m
     cdef route_t *r
-    cdef queue_t *q
-    cdef uint64_t length
-    cdef uint32_t i, need
-    cdef uint8_t delivery_mode
+    cdef known_t known
     cdef conn_t *conn = ch.conn
-    cdef bint waits = False
+    cdef uint32_t stored = STORED
+    if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &known)):
+        return fault(e, True, 502, b"malformed properties in content header of class 60", PUBLISH)
     r = route_of(ch, method, method_n)
-    # A user-id is checked by those above, message by message: see Routes, `cacheable`.
-    if UNLIKELY(r == NULL) or UNLIKELY(be16(header + 12) & USER_ID and not r.once):
+    if UNLIKELY(r == NULL) or UNLIKELY(known.ask and not r.once):
         e.payload = method
         e.payload_n = method_n
         e.header = header
         e.header_n = header_n
+        e.ask = known.ask
         return ROUTE
-    if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &delivery_mode, &m.priority)):
-        return fault(e, True, 502, b"malformed properties in content header of class 60", PUBLISH)
     m.names = method + 6
     m.names_n = method_n - 7
     m.properties = header + 12
     m.properties_n = header_n - 12
     m.body = body
     m.body_n = body_n
-    length = <uint64_t>RECORD + m.names_n + m.properties_n + body_n
-    if UNLIKELY(m.names_n + m.properties_n >= 0xFFFF):
-        length += 4
-    m.length = <uint32_t>length
+    if UNLIKELY(r.properties != NULL):
+        m.properties = r.properties
+        m.properties_n = r.properties_n
+        properties_are_whole(m.properties, m.properties + m.properties_n, &known)
     m.connection = conn.number
     m.channel = ch.number
-    m.flags = 1 if delivery_mode == 2 else 0
     m.publish_seq = ch.publishes + 1
-    need = align8(m.length)
-    for i in range(r.targets_n):
-        q = r.targets[i]
-        if not q.dropped:
-            e.error = reserve(q, need)
-            if UNLIKELY(e.error != 0):
-                return STALL
-    for i in range(r.targets_n):
-        q = r.targets[i]
-        if UNLIKELY(q.dropped):
-            continue
-        append(q, &m)
-        queue_mark(q)
-        if m.flags & 1 and q.durable and ch.confirm and conn.core.sync:
-            sync_mark(q)
-            waits = True
+    complete(&m, &known)
+    if LIKELY(not r.immediate) or can_deliver_to_one(r):
+        e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored)
+        if UNLIKELY(e.error != 0):
+            return STALL
     ch.publishes += 1
     conn.publishes = True
     if r.tally != NULL:
         r.tally.published += 1
         r.tally.routed += r.targets_n
-    if UNLIKELY(r.targets_n == 0 and r.mandatory):
-        write_return(ch, &m)
+    if UNLIKELY(r.targets_n == 0 and r.mandatory and r.handler == NULL):
+        write_return(ch, &m, 312, b"\x08NO_ROUTE")
+    elif UNLIKELY(r.immediate) and stored == STORED and r.targets_n:
+        write_return(ch, &m, 313, b"\x0cNO_CONSUMERS")
     if ch.confirm:
         confirm_mark(ch)
-        if waits:
+        if UNLIKELY(stored & REFUSED):
+            nack_mark(ch)
+        elif stored & WAITS:
             ch.sync_tag = ch.publishes
+    if UNLIKELY(r.handler != NULL):
+        with gil:
+            handle_message(ch, r, &m)
     if UNLIKELY(r.once):
         ch.route = NULL
     return DONE
 
 
-cdef void write_return(channel_t *ch, message_t *m) noexcept nogil:
-    """basic.return, 312 NO_ROUTE, with the content; goes out before the confirm (AMQP 0-9-1, 1.8.3.9)."""
+cdef enum:
+    STORED = 0              # what store_message() tells
+    WAITS = 1               # in a queue whose sync a confirm waits for
+    REFUSED = 2             # a queue would not have it
+    TAKEN = 4               # some queue has it
+
+
+cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
+    """What follows from its pieces."""
+    cdef uint64_t length = <uint64_t>RECORD + m.names_n + m.properties_n + m.body_n
+    if UNLIKELY(m.names_n + m.properties_n >= 0xFFFF):
+        length += 4
+    m.length = <uint32_t>length
+    m.priority = known.priority
+    m.flags = (1 if known.delivery_mode == 2 else 0) | (EXPIRES if known.expires else 0)
+
+
+cdef inline int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored) noexcept nogil:
+    """Store m in every queue that does not refuse it; 0, or the errno: then in none."""
+    cdef queue_t *q
+    cdef store_t *st
+    cdef uint32_t i
+    cdef uint32_t need = align8(m.length)
+    cdef int err
+    cdef bint dlx = False
+    for i in range(n):
+        q = targets[i]
+        if q.dropped:
+            continue
+        if UNLIKELY(q.rules != NULL or m.flags & EXPIRES):
+            err = admit(q, m.flags & EXPIRES)
+            if err:
+                return err
+            if q.rules.refuses:
+                continue
+        st = store_for(q, m.priority)
+        err = reserve(st, need) if LIKELY(st != NULL) else ENOMEM
+        if UNLIKELY(err != 0):
+            return err
+    for i in range(n):
+        q = targets[i]
+        if UNLIKELY(q.dropped):
+            continue
+        if UNLIKELY(q.rules != NULL) and q.rules.refuses:
+            q.rules.n_refused += 1
+            stored[0] |= REFUSED
+            dlx |= q.rules.overflow == REJECT_PUBLISH_DLX
+            continue
+        st = store_for(q, m.priority)
+        append(st, m)
+        stored[0] |= TAKEN
+        queue_mark(q)
+        if m.flags & 1 and q.durable and waits and q.core.sync:
+            sync_mark(st)
+            stored[0] |= WAITS
+        if UNLIKELY(q.rules != NULL):
+            admitted(st, m)
+    if UNLIKELY(dlx):
+        with gil:
+            tell_refused(targets, n, m)
+    return 0
+
+
+cdef void tell_refused(queue_t **targets, uint32_t n, message_t *m) noexcept:
+    """After the others have it: what is told stores messages as well."""
+    cdef uint32_t i
+    cdef list told_ = []
+    for i in range(n):
+        if not targets[i].dropped and targets[i].rules != NULL and targets[i].rules.refuses \
+                and targets[i].rules.overflow == REJECT_PUBLISH_DLX:
+            targets[i].rules.refuses = False
+            told_.append(<Queue>targets[i].owner)
+    for queue in told_:
+        refused(&(<Queue>queue).q, m)
+
+
+cdef bint can_deliver_to_one(route_t *r) noexcept nogil:
+    """Some queue would hand the message out at once (basic.publish, immediate)."""
+    cdef uint32_t i
+    for i in range(r.targets_n):
+        if r.targets[i].ready == 0 and can_deliver(r.targets[i]):
+            return True
+    return False
+
+
+cdef void handle_message(channel_t *ch, route_t *r, message_t *m) noexcept:
+    """Give the message to whom resolve() named."""
+    handler = <object>r.handler
+    handler(<Channel>ch.owner, (<const char *>m.names)[1:1 + m.names[0]], key_of(m),
+            (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n])
+
+
+cdef void write_return(channel_t *ch, message_t *m, uint16_t code, const char *text) noexcept nogil:
+    """basic.return with the content; goes out before the confirm (AMQP 0-9-1, 1.8.3.9).  text: a short string."""
     cdef conn_t *conn = ch.conn
-    cdef uint8_t *p = out_room(conn, 24 + m.names_n + content_room(conn, m.properties_n, m.body_n))
+    cdef uint32_t text_n = 1 + <uint8_t>text[0]
+    cdef uint8_t *p = out_room(conn, 15 + text_n + m.names_n + content_room(conn, m.properties_n, m.body_n))
     cdef uint8_t *start = p
     if p == NULL:
         return
     p[0] = 1
     put_be16(p + 1, ch.number)
-    put_be32(p + 3, 15 + m.names_n)
+    put_be32(p + 3, 6 + text_n + m.names_n)
     put_be32(p + 7, 60 << 16 | 50)
-    put_be16(p + 11, 312)
-    memcpy(p + 13, b"\x08NO_ROUTE", 9)
-    memcpy(p + 22, m.names, m.names_n)
-    p += 22 + m.names_n
+    put_be16(p + 11, code)
+    memcpy(p + 13, text, text_n)
+    p += 13 + text_n
+    memcpy(p, m.names, m.names_n)
+    p += m.names_n
     p[0] = 0xCE
     p += 1
     p += write_content(conn, ch.number, p, m.properties, m.properties_n, m.body, m.body_n)
@@ -177,8 +262,22 @@ cdef int content_begin(channel_t *ch, const uint8_t *method, uint32_t n, event_t
 
 cdef int content_whole(channel_t *ch, event_t *e) noexcept nogil:
     cdef content_t *c = ch.content
-    cdef int status = publish(ch, c.octets, c.method_n, c.octets + c.method_n, c.header_n,
-                              c.octets + c.method_n + c.header_n, c.body_n, e)
+    cdef known_t known
+    cdef int status
+    if UNLIKELY(ch.tx):
+        e.payload = c.octets
+        e.payload_n = c.method_n
+        e.header = c.octets + c.method_n
+        e.header_n = c.header_n
+        e.body = e.header + c.header_n
+        e.body_n = c.body_n
+        status = CONTENT
+        if not properties_are_whole(e.header + 12, e.body, &known):
+            status = fault(e, True, 502, b"malformed properties in content header of class 60", PUBLISH)
+            content_free(ch)
+        return status
+    status = publish(ch, c.octets, c.method_n, c.octets + c.method_n, c.header_n,
+                     c.octets + c.method_n + c.header_n, c.body_n, e)
     if status == DONE or status == FAULT:
         content_free(ch)
         ch.conn.pending = NULL

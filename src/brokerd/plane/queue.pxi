@@ -4,9 +4,9 @@
 cdef class Queue:
     """See plane/__init__.pyi."""
 
-    def __cinit__(self, Core core, str directory, *, bint durable=False, **_):
+    def __cinit__(self, Core core, str directory, *, bint durable=False, uint8_t max_priority=0, **_):
         cdef bytes path = directory.encode()
-        if len(path) > PATH_ROOM - 64:
+        if len(path) > PATH_ROOM - 80:
             raise ValueError("the path of the queue's directory is too long")
         self.core = core
         self.directory = directory
@@ -14,18 +14,33 @@ cdef class Queue:
         self.q.owner = <void *>self
         self.q.durable = durable
         self.q.next_seq = 1
-        self.q.next_number = 1
-        self.q.directory = strdup(path)
-        if self.q.directory == NULL:
+        self.q.used = core.c.now
+        self.q.store.queue = &self.q
+        self.q.store.next_number = 1
+        self.q.store.directory = strdup(path)
+        if self.q.store.directory == NULL:
             raise MemoryError
+        if max_priority:
+            self.q.levels_above = <store_t **>calloc(max_priority, sizeof(store_t *))
+            if self.q.levels_above == NULL:
+                raise MemoryError
+            self.q.max_priority = max_priority
 
-    def __init__(self, core, directory, *, durable):
+    def __init__(self, core, directory, *, durable, max_priority=0):
         pass
 
     def __dealloc__(self):
+        cdef uint32_t level
         self.leave_lists()
-        self.free_store()
-        free(self.q.directory)
+        rules_leave(&self.q)
+        self.free_stores()
+        rules_free(&self.q)
+        free(self.q.store.directory)
+        for level in range(self.q.max_priority):
+            if self.q.levels_above[level] != NULL:
+                free(self.q.levels_above[level].directory)
+                free(self.q.levels_above[level])
+        free(self.q.levels_above)
 
     cdef void leave_lists(self):
         cdef queue_t **at
@@ -46,25 +61,138 @@ cdef class Queue:
             at[0] = q.sync_next
             q.is_sync_dirty = False
 
-    cdef void free_store(self):
-        cdef seg_t *s = self.q.first
-        cdef seg_t *next
-        while s != NULL:
-            next = s.next
-            # Only of a queue deleted just now: its folder is still where it was.
-            if not (self.q.dropped and not self.q.ghost_was and spare_for_all(s)):
-                seg_free(s)
-            s = next
-        self.q.first = self.q.last = self.q.cursor = NULL
-        if self.q.spare != NULL:
-            seg_free(self.q.spare)
-            self.q.spare = NULL
-        free(self.q.returned)
-        self.q.returned = NULL
-        self.q.returned_n = self.q.returned_capacity = 0
+    cdef void free_stores(self):
+        cdef store_t *st = NULL
+        while True:
+            st = next_store(&self.q, st)
+            if st == NULL:
+                return
+            store_empty(st)
 
     def make_directory(self):
         raise NotImplementedError
+
+    def on_dead(self, reason, seq, exchange, routing_key, properties, body, count):
+        raise NotImplementedError
+
+    # ---- rules
+
+    def set_rules(self, *, int64_t ttl_ms=-1, int64_t max_length=-1, int64_t max_octets=-1, uint8_t overflow=0,
+                  bint dead_letters=False, int32_t delivery_limit=-1, bint limit_drops=False,
+                  bint delivery_counts=False, bint single_active=False, int64_t consumer_timeout_ms=-1,
+                  bint timeout_closes=False):
+        cdef rules_t *r = rules_of(&self.q)
+        if r == NULL:
+            raise MemoryError
+        r.expires = r.expires or ttl_ms >= 0
+        r.ttl = ttl_ms * 1000000 if ttl_ms >= 0 else -1
+        r.max_length = max_length
+        r.max_octets = max_octets
+        r.overflow = overflow
+        r.dead_letters = dead_letters
+        r.delivery_limit = delivery_limit
+        r.limit_drops = limit_drops
+        r.delivery_counts = delivery_counts
+        r.single_active = single_active
+        r.timeout = consumer_timeout_ms * 1000000 if consumer_timeout_ms >= 0 else -1
+        r.timeout_closes = timeout_closes
+        if r.expires and self.q.ready:
+            expires_by(&self.q, 0)          # Its head is looked at in the next turn.
+        if overflow == DROP_HEAD and is_over(&self.q, r):
+            over_mark(&self.q)
+        self.core.soon()
+
+    def browse(self, uint64_t start_seq, Py_ssize_t count):
+        cdef list out = []
+        cdef int level
+        cdef store_t *st
+        write_stages(self.q.core)
+        for level in range(self.q.max_priority, -1, -1):
+            st = store_at(&self.q, <uint8_t>level)
+            if st != NULL and st.ready:
+                browse_store(st, start_seq, count, out)
+        return out
+
+    def remove(self, uint64_t seq):
+        cdef store_t *st = NULL
+        cdef taken_t t
+        cdef tuple found
+        write_stages(self.q.core)
+        while True:
+            st = next_store(&self.q, st)
+            if st == NULL:
+                return None
+            if st.ready and pluck(st, seq, &t):
+                found = row(t.seg, t.position, t.redelivered)
+                octets_gone(&self.q, t.seg.map + t.position)
+                settle(&t, 6)
+                if self.q.rules != NULL and self.q.rules.expires:
+                    deadline_set(&self.q, head_expires_at(&self.q))
+                return found
+
+    def dead_done(self, uint64_t seq):
+        cdef deads_t *kept
+        cdef dead_t dead
+        cdef uint32_t i
+        if self.q.rules == NULL or self.q.dropped:
+            return
+        kept = &self.q.rules.kept
+        for i in range(kept.first, kept.n):
+            if kept.at[i].seq == seq:
+                dead = kept.at[i]
+                # As a rule the first: they are done with in order.
+                memmove(kept.at + kept.first + 1, kept.at + kept.first, (i - kept.first) * sizeof(dead_t))
+                kept.first += 1
+                if kept.first == kept.n:
+                    kept.first = kept.n = 0
+                settle_dead(&self.q, &dead)
+                return
+
+    @property
+    def kept_dead(self):
+        return self.q.rules.kept.n - self.q.rules.kept.first if self.q.rules != NULL else 0
+
+    @property
+    def expired(self):
+        return self.q.rules.n_expired if self.q.rules != NULL else 0
+
+    @property
+    def discarded(self):
+        return self.q.rules.n_dropped if self.q.rules != NULL else 0
+
+    @property
+    def dead_lettered(self):
+        return self.q.rules.n_dead_lettered if self.q.rules != NULL else 0
+
+    @property
+    def refused(self):
+        return self.q.rules.n_refused if self.q.rules != NULL else 0
+
+    @property
+    def limited(self):
+        return self.q.rules.n_limited if self.q.rules != NULL else 0
+
+    @property
+    def timed_out(self):
+        return self.q.rules.n_timed_out if self.q.rules != NULL else 0
+
+    @property
+    def active(self):
+        if self.q.rules == NULL or not self.q.rules.single_active or self.q.rules.active == NULL:
+            return None
+        return None if self.q.rules.active.closed else <Consumer>self.q.rules.active.owner
+
+    @property
+    def max_priority(self):
+        return self.q.max_priority
+
+    @property
+    def unused_since(self):
+        return self.core.c.now if self.q.consumers else self.q.used
+
+    def touch(self):
+        self.core.tick()
+        self.q.used = self.core.c.now
 
     # ---- figures
 
@@ -138,11 +266,13 @@ cdef class Queue:
 
     def attach_segment(self, uint64_t number, *, uint32_t end, uint32_t records, uint32_t settled, uint64_t base_seq,
                        uint32_t delivered, uint32_t acks, uint32_t capacity, uint64_t ready_octets, bint synced,
-                       uint32_t generation=0):
+                       uint32_t generation=0, uint8_t level=0):
+        cdef store_t *st = store_for(&self.q, level)
         cdef seg_t *s = <seg_t *>calloc(1, sizeof(seg_t))
-        if s == NULL:
+        if s == NULL or st == NULL:
+            free(s)
             raise MemoryError
-        s.queue = &self.q
+        s.store = st
         s.fd = -1
         s.number = number
         s.base_seq = base_seq
@@ -160,51 +290,48 @@ cdef class Queue:
         s.sealed = 2 if synced else 1
         s.verify = True
         seg_append_to_list(s)
+        st.ready += s.waiting
         self.q.ready += s.waiting
         self.q.ready_octets += ready_octets
-        self.q.next_number = number + 1
+        st.next_number = number + 1
         self.q.core.next_number = max(self.q.core.next_number, number + 1)
 
     def finish_recovery(self, uint64_t next_seq, *, bint suspect, int64_t last_ts=0):
         """The last attached segment is appended to again.  suspect: delivery marks may be lost, so that every
         message counts as handed out before."""
-        cdef seg_t *s = self.q.first
-        cdef seg_t *next
+        cdef store_t *st = NULL
         self.q.next_seq = next_seq
         self.q.last_ts = last_ts
-        while s != NULL:
-            if suspect:
-                s.redeliver_below = s.end
-            s = s.next
-        if self.q.last == NULL:
-            return
-        # The broker before may have crashed before it synced the names that are relied on from here.
-        self.q.directory_unsynced = self.q.parent_unsynced = True
-        if self.q.last.end < self.q.last.capacity:
-            self.q.last.sealed = 0
-        s = self.q.first
-        while s != NULL:
-            next = s.next
-            if s.sealed and s.settled >= s.records and s != self.q.last:
-                retire(s)
-            s = next
-        reach(&self.q, self.q.first)
+        while True:
+            st = next_store(&self.q, st)
+            if st == NULL:
+                return
+            if st.last != NULL:
+                store_is_recovered(st, suspect)
+            if self.q.ready and st == &self.q.store:
+                # Whether what is at its head expires is not known before it is read: soon, not now.
+                if rules_of(&self.q) == NULL:
+                    raise MemoryError
+                self.q.rules.expires = True
+                deadline_set(&self.q, 0)
 
     def replace_segment(self, uint64_t number, const uint32_t[::1] old, const uint32_t[::1] new, uint32_t end,
-                        uint32_t capacity, uint32_t generation, uint32_t entries):
+                        uint32_t capacity, uint32_t generation, uint32_t entries, uint8_t level=0):
         """Compaction put the live records of a sealed segment elsewhere in a file of the same name: old[i] is now
         new[i] (both rising).  Unacked deliveries and returned records follow.  Raises ValueError."""
-        cdef seg_t *s = self.q.first
+        cdef seg_t *s = segment_at(&self.q, level, number)
+        cdef store_t *st = store_at(&self.q, level)
         cdef uint32_t i
-        while s != NULL and s.number != number:
-            s = s.next
-        if s == NULL or not s.sealed or s == self.q.cursor or old.shape[0] != new.shape[0] or old.shape[0] == 0:
+        if s == NULL or not s.sealed or s == st.cursor or old.shape[0] != new.shape[0] or old.shape[0] == 0:
             raise ValueError(f"segment {number} cannot be replaced now")
         seg_unmap(s)
         acks_unmap(s)
-        for i in range(self.q.returned_n):
-            if self.q.returned[i].seg == s:
-                self.q.returned[i].position = moved(self.q.returned[i].position, old, new)
+        for i in range(st.returned_n):
+            if st.returned[i].seg == s:
+                st.returned[i].position = moved(st.returned[i].position, old, new)
+        if self.q.rules != NULL:
+            move_dead(&self.q.rules.dying, s, old, new)
+            move_dead(&self.q.rules.kept, s, old, new)
         self.move_unacked(s, old, new)
         s.records = <uint32_t>old.shape[0]
         s.settled = 0
@@ -229,38 +356,25 @@ cdef class Queue:
             ch = ch.core_next
         return 0
 
-    def can_compact(self, uint64_t number):
+    def can_compact(self, uint64_t number, uint8_t level=0):
         """Whether replace_segment() may be called for it: full, and the cursor is past it or far before it."""
-        cdef seg_t *s = self.q.first
-        while s != NULL and s.number != number:
-            s = s.next
-        return s != NULL and s.sealed != 0 and s != self.q.cursor and s != self.q.last and passed(&self.q, s)
+        cdef seg_t *s = segment_at(&self.q, level, number)
+        return s != NULL and s.sealed != 0 and s != s.store.cursor and s != s.store.last and passed(s)
 
     # ---- verbs
 
     def purge(self):
         cdef queue_t *q = &self.q
-        cdef taken_t t
-        cdef uint64_t n = 0, before = q.ready
-        cdef const uint8_t *r
+        cdef store_t *st = NULL
+        cdef uint64_t before = q.ready
         self.core.tick()
-        while q.ready:
-            if q.returned_n == 0 and q.cursor != NULL and q.position == HEADER and q.cursor.sealed and \
-                    q.cursor != q.last and \
-                    q.cursor.waiting == q.cursor.records - q.cursor.settled and q.cursor.unacked == 0:
-                # All that is left of this segment is waiting: the whole file goes.
-                q.ready -= min(q.ready, <uint64_t>q.cursor.waiting)
-                q.cursor.settled = q.cursor.records
-                q.cursor.waiting = 0
-                retire_if_settled(q.cursor)
-                continue
-            if not take(q, &t):
+        while True:
+            st = next_store(q, st)
+            if st == NULL:
                 break
-            q.ready -= 1
-            settle(&t, PURGED)
-        n = before - q.ready
+            purge_store(st)
         q.ready_octets = 0
-        return n
+        return before - q.ready
 
     def drop(self):
         cdef Consumer consumer
@@ -269,55 +383,132 @@ cdef class Queue:
             consumer.channel.cancel(consumer)
         self.q.ready = 0
         self.q.ready_octets = 0
+        rules_leave(&self.q)
         self.leave_lists()
         if self.q.unacked:
             if not self.q.ghost:
                 self.q.ghost = self.q.ghost_was = True
                 Py_INCREF(self)
         else:
-            self.free_store()
+            self.free_stores()
 
     def close(self):
         """Maps and descriptors closed; nothing may be asked of the queue any more.  Syncing is the caller's."""
-        cdef seg_t *s = self.q.first
-        while s != NULL:
-            seg_unmap(s)
-            acks_unmap(s)
-            s = s.next
+        cdef store_t *st = NULL
+        while True:
+            st = next_store(&self.q, st)
+            if st == NULL:
+                return
+            store_unmap(st)
 
     def rest(self):
         """Idle: give maps and descriptors back.  True if any were held."""
-        cdef seg_t *s = self.q.first
+        cdef store_t *st = NULL
         cdef bint held = False
         if self.q.is_sync_dirty:
             return False
-        while s != NULL:
-            held = held or s.map != NULL or s.fd >= 0 or s.acks != NULL
-            seg_unmap(s)
-            acks_unmap(s)
-            s = s.next
-        if self.q.spare != NULL:
-            seg_free(self.q.spare)
-            self.q.spare = NULL
-            unlink((self.directory + "/spare.msgs").encode())
-            held = True
-        return held
+        while True:
+            st = next_store(&self.q, st)
+            if st == NULL:
+                return held
+            held |= store_unmap(st)
+            if st.spare != NULL:
+                seg_free(st.spare)
+                st.spare = NULL
+                unlink(<bytes>st.directory + b"/spare.msgs")
+                held = True
 
     def segments(self):
-        cdef seg_t *s = self.q.first
+        cdef store_t *st = NULL
         cdef list out = []
-        while s != NULL:
-            out.append({"number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
-                        "unacked": s.unacked, "returned": s.returned, "waiting": s.waiting, "base_seq": s.base_seq,
-                        "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
-                        "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0})
-            s = s.next
-        return out
+        while True:
+            st = next_store(&self.q, st)
+            if st == NULL:
+                return out
+            describe_store(st, out)
 
 
-cdef bint passed(queue_t *q, seg_t *s) noexcept nogil:
+cdef bint store_unmap(store_t *st) noexcept nogil:
+    """True: something was held."""
+    cdef seg_t *s = st.first
+    cdef bint held = False
+    while s != NULL:
+        held = held or s.map != NULL or s.fd >= 0 or s.acks != NULL
+        seg_unmap(s)
+        acks_unmap(s)
+        s = s.next
+    return held
+
+
+cdef int describe_store(store_t *st, list out) except -1:
+    cdef seg_t *s = st.first
+    while s != NULL:
+        out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
+                    "unacked": s.unacked, "returned": s.returned, "waiting": s.waiting, "base_seq": s.base_seq,
+                    "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
+                    "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0})
+        s = s.next
+    return 0
+
+
+cdef void purge_store(store_t *st) noexcept:
+    cdef taken_t t
+    cdef seg_t *s
+    while st.ready:
+        s = st.cursor
+        if st.returned_n == 0 and s != NULL and st.position == HEADER and s.sealed and s != st.last and \
+                s.waiting == s.records - s.settled and s.unacked == 0:
+            # All that is left of this segment is waiting: the whole file goes.
+            not_there(st, s.waiting)
+            s.settled = s.records
+            s.waiting = 0
+            retire_if_settled(s)
+            continue
+        if not head(st, &t):
+            return
+        advance(st, &t)
+        settle(&t, PURGED)
+
+
+cdef void store_is_recovered(store_t *st, bint suspect) noexcept:
+    """Its last segment is appended to again."""
+    cdef seg_t *s = st.first
+    cdef seg_t *next
+    # The broker before may have crashed before it synced the names that are relied on from here.
+    st.directory_unsynced = st.parent_unsynced = True
+    if st.last.end < st.last.capacity:
+        st.last.sealed = 0
+    while s != NULL:
+        next = s.next
+        if suspect:
+            s.redeliver_below = s.end
+        if s.sealed and s.settled >= s.records and s != st.last:
+            retire(s)
+        s = next
+    reach(st, st.first)
+    if st.ready and st.level > st.queue.top:
+        st.queue.top = st.level
+
+
+cdef seg_t *segment_at(queue_t *q, uint8_t level, uint64_t number) noexcept nogil:
+    cdef store_t *st = store_at(q, level)
+    cdef seg_t *s = st.first if st != NULL else NULL
+    while s != NULL and s.number != number:
+        s = s.next
+    return s
+
+
+cdef int move_dead(deads_t *deads, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1:
+    cdef uint32_t i
+    for i in range(deads.first, deads.n):
+        if deads.at[i].seg == s:
+            deads.at[i].position = moved(deads.at[i].position, old, new)
+    return 0
+
+
+cdef bint passed(seg_t *s) noexcept nogil:
     """The cursor is beyond s: its live records are unacked or returned, none waits to be read in file order."""
-    return q.cursor != NULL and s.number < q.cursor.number and s.waiting == 0
+    return s.store.cursor != NULL and s.number < s.store.cursor.number and s.waiting == 0
 
 
 cdef uint32_t moved(uint32_t position, const uint32_t[::1] old, const uint32_t[::1] new) except? 0:

@@ -10,14 +10,14 @@
 cdef bint retire_if_settled(seg_t *s) noexcept nogil:
     """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
     True: s is not in the list any more, and may be freed."""
-    cdef queue_t *q = s.queue
-    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == q.last:
+    cdef store_t *st = s.store
+    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == st.last:
         return False
-    if s == q.cursor:
-        if q.position < s.end:
-            q.position = s.end
+    if s == st.cursor:
+        if st.position < s.end:
+            st.position = s.end
         s.waiting = 0
-        reach(q, s.next)
+        reach(st, s.next)
     with gil:
         retire(s)
     return True
@@ -26,7 +26,7 @@ cdef bint retire_if_settled(seg_t *s) noexcept nogil:
 cdef bint spare_for_all(seg_t *s) noexcept nogil:
     """Keep the file of a segment that is in no list any more, for whichever queue needs one next: its pages are
     there, and making new ones is the largest cost of storing.  True: done, s is the core's, its acks file gone."""
-    cdef core_t *core = s.queue.core
+    cdef core_t *core = s.store.queue.core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
     if (core.spare_directory == NULL or core.no_spares or core.spares_n >= SPARES_MOST or s.capacity != core.segment_octets
@@ -44,31 +44,31 @@ cdef bint spare_for_all(seg_t *s) noexcept nogil:
     free(s.counts)
     s.settled_bits = NULL
     s.counts = NULL
-    s.queue = NULL
+    s.store = NULL
     s.next = core.spares
     core.spares = s
     core.spares_n += 1
     return True
 
 
-cdef void adopt_spare(queue_t *q) noexcept nogil:
+cdef void adopt_spare(store_t *st) noexcept nogil:
     """Make a segment of the core's the queue's spare, if there is one; else nothing."""
-    cdef core_t *core = q.core
+    cdef core_t *core = st.queue.core
     cdef seg_t *s = core.spares
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
     if s == NULL:
         return
     snprintf(old, PATH_ROOM, b"%s/%010llu", core.spare_directory, <unsigned long long>s.number)
-    snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
+    snprintf(new, PATH_ROOM, b"%s/spare.msgs", st.directory)
     core.spares = s.next
     core.spares_n -= 1
     s.next = s.prev = NULL
-    s.queue = q
+    s.store = st
     s.acks_capacity = 0
     if rename(old, new) != 0:
         with gil:
-            make_directory_of(q)
+            make_directory_of(st)
         if rename(old, new) != 0:
             seg_free(s)         # Somebody took its file away.
             return
@@ -76,12 +76,13 @@ cdef void adopt_spare(queue_t *q) noexcept nogil:
         unlink(new)
         seg_free(s)
         return
-    q.spare = s
+    st.spare = s
     core.spares_used += 1
 
 
 cdef void retire(seg_t *s):
-    cdef queue_t *q = s.queue
+    cdef store_t *st = s.store
+    cdef queue_t *q = st.queue
     cdef Core core = (<Queue>q.owner).core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
@@ -89,17 +90,17 @@ cdef void retire(seg_t *s):
     acks_unmap(s)
     if s.unsynced:
         s.unsynced = False
-        q.unsynced_n -= 1
+        st.unsynced_n -= 1
     if s.damaged:
         path_of(s, b"msgs", old)
-        snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", q.directory, <unsigned long long>s.number)
+        snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", st.directory, <unsigned long long>s.number)
         rename(old, new)
-    elif not q.dropped and q.spare != NULL and spare_for_all(s):
+    elif not q.dropped and st.spare != NULL and spare_for_all(s):
         return
-    elif (q.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
+    elif (st.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
           and not q.dropped):
         path_of(s, b"msgs", old)
-        snprintf(new, PATH_ROOM, b"%s/spare.msgs", q.directory)
+        snprintf(new, PATH_ROOM, b"%s/spare.msgs", st.directory)
         if rename(old, new) == 0 and seg_open_at(s, new) == 0:
             # The records go before the acks: acks without records are nothing, records without acks would return.
             path_of(s, b"acks", old)
@@ -108,7 +109,7 @@ cdef void retire(seg_t *s):
             free(s.counts)
             s.settled_bits = NULL
             s.counts = NULL
-            q.spare = s
+            st.spare = s
             return
         seg_unmap(s)
         s.fd = -1
@@ -121,9 +122,9 @@ cdef void retire(seg_t *s):
         # Truncating 8 MiB of page cache takes a millisecond or more: somebody else's thread does that.  But from
         # here on its records are none: a purge that was answered is not taken back by a crash.
         path_of(s, b"msgs", old)
-        snprintf(new, PATH_ROOM, b"%s/spare.%010llu", q.directory, <unsigned long long>s.number)
+        snprintf(new, PATH_ROOM, b"%s/spare.%010llu", st.directory, <unsigned long long>s.number)
         if rename(old, new) == 0:
-            core.garbage.append(f"{(<Queue>q.owner).directory}/spare.{s.number:010d}")
+            core.garbage.append(f"{(<bytes>st.directory).decode()}/spare.{s.number:010d}")
         else:
             core.garbage.append(text_path(s, "msgs"))
     core.garbage.append(text_path(s, "acks"))

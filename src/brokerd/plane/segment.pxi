@@ -28,11 +28,11 @@ cdef inline uint32_t align8(uint32_t n) noexcept nogil:
 
 
 cdef void path_of(seg_t *s, const char *kind, char *out) noexcept nogil:
-    snprintf(out, PATH_ROOM, b"%s/%s.%010llu", s.queue.directory, kind, <unsigned long long>s.number)
+    snprintf(out, PATH_ROOM, b"%s/%s.%010llu", s.store.directory, kind, <unsigned long long>s.number)
 
 
 cdef str text_path(seg_t *s, str kind):
-    return f"{(<bytes>s.queue.directory).decode()}/{kind}.{s.number:010d}"
+    return f"{(<bytes>s.store.directory).decode()}/{kind}.{s.number:010d}"
 
 
 cdef uint32_t seed_of(uint64_t number) noexcept nogil:
@@ -88,7 +88,7 @@ cdef void seg_write_header(seg_t *s) noexcept nogil:
     put_le32(m + 4, 1)
     put_le64(m + 8, s.number)
     put_le64(m + 16, s.base_seq)
-    put_le64(m + 24, <uint64_t>s.queue.core.now)
+    put_le64(m + 24, <uint64_t>s.store.queue.core.now)
     put_le32(m + 32, s.generation)
     put_le32(m + 36, ~crc_update(0xFFFFFFFF, m, 36))
     put_word(m + 40, s.end)
@@ -340,11 +340,12 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
     if found < s.settled:
         # Recovery believed the header's count; what no sound entry settles is ready again.
         s.waiting += s.settled - found
-        s.queue.ready += s.settled - found
+        s.store.ready += s.settled - found
+        s.store.queue.ready += s.settled - found
         s.settled = found
     if unsound:
         with gil:
-            (<Queue>s.queue.owner).core.damaged_upcall(text_path(s, "acks"), first_unsound, unsound * ENTRY)
+            (<Queue>s.store.queue.owner).core.damaged_upcall(text_path(s, "acks"), first_unsound, unsound * ENTRY)
     if returns == 0:
         return 0
     s.counts = <count_t *>malloc(returns * sizeof(count_t))

@@ -9,13 +9,14 @@ cdef void ghost_is_done(queue_t *q) noexcept:
 
 cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, bint requeue) noexcept nogil:
     cdef seg_t *s = e.seg
-    cdef queue_t *q = s.queue
+    cdef queue_t *q = s.store.queue
     cdef consumer_t *c = e.consumer
     cdef taken_t t
     t.seg = s
     t.seq = e.seq
     t.position = e.position
     t.count = e.count
+    t.returned = False
     e.seg = NULL
     ch.unacked -= 1
     s.unacked -= 1
@@ -25,11 +26,18 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, bint requeue) no
             queue_mark(q)
     else:
         q.n_acked += 1
-        settle(&t, kind)
+        if UNLIKELY(q.rules != NULL) and kind == REJECTED:
+            kill(&t, REJECTED_REASON)
+        else:
+            settle(&t, kind)
     if c != NULL:
         c.unacked -= 1
         if not c.in_ring:
             credit_again(c)
+        if UNLIKELY(q.rules != NULL) and q.rules.active == c and c.unacked == 0 and (c.closed or q.rules.draining) \
+                and not q.dropped:
+            with gil:
+                choose_active(q)
     if UNLIKELY(q.ghost and q.unacked == 0):
         with gil:
             ghost_is_done(q)
@@ -37,28 +45,41 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, bint requeue) no
 
 cdef inline void base_advance(channel_t *ch) noexcept nogil:
     cdef uint32_t mask = ch.ring_capacity - 1
-    if ch.unacked == 0:
+    if ch.unacked == 0 and LIKELY(ch.late == 0):
         ch.base_tag = ch.next_tag
         return
-    while ch.ring[ch.base_tag & mask].seg == NULL:
+    while ch.base_tag < ch.next_tag and ch.ring[ch.base_tag & mask].seg == NULL and not ch.ring[ch.base_tag & mask].late:
         ch.base_tag += 1
+
+
+cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexcept nogil:
+    """A delivery that is unacked, or was until it timed out; 0: all of them."""
+    cdef entry_t *e
+    if tag == 0:
+        return multiple
+    if tag < ch.base_tag or tag >= ch.next_tag or (ch.unacked == 0 and ch.late == 0):
+        return False
+    e = &ch.ring[tag & (ch.ring_capacity - 1)]
+    return e.seg != NULL or e.late
 
 
 cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, bint requeue) noexcept nogil:
     """One delivery, or all up to it (tag 0: all).  False: unknown delivery tag, nothing done."""
     cdef uint64_t t
     cdef uint32_t mask = ch.ring_capacity - 1
-    if tag == 0:
-        if not multiple:
-            return False
-        tag = ch.next_tag - 1
-    elif tag < ch.base_tag or tag >= ch.next_tag or ch.unacked == 0 or ch.ring[tag & mask].seg == NULL:
+    if not tag_is_known(ch, tag, multiple):
         return False
-    if ch.unacked == 0:
+    if tag == 0:
+        tag = ch.next_tag - 1
+    if ch.unacked == 0 and LIKELY(ch.late == 0):
         return True
     for t in range(ch.base_tag if multiple else tag, tag + 1):
         if ch.ring[t & mask].seg != NULL:
             entry_settle(ch, &ch.ring[t & mask], kind, requeue)
+        elif UNLIKELY(ch.late) and ch.ring[t & mask].late:
+            ch.ring[t & mask].late = False
+            ch.late -= 1
+            ch.n_late += 1
     base_advance(ch)
     if UNLIKELY(ch.global_prefetch):
         with gil:
@@ -75,17 +96,48 @@ cdef void credit_of_channel(channel_t *ch) noexcept:
 
 
 cdef void write_confirm(channel_t *ch, uint64_t upto) noexcept nogil:
-    """basic.ack for every publish up to number `upto` of the channel that has none yet: one frame."""
-    cdef uint8_t *p
+    """basic.ack for every publish up to number `upto` of the channel that has none yet: one frame; and a basic.nack
+    for each that was refused, in order."""
+    cdef uint32_t i = 0
     if upto <= ch.confirmed or ch.conn.gone or ch.closing or ch.closed:
         return
-    p = out_room(ch.conn, 21)
+    if UNLIKELY(ch.nacks_n):
+        while i < ch.nacks_n and ch.nacks[i] <= upto:
+            if ch.nacks[i] > ch.confirmed + 1:
+                write_settled(ch, ch.nacks[i] - 1, 60 << 16 | 80)
+            write_settled(ch, ch.nacks[i], 60 << 16 | 120)
+            i += 1
+        ch.nacks_n -= i
+        memmove(ch.nacks, ch.nacks + i, ch.nacks_n * sizeof(uint64_t))
+        if upto <= ch.confirmed:
+            return
+    write_settled(ch, upto, 60 << 16 | 80)
+
+
+cdef void nack_mark(channel_t *ch) noexcept nogil:
+    """The last publish was refused."""
+    cdef uint64_t *nacks
+    cdef uint32_t n
+    if ch.nacks_n == ch.nacks_capacity:
+        n = ch.nacks_capacity * 2 if ch.nacks_capacity else 16
+        nacks = <uint64_t *>realloc(ch.nacks, n * sizeof(uint64_t))
+        if nacks == NULL:
+            ch.conn.gone = True         # Better no word at all than a false one.
+            return
+        ch.nacks = nacks
+        ch.nacks_capacity = n
+    ch.nacks[ch.nacks_n] = ch.publishes
+    ch.nacks_n += 1
+
+
+cdef void write_settled(channel_t *ch, uint64_t upto, uint32_t method) noexcept nogil:
+    cdef uint8_t *p = out_room(ch.conn, 21)
     if p == NULL:
         return
     p[0] = 1
     put_be16(p + 1, ch.number)
     put_be32(p + 3, 13)
-    put_be32(p + 7, 60 << 16 | 80)
+    put_be32(p + 7, method)
     put_be64(p + 11, upto - ch.confirm_from)
     p[19] = upto > ch.confirmed + 1
     p[20] = 0xCE
@@ -100,10 +152,11 @@ cdef inline void confirm_mark(channel_t *ch) noexcept nogil:
         ch.conn.core.confirm_dirty = ch
 
 
-cdef inline void sync_mark(queue_t *q) noexcept nogil:
-    if not q.last.unsynced:
-        q.last.unsynced = True
-        q.unsynced_n += 1
+cdef inline void sync_mark(store_t *st) noexcept nogil:
+    cdef queue_t *q = st.queue
+    if not st.last.unsynced:
+        st.last.unsynced = True
+        st.unsynced_n += 1
         q.syncs = True
     if not q.is_sync_dirty:
         q.is_sync_dirty = True

@@ -1,75 +1,85 @@
-# A queue's store: a list of segments, appended to at one end, read by a cursor, and a heap of returned
-# records before the cursor.  Sequence numbers rise by one a record and are never reused.
+# A store: a list of segments, appended to at one end, read by a cursor, and a heap of returned records before the
+# cursor.  A queue has one, or one for each priority level in use: sequence numbers are the queue's, rise by one a
+# record and are never reused.
 #
 #    first ... [retired when all is settled] ... cursor ... last (appended to)
 #
 # Nothing here knows who consumes.
 
 
+cdef inline void not_there(store_t *st, uint64_t n) noexcept nogil:
+    """So many were counted as ready that cannot be read."""
+    st.ready -= min(n, st.ready)
+    st.queue.ready -= min(n, st.queue.ready)
+
+
 cdef void seg_unlink_from_list(seg_t *s) noexcept nogil:
-    cdef queue_t *q = s.queue
+    cdef store_t *st = s.store
     if s.prev != NULL:
         s.prev.next = s.next
     else:
-        q.first = s.next
+        st.first = s.next
     if s.next != NULL:
         s.next.prev = s.prev
     else:
-        q.last = s.prev
+        st.last = s.prev
     s.next = s.prev = NULL
 
 
 cdef void seg_append_to_list(seg_t *s) noexcept nogil:
-    cdef queue_t *q = s.queue
-    s.prev = q.last
+    cdef store_t *st = s.store
+    s.prev = st.last
     s.next = NULL
-    if q.last != NULL:
-        q.last.next = s
+    if st.last != NULL:
+        st.last.next = s
     else:
-        q.first = s
-    q.last = s
+        st.first = s
+    st.last = s
 
 
-cdef void reach(queue_t *q, seg_t *s) noexcept nogil:
+cdef void reach(store_t *st, seg_t *s) noexcept nogil:
     """The cursor enters s."""
-    q.cursor = s
-    q.position = HEADER
+    st.cursor = s
+    st.position = HEADER
 
 
-cdef void cursor_leaves(queue_t *q) noexcept nogil:
+cdef void cursor_leaves(store_t *st) noexcept nogil:
     """The cursor has passed all of its segment and another follows."""
-    cdef seg_t *s = q.cursor
+    cdef seg_t *s = st.cursor
     if s.waiting:
         # Records that were counted but are not there to be read: damaged.
-        q.ready -= min(<uint64_t>s.waiting, q.ready)
+        not_there(st, s.waiting)
         s.settled += s.waiting
         s.damaged = True
         s.waiting = 0
-    reach(q, s.next)
+    reach(st, s.next)
     free(s.settled_bits)
     free(s.counts)
     s.settled_bits = NULL
     s.counts = NULL
     s.count_n = 0
     # The last but one stays mapped: settled soon, as a rule, and then written into again.
-    if not retire_if_settled(s) and s.next != q.last:
+    if not retire_if_settled(s) and s.next != st.last:
         seg_unmap(s)
 
 
-cdef int make_directory_of(queue_t *q) noexcept:
+cdef int make_directory_of(store_t *st) noexcept:
+    cdef queue_t *q = st.queue
     try:
         (<Queue>q.owner).make_directory()
+        if st != &q.store:
+            os_makedirs((<bytes>st.directory).decode(), exist_ok=True)
     except OSError as error:
         return error.errno or EIO
     except Exception:
         return EIO
-    q.directory_unsynced = True
-    q.parent_unsynced = True
+    q.store.directory_unsynced = q.store.parent_unsynced = st.directory_unsynced = True
     return 0
 
 
-cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
+cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     """Append an empty segment with room for a record of `need` octets; 0 or the errno."""
+    cdef queue_t *q = st.queue
     cdef core_t *core = q.core
     cdef uint32_t capacity = core.segment_octets
     cdef seg_t *s
@@ -79,22 +89,22 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
     cdef bint recycled
     if need + HEADER > capacity:
         capacity = (need + HEADER + 4095) & ~<uint32_t>4095
-    if q.spare == NULL and capacity == core.segment_octets:
-        adopt_spare(q)
-    recycled = q.spare != NULL and capacity == core.segment_octets
+    if st.spare == NULL and capacity == core.segment_octets:
+        adopt_spare(st)
+    recycled = st.spare != NULL and capacity == core.segment_octets
     if recycled:
-        s = q.spare
-        q.spare = NULL
+        s = st.spare
+        st.spare = NULL
     else:
         s = <seg_t *>calloc(1, sizeof(seg_t))
         if s == NULL:
             return ENOMEM
         s.fd = -1
-        s.queue = q
+        s.store = st
         s.capacity = capacity
-    if core.spare_directory != NULL and core.next_number > q.next_number:
-        q.next_number = core.next_number
-    s.number = q.next_number
+    if core.spare_directory != NULL and core.next_number > st.next_number:
+        st.next_number = core.next_number
+    s.number = st.next_number
     core.next_number = max(core.next_number, s.number + 1)
     s.base_seq = q.next_seq
     s.crc_seed = seed_of(s.number)
@@ -112,7 +122,7 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
             return err
         s.zeroed = 0
         seg_write_header(s)
-        snprintf(spare, PATH_ROOM, b"%s/spare.msgs", q.directory)
+        snprintf(spare, PATH_ROOM, b"%s/spare.msgs", st.directory)
         if rename(spare, path) < 0:
             # Somebody took its file away: it is a new one then.
             seg_unmap(s)
@@ -127,11 +137,11 @@ cdef int seg_new(queue_t *q, uint32_t need) noexcept nogil:
     if err:
         seg_free(s)
         return err
-    q.next_number += 1
-    q.directory_unsynced = True
+    st.next_number += 1
+    st.directory_unsynced = True
     seg_append_to_list(s)
-    if q.cursor == NULL:
-        reach(q, s)
+    if st.cursor == NULL:
+        reach(st, s)
     return 0
 
 
@@ -142,7 +152,7 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
     s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
     if s.fd < 0 and errno == ENOENT:
         with gil:
-            err = make_directory_of(s.queue)
+            err = make_directory_of(s.store)
         if err:
             return err
         s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
@@ -207,11 +217,11 @@ cdef int seg_stage(seg_t *s, uint32_t need) noexcept nogil:
 
 
 cdef void seg_seal(seg_t *s) noexcept nogil:
-    cdef queue_t *q = s.queue
+    cdef store_t *st = s.store
     if s.stage != NULL:
         stage_end(s)
     seg_put_sealed(s, 1)
-    if s != q.cursor:
+    if s != st.cursor:
         if not s.unsynced:
             seg_unmap(s)
         elif s.map != NULL:
@@ -221,39 +231,39 @@ cdef void seg_seal(seg_t *s) noexcept nogil:
             acks_unmap(s)
 
 
-cdef int reserve_slow(queue_t *q, uint32_t need) noexcept nogil:
-    cdef seg_t *s = q.last
+cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
+    cdef seg_t *s = st.last
     cdef int err
     if s != NULL and not s.sealed and s.end + need > s.capacity:
-        err = seg_new(q, need)
+        err = seg_new(st, need)
         if err:
             return err
         seg_seal(s)
         retire_if_settled(s)
-        s = q.last
+        s = st.last
     elif s == NULL or s.sealed:
-        err = seg_new(q, need)
+        err = seg_new(st, need)
         if err:
             return err
-        s = q.last
+        s = st.last
     err = seg_map(s)
     if err:
         return err
     if s.end + need <= s.zeroed:
         return 0
-    if q.syncs and need <= STAGE_ROOM:
+    if st.queue.syncs and need <= STAGE_ROOM:
         return seg_stage(s, need)
     if s.stage != NULL:
         stage_end(s)
     return seg_allocate(s, s.end + need, MADV_POPULATE_WRITE)
 
 
-cdef inline int reserve(queue_t *q, uint32_t need) noexcept nogil:
+cdef inline int reserve(store_t *st, uint32_t need) noexcept nogil:
     """Make sure that a record of `need` octets can be stored without fail; 0 or the errno."""
-    cdef seg_t *s = q.last
+    cdef seg_t *s = st.last
     if LIKELY(s != NULL and s.map != NULL and s.end + need <= s.zeroed and not s.sealed):
         return 0
-    return reserve_slow(q, need)
+    return reserve_slow(st, need)
 
 
 cdef struct message_t:
@@ -272,9 +282,10 @@ cdef struct message_t:
     uint64_t publish_seq
 
 
-cdef inline void append(queue_t *q, message_t *m) noexcept nogil:
+cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     """Store m as the queue's next message.  reserve() went before."""
-    cdef seg_t *s = q.last
+    cdef queue_t *q = st.queue
+    cdef seg_t *s = st.last
     cdef uint8_t *r = s.base + s.end
     cdef uint8_t *p = r + RECORD
     cdef uint32_t meta_n = m.names_n + m.properties_n
@@ -315,7 +326,10 @@ cdef inline void append(queue_t *q, message_t *m) noexcept nogil:
     put_word(s.words + 8, s.records)
     put_word(s.words, s.end)
     q.next_seq += 1
+    st.ready += 1
     q.ready += 1
+    if UNLIKELY(st.level > q.top):
+        q.top = st.level
     q.ready_octets += m.body_n
     q.n_published += 1
 
@@ -328,6 +342,7 @@ cdef struct taken_t:
     uint32_t position
     uint16_t count
     bint redelivered
+    bint returned               # it is the top of the heap
 
 
 cdef inline uint64_t body_octets(const uint8_t *r) noexcept nogil:
@@ -336,61 +351,59 @@ cdef inline uint64_t body_octets(const uint8_t *r) noexcept nogil:
     return le32(r + 4) - <uint32_t>(meta - r) - n
 
 
-cdef bint take_returned(queue_t *q, taken_t *t) noexcept nogil:
+cdef bint head_returned(store_t *st, taken_t *t) noexcept nogil:
     """The returned record with the lowest sequence number: it stands before all that the cursor has to come."""
-    cdef ret_t *top = q.returned
+    cdef ret_t *top = st.returned
     if seg_map(top.seg) != 0:
         return False
     t.seg = top.seg
     t.seq = top.seq
     t.position = top.position
     t.count = top.count
-    t.redelivered = True
-    top.seg.returned -= 1
-    heap_pop(q)
+    t.redelivered = t.returned = True
     return True
 
 
-cdef bint take_damage(queue_t *q) noexcept nogil:
+cdef bint skip_damage(store_t *st) noexcept nogil:
     """The record under the cursor is damaged: go on at the next whole one, and have the loss reported."""
-    cdef seg_t *s = q.cursor
-    cdef uint32_t at = q.position, p = q.position + 8
+    cdef seg_t *s = st.cursor
+    cdef uint32_t at = st.position, p = st.position + 8
     while p + RECORD <= s.end:
         if le32(s.map + p) == RECORD_MAGIC and record_is_whole(s, p):
             break
         p += 8
     if p + RECORD > s.end:
         p = s.end
-    q.position = p
+    st.position = p
     with gil:
         report_damage(s, at, p - at)
     return True
 
 
 cdef void report_damage(seg_t *s, uint32_t at, uint32_t octets):
-    cdef Core core = (<Queue>s.queue.owner).core
+    cdef Core core = (<Queue>s.store.queue.owner).core
     s.damaged = True
     core.damaged_upcall(text_path(s, "msgs"), at, octets)
 
 
-cdef inline bint take(queue_t *q, taken_t *t) noexcept nogil:
-    """The next message in sequence order.  False: none can be read.  Its segment is mapped."""
+cdef inline bint head(store_t *st, taken_t *t) noexcept nogil:
+    """The store's next message in sequence order, which stays.  False: none can be read.  Its segment is mapped."""
     cdef seg_t *s
     cdef const uint8_t *r
-    if UNLIKELY(q.returned_n):
-        return take_returned(q, t)
+    if UNLIKELY(st.returned_n):
+        return head_returned(st, t)
     while True:
-        s = q.cursor
+        s = st.cursor
         if s == NULL:
             return False
-        if UNLIKELY(q.position >= s.end):
-            if s == q.last:
+        if UNLIKELY(st.position >= s.end):
+            if s == st.last:
                 if s.waiting:
-                    q.ready -= min(<uint64_t>s.waiting, q.ready)
+                    not_there(st, s.waiting)
                     s.settled += s.waiting
                     s.waiting = 0
                 return False
-            cursor_leaves(q)
+            cursor_leaves(st)
             continue
         if UNLIKELY(s.map == NULL) and seg_map(s) != 0:
             return False
@@ -399,31 +412,89 @@ cdef inline bint take(queue_t *q, taken_t *t) noexcept nogil:
                 if seg_load_acks(s) != 0:
                     return False
                 s.loaded = True
-            if not record_is_whole(s, q.position):
-                take_damage(q)
+            if not record_is_whole(s, st.position):
+                skip_damage(st)
                 continue
-            if was_settled(s, q.position):
-                q.position += align8(le32(s.map + q.position + 4))
+            if was_settled(s, st.position):
+                st.position += align8(le32(s.map + st.position + 4))
                 continue
-        r = s.map + q.position
+        r = s.map + st.position
         t.seg = s
         t.seq = le64(r + 16)
-        t.position = q.position
-        t.redelivered = q.position < s.redeliver_below
+        t.position = st.position
+        t.redelivered = st.position < s.redeliver_below
         t.count = 0
         if UNLIKELY(t.redelivered):
-            t.count = count_of(s, q.position) + 1
-        q.position += align8(le32(r + 4))
-        s.waiting -= 1
-        if LIKELY(q.position > s.redeliver_below):
-            seg_delivered(s, q.position)      # the mark never goes back
+            t.count = count_of(s, st.position) + 1
+        t.returned = False
         return True
+
+
+cdef inline void advance(store_t *st, taken_t *t) noexcept nogil:
+    """What head() found is taken: not ready any more."""
+    cdef seg_t *s = t.seg
+    st.ready -= 1
+    st.queue.ready -= 1
+    if UNLIKELY(t.returned):
+        s.returned -= 1
+        heap_pop(st)
+        return
+    st.position = t.position + align8(le32(s.map + t.position + 4))
+    s.waiting -= 1
+    if LIKELY(st.position > s.redeliver_below):
+        seg_delivered(s, st.position)      # the mark never goes back
+
+
+cdef store_t *top_level(queue_t *q) noexcept nogil:
+    """The highest level that is ready; level 0 if none is."""
+    cdef store_t *st
+    while q.top:
+        st = q.levels_above[q.top - 1]
+        if st != NULL and st.ready:
+            return st
+        q.top -= 1
+    return &q.store
+
+
+cdef inline bint take(queue_t *q, taken_t *t) noexcept nogil:
+    """The queue's next message, not ready any more.  False: none can be read.  Its segment is mapped."""
+    cdef store_t *st = &q.store
+    while True:
+        if UNLIKELY(q.top):
+            st = top_level(q)
+        if LIKELY(head(st, t)):
+            advance(st, t)
+            if UNLIKELY(q.rules != NULL) and q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
+                octets_gone(q, t.seg.map + t.position)
+                kill(t, EXPIRED_REASON)
+                continue
+            return True
+        if st.ready or not q.top:
+            return False
+
+
+cdef int untake(taken_t *t) noexcept nogil:
+    """It could not be handed out: ready again, at its place.  0 or ENOMEM."""
+    cdef store_t *st = t.seg.store
+    if heap_push(st, t) != 0:
+        return ENOMEM
+    t.seg.returned += 1
+    is_ready(st)
+    return 0
+
+
+cdef inline void is_ready(store_t *st) noexcept nogil:
+    """One more."""
+    st.ready += 1
+    st.queue.ready += 1
+    if UNLIKELY(st.level > st.queue.top):
+        st.queue.top = st.level
 
 
 cdef void settle(taken_t *t, uint8_t kind) noexcept nogil:
     """The record is done with.  May free its segment."""
     cdef seg_t *s = t.seg
-    cdef queue_t *q = s.queue
+    cdef queue_t *q = s.store.queue
     if UNLIKELY(q.dropped):
         return
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
@@ -438,37 +509,42 @@ cdef void settle(taken_t *t, uint8_t kind) noexcept nogil:
 cdef int give_back(taken_t *t) noexcept nogil:
     """The record is ready again, at its own place; one delivery has failed.  0 or ENOMEM."""
     cdef seg_t *s = t.seg
-    cdef queue_t *q = s.queue
+    cdef queue_t *q = s.store.queue
     if q.dropped:
         return 0
     if t.count < 0xFFFF:
         t.count += 1
-    if heap_push(q, t) != 0:
+    if UNLIKELY(q.rules != NULL) and q.rules.delivery_limit >= 0 and t.count >= max(q.rules.delivery_limit, 1):
+        q.n_returned += 1
+        q.rules.n_limited += 1
+        kill(t, LIMIT_REASON)
+        return 0
+    if untake(t) != 0:
         return ENOMEM
     seg_note(s, t.position, RETURNED, t.count)
-    s.returned += 1
-    q.ready += 1
     q.n_returned += 1
     if seg_map(s) == 0:
         q.ready_octets += body_octets(s.map + t.position)
+        if UNLIKELY(q.rules != NULL) and q.rules.expires:
+            expires_by(q, expires_at(q, s.map + t.position))
     return 0
 
 
 # ---- the heap of returned records, lowest sequence number on top
 
-cdef int heap_push(queue_t *q, taken_t *t) noexcept nogil:
+cdef int heap_push(store_t *st, taken_t *t) noexcept nogil:
     cdef uint32_t i, parent
     cdef ret_t *h
-    if q.returned_n == q.returned_capacity:
-        i = q.returned_capacity * 2 if q.returned_capacity else 16
-        h = <ret_t *>realloc(q.returned, i * sizeof(ret_t))
+    if st.returned_n == st.returned_capacity:
+        i = st.returned_capacity * 2 if st.returned_capacity else 16
+        h = <ret_t *>realloc(st.returned, i * sizeof(ret_t))
         if h == NULL:
             return ENOMEM
-        q.returned = h
-        q.returned_capacity = i
-    h = q.returned
-    i = q.returned_n
-    q.returned_n += 1
+        st.returned = h
+        st.returned_capacity = i
+    h = st.returned
+    i = st.returned_n
+    st.returned_n += 1
     while i:
         parent = (i - 1) >> 1
         if h[parent].seq <= t.seq:
@@ -482,16 +558,16 @@ cdef int heap_push(queue_t *q, taken_t *t) noexcept nogil:
     return 0
 
 
-cdef void heap_pop(queue_t *q) noexcept nogil:
-    cdef ret_t *h = q.returned
+cdef void heap_pop(store_t *st) noexcept nogil:
+    cdef ret_t *h = st.returned
     cdef ret_t last
     cdef uint32_t i = 0, child, n
-    q.returned_n -= 1
-    n = q.returned_n
+    st.returned_n -= 1
+    n = st.returned_n
     if n == 0:
         free(h)
-        q.returned = NULL
-        q.returned_capacity = 0
+        st.returned = NULL
+        st.returned_capacity = 0
         return
     last = h[n]
     while True:

@@ -12,7 +12,7 @@ the queue is told where its records are now.  The crash between the two renames 
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brokerd.store import format as layout
 from brokerd.store.disk import Disk
@@ -30,38 +30,55 @@ class Compactable(Protocol):
     directory: str
 
     def segments(self) -> list[dict[str, Any]]: ...
-    def can_compact(self, number: int) -> bool: ...
+    def can_compact(self, number: int, level: int = 0) -> bool: ...
     def replace_segment(self, number: int, old: "numpy.ndarray", new: "numpy.ndarray", end: int, capacity: int,
-                        generation: int, entries: int) -> None: ...
+                        generation: int, entries: int, level: int = 0) -> None: ...
 
 
-def candidate(queue: Compactable) -> int | None:
+class Sparse(NamedTuple):
+    """A segment: its number, and the priority level that it is of."""
+
+    number: int
+    level: int = 0
+
+    def __str__(self) -> str:
+        return str(self.number)
+
+
+def candidate(queue: Compactable) -> Sparse | None:
     """The segment most worth compacting, judged by its records; None: none is."""
     best, best_share = None, LIVE_PERCENT_MAX / 100
-    for segment in queue.segments()[:-1]:       # Never the last one: see store/format.py.
+    for segment in queue.segments():
         live = segment["records"] - segment["settled"]
         share = live / segment["records"] if segment["records"] else 1.0
-        if segment["sealed"] and live and share < best_share and queue.can_compact(segment["number"]):
-            best, best_share = segment["number"], share
+        # Never the last one of a level, which can_compact() knows: see store/format.py.
+        if segment["sealed"] and live and share < best_share and queue.can_compact(
+                segment["number"], segment["level"]):
+            best, best_share = Sparse(segment["number"], segment["level"]), share
     return best
 
 
 def compact(queue: Compactable, disk: Disk) -> bool:
     """Compact one segment, if one is worth it: some milliseconds.  Raises OSError; then all is as before."""
-    number = candidate(queue)
-    if number is None:
+    sparse = candidate(queue)
+    if sparse is None:
         return False
-    compaction = prepare(queue.directory, number, disk)
+    compaction = prepare(queue.directory, sparse, disk)
     return compaction is not None and compaction.finish(queue)
 
 
 class Compaction:
     """A segment copied, not yet put in place."""
 
-    __slots__ = ("_acks", "_disk", "_entries_seen", "_msgs", "end", "entries", "generation", "new", "number", "old")
+    __slots__ = ("_acks", "_disk", "_entries_seen", "_msgs", "end", "entries", "generation", "level", "new", "number",
+                 "old")
 
-    def __init__(self, directory: str, number: int, disk: Disk) -> None:
+    def __init__(self, directory: str, sparse: Sparse, disk: Disk) -> None:
+        number, level = sparse
+        if level:
+            directory = f"{directory}/{layout.priority_folder(level)}"
         self._disk = disk
+        self.level = level
         self._msgs = f"{directory}/{layout.segment_name(number)}"
         self._acks = f"{directory}/{layout.acks_name(number)}"
         self._entries_seen = 0
@@ -72,13 +89,14 @@ class Compaction:
 
     def finish(self, queue: Compactable) -> bool:
         """Put it in place.  False: the segment changed meanwhile, and the copy is thrown away."""
-        if not queue.can_compact(self.number) or self._changed():
+        if not queue.can_compact(self.number, self.level) or self._changed():
             self.undo()
             return False
         self._disk.rename(self._msgs + ".new", self._msgs)
         self._disk.rename(self._acks + ".new", self._acks)
         self._disk.sync_directory(self._msgs.rpartition("/")[0])
-        queue.replace_segment(self.number, self.old, self.new, self.end, self.end, self.generation, self.entries)
+        queue.replace_segment(self.number, self.old, self.new, self.end, self.end, self.generation, self.entries,
+                              self.level)
         return True
 
     def undo(self) -> None:
@@ -153,9 +171,9 @@ class Compaction:
             self._disk.close(fd)
 
 
-def prepare(directory: str, number: int, disk: Disk) -> Compaction | None:
-    """Copy what is live of segment ``number``; None where it is not worth it.  Raises OSError, having tidied up."""
-    compaction = Compaction(directory, number, disk)
+def prepare(directory: str, sparse: Sparse, disk: Disk) -> Compaction | None:
+    """Copy what is live of that segment; None where it is not worth it.  Raises OSError, having tidied up."""
+    compaction = Compaction(directory, sparse, disk)
     try:
         if compaction._prepare():
             return compaction

@@ -132,6 +132,19 @@ def acks_name(number: int) -> str:
     return f"acks.{number:010d}"
 
 
+def priority_folder(level: int) -> str:
+    """The folder, in a queue's, of the messages of a priority level above 0."""
+    return f"prio.{level:03d}"
+
+
+def priority_level(name: str) -> int | None:
+    """The level of a folder of that name, ``prio.001`` to ``prio.255``; None: it is not one of a level."""
+    digits = name[5:]
+    if not name.startswith("prio.") or len(digits) != 3 or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits) or None
+
+
 def segment_number(name: str) -> int | None:
     """The number in ``msgs.N`` or ``acks.N``; None for any other name."""
     digits = name[5:]

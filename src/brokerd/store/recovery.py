@@ -13,7 +13,7 @@ message is deleted.  Knows nothing of consumers or names; layouts are ``store.fo
 import errno
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from brokerd.errors import StoreError
@@ -52,9 +52,11 @@ class Recoverable(Protocol):
     """What of plane.Queue is used here."""
 
     directory: str
+    max_priority: int
 
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
-                       acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0) -> None: ...
+                       acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
+                       level: int = 0) -> None: ...
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None: ...
 
 
@@ -70,13 +72,37 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
         from brokerd import plane  # Here, so that the rest can be tried without the compiled plane.
 
         scan = cast(Scan, plane.scan_segment)
-    found = _Recovery(queue.directory, disk, suspect, report, scan)
-    for s in found.segments():
-        queue.attach_segment(
-            s.number, end=s.end, records=s.records, settled=s.settled, base_seq=s.base_seq, delivered=s.delivered,
-            acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
-            generation=s.generation)
-    queue.finish_recovery(found.next_seq, suspect=suspect, last_ts=found.last_ts)
+    next_seq, last_ts = 1, 0
+    for level, directory in _levels(queue, disk, report):
+        found = _Recovery(directory, disk, suspect, report, scan)
+        for s in found.segments():
+            queue.attach_segment(
+                s.number, end=s.end, records=s.records, settled=s.settled, base_seq=s.base_seq, delivered=s.delivered,
+                acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
+                generation=s.generation, level=level)
+        next_seq, last_ts = max(next_seq, found.next_seq), max(last_ts, found.last_ts)
+    queue.finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
+
+
+def _levels(queue: Recoverable, disk: Disk, report: Callable[[Finding], object]) -> Iterator[tuple[int, str]]:
+    """The directories of a queue's priority levels, level 0 first."""
+    yield 0, queue.directory
+    if not queue.max_priority:
+        return          # Not even looked for: 10,000 queues are opened in a start.
+    try:
+        names = sorted(disk.names(queue.directory))
+    except FileNotFoundError:
+        return
+    for name in names:
+        level = layout.priority_level(name)
+        if level is None:
+            continue
+        path = f"{queue.directory}/{name}"
+        if level <= queue.max_priority:
+            yield level, path
+        else:
+            text = f"the queue has no priorities above {queue.max_priority}; left as it is"
+            report(Finding("damaged", path, 0, 0, text))
 
 
 class _Segment:

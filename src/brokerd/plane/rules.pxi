@@ -1,0 +1,142 @@
+# What a queue asks beside order: limits of its length, and the affairs of a chunk's end.
+#
+# A queue without rules has none of this: rules_t is made when something is asked first.
+
+cdef enum:
+    DROP_HEAD = 0
+    REJECT_PUBLISH = 1
+    REJECT_PUBLISH_DLX = 2
+
+    REJECTED_REASON = 1         # why a message died; also the high nibble of its entry in the acks file
+    EXPIRED_REASON = 2
+    LENGTH_REASON = 3
+    LIMIT_REASON = 4
+
+    AFFAIRS_MOST = 4096         # messages dropped or told of in one turn
+
+
+cdef rules_t *rules_of(queue_t *q) noexcept nogil:
+    """The queue's rules, made if there are none; NULL: no memory."""
+    if q.rules == NULL:
+        q.rules = <rules_t *>calloc(1, sizeof(rules_t))
+        if q.rules != NULL:
+            q.rules.ttl = q.rules.max_length = q.rules.max_octets = q.rules.delivery_limit = q.rules.timeout = -1
+    return q.rules
+
+
+cdef inline bint is_over(queue_t *q, rules_t *r) noexcept nogil:
+    return ((r.max_length >= 0 and q.ready > <uint64_t>r.max_length) or
+            (r.max_octets >= 0 and q.ready_octets > <uint64_t>r.max_octets)) and q.ready > 0
+
+
+cdef inline bint is_full(queue_t *q, rules_t *r) noexcept nogil:
+    """One more would be too many.  With a consumer that can take it at once it is not (RabbitMQ)."""
+    return ((r.max_length >= 0 and q.ready >= <uint64_t>r.max_length) or
+            (r.max_octets >= 0 and q.ready_octets >= <uint64_t>r.max_octets)) and not can_deliver(q)
+
+
+cdef int admit(queue_t *q, bint expires) noexcept nogil:
+    """Before a message is stored: whether the queue refuses it is left in rules_t.refuses.  0 or ENOMEM."""
+    cdef rules_t *r = rules_of(q)
+    if r == NULL:
+        return ENOMEM
+    r.expires |= expires
+    r.refuses = r.overflow != DROP_HEAD and is_full(q, r)
+    return 0
+
+
+cdef void admitted(store_t *st, message_t *m) noexcept nogil:
+    """m was stored."""
+    cdef queue_t *q = st.queue
+    cdef rules_t *r = q.rules
+    if r.expires and st.ready == 1:
+        expires_by(q, expires_at(q, st.last.base + st.last.end - align8(m.length)))
+    if is_over(q, r):
+        over_mark(q)
+
+
+cdef void over_mark(queue_t *q) noexcept nogil:
+    if not q.rules.is_over:
+        q.rules.is_over = True
+        q.rules.over_next = q.core.over
+        q.core.over = q
+
+
+cdef uint64_t keep_limits(queue_t *q, uint64_t budget) noexcept nogil:
+    """Drop from the head of the lowest level until the limits hold: an urgent message never makes way for a lesser one.
+    How many were dropped."""
+    cdef store_t *st = NULL
+    cdef taken_t t
+    cdef uint64_t n = 0
+    while is_over(q, q.rules) and n < budget:
+        st = next_store(q, st)
+        if st == NULL:
+            return n
+        while is_over(q, q.rules) and n < budget and st.ready and head(st, &t):
+            advance(st, &t)
+            octets_gone(q, t.seg.map + t.position)
+            kill(&t, LENGTH_REASON)
+            n += 1
+    return n
+
+
+cdef inline void octets_gone(queue_t *q, const uint8_t *record) noexcept nogil:
+    cdef uint64_t n = body_octets(record)
+    # After a restart this is partly an estimate.
+    q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= n else 0
+
+
+cdef uint64_t affairs(core_t *core) noexcept nogil:
+    """What the chunk has left to do before anybody looks: limits kept, the dead told of.  How many messages."""
+    cdef queue_t *q
+    cdef uint64_t n = 0
+    write_stages(core)
+    while core.over != NULL and n < AFFAIRS_MOST:
+        q = core.over
+        core.over = q.rules.over_next
+        q.rules.is_over = False
+        if can_deliver(q):              # Who can have a message at once has it before the limit does.
+            deliver(q, TURN_QUANTUM)
+        n += keep_limits(q, AFFAIRS_MOST)
+        if is_over(q, q.rules) and n >= AFFAIRS_MOST:
+            over_mark(q)
+    if core.dying != NULL:
+        with gil:
+            n += tell_dead(core)
+    return n
+
+
+cdef inline bint has_affairs(core_t *core) noexcept nogil:
+    return core.staged != NULL or core.over != NULL or core.dying != NULL
+
+
+cdef void rules_free(queue_t *q) noexcept nogil:
+    if q.rules != NULL:
+        free(q.rules.dying.at)
+        free(q.rules.kept.at)
+        free(q.rules)
+        q.rules = NULL
+
+
+cdef void rules_leave(queue_t *q) noexcept nogil:
+    """Out of the core's lists."""
+    cdef queue_t **at
+    if q.rules == NULL:
+        return
+    if q.rules.is_over:
+        at = &q.core.over
+        while at[0] != q:
+            at = &at[0].rules.over_next
+        at[0] = q.rules.over_next
+        q.rules.is_over = False
+    if q.rules.is_dying:
+        at = &q.core.dying
+        while at[0] != q:
+            at = &at[0].rules.dying_next
+        at[0] = q.rules.dying_next
+        q.rules.is_dying = False
+        q.core.dying_tail = q.core.dying
+        while q.core.dying_tail != NULL and q.core.dying_tail.rules.dying_next != NULL:
+            q.core.dying_tail = q.core.dying_tail.rules.dying_next
+    deadline_clear(q)
+    q.rules.dying.first = q.rules.dying.n = q.rules.kept.first = q.rules.kept.n = 0

@@ -1,0 +1,116 @@
+"""Ready messages looked at where they stand, and taken out of the middle."""
+
+import random
+import struct
+
+import pytest
+from tests.plane.harness import consume, nack, publish
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2)
+
+
+def drain(bench, queue):
+    reader = bench.connection(1)
+    consume(reader.channels[1], queue, no_ack=True)
+    bench.turns()
+    return reader.bodies()
+
+
+def numbered(first, last, size=0):
+    return b"".join(publish(1, b"%d" % at + bytes(size)) for at in range(first, last + 1))
+
+
+def seqs(rows):
+    return [row[0] for row in rows]
+
+
+def test_browsing_changes_nothing_and_tells_all(bench, connection):
+    queue = bench.queue()
+    bench.bound[b"ex", b"key"] = (b"q",)
+    bench.at(5000)
+    connection.feed(publish(1, b"one", b"key", exchange=b"ex", persistent=True) + publish(1, b"two"))
+    from tests.plane.harness import PERSISTENT
+
+    first, second = queue.browse(0, 10)
+    assert first == (1, 5_000_000_000, False, b"ex", b"key", PERSISTENT, b"one")
+    assert (second[0], second[6]) == (2, b"two")
+    assert seqs(queue.browse(2, 10)) == [2]
+    assert seqs(queue.browse(0, 1)) == [1]
+    assert queue.ready == 2
+    assert drain(bench, queue) == [b"one", b"two"]
+    assert queue.browse(0, 10) == []
+
+
+def test_returned_ones_are_seen_at_their_place_and_unacked_ones_not(bench, connection):
+    queue = bench.queue()
+    connection.channels[2].prefetch = 3
+    one = consume(connection.channels[2], queue)
+    connection.feed(numbered(1, 5))
+    connection.channels[2].cancel(one)
+    connection.feed(nack(2, 2))
+    rows = queue.browse(0, 10)
+    assert [(row[0], row[2]) for row in rows] == [(2, True), (4, False), (5, False)]
+
+
+def test_browsing_goes_over_segments(bench, connection):
+    queue = bench.queue()
+    connection.feed(numbered(1, 300, 2000))
+    assert len(queue.segments()) > 5
+    assert seqs(queue.browse(0, 1000)) == list(range(1, 301))
+    assert seqs(queue.browse(250, 3)) == [250, 251, 252]
+
+
+def test_what_is_removed_is_gone_and_the_rest_stays_in_order(bench, connection):
+    queue = bench.queue()
+    connection.feed(numbered(1, 5))
+    assert queue.remove(3)[6] == b"3"
+    assert queue.remove(3) is None
+    assert queue.remove(99) is None
+    assert queue.remove(1)[0] == 1
+    assert queue.ready == 3
+    assert seqs(queue.browse(0, 10)) == [2, 4, 5]
+    connection.feed(numbered(6, 6))
+    assert drain(bench, queue) == [b"2", b"4", b"5", b"6"]
+
+
+def test_a_returned_message_can_be_removed(bench, connection):
+    queue = bench.queue()
+    connection.channels[2].prefetch = 4
+    one = consume(connection.channels[2], queue)
+    connection.feed(numbered(1, 5))
+    connection.channels[2].cancel(one)
+    connection.feed(nack(2, 4, multiple=True))
+    assert queue.remove(2)[2] is True
+    assert queue.ready == 4
+    assert drain(bench, queue) == [b"1", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_removed_in_any_order_over_a_crash(bench, connection, make_bench, seed):
+    rng = random.Random(seed)
+    queue = bench.queue()
+    connection.feed(numbered(1, 200, rng.choice((0, 700, 3000))))
+    left = list(range(1, 201))
+    for _ in range(rng.randrange(200)):
+        seq = rng.choice(left)
+        left.remove(seq)
+        assert queue.remove(seq)[0] == seq
+    assert queue.ready == len(left)
+    assert seqs(queue.browse(0, 1000)) == left
+    again = make_bench()
+    findings = []
+    queue = again.recovered(findings=findings)
+    assert findings == []
+    assert [int(body.rstrip(b"\0")) for body in drain(again, queue)] == left
+
+
+def test_levels_are_browsed_the_highest_first(bench, connection):
+    queue = bench.queue(max_priority=2)
+    for priority in (0, 2, 1):
+        connection.feed(publish(1, b"%d" % priority, properties=struct.pack(">H", 1 << 11) + bytes([priority])))
+    assert [row[6] for row in queue.browse(0, 9)] == [b"2", b"1", b"0"]
+    assert queue.remove(3)[6] == b"1"
+    assert drain(bench, queue) == [b"2", b"0"]

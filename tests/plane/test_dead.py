@@ -1,0 +1,166 @@
+"""Messages that died: told in order, settled when those above are done with them."""
+
+import pytest
+from tests.plane.harness import ack, consume, nack, publish, reject
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2)
+
+
+@pytest.fixture
+def queue(bench):
+    return bench.queue(dead_letters=True)
+
+
+def three(connection, queue):
+    connection.feed(publish(1, b"one") + publish(1, b"two") + publish(1, b"three"))
+    consume(connection.channels[2], queue)
+
+
+def test_a_rejected_message_is_told_of_with_all_it_has(bench, connection, queue):
+    bench.bound[b"ex", b"key"] = (b"q",)
+    connection.feed(publish(1, b"body", b"key", exchange=b"ex", persistent=True))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(reject(2, 1, requeue=False))
+    from tests.plane.harness import PERSISTENT
+
+    assert queue.dead == [("rejected", 1, b"ex", b"key", PERSISTENT, b"body", 0)]
+    assert (queue.ready, queue.unacked, queue.dead_lettered) == (0, 0, 1)
+
+
+def test_an_ack_kills_nothing_and_without_dead_letters_nobody_is_told(bench, connection, queue):
+    three(connection, queue)
+    bench.turns()
+    connection.feed(ack(2, 1))
+    assert queue.died == []
+    queue.set_rules()
+    connection.feed(nack(2, 3, multiple=True, requeue=False))
+    assert (queue.died, queue.unacked) == ([], 0)
+
+
+def test_what_dies_in_a_chunk_is_told_in_that_order_before_the_next_method(bench, connection, queue):
+    three(connection, queue)
+    bench.turns()
+    connection.feed(reject(2, 2, requeue=False) + reject(2, 1, requeue=False) + nack(2, 3, requeue=False))
+    assert [body for _, body in queue.died] == [b"two", b"one", b"three"]
+
+
+def test_a_message_that_is_kept_is_in_no_count_and_settled_when_done(bench, connection, queue, make_bench):
+    queue.keeps = True
+    three(connection, queue)
+    bench.turns()
+    connection.feed(nack(2, 3, multiple=True, requeue=False))
+    assert (queue.ready, queue.unacked, queue.kept_dead) == (0, 0, 3)
+    queue.dead_done(2)
+    queue.dead_done(1)
+    queue.dead_done(17)
+    assert queue.kept_dead == 1
+    after = make_bench().recovered()
+    assert after.ready == 1             # The third, as if it had not died.
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_raises_when_told_keeps_the_message(bench, connection, queue):
+    def fail(*_):
+        raise RuntimeError("no")
+
+    queue.after_death = fail
+    three(connection, queue)
+    bench.turns()
+    connection.feed(reject(2, 1, requeue=False))
+    assert (queue.kept_dead, queue.unacked) == (1, 2)
+
+
+def test_a_dead_letter_may_go_to_any_queue_even_its_own(bench, connection, queue):
+    target = bench.queue(b"target", max_length=1, dead_letters=True)
+
+    def again(exchange, key, properties, body):
+        bench.core.put((target, queue) if len(queue.dead) < 4 else (target,), exchange, key, properties, body)
+
+    queue.after_death = again
+    connection.feed(publish(1, b"x"))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    for tag in range(1, 5):
+        connection.feed(reject(2, tag, requeue=False))
+    assert len(queue.dead) == 4
+    assert target.died == [("maxlen", b"x")] * 3
+    assert (queue.ready, queue.unacked, target.ready) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_message_dies_when_so_many_deliveries_have_failed(bench, connection, limit):
+    queue = bench.queue(delivery_limit=limit, dead_letters=True)
+    connection.feed(publish(1, b"x"))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    tag = 1
+    while queue.unacked:
+        connection.feed(nack(2, tag))
+        tag += 1
+    assert tag - 1 == max(limit, 1)
+    assert queue.died == [("delivery_limit", b"x")]
+    assert queue.dead[0][-1] == max(limit, 1)
+
+
+def test_failed_deliveries_are_counted_over_a_restart(bench, connection, make_bench):
+    queue = bench.queue(delivery_limit=3)
+    connection.feed(publish(1, b"x"))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 1))         # One failed, another under way: the crash fails it.
+    again = make_bench()
+    queue = again.recovered(delivery_limit=3, dead_letters=True)
+    reader = again.connection(1)
+    consume(reader.channels[1], queue)
+    again.turns()
+    reader.feed(nack(1, 1))
+    assert queue.died == [("delivery_limit", b"x")]
+
+
+def test_a_limit_that_drops_tells_nobody(bench, connection):
+    queue = bench.queue(delivery_limit=1, limit_drops=True, dead_letters=True)
+    connection.feed(publish(1, b"x"))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 1))
+    assert (queue.died, queue.ready, queue.unacked, queue.limited) == ([], 0, 0, 1)
+
+
+def test_a_queue_deleted_with_dead_ones_kept_lets_go_of_them(bench, connection, queue):
+    queue.keeps = True
+    three(connection, queue)
+    bench.turns()
+    connection.feed(reject(2, 1, requeue=False))
+    queue.drop()
+    queue.dead_done(1)
+    connection.feed(nack(2, 3, multiple=True, requeue=False))
+    assert len(queue.dead) == 1
+
+
+@pytest.mark.parametrize("headers", [b"", b"\x01kS\0\0\0\x01v"])
+@pytest.mark.parametrize("content_type", [b"", b"\x04text"])
+def test_redeliveries_carry_their_count_where_asked(bench, connection, headers, content_type):
+    import struct
+
+    from brokerd.wire.properties import decode_header
+
+    queue = bench.queue(delivery_counts=True)
+    flags = 1 << 12 | (1 << 13 if headers else 0) | (1 << 15 if content_type else 0)
+    properties = (struct.pack(">H", flags) + content_type
+                  + (struct.pack(">I", len(headers)) + headers if headers else b"") + b"\x02")
+    connection.feed(publish(1, b"x", properties=properties))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    assert connection.delivered()[0].properties == properties
+    for count in (1, 2):
+        connection.feed(nack(2, count))
+        got, = connection.delivered()
+        _, decoded = decode_header(struct.pack(">HHQ", 60, 0, 1) + got.properties)
+        assert decoded.headers == {**({"k": "v"} if headers else {}), "x-delivery-count": count,
+                                   "x-acquired-count": count}
+        assert (decoded.delivery_mode, decoded.content_type) == (2, "text" if content_type else None)
+        assert got.body == b"x"

@@ -1,0 +1,137 @@
+"""Messages whose time is over."""
+
+import struct
+
+import pytest
+from tests.plane.harness import consume, nack, publish, shortstr
+
+T = 1_000_000                   # ms: when each test begins
+
+
+def expiring(ms, body, **options):
+    return publish(1, body, properties=struct.pack(">H", 1 << 8) + shortstr(str(ms).encode()), **options)
+
+
+@pytest.fixture
+def connection(bench):
+    bench.at(T)
+    return bench.connection(1, 2)
+
+
+def drain(bench, queue):
+    reader = bench.connection(1)
+    consume(reader.channels[1], queue, no_ack=True)
+    bench.turns()
+    return reader.bodies()
+
+
+def test_a_message_expires_to_the_millisecond_with_nobody_there(bench, connection):
+    queue = bench.queue(ttl_ms=100, dead_letters=True)
+    connection.feed(publish(1, b"one"))
+    bench.at(T + 60)
+    connection.feed(publish(1, b"two"))
+    assert bench.deadlines[-1] == (T + 100) * 1_000_000
+    bench.at(T + 99)
+    assert (queue.ready, queue.died) == (2, [])
+    bench.at(T + 100)
+    assert (queue.ready, queue.died) == (1, [("expired", b"one")])
+    assert bench.deadlines[-1] == (T + 160) * 1_000_000
+    bench.at(T + 161)
+    assert (queue.ready, queue.expired, len(queue.died)) == (0, 2, 2)
+
+
+@pytest.mark.parametrize(("ttl", "own", "over"), [(-1, 50, 50), (100, 50, 50), (50, 100, 50)])
+def test_the_lower_of_queue_and_message_counts(bench, connection, ttl, own, over):
+    queue = bench.queue(ttl_ms=ttl) if ttl >= 0 else bench.queue()
+    connection.feed(expiring(own, b"x"))
+    bench.at(T + over - 1)
+    assert queue.ready == 1
+    bench.at(T + over)
+    assert queue.ready == 0
+
+
+def test_only_the_head_is_looked_at(bench, connection):
+    queue = bench.queue()
+    connection.feed(expiring(1000, b"long") + expiring(10, b"short") + publish(1, b"for ever"))
+    bench.at(T + 500)
+    assert queue.ready == 3
+    bench.at(T + 1000)
+    assert drain(bench, queue) == [b"for ever"]
+
+
+def test_what_is_behind_a_head_that_was_taken_expires_in_time(bench, connection):
+    queue = bench.queue(dead_letters=True)
+    connection.feed(expiring(1000, b"long") + expiring(10, b"short"))
+    assert connection.channels[2].get(queue, True)
+    bench.at(T + 11)
+    assert queue.died == [("expired", b"short")]
+
+
+def test_a_time_of_zero_reaches_a_consumer_that_waits_and_nobody_else(bench, connection):
+    queue = bench.queue(ttl_ms=0)
+    connection.feed(publish(1, b"nobody"))
+    assert queue.ready == 0
+    consume(connection.channels[2], queue, no_ack=True)
+    connection.feed(publish(1, b"somebody"))
+    assert connection.bodies() == [b"somebody"]
+
+
+def test_what_is_over_is_not_delivered_though_no_timer_ran(bench, connection):
+    queue = bench.queue(ttl_ms=100)
+    connection.feed(publish(1, b"one"))
+    bench.core.clock = lambda: (T + 1000) * 1_000_000
+    consume(connection.channels[2], queue)
+    connection.feed(publish(1, b"two"))
+    assert connection.bodies() == [b"two"]
+    assert not connection.channels[2].get(queue, True)
+
+
+def test_a_message_that_returns_late_expires(bench, connection):
+    queue = bench.queue(ttl_ms=100, dead_letters=True)
+    consume(connection.channels[2], queue)
+    connection.feed(publish(1, b"one"))
+    connection.channels[2].cancel(connection.channels[2].consumers[b"c"])
+    bench.at(T + 200)
+    assert queue.died == []
+    connection.feed(nack(2, 1))
+    assert queue.died == [("expired", b"one")]
+
+
+def test_a_time_set_later_counts_from_when_the_message_came(bench, connection):
+    queue = bench.queue()
+    connection.feed(publish(1, b"one"))
+    bench.at(T + 50)
+    queue.set_rules(ttl_ms=60)
+    bench.turns()
+    assert queue.ready == 1
+    bench.at(T + 60)
+    assert queue.ready == 0
+
+
+def test_after_a_restart_times_go_on(bench, connection, make_bench):
+    bench.queue()
+    connection.feed(expiring(100, b"short") + publish(1, b"kept"))
+    again = make_bench()
+    queue = again.recovered()
+    again.at(T + 99)
+    assert queue.ready == 2
+    again.at(T + 100)
+    assert drain(again, queue) == [b"kept"]
+
+
+def test_many_queues_expire_in_the_order_of_their_deadlines(bench, connection):
+    queues = [bench.queue(b"q%d" % n, ttl_ms=(n * 37) % 101) for n in range(100)]
+    connection.feed(b"".join(publish(1, b"x", b"q%d" % n) for n in range(100)))
+    for ms in (10, 50, 77, 101):
+        bench.at(T + ms)
+        assert [queue.ready for queue in queues] == [int((n * 37) % 101 > ms) for n in range(100)]
+
+
+def test_a_thousand_expire_without_starving_the_others(bench, connection):
+    queue = bench.queue(ttl_ms=10)
+    connection.feed(publish(1, b"x") * 5000)
+    bench.core.clock = lambda: (T + 20) * 1_000_000
+    bench.core.expire()
+    assert 0 < queue.ready < 5000
+    bench.turns()
+    assert queue.ready == 0

@@ -1,0 +1,179 @@
+"""Limits of a queue's length: what is dropped, what is refused, and who hears of it."""
+
+import pytest
+from tests.plane.harness import PERSISTENT, ack, consume, frame, nack, publish
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2)
+
+
+def numbered(first, last):
+    return b"".join(publish(1, b"%d" % at) for at in range(first, last + 1))
+
+
+def drain(bench, queue):
+    reader = bench.connection(1)
+    consume(reader.channels[1], queue, no_ack=True)
+    bench.turns()
+    return reader.bodies()
+
+
+def test_the_oldest_go_when_there_are_too_many(bench, connection):
+    queue = bench.queue(max_length=3)
+    connection.feed(numbered(1, 10))
+    assert (queue.ready, queue.discarded) == (3, 7)
+    assert drain(bench, queue) == [b"8", b"9", b"10"]
+
+
+def test_the_oldest_go_when_there_are_too_many_octets(bench, connection):
+    queue = bench.queue(max_octets=25)
+    connection.feed(publish(1, b"x" * 10) * 5 + publish(1, b"y" * 24))
+    assert drain(bench, queue) == [b"y" * 24]
+    connection.feed(publish(1, b"z" * 26))
+    assert queue.ready == 0
+
+
+def test_a_length_of_zero_lets_through_what_a_consumer_takes_at_once(bench, connection):
+    queue = bench.queue(max_length=0)
+    connection.feed(numbered(1, 2))
+    assert queue.ready == 0
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue)
+    connection.feed(numbered(3, 5))
+    assert connection.bodies() == [b"3"]
+    assert queue.ready == 0
+
+
+def test_methods_of_the_same_chunk_see_the_limit_kept(bench, connection):
+    queue = bench.queue(max_length=2)
+    seen = []
+    connection.on_method = lambda channel, payload: seen.append(queue.ready)
+    methods = type(connection).on_method
+
+    def on_method(self, channel, payload):
+        seen.append(queue.ready)
+
+    type(connection).on_method = on_method
+    try:
+        del connection.on_method
+        connection.feed(numbered(1, 9) + frame(1, 1, b"\0\x32\0\x1e") + numbered(10, 20))
+    finally:
+        type(connection).on_method = methods
+    assert seen == [2]
+    assert queue.ready == 2
+
+
+def test_a_limit_set_later_holds_at_once(bench, connection):
+    queue = bench.queue()
+    connection.feed(numbered(1, 10))
+    queue.set_rules(max_length=4)
+    bench.turns()
+    assert queue.ready == 4
+    queue.set_rules()
+    connection.feed(numbered(11, 20))
+    assert queue.ready == 14
+
+
+def test_what_is_over_the_length_is_dead_lettered_in_order(bench, connection):
+    queue = bench.queue(max_length=2, dead_letters=True)
+    connection.feed(numbered(1, 5))
+    assert queue.died == [("maxlen", b"1"), ("maxlen", b"2"), ("maxlen", b"3")]
+
+
+@pytest.mark.parametrize("overflow", [1, 2])
+def test_a_full_queue_refuses_and_the_publisher_is_told_in_order(bench, connection, overflow):
+    queue = bench.queue(max_length=2, overflow=overflow, dead_letters=True)
+    connection.channels[1].select_confirm()
+    connection.feed(numbered(1, 4))
+    assert connection.said() == [("ack", 1, 2, 1), ("nack", 1, 3, 0), ("nack", 1, 4, 0)]
+    assert (queue.ready, queue.refused) == (2, 2)
+    assert queue.died == ([] if overflow == 1 else [("maxlen", b"3"), ("maxlen", b"4")])
+    assert drain(bench, queue) == [b"1", b"2"]
+    connection.feed(numbered(5, 5))
+    assert connection.said() == [("ack", 1, 5, 0)]
+
+
+def test_a_nack_waits_for_the_confirms_before_it(bench, connection):
+    bench.queue(max_length=1, overflow=1)
+    connection.channels[1].select_confirm()
+    connection.feed(publish(1, b"one", persistent=True) + publish(1, b"two") + publish(1, b"three", b"nowhere"))
+    assert connection.said() == []
+    bench.sync()
+    assert connection.said() == [("ack", 1, 1, 0), ("nack", 1, 2, 0), ("ack", 1, 3, 0)]
+
+
+def test_one_refusal_is_enough_for_a_nack_and_the_others_keep_theirs(bench, connection):
+    full, other = bench.queue(b"full", max_length=0, overflow=1), bench.queue(b"other")
+    bench.bound[b"", b"both"] = (b"other", b"full")
+    connection.channels[1].select_confirm()
+    connection.feed(publish(1, b"x", b"both"))
+    assert connection.said() == [("nack", 1, 1, 0)]
+    assert (full.ready, other.ready) == (0, 1)
+
+
+def test_a_full_queue_takes_what_a_consumer_takes_at_once(bench, connection):
+    queue = bench.queue(max_length=0, overflow=1)
+    connection.channels[1].select_confirm()
+    consume(connection.channels[2], queue, no_ack=True)
+    connection.feed(numbered(1, 2))
+    assert queue.refused == 0
+    assert connection.said()[0] == ("ack", 1, 2, 1)
+
+
+def test_a_message_that_returns_may_be_one_too_many_until_the_next_comes(bench, connection):
+    queue = bench.queue(max_length=2)
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue)
+    connection.feed(numbered(1, 3))
+    connection.channels[2].prefetch = 0
+    connection.channels[2].cancel(connection.channels[2].consumers[b"c"])
+    connection.feed(nack(2, 1))
+    assert queue.ready == 3
+    connection.feed(numbered(4, 4))
+    connection.frames()
+    assert drain(bench, queue) == [b"3", b"4"]
+
+
+def test_immediate_returns_what_no_consumer_takes_at_once(bench, connection):
+    from tests.plane.harness import content_header, publish_method
+
+    queue = bench.queue()
+
+    def immediate(body):
+        return (frame(1, 1, publish_method(b"q", bits=2)) + frame(2, 1, content_header(len(body), PERSISTENT))
+                + frame(3, 1, body))
+
+    connection.channels[1].select_confirm()
+    connection.feed(immediate(b"nobody"))
+    returned, confirmed = connection.said()
+    assert (returned.reply, returned.reply_text, returned.body) == (313, b"NO_CONSUMERS", b"nobody")
+    assert confirmed == ("ack", 1, 1, 0)
+    assert queue.ready == 0
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue)
+    connection.feed(immediate(b"somebody"))
+    assert [one.body for one in connection.delivered()] == [b"somebody"]
+    connection.feed(immediate(b"without credit"))
+    assert connection.delivered()[0].reply == 313
+    connection.feed(ack(2, 1) + immediate(b"again"))
+    assert connection.delivered()[0].body == b"again"
+
+
+def test_put_stores_by_the_rules_and_counts_who_refuses(bench):
+    full, other = bench.queue(b"full", max_length=0, overflow=1), bench.queue(b"other", max_length=1)
+    assert bench.core.put((full, other), b"x", b"k", PERSISTENT, b"one") == 1
+    assert bench.core.put((other,), b"x", b"k", PERSISTENT, b"two", connection=7, channel=3, publish_seq=9) == 0
+    bench.turns()
+    assert drain(bench, other) == [b"two"]
+    with pytest.raises(ValueError, match="properties"):
+        bench.core.put((other,), b"x", b"k", b"\xff", b"")
+
+
+def test_put_can_be_waited_for(bench):
+    queue = bench.queue()
+    bench.core.put((queue,), b"", b"q", PERSISTENT, b"one")
+    assert bench.begin_sync() == []
+    bench.core.put((queue,), b"", b"q", PERSISTENT, b"two", sync=True)
+    assert any(path.endswith("msgs.0000000001") for path in bench.begin_sync())

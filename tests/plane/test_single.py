@@ -1,0 +1,158 @@
+"""The single active consumer, and deliveries that are unacked for too long."""
+
+import pytest
+from tests.plane.harness import ack, consume, nack, publish
+
+
+@pytest.fixture
+def queue(bench):
+    return bench.queue(single_active=True)
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2, 3)
+
+
+def served(connection):
+    return [(one.consumer, one.body) for one in connection.delivered()]
+
+
+def numbered(first, last):
+    return b"".join(publish(1, b"%d" % at) for at in range(first, last + 1))
+
+
+def test_only_the_first_consumer_is_served(bench, queue, connection):
+    for tag in (b"a", b"b"):
+        consume(connection.channels[2], queue, tag)
+    connection.feed(numbered(1, 3))
+    assert served(connection) == [(b"a", b"1"), (b"a", b"2"), (b"a", b"3")]
+    assert queue.active.tag == b"a"
+
+
+def test_the_next_one_waits_until_all_of_the_former_is_settled(bench, queue, connection):
+    first = consume(connection.channels[2], queue, b"a")
+    consume(connection.channels[3], queue, b"b")
+    connection.feed(numbered(1, 2))
+    assert len(served(connection)) == 2
+    connection.channels[2].cancel(first)
+    connection.feed(numbered(3, 3))
+    assert served(connection) == []
+    connection.feed(ack(2, 1))
+    assert served(connection) == []
+    connection.feed(nack(2, 2))
+    assert served(connection) == [(b"b", b"2"), (b"b", b"3")]
+
+
+def test_a_channel_that_closes_hands_over_with_everything_returned(bench, queue, connection):
+    consume(connection.channels[2], queue, b"a")
+    consume(connection.channels[3], queue, b"b")
+    connection.feed(numbered(1, 2))
+    connection.frames()
+    connection.channels[2].close()
+    bench.turns()
+    assert served(connection) == [(b"b", b"1"), (b"b", b"2")]
+
+
+def test_a_higher_priority_takes_over_when_the_former_has_nothing_left(bench, queue, connection):
+    consume(connection.channels[2], queue, b"low")
+    connection.feed(numbered(1, 1))
+    consume(connection.channels[3], queue, b"high", priority=5)
+    connection.feed(numbered(2, 2))
+    assert served(connection) == [(b"low", b"1")]
+    connection.feed(ack(2, 1))
+    assert served(connection) == [(b"high", b"2")]
+    connection.feed(numbered(3, 3))
+    assert served(connection) == [(b"high", b"3")]
+
+
+def test_an_idle_active_one_gives_way_at_once(bench, queue, connection):
+    consume(connection.channels[2], queue, b"low")
+    consume(connection.channels[3], queue, b"high", priority=5)
+    connection.feed(numbered(1, 1))
+    assert served(connection) == [(b"high", b"1")]
+
+
+def test_the_active_one_keeps_its_credit_rules(bench, queue, connection):
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue, b"a")
+    consume(connection.channels[3], queue, b"b")
+    connection.feed(numbered(1, 3))
+    assert served(connection) == [(b"a", b"1")]
+    connection.feed(ack(2, 1))
+    assert served(connection) == [(b"a", b"2")]
+
+
+def test_without_consumers_nobody_is_active(bench, queue, connection):
+    one = consume(connection.channels[2], queue, b"a")
+    connection.channels[2].cancel(one)
+    assert queue.active is None
+    consume(connection.channels[2], queue, b"b")
+    connection.feed(numbered(1, 1))
+    assert served(connection) == [(b"b", b"1")]
+
+
+# --- unacked for too long
+
+@pytest.fixture
+def clocked(bench):
+    bench.at(1000)
+    return bench
+
+
+def test_a_delivery_unacked_for_too_long_returns_alone_and_its_late_ack_means_nothing(clocked):
+    queue = clocked.queue(consumer_timeout_ms=100)
+    connection = clocked.connection(1, 2)
+    connection.channels[2].prefetch = 2
+    consume(connection.channels[2], queue, b"slow")
+    connection.feed(numbered(1, 1))
+    clocked.at(1050)
+    connection.feed(numbered(2, 2))
+    clocked.at(1100)
+    assert clocked.core.overdue() == []
+    clocked.turns()
+    assert [(one.tag, one.body, one.redelivered) for one in connection.delivered()] == [
+        (1, b"1", False), (2, b"2", False), (3, b"1", True)]
+    connection.feed(ack(2, 1))          # Late: ignored, counted.
+    assert (queue.unacked, connection.channels[2].late, connection.errors) == (2, 1, [])
+    connection.feed(ack(2, 3, multiple=True))
+    assert (queue.unacked, queue.timed_out) == (0, 1)
+    connection.feed(ack(2, 1))
+    assert connection.fault[1] == 406
+
+
+def test_a_late_ack_after_everything_else_is_settled_is_no_fault(clocked):
+    queue = clocked.queue(consumer_timeout_ms=100)
+    connection = clocked.connection(1, 2)
+    one = consume(connection.channels[2], queue, b"slow")
+    connection.feed(numbered(1, 2))
+    connection.channels[2].cancel(one)
+    connection.feed(ack(2, 2))
+    clocked.at(1200)
+    clocked.core.overdue()
+    assert (connection.channels[2].unacked, queue.ready) == (0, 1)
+    connection.feed(ack(2, 0, multiple=True) + ack(2, 0, multiple=True))
+    assert (connection.channels[2].late, connection.errors) == (1, [])
+
+
+def test_a_consumer_whose_channel_is_to_close_is_named_and_nothing_returns(clocked):
+    queue = clocked.queue(consumer_timeout_ms=100, timeout_closes=True)
+    connection = clocked.connection(1, 2)
+    one = consume(connection.channels[2], queue, b"slow")
+    connection.feed(numbered(1, 1))
+    clocked.at(1100)
+    assert clocked.core.overdue() == [one]
+    assert queue.unacked == 1
+
+
+def test_a_consumer_s_own_timeout_goes_before_the_queue_s(clocked):
+    queue = clocked.queue(consumer_timeout_ms=100)
+    connection = clocked.connection(1, 2)
+    connection.channels[2].consume(queue, b"c", no_ack=False, timeout_ms=5000)
+    connection.feed(numbered(1, 1))
+    clocked.at(2000)
+    clocked.core.overdue()
+    assert queue.unacked == 1
+    assert clocked.core.timeouts == 1
+    connection.channels[2].close()
+    assert clocked.core.timeouts == 0
