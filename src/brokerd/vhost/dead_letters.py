@@ -1,0 +1,355 @@
+"""Dead letters of one vhost on their way: from the queue they died in, through its dead-letter exchange, on.
+
+No permission is asked: whoever declared the queue was asked then (RabbitMQ).  A message goes to the queues that the
+exchange finds, its alternates and exchanges bound to it included, but not back to a queue it has come from by itself
+(a cycle: queues/dead_letter).  A missing exchange drops it; what is dropped is logged once for each queue.
+
+Two strategies.  *At most once*: stored in the targets, as far as they take it, and settled in the source at once.  A
+power cut may lose it; kill -9 between the two brings it twice.  *At least once*: the source keeps it until every
+target has stored it and it is on disk.  What no queue is found for, or what a target refuses, is tried again every
+``retry_ms``, for targets that have it not yet; meanwhile the source keeps it, and later ones pass it.  A broker that
+dies in between finds it ready in its source again, where it dies again: a target may then get it twice, with equal
+histories, and nothing else tells that it has (as in RabbitMQ).  Where the disk is full, the first strategy does as the
+second: it keeps the message and tries again.
+
+Messages to be tried again are in memory up to ``KEPT_OCTETS_MAX`` of bodies; what is beyond stays in its source
+until the broker starts again.
+
+Knows neither clock nor loop: both are handed in.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Protocol
+
+from brokerd.errors import AMQPError
+from brokerd.exchanges import Exchange
+from brokerd.queues.dead_letter import (
+    REJECTED,
+    DeadLetter,
+    DeadLetterRule,
+    dead_letter,
+    is_cycle,
+    read_properties,
+)
+from brokerd.vhost.routing import route
+from brokerd.wire.properties import Properties
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+    from brokerd.queues.rules import Rules
+    from brokerd.vhost.vhost import VHost
+
+log = getLogger("brokerd")
+
+RETRY_MS = 180_000  # RabbitMQ's dead_letter_worker_publisher_confirm_timeout
+RETRIES_PER_TURN = 256
+KEPT_OCTETS_MAX = 64 << 20
+LOGGED_MAX = 1000  # then what was logged once may be logged again
+_TEXT = ("utf-8", "surrogateescape")
+
+
+class Timer(Protocol):
+    """What the door ``call_at`` returns."""
+
+    def cancel(self) -> object: ...
+
+
+CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
+Wait = Callable[[Callable[[], object]], object]  # call back when all that is written now is on disk
+
+
+class Source(Protocol):
+    """What of a queue is used here.  ``rules`` are as they stand now: a policy may change them."""
+
+    name: str
+    deleted: bool
+    rules: "Rules"
+
+    def dead_done(self, seq: int) -> None: ...
+
+
+class _Dead:
+    """A message that its source keeps, and the targets that have it."""
+
+    __slots__ = ("body", "exchange", "kept", "on_disk", "properties", "queue", "reason", "routing_key", "seq", "stored",
+                 "time_s")
+
+    def __init__(
+        self, queue: Source, reason: str, seq: int, message: tuple[bytes, bytes, bytes, bytes], time_s: int
+    ) -> None:
+        self.queue = queue
+        self.reason = reason
+        self.seq = seq
+        self.exchange, self.routing_key, self.properties, self.body = message
+        self.time_s = time_s
+        self.stored: list[Any] = []
+        self.kept = False  # the source has been told to keep it
+        self.on_disk = False
+
+    def synced(self) -> None:
+        """All targets have it on disk."""
+        self.on_disk = True
+        if self.kept and not self.queue.deleted:
+            self.queue.dead_done(self.seq)
+
+    @property
+    def octets(self) -> int:
+        return len(self.properties) + len(self.body)
+
+
+class DeadLetters:
+    """What ``on_dead`` of the queues of one vhost calls."""
+
+    __slots__ = ("_call_at", "_epoch_ns", "_kept", "_kept_octets", "_logged", "_retries", "_timer", "_vhost", "_wait",
+                 "cycles", "dropped", "forwarded", "per_message", "retry_ms")
+
+    def __init__(
+        self,
+        vhost: "VHost",
+        *,
+        epoch_ns: Callable[[], int],
+        wait: Wait,
+        call_at: CallAt,
+        per_message: bool = False,
+        retry_ms: int = RETRY_MS,
+    ) -> None:
+        """``wait`` is GroupCommit.wait; ``per_message``: headers x-dead-letter-exchange and -routing-key count."""
+        self._vhost = vhost
+        self._epoch_ns = epoch_ns
+        self._wait = wait
+        self._call_at = call_at
+        self.per_message = per_message
+        self.retry_ms = retry_ms
+        self.forwarded = 0  # messages, to one target or more
+        self.dropped = 0  # no exchange, no queue, or all refused
+        self.cycles = 0  # targets left out
+        self._kept: dict[_Dead, None] = {}  # to be tried again
+        self._kept_octets = 0
+        self._retries: list[_Dead] = []  # of these, still to be looked at in this round
+        self._timer: Timer | None = None
+        self._logged: set[tuple[str, ...]] = set()
+
+    # --- the verb
+
+    def dead_letter(
+        self,
+        queue: Source,
+        reason: str,
+        seq: int,
+        exchange: bytes,
+        routing_key: bytes,
+        properties: bytes,
+        body: bytes,
+    ) -> bool:
+        """A message died in ``queue``: the contract of plane.Queue.on_dead.
+
+        True: it is settled.  False: its source keeps it until ``dead_done(seq)``, which follows from here.
+        ``seq`` 0: a refused publish, which nobody keeps.  Raises nothing.
+        """
+        rule = queue.rules.dead_letter
+        if rule is None:
+            return True
+        dead = _Dead(queue, reason, seq, (exchange, routing_key, properties, body), self._epoch_ns() // 1_000_000_000)
+        if rule.at_least_once and seq:
+            if self._forward(dead, rule):
+                self._wait(dead.synced)
+                dead.kept = not dead.on_disk  # With --no-sync it is called before wait() returns.
+                return dead.on_disk
+        elif self._forward_once(dead, rule):
+            return True
+        dead.kept = True
+        self._keep(dead)
+        return False
+
+    def retry(self) -> None:
+        """Try all again that found no target: to be called when there may be one now."""
+        if self._kept:
+            self._retries = list(self._kept)
+            self._arm(self._epoch_ns())
+
+    @property
+    def kept(self) -> int:
+        """How many messages wait in their sources to be tried again."""
+        return len(self._kept)
+
+    def close(self) -> None:
+        """The broker stops: nothing is tried again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._kept.clear()
+        self._retries.clear()
+
+    # --- forwarding
+
+    def _forward_once(self, dead: _Dead, rule: DeadLetterRule) -> bool:
+        """Store in the targets as they are now.  False: there was no room on disk, and the source can keep it."""
+        letter, found = self._aim(dead, rule)
+        if letter is None or not found[0]:
+            self.dropped += 1
+            return True
+        try:
+            refused = self._put(dead, letter, found, sync=False)
+        except OSError as error:
+            self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
+            self.dropped += not dead.seq
+            return not dead.seq
+        self.forwarded += refused < len(found[0])
+        self.dropped += refused == len(found[0])
+        return True
+
+    def _forward(self, dead: _Dead, rule: DeadLetterRule) -> bool:
+        """Store in each target that has it not yet; whether all have it now, and there was one at all."""
+        letter, (queues, handlers) = self._aim(dead, rule)
+        if letter is None:
+            return False
+        if not queues:
+            if not dead.stored:
+                self._log_once(
+                    "no route", dead.queue, "no queue is found for dead letters of queue '%s' by exchange '%s'; they "
+                    "stay where they are, and are tried again", letter.exchange)  # fmt: skip
+            return bool(dead.stored)
+        whole = True
+        for queue in queues:
+            if queue in dead.stored:
+                continue
+            try:
+                refused = self._put(dead, letter, ((queue,), handlers if not dead.stored else ()), sync=True)
+            except OSError as error:
+                self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
+                return False
+            if refused:
+                whole = False
+            else:
+                dead.stored.append(queue)
+        self.forwarded += whole
+        return whole
+
+    def _put(self, dead: _Dead, letter: DeadLetter, found: "_Found", *, sync: bool) -> int:
+        exchange, key = letter.exchange.encode(*_TEXT), letter.routing_keys[0].encode(*_TEXT)
+        queues, handlers = found
+        refused = self._vhost.core.put(queues, exchange, key, letter.properties, dead.body, sync=sync)
+        if refused < len(queues):
+            for handler in handlers:
+                handler(None, exchange, key, letter.properties, dead.body)
+        return refused
+
+    def _aim(self, dead: _Dead, rule: DeadLetterRule) -> "tuple[DeadLetter | None, _Found]":
+        """The dead letter, and where it goes; None and nowhere when its exchange is missing."""
+        letter = dead_letter(
+            dead.properties,
+            rule,
+            queue=dead.queue.name,
+            reason=dead.reason,
+            exchange=dead.exchange.decode(*_TEXT),
+            routing_key=dead.routing_key.decode(*_TEXT),
+            time_s=dead.time_s,
+            per_message=self.per_message,
+        )
+        exchange = self._vhost.exchanges.get(letter.exchange)
+        if exchange is None:
+            self._log_once("no exchange", dead.queue, "queue '%s': its dead-letter exchange '%s' does not exist",
+                           letter.exchange)
+            return None, ((), ())
+        queues, handlers = find(self._vhost, exchange, letter.routing_keys, Properties(headers=letter.headers),
+                                letter.properties)
+        if dead.reason != REJECTED:
+            queues = self._without_cycles(dead, letter, queues)
+        return letter, (queues, handlers)
+
+    def _without_cycles(self, dead: _Dead, letter: DeadLetter, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
+        cycling = [queue for queue in queues if is_cycle(letter.headers, queue.name)]
+        if not cycling:
+            return queues
+        self.cycles += len(cycling)
+        for queue in cycling:
+            self._log_once("cycle", dead.queue, "dead letters of queue '%s' would come back to queue '%s' by "
+                           "themselves: not sent there", queue.name)
+        return tuple([queue for queue in queues if queue not in cycling])
+
+    # --- trying again
+
+    def _keep(self, dead: _Dead) -> None:
+        if self._kept_octets + dead.octets > KEPT_OCTETS_MAX:
+            self._log_once("too many", dead.queue, "too many dead letters wait; of queue '%s' some stay where they "
+                           "are until the broker starts again, at least %s", str(dead.seq))
+            return
+        self._kept[dead] = None
+        self._kept_octets += dead.octets
+        if self._timer is None:
+            self._arm(self._epoch_ns() + self.retry_ms * 1_000_000)
+
+    def _arm(self, when_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._call_at(when_ns, self._retry_some)
+
+    def _retry_some(self) -> None:
+        """One turn's share of those to be tried again."""
+        self._timer = None
+        if not self._retries:
+            self._retries = list(self._kept)
+        now = self._retries[:RETRIES_PER_TURN]
+        del self._retries[:RETRIES_PER_TURN]
+        for dead in now:
+            if dead in self._kept and self._try_again(dead):
+                del self._kept[dead]
+                self._kept_octets -= dead.octets
+        if self._kept:
+            self._arm(self._epoch_ns() + (0 if self._retries else self.retry_ms * 1_000_000))
+        self._vhost.core.turn()
+
+    def _try_again(self, dead: _Dead) -> bool:
+        """Whether it need not be tried once more."""
+        if dead.queue.deleted:
+            return True
+        rule = dead.queue.rules.dead_letter
+        if rule is None or not rule.at_least_once:
+            done = rule is None or self._forward_once(dead, rule)
+            if done:
+                dead.queue.dead_done(dead.seq)
+            return done
+        if not self._forward(dead, rule):
+            return False
+        self._wait(dead.synced)
+        return True
+
+    def _log_once(self, what: str, queue: Source, text: str, detail: str) -> None:
+        key = (what, queue.name, detail)
+        if key in self._logged:
+            return
+        if len(self._logged) >= LOGGED_MAX:
+            self._logged.clear()
+        self._logged.add(key)
+        log.warning("vhost '%s': " + text, self._vhost.name, queue.name, detail)
+
+
+_Found = tuple[tuple[Any, ...], tuple[Callable[..., object], ...]]  # queues; who is told when it is stored
+
+
+def find(
+    vhost: "VHost", exchange: Exchange, keys: tuple[str, ...], properties: Properties, octets: bytes,
+    *, intercept: bool = True
+) -> "_Found":
+    """Where the broker's own message goes from ``exchange``: the queues, and who is to be told when they have it.
+
+    ``keys``: the routing key and those of CC and BCC.  ``octets`` are all of the properties, of which ``properties``
+    has at least the headers.  Those told are called with (None, exchange, routing key, octets, body).
+    """
+
+    if intercept and exchange.intercepts:
+        try:
+            held = exchange.intercept(keys[0], lambda: properties)
+        except AMQPError:  # There is nobody to tell it; it goes on as if it had not asked.
+            held = None
+        if held is not None:
+            queues, handler = held
+            return queues, (() if handler is None else (handler,))
+    way = route(vhost, exchange, keys[0], lambda: read_properties(octets), further_keys=keys[1:])
+    return way.queues, tuple([partial(_keep, keeper) for keeper in way.keepers])
+
+
+def _keep(keeper: Exchange, _: object, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None:
+    keeper.keep(exchange, routing_key, properties, body)

@@ -1,0 +1,325 @@
+"""Delayed messages of one vhost: where they wait, and how they go on when they are due.
+
+What a delayed exchange holds back waits in a queue of its own, ``amq.delayed.<exchange>`` (with the SHA-1 of the
+name where that is too long), durable if the exchange is, made when first used, deleted with the exchange.  It
+belongs to the broker: to every connection it is another's exclusive queue.  A message lies there as it was
+published.  When it is due follows from its record's time and its headers (exchanges/delayed.due_of), so nothing is
+kept beside it; in memory is a heap of one number for each message, ``due (ms) << 64 | sequence number``, made anew
+from the queue at the start.
+
+When it is due, ``x-delay`` is negated (as RabbitMQ's plugin does: who gets it sees that it was delayed, and no
+exchange delays it again), and it is routed by the exchange's inner type, by its key and those of CC and BCC.  Equal
+due times go in the order of publishing.  What no queue is found for is dropped; what all queues refuse, or the disk
+has no room for, is tried again after ``RETRY_MS``.
+
+First it is stored in its queues, then, when that is on disk, taken out of here.  A broker that dies in between
+finds it here again, due, and delivers it a second time; none is lost.  (An exchange that is not durable keeps its
+messages over no restart, and does not wait for the disk.)
+
+Whatever jumps the clock makes, a due message goes at most ``LOOK_EVERY_MS`` later than the clock says.  Knows
+neither clock nor loop: both are handed in.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.errors import PreconditionFailed
+from brokerd.exchanges.delayed import DELAY, DelayedExchange, delay_of, due_of
+from brokerd.exchanges.exchange import Handler, Lazily
+from brokerd.queues.dead_letter import keys_in, read_properties, write_properties
+from brokerd.vhost.dead_letters import CallAt, Timer, find
+from brokerd.vhost.names import folder_name
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+    from brokerd.vhost.vhost import VHost
+
+QUEUE_PREFIX = "amq.delayed."
+RELEASES_PER_TURN = 256
+RETRY_MS = 5_000
+LOOK_EVERY_MS = 10_000
+READ_AT_ONCE = 500
+_SEQ_BITS = 64
+_SEQ_MASK = (1 << _SEQ_BITS) - 1
+_MS = 1_000_000  # ns
+
+Row = tuple[int, int, bool, bytes, bytes, bytes, bytes]  # of plane.Queue.browse
+
+
+class Delayed(NamedTuple):
+    """One message that waits, as ``upcoming`` shows it."""
+
+    seq: int  # its name for cancel and deliver_now
+    due_ms: int
+    routing_key: bytes
+    properties: bytes
+    body: bytes
+
+
+class _Waiting:
+    """What one exchange holds back."""
+
+    __slots__ = ("exchange", "heap", "leaving", "queue", "taken")
+
+    def __init__(self, exchange: DelayedExchange, queue: "Queue") -> None:
+        self.exchange = exchange
+        self.queue = queue
+        self.heap: list[int] = []
+        self.taken: set[int] = set()  # of the heap, what was cancelled or delivered before its time
+        self.leaving: set[int] = set()  # stored where they go, and not yet known to be on disk there
+
+    def take(self, seq: int) -> None:
+        """Its entry in the heap does not count any more."""
+        self.taken.add(seq)
+        if len(self.taken) > 64 + len(self.heap) // 2:
+            self.heap = [entry for entry in self.heap if entry & _SEQ_MASK not in self.taken]
+            heapify(self.heap)
+            self.taken.clear()
+
+
+class Delays:
+    """The holder of all delayed exchanges of one vhost."""
+
+    __slots__ = ("_call_at", "_epoch_ns", "_timer", "_timer_ms", "_vhost", "_wait", "_waiting", "released", "unrouted")
+
+    def __init__(
+        self, vhost: "VHost", *, epoch_ns: Callable[[], int], wait: Callable[..., object], call_at: CallAt
+    ) -> None:
+        """``wait(callback, log=None)`` is GroupCommit.wait; ``epoch_ns`` is the clock of the data plane's records."""
+        self._vhost = vhost
+        self._epoch_ns = epoch_ns
+        self._wait = wait
+        self._call_at = call_at
+        self._waiting: dict[str, _Waiting] = {}  # by exchange
+        self._timer: Timer | None = None
+        self._timer_ms = 0  # when it runs
+        self.released = 0
+        self.unrouted = 0
+
+    # --- exchanges come and go
+
+    def open(self) -> None:
+        """The vhost was read from disk: take up what waits, and delete the queues whose exchange is gone."""
+        unknown = {name: queue for name, queue in self._vhost.queues.items() if name.startswith(QUEUE_PREFIX)}
+        for exchange in self._vhost.exchanges.values():
+            if isinstance(exchange, DelayedExchange):
+                self.adopt(exchange)
+                unknown.pop(queue_name(exchange.name), None)
+        for queue in unknown.values():
+            self._vhost.delete_queue(queue)
+
+    def adopt(self, exchange: DelayedExchange) -> None:
+        """Hold what is to be delayed of an exchange that was just made, or read from disk."""
+        exchange.holder = self
+        queue = self._vhost.queues.get(queue_name(exchange.name))
+        if queue is not None:
+            self._take_up(exchange, queue)
+            self._arm()
+
+    def exchange_deleted(self, exchange: DelayedExchange) -> None:
+        """Its messages go with it."""
+        exchange.holder = None
+        waiting = self._waiting.pop(exchange.name, None)
+        if waiting is not None and not waiting.queue.deleted:
+            self._vhost.delete_queue(waiting.queue)
+
+    def disown(self, queue: "Queue") -> None:
+        """A waiting room is deleted (the door of a queue's owner)."""
+
+    def holds(self, queue: "Queue") -> bool:
+        """Whether messages wait in ``queue`` for their time: then nothing but its exchange may put any there."""
+        return queue.owner is self
+
+    def close(self) -> None:
+        """The broker stops."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take_up(self, exchange: DelayedExchange, queue: "Queue") -> _Waiting:
+        queue.owner = self
+        waiting = self._waiting[exchange.name] = _Waiting(exchange, queue)
+        start = 1
+        while rows := queue.browse(start, READ_AT_ONCE):
+            waiting.heap += [_due_of_row(row) << _SEQ_BITS | row[0] for row in rows]
+            start = rows[-1][0] + 1
+        heapify(waiting.heap)
+        return waiting
+
+    def _room(self, exchange: DelayedExchange) -> _Waiting:
+        """Where messages of ``exchange`` wait; made when first asked for.  Raises PreconditionFailed: no disk space."""
+        waiting = self._waiting.get(exchange.name)
+        if waiting is None or waiting.queue.deleted:
+            queue = self._vhost.add_queue(
+                queue_name(exchange.name), durable=exchange.durable, auto_delete=False, arguments={}
+            )
+            waiting = self._take_up(exchange, queue)
+            if exchange.durable:  # Its definition is on disk before any message in it is confirmed.
+                self._wait(_nothing, self._vhost.log)
+        return waiting
+
+    # --- messages come
+
+    def hold(
+        self, exchange: DelayedExchange, routing_key: str, properties: Lazily
+    ) -> tuple[tuple[Any, ...], Handler | None] | None:
+        """Where a message waits, and who is to be told when it is there; None: it goes on at once."""
+        due = due_of(properties().headers, self._epoch_ns() // _MS)
+        if due is None:
+            return None
+        waiting = self._room(exchange)
+        return (waiting.queue,), partial(self._stored, waiting, due)
+
+    def _stored(self, waiting: _Waiting, due: int, *_: object) -> None:
+        """A message was stored just now, so it is the queue's last."""
+        heappush(waiting.heap, due << _SEQ_BITS | waiting.queue.next_seq - 1)
+        if not self._timer_ms or due < self._timer_ms:
+            self._arm()
+
+    # --- messages go
+
+    def run(self) -> None:
+        """Deliver what is due, a turn's share; called by the timer, and harmless at any time."""
+        self._timer, self._timer_ms = None, 0
+        limit = self._epoch_ns() // _MS + 1 << _SEQ_BITS
+        share = RELEASES_PER_TURN // len(self._waiting) + 1 if self._waiting else 0
+        for waiting in list(self._waiting.values()):
+            for _ in range(share):
+                if not waiting.heap or waiting.heap[0] >= limit:
+                    break
+                seq = heappop(waiting.heap) & _SEQ_MASK
+                if seq in waiting.taken:
+                    waiting.taken.discard(seq)
+                else:
+                    self._release(waiting, seq)
+        self._arm()
+        self._vhost.core.turn()
+
+    def _arm(self) -> None:
+        """Be called when the first message is due, or to look at the clock."""
+        due = min((waiting.heap[0] >> _SEQ_BITS for waiting in self._waiting.values() if waiting.heap), default=-1)
+        if due < 0:
+            return
+        now = self._epoch_ns() // _MS
+        when = max(now, min(due, now + LOOK_EVERY_MS))
+        if self._timer is not None:
+            if self._timer_ms <= when:
+                return
+            self._timer.cancel()
+        self._timer_ms = when
+        self._timer = self._call_at(when * _MS, self.run)
+
+    def _release(self, waiting: _Waiting, seq: int) -> bool:
+        """Deliver one message; False: there is none of that number any more, or it is on its way."""
+        row = _row(waiting, seq)
+        if row is None:
+            return False
+        _, _, _, exchange, routing_key, octets, body = row
+        message = read_properties(octets)
+        headers = message.headers or {}
+        copies = (*keys_in(headers.get("CC")), *keys_in(headers.get("BCC")))
+        if headers:
+            headers.pop("BCC", None)
+            delay = delay_of(headers) if DELAY in headers else None
+            if delay is not None:
+                headers[DELAY] = -delay
+            message.headers = dict(sorted(headers.items()))
+            octets = write_properties(message)
+        queues, handlers = find(
+            self._vhost, waiting.exchange, (routing_key.decode("utf-8", "surrogateescape"), *copies), message, octets,
+            intercept=False,
+        )  # fmt: skip
+        refused = 0
+        if queues:
+            try:
+                refused = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable)
+            except OSError:
+                refused = len(queues)
+            if refused == len(queues):
+                heappush(waiting.heap, self._epoch_ns() // _MS + RETRY_MS << _SEQ_BITS | seq)
+                return True
+        for handler in handlers:
+            handler(None, exchange, routing_key, octets, body)
+        self.released += 1
+        self.unrouted += not queues
+        if queues and waiting.queue.durable:
+            waiting.leaving.add(seq)
+            self._wait(partial(self._gone, waiting, seq))
+        else:
+            waiting.queue.remove(seq)
+        return True
+
+    def _gone(self, waiting: _Waiting, seq: int) -> None:
+        """It is on disk where it went."""
+        waiting.leaving.discard(seq)
+        if not waiting.queue.deleted:
+            waiting.queue.remove(seq)
+
+    # --- looking in, and having a hand in it
+
+    def count(self, exchange: str) -> int:
+        """How many messages wait for their time."""
+        waiting = self._waiting.get(exchange)
+        return 0 if waiting is None else waiting.queue.ready - len(waiting.leaving)
+
+    def upcoming(self, exchange: str, count: int = 100) -> list[Delayed]:
+        """The next messages of an exchange, the one due first in front."""
+        waiting = self._waiting.get(exchange)
+        if waiting is None:
+            return []
+        found: list[Delayed] = []
+        for entry in nsmallest(count + len(waiting.taken) + len(waiting.leaving), waiting.heap):
+            row = _row(waiting, entry & _SEQ_MASK)
+            if row is not None and len(found) < count:
+                found.append(Delayed(row[0], entry >> _SEQ_BITS, row[4], row[5], row[6]))
+        return found
+
+    def cancel(self, exchange: str, seq: int) -> bool:
+        """Drop one message; False: it does not wait (any more)."""
+        waiting = self._waiting.get(exchange)
+        if waiting is None or seq in waiting.leaving or waiting.queue.remove(seq) is None:
+            return False
+        waiting.take(seq)
+        return True
+
+    def deliver_now(self, exchange: str, seq: int) -> bool:
+        """Deliver one message before its time; False: it does not wait (any more).
+
+        Where nothing takes it now it is tried again, as if it were due.
+        """
+        waiting = self._waiting.get(exchange)
+        if waiting is None or not self._release(waiting, seq):
+            return False
+        if seq in waiting.leaving or _row(waiting, seq) is None:
+            waiting.take(seq)
+        self._arm()
+        self._vhost.core.turn()
+        return True
+
+
+def queue_name(exchange: str) -> str:
+    """The queue in which messages of ``exchange`` wait."""
+    name = QUEUE_PREFIX + exchange
+    return name if len(name.encode("utf-8", "surrogateescape")) <= 255 else QUEUE_PREFIX + folder_name(exchange)
+
+
+def _row(waiting: _Waiting, seq: int) -> Row | None:
+    """The message of that number, if it still waits."""
+    if seq in waiting.leaving:
+        return None
+    rows = waiting.queue.browse(seq, 1)
+    return rows[0] if rows and rows[0][0] == seq else None
+
+
+def _due_of_row(row: Row) -> int:
+    """When a message found on disk is due; 0, at once, if it says nothing of it."""
+    try:
+        return due_of(read_properties(row[5]).headers, row[1] // _MS) or 0
+    except PreconditionFailed:
+        return 0
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,357 @@
+"""Where dead letters go, what is kept for want of a target, and when the source lets go of them."""
+
+import logging
+
+import pytest
+from tests.vhost.stand_in import Clock, Commit, VHost, octets
+
+from brokerd.exchanges import FanoutExchange, RecentHistoryExchange
+from brokerd.queues.dead_letter import DeadLetterRule
+from brokerd.queues.rules import Rules
+from brokerd.vhost import dead_letters
+from brokerd.vhost.dead_letters import RETRY_MS, DeadLetters
+
+
+class Bench:
+    """One vhost with a source queue, ``source``, whose dead letters go by ``dlx``."""
+
+    def __init__(self, *, sync=True, at_least_once=False, key=None, **settings):
+        self.clock = Clock()
+        self.commit = Commit(at_once=not sync)
+        self.vhost = VHost(self.clock)
+        self.letters = DeadLetters(self.vhost, epoch_ns=self.clock, wait=self.commit.wait, call_at=self.clock.call_at,
+                                   **settings)
+        self.source = self.vhost.queue("source")
+        self.rule(key=key, at_least_once=at_least_once)
+
+    def rule(self, exchange="dlx", **rule):
+        self.source.rules = Rules(dead_letter=DeadLetterRule(
+            exchange, rule.get("key"), rule.get("at_least_once", False)))
+
+    def die(self, body=b"m", *, reason="rejected", seq=1, queue=None, properties=None, key=b"k"):
+        return self.letters.dead_letter(queue or self.source, reason, seq, b"x", key, properties or octets(), body)
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+@pytest.fixture
+def safe():
+    """At least once."""
+    return Bench(at_least_once=True)
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog):
+    caplog.set_level(logging.WARNING, "brokerd")
+
+
+# --- at most once
+
+def test_a_dead_letter_goes_where_the_exchange_routes_it_and_is_settled_at_once(bench):
+    bench.vhost.fanout("dlx", "a", "b")
+    assert bench.die(b"one")
+    a, b = bench.vhost.queues["a"], bench.vhost.queues["b"]
+    assert (a.bodies, b.bodies) == ([b"one"], [b"one"])
+    assert a.rows[1][3:5] == (b"dlx", b"k")
+    assert a.headers[0]["x-death"][0]["time"] == bench.clock.ms // 1000
+    assert bench.vhost.core.puts == [False]
+    assert not bench.commit.waiting
+    assert (bench.letters.forwarded, bench.letters.dropped) == (1, 0)
+
+
+def test_the_default_exchange_is_a_dead_letter_exchange_too(bench):
+    bench.rule("", key="a")
+    target = bench.vhost.queue("a")
+    assert bench.die()
+    assert target.rows[1][3:5] == (b"", b"a")
+
+
+def test_dead_letters_keep_the_order_in_which_they_died(bench):
+    bench.vhost.fanout("dlx", "a")
+    for number in range(50):
+        assert bench.die(b"%d" % number, seq=number + 1)
+    assert bench.vhost.queues["a"].bodies == [b"%d" % number for number in range(50)]
+
+
+def test_without_a_rule_it_is_dropped(bench):
+    bench.vhost.fanout("dlx", "a")
+    bench.source.rules = Rules()
+    assert bench.die()
+    assert not bench.vhost.queues["a"].ready
+
+
+def test_a_missing_exchange_drops_and_is_told_once(bench, caplog):
+    assert bench.die()
+    assert bench.die()
+    assert [record.getMessage() for record in caplog.records] == [
+        "vhost '/': queue 'source': its dead-letter exchange 'dlx' does not exist"]
+    assert bench.letters.dropped == 2
+
+
+def test_what_is_logged_once_takes_bounded_memory(bench, caplog):
+    for number in range(dead_letters.LOGGED_MAX + 1):
+        bench.rule(f"no {number}")
+        bench.die()
+    assert len(bench.letters._logged) == 1
+
+
+def test_no_queue_found_drops(bench):
+    bench.vhost.exchange("dlx")
+    assert bench.die()
+    assert bench.letters.dropped == 1
+
+
+def test_every_key_of_cc_is_a_way_unless_there_is_a_dead_letter_routing_key(bench):
+    dlx = bench.vhost.exchange("dlx")
+    dlx.bind(bench.vhost.queue("a"), "k")
+    dlx.bind(bench.vhost.queue("b"), "c")
+    bench.die(properties=octets({"CC": ["c"]}))
+    assert [bench.vhost.queues[name].ready for name in "ab"] == [1, 1]
+    bench.rule(key="c")
+    bench.die(properties=octets({"CC": ["k"]}))
+    assert [bench.vhost.queues[name].ready for name in "ab"] == [1, 2]
+
+
+def test_an_alternate_exchange_gets_what_the_dead_letter_exchange_has_no_queue_for(bench):
+    bench.vhost.exchange("dlx", arguments={"alternate-exchange": "other"})
+    bench.vhost.fanout("other", "a")
+    bench.die()
+    assert bench.vhost.queues["a"].bodies == [b"m"]
+
+
+def test_an_exchange_that_keeps_messages_keeps_dead_letters(bench):
+    dlx = bench.vhost.exchange("dlx", RecentHistoryExchange)
+    dlx.bind(bench.vhost.queue("a"), "")
+    bench.die(b"one")
+    assert [message[3] for message in dlx.kept()] == [b"one"]
+
+
+def test_a_target_that_refuses_loses_it(bench):
+    bench.vhost.fanout("dlx", "a", "b")
+    bench.vhost.queues["a"].refuses = True
+    assert bench.die()
+    assert (bench.letters.forwarded, bench.letters.dropped) == (1, 0)
+    bench.vhost.queues["b"].refuses = True
+    assert bench.die()
+    assert (bench.letters.forwarded, bench.letters.dropped) == (1, 1)
+
+
+def test_a_refused_publish_is_dead_lettered_and_never_kept(safe):
+    safe.vhost.fanout("dlx", "a")
+    assert safe.die(reason="maxlen", seq=0)
+    assert safe.vhost.queues["a"].ready == 1
+    safe.vhost.core.full = True
+    assert safe.die(reason="maxlen", seq=0)
+    assert safe.letters.kept == 0
+
+
+def test_where_the_disk_is_full_it_is_kept_and_tried_again(bench):
+    bench.vhost.fanout("dlx", "a")
+    bench.vhost.core.full = True
+    assert not bench.die()
+    bench.vhost.core.full = False
+    bench.clock.advance(RETRY_MS)
+    assert bench.vhost.queues["a"].bodies == [b"m"]
+    assert bench.source.done == [1]
+    assert bench.letters.kept == 0
+
+
+# --- cycles
+
+def test_what_comes_back_by_itself_is_not_sent_there_and_told_once(bench, caplog):
+    dlx = bench.vhost.fanout("dlx", "a")
+    dlx.bind(bench.source, "")
+    bench.die(reason="expired")
+    assert (bench.source.ready, bench.vhost.queues["a"].ready) == (0, 1)
+    bench.die(reason="maxlen")
+    assert bench.letters.cycles == 2
+    assert len(caplog.records) == 1
+
+
+def test_what_was_rejected_may_come_back(bench):
+    dlx = bench.vhost.exchange("dlx", FanoutExchange)
+    dlx.bind(bench.source, "")
+    bench.die()
+    assert bench.source.ready == 1
+
+
+def test_a_cycle_over_two_queues_ends_where_it_began(bench):
+    dlx = bench.vhost.fanout("dlx", "b")
+    b = bench.vhost.queues["b"]
+    b.rules = Rules(dead_letter=DeadLetterRule("", "source"))
+    assert bench.die(reason="expired")
+    assert bench.die(reason="expired", queue=b, properties=b.rows[1][5])
+    assert bench.source.ready == 0
+    assert bench.die(reason="rejected", queue=b, properties=b.rows[1][5])
+    assert bench.source.ready == 1
+    assert dlx is not None
+
+
+# --- per message
+
+def test_a_message_goes_by_its_own_exchange_only_where_that_is_switched_on():
+    for allowed in (False, True):
+        bench = Bench(per_message=allowed)
+        bench.vhost.fanout("dlx", "a")
+        bench.vhost.fanout("own", "b")
+        bench.die(properties=octets({"x-dead-letter-exchange": "own"}))
+        assert [bench.vhost.queues[name].ready for name in "ab"] == [not allowed, allowed]
+
+
+# --- at least once
+
+def test_the_source_keeps_it_until_all_targets_have_it_on_disk(safe):
+    safe.vhost.fanout("dlx", "a", "b")
+    assert not safe.die(seq=7)
+    assert safe.vhost.core.puts == [True, True]
+    assert safe.source.done == []
+    safe.commit.end()
+    assert safe.source.done == [7]
+    assert not safe.clock.timers
+
+
+def test_without_sync_it_is_settled_at_once():
+    bench = Bench(at_least_once=True, sync=False)
+    bench.vhost.fanout("dlx", "a")
+    assert bench.die()
+    assert bench.source.done == []
+
+
+def test_what_finds_no_queue_stays_is_told_once_and_goes_when_there_is_one(safe, caplog):
+    safe.vhost.exchange("dlx", FanoutExchange)
+    assert not safe.die(b"one", seq=1)
+    assert not safe.die(b"two", seq=2)
+    assert len(caplog.records) == 1
+    safe.clock.advance(RETRY_MS)
+    assert safe.letters.kept == 2
+    safe.vhost.exchanges["dlx"].bind(safe.vhost.queue("a"), "")
+    safe.clock.advance(RETRY_MS)
+    assert safe.vhost.queues["a"].bodies == [b"one", b"two"]
+    safe.commit.end()
+    assert safe.source.done == [1, 2]
+    assert safe.letters.kept == 0
+    assert not safe.clock.timers
+
+
+def test_a_missing_exchange_keeps_it_until_it_is_made(safe):
+    assert not safe.die()
+    safe.vhost.fanout("dlx", "a")
+    safe.letters.retry()
+    safe.clock.advance(0)
+    safe.commit.end()
+    assert safe.source.done == [1]
+
+
+def test_the_time_of_death_is_not_that_of_the_retry(safe):
+    assert not safe.die()
+    died = safe.clock.ms // 1000
+    safe.vhost.fanout("dlx", "a")
+    safe.clock.advance(RETRY_MS)
+    assert safe.vhost.queues["a"].headers[0]["x-death"][0]["time"] == died
+
+
+def test_only_the_target_that_refused_is_tried_again(safe):
+    safe.vhost.fanout("dlx", "a", "b")
+    safe.vhost.queues["b"].refuses = True
+    assert not safe.die()
+    safe.commit.end()
+    assert safe.source.done == []
+    safe.vhost.queues["b"].refuses = False
+    safe.clock.advance(RETRY_MS)
+    safe.commit.end()
+    assert [safe.vhost.queues[name].bodies for name in "ab"] == [[b"m"], [b"m"]]
+    assert safe.source.done == [1]
+
+
+def test_a_target_that_is_gone_is_not_waited_for_once_another_has_it(safe):
+    dlx = safe.vhost.fanout("dlx", "a", "b")
+    safe.vhost.queues["b"].refuses = True
+    assert not safe.die()
+    dlx.unbind_all(safe.vhost.queues["a"])
+    dlx.unbind_all(safe.vhost.queues["b"])
+    safe.clock.advance(RETRY_MS)
+    safe.commit.end()
+    assert safe.source.done == [1]
+
+
+def test_a_full_disk_keeps_it(safe):
+    safe.vhost.fanout("dlx", "a")
+    safe.vhost.core.full = True
+    assert not safe.die()
+    safe.clock.advance(RETRY_MS)
+    safe.vhost.core.full = False
+    safe.clock.advance(RETRY_MS)
+    safe.commit.end()
+    assert safe.source.done == [1]
+
+
+def test_a_cycle_is_kept_and_not_sent(safe):
+    safe.vhost.exchange("dlx", FanoutExchange).bind(safe.source, "")
+    assert not safe.die(reason="expired")
+    assert safe.source.ready == 0
+    assert safe.letters.kept == 1
+
+
+def test_of_a_deleted_source_nothing_is_left(safe):
+    assert not safe.die()
+    safe.vhost.delete_queue(safe.source)
+    safe.clock.advance(RETRY_MS)
+    assert safe.letters.kept == 0
+    assert safe.source.done == []
+
+
+def test_a_source_deleted_while_the_disk_syncs_is_not_told(safe):
+    safe.vhost.fanout("dlx", "a")
+    assert not safe.die()
+    safe.vhost.delete_queue(safe.source)
+    safe.commit.end()
+    assert safe.source.done == []
+
+
+def test_a_rule_that_was_taken_away_lets_go_of_what_was_kept(safe):
+    assert not safe.die()
+    safe.source.rules = Rules()
+    safe.clock.advance(RETRY_MS)
+    assert safe.source.done == [1]
+
+
+def test_a_rule_that_was_changed_holds_for_what_was_kept(safe):
+    assert not safe.die()
+    safe.vhost.fanout("other", "a")
+    safe.rule("other")
+    safe.clock.advance(RETRY_MS)
+    assert safe.vhost.queues["a"].rows[1][3] == b"other"
+    assert safe.source.done == [1]
+
+
+def test_a_round_of_retries_gives_others_their_turn(safe, monkeypatch):
+    monkeypatch.setattr(dead_letters, "RETRIES_PER_TURN", 10)
+    for seq in range(1, 26):
+        assert not safe.die(seq=seq)
+    safe.vhost.fanout("dlx", "a")
+    safe.clock.advance(RETRY_MS)
+    safe.commit.end()
+    assert safe.vhost.core.turns == 3
+    assert safe.source.done == list(range(1, 26))
+
+
+def test_too_many_that_wait_stay_where_they_are_and_take_no_memory(safe, monkeypatch, caplog):
+    monkeypatch.setattr(dead_letters, "KEPT_OCTETS_MAX", 100)
+    for seq in range(1, 6):
+        assert not safe.die(bytes(40), seq=seq)
+    assert safe.letters.kept == 2
+    assert any("until the broker starts again" in record.getMessage() for record in caplog.records)
+    safe.vhost.fanout("dlx", "a")
+    safe.clock.advance(RETRY_MS)
+    safe.commit.end()
+    assert safe.source.done == [1, 2]
+    assert not safe.die(bytes(98), seq=9)
+
+
+def test_a_broker_that_stops_tries_nothing_again(safe):
+    assert not safe.die()
+    safe.letters.close()
+    assert not safe.clock.timers
