@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.clock import Clock
 from brokerd.errors import PreconditionFailed, StoreError
-from brokerd.queues.expires import Expires
+from brokerd.queues.expires import CallAt, Expires
 from brokerd.vhost import definitions
 from brokerd.vhost.garbage import Garbage, Submit
 
@@ -46,9 +46,9 @@ class Upkeep:
         submit: Submit,
         *,
         now: Callable[[], int] | None = None,
-        call_later: Callable[[float, Callable[[], object]], object] | None = None,
+        call_at: CallAt | None = None,
     ) -> None:
-        """``now()``: ns since the epoch; ``call_later(seconds, callback)``: without it unused queues go at a tick."""
+        """``now()`` and ``call_at(when, callback)``: ns since the epoch; without the latter unused queues go at a tick."""
         self._vhosts = vhosts
         self._core = core
         self._disk = disk
@@ -59,7 +59,7 @@ class Upkeep:
         self._ticks = 0
         self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
-        self.expires = Expires(now or Clock().epoch_ns, self._delete_unused, call_later)
+        self.expires = Expires(now or Clock().epoch_ns, self._delete_unused, call_at)
 
     def tick(self, idle_since_ns: int) -> None:
         """Queues not touched since ``idle_since_ns`` (epoch) are idle."""
@@ -115,7 +115,7 @@ class Upkeep:
         def done(error: BaseException | None) -> None:
             self._compacting = False
             if error is not None:
-                log.warning("%s: segment %d could not be compacted: %s", queue, number, error)
+                log.warning("%s: segment %s could not be compacted: %s", queue, number, error)
             elif prepared[0] is not None:
                 if queue.deleted:
                     return
