@@ -9,8 +9,11 @@ Waits for what comes next, never for time to pass.
 import contextlib
 import os
 import socket
+import time
+from typing import Any, NamedTuple
 
 import pytest
+from tests.conversations.differences import DIFFERENCES
 
 from brokerd.wire import methods
 from brokerd.wire.frames import (
@@ -25,24 +28,53 @@ from brokerd.wire.frames import (
 )
 from brokerd.wire.properties import Properties, decode_header, encode_header
 
-SECONDS = 3 if os.environ.get("BROKERD_TEST_PEER_PORT") else 15
+# Set, the same conversations are held with another broker: "rabbitmq" (Debian's, started for the purpose) or
+# HOST:PORT of one that runs.
+OTHER = os.environ.get("BROKERD_TEST_PEER", "")
+HOST = OTHER.rpartition(":")[0] or "127.0.0.1"
+SECONDS = 3 if OTHER else 15
 ALL = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True,
        "basic.nack": True, "publisher_confirms": True}
 
-# With this set the same conversations are held with another broker on that port of this machine.
-OTHER_PORT = int(os.environ.get("BROKERD_TEST_PEER_PORT", "0"))
+
+def differs(row, *, always=True):
+    """RabbitMQ answers otherwise, and so it stands in docs/compatibility.md: ``row`` is a key of DIFFERENCES.
+
+    ``always`` is false where only some of a test's parameters differ, or chance has a part.
+    """
+    return pytest.mark.xfail(bool(OTHER), reason=f"{row}: {DIFFERENCES[row]}", strict=always)
 
 
-def differs(reason):
-    """The other broker (RabbitMQ 3.10) is known to answer otherwise."""
-    return pytest.mark.xfail(bool(OTHER_PORT), reason=reason, strict=False)
+def rabbitmq(reason, *, always=False):
+    """RabbitMQ 3.10 answers otherwise than later ones, or as chance has it: nothing that brokerd decided."""
+    return pytest.mark.xfail(bool(OTHER), reason=reason, strict=always)
+
+
+class Message(NamedTuple):
+    """What basic.deliver, basic.get-ok or basic.return brought."""
+
+    method: Any
+    properties: Properties
+    body: bytes
+
+    @property
+    def headers(self):
+        return self.properties.headers or {}
+
+
+def eventually(ask, wanted=bool):
+    """What ``ask`` answers once ``wanted`` holds of it: asked again and again."""
+    end = time.monotonic() + SECONDS
+    while not wanted(answer := ask()):
+        assert time.monotonic() < end, answer
+    return answer
 
 
 class Peer:
     """One connection.  ``open`` does the handshake and opens channel 1."""
 
     def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port), SECONDS)
+        self.socket = socket.create_connection((HOST, port), SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.scanner = FrameScanner()
         self.frames = []
@@ -126,6 +158,96 @@ class Peer:
         assert isinstance(reply, methods.BasicGetOk), reply
         return reply.redelivered, self.message()[1]
 
+    # --- verbs of everyday, for conversations about something else
+
+    def declare(self, arguments=None, queue="", **fields):
+        """A queue that ends with this connection: its name."""
+        method = methods.QueueDeclare(**{"queue": queue, "exclusive": True, "arguments": arguments or {}} | fields)
+        reply = self.ask(method)
+        assert isinstance(reply, methods.QueueDeclareOk), reply
+        return reply.queue
+
+    def bind(self, queue, exchange, routing_key="", **arguments):
+        """queue.bind, done."""
+        method = methods.QueueBind(queue=queue, exchange=exchange, routing_key=routing_key, arguments=arguments)
+        assert self.ask(method) == methods.QueueBindOk()
+
+    def exchange(self, kind="direct", arguments=None, **fields):
+        """An exchange that goes with its last binding: its name."""
+        name = fields.pop("exchange", f"x.{kind}.{time.monotonic_ns()}")
+        reply = self.ask(methods.ExchangeDeclare(
+            **{"exchange": name, "type": kind, "auto_delete": True, "arguments": arguments or {}} | fields))
+        assert reply == methods.ExchangeDeclareOk(), reply
+        return name
+
+    def consume(self, queue, tag="t", channel=1, no_ack=False, **fields):
+        """basic.consume, done."""
+        method = methods.BasicConsume(queue=queue, consumer_tag=tag, no_ack=no_ack, **fields)
+        assert self.ask(method, channel) == methods.BasicConsumeOk(consumer_tag=tag)
+
+    def prefetch(self, count, channel=1):
+        """basic.qos, done."""
+        assert self.ask(methods.BasicQos(prefetch_count=count), channel) == methods.BasicQosOk()
+
+    def confirming(self):
+        """confirm.select, done."""
+        assert self.ask(methods.ConfirmSelect()) == methods.ConfirmSelectOk()
+        self.settled = 0    # tags of publishes, up to which all are confirmed
+        return self
+
+    def put(self, routing_key, body=b"m", **fields):
+        """Publish on channel 1, which confirms, and wait: whether it was acked.  What comes meanwhile waits too."""
+        return self.put_all([publish(routing_key, body, **fields)]) == [True]
+
+    def put_all(self, publishes):
+        """Publish all in one write and wait for all confirms: whether each was acked."""
+        self.send(*publishes)
+        first = self.settled + 1
+        last = self.settled + len(publishes)
+        verdicts, held = {}, []
+        while len(verdicts) < len(publishes):
+            frame = self.frame()
+            assert frame is not None
+            method = methods.decode(frame.payload) if frame.kind == FRAME_METHOD and frame.channel == 1 else None
+            assert not isinstance(method, methods.ChannelClose), method
+            if isinstance(method, methods.BasicAck | methods.BasicNack):
+                begin = first if method.multiple else method.delivery_tag
+                for tag in range(begin, method.delivery_tag + 1):
+                    verdicts.setdefault(tag, isinstance(method, methods.BasicAck))
+            else:
+                held.append(frame)
+        self.frames[:0] = held
+        self.settled = last
+        return [verdicts[tag] for tag in range(first, last + 1)]
+
+    def delivered(self):
+        """The next basic.deliver, whole."""
+        deliver = self.read()
+        assert isinstance(deliver, methods.BasicDeliver), deliver
+        return Message(deliver, *self.message())
+
+    def got(self, queue, *, no_ack=True):
+        """A message taken with basic.get, whole; None when there is none."""
+        reply = self.ask(methods.BasicGet(queue=queue, no_ack=no_ack))
+        if isinstance(reply, methods.BasicGetEmpty):
+            return None
+        assert isinstance(reply, methods.BasicGetOk), reply
+        return Message(reply, *self.message())
+
+    def arrived(self, queue, *, no_ack=True):
+        """A message that is on its way to the queue, taken."""
+        return eventually(lambda: self.got(queue, no_ack=no_ack), lambda message: message is not None)
+
+    def bodies(self, queue):
+        """The bodies of all that is ready, taken."""
+        return [message.body for message in iter(lambda: self.got(queue), None)]
+
+    def count(self, queue):
+        """(ready messages, consumers)."""
+        reply = self.ask(methods.QueueDeclare(queue=queue, passive=True))
+        assert isinstance(reply, methods.QueueDeclareOk), reply
+        return reply.message_count, reply.consumer_count
+
     # --- handshake
 
     def start(self, capabilities=ALL):
@@ -191,7 +313,7 @@ class Peer:
 
     def end(self):
         """The broker hangs up, and has nothing more to say."""
-        if OTHER_PORT:  # RabbitMQ leaves it to the client at times.
+        if OTHER:  # RabbitMQ leaves it to the client at times.
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
         assert self.read() is None
@@ -227,4 +349,6 @@ def frame(kind, channel, payload, end=0xCE):
     return bytes([kind]) + channel.to_bytes(2) + len(payload).to_bytes(4) + payload + bytes([end])
 
 
-__all__ = ["Frame", "Peer", "content", "differs", "frame", "method_frame", "publish"]
+__all__ = [
+    "Frame", "Message", "Peer", "content", "differs", "eventually", "frame", "method_frame", "publish", "rabbitmq",
+]

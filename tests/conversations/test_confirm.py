@@ -1,7 +1,6 @@
-"""Classes confirm and tx: publisher confirms; transactions are not offered."""
+"""Class confirm: publisher confirms."""
 
-import pytest
-from tests.conversations.peer import differs, publish
+from tests.conversations.peer import publish
 
 from brokerd.wire import methods
 
@@ -76,11 +75,3 @@ def test_confirms_of_channels_do_not_mix(peer, queue):
 def test_a_channel_that_did_not_ask_gets_no_confirms(peer, queue):
     peer.send(publish(queue))
     assert peer.ask(methods.BasicQos()) == methods.BasicQosOk()
-
-
-@differs("has transactions")
-@pytest.mark.parametrize("method", [methods.TxSelect(), methods.TxCommit(), methods.TxRollback()])
-def test_transactions_are_not_offered(peer, method):
-    peer.send(method)
-    code, text = peer.connection_close()
-    assert (code, text[:18]) == (540, "NOT_IMPLEMENTED - ")

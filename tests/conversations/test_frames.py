@@ -1,7 +1,7 @@
 """Frames: types, ends, sizes, channels; every octet of them wrong once."""
 
 import pytest
-from tests.conversations.peer import Peer, content, differs, frame, publish
+from tests.conversations.peer import Peer, content, differs, frame, publish, rabbitmq
 
 from brokerd.wire import methods
 
@@ -34,7 +34,7 @@ def test_there_are_four_types_of_frames(peer, kind):
 @pytest.mark.parametrize("kind", [1, 2, 3])
 def test_a_frame_over_the_agreed_size_is_refused_by_its_head_alone(request, peer, kind, size):
     if size <= FRAME_MAX:
-        request.applymarker(differs("lets frames be a few octets greater than agreed"))
+        request.applymarker(differs("frames a few octets over frame_max", always=False))
     peer.raw(bytes([kind]) + b"\x00\x01" + size.to_bytes(4) + b"\x00")
     code, text = last_words(peer)
     assert (code, text[:14]) == (501, "FRAME_ERROR - ")
@@ -46,7 +46,7 @@ def test_a_frame_of_the_agreed_size_is_taken(peer, queue):
     assert peer.get(queue) == (False, body)
 
 
-@differs("lets frames be a few octets greater than agreed")
+@differs("frames a few octets over frame_max", always=False)
 def test_a_smaller_agreement_holds_both_ways(stranger):
     stranger.open(frame_max=4096)
     name = stranger.ask(methods.QueueDeclare(exclusive=True)).queue
@@ -60,7 +60,7 @@ def test_a_smaller_agreement_holds_both_ways(stranger):
     assert last_words(stranger)[0] == 501
 
 
-@differs("3.10 knows no smaller frames before tune")
+@rabbitmq("knows no smaller frames before tune")
 def test_before_tune_frames_are_small(stranger):
     stranger.start()
     stranger.raw(b"\x01\x00\x00" + (FRAME_MAX + 1).to_bytes(4) + b"x" * 100)
@@ -71,7 +71,7 @@ def test_before_tune_frames_are_small(stranger):
 @pytest.mark.parametrize("octets", [
     b"\x08\x00\x01\x00\x00\x00\x00\xce", b"\x08\x00\x00\x00\x00\x00\x01x\xce",
 ], ids=["on a channel", "with a payload"])
-@differs("takes heartbeats on any channel")
+@differs("a heartbeat on a channel or with a payload")
 def test_a_heartbeat_is_empty_and_on_channel_0(peer, octets):
     peer.raw(octets)
     assert last_words(peer)[0] in (501, 503)
@@ -89,7 +89,7 @@ def test_content_on_a_channel_that_is_not_open_is_refused(peer, kind):
     assert last_words(peer)[0] in (504, 505)
 
 
-@differs("works off what other channels were sent before it hangs up")
+@differs("several channels of one connection", always=False)
 def test_after_a_framing_error_nothing_is_done(port, peer):
     peer.raw(frame(1, 1, QOS, 0) + methods.QueueDeclare(queue="too late").frame(1) * 3)
     assert last_words(peer)[0] == 501
@@ -97,7 +97,7 @@ def test_after_a_framing_error_nothing_is_done(port, peer):
         assert other.refusal(methods.QueueDeclare(queue="too late", passive=True))[0] == 404
 
 
-@differs("waits for what is missing more often")
+@rabbitmq("waits for what is missing more often")
 def test_each_octet_of_a_frame_may_be_wrong(port):
     good = methods.QueueDeclare(queue="q", passive=True).frame(1)
     for at in range(len(good)):

@@ -1,7 +1,7 @@
 """Class queue: declare, bind, unbind, purge, delete."""
 
 import pytest
-from tests.conversations.peer import Peer, differs, publish
+from tests.conversations.peer import Peer, differs, publish, rabbitmq
 
 from brokerd.wire import methods
 
@@ -30,7 +30,7 @@ def test_a_server_names_a_queue_that_has_no_name(peer):
     assert all(name.startswith("amq.gen-") for name in names)
 
 
-@differs("takes no empty name in a passive declare")
+@differs("passive `queue.declare` without a name", always=False)
 def test_no_name_means_the_queue_declared_last_on_the_channel(peer):
     name = peer.ask(methods.QueueDeclare(exclusive=True)).queue
     peer.send(publish(name, b"1"))
@@ -50,7 +50,7 @@ def test_no_name_means_the_queue_declared_last_on_the_channel(peer):
 ])
 def test_no_name_on_a_channel_that_declared_none_is_not_found(request, peer, method):
     if isinstance(method, methods.QueueDeclare):
-        request.applymarker(differs("takes no empty name in a passive declare"))
+        request.applymarker(differs("passive `queue.declare` without a name", always=False))
     assert peer.refusal(method) == (404, "NOT_FOUND - no previously declared queue")
 
 
@@ -59,7 +59,7 @@ def test_the_queue_declared_last_is_the_channels_own(peer, queue):
     assert peer.refusal(methods.QueuePurge(), 2)[0] == 404
 
 
-@differs("may count messages that were just routed a little later")
+@rabbitmq("may count messages that were just routed a little later")
 def test_declaring_again_tells_messages_and_consumers(peer, durable):
     peer.send(publish("q"), publish("q"), publish("q"))
     assert count(peer, "q") == (3, 0)
@@ -203,7 +203,7 @@ def test_the_default_exchange_has_the_bindings_it_has(peer, durable):
     assert peer.refusal(methods.QueueUnbind(queue="q", routing_key="q")) == refusal
 
 
-@differs("may count a message that was just routed a little later")
+@rabbitmq("may count a message that was just routed a little later")
 def test_a_binding_made_twice_is_one(peer, queue):
     for _ in range(2):
         assert peer.ask(methods.QueueBind(queue=queue, exchange="amq.direct", routing_key="k")) == (
@@ -216,7 +216,7 @@ def test_a_binding_made_twice_is_one(peer, queue):
     assert count(peer, queue) == (1, 0)
 
 
-@differs("may count a message that was just routed a little later")
+@rabbitmq("may count a message that was just routed a little later")
 def test_bindings_of_other_keys_and_arguments_are_other_bindings(peer, queue):
     for key in ("a", "b"):
         peer.ask(methods.QueueBind(queue=queue, exchange="amq.direct", routing_key=key))
@@ -225,7 +225,7 @@ def test_bindings_of_other_keys_and_arguments_are_other_bindings(peer, queue):
     assert count(peer, queue) == (1, 0)
 
 
-@differs("may count a message that was just routed a little later")
+@rabbitmq("may count a message that was just routed a little later")
 def test_a_message_comes_once_to_a_queue_that_is_bound_twice(peer, queue):
     for key in ("#", "a.*"):
         peer.ask(methods.QueueBind(queue=queue, exchange="amq.topic", routing_key=key))

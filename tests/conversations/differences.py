@@ -1,0 +1,24 @@
+"""Where brokerd answers otherwise than RabbitMQ on purpose: one entry for each such row of docs/compatibility.md.
+
+The key is the row's first cell, the value what RabbitMQ does, in short.  Conversations that show a difference
+are marked ``@differs(key)``; tests/test_compatibility.py holds keys, rows and marks against one another.
+"""
+
+DIFFERENCES = {
+    "several channels of one connection": "each is worked off by a process of its own",
+    "a message that is too large": "the whole body is read before it is refused",
+    "content that is not what its header says": "taken, or 541",
+    "a method that cannot be read": "502, 541 or the end without a word",
+    "unknown method": "the socket is dropped, 503 or 541",
+    "channel numbers over channel_max": "channels are counted, and have any number",
+    "frames a few octets over frame_max": "taken",
+    "a heartbeat on a channel or with a payload": "taken",
+    "`channel.flow` from a client": "540",
+    "AMQP 0-8 and 0-9": "spoken by 3.10",
+    "authorization identity in PLAIN": "refused",
+    "a login response that cannot be read": "541, or the end without a word",
+    "`connection.update-secret`": "taken where users are its own",
+    "unknown exchange type": "3.10: 503, the connection ends; 4.x: 406",
+    "passive `queue.declare`": "3.10: needs no right",
+    "passive `queue.declare` without a name": "404 with an empty name",
+}
