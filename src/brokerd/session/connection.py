@@ -22,7 +22,7 @@ from brokerd.errors import (
     InternalError,
     NotAllowed,
 )
-from brokerd.session import basic, handshake, topology
+from brokerd.session import basic, handshake, topology, transactions
 from brokerd.session.channel import Channel
 from brokerd.session.handshake import CLOSED, CLOSING, HANDSHAKE, REFUSED, RUNNING, WAITING
 from brokerd.wire import methods
@@ -112,6 +112,9 @@ class Connection(plane.Connection):
         if opened is None:
             self._unopened_channel_method(channel, index, payload)
             return
+        if opened.transaction is not None and opened.transaction.under_way:
+            opened.transaction.defer(payload)
+            return
         handler = HANDLERS.get(index)
         if handler is None:
             self._channel_method(opened, index, payload)
@@ -125,6 +128,10 @@ class Connection(plane.Connection):
             self._hold_until_on_disk()
         if reply is not None:
             self.write(reply.frame(channel))
+
+    def on_publish(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
+        """A publish on a transactional channel, whole."""
+        transactions.publish(self, channel, method, header, body)
 
     def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
         """What went wrong while working the client's octets: a close method, and a line in the log."""

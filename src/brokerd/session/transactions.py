@@ -62,14 +62,13 @@ class Transaction:
     """The transactions of one channel, one after the other, from tx.select on."""
 
     __slots__ = (
-        "_channel", "_claimed", "_connection", "_deferred", "_going_on", "_journal", "_kept", "_last_seq", "_left",
-        "_next", "_refused", "_settlements", "_stage", "_steps",
+        "_channel", "_claimed", "_connection", "_deferred", "_going_on", "_journal", "_kept", "_left", "_next",
+        "_refused", "_settlements", "_stage", "_steps",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", channel: "Channel") -> None:
         self._connection = connection
         self._channel = channel
-        self._last_seq = channel.publishes
         self._deferred: deque[tuple[bytes, ...]] = deque()  # method payloads, or a whole publish
         self._going_on = False
         self._left = False
@@ -103,11 +102,12 @@ class Transaction:
         exchange, key = method[7:key_at], method[key_at + 1 : -1]
         answer = self._connection.access.resolve(exchange, key, header, self._channel)
         changed = answer[3] if len(answer) > 3 else None
-        # Numbers of this channel that no other publish has had: the records in the queues are known by them.
-        self._last_seq = max(self._last_seq + 1, self._channel.publishes)
         properties = header[12:] if changed is None else changed
         try:
-            place = self._journal.add(journal.Message(self._last_seq, exchange, key, properties, body))
+            # Its number is no other publish's: the record in a queue is known by it.
+            place = self._journal.add(
+                journal.Message(self._channel.publishes_one(), exchange, key, properties, body)
+            )
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
         self._kept.append(Kept(place, method[-1], None if changed is None else header))
@@ -217,7 +217,7 @@ class Transaction:
 
     def _put(self) -> None:
         connection, channel = self._connection, self._channel
-        put = connection.core.put
+        put = connection.node.core.put
         while self._next < len(self._steps):
             step = self._steps[self._next]
             number, exchange, key, properties, body = self._journal.read(step.place)

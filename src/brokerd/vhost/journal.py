@@ -165,7 +165,7 @@ class Journal:
         if self._fd < 0:
             self._fd = self._disk.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._disk.pwrite(self._fd, self._rest, self._written)
-        self._check = layout.crc32c(self._rest, self._check)
+        self._check = layout.crc32c(memoryview(self._rest), self._check)
         self._written += len(self._rest)
         self._rest = bytearray()
 
