@@ -39,12 +39,16 @@ TICK_SECONDS = 1.0
 
 
 def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
-    """Run until told to stop; the exit status.  Raises BrokerError or OSError when it cannot start."""
+    """Run until told to stop; the exit status, 2 for certificates that cannot be used.  Raises BrokerError or
+    OSError when it cannot start."""
     configure(config)
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         return loop.run_until_complete(Server(config, loop, reload).run())
+    except ConfigError as error:
+        sys.stderr.write(f"brokerd: {error}\n")
+        return 2
     finally:
         loop.close()
 
