@@ -26,24 +26,37 @@ class Queue:
         self.unused_since = self.world.now
 
 
+class Timer:
+    def __init__(self, timers, when, callback):
+        self.timers, self.when, self.callback = timers, when, callback
+        timers.append(self)
+
+    def run(self):
+        self.timers.remove(self)
+        self.callback()
+
+    def cancel(self):
+        self.timers.remove(self)
+
+
 class World:
     """A clock and its timers, both by hand."""
 
     def __init__(self):
         self.now = 1_700_000_000_000 * MS
         self.start = self.now
-        self.timers = []        # (when, callback)
+        self.timers = []
         self.gone = []          # (queue, ms since start)
         self.refuses = False
-        self.expires = Expires(lambda: self.now, self.delete, self.call_later)
+        self.expires = Expires(lambda: self.now, self.delete, self.call_at)
 
     @property
     def ms(self):
         return (self.now - self.start) // MS
 
-    def call_later(self, seconds, callback):
-        assert seconds >= 0
-        self.timers.append((self.now + round(seconds * 1e9), callback))
+    def call_at(self, when, callback):
+        assert not self.timers
+        return Timer(self.timers, when, callback)
 
     def delete(self, queue):
         if not self.refuses:
@@ -58,11 +71,9 @@ class World:
     def until(self, ms):
         """Let time pass; each timer runs when it is due."""
         end = self.start + ms * MS
-        while due := [timer for timer in self.timers if timer[0] <= end]:
-            timer = min(due, key=lambda timer: timer[0])
-            self.timers.remove(timer)
-            self.now = max(self.now, timer[0])
-            timer[1]()
+        while self.timers and self.timers[0].when <= end:
+            self.now = max(self.now, self.timers[0].when)
+            self.timers[0].run()
         self.now = end
 
 
@@ -136,7 +147,7 @@ def test_a_queue_that_cannot_be_deleted_is_tried_again(world):
 
 
 def test_without_a_timer_it_goes_when_others_look(world):
-    world.expires._call_later = None
+    world.expires._call_at = None
     queue = world.queue(500)
     world.until(499)
     world.expires.run()
@@ -149,13 +160,11 @@ def test_without_a_timer_it_goes_when_others_look(world):
 
 def test_a_clock_that_is_set_back_makes_them_stay_longer_and_no_worse(world):
     queue = world.queue(500)
-    world.timers, [(when, callback)] = [], world.timers
     world.now -= 1000 * MS
-    callback()
+    world.timers[0].run()
     assert world.gone == []
     world.until(2000)
     assert [gone for gone, _ in world.gone] == [queue]
-    assert when
 
 
 def test_queues_in_use_set_one_timer_at_a_time(world):
@@ -168,9 +177,8 @@ def test_queues_in_use_set_one_timer_at_a_time(world):
 
 def test_many_that_are_due_together_go_in_turns(world):
     queues = [world.queue(500) for _ in range(3 * DELETED_PER_RUN + 1)]
-    world.timers, [(_, callback)] = [], world.timers
     world.now += 500 * MS
-    callback()
+    world.timers[0].run()
     assert len(world.gone) == DELETED_PER_RUN
     world.until(501)
     assert [queue for queue, _ in world.gone] == queues
@@ -213,3 +221,31 @@ def test_over_any_course_a_queue_goes_exactly_when_it_was_unused_for_its_time(se
                     queue.touch()
     for queue, ms in world.gone:
         assert world.start + ms * MS == queue.unused_since + queue.rules.expires_ms * MS
+
+
+# --- a real queue
+
+def test_a_real_queue_in_use_stays_and_goes_when_it_was_unused_for_its_time(tmp_path):
+    from tests.session.harness import Client, Node
+
+    from brokerd.wire import methods
+
+    world, node = World(), Node(tmp_path)
+    node.core.clock = lambda: world.now
+    client = Client(node).open()
+    client.ask(methods.QueueDeclare(queue="q"))
+    queue = node.vhost.queues["q"]
+    queue.rules = Rules(expires_ms=500)
+    world.expires._delete = lambda queue: (world.gone.append(world.ms), node.vhost.delete_queue(queue))
+    world.expires.watch(queue)
+    world.until(300)
+    assert isinstance(client.ask(methods.BasicGet(queue="q")), methods.BasicGetEmpty)
+    world.until(700)
+    client.ask(methods.BasicConsume(queue="q", consumer_tag="t"))
+    world.until(5000)
+    client.ask(methods.BasicCancel(consumer_tag="t"))
+    world.until(5400)
+    assert world.gone == []
+    world.until(9000)
+    assert world.gone == [5500]
+    assert (node.vhost.queues, len(world.expires)) == ({}, 0)

@@ -6,12 +6,10 @@ Names, properties and equivalence are told through a session: tests/session/test
 import gc
 import time
 import tracemalloc
-from typing import ClassVar
 
 import pytest
 from tests.session.harness import Node
 
-from brokerd import plane
 from brokerd.policies import Policies, Policy
 from brokerd.queues.dead_letter import DeadLetterRule
 from brokerd.queues.queue import Queue
@@ -89,10 +87,10 @@ def test_rules_that_end_are_told_as_none(make, policies):
 
 def test_what_is_not_the_data_planes_is_not_told_to_it(make, policies):
     queue = make()
-    policies.put(Policy("p", "", {"expires": 5, "consumer-timeout-action": "close"}))
+    policies.put(Policy("p", "", {"expires": 5}))
     queue.apply_rules(policies)
     assert queue.told == []
-    assert queue.rules == Rules(expires_ms=5, consumer_timeout_action="close")
+    assert queue.rules == Rules(expires_ms=5)
 
 
 def test_another_dead_letter_exchange_holds_without_a_word_to_the_data_plane(make, policies):
@@ -131,27 +129,23 @@ def test_policies_know_a_queue_by_its_type(make, policies, type_, kind):
     assert queue.effective(policies).policy == "p"
 
 
-class Between(plane.Queue):
-    """Stands between a queue and the data plane's: what it was made with."""
-
-    __slots__ = ()
-    settings: ClassVar[dict] = {}
-
-    def __init__(self, core, directory, **settings):
-        Between.settings = settings
-        super().__init__(core, directory, durable=settings["durable"])
-
-
-class Made(Queue, Between):
-    __slots__ = ()
-
-
-@pytest.mark.parametrize(("arguments", "settings"), [
-    (None, {}), ({"x-max-length": 1}, {}), ({"x-max-priority": 0}, {}), ({"x-max-priority": 9}, {"max_priority": 9}),
+@pytest.mark.parametrize(("arguments", "priority"), [
+    ({}, 0), ({"max_length": 1}, 0), ({"max_priority": 0}, 0), ({"max_priority": 9}, 9),
 ])
-def test_the_highest_priority_is_given_when_the_queue_is_made(core, arguments, settings):
-    Made(core, "/nowhere", name="q", vhost_name="/", durable=False, arguments=arguments)
-    assert Between.settings == {"durable": False} | settings
+def test_the_highest_priority_is_given_when_the_queue_is_made(make, arguments, priority):
+    assert make(**arguments).max_priority == priority
+
+
+@pytest.mark.parametrize("arguments", [
+    {"message_ttl": 5, "max_length": 6, "max_length_bytes": 7, "overflow": "reject-publish-dlx"},
+    {"dead_letter_exchange": "", "delivery_limit": 3, "delivery_limit_action": "drop", "queue_type": "quorum"},
+    {"single_active_consumer": True, "consumer_timeout": 9, "consumer_timeout_action": "close"},
+])
+def test_the_data_plane_takes_what_it_is_told(core, tmp_path, arguments):
+    given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+    queue = Queue(core, str(tmp_path / "q"), name="q", vhost_name="/", durable=True, arguments=given)
+    queue.apply_rules(None)
+    assert queue.rules != PLAIN
 
 
 # --- dead messages
@@ -174,15 +168,6 @@ def test_a_dead_message_goes_where_dead_letters_go(make):
     queue.dead_letters = there = DeadLetters()
     assert queue.on_dead("rejected", *MESSAGE, 1) is False
     assert there.dead == [(queue, "rejected", *MESSAGE)]
-
-
-def test_over_the_delivery_limit_it_may_be_dropped_instead(make):
-    queue = make(dead_letter_exchange="d", delivery_limit=1, delivery_limit_action="drop")
-    queue.apply_rules(None)
-    queue.dead_letters = there = DeadLetters()
-    assert queue.on_dead("delivery_limit", *MESSAGE, 2) is True
-    assert there.dead == []
-    assert queue.on_dead("expired", *MESSAGE, 2) is False
 
 
 # --- what it costs

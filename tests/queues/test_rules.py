@@ -92,7 +92,8 @@ def test_the_highest_priority_is_an_argument_of_classic_queues(arguments, priori
 def test_a_plain_queue_has_no_rules_in_the_data_plane():
     assert plane_rules(PLAIN) == {
         "ttl_ms": -1, "max_length": -1, "max_octets": -1, "overflow": 0, "dead_letters": False, "delivery_limit": -1,
-        "delivery_counts": False, "single_active": False, "consumer_timeout_ms": -1,
+        "limit_drops": False, "delivery_counts": False, "single_active": False, "consumer_timeout_ms": -1,
+        "timeout_closes": False,
     }
 
 
@@ -103,12 +104,17 @@ def test_overflow_is_a_number_there(overflow, number):
 
 def test_all_rules_of_the_data_plane_are_told():
     rules = Rules(message_ttl_ms=1, max_length=2, max_octets=3, overflow="reject-publish-dlx",
-                  dead_letter=DeadLetterRule("d"), delivery_limit=4, delivery_counts=True, single_active=True,
-                  consumer_timeout_ms=5)
+                  dead_letter=DeadLetterRule("d"), delivery_limit=4, delivery_limit_action="drop",
+                  delivery_counts=True, single_active=True, consumer_timeout_ms=5, consumer_timeout_action="close")
     assert plane_rules(rules) == {
         "ttl_ms": 1, "max_length": 2, "max_octets": 3, "overflow": 2, "dead_letters": True, "delivery_limit": 4,
-        "delivery_counts": True, "single_active": True, "consumer_timeout_ms": 5,
+        "limit_drops": True, "delivery_counts": True, "single_active": True, "consumer_timeout_ms": 5,
+        "timeout_closes": True,
     }
+
+
+def test_a_delivery_limit_beyond_counting_is_as_great_as_can_be():
+    assert plane_rules(rules_of({"x-delivery-limit": INT64_MAX}, {}))["delivery_limit"] == (1 << 31) - 1
 
 
 # --- merge rules

@@ -17,6 +17,15 @@ from brokerd.queues.rules import Rules
 DELETED_PER_RUN = 100  # then others have their turn
 
 
+class Timer(Protocol):
+    """What the door ``call_at`` returns."""
+
+    def cancel(self) -> object: ...
+
+
+CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
+
+
 class Unused(Protocol):
     """What is asked of a queue."""
 
@@ -32,24 +41,25 @@ class Unused(Protocol):
 class Expires:
     """All queues of a broker that expire."""
 
-    __slots__ = ("_armed", "_call_later", "_delete", "_entry", "_heap", "_now", "_numbers", "_sweep_at")
+    __slots__ = ("_armed", "_call_at", "_delete", "_entry", "_heap", "_now", "_numbers", "_sweep_at", "_timer")
 
     def __init__(
         self,
         now: Callable[[], int],
         delete: Callable[[Any], object],
-        call_later: Callable[[float, Callable[[], object]], object] | None = None,
+        call_at: CallAt | None = None,
     ) -> None:
-        """``now()``: ns since the epoch, the queues' own clock.  ``call_later(seconds, run)``; None: ``run`` is called
-        by others often enough.  ``delete`` may leave the queue where it is: it is tried again in its time."""
+        """``now()``: ns since the epoch, the queues' own clock.  Without ``call_at``, ``run`` is called by others
+        often enough.  ``delete`` may leave the queue where it is: it is tried again in its time."""
         self._now = now
         self._delete = delete
-        self._call_later = call_later
+        self._call_at = call_at
         self._heap: list[tuple[int, int, Unused]] = []  # due (ns), the entry's number, queue
         self._entry: dict[Unused, int] = {}  # the number of the one entry that counts
         self._numbers = count()
         self._sweep_at = 64  # entries
-        self._armed = 0  # ns: when the timer runs; 0: it does not
+        self._timer: Timer | None = None
+        self._armed = 0  # ns: when the timer runs
 
     def __len__(self) -> int:
         return len(self._entry)
@@ -99,15 +109,16 @@ class Expires:
         self._sweep_at = 2 * len(self._heap) + 64
 
     def _arm(self) -> None:
-        if self._call_later is None or not self._heap:
+        if self._call_at is None or not self._heap:
             return
         due = self._heap[0][0]
-        if self._armed and self._armed <= due:
-            return
+        if self._timer is not None:
+            if self._armed <= due:
+                return
+            self._timer.cancel()
         self._armed = due
-        self._call_later(max(0.0, (due - self._now()) / 1e9), lambda: self._fire(due))
+        self._timer = self._call_at(due, self._fire)
 
-    def _fire(self, due: int) -> None:
-        if self._armed == due:  # Else an earlier timer has taken this one's place.
-            self._armed = 0
-            self.run()
+    def _fire(self) -> None:
+        self._timer = None
+        self.run()

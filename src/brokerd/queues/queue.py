@@ -7,7 +7,7 @@ belongs to.  Knows nothing of permissions, channels, or of other queues.
 """
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
@@ -45,6 +45,15 @@ class Queue(plane.Queue):
         "arguments", "auto_delete", "bindings", "dead_letters", "deleted", "name", "owner", "rules", "vhost_name",
     )  # fmt: skip
 
+    def __new__(
+        cls, core: plane.Core, directory: str, *, durable: bool, arguments: dict[str, Any] | None = None, **_: Any
+    ) -> Self:
+        """The data plane makes its priority levels before ``__init__``."""
+        make: Any = super().__new__
+        levels = max_priority_of(arguments) if arguments and "x-max-priority" in arguments else 0
+        made: Self = make(cls, core, directory, durable=durable, max_priority=levels)
+        return made
+
     def __init__(
         self,
         core: plane.Core,
@@ -57,11 +66,7 @@ class Queue(plane.Queue):
         arguments: dict[str, Any] | None = None,
         owner: Owner | None = None,
     ) -> None:
-        max_priority = max_priority_of(arguments) if arguments else 0
-        if max_priority:
-            super().__init__(core, directory, durable=durable, max_priority=max_priority)
-        else:
-            super().__init__(core, directory, durable=durable)
+        super().__init__(core, directory, durable=durable)
         self.name = name
         self.vhost_name = vhost_name
         self.auto_delete = auto_delete
@@ -151,7 +156,7 @@ class Queue(plane.Queue):
         self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, count: int
     ) -> bool:
         """The data plane's door for a dead message: whether it is done with."""
-        if self.dead_letters is None or (reason == "delivery_limit" and self.rules.delivery_limit_action == "drop"):
+        if self.dead_letters is None:
             return True
         return self.dead_letters.dead_letter(self, reason, seq, exchange, routing_key, properties, body)
 

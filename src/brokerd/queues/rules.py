@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from brokerd.queues import deduplication
     from brokerd.queues.dead_letter import DeadLetterRule
 
+INT32_MAX = (1 << 31) - 1  # failed deliveries: nobody counts further
 OVERFLOW_NUMBERS = {"drop-head": 0, "reject-publish": 1, "reject-publish-dlx": 2}  # the data plane's
 
 
@@ -113,10 +114,12 @@ def plane_rules(rules: Rules) -> dict[str, Any]:
         "max_octets": _limit(rules.max_octets),
         "overflow": OVERFLOW_NUMBERS[rules.overflow],
         "dead_letters": rules.dead_letter is not None,
-        "delivery_limit": _limit(rules.delivery_limit),
+        "delivery_limit": min(_limit(rules.delivery_limit), INT32_MAX),
+        "limit_drops": rules.delivery_limit_action == "drop",
         "delivery_counts": rules.delivery_counts,
         "single_active": rules.single_active,
         "consumer_timeout_ms": _limit(rules.consumer_timeout_ms),
+        "timeout_closes": rules.consumer_timeout_action == "close",
     }
 
 

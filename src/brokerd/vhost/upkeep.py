@@ -19,6 +19,7 @@ from brokerd.vhost.garbage import Garbage, Submit
 if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.queues.queue import Queue
+    from brokerd.store.compaction import Sparse
     from brokerd.store.disk import Disk
     from brokerd.vhost.vhost import VHost
 
@@ -48,7 +49,7 @@ class Upkeep:
         now: Callable[[], int] | None = None,
         call_at: CallAt | None = None,
     ) -> None:
-        """``now()`` and ``call_at(when, callback)``: ns since the epoch; without the latter unused queues go at a tick."""
+        """``now()`` and ``call_at(when, …)``: ns since the epoch; without the latter unused queues go at a tick."""
         self._vhosts = vhosts
         self._core = core
         self._disk = disk
@@ -98,24 +99,24 @@ class Upkeep:
                 return
             from brokerd.store import compaction  # Its numpy is worth loading only when there is work.
 
-            number = compaction.candidate(queue)
-            if number is not None and not queue.deleted:
-                self._compact_segment(queue, number)
+            sparse = compaction.candidate(queue)
+            if sparse is not None and not queue.deleted:
+                self._compact_segment(queue, sparse)
                 return
 
-    def _compact_segment(self, queue: "Queue", number: int) -> None:
+    def _compact_segment(self, queue: "Queue", sparse: "Sparse") -> None:
         from brokerd.store import compaction
 
         self._compacting = True
         prepared: list[Any] = []
 
         def work() -> None:
-            prepared.append(compaction.prepare(queue.directory, number, self._disk))
+            prepared.append(compaction.prepare(queue.directory, sparse, self._disk))
 
         def done(error: BaseException | None) -> None:
             self._compacting = False
             if error is not None:
-                log.warning("%s: segment %s could not be compacted: %s", queue, number, error)
+                log.warning("%s: segment %s could not be compacted: %s", queue, sparse, error)
             elif prepared[0] is not None:
                 if queue.deleted:
                     return
