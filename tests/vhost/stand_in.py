@@ -1,7 +1,15 @@
 """A vhost over queues that are lists, with a clock, timers and group commit worked by hand."""
 
+from tests.session.harness import Client, Node
+
 from brokerd.exchanges import DefaultExchange, DirectExchange, FanoutExchange
 from brokerd.queues.rules import Rules
+from brokerd.store.disk import Disk
+from brokerd.store.recovery import recover
+from brokerd.vhost.dead_letters import DeadLetters
+from brokerd.vhost.delays import Delays
+from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, decode_header, encode_header
 
 START_MS = 1_700_000_000_000
@@ -171,3 +179,76 @@ class VHost:
 def octets(headers=None, **properties):
     """Stored properties."""
     return encode_header(0, Properties(headers=headers, **properties))[12:]
+
+
+class Real:
+    """The same over the real data plane, with a client; ``restart`` is kill -9 and another start."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.clock = Clock()
+        self.start()
+
+    def start(self):
+        self.clock.timers.clear()
+        self.commit = Commit()
+        self.node = Node(self.directory)
+        self.node.core.clock = self.clock
+        self.vhost = self.node.vhost
+        doors = {"epoch_ns": self.clock, "wait": self.commit.wait, "call_at": self.clock.call_at}
+        self.letters = DeadLetters(self.vhost, **doors)
+        self.delays = Delays(self.vhost, **doors)
+        self.client = Client(self.node).open()
+        self.vhost.accesses["guest"] = self.client.connection.access
+
+    def restart(self):
+        known = [(queue.name, queue.arguments) for queue in self.vhost.queues.values()]
+        exchanges = dict(self.vhost.exchanges)
+        self.start()
+        for name, arguments in known:
+            queue = self.vhost._make_queue(name, durable=True, auto_delete=False, arguments=arguments)
+            queue.dead_letters = self.letters
+            recover(queue, Disk(), False, print)
+            queue.apply_rules(None)
+        for name, exchange in exchanges.items():
+            if name.startswith("x"):
+                again = self.vhost.exchanges[name] = type(exchange)(name, durable=True, arguments=exchange.arguments)
+                for binding in exchange.bindings():
+                    again.bind(self.vhost.queues[binding.destination.name], binding.routing_key)
+        self.delays.open()
+        self.node.core.turn()
+
+    def queue(self, name, **arguments):
+        arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
+        queue = self.vhost.add_queue(name, durable=True, auto_delete=False, arguments=arguments)
+        queue.dead_letters = self.letters
+        queue.apply_rules(None)
+        return queue
+
+    def exchange(self, name, cls, **arguments):
+        exchange = self.vhost.exchanges[name] = cls(name, durable=True, arguments=arguments)
+        return exchange
+
+    def publish(self, body, headers=None, *, exchange="", key="", **properties):
+        header = encode_header(len(body), Properties(headers=headers, **properties))
+        self.client.raw(methods.BasicPublish(exchange=exchange, routing_key=key).frame(1) + header_frame(1, header)
+                        + body_frames(1, body, 4096))
+
+    def reject(self, name):
+        """Take the first message and reject it."""
+        self.client.send((1, methods.BasicGet(queue=name)))
+        self.tag = getattr(self, "tag", 0) + 1
+        self.client.send((1, methods.BasicReject(delivery_tag=self.tag, requeue=False)))
+
+    def bodies(self, name):
+        return [row[6] for row in self.vhost.queues[name].browse(0, 1 << 20)]
+
+    def headers(self, name):
+        rows = self.vhost.queues[name].browse(0, 1 << 20)
+        return [decode_header(b"\0\x3c" + bytes(10) + row[5])[1].headers for row in rows]
+
+    def advance(self, ms):
+        self.clock.advance(ms)
+        self.node.core.turn()
+        self.commit.end()
+        self.node.core.turn()

@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from tests.vhost.stand_in import Clock, Commit, VHost, octets
+from tests.vhost.stand_in import Clock, Commit, Real, VHost, octets
 
 from brokerd.exchanges import FanoutExchange, RecentHistoryExchange
 from brokerd.queues.dead_letter import DeadLetterRule
@@ -355,3 +355,106 @@ def test_a_broker_that_stops_tries_nothing_again(safe):
     assert not safe.die()
     safe.letters.close()
     assert not safe.clock.timers
+
+
+# --- over the real data plane
+
+TO_DLQ = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dlq"}
+SAFELY = {"x_queue_type": "quorum", "x_dead_letter_strategy": "at-least-once"}
+
+
+@pytest.fixture
+def real(tmp_path):
+    return Real(tmp_path)
+
+
+def history(real, name):
+    return [[(death["queue"], death["reason"], death["count"]) for death in headers["x-death"]]
+            for headers in real.headers(name)]
+
+
+def test_rejected_and_too_many_and_expired_ones_come_in_order_with_their_history(real):
+    real.queue("dlq")
+    real.queue("a", **TO_DLQ, x_max_length=2, x_message_ttl=1000)
+    for body in (b"1", b"2", b"3"):
+        real.publish(body, key="a")
+    real.reject("a")
+    real.advance(1001)
+    real.node.core.expire()
+    assert real.bodies("dlq") == [b"1", b"2", b"3"]
+    assert history(real, "dlq") == [[("a", "maxlen", 1)], [("a", "rejected", 1)], [("a", "expired", 1)]]
+    assert real.vhost.queues["a"].ready == 0
+
+
+def test_a_refused_publish_comes_too(real):
+    real.queue("dlq")
+    real.queue("a", **TO_DLQ, x_max_length=1, x_overflow="reject-publish-dlx")
+    for body in (b"1", b"2"):
+        real.publish(body, key="a")
+    assert (real.bodies("a"), real.bodies("dlq")) == ([b"1"], [b"2"])
+
+
+def test_a_chain_of_queues_that_are_full_ends(real):
+    real.queue("dlq")
+    for number in range(20):
+        real.queue(f"q{number}", x_dead_letter_exchange="", x_max_length=0,
+                   x_dead_letter_routing_key=f"q{number + 1}" if number < 19 else "dlq")
+    real.publish(b"m", key="q0")
+    real.advance(0)
+    assert real.bodies("dlq") == [b"m"]
+    assert history(real, "dlq") == [[(f"q{number}", "maxlen", 1) for number in reversed(range(20))]]
+
+
+def test_two_full_queues_that_point_at_each_other_drop_it(real):
+    real.queue("a", x_dead_letter_exchange="", x_dead_letter_routing_key="b", x_max_length=0)
+    real.queue("b", x_dead_letter_exchange="", x_dead_letter_routing_key="a", x_max_length=0)
+    real.publish(b"m", key="a")
+    real.advance(0)
+    assert (real.bodies("a"), real.bodies("b")) == ([], [])
+    assert real.letters.cycles == 1
+
+
+def test_at_least_once_settles_when_the_target_is_on_disk(real):
+    real.queue("dlq")
+    source = real.queue("a", **TO_DLQ, **SAFELY)
+    real.publish(b"m", key="a")
+    real.reject("a")
+    assert (real.bodies("dlq"), source.kept_dead) == ([b"m"], 1)
+    real.commit.end()
+    assert source.kept_dead == 0
+
+
+def test_at_least_once_comes_twice_rather_than_never_when_the_broker_is_killed(real):
+    real.queue("dlq")
+    real.queue("a", **TO_DLQ, **SAFELY)
+    real.publish(b"m", key="a")
+    real.reject("a")
+    real.restart()
+    assert real.bodies("dlq") == [b"m"]
+    assert real.bodies("a") == [b"m"]
+    del real.tag
+    real.reject("a")
+    real.commit.end()
+    assert real.bodies("dlq") == [b"m", b"m"]
+    assert history(real, "dlq") == [[("a", "rejected", 1)]] * 2
+    real.restart()
+    assert (real.bodies("dlq"), real.bodies("a")) == ([b"m", b"m"], [])
+
+
+def test_what_finds_no_queue_is_in_its_source_after_the_broker_is_killed(real):
+    source = real.queue("a", **TO_DLQ, **SAFELY)
+    real.publish(b"m", key="a")
+    real.reject("a")
+    assert (source.ready, source.kept_dead) == (0, 1)
+    real.restart()
+    assert real.bodies("a") == [b"m"]
+
+
+def test_a_key_that_no_message_can_have_drops_it_and_is_told(real, caplog):
+    dlx = real.exchange("xf", FanoutExchange)
+    dlx.bind(real.queue("dlq"), "")
+    real.queue("a", x_dead_letter_exchange="xf", x_dead_letter_routing_key="k" * 256)
+    real.publish(b"m", key="a")
+    real.reject("a")
+    assert (real.bodies("dlq"), real.bodies("a"), real.letters.dropped) == ([], [], 1)
+    assert len(caplog.records) == 1

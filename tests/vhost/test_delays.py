@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.vhost.stand_in import START_MS, Clock, Commit, VHost, octets
+from tests.vhost.stand_in import START_MS, Clock, Commit, Real, VHost, octets
 
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges import FanoutExchange, RecentHistoryExchange
@@ -13,6 +13,7 @@ from brokerd.queues.rules import Rules
 from brokerd.vhost import delays as delays_module
 from brokerd.vhost.dead_letters import DeadLetters
 from brokerd.vhost.delays import LOOK_EVERY_MS, QUEUE_PREFIX, RETRY_MS, Delays, queue_name
+from brokerd.wire import methods
 
 
 class Bench:
@@ -412,3 +413,72 @@ def test_what_comes_by_a_binding_from_another_exchange_is_not_delayed(bench):
     source.rules = Rules(dead_letter=DeadLetterRule("fan"))
     assert letters.dead_letter(source, "rejected", 1, b"", b"source", octets({"x-delay": 500}), b"m")
     assert bench.q.bodies == [b"m"]
+
+
+# --- over the real data plane
+
+@pytest.fixture
+def real(tmp_path):
+    real = Real(tmp_path)
+    exchange = real.exchange("x", DelayedExchange, **{"x-delayed-type": "direct"})
+    exchange.bind(real.queue("q"), "k")
+    real.delays.open()
+    return real
+
+
+def test_a_client_publishes_and_gets_it_later(real):
+    real.publish(b"late", {"x-delay": 1000}, exchange="x", key="k", delivery_mode=2)
+    real.publish(b"now", exchange="x", key="k")
+    assert real.bodies("q") == [b"now"]
+    real.advance(1000)
+    assert real.bodies("q") == [b"now", b"late"]
+    assert real.headers("q")[1] == {"x-delay": -1000}
+    assert real.bodies("amq.delayed.x") == []
+
+
+def test_bcc_counts_when_it_goes_and_is_not_seen(real):
+    real.vhost.exchanges["x"].bind(real.queue("b"), "b")
+    real.publish(b"m", {"x-delay": 10, "BCC": ["b"]}, exchange="x", key="k")
+    real.advance(10)
+    assert (real.headers("q"), real.headers("b")) == ([{"x-delay": -10}], [{"x-delay": -10}])
+
+
+def test_nobody_may_use_the_room(real):
+    real.publish(b"m", {"x-delay": 1000}, exchange="x", key="k")
+    for method in (methods.BasicGet(queue="amq.delayed.x"), methods.QueuePurge(queue="amq.delayed.x"),
+                   methods.QueueDelete(queue="amq.delayed.x"), methods.BasicConsume(queue="amq.delayed.x"),
+                   methods.QueueBind(queue="amq.delayed.x", exchange="amq.direct", routing_key="k")):
+        assert real.client.refusal(method)[0] == 405
+    assert real.bodies("amq.delayed.x") == [b"m"]
+
+
+def test_what_waits_outlives_kill_9_and_goes_in_order(real):
+    for body, delay in ((b"c", 300), (b"a", 100), (b"b", 200)):
+        real.publish(body, {"x-delay": delay}, exchange="x", key="k", delivery_mode=2)
+    real.advance(100)
+    real.restart()
+    real.advance(100)
+    real.restart()
+    real.advance(100)
+    assert real.bodies("q") == [b"a", b"b", b"c"]
+    assert real.bodies("amq.delayed.x") == []
+
+
+def test_killed_before_the_sync_ended_it_comes_twice(real):
+    real.publish(b"m", {"x-delay": 100}, exchange="x", key="k", delivery_mode=2)
+    real.clock.advance(100)
+    real.restart()
+    real.advance(0)
+    assert real.bodies("q") == [b"m", b"m"]
+    assert real.bodies("amq.delayed.x") == []
+
+
+def test_one_is_cancelled_and_one_goes_before_its_time(real):
+    for body in (b"a", b"b", b"c"):
+        real.publish(body, {"x-delay": 100}, exchange="x", key="k")
+    assert real.delays.cancel("x", 1)
+    assert real.delays.deliver_now("x", 3)
+    assert real.bodies("q") == [b"c"]
+    real.advance(100)
+    assert real.bodies("q") == [b"c", b"b"]
+    assert real.vhost.queues["amq.delayed.x"].ready == 0

@@ -192,10 +192,11 @@ class DeadLetters:
             return True
         try:
             refused = self._put(dead, letter, found, sync=False)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # No disk space; or no message can be so, and time does not help.
             self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
-            self.dropped += not dead.seq
-            return not dead.seq
+            lost = isinstance(error, ValueError) or not dead.seq
+            self.dropped += lost
+            return lost
         self.forwarded += refused < len(found[0])
         self.dropped += refused == len(found[0])
         return True
@@ -217,7 +218,7 @@ class DeadLetters:
                 continue
             try:
                 refused = self._put(dead, letter, ((queue,), handlers if not dead.stored else ()), sync=True)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
                 return False
             if refused:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from brokerd.vhost.vhost import VHost
 
 QUEUE_PREFIX = "amq.delayed."
-RELEASES_PER_TURN = 256
+RELEASES_PER_TURN = 64
 RETRY_MS = 5_000
 LOOK_EVERY_MS = 10_000
 READ_AT_ONCE = 500
@@ -235,7 +235,7 @@ class Delays:
         if queues:
             try:
                 refused = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable)
-            except OSError:
+            except (OSError, ValueError):  # No disk space; larger than messages may be by now.
                 refused = len(queues)
             if refused == len(queues):
                 heappush(waiting.heap, self._epoch_ns() // _MS + RETRY_MS << _SEQ_BITS | seq)
