@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import StoreError
 from brokerd.queues import deduplication
-from brokerd.queues.deduplication import FILE_NAME, KEYS_MAX, Rule, Window, key_of, rule_of, ttl_of
+from brokerd.queues.deduplication import FILE_NAME, KEYS_MAX, Deduplication, Rule, Window, key_of, rule_of, ttl_of
 from brokerd.store.format import crc32c
 from brokerd.wire.values import Int8, Int64, Timestamp
 
@@ -349,6 +349,43 @@ def test_keys_of_different_kinds_differ_and_the_width_of_a_number_does_not_matte
 def test_a_message_may_say_how_long_its_key_lives(own, expected):
     assert ttl_of(Rule(ttl_ms=9), {"x-cache-ttl": own}) == expected
     assert ttl_of(Rule(ttl_ms=9), None) == 9
+
+
+# --- both together
+
+def test_a_message_is_a_duplicate_of_one_that_was_accepted(path):
+    dedup = Deduplication(Rule("id", 10, 1000), path)
+    headers = {"id": "a"}
+    assert not dedup.is_duplicate(headers, NOW)
+    assert not dedup.is_duplicate(headers, NOW)     # the first was refused
+    dedup.accepted(headers, NOW)
+    assert dedup.is_duplicate(headers, NOW)
+    assert not dedup.is_duplicate(headers, NOW + 1000)
+    dedup.accepted({"id": "b", "x-cache-ttl": 5000}, NOW)
+    assert dedup.is_duplicate({"id": "b"}, NOW + 1000)
+    assert Deduplication(Rule("id", 10), path).is_duplicate({"id": "b"}, NOW)
+
+
+def test_what_has_no_key_is_never_a_duplicate(path):
+    dedup = Deduplication(Rule(), path)
+    for headers in (None, {}, {"other": 1}):
+        dedup.accepted(headers, NOW)
+        assert not dedup.is_duplicate(headers, NOW)
+    assert not os.path.exists(path)
+
+
+def test_a_file_that_fails_lets_duplicates_pass_and_is_told_once(tmp_path):
+    told = []
+    dedup = Deduplication(Rule(), str(tmp_path / "missing" / FILE_NAME), report=told.append)
+    for _ in range(2):
+        assert not dedup.is_duplicate({"x-deduplication-header": 1}, NOW)
+        dedup.accepted({"x-deduplication-header": 1}, NOW)
+    assert len(told) == 1
+    assert told[0].endswith("duplicates may pass")
+    (tmp_path / "d").mkdir()
+    dedup = Deduplication(Rule(), str(tmp_path / "d"), report=told.append)
+    assert not dedup.is_duplicate({"x-deduplication-header": 1}, NOW)
+    assert len(told) == 2
 
 
 # --- size

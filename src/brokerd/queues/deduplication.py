@@ -7,8 +7,9 @@ are never duplicates.  The window holds the last ``x-cache-size`` keys (128), ea
 long as it is among the last) or for what the message's own header x-cache-ttl says.  A duplicate does not make the
 key younger.  Names and defaults are LavinMQ's and those of RabbitMQ's plugin; the window on disk is new.
 
-Use ``knows``, store, ``record``, in this order, so that a broker that dies in between lets a duplicate through and
-loses nothing; ``seen`` does both at once, for messages of which nothing can go wrong in between.
+Ask ``is_duplicate``, store the message, tell ``accepted``, in this order: a broker that dies in between, or a queue
+that refuses, lets a duplicate through and loses nothing.  ``Window.seen`` does both at once, where nothing can go wrong
+in between.
 
 Keys are kept as keyed hashes of 64 bits: of a million, one in 18 million million new ones is taken for a duplicate
 wrongly, and nobody who does not know the file can make one.  A million keys take 24 MB.
@@ -111,6 +112,47 @@ def ttl_of(rule: Rule, headers: Mapping[str, Any] | None) -> int | None:
     if isinstance(own, int) and not isinstance(own, bool | Timestamp) and own >= 0:
         return own
     return rule.ttl_ms
+
+
+class Deduplication:
+    """A rule and its window: what one queue or exchange asks of each message.
+
+    A file that fails makes nothing fail: duplicates pass then, and it is told once.
+    """
+
+    __slots__ = ("_failed", "_report", "rule", "window")
+
+    def __init__(
+        self, rule: Rule, path: str | None, *, suspect: bool = False, report: Callable[[str], object] | None = None
+    ) -> None:
+        """As Window's; ``path`` None: in memory only."""
+        self.rule = rule
+        self.window = Window(rule.size, rule.ttl_ms, path=path, suspect=suspect, report=report)
+        self._report = report
+        self._failed = False
+
+    def is_duplicate(self, headers: Mapping[str, Any] | None, now_ms: int) -> bool:
+        """Whether a message with these headers was accepted before."""
+        key = key_of(self.rule, headers)
+        try:
+            return key is not None and self.window.knows(key, now_ms)
+        except (OSError, StoreError) as error:
+            self._fail(error)
+            return False
+
+    def accepted(self, headers: Mapping[str, Any] | None, now_ms: int) -> None:
+        """A message with these headers was stored: the next one with its key is a duplicate."""
+        key = key_of(self.rule, headers)
+        try:
+            if key is not None:
+                self.window.record(key, now_ms, ttl_of(self.rule, headers))
+        except (OSError, StoreError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._report is not None and not self._failed:
+            self._report(f"{self.window.path}: {error}; duplicates may pass")
+        self._failed = True
 
 
 class Window:
