@@ -497,6 +497,8 @@ def test_a_queue_whose_vhost_or_name_is_anothers_is_only_forgotten(unused):
 class Told:
     """Stands for a queue: counts how often its rules were asked for."""
 
+    rules = Rules()
+
     def __init__(self, name="q"):
         self.name, self.policies = name, []
 
@@ -520,6 +522,17 @@ def test_policies_are_put_in_force_on_every_queue_and_routes_are_forgotten(place
     place.upkeep.apply_policies(place.vhost)
     assert (policed.policies, cleared) == ([["p"]], [place.vhost])
     assert place.vhost.policies.on_expires == place.upkeep.expires.watch
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the door was there", "by it"])
+def test_a_queue_whose_rules_came_from_disk_expires_too(place, before):
+    queue = place.vhost.add_queue("q", durable=True, auto_delete=False, arguments={"x-expires": 60_000})
+    place.vhost.policies.on_expires = None
+    if before:
+        queue.apply_rules(place.vhost.policies)
+    place.upkeep.apply_policies(place.vhost)
+    place.upkeep.apply_policies(place.vhost)
+    assert (len(place.upkeep.expires), queue in place.upkeep.expires) == (1, True)
 
 
 def test_a_reload_applies_what_changed_and_nothing_else(place, policed, tmp_path):

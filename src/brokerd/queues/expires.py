@@ -64,6 +64,9 @@ class Expires:
     def __len__(self) -> int:
         return len(self._entry)
 
+    def __contains__(self, queue: Unused) -> bool:
+        return queue in self._entry
+
     def watch(self, queue: Unused) -> None:
         """The queue's ``rules.expires_ms`` is new or another one.  Its time begins now (RabbitMQ)."""
         if queue.rules.expires_ms is None:

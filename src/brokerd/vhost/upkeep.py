@@ -146,9 +146,12 @@ class Upkeep:
         policies = vhost.policies
         if policies is None:
             return
+        opened = policies.on_expires is None
         policies.on_expires = self.expires.watch
         for queue in vhost.queues.values():
             queue.apply_rules(policies)
+            if opened and queue.rules.expires_ms is not None and queue not in self.expires:
+                self.expires.watch(queue)  # Its rules were in force before anybody listened.
         vhost.forget_routes()  # Alternate exchanges may be others now.
 
     def reload_policies(self) -> list[str]:
