@@ -245,6 +245,23 @@ def test_a_missing_exchange_keeps_it_until_it_is_made(safe):
     assert safe.source.done == [1]
 
 
+def test_asked_for_another_round_while_one_is_under_way_there_is_one(safe, monkeypatch):
+    monkeypatch.setattr(dead_letters, "RETRIES_PER_TURN", 1)
+    dlx = safe.vhost.exchange("dlx")
+    for seq, key in ((1, b"a"), (2, b"b")):
+        assert not safe.die(seq=seq, key=key)
+    for _ in range(1000):
+        safe.letters.retry()
+    assert len(safe.clock.timers) == 1
+    safe.clock.timers.pop().callback()      # looks at the first
+    dlx.bind(safe.vhost.queue("q"), "a")
+    safe.letters.retry()
+    safe.clock.advance(0)
+    safe.commit.end()
+    assert safe.source.done == [1]
+    assert [timer.when_ns - safe.clock.ns for timer in safe.clock.timers] == [RETRY_MS * 1_000_000]
+
+
 def test_the_time_of_death_is_not_that_of_the_retry(safe):
     assert not safe.die()
     died = safe.clock.ms // 1000

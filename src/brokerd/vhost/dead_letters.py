@@ -102,8 +102,8 @@ class _Dead:
 class DeadLetters:
     """What ``on_dead`` of the queues of one vhost calls."""
 
-    __slots__ = ("_call_at", "_epoch_ns", "_kept", "_kept_octets", "_logged", "_retries", "_timer", "_vhost", "_wait",
-                 "cycles", "dropped", "forwarded", "per_message", "retry_ms")
+    __slots__ = ("_again", "_call_at", "_epoch_ns", "_kept", "_kept_octets", "_logged", "_retries", "_timer", "_vhost",
+                 "_wait", "cycles", "dropped", "forwarded", "per_message", "retry_ms")
 
     def __init__(
         self,
@@ -127,6 +127,7 @@ class DeadLetters:
         self.cycles = 0  # targets left out
         self._kept: dict[_Dead, None] = {}  # to be tried again
         self._kept_octets = 0
+        self._again = False  # somebody asked for a round since the last one began
         self._retries: list[_Dead] = []  # of these, still to be looked at in this round
         self._timer: Timer | None = None
         self._logged: set[tuple[str, ...]] = set()
@@ -164,10 +165,11 @@ class DeadLetters:
         return False
 
     def retry(self) -> None:
-        """Try all again that found no target: to be called when there may be one now."""
-        if self._kept:
-            self._retries = list(self._kept)
-            self._arm(self._epoch_ns())
+        """Try all again that found no target, soon: to be called when there may be one now, however often."""
+        if self._kept and not self._again:
+            self._again = True
+            if not self._retries:
+                self._arm(self._epoch_ns())
 
     @property
     def kept(self) -> int:
@@ -292,6 +294,7 @@ class DeadLetters:
         self._timer = None
         if not self._retries:
             self._retries = list(self._kept)
+            self._again = False
         now = self._retries[:RETRIES_PER_TURN]
         del self._retries[:RETRIES_PER_TURN]
         for dead in now:
@@ -299,7 +302,7 @@ class DeadLetters:
                 del self._kept[dead]
                 self._kept_octets -= dead.octets
         if self._kept:
-            self._arm(self._epoch_ns() + (0 if self._retries else self.retry_ms * 1_000_000))
+            self._arm(self._epoch_ns() + (0 if self._retries or self._again else self.retry_ms * 1_000_000))
         self._vhost.core.turn()
 
     def _try_again(self, dead: _Dead) -> bool:
