@@ -153,7 +153,8 @@ class Config:
         "tls", "Oldest version of TLS that is spoken.", reloadable=True,
     )] = "1.2"
     tls_ciphers: Annotated[str, Option(
-        "tls", "Ciphers of TLS 1.2, as OpenSSL writes lists of them; empty: Python's choice.", reloadable=True,
+        "tls", "Ciphers of TLS 1.2, as OpenSSL writes lists of them; empty: Python's choice.",
+        short="--ciphers", reloadable=True,
     )] = ""
     tls_cert_login_from: Annotated[LoginFrom, Option(
         "tls", "What of a client's certificate is its user name, with the mechanism EXTERNAL.", reloadable=True,

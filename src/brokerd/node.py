@@ -354,6 +354,8 @@ class Node:
     def connected(self, connection: Any) -> None:
         """A socket was accepted."""
         self.connections[connection] = None
+        if self.stopping:  # It was on its way, or busy with TLS, when the ports were closed.
+            connection.transport.abort()
 
     def disconnected(self, connection: Any) -> None:
         """A socket is closed."""

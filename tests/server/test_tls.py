@@ -190,6 +190,29 @@ def test_a_broker_stops_while_tls_is_not_agreed_on_yet(make_tls_broker):
         broker.stop()
 
 
+def test_who_agrees_on_tls_while_the_broker_stops_is_cut_off(make_tls_broker, authority):
+    broker = make_tls_broker()
+
+    def sockets():
+        return sum(name.startswith("socket:") for name in broker.open_files())
+
+    with Peer(broker.port).open() as open_:
+        before = sockets()
+        late = socket.create_connection(("127.0.0.1", broker.tls_port), 15)
+        while sockets() == before:
+            os.sched_yield()
+        os.kill(broker.pid, signal.SIGTERM)
+        assert open_.read().reply_code == 320
+        try:
+            with authority.context().wrap_socket(late, server_hostname="localhost") as client:
+                client.sendall(b"AMQP\x00\x00\x09\x01")
+                assert client.recv(1) == b""
+        except OSError:
+            pass
+        open_.send((0, methods.ConnectionCloseOk()))
+        assert broker.wait() == 0
+
+
 # --- who is no client
 
 
