@@ -55,13 +55,11 @@ TESTED_ELSEWHERE = {
     # Too small to be wrong alone; said through what uses them.
     "clock": "server/test_launch.py",
     "errors": "session/test_connection.py",
-    "arguments": "session/test_topology.py",
     "exchanges/comparable": "exchanges/test_headers.py",
     "exchanges/default": "exchanges/test_exchange.py",
     "exchanges/direct": "exchanges/test_exchange.py",
     "exchanges/fanout": "exchanges/test_exchange.py",
     "exchanges/held": "exchanges/test_topic.py",
-    "queues/queue": "session/test_topology.py",
     "vhost/names": "session/test_topology.py",
     "audit/layout": "store/test_format.py",
     # Seen only in a running process.

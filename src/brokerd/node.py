@@ -26,7 +26,7 @@ from brokerd.store.sync import GroupCommit
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
 from brokerd.vhost.upkeep import Submit, Upkeep
-from brokerd.vhost.vhost import VHost
+from brokerd.vhost.vhost import CallAt, Doors, Timer, VHost
 
 if TYPE_CHECKING:
     from brokerd.auth import Permissions, Users
@@ -67,10 +67,12 @@ class Node:
         sync_failed: Callable[[BaseException], object],
         used_memory: Callable[[], int] = lambda: 0,
         memory_octets: int = 0,
+        call_at: CallAt | None = None,
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
         in another, for what nobody waits for.  ``sync_failed`` hears that nothing can be promised any more.
-        ``used_memory()`` is how much of ``memory_octets`` this process uses."""
+        ``used_memory()`` is how much of ``memory_octets`` this process uses.  ``call_at(when, callback)`` calls back on
+        the loop at that time (ns since the epoch); without it times to live and delays are kept to the second."""
         self.config = config
         self.clock = clock
         self.disk = disk
@@ -98,18 +100,36 @@ class Node:
             deliver_octets_per_turn=config.deliver_octets_per_turn,
             message_octets_max=config.message_octets_max,
             frame_octets_max=config.frame_max_octets,
+            deadline=self._deadline,
             sync=config.sync,
             spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
         )
-        self.upkeep = Upkeep(self.vhosts, self.core, disk, data.path, submit_slow)
+        self._call_at = call_at or self._at_a_tick
+        self._due: list[_Due] = []  # what waits for a tick
+        self._expiry: Timer | None = None
+        self.upkeep = Upkeep(
+            self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns, call_at=self._call_at
+        )
         self.commit = GroupCommit(
             self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=config.sync
         )
+        self.doors = Doors(clock.epoch_ns, self.commit.wait, self._call_at)
 
     # --- what the data plane asks
 
     def _schedule_turn(self) -> None:
         self.later(self.core.turn)
+
+    def _deadline(self, when_ns: int) -> None:
+        """The next message expires then."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = self._call_at(when_ns, self.core.expire)
+
+    def _at_a_tick(self, when_ns: int, callback: Callable[[], object]) -> Timer:
+        due = _Due(when_ns, callback)
+        self._due.append(due)
+        return due
 
     def _request_sync(self) -> None:
         self.commit.request()
@@ -200,6 +220,7 @@ class Node:
             except PreconditionFailed as error:
                 raise StoreError(f"{path}: entry {number}: {error}") from None
             self.open_vhost(entry["name"])
+        self.later(self.core.turn)  # What expired while there was no broker goes.
 
     def add_vhost(self, name: str) -> VHost:
         """Make a vhost that is not there yet.  Raises OSError."""
@@ -238,7 +259,9 @@ class Node:
             suspect=suspect,
             report=log.warning,
             recover=self._recover,
+            doors=self.doors,
         )
+        self.upkeep.apply_policies(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
             # The broker before may have died before its sync; from now on messages are confirmed into these queues.
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
@@ -265,6 +288,7 @@ class Node:
         for connection in list(self.connections):
             if connection.access is not None and connection.access.vhost is vhost:
                 connection.shut(ConnectionForced(f"vhost '{name}' is down"))
+        vhost.close()
         for queue in vhost.queues.values():
             queue.deleted = True
             queue.drop()
@@ -368,10 +392,37 @@ class Node:
         now = self.clock.monotonic()
         for connection in list(self.connections):
             connection.tick(now)
+        if self._due:
+            self._run_due()
+        if self.core.timeouts:
+            self._close_overdue()
         self.check_disk()
         self.check_memory()
         self.upkeep.tick(self.clock.epoch_ns() - self.config.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
+
+    def _run_due(self) -> None:
+        now = self.clock.epoch_ns()
+        due = [each for each in self._due if each.when_ns <= now]
+        self._due = [each for each in self._due if each.when_ns > now]
+        for each in due:
+            if not each.cancelled:
+                each.callback()
+
+    def _close_overdue(self) -> None:
+        """Deliveries unacked for too long have returned; where the channel is to go for it, it goes (RabbitMQ)."""
+        for consumer in self.core.overdue():
+            channel = consumer.channel
+            channel.connection.on_error(  # type: ignore[attr-defined]
+                channel.number,
+                PreconditionFailed(
+                    f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: "
+                    f"{consumer.timeout_ms} ms. This timeout value can be configured, see consumers doc guide to learn "
+                    "more"
+                ),
+                0,
+                0,
+            )
 
     # --- the end
 
@@ -385,6 +436,7 @@ class Node:
     def close(self) -> None:
         """All on disk, nothing open: the next start finds a clean end.  Raises OSError."""
         for vhost in self.vhosts.values():
+            vhost.close()
             for queue in vhost.queues.values():
                 queue.close()
             vhost.log.close()
@@ -392,6 +444,21 @@ class Node:
         for path in self.core.take_garbage():
             _unlink(path)
         self.data.close()
+
+
+class _Due:
+    """A callback that waits for a tick."""
+
+    __slots__ = ("callback", "cancelled", "when_ns")
+
+    def __init__(self, when_ns: int, callback: Callable[[], object]) -> None:
+        self.when_ns = when_ns
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """It is not called any more."""
+        self.cancelled = True
 
 
 def _empty_folder(path: str) -> str:

@@ -6,6 +6,7 @@ A new type is one file and its class in ``EXCHANGE_TYPES``.
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.consistent_hash import ConsistentHashExchange
 from brokerd.exchanges.default import DefaultExchange
+from brokerd.exchanges.delayed import DelayedExchange, DelayedExchangeByItsOtherName
 from brokerd.exchanges.direct import DirectExchange
 from brokerd.exchanges.exchange import Binding, Exchange, Handler, Lazily, Message
 from brokerd.exchanges.fanout import FanoutExchange
@@ -28,6 +29,8 @@ EXCHANGE_TYPES: dict[str, type[Exchange]] = {
         RandomExchange,
         LocalRandomExchange,
         RecentHistoryExchange,
+        DelayedExchange,
+        DelayedExchangeByItsOtherName,
     )
 }
 
@@ -45,6 +48,7 @@ __all__ = [
     "Binding",
     "ConsistentHashExchange",
     "DefaultExchange",
+    "DelayedExchange",
     "DirectExchange",
     "Exchange",
     "FanoutExchange",

@@ -150,6 +150,7 @@ class Consumer:
     priority: int
     prefetch: int
     unacked: int
+    timeout_ms: int        # that a delivery may be unacked; -1: for ever
     arguments: dict
 
 class Channel:

@@ -16,6 +16,10 @@ cdef class Consumer:
         return self.c.prefetch
 
     @property
+    def timeout_ms(self):
+        return self.c.timeout // 1000000 if self.c.timeout >= 0 else -1
+
+    @property
     def unacked(self):
         return self.c.unacked
 

@@ -6,12 +6,11 @@ remember in the data plane, so a revoked permission takes effect by forgetting t
 Knows nothing of channels and frames: names in, queues and exchanges out.
 """
 
-from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
 from brokerd.arguments import first_difference
-from brokerd.errors import AccessRefused, NotFound, NotImplemented_, PreconditionFailed
+from brokerd.errors import AccessRefused, NotFound, PreconditionFailed
 from brokerd.exchanges import Exchange, exchange_type
 from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared
 from brokerd.queues.queue import Owner, Queue
@@ -21,24 +20,6 @@ from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-log = getLogger("brokerd")
-
-# Checked and kept, but nothing acts on them so far; with no value, or only with this one.
-WITHOUT_EFFECT: dict[str, Any] = {
-    "x-queue-type": "quorum",
-    "x-expires": None,
-    "x-message-ttl": None,
-    "x-max-length": None,
-    "x-max-length-bytes": None,
-    "x-overflow": None,
-    "x-dead-letter-exchange": None,
-    "x-dead-letter-routing-key": None,
-    "x-max-priority": None,
-    "x-delivery-limit": None,
-    "x-consumer-timeout": None,
-}
-
 
 class Rights(Protocol):
     """What a user may do in one vhost, by name; see auth.Permissions."""
@@ -129,18 +110,13 @@ class Access:
             queue_.check_equivalent(
                 durable=durable and not exclusive, auto_delete=auto_delete, arguments=arguments, owner=owner
             )
-            if arguments:
-                _check_supported(arguments)
+            queue_.touch()
             return queue_
         if arguments:
-            _check_supported(arguments)
             self._check_new_queue(name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        queue_ = self.vhost.add_queue(
+        return self.vhost.add_queue(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner
         )
-        if arguments:
-            _report_without_effect(queue_)
-        return queue_
 
     def _check_new_queue(
         self, name: str, arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
@@ -230,7 +206,7 @@ class Access:
                 raise PreconditionFailed(
                     f"inequivalent arg '{field}' for {thing}: received '{wanted}' but current is '{was}'"
                 )
-        difference = first_difference(exchange.arguments, arguments, compared(exchange.type))
+        difference = first_difference(exchange.arguments, arguments, compared(exchange.type, exchange.arguments))
         if difference is not None:
             raise PreconditionFailed(f"inequivalent arg {difference.format(thing)}")
 
@@ -306,19 +282,3 @@ def _atom(name: str) -> str:
 def _check_not_default(exchange: str) -> None:
     if not exchange:
         raise AccessRefused("operation not permitted on the default exchange")
-
-
-def _check_supported(arguments: dict[str, Any]) -> None:
-    """Refuse (540) what would break a promise of order if it were accepted and then not kept."""
-    if arguments.get("x-single-active-consumer") is True:
-        raise NotImplemented_("x-single-active-consumer is not supported yet")
-
-
-def _report_without_effect(queue: Queue) -> None:
-    """Say once, when the queue is made, which of its arguments do nothing.  Values are the client's: not logged."""
-    inert = [
-        name for name, only in WITHOUT_EFFECT.items()
-        if name in queue.arguments and only in (None, queue.arguments[name])
-    ]  # fmt: skip
-    if inert:
-        log.info("%s: kept but without effect so far: %s", queue, ", ".join(inert))

@@ -18,7 +18,7 @@ from brokerd.store.definitions import FILE_NAME, DefinitionsLog
 from brokerd.vhost.definitions import Replay, replay
 from brokerd.vhost.garbage import Garbage
 from brokerd.vhost.names import folder_name
-from brokerd.vhost.vhost import TRANSIENT_FOLDER, VHost
+from brokerd.vhost.vhost import TRANSIENT_FOLDER, Doors, VHost
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -39,6 +39,7 @@ def open_vhost(
     suspect: bool,
     report: Callable[[str], None],
     recover: "Callable[[Queue], None]",
+    doors: Doors | None = None,
 ) -> VHost:
     """The vhost with all its folder holds; the folder is made where there is none.
 
@@ -52,7 +53,7 @@ def open_vhost(
         disk.replace(os.path.join(directory, NAME_FILE), name.encode("utf-8", "surrogateescape"))
         disk.sync_directory(data_dir)
     log = DefinitionsLog(os.path.join(directory, FILE_NAME), disk)
-    vhost = VHost(name, directory, core, log)
+    vhost = VHost(name, directory, core, log, doors)
     vhost.policies = Policies(directory, disk)
     replayed = replay(vhost, log.load(suspect=suspect, report=report))
     vhost.deletes = replayed.undone
@@ -62,6 +63,7 @@ def open_vhost(
     if TRANSIENT_FOLDER in folders:
         garbage.discard(os.path.join(directory, TRANSIENT_FOLDER))
     _settle_folders(vhost, folders, replayed, garbage, report, recover)
+    vhost.recovered()
     if replayed.undone and 2 * replayed.undone >= len(vhost.queues) + len(vhost.exchanges):
         log.compact(vhost.definitions())
         vhost.deletes = 0

@@ -12,7 +12,7 @@ is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 import os
 from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brokerd import plane
 from brokerd.errors import NotFound, PreconditionFailed
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
     from brokerd.vhost.access import Access
+    from brokerd.vhost.dead_letters import DeadLetters
+    from brokerd.vhost.delays import Delays
 
 log = getLogger("brokerd")
 
@@ -50,16 +52,41 @@ SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type
 SYSTEM_NAMES = frozenset(name for name, _, _ in SYSTEM_EXCHANGES)
 
 
+class Timer(Protocol):
+    """What ``Doors.call_at`` returns."""
+
+    def cancel(self) -> object: ...
+
+
+CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
+
+
+class Doors(NamedTuple):
+    """What a vhost may ask of the broker around it."""
+
+    epoch_ns: Callable[[], int]
+    wait: Callable[..., object]  # GroupCommit.wait(callback, log=None)
+    call_at: CallAt
+
+
 class VHost:
-    """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion."""
+    """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion.
+
+    Dead letters and delayed messages need ``doors``; who serves them is made when first asked for.
+    """
 
     __slots__ = (
-        "accesses", "appended", "core", "deletes", "directory", "exchanges", "log", "name", "on_disk", "policies",
-        "queues", "remove_files", "replies", "trace",
+        "_dead_letters", "_delays", "accesses", "appended", "core", "deletes", "directory", "doors", "exchanges", "log",
+        "name", "on_disk", "policies", "queues", "remove_files", "replies", "trace",
     )  # fmt: skip
 
-    def __init__(self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog") -> None:
+    def __init__(
+        self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog", doors: Doors | None = None
+    ) -> None:
         self.name = name
+        self.doors = doors
+        self._dead_letters: DeadLetters | None = None
+        self._delays: Delays | None = None
         self.directory = directory
         self.core = core
         self.log = log
@@ -117,7 +144,8 @@ class VHost:
         if durable:
             self.write(queue_declare(name, auto_delete, arguments))
         queue = self._make_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
-        self.forget_routes()
+        queue.apply_rules(self.policies)
+        self._there_is_more()
         return queue
 
     def _make_queue(
@@ -134,6 +162,7 @@ class VHost:
             arguments=arguments,
             owner=owner,
         )
+        queue.dead_letters = self
         return queue
 
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -189,12 +218,69 @@ class VHost:
         exchange = self._make_exchange(
             name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
-        self.forget_routes()
+        if exchange.intercepts:
+            self._hold_back(exchange)
+        self._there_is_more()
         return exchange
 
-    def _make_exchange(self, name: str, type_: str, **properties: Any) -> Exchange:
-        exchange = self.exchanges[name] = exchange_type(type_)(name, tally=plane.Tally(), **properties)
+    def _make_exchange(self, name: str, type_: str, *, arguments: dict[str, Any], **properties: Any) -> Exchange:
+        cls = exchange_type(type_)
+        if arguments.get("x-delayed-exchange") is True:
+            from brokerd.exchanges.delayed import delaying  # Few exchanges ask for it.
+
+            cls = delaying(cls)
+        exchange = self.exchanges[name] = cls(name, tally=plane.Tally(), arguments=arguments, **properties)
         return exchange
+
+    # --- what waits elsewhere
+
+    def dead_letter(
+        self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
+    ) -> bool:
+        """The door of queues for their dead messages: see dead_letters."""
+        if self._dead_letters is None:
+            if self.doors is None:
+                return True
+            from brokerd.vhost.dead_letters import DeadLetters
+
+            doors = self.doors
+            self._dead_letters = DeadLetters(self, epoch_ns=doors.epoch_ns, wait=doors.wait, call_at=doors.call_at)
+        return self._dead_letters.dead_letter(queue, reason, seq, exchange, routing_key, properties, body)
+
+    @property
+    def delays(self) -> "Delays":
+        """The waiting rooms of delayed exchanges."""
+        if self._delays is None:
+            assert self.doors is not None
+            from brokerd.vhost.delays import Delays
+
+            doors = self.doors
+            self._delays = Delays(self, epoch_ns=doors.epoch_ns, wait=doors.wait, call_at=doors.call_at)
+        return self._delays
+
+    def _hold_back(self, exchange: Any) -> None:
+        if self.doors is not None:
+            self.delays.adopt(exchange)
+
+    def recovered(self) -> None:
+        """All of it was read from disk: rules in force, delayed messages taken up."""
+        for queue in self.queues.values():
+            queue.apply_rules(self.policies)
+        if self.doors is not None and any(exchange.intercepts for exchange in self.exchanges.values()):
+            self.delays.open()
+
+    def _there_is_more(self) -> None:
+        """Something that messages may go to has come to be."""
+        self.forget_routes()
+        if self._dead_letters is not None and self._dead_letters.kept:
+            self._dead_letters.retry()
+
+    def close(self) -> None:
+        """The broker stops, or the vhost is deleted: no timer runs any more."""
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+        if self._delays is not None:
+            self._delays.close()
 
     def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False) -> None:
         """Delete an exchange and its bindings.  Raises PreconditionFailed if bindings leave it and none were to."""
@@ -210,6 +296,8 @@ class VHost:
             self.deletes += 1
         del self.exchanges[exchange.name]
         self.forget_routes()
+        if exchange.intercepts and self.doors is not None:
+            self.delays.exchange_deleted(exchange)  # type: ignore[arg-type]
         exchange.unbind_everything()
         sources = list(dict.fromkeys(binding.source for binding in exchange.bindings_to))
         for source in sources:
@@ -244,7 +332,7 @@ class VHost:
             except PreconditionFailed:
                 source.unbind(destination, routing_key, arguments)
                 raise
-        self.forget_routes()
+        self._there_is_more()
         if source.keeps_messages:
             try:
                 give_history(self, source, destination)
