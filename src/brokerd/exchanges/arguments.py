@@ -1,15 +1,24 @@
 """Exchange arguments: one row each, read by declare, redeclare and whoever shows them.
 
-A row is (name, check, types).  ``check(value, arguments, thing)`` returns None or the text of the 406 reply, as
-RabbitMQ words it where it checks; ``thing`` is ``exchange 'x' in vhost '/'``.  A row without types is for
-exchanges of all types.  Names without a row are kept, shown, and neither checked nor compared.
+A row is (name, check, types, required).  ``check(value, arguments, thing)`` returns None or the text of the 406 reply,
+as RabbitMQ words it where it checks; ``thing`` is ``exchange 'x' in vhost '/'``.  A row without types is for
+exchanges of all types; an exchange that delays has the rows of its inner type too.  Names without a row are kept,
+shown, and neither checked nor compared.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from brokerd.arguments import BY_NAME
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.consistent_hash import HASH_PROPERTIES, JUMP, RING, ConsistentHashExchange
+from brokerd.exchanges.delayed import (
+    DELAYED_EXCHANGE,
+    DELAYED_TYPE,
+    DelayedExchange,
+    DelayedExchangeByItsOtherName,
+    inner_type,
+)
 from brokerd.exchanges.recent_history import RecentHistoryExchange
 from brokerd.exchanges.terms import term
 from brokerd.wire.values import Timestamp, type_name
@@ -18,7 +27,9 @@ Arguments = Mapping[str, Any]
 Check = Callable[[Any, Arguments, str], "str | None"]
 
 ALTERNATE_EXCHANGE = ("alternate-exchange", "x-alternate-exchange")  # RabbitMQ's name, LavinMQ's
+DEDUPLICATION = ("x-message-deduplication", "x-deduplication-header", "x-cache-size", "x-cache-ttl")
 _CONSISTENT_HASH = (ConsistentHashExchange.type,)
+_DELAYED = (DelayedExchange.type, DelayedExchangeByItsOtherName.type)
 
 
 class ExchangeArgument(NamedTuple):
@@ -27,6 +38,7 @@ class ExchangeArgument(NamedTuple):
     name: str
     check: Check
     types: tuple[str, ...] = ()
+    required: bool = False
 
 
 def string(name: str) -> Check:
@@ -36,6 +48,32 @@ def string(name: str) -> Check:
         return None if isinstance(value, str) else f"invalid type '{type_name(value)}' for arg '{name}' in {thing}"
 
     return check
+
+
+def _boolean(name: str) -> Check:
+    def check(value: Any, _: Arguments, thing: str) -> str | None:
+        return None if isinstance(value, bool) else f"invalid type '{type_name(value)}' for arg '{name}' in {thing}"
+
+    return check
+
+
+def _as_for_queues(name: str) -> Check:
+    """What a queue's argument of that name may be."""
+    row = BY_NAME[name]
+
+    def check(value: Any, arguments: Arguments, thing: str) -> str | None:
+        reason = row.check(value, arguments)
+        return None if reason is None else f"invalid arg '{name}' for {thing}: {reason}"
+
+    return check
+
+
+def _delayed_type(value: Any, arguments: Arguments, thing: str) -> str | None:
+    try:
+        inner_type(dict(arguments))
+    except PreconditionFailed as error:
+        return str(error)
+    return None
 
 
 def _hash_header(name: str) -> Check:
@@ -67,6 +105,9 @@ def _history_length(value: Any, _: Arguments, __: str) -> str | None:
 
 EXCHANGE_ARGUMENTS = (
     *(ExchangeArgument(name, string(name)) for name in ALTERNATE_EXCHANGE),
+    ExchangeArgument(DELAYED_TYPE, _delayed_type, _DELAYED, required=True),
+    ExchangeArgument(DELAYED_EXCHANGE, _boolean(DELAYED_EXCHANGE)),
+    *(ExchangeArgument(name, _as_for_queues(name)) for name in DEDUPLICATION),
     ExchangeArgument("hash-header", _hash_header("hash-header"), _CONSISTENT_HASH),
     ExchangeArgument("x-hash-on", _hash_header("x-hash-on"), _CONSISTENT_HASH),
     ExchangeArgument("hash-property", _hash_property, _CONSISTENT_HASH),
@@ -75,16 +116,19 @@ EXCHANGE_ARGUMENTS = (
 )
 
 
-def rows_of(type_: str) -> list[ExchangeArgument]:
+def rows_of(type_: str, arguments: Arguments) -> list[ExchangeArgument]:
     """The rows that mean something to an exchange of this type."""
-    return [row for row in EXCHANGE_ARGUMENTS if not row.types or type_ in row.types]
+    inner = arguments.get(DELAYED_TYPE) if type_ in _DELAYED else None
+    return [row for row in EXCHANGE_ARGUMENTS if not row.types or type_ in row.types or inner in row.types]
 
 
 def check_arguments(type_: str, arguments: Arguments, thing: str) -> None:
     """Raise PreconditionFailed for arguments that no exchange of this type can have."""
-    for name, check, _ in rows_of(type_) if arguments else ():
-        if name in arguments:
-            fault = check(arguments[name], arguments, thing)
+    if not arguments and type_ not in _DELAYED:
+        return
+    for row in rows_of(type_, arguments):
+        if row.required or row.name in arguments:
+            fault = row.check(arguments.get(row.name), arguments, thing)
             if fault is not None:
                 raise PreconditionFailed(fault)
 
@@ -98,13 +142,13 @@ def check_alternate_exchange(arguments: Arguments, thing: str) -> None:
                 raise PreconditionFailed(fault)
 
 
-def compared(type_: str) -> tuple[str, ...]:
-    """The arguments in which a redeclare may not differ.
+def compared(type_: str, arguments: Arguments) -> tuple[str, ...]:
+    """The arguments in which a redeclare may not differ from the exchange that has these.
 
     RabbitMQ compares ``alternate-exchange`` alone; but an exchange that hashes something else than its second
     declarer thinks would be a silent mistake.
     """
-    return tuple([row.name for row in rows_of(type_)])
+    return tuple([row.name for row in rows_of(type_, arguments)])
 
 
 def alternate_exchange(arguments: Arguments) -> str | None:
