@@ -3,9 +3,10 @@ import re
 import pytest
 from tests.session.harness import Client
 
-from brokerd.session import basic
+from brokerd.store.disk import Disk
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
+from brokerd.wire.properties import Properties, decode_header, encode_header
 
 
 def publish(client, key, body=b"x", exchange="", channel=1, header=None, **flags):
@@ -197,11 +198,10 @@ def test_get_goes_past_no_single_active_consumer_of_a_quorum_queue(client, queue
         assert client.ask(methods.BasicGet(queue="q")) == methods.BasicGetEmpty()
 
 
-def test_a_delivery_that_was_kept_too_long_is_406(client):
-    error = basic.timed_out(client.connection.channels[1], 1800000)
-    assert error.reply_text == (
-        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. "
-        "This timeout value can be configured, see consumers doc guide to learn more")
+def test_a_consumers_timeout_reaches_its_consumer(client, node, queue):
+    assert node.core.timeouts == 0
+    client.ask(methods.BasicConsume(queue="q", arguments={"x-consumer-timeout": 60000}))
+    assert node.core.timeouts == 1
 
 
 # --- basic.consume of replies
@@ -258,3 +258,51 @@ def test_a_channel_is_not_transactional_by_itself(client, method):
 def test_a_confirming_channel_cannot_become_transactional(client):
     client.ask(methods.ConfirmSelect())
     assert client.refusal(methods.TxSelect()) == (406, "cannot switch from confirm to tx mode")
+
+
+def test_a_transaction_over_the_real_data_plane(client, queue, monkeypatch):
+    monkeypatch.setattr(client.node, "disk", Disk(), raising=False)
+    client.ask(methods.TxSelect())
+    assert publish(client, "q", b"1") == []
+    publish(client, "q", b"2")
+    assert queue.ready == 0
+    assert client.ask(methods.TxCommit()) == methods.TxCommitOk()
+    assert queue.ready == 2
+    for _ in range(2):
+        client.send((1, methods.BasicGet(queue="q")))
+    assert client.ask(methods.BasicAck(delivery_tag=0, multiple=True)) is None
+    assert queue.unacked == 2
+    client.ask(methods.TxRollback())
+    client.ask(methods.BasicNack(delivery_tag=1, requeue=True))
+    client.ask(methods.BasicAck(delivery_tag=2))
+    assert client.ask(methods.TxCommit()) == methods.TxCommitOk()
+    assert (queue.ready, queue.unacked) == (1, 0)
+    assert client.refusal(methods.BasicAck(delivery_tag=2)) == (406, "unknown delivery tag 2")
+
+
+def test_recover_leaves_what_a_transaction_has_settled(client, queue, monkeypatch):
+    monkeypatch.setattr(client.node, "disk", Disk(), raising=False)
+    publish(client, "q", b"1")
+    publish(client, "q", b"2")
+    client.ask(methods.TxSelect())
+    for _ in range(2):
+        client.send((1, methods.BasicGet(queue="q")))
+    client.ask(methods.BasicAck(delivery_tag=1))
+    client.ask(methods.BasicRecover(requeue=True))
+    assert (queue.ready, queue.unacked) == (1, 1)
+    client.ask(methods.TxCommit())
+    assert (queue.ready, queue.unacked) == (1, 0)
+
+
+def test_an_answer_reaches_its_requester_over_the_real_data_plane(client, node, queue):
+    client.ask(methods.BasicConsume(queue=REPLY_TO, consumer_tag="r", no_ack=True))
+    publish(client, "q", header=encode_header(1, Properties(reply_to=REPLY_TO)))
+    other = Client(node).open()
+    _, header, _ = other.send((1, methods.BasicGet(queue="q", no_ack=True)))
+    name = decode_header(header.payload)[1].reply_to
+    assert publish(other, name, b"answer", mandatory=True) == []
+    (deliver,) = deliveries(client.read())
+    assert (deliver.consumer_tag, deliver.delivery_tag, deliver.routing_key) == ("r", 1, name)
+    client.ask(methods.BasicCancel(consumer_tag="r"))
+    assert publish(other, name, b"late") == []
+    assert publish(other, name, b"late", mandatory=True)[0][1].reply_code == 312

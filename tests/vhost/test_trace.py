@@ -1,11 +1,13 @@
 import pytest
-from tests.session.harness import Log
+from tests.session.harness import Client, Log, Node
+from tests.session.test_basic import publish
 from tests.vhost.test_events import Puts
 
 from brokerd import plane
-from brokerd.vhost.trace import EXCHANGE, Trace
+from brokerd.vhost.trace import EXCHANGE, Trace, switch
 from brokerd.vhost.vhost import VHost
-from brokerd.wire.properties import Properties, encode_header
+from brokerd.wire import methods
+from brokerd.wire.properties import Properties, decode_header, encode_header
 
 
 class Channel:
@@ -63,20 +65,45 @@ def test_who_was_to_have_the_message_anyway_has_it_first(vhost, trace):
     assert vhost.core.messages[0][2] == b"publish."
 
 
-def test_it_is_off_until_switched_on_and_every_queue_is_told(vhost, monkeypatch):
+def test_it_is_made_when_first_switched_on_and_no_route_is_remembered_then(vhost, monkeypatch):
     forgotten = []
     monkeypatch.setattr(VHost, "forget_routes", lambda self: forgotten.append(self))
-    trace = Trace(vhost, "brokerd@here")
-    assert not trace.on
+    switch(vhost, False, "brokerd@here")
+    assert vhost.trace is None
+    for on in (True, False):
+        switch(vhost, on, "brokerd@here")
+        assert vhost.trace.on is on
+    assert forgotten == [vhost, vhost]
 
+
+def test_queues_are_told_where_the_data_plane_can_tell_of_deliveries(vhost, trace, monkeypatch):
     class Queue:
         traced = False
 
+    monkeypatch.setattr("brokerd.vhost.trace.plane", Queue, raising=False)
+    monkeypatch.setattr(Queue, "Queue", Queue, raising=False)
     vhost.queues = {"q": Queue()}
-    for on in (True, False):
-        trace.switch(on)
-        assert (trace.on, vhost.queues["q"].traced) == (on, on)
-    assert forgotten == [vhost, vhost]
+    trace.switch(True)
+    assert vhost.queues["q"].traced
+
+
+def test_what_a_client_publishes_is_seen(tmp_path):
+    node = Node(tmp_path)
+    client = Client(node).open()
+    for method in (methods.QueueDeclare(queue="trace"), methods.QueueDeclare(queue="q"),
+                   methods.QueueBind(queue="trace", exchange=EXCHANGE, routing_key="publish.#")):
+        client.ask(method)
+    publish(client, "q", b"before")
+    switch(node.vhost, True, "brokerd@here")
+    publish(client, "q", b"1")
+    publish(client, "nowhere", b"2")
+    switch(node.vhost, False, "brokerd@here")
+    publish(client, "q", b"after")
+    assert node.vhost.queue("q").ready == 3
+    seen = node.vhost.queue("trace").browse(1, 10)
+    assert [(row[4], row[6]) for row in seen] == [(b"publish.", b"1"), (b"publish.", b"2")]
+    headers = decode_header(b"\0\x3c\0\0" + bytes(8) + seen[0][5])[1].headers
+    assert (headers["routed_queues"], headers["routing_keys"], headers["user"]) == (["q"], ["q"], "guest")
 
 
 def test_off_or_unread_nothing_is_published(vhost, trace):

@@ -97,14 +97,6 @@ def _consume_replies(connection: "Connection", channel: "Channel", tag: str, met
     return None if method.no_wait else methods.BasicConsumeOk(consumer_tag=tag)
 
 
-def timed_out(channel: "Channel", timeout_ms: int) -> PreconditionFailed:
-    """The end of a channel that kept a delivery unacknowledged for too long (RabbitMQ's words)."""
-    return PreconditionFailed(
-        f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: {timeout_ms} ms. "
-        "This timeout value can be configured, see consumers doc guide to learn more"
-    )
-
-
 def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """basic.cancel; no fault when there is no such consumer (RabbitMQ)."""
     replies = connection.access.vhost.replies

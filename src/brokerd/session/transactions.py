@@ -80,7 +80,7 @@ class Transaction:
         self._journal = journal.Journal(f"{directory}/{name}", self._connection.node.disk)
         self._stage = OPEN
         self._kept: list[Kept] = []
-        self._settlements: list[tuple[int, Queue, int, int]] = []  # delivery tag, queue, seq, outcome
+        self._settlements: list[tuple[int, Queue | None, int, int]] = []  # delivery tag, queue, seq, outcome
         self._claimed: set[int] = set()  # delivery tags settled in this transaction
         self._steps: list[Step] = []
         self._next = 0  # of the steps, the first that is not stored
@@ -115,7 +115,7 @@ class Transaction:
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
         """Keep an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or is kept already."""
         everything = multiple and not tag
-        deliveries = self._channel.deliveries(tag, multiple)
+        deliveries = outstanding(self._channel, tag, multiple)
         if not everything and (not deliveries or tag in self._claimed):
             raise PreconditionFailed(f"unknown delivery tag {tag}")
         for tag_, queue, seq in deliveries:
@@ -125,7 +125,7 @@ class Transaction:
 
     def recover(self) -> None:
         """Return the deliveries that this transaction has not settled."""
-        for tag, _, _ in self._channel.deliveries(0, True):
+        for tag, _, _ in outstanding(self._channel, 0, True):
             if tag not in self._claimed:
                 self._channel.settle(tag, False, requeue=True)
 
@@ -192,7 +192,7 @@ class Transaction:
         return journal.Plan(
             [(position, queues) for position, queues in found if queues],
             [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
-             if queue.durable and outcome != REQUEUE],
+             if queue is not None and queue.durable and outcome != REQUEUE],
         )  # fmt: skip
 
     def _store(self) -> None:
@@ -290,6 +290,27 @@ class Transaction:
                 log.error("%s: a transaction is committed, but not stored before the next start: %s",
                           self._connection, error)  # fmt: skip
             self._connection.node.blocked.discard(self)
+
+
+def outstanding(channel: "Channel", tag: int, multiple: bool) -> "list[tuple[int, Queue | None, int]]":
+    """What a settlement of ``tag`` settles: (delivery tag, queue, seq); nothing for a tag that is not outstanding.
+
+    Without queue: a delivery that has timed out, or of which only the tag is known; no journal can name it.
+    """
+    see = getattr(channel, "deliveries", None)
+    if see is not None:
+        return list(see(tag, multiple))
+    if not channel.knows(tag, multiple):
+        return []
+    if not multiple:
+        return [(tag, None, 0)]
+    found: list[tuple[int, Queue | None, int]] = []
+    at, most = 1, channel.unacked
+    while len(found) < most and (not tag or at <= tag):
+        if channel.knows(at, False):
+            found.append((at, None, 0))
+        at += 1
+    return found
 
 
 def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:

@@ -12,6 +12,7 @@ What is published here is not itself traced.  Knows nothing of who switches it, 
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from brokerd import plane
 from brokerd.errors import AMQPError
 from brokerd.vhost.routing import route
 from brokerd.wire.properties import Properties, decode_header, encode_header
@@ -19,7 +20,6 @@ from brokerd.wire.properties import Properties, decode_header, encode_header
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from brokerd import plane
     from brokerd.queues.queue import Queue
     from brokerd.vhost.vhost import VHost
 
@@ -29,6 +29,14 @@ log = getLogger("brokerd")
 
 EXCHANGE = "amq.rabbitmq.trace"
 _EXCHANGE_OCTETS = EXCHANGE.encode()
+
+
+def switch(vhost: "VHost", on: bool, node_name: str) -> None:
+    """Turn the firehose of ``vhost`` on or off; it is made when it is first turned on."""
+    if vhost.trace is None and on:
+        vhost.trace = Trace(vhost, node_name)
+    if vhost.trace is not None:
+        vhost.trace.switch(on)
 
 
 class Trace:
@@ -45,8 +53,9 @@ class Trace:
     def switch(self, on: bool) -> None:
         """Turn it on or off, for messages from now on."""
         self.on = on
-        for queue in self._vhost.queues.values():  # those to come ask ``on``
-            queue.traced = on
+        if hasattr(plane.Queue, "traced"):
+            for queue in self._vhost.queues.values():  # those to come ask ``on``
+                queue.traced = on
         self._vhost.forget_routes()
 
     def handler(self, queues: "tuple[Queue, ...]", further: "Handler | None" = None) -> "Handler":
