@@ -47,9 +47,9 @@ class Node:
     """Everything one broker holds.  ``config`` may be replaced by another while running (reload)."""
 
     __slots__ = (
-        "alarms", "blocked", "clock", "commit", "config", "connections", "core", "data", "disk", "disk_full", "later",
-        "memory_octets", "permissions", "start_frames", "stopping", "upkeep", "used_memory", "users", "vhost_limits",
-        "vhosts",
+        "_call_at", "_due", "_expiry", "alarms", "blocked", "clock", "commit", "config", "connections", "core", "data",
+        "disk", "disk_full", "doors", "later", "memory_octets", "permissions", "start_frames", "stopping", "upkeep",
+        "used_memory", "users", "vhost_limits", "vhosts",
     )  # fmt: skip
 
     def __init__(
