@@ -1,8 +1,10 @@
 import os
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.store.forgetful_disk import ForgetfulDisk
 from tests.store.segments import Files
 
 from brokerd.errors import StoreError
@@ -216,3 +218,26 @@ def test_a_journal_is_gone_when_it_is_over(vhost):
     assert entry.remove() is True
     assert not entry.dirty
     assert os.listdir(vhost.directory) == []
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+@pytest.mark.parametrize("synced", [True, False])
+def test_after_a_power_cut_a_decision_is_whole_or_none_and_there_if_it_was_synced(tmp_path, size, synced):
+    root = tmp_path / "root"
+    root.mkdir()
+    disk = ForgetfulDisk(str(root))
+    vhost = VHost(root)
+    kept = [message(seq, bytes([seq]) * size) for seq in range(1, 9)]
+    entry = Journal(os.path.join(vhost.directory, "tx.7.1"), disk)
+    places = [entry.add(one) for one in kept]
+    entry.decide(7, 1, Plan([(place.position, [vhost.queues["a"]]) for place in places], []))
+    if synced:
+        entry.sync()
+    for seed in range(20):
+        target = tmp_path / str(seed)
+        disk.lose_power(str(target), Random(seed))
+        path = str(target / "tx.7.1")
+        found = journal.load(path, Disk()) if os.path.exists(path) else None
+        if synced or found is not None:
+            assert [one for one, _ in found.messages] == kept
+    disk.release()

@@ -55,7 +55,7 @@ class Trace:
         self.on = on
         if hasattr(plane.Queue, "traced"):
             for queue in self._vhost.queues.values():  # those to come ask ``on``
-                queue.traced = on
+                queue.traced = on  # type: ignore[attr-defined]
         self._vhost.forget_routes()
 
     def handler(self, queues: "tuple[Queue, ...]", further: "Handler | None" = None) -> "Handler":
