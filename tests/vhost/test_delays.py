@@ -46,7 +46,8 @@ class Bench:
         answer = self.exchange.intercept(key.decode(), lambda: read_properties(stored))
         if answer is None:
             return False
-        queues, handler = answer
+        queues, handler, *instead = answer
+        stored = instead[0] if instead else stored
         self.vhost.core.put(queues, b"x", key, stored, body)
         handler(None, b"x", key, stored, body)
         return True
@@ -126,6 +127,18 @@ def test_a_delay_of_more_than_32_bits_is_kept():
     assert bench.q.bodies == []
     bench.advance(1)
     assert bench.q.headers == [{"x-delay": -(1 << 33)}]
+
+
+def test_an_expiration_counts_from_when_it_goes(bench):
+    bench.publish(b"a", {"x-delay": 1000}, expiration="10", type="t")
+    bench.publish(b"b", {"x-delay": 1000, "x-delayed-expiration": "forged"})
+    waiting = [read_properties(row[5]) for row in bench.room.rows.values()]
+    assert [message.expiration for message in waiting] == [None, None]
+    bench.restart()
+    bench.advance(1000)
+    gone = [read_properties(row[5]) for row in bench.q.rows.values()]
+    assert [(message.expiration, message.type) for message in gone] == [("10", "t"), (None, None)]
+    assert bench.q.headers == [{"x-delay": -1000}] * 2
 
 
 def test_it_is_routed_as_bindings_are_when_it_goes(bench):

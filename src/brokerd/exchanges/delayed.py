@@ -27,12 +27,16 @@ DELAYED_TYPE, DELAYED_EXCHANGE = "x-delayed-type", "x-delayed-exchange"
 DUE_MS_MAX = (1 << 63) - 1
 
 
+# Queues, who is told when they have it, and what is stored there in place of the message's properties, if anything is.
+Held = tuple[tuple[Any, ...], Handler | None] | tuple[tuple[Any, ...], Handler | None, bytes]
+
+
 class Holder(Protocol):
     """Who keeps delayed messages."""
 
     def hold(
         self, exchange: "DelayedExchange", routing_key: str, properties: Lazily
-    ) -> tuple[tuple[Any, ...], Handler | None] | None:
+    ) -> Held | None:
         """Where the message waits and who is told of it; None: it is not to be delayed.  Raises AMQPError."""
 
 
@@ -63,7 +67,7 @@ class DelayedExchange(Exchange):
         """As the inner type."""
         return self._inner.keeps_messages
 
-    def intercept(self, routing_key: str, properties: Lazily) -> tuple[tuple[Any, ...], Handler | None] | None:
+    def intercept(self, routing_key: str, properties: Lazily) -> Held | None:  # type: ignore[override]
         return None if self.holder is None else self.holder.hold(self, routing_key, properties)
 
     def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:

@@ -129,9 +129,14 @@ def is_cycle(headers: Mapping[str, Any], queue: str) -> bool:
     return False
 
 
+def is_key(value: Any) -> bool:
+    """Whether it can be a routing key, or any short string."""
+    return isinstance(value, str) and len(value.encode("utf-8", "surrogateescape")) <= 255
+
+
 def keys_in(value: Any) -> list[str]:
     """The routing keys in CC or BCC; what is none is passed over."""
-    return [item for item in value if _is_key(item)] if isinstance(value, list) else []
+    return [item for item in value if is_key(item)] if isinstance(value, list) else []
 
 
 def read_properties(octets: bytes) -> Properties:
@@ -171,11 +176,7 @@ def _own_rule(headers: dict[str, Any], exchange: str, key: str | None) -> tuple[
     own_key = headers.pop(ROUTING_KEY_HEADER, None)
     if isinstance(own_exchange, str):
         exchange, key = own_exchange, None
-    return exchange, (own_key if _is_key(own_key) else key)
-
-
-def _is_key(value: Any) -> bool:
-    return isinstance(value, str) and len(value.encode("utf-8", "surrogateescape")) <= 255
+    return exchange, (own_key if is_key(own_key) else key)
 
 
 def _entry(

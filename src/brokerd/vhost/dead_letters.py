@@ -349,7 +349,7 @@ def find(
         except AMQPError:  # There is nobody to tell it; it goes on as if it had not asked.
             held = None
         if held is not None:
-            queues, handler = held
+            queues, handler = held[:2]  # A dead letter has no expiration: its properties are stored as they are.
             return queues, (() if handler is None else (handler,))
     way = route(vhost, exchange, keys[0], lambda: read_properties(octets), further_keys=keys[1:])
     return way.queues, tuple([partial(_keep, keeper) for keeper in way.keepers])

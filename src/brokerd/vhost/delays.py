@@ -3,9 +3,10 @@
 What a delayed exchange holds back waits in a queue of its own, ``amq.delayed.<exchange>`` (with the SHA-1 of the
 name where that is too long), durable if the exchange is, made when first used, deleted with the exchange.  It
 belongs to the broker: to every connection it is another's exclusive queue.  A message lies there as it was
-published.  When it is due follows from its record's time and its headers (exchanges/delayed.due_of), so nothing is
-kept beside it; in memory is a heap of one number for each message, ``due (ms) << 64 | sequence number``, made anew
-from the queue at the start.
+published, but for its expiration, which counts from when it goes on and is meanwhile the header
+``x-delayed-expiration``.  When it is due follows from its record's time and its headers (exchanges/delayed.due_of), so
+nothing is kept beside it; in memory is a heap of one number for each message, ``due (ms) << 64 | sequence number``,
+made anew from the queue at the start.
 
 When it is due, ``x-delay`` is negated (as RabbitMQ's plugin does: who gets it sees that it was delayed, and no
 exchange delays it again), and it is routed by the exchange's inner type, by its key and those of CC and BCC.  Equal
@@ -23,20 +24,22 @@ neither clock nor loop: both are handed in.
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges.delayed import DELAY, DelayedExchange, delay_of, due_of
-from brokerd.exchanges.exchange import Handler, Lazily
-from brokerd.queues.dead_letter import keys_in, read_properties, write_properties
+from brokerd.exchanges.delayed import DELAY, DelayedExchange, Held, delay_of, due_of
+from brokerd.exchanges.exchange import Lazily
+from brokerd.queues.dead_letter import is_key, keys_in, read_properties, write_properties
 from brokerd.vhost.dead_letters import CallAt, Timer, find
 from brokerd.vhost.names import folder_name
+from brokerd.wire.properties import Properties
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
     from brokerd.vhost.vhost import VHost
 
 QUEUE_PREFIX = "amq.delayed."
+EXPIRATION = "x-delayed-expiration"
 RELEASES_PER_TURN = 64
 RETRY_MS = 5_000
 LOOK_EVERY_MS = 10_000
@@ -164,13 +167,26 @@ class Delays:
 
     def hold(
         self, exchange: DelayedExchange, routing_key: str, properties: Lazily
-    ) -> tuple[tuple[Any, ...], Handler | None] | None:
-        """Where a message waits, and who is to be told when it is there; None: it goes on at once."""
-        due = due_of(properties().headers, self._epoch_ns() // _MS)
+    ) -> Held | None:
+        """Where a message waits, and who is to be told when it is there; None: it goes on at once.
+
+        A third element, where there is one, is to be stored in place of its properties.
+        """
+        message = properties()
+        due = due_of(message.headers, self._epoch_ns() // _MS)
         if due is None:
             return None
         waiting = self._room(exchange)
-        return (waiting.queue,), partial(self._stored, waiting, due)
+        told = partial(self._stored, waiting, due)
+        headers = message.headers or {}
+        if message.expiration is None and EXPIRATION not in headers:
+            return (waiting.queue,), told
+        headers = {name: value for name, value in headers.items() if name != EXPIRATION}
+        if message.expiration is not None:
+            headers[EXPIRATION] = message.expiration
+        return (waiting.queue,), told, write_properties(
+            Properties(**message.present() | {"headers": headers, "expiration": None})
+        )
 
     def _stored(self, waiting: _Waiting, due: int, *_: object) -> None:
         """A message was stored just now, so it is the queue's last."""
@@ -222,6 +238,8 @@ class Delays:
         copies = (*keys_in(headers.get("CC")), *keys_in(headers.get("BCC")))
         if headers:
             headers.pop("BCC", None)
+            expiration = headers.pop(EXPIRATION, None)
+            message.expiration = expiration if is_key(expiration) else None  # a short string, that is
             delay = delay_of(headers) if DELAY in headers else None
             if delay is not None:
                 headers[DELAY] = -delay
