@@ -107,10 +107,15 @@ def test_all_rules_of_the_data_plane_are_told():
                   dead_letter=DeadLetterRule("d"), delivery_limit=4, delivery_limit_action="drop",
                   delivery_counts=True, single_active=True, consumer_timeout_ms=5, consumer_timeout_action="close")
     assert plane_rules(rules) == {
-        "ttl_ms": 1, "max_length": 2, "max_octets": 3, "overflow": 2, "dead_letters": True, "delivery_limit": 4,
+        "ttl_ms": 1, "max_length": 2, "max_octets": 3, "overflow": 2, "dead_letters": True, "delivery_limit": 5,
         "limit_drops": True, "delivery_counts": True, "single_active": True, "consumer_timeout_ms": 5,
         "timeout_closes": True,
     }
+
+
+@pytest.mark.parametrize(("limit", "dies_of"), [(None, -1), (0, 1), (2, 3)])
+def test_with_a_delivery_limit_a_message_comes_back_so_often_and_dies_of_the_next_failure(limit, dies_of):
+    assert plane_rules(Rules(delivery_limit=limit))["delivery_limit"] == dies_of
 
 
 def test_a_delivery_limit_beyond_counting_is_as_great_as_can_be():

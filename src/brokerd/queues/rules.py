@@ -114,7 +114,8 @@ def plane_rules(rules: Rules) -> dict[str, Any]:
         "max_octets": _limit(rules.max_octets),
         "overflow": OVERFLOW_NUMBERS[rules.overflow],
         "dead_letters": rules.dead_letter is not None,
-        "delivery_limit": min(_limit(rules.delivery_limit), INT32_MAX),
+        # A limit of N lets a message come back N times (RabbitMQ, LavinMQ); the data plane's is the failure it dies of.
+        "delivery_limit": -1 if rules.delivery_limit is None else min(rules.delivery_limit + 1, INT32_MAX),
         "limit_drops": rules.delivery_limit_action == "drop",
         "delivery_counts": rules.delivery_counts,
         "single_active": rules.single_active,
