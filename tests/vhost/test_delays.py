@@ -31,7 +31,8 @@ class Bench:
 
     def open(self):
         """A broker starts on what is there."""
-        self.delays = Delays(self.vhost, epoch_ns=self.clock, wait=self.commit.wait, call_at=self.clock.call_at)
+        self.delays = Delays(self.vhost, epoch_ns=self.clock, wait=self.commit.wait, call_at=self.clock.call_at,
+                             rewrites=True)
         self.delays.open()
 
     def restart(self):
