@@ -23,6 +23,7 @@ from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, Precondit
 from brokerd.store import json_file
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.sync import GroupCommit
+from brokerd.vhost import journal
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
 from brokerd.vhost.upkeep import Submit, Upkeep
@@ -94,7 +95,7 @@ class Node:
         self.core = plane.Core(
             schedule=self._schedule_turn,
             request_sync=self._request_sync,
-            storage_failed=self._storage_failed,
+            storage_failed=self.storage_failed,
             damaged=self._damaged,
             segment_octets=config.segment_octets,
             deliver_octets_per_turn=config.deliver_octets_per_turn,
@@ -134,7 +135,7 @@ class Node:
     def _request_sync(self) -> None:
         self.commit.request()
 
-    def _storage_failed(self, number: int) -> None:
+    def storage_failed(self, number: int) -> None:
         """A write failed; the message was not taken and its publisher stands still."""
         if not self.disk_full:
             log.error("cannot write messages: %s; publishers wait", os.strerror(number))
@@ -267,6 +268,9 @@ class Node:
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
         vhost.remove_files = partial(self._remove_files, vhost)
         self.vhosts[name] = vhost
+        journals = journal.recover(vhost, self.disk, suspect=suspect, report=log.warning)
+        if journals:  # They go when all they decided is on disk.
+            self.commit.wait(partial(journal.discard, journals, self.disk))
         return vhost
 
     def _remove_files(self, vhost: VHost, queue: "Queue") -> None:

@@ -49,7 +49,7 @@ class Node:
         self.commit.at_once = False
         self.commit.sync_directory = self.alarms.append
 
-    def _storage_failed(self, number):
+    def storage_failed(self, number):
         self.alarms.append(number)
 
 

@@ -157,6 +157,24 @@ cdef class Channel:
     def knows(self, uint64_t tag, bint multiple):
         return tag_is_known(&self.c, tag, multiple) != 0
 
+    def deliveries(self, uint64_t tag, bint multiple):
+        cdef channel_t *ch = &self.c
+        cdef uint32_t mask = ch.ring_capacity - 1
+        cdef uint64_t t
+        cdef entry_t *e
+        cdef list found = []
+        if not tag_is_known(ch, tag, multiple) or (ch.unacked == 0 and ch.late == 0):
+            return found
+        if tag == 0:
+            tag = ch.next_tag - 1
+        for t in range(ch.base_tag if multiple else tag, tag + 1):
+            e = &ch.ring[t & mask]
+            if e.seg != NULL:
+                found.append((t, <Queue>e.seg.store.queue.owner, e.seq))
+            elif e.late:
+                found.append((t, None, 0))
+        return found
+
     def settle(self, uint64_t tag, bint multiple, *, bint requeue=False, bint reject=False):
         return tag_settle(&self.c, tag, multiple, REJECTED if reject else ACKED, requeue) != 0
 

@@ -51,7 +51,7 @@ cdef void admitted(store_t *st, message_t *m) noexcept nogil:
     cdef rules_t *r = q.rules
     if r.expires and st.ready == 1:
         expires_by(q, expires_at(q, st.last.base + st.last.end - align8(m.length)))
-    if is_over(q, r):
+    if r.overflow == DROP_HEAD and is_over(q, r):
         over_mark(q)
 
 

@@ -525,8 +525,11 @@ cdef int give_back(taken_t *t) noexcept nogil:
     q.n_returned += 1
     if seg_map(s) == 0:
         q.ready_octets += body_octets(s.map + t.position)
-        if UNLIKELY(q.rules != NULL) and q.rules.expires:
-            expires_by(q, expires_at(q, s.map + t.position))
+        if UNLIKELY(q.rules != NULL):
+            if q.rules.expires:
+                expires_by(q, expires_at(q, s.map + t.position))
+            if q.rules.overflow == DROP_HEAD and is_over(q, q.rules):
+                over_mark(q)
     return 0
 
 

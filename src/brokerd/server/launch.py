@@ -195,6 +195,8 @@ class Server:
         except (ConfigError, OSError) as error:
             log.error("reload failed, nothing changed: %s", error)
             return
+        for fault in self.node.upkeep.reload_policies():
+            log.error("reload: %s", fault)
         values = {}
         for row in changed(self.config, new):
             if row.option.section == "tls" and context is None:

@@ -203,7 +203,7 @@ class Transaction:
         try:
             self._put()
         except OSError as error:
-            node._storage_failed(error.errno or 0)
+            node.storage_failed(error.errno or 0)
             node.blocked.add(self)
             return
         for tag, _, _, outcome in self._settlements:

@@ -8,6 +8,7 @@ second try would succeed and lie.  Knows neither loop nor executor: it is given
 ``submit`` and ``soon``.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -144,7 +145,8 @@ class GroupCommit:
         try:
             files += self._core.begin_sync()
             for path in self._directories:
-                files.append((self._disk.open(path, os.O_RDONLY | os.O_DIRECTORY), path + "/"))
+                with contextlib.suppress(FileNotFoundError):  # Its vhost was deleted meanwhile.
+                    files.append((self._disk.open(path, os.O_RDONLY | os.O_DIRECTORY), path + "/"))
             for log in self._logs:
                 if log.dirty:
                     files.append((os.dup(log.fileno()), log.path))

@@ -95,6 +95,7 @@ class Access:
             if not any(self.may(operation, name) for operation in ("configure", "write", "read")):
                 self._check("configure", "queue", name)
             queue.check_access(connection)
+            queue.touch()
             return queue
         arguments = arguments or {}
         if not name:
@@ -113,26 +114,17 @@ class Access:
             queue_.touch()
             return queue_
         if arguments:
-            self._check_new_queue(name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+            self._check_new_queue(name, arguments)
         return self.vhost.add_queue(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner
         )
 
-    def _check_new_queue(
-        self, name: str, arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
-    ) -> None:
-        """What only some queues may be, and what else a dead-letter exchange asks of the user."""
+    def _check_new_queue(self, name: str, arguments: dict[str, Any]) -> None:
+        """What a dead-letter exchange asks of the user besides."""
         target = arguments.get("x-dead-letter-exchange")
         if isinstance(target, str):
             self._check("read", "queue", name)
             self.check_exchange("write", target)
-        if arguments.get("x-queue-type") == "quorum":
-            faults = {"non-durable": not durable, "exclusive-owner": exclusive, "auto-delete": auto_delete}
-            for fault, present in faults.items():
-                if present:
-                    raise PreconditionFailed(
-                        f"invalid property '{fault}' for queue '{name}' in vhost '{self.vhost.name}'"
-                    )
 
     def delete_queue(self, name: str, connection: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """How many ready messages went with it; 0 when there was none of that name (RabbitMQ)."""

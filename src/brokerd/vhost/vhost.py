@@ -139,7 +139,9 @@ class VHost:
         An exclusive queue (one with an owner) ends with its connection and is never durable (RabbitMQ).
         """
         if arguments:
-            check_arguments(name, self.name, arguments)
+            check_arguments(
+                name, self.name, arguments, durable=durable, exclusive=owner is not None, auto_delete=auto_delete
+            )
         durable = durable and owner is None
         if durable:
             self.write(queue_declare(name, auto_delete, arguments))
