@@ -7,10 +7,11 @@ so this is the price of a first message, or of any message through a headers exc
 
 Measured on two shared cores, Python 3.11 (us a route; factor over 10 bindings; us a bind):
 
-                 10      1,000    100,000 bindings
-    topic      1.83       1.86       3.56   x1.9    4.7   (three matches each)
-    direct     0.46       0.46       0.91   x2.0    2.1
-    headers    2.13       2.26       3.64   x1.7   22.8   (four headers, all of two)
+                      10      1,000    100,000 bindings
+    topic           2.02       2.13       3.84   x1.9    5.6   (three matches each)
+    direct          0.79       0.84       1.54   x1.9    7.0
+    headers         2.50       2.71       4.01   x1.6   17.8   (four headers, all of two)
+    consistent_hash 2.74       2.83          -           1.4   (one of the queues)
     memory: 266 octets a binding (direct, 10,000 queues of one binding)
 
 No work grows with the number of bindings; what does is the misses of the processor's cache.
@@ -22,14 +23,8 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.exchanges import (
-    ConsistentHashExchange,
-    DirectExchange,
-    Exchange,
-    HeadersExchange,
-    TopicExchange,
-    route,
-)
+from brokerd.exchanges import DirectExchange, Exchange, HeadersExchange, TopicExchange, route
+from brokerd.exchanges.consistent_hash import ConsistentHashExchange
 from brokerd.wire.properties import Properties
 
 SIZES = (10, 1_000, 100_000)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.exchanges.destinations import Queue, queues
 
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges import ConsistentHashExchange, FanoutExchange
-from brokerd.exchanges.consistent_hash import RING_POINTS_MAX, jump_hash
+from brokerd.exchanges import FanoutExchange
+from brokerd.exchanges.consistent_hash import RING_POINTS_MAX, ConsistentHashExchange, jump_hash
 from brokerd.wire.properties import Properties
 from brokerd.wire.values import Timestamp
 

@@ -1,5 +1,8 @@
 """What every type of exchange does with its bindings."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ from brokerd.exchanges.delayed import DelayedExchange
 from brokerd.wire.properties import Properties
 
 MATCHING = ["direct", "fanout", "headers", "topic", "x-recent-history"]
-TYPES = sorted(name for name, cls in EXCHANGE_TYPES.items() if not issubclass(cls, DelayedExchange))
+TYPES = sorted(name for name in EXCHANGE_TYPES if not issubclass(exchange_type(name), DelayedExchange))
 KEYS = st.sampled_from(["", "a", "a.b", "*", "#", "a.*", "#.b", "a.#.b", "*.*"])
 ARGUMENTS = st.sampled_from([
     {}, {"k": 1}, {"k": True}, {"k": "v", "x-match": "any"}, {"k": None, "x-match": "all"}, {"x-match": "any"},
@@ -42,7 +45,7 @@ def tagged(arguments):
 @settings(max_examples=150)
 @given(steps=STEPS, key=st.sampled_from(["", "a", "a.b", "a.x.b", "b", "a.b.c"]), headers=HEADERS)
 def test_any_row_of_binds_and_unbinds_leaves_what_a_plain_list_would_hold(kind, collection, steps, key, headers):
-    exchange, ends, model = EXCHANGE_TYPES[kind]("x"), [*queues(3), DirectExchange("further")], []
+    exchange, ends, model = exchange_type(kind)("x"), [*queues(3), DirectExchange("further")], []
     for end in ends[:3]:
         end.bindings = collection()
     for verb, *what in steps:
@@ -73,7 +76,7 @@ def test_any_row_of_binds_and_unbinds_leaves_what_a_plain_list_would_hold(kind, 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_an_exchange_without_bindings_keeps_nothing_in_its_index(kind):
-    exchange, (one, two) = EXCHANGE_TYPES[kind]("x", arguments={"x-delayed-type": "topic"}), queues(2)
+    exchange, (one, two) = exchange_type(kind)("x", arguments={"x-delayed-type": "topic"}), queues(2)
     for key in ("1", "2") if kind == "x-consistent-hash" else ("a", "a.*", "#.#.b", "a.*.c"):
         for end in (one, two):
             exchange.bind(end, key, {"x-match": "any", "k": key, "j": 1})
@@ -159,3 +162,16 @@ def test_properties_key_tells_arguments_apart_and_does_not_see_their_order():
     assert first.startswith("k~")
     assert len(first) == 8
     assert exchange.bind(queue, "", {"a": 2}).properties_key.startswith("~")
+
+
+@pytest.mark.parametrize("name", EXCHANGE_TYPES)
+def test_a_type_is_listed_under_its_own_name(name):
+    assert exchange_type(name).type == name
+
+
+def test_types_that_few_have_are_not_imported_with_the_others():
+    code = "import sys, brokerd.vhost.vhost; print(*[m for m in sys.modules if m.startswith('brokerd.exchanges.')])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    late = {name.partition(".")[0] for name in EXCHANGE_TYPES.values() if isinstance(name, str)}
+    assert late == {"consistent_hash", "modulus_hash", "delayed"}
+    assert late.isdisjoint(name.rpartition(".")[2] for name in answer)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from tests.exchanges.destinations import queues
 
-from brokerd.exchanges import ModulusHashExchange
+from brokerd.exchanges.modulus_hash import ModulusHashExchange
 from brokerd.wire.properties import Properties
 
 KEYS = [f"key{number}" for number in range(2000)]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.exchanges.destinations import queues
 
-from brokerd.exchanges import EXCHANGE_TYPES
+from brokerd.exchanges import exchange_type
 from brokerd.wire.properties import Properties
 
 TYPES = ["x-random", "x-local-random"]
@@ -19,7 +19,7 @@ def count(exchange, messages=2000):
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_each_message_goes_to_one_destination_and_all_get_about_the_same(kind):
-    exchange = EXCHANGE_TYPES[kind]("x")
+    exchange = exchange_type(kind)("x")
     assert exchange.destinations("k", Properties) == ()
     for queue in queues(4):
         exchange.bind(queue, "ignored")
@@ -30,7 +30,7 @@ def test_each_message_goes_to_one_destination_and_all_get_about_the_same(kind):
 
 
 def test_a_destination_bound_twice_is_met_twice_as_often():
-    exchange, (one, two) = EXCHANGE_TYPES["x-random"]("x"), queues(2)
+    exchange, (one, two) = exchange_type("x-random")("x"), queues(2)
     for queue, key in ((one, "a"), (one, "b"), (two, "a")):
         exchange.bind(queue, key)
     assert 1150 < count(exchange)["q0"] < 1500
@@ -38,7 +38,7 @@ def test_a_destination_bound_twice_is_met_twice_as_often():
 
 @given(leaving=st.lists(st.integers(0, 9), unique=True))
 def test_whoever_has_left_gets_nothing(leaving):
-    exchange, ends = EXCHANGE_TYPES["x-random"]("x"), queues(10)
+    exchange, ends = exchange_type("x-random")("x"), queues(10)
     for queue in ends:
         exchange.bind(queue, "")
     for number in leaving:

@@ -295,6 +295,8 @@ def test_an_exchange_that_intercepts_decides_instead_of_the_bindings(access, vho
     Intercepting.answer = ((other,), print)
     assert publish(access, "x", "k") == ((other,), None, False, None, print)
     assert publish(access, "x", "k", headers={"BCC": ["b"]})[3] is None  # routed later, by BCC too
+    Intercepting.answer = ((other,), None, b"\0\0")
+    assert publish(access, "x", "k", message_id="m") == ((other,), None, False, b"\0\0", None)
 
 
 def test_while_it_is_traced_a_message_is_asked_for_every_time_and_the_trace_told(access, vhost):

@@ -1,54 +1,57 @@
 """Where a message goes: exchanges, their bindings, and the walk over them.
 
-A new type is one file and its class in ``EXCHANGE_TYPES``.
+A new type is one file and its name in ``EXCHANGE_TYPES``.
 """
 
+from collections.abc import Mapping
+from importlib import import_module
+
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges.consistent_hash import ConsistentHashExchange
 from brokerd.exchanges.default import DefaultExchange
-from brokerd.exchanges.delayed import DelayedExchange, DelayedExchangeByItsOtherName
 from brokerd.exchanges.direct import DirectExchange
 from brokerd.exchanges.exchange import Binding, Exchange, Handler, Lazily, Message
 from brokerd.exchanges.fanout import FanoutExchange
 from brokerd.exchanges.headers import HeadersExchange
-from brokerd.exchanges.modulus_hash import ModulusHashExchange
 from brokerd.exchanges.random import LocalRandomExchange, RandomExchange
 from brokerd.exchanges.recent_history import RecentHistoryExchange
 from brokerd.exchanges.router import Route, route
 from brokerd.exchanges.topic import TopicExchange
 
-EXCHANGE_TYPES: dict[str, type[Exchange]] = {
+# Name: the class, or where it is, for those that few brokers have: they are imported when first asked for.
+EXCHANGE_TYPES: Mapping[str, type[Exchange] | str] = {
     cls.type: cls
     for cls in (
         DirectExchange,
         FanoutExchange,
         HeadersExchange,
         TopicExchange,
-        ConsistentHashExchange,
-        ModulusHashExchange,
         RandomExchange,
         LocalRandomExchange,
         RecentHistoryExchange,
-        DelayedExchange,
-        DelayedExchangeByItsOtherName,
     )
+} | {
+    "x-consistent-hash": "consistent_hash.ConsistentHashExchange",
+    "x-modulus-hash": "modulus_hash.ModulusHashExchange",
+    "x-delayed-message": "delayed.DelayedExchange",
+    "x-delayed-exchange": "delayed.DelayedExchangeByItsOtherName",
 }
 
 
 def exchange_type(name: str) -> type[Exchange]:
     """The class of the exchange type ``name``.  Raises PreconditionFailed if there is none (RabbitMQ 4)."""
-    try:
-        return EXCHANGE_TYPES[name]
-    except KeyError:
-        raise PreconditionFailed(f"unknown exchange type '{name}'") from None
+    found = EXCHANGE_TYPES.get(name)
+    if found is None:
+        raise PreconditionFailed(f"unknown exchange type '{name}'")
+    if isinstance(found, str):
+        module, _, cls = found.partition(".")
+        found = getattr(import_module(f"brokerd.exchanges.{module}"), cls)
+    return found
 
 
 __all__ = [
     "EXCHANGE_TYPES",
     "Binding",
-    "ConsistentHashExchange",
     "DefaultExchange",
-    "DelayedExchange",
     "DirectExchange",
     "Exchange",
     "FanoutExchange",
@@ -57,7 +60,6 @@ __all__ = [
     "Lazily",
     "LocalRandomExchange",
     "Message",
-    "ModulusHashExchange",
     "RandomExchange",
     "RecentHistoryExchange",
     "Route",

@@ -11,15 +11,6 @@ from typing import Any, NamedTuple
 
 from brokerd.arguments import BY_NAME
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges.consistent_hash import HASH_PROPERTIES, JUMP, RING, ConsistentHashExchange
-from brokerd.exchanges.delayed import (
-    DELAYED_EXCHANGE,
-    DELAYED_TYPE,
-    DelayedExchange,
-    DelayedExchangeByItsOtherName,
-    inner_type,
-)
-from brokerd.exchanges.recent_history import RecentHistoryExchange
 from brokerd.exchanges.terms import term
 from brokerd.wire.values import Timestamp, type_name
 
@@ -28,8 +19,13 @@ Check = Callable[[Any, Arguments, str], "str | None"]
 
 ALTERNATE_EXCHANGE = ("alternate-exchange", "x-alternate-exchange")  # RabbitMQ's name, LavinMQ's
 DEDUPLICATION = ("x-message-deduplication", "x-deduplication-header", "x-cache-size", "x-cache-ttl")
-_CONSISTENT_HASH = (ConsistentHashExchange.type,)
-_DELAYED = (DelayedExchange.type, DelayedExchangeByItsOtherName.type)
+DELAYED_TYPE, DELAYED_EXCHANGE = "x-delayed-type", "x-delayed-exchange"
+HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
+RING, JUMP = "ring", "jump"
+# Names of types: the types themselves need not be there for this.
+_CONSISTENT_HASH = ("x-consistent-hash",)
+_DELAYED = ("x-delayed-message", "x-delayed-exchange")
+_RECENT_HISTORY = ("x-recent-history",)
 
 
 class ExchangeArgument(NamedTuple):
@@ -69,6 +65,8 @@ def _as_for_queues(name: str) -> Check:
 
 
 def _delayed_type(value: Any, arguments: Arguments, thing: str) -> str | None:
+    from brokerd.exchanges.delayed import inner_type  # Few exchanges delay.
+
     try:
         inner_type(dict(arguments))
     except PreconditionFailed as error:
@@ -112,7 +110,7 @@ EXCHANGE_ARGUMENTS = (
     ExchangeArgument("x-hash-on", _hash_header("x-hash-on"), _CONSISTENT_HASH),
     ExchangeArgument("hash-property", _hash_property, _CONSISTENT_HASH),
     ExchangeArgument("x-algorithm", _algorithm, _CONSISTENT_HASH),
-    ExchangeArgument("x-recent-history-length", _history_length, (RecentHistoryExchange.type,)),
+    ExchangeArgument("x-recent-history-length", _history_length, _RECENT_HISTORY),
 )
 
 

@@ -22,13 +22,11 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from brokerd.errors import PreconditionFailed
+from brokerd.exchanges.arguments import JUMP
 from brokerd.exchanges.exchange import Binding, Exchange, Lazily
 from brokerd.exchanges.terms import term
 from brokerd.wire.properties import Properties
 
-HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
-RING = "ring"
-JUMP = "jump"
 # The more points, the evener the shares (512: within some 5 %), and the longer a change of bindings takes.
 RING_POINTS_MAX = 1 << 14
 POINTS_PER_UNIT_MAX = 512

@@ -19,24 +19,20 @@ from functools import cache
 from typing import Any, ClassVar, Protocol
 
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges.exchange import Binding, Exchange, Handler, Lazily, Message
+from brokerd.exchanges.arguments import DELAYED_TYPE
+from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Lazily, Message
 from brokerd.wire.values import Timestamp
 
 DELAY, DELIVER_AT = "x-delay", "x-deliver-at"
-DELAYED_TYPE, DELAYED_EXCHANGE = "x-delayed-type", "x-delayed-exchange"
 DUE_MS_MAX = (1 << 63) - 1
 
-
-# Queues, who is told when they have it, and what is stored there in place of the message's properties, if anything is.
-Held = tuple[tuple[Any, ...], Handler | None] | tuple[tuple[Any, ...], Handler | None, bytes]
+Held = Intercepted  # what a holder answers
 
 
 class Holder(Protocol):
     """Who keeps delayed messages."""
 
-    def hold(
-        self, exchange: "DelayedExchange", routing_key: str, properties: Lazily
-    ) -> Held | None:
+    def hold(self, exchange: "DelayedExchange", routing_key: str, properties: Lazily) -> Intercepted | None:
         """Where the message waits and who is told of it; None: it is not to be delayed.  Raises AMQPError."""
 
 
@@ -67,7 +63,7 @@ class DelayedExchange(Exchange):
         """As the inner type."""
         return self._inner.keeps_messages
 
-    def intercept(self, routing_key: str, properties: Lazily) -> Held | None:  # type: ignore[override]
+    def intercept(self, routing_key: str, properties: Lazily) -> Intercepted | None:
         return None if self.holder is None else self.holder.hold(self, routing_key, properties)
 
     def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:

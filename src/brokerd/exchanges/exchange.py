@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Lazily = Callable[[], "Properties"]  # the message's properties, decoded when first asked for
 Message = tuple[bytes, bytes, bytes, bytes]  # exchange, routing key, properties (flags and list), body
 Handler = Callable[[Any, bytes, bytes, bytes, bytes], None]  # channel, exchange, routing key, properties, body
+# Queues, who takes the message besides, and what is stored in place of its properties, where anything is.
+Intercepted = tuple[tuple[Any, ...], Handler | None] | tuple[tuple[Any, ...], Handler | None, bytes]
 
 
 class Binding:
@@ -150,11 +152,10 @@ class Exchange:
         """Where a message goes; a destination may come more than once.  Use it before the next change of a binding."""
         raise NotImplementedError
 
-    def intercept(self, routing_key: str, properties: Lazily) -> tuple[tuple[Any, ...], Handler | None] | None:
+    def intercept(self, routing_key: str, properties: Lazily) -> Intercepted | None:
         """What becomes of a message published to this very exchange, instead of being routed; None: nothing else.
 
-        The queues it is to wait in and what takes it besides (no queue and no taker: it is dropped).  Asked for
-        every message while ``intercepts``.  Raises AMQPError.
+        Without a queue and a taker it is dropped.  Asked for every message while ``intercepts``.  Raises AMQPError.
         """
         return None
 

@@ -61,10 +61,11 @@ def resolve(
     check_topic(access, exchange, key)
     properties: Lazily = _Decoded(header)
     checked = _Checked(access, properties(), channel) if _matters(header) else _NOTHING_TO_CHECK
-    changed = checked.rewritten
+    changed, octets = checked.rewritten, None
     intercepted = exchange.intercept(key, properties) if exchange.intercepts else None
     if intercepted is not None:  # It is stored with its BCC, which counts when it is routed later.
-        queues, handler = intercepted
+        queues, handler = intercepted[:2]
+        octets = intercepted[2] if len(intercepted) > 2 else None
         cacheable = False
     else:
         changed = checked.without_bcc() or changed
@@ -74,9 +75,10 @@ def resolve(
         queues = found.queues
     if vhost.trace is not None and vhost.trace.on:
         handler, cacheable = vhost.trace.handler(queues, handler), False
-    if changed is None and handler is None:
+    if octets is None and changed is not None:
+        octets = encode_header(0, changed)[_PROPERTIES_AT:]
+    if octets is None and handler is None:
         return queues, exchange.tally, cacheable
-    octets = None if changed is None else encode_header(0, changed)[_PROPERTIES_AT:]
     return queues, exchange.tally, cacheable, octets, handler
 
 
