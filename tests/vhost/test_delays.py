@@ -31,8 +31,7 @@ class Bench:
 
     def open(self):
         """A broker starts on what is there."""
-        self.delays = Delays(self.vhost, epoch_ns=self.clock, wait=self.commit.wait, call_at=self.clock.call_at,
-                             rewrites=True)
+        self.delays = Delays(self.vhost, epoch_ns=self.clock, wait=self.commit.wait, call_at=self.clock.call_at)
         self.delays.open()
 
     def restart(self):
@@ -455,6 +454,17 @@ def test_bcc_counts_when_it_goes_and_is_not_seen(real):
     real.publish(b"m", {"x-delay": 10, "BCC": ["b"]}, exchange="x", key="k")
     real.advance(10)
     assert (real.headers("q"), real.headers("b")) == ([{"x-delay": -10}], [{"x-delay": -10}])
+
+
+def test_an_expiration_does_not_count_while_it_waits(real):
+    real.publish(b"m", {"x-delay": 1000}, exchange="x", key="k", expiration="10")
+    real.clock.ns += 500_000_000
+    real.node.core.expire()
+    real.advance(500)
+    assert real.bodies("q") == [b"m"]
+    real.clock.ns += 11_000_000
+    real.node.core.expire()
+    assert real.bodies("q") == []
 
 
 def test_nobody_may_use_the_room(real):

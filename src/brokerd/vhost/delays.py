@@ -85,22 +85,13 @@ class _Waiting:
 class Delays:
     """The holder of all delayed exchanges of one vhost."""
 
-    __slots__ = ("_call_at", "_epoch_ns", "_rewrites", "_timer", "_timer_ms", "_vhost", "_wait", "_waiting", "released",
-                 "unrouted")
+    __slots__ = ("_call_at", "_epoch_ns", "_timer", "_timer_ms", "_vhost", "_wait", "_waiting", "released", "unrouted")
 
     def __init__(
-        self,
-        vhost: "VHost",
-        *,
-        epoch_ns: Callable[[], int],
-        wait: Callable[..., object],
-        call_at: CallAt,
-        rewrites: bool = False,
+        self, vhost: "VHost", *, epoch_ns: Callable[[], int], wait: Callable[..., object], call_at: CallAt
     ) -> None:
-        """``wait(callback, log=None)`` is GroupCommit.wait; ``epoch_ns`` is the clock of the data plane's records.
-        ``rewrites``: whoever asks hold() stores its third element; else an expiration counts while a message waits."""
+        """``wait(callback, log=None)`` is GroupCommit.wait; ``epoch_ns`` is the clock of the data plane's records."""
         self._vhost = vhost
-        self._rewrites = rewrites
         self._epoch_ns = epoch_ns
         self._wait = wait
         self._call_at = call_at
@@ -188,7 +179,7 @@ class Delays:
         waiting = self._room(exchange)
         told = partial(self._stored, waiting, due)
         headers = message.headers or {}
-        if not self._rewrites or (message.expiration is None and EXPIRATION not in headers):
+        if message.expiration is None and EXPIRATION not in headers:
             return (waiting.queue,), told
         headers = {name: value for name, value in headers.items() if name != EXPIRATION}
         if message.expiration is not None:
