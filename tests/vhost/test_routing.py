@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.session.harness import Node
+from tests.session.harness import Client, Node
 
 from brokerd.errors import AccessRefused, NotFound, PreconditionFailed, SyntaxError_
 from brokerd.exchanges import FanoutExchange
@@ -11,6 +11,8 @@ from brokerd.policies import Policies
 from brokerd.policies.policies import Policy
 from brokerd.store.disk import Disk
 from brokerd.vhost.routing import IMPERSONATOR, check_expiration, route
+from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, decode_header, encode_header
 
 CHANNEL = object()
@@ -503,3 +505,69 @@ def test_arguments_that_mean_nothing_to_a_type_are_refused_when_it_is_made(vhost
         exchange(vhost, "h", "x-recent-history", x_recent_history_length=0)
     assert "positive integer" in refusal.value.reply_text
     assert "h" not in vhost.exchanges
+
+
+# --- over the real data plane
+
+def send(client, exchange_name, key, body=b"x", **properties):
+    """Publish on channel 1; what comes back."""
+    header = encode_header(len(body), Properties(**properties))
+    return client.raw(methods.BasicPublish(exchange=exchange_name, routing_key=key).frame(1)
+                      + header_frame(1, header) + body_frames(1, body, 4096))
+
+
+def bodies(client, name):
+    """All that waits in the queue, as (body, properties)."""
+    found = []
+    while True:
+        out = client.send((1, methods.BasicGet(queue=name, no_ack=True)))
+        if len(out) == 1:
+            return found
+        found.append((out[2].payload, decode_header(out[1].payload)[1]))
+
+
+@pytest.mark.parametrize(("fault", "code"), [
+    ({"expiration": "soon"}, 406), ({"user_id": "bob"}, 406), ({"headers": {"CC": "q"}}, 406),
+    ({"headers": {"a": 1, "BCC": 5}}, 406), ({"reply_to": "amq.rabbitmq.reply-to"}, 406),
+])
+def test_what_is_remembered_of_a_route_hides_no_fault(node, vhost, fault, code):
+    client = Client(node).open()
+    queue(vhost, "q", ("amq.direct", "k"))
+    for _ in range(3):
+        assert send(client, "amq.direct", "k", expiration="60000", headers={"a": 1}, reply_to="r") == []
+    (_, close), = send(client, "amq.direct", "k", **fault)
+    assert (close.NAME, close.reply_code) == ("channel.close", code)
+
+
+def test_copies_are_stored_without_their_bcc_and_the_next_message_goes_its_own_way(node, vhost):
+    client = Client(node).open()
+    queue(vhost, "a", ("amq.direct", "a"))
+    queue(vhost, "b", ("amq.direct", "b"))
+    send(client, "amq.direct", "a", b"1")
+    send(client, "amq.direct", "a", b"2", headers={"BCC": ["b"], "n": 2}, app_id="x")
+    send(client, "amq.direct", "a", b"3")
+    second = (b"2", Properties(headers={"n": 2}, app_id="x"))
+    assert bodies(client, "a") == [(b"1", Properties()), second, (b"3", Properties())]
+    assert bodies(client, "b") == [second]
+
+
+def test_a_queue_bound_to_recent_history_gets_the_messages_before_it(node, vhost):
+    client = Client(node).open()
+    exchange(vhost, "h", "x-recent-history", x_recent_history_length=2)
+    for number in range(5):
+        send(client, "h", "k", b"%d" % number, message_id=f"m{number}")
+    queue(vhost, "q", ("h", ""))
+    send(client, "h", "k", b"5")
+    assert [body for body, _ in bodies(client, "q")] == [b"3", b"4", b"5"]
+
+
+def test_messages_spread_by_hash_stay_with_their_queue(node, vhost):
+    client = Client(node).open()
+    exchange(vhost, "x", "x-consistent-hash", hash_header="customer")
+    for name in ("q1", "q2", "q3"):
+        queue(vhost, name, ("x", "1"))
+    for number in range(300):
+        send(client, "x", "k", b"%d" % (number % 30), headers={"customer": number % 30})
+    found = [{body for body, _ in bodies(client, name)} for name in ("q1", "q2", "q3")]
+    assert sum(map(len, found)) == len(set.union(*found)) == 30
+    assert all(found)
