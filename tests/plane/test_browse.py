@@ -114,3 +114,20 @@ def test_levels_are_browsed_the_highest_first(bench, connection):
     assert [row[6] for row in queue.browse(0, 9)] == [b"2", b"1", b"0"]
     assert queue.remove(3)[6] == b"1"
     assert drain(bench, queue) == [b"2", b"0"]
+
+
+def test_taking_out_of_the_middle_of_a_long_segment_does_not_read_it_all(make_bench):
+    bench = make_bench(segment_octets=4 << 20)
+    connection = bench.connection(1)
+    queue = bench.queue()
+    connection.feed(numbered(1, 20_000))
+    rng = random.Random(1)
+    left = list(range(1, 20_001))
+    rng.shuffle(left)
+    for seq in left[:3000]:
+        assert queue.remove(seq)[6] == b"%d" % seq
+    connection.feed(numbered(20_001, 20_100))
+    assert queue.remove(20_050)[0] == 20_050
+    assert queue.ready == 17_099
+    assert [int(body) for body in drain(bench, queue)] == sorted(left[3000:] + list(range(20_001, 20_050))
+                                                                  + list(range(20_051, 20_101)))

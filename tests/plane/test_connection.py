@@ -157,7 +157,7 @@ def test_a_frame_too_large_behind_a_good_one_is_reported_once(queue, connection)
 def test_a_frame_that_does_not_end_in_0xce_is_a_frame_error(connection, end):
     connection.feed(frame(1, 1, struct.pack(">HH", 20, 20) + b"\1")[:-1] + bytes([end]))
     assert connection.fault == (
-        1, 501, True, f"type 1, all octets = <<>>: {{invalid_frame_end_marker,{end}}}", 0, 0)
+        1, 501, True, f"type 1, all octets = <<0,20,0,20,1>>: {{invalid_frame_end_marker,{end}}}", 0, 0)
     assert connection.methods == []
 
 
@@ -173,7 +173,7 @@ def test_a_bad_end_anywhere_in_a_whole_publish_stores_nothing(queue, connection,
 @pytest.mark.parametrize("kind", [0, 4, 7, 9, 65, 255])
 def test_an_unknown_frame_type_is_a_frame_error(connection, kind):
     connection.feed(frame(kind, 0, b"some"))
-    assert connection.fault == (0, 501, True, f"unknown frame type {kind}", 0, 0)
+    assert connection.fault == (0, 501, True, f'type {kind}, all octets = <<"some">>: unknown_frame', 0, 0)
 
 
 @pytest.mark.parametrize(("channel", "payload"), [(1, b""), (0, b"x"), (9, b"x")])
@@ -188,10 +188,20 @@ def test_heartbeats_are_eaten(connection):
     assert not connection.methods
 
 
+@pytest.mark.parametrize(("payload", "shown"), [
+    (b"a" * 16, 'all octets = <<"aaaaaaaaaaaaaaaa">>'), (b"a" * 17, 'first 16 octets = <<"aaaaaaaaaaaaaaaa">>'),
+    (b'say "x"', 'all octets = <<"say \\"x\\"">>'), (b"\x80\0", "all octets = <<128,0>>"), (b"", "all octets = <<>>"),
+])
+def test_what_came_is_shown_as_rabbitmq_shows_it(connection, payload, shown):
+    connection.feed(frame(5, 0, payload))
+    assert connection.fault[3] == f"type 5, {shown}: unknown_frame"
+
+
 @pytest.mark.parametrize("payload", [b"", b"\0", b"\0\x3c\0"])
-def test_a_method_frame_without_room_for_its_index_is_a_syntax_error(connection, payload):
+def test_a_method_frame_without_room_for_its_index_is_a_frame_error(connection, payload):
     connection.feed(frame(1, 1, payload))
-    assert connection.fault == (1, 502, True, "method frame is too short", 0, 0)
+    shown = ",".join(map(str, payload))
+    assert connection.fault == (1, 501, True, f"type 1, all octets = <<{shown}>>: unknown_frame", 0, 0)
 
 
 def test_nothing_but_a_protocol_header_may_come_first(bench):

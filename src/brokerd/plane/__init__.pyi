@@ -64,7 +64,7 @@ class Routes:
     def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes, Channel], tuple]) -> None:
         """resolve(exchange, routing_key, header_payload, channel) -> (queues, tally, cacheable[, properties[, handler]]);
         raises AMQPError.  cacheable False: asked again for the next message; as it is, whatever it says, for messages
-        with a user-id, a CC or BCC header, a reply-to that begins amq.rabbitmq.reply-to, or an expiration that is not
+        with a user-id, a CC or BCC header, a reply-to that begins amq.rabbitmq.reply-to or amq.direct.reply-to, or an expiration that is not
         a plain number of at most ten years.  properties: stored in place of the message's own; not with cacheable.
         handler(channel, exchange, routing_key, properties, body): called when the message is stored; counts as routed."""
     def clear(self) -> None:
@@ -88,6 +88,10 @@ class Queue:
         nothing.  overflow: 0 drop-head, 1 reject-publish, 2 reject-publish-dlx.  dead_letters: on_dead() is called.
         delivery_limit: failed deliveries after which a message dies (dropped with limit_drops).  delivery_counts:
         redeliveries carry x-delivery-count and x-acquired-count.  consumer_timeout_ms: of consumers to come."""
+    traced: bool         # on_delivered() is told of each delivery
+    def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
+                     redelivered: bool) -> None:
+        """Overridden: a message was written to a client, by basic.deliver or basic.get-ok.  Must not raise."""
     def dead_done(self, seq: int) -> None: ...
     kept_dead: int
     def browse(self, start_seq: int, count: int) -> list[tuple[int, int, bool, bytes, bytes, bytes, bytes]]:

@@ -73,6 +73,10 @@ cdef struct count_t:            # failed deliveries of one record, from the acks
     uint32_t position
     uint16_t count
 
+cdef struct mark_t:             # where a record of a segment begins
+    uint64_t seq
+    uint32_t position
+
 cdef struct seg_t:
     seg_t *next
     seg_t *prev
@@ -91,6 +95,10 @@ cdef struct seg_t:
     uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
     count_t *counts             # sorted by position; delivery counts from before this broker started
     uint32_t count_n
+    mark_t *marks               # NULL: nothing was taken out of the middle; else every 32nd record up to `marked`
+    uint32_t marks_n
+    uint32_t marks_capacity
+    uint32_t marked
     int fd                      # -1: not open
     uint32_t crc_seed           # state of the CRC after the segment's number
     uint32_t end                # first free octet
@@ -167,6 +175,7 @@ cdef struct rules_t:
     bint limit_drops
     bint delivery_counts
     bint single_active
+    bint traced                 # on_delivered is told of each delivery
     bint draining               # the active consumer gets no more: another takes over
     bint refuses                # the publish under way
     bint is_over

@@ -51,6 +51,45 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
     return 0
 
 
+cdef uint32_t near(seg_t *s, uint64_t seq) noexcept nogil:
+    """Where to begin looking for record `seq` of a mapped segment: at most 32 records before it, as a rule."""
+    cdef uint32_t position = s.marked if s.marked else HEADER
+    cdef uint32_t low = 0, high, middle
+    cdef mark_t *marks
+    while position < s.end and le32(s.map + position) == RECORD_MAGIC and le32(s.map + position + 4) >= RECORD:
+        if s.marks_n == s.marks_capacity:
+            high = s.marks_capacity * 2 if s.marks_capacity else 64
+            marks = <mark_t *>realloc(s.marks, high * sizeof(mark_t))
+            if marks == NULL:
+                break
+            s.marks = marks
+            s.marks_capacity = high
+        s.marks[s.marks_n].seq = le64(s.map + position + 16)
+        s.marks[s.marks_n].position = position
+        s.marks_n += 1
+        low = 0
+        while low < 32 and position < s.end and le32(s.map + position) == RECORD_MAGIC \
+                and le32(s.map + position + 4) >= RECORD:
+            position += align8(le32(s.map + position + 4))
+            low += 1
+        if low < 32:
+            s.marks_n -= 1          # Not whole: to be marked when more has come.
+            break
+        s.marked = position
+    low = 0
+    high = s.marks_n
+    while low < high:
+        middle = (low + high) >> 1
+        if s.marks[middle].seq <= seq:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return HEADER
+    # Behind the last mark the next 32 follow, or what is not marked yet.
+    return s.marks[low - 1].position
+
+
 cdef bint pluck(store_t *st, uint64_t seq, taken_t *t) except -1:
     """Take the ready message `seq` out of the store, wherever it stands.  False: there is none."""
     cdef seg_t *s = st.cursor
@@ -63,6 +102,10 @@ cdef bint pluck(store_t *st, uint64_t seq, taken_t *t) except -1:
     while s != NULL and s.next != NULL and s.next.base_seq <= seq:
         s = s.next
         position = HEADER
+    if s != NULL and seg_map(s) == 0:
+        if s.verify and not s.loaded and seg_load_acks(s) == 0:
+            s.loaded = True
+        position = max(position, near(s, seq))
     while s != NULL and standing(st, s, &position) and le64(s.map + position + 16) < seq:
         position += align8(le32(s.map + position + 4))
     if s == NULL or s.map == NULL or position >= s.end or le64(s.map + position + 16) != seq or was_settled(s, position):

@@ -291,6 +291,8 @@ cdef class Channel:
             untake(&t)
             raise MemoryError
         q.touched = q.core.now
+        if q.rules != NULL and q.rules.traced:
+            tell_delivered(ch, &t)
         q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
         q.n_got += 1
         q.n_redelivered += t.redelivered

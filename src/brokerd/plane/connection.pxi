@@ -101,17 +101,17 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
     if <size_t>(end - p) < <size_t>size + 8:
         return MORE
     used[0] = size + 8
-    if UNLIKELY(p[7 + size] != 0xCE):
-        e.number = p[7 + size]
-        return unframed(conn, end - p, used, e, b"type %u, all octets = <<>>: {invalid_frame_end_marker,%llu}", kind)
     e.payload = p + 7
     e.payload_n = size
+    if UNLIKELY(p[7 + size] != 0xCE):
+        e.number = p[7 + size]
+        return unframed(conn, end - p, used, e, b"type %u, %b: {invalid_frame_end_marker,%llu}", kind)
     ch = channel_at(conn, e.channel)
     if LIKELY(kind == 1):
         if UNLIKELY(size < 4):
             if conn.discard:
                 return DONE
-            return fault(e, True, 502, b"method frame is too short", 0)
+            return unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
         if UNLIKELY(conn.discard):
             return COLD if e.channel == 0 and (be32(p + 7) == (10 << 16 | 50) or be32(p + 7) == (10 << 16 | 51)) else DONE
         if UNLIKELY(ch == NULL):
@@ -119,10 +119,11 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
         if UNLIKELY(ch.closing):
             return COLD if be32(p + 7) == (20 << 16 | 40) or be32(p + 7) == (20 << 16 | 41) else DONE
         if UNLIKELY(ch.state):
+            # Of the publish that is not whole, not of what came instead (RabbitMQ).
             if ch.state == 1:
                 return fault(e, True, 505,
-                             b"expected content header for class 60, got non content header frame instead", be32(p + 7))
-            return fault(e, True, 505, b"expected content body, got non content body frame instead", be32(p + 7))
+                             b"expected content header for class 60, got non content header frame instead", PUBLISH)
+            return fault(e, True, 505, b"expected content body, got non content body frame instead", PUBLISH)
         if be32(p + 7) == PUBLISH and LIKELY(not ch.tx):
             status = straight(conn, ch, p, end, size, used, e)
             if LIKELY(status == DONE):
@@ -136,8 +137,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
             return unframed(conn, end - p, used, e, b"heartbeat frames are empty and on channel 0", kind)
         return DONE
     if UNLIKELY(kind != 2 and kind != 3):
-        e.number = kind
-        return unframed(conn, end - p, used, e, b"unknown frame type %llu", kind)
+        return unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
     if conn.discard:
         return DONE
     if UNLIKELY(ch == NULL):
@@ -388,7 +388,7 @@ cdef class Connection:
         cdef uint32_t index = be32(e.payload) if status == COLD else PUBLISH
         cdef uint16_t number = e.channel
         if has_affairs(self.c.core):
-            affairs(self.c.core)
+            affairs(self.c.core, AFFAIRS_MOST)
         try:
             if status == COLD:
                 self.on_method(number, (<const char *>e.payload)[:e.payload_n])
@@ -505,9 +505,21 @@ cdef class Connection:
         pass
 
 
+cdef str snippet(bytes octets):
+    """The first of them as RabbitMQ shows them, which is as Erlang writes a binary."""
+    first = octets[:16]
+    if first and all(32 <= octet < 127 for octet in first):
+        shown = '"' + first.decode().replace("\\", "\\\\").replace('"', '\\"') + '"'
+    else:
+        shown = ",".join(map(str, first))
+    return f"{'all octets' if len(octets) <= 16 else 'first 16 octets'} = <<{shown}>>"
+
+
 cdef str fault_text(event_t *e):
     text = e.text.decode()
     text = text.replace("%u", str(e.method), 1)
+    if "%b" in text:
+        text = text.replace("%b", snippet((<const char *>e.payload)[:e.payload_n]), 1)
     for number in (e.number, e.limit):
         text = text.replace("%llu", str(number), 1)
     return text

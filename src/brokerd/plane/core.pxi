@@ -114,7 +114,7 @@ cdef class Core:
                     expire_due(c, 64)
                 if LIKELY(not has_affairs(c)) or spent >= c.turn_octets:
                     break
-                spent += 64 * affairs(c)
+                spent += c.turn_octets // DEAD_MOST * affairs(c, DEAD_MOST)
             while c.out_dirty != NULL:
                 conn = c.out_dirty
                 c.out_dirty = conn.out_next

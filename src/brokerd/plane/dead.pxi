@@ -61,12 +61,12 @@ cdef void kill(taken_t *t, uint8_t reason) noexcept nogil:
         core.dying_tail = q
 
 
-cdef uint64_t tell_dead(core_t *core) noexcept:
-    """Tell the queues of what died in them, in the order in which it did.  How many."""
+cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
+    """Tell the queues of what died in them, in the order in which it did, at most so many.  How many."""
     cdef queue_t *q
     cdef dead_t dead
     cdef uint64_t n = 0
-    while core.dying != NULL and n < AFFAIRS_MOST:
+    while core.dying != NULL and n < most:
         q = core.dying
         if q.rules.dying.first == q.rules.dying.n:
             core.dying = q.rules.dying_next

@@ -179,6 +179,16 @@ cdef void level_leave(queue_t *q, level_t *level) noexcept nogil:
 
 # ---- a delivery
 
+cdef void tell_delivered(channel_t *ch, taken_t *t) noexcept:
+    """The firehose: this message was written to this channel."""
+    cdef message_t m
+    cdef Queue queue = <Queue>t.seg.store.queue.owner
+    message_of(t.seg.map + t.position, &m)
+    queue.on_delivered(<Channel>ch.owner, (<const char *>m.names)[1:1 + m.names[0]], key_of(&m),
+                       (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n],
+                       t.redelivered != 0)
+
+
 cdef enum:
     COUNTS_ROOM = 64                # octets that the headers of write_counted() add at most
     HEADERS = 1 << 13               # property flag
@@ -390,6 +400,9 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             ring_leave(c)
             continue
         spent += 64 + n
+        if UNLIKELY(q.rules != NULL) and q.rules.traced:
+            with gil:
+                tell_delivered(ch, &t)
         # After a restart this is partly an estimate.
         q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
         q.n_delivered += 1

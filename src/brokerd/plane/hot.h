@@ -351,7 +351,10 @@ static int properties_are_whole(const uint8_t *p, const uint8_t *end, known_t *k
         if ((size_t)(end - p) < n)
             return 0;
         switch (bit) {
-        case 9: known->ask |= n > 21 && !memcmp(p + 1, "amq.rabbitmq.reply-to", 21); break;
+        case 9: /* direct replies, by RabbitMQ's name and LavinMQ's */
+            known->ask |= (n > 21 && !memcmp(p + 1, "amq.rabbitmq.reply-to", 21)) ||
+                          (n > 19 && !memcmp(p + 1, "amq.direct.reply-to", 19));
+            break;
         case 8: {
             int plain = number_of(p, EXPIRATION_MS_MAX) >= 0;
             known->expires = (uint8_t)plain;

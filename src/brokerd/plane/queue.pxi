@@ -75,6 +75,9 @@ cdef class Queue:
     def on_dead(self, reason, seq, exchange, routing_key, properties, body, count):
         raise NotImplementedError
 
+    def on_delivered(self, channel, exchange, routing_key, properties, body, redelivered):
+        raise NotImplementedError
+
     # ---- rules
 
     def set_rules(self, *, int64_t ttl_ms=-1, int64_t max_length=-1, int64_t max_octets=-1, uint8_t overflow=0,
@@ -129,6 +132,17 @@ cdef class Queue:
                 if self.q.rules != NULL and self.q.rules.expires:
                     deadline_set(&self.q, head_expires_at(&self.q))
                 return found
+
+    @property
+    def traced(self):
+        return self.q.rules != NULL and self.q.rules.traced
+
+    @traced.setter
+    def traced(self, bint value):
+        if value or self.q.rules != NULL:
+            if rules_of(&self.q) == NULL:
+                raise MemoryError
+            self.q.rules.traced = value
 
     def dead_done(self, uint64_t seq):
         cdef deads_t *kept
@@ -343,6 +357,7 @@ cdef class Queue:
         s.acks_zeroed = s.acks_capacity = 0
         s.verify = True
         s.loaded = False
+        marks_free(s)
 
     cdef int move_unacked(self, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1:
         cdef channel_t *ch = self.q.core.channels

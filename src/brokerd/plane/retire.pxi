@@ -42,6 +42,7 @@ cdef bint spare_for_all(seg_t *s) noexcept nogil:
     acks_unmap(s)
     free(s.settled_bits)
     free(s.counts)
+    marks_free(s)
     s.settled_bits = NULL
     s.counts = NULL
     s.store = NULL
@@ -107,6 +108,7 @@ cdef void retire(seg_t *s):
             unlink(old)
             free(s.settled_bits)
             free(s.counts)
+            marks_free(s)
             s.settled_bits = NULL
             s.counts = NULL
             st.spare = s

@@ -139,9 +139,16 @@ cdef void acks_unmap(seg_t *s) noexcept nogil:
         s.acks = NULL
 
 
+cdef void marks_free(seg_t *s) noexcept nogil:
+    free(s.marks)
+    s.marks = NULL
+    s.marks_n = s.marks_capacity = s.marked = 0
+
+
 cdef void seg_free(seg_t *s) noexcept nogil:
     seg_unmap(s)
     acks_unmap(s)
+    marks_free(s)
     free(s.settled_bits)
     free(s.counts)
     free(s)
