@@ -6,20 +6,27 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 TESTS ?=
+PEER ?= rabbitmq
 
 BIN := $(VENV)/bin
 COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
 	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
 
-.PHONY: run build test lint sanitize bench clean check-tools
+.PHONY: run build test test-peer lint sanitize bench clean check-tools
 
 run: build
 	$(BIN)/brokerd -D ./data $(ARGS)
 
 build: $(VENV)/compiled
 
-test: build $(VENV)/test-tools
+test: build $(VENV)/test-tools $(VENV)/node-tools
 	$(BIN)/python -m pytest $(TESTS)
+
+# The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT
+test-peer: build $(VENV)/test-tools
+	@[ "$(PEER)" != rabbitmq ] || [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || \
+		{ echo "test-peer needs RabbitMQ: apt-get install rabbitmq-server (or set PEER=HOST:PORT)" >&2; exit 1; }
+	BROKERD_TEST_PEER=$(PEER) $(BIN)/python -m pytest $(or $(TESTS),tests/conversations)
 
 lint: build $(VENV)/test-tools
 	$(BIN)/ruff check .
@@ -68,4 +75,13 @@ $(VENV)/compiled: $(COMPILED) $(VENV)/installed
 
 $(VENV)/test-tools: pyproject.toml | $(VENV)/installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@touch $@
+
+# The client of Node, where Node is: without it its tests are skipped.
+$(VENV)/node-tools: tests/server/amqplib/package-lock.json | $(VENV)/bin/python
+	@if command -v npm >/dev/null; then \
+		npm ci --prefix tests/server/amqplib --no-audit --no-fund --loglevel error; \
+	else \
+		echo "npm is not there, so that its client is not tried: apt-get install nodejs npm" >&2; \
+	fi
 	@touch $@

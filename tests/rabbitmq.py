@@ -7,6 +7,7 @@ Waits for what it says on its standard output, never for time to pass.  Stopped 
 port mapper it started is its own too, and ends with it.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -15,6 +16,10 @@ import socket
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.broker import Broker
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 PLUGINS = ("rabbitmq_consistent_hash_exchange", "rabbitmq_event_exchange", "rabbitmq_random_exchange",
@@ -22,7 +27,7 @@ PLUGINS = ("rabbitmq_consistent_hash_exchange", "rabbitmq_event_exchange", "rabb
 READY = re.compile(r"completed with \d+ plugins")
 SECONDS = 90    # a start takes about ten on a busy machine
 
-# Flow control off the classic path and expiry without the broker's own patience: nothing here changes an answer.
+# Nothing here changes an answer.
 CONFIG = """\
 loopback_users.guest = true
 listeners.tcp.default = {port}
@@ -132,4 +137,25 @@ class RabbitMQ:
         self.stop()
 
 
-__all__ = ["RabbitMQ", "installed"]
+# Set, tests are held against another broker: "rabbitmq" (Debian's, started for the purpose) or HOST:PORT of one
+# that runs and lets guest in.
+OTHER = os.environ.get("BROKERD_TEST_PEER", "")
+
+
+@contextlib.contextmanager
+def either(directory):
+    """A brokerd of one's own on ``directory``, or the other broker: something with a ``port``."""
+    if OTHER == "rabbitmq":
+        if not installed():
+            pytest.exit("Debian's package rabbitmq-server is not installed (or set BROKERD_TEST_PEER=HOST:PORT)", 2)
+        with RabbitMQ(directory) as other:
+            yield other
+    elif OTHER:
+        yield SimpleNamespace(port=int(OTHER.rpartition(":")[2]))
+    else:
+        with Broker(directory) as broker:
+            yield broker
+        broker.check_log()
+
+
+__all__ = ["OTHER", "RabbitMQ", "either", "installed"]

@@ -89,9 +89,20 @@ def test_a_message_that_goes_nowhere_is_dropped_without_a_word(peer):
     assert nothing_came(peer)
 
 
-def test_immediate_is_not_offered(peer, queue):
-    peer.send(publish(queue, immediate=True))
-    assert peer.connection_close() == (540, "NOT_IMPLEMENTED - immediate=true")
+@differs("`immediate`")
+def test_an_immediate_message_nobody_takes_at_once_comes_back(peer, queue):
+    peer.send(publish(queue, b"back", immediate=True))
+    back = peer.read()
+    assert back == methods.BasicReturn(reply_code=313, reply_text="NO_CONSUMERS", exchange="", routing_key=queue)
+    assert peer.message()[1] == b"back"
+    assert peer.get(queue) is None
+
+
+@differs("`immediate`")
+def test_an_immediate_message_somebody_takes_at_once_is_taken(peer, queue):
+    consume(peer, queue, no_ack=True)
+    peer.send(publish(queue, b"now", immediate=True))
+    assert bodies(peer, 1) == [b"now"]
 
 
 def test_a_user_id_must_be_the_users(peer, queue):

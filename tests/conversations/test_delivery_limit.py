@@ -1,7 +1,7 @@
 """Quorum queues as clients see them: x-queue-type, x-delivery-limit, x-delivery-count."""
 
 import pytest
-from tests.conversations.peer import Peer, eventually, rabbitmq
+from tests.conversations.peer import Peer, differs, eventually, rabbitmq
 
 from brokerd.wire import methods
 
@@ -136,11 +136,13 @@ def test_a_quorum_queue_takes_no_arguments_of_classic_ones(peer, argument):
              "rabbit_quorum_queue")
 
 
-def test_a_classic_queue_takes_no_delivery_limit(peer):
-    method = methods.QueueDeclare(queue="q", exclusive=True, arguments={"x-delivery-limit": 5})
-    assert peer.refusal(method) == (
-        406, "PRECONDITION_FAILED - invalid arg 'x-delivery-limit' for queue 'q' in vhost '/' of queue type "
-             "rabbit_classic_queue")
+@differs("`x-delivery-limit` of a classic queue")
+def test_a_classic_queue_may_have_a_limit(sure, queue):
+    limited = sure.declare({"x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue})
+    sure.put(limited, b"m")
+    for _ in range(2):
+        reject(sure, sure.arrived(limited, no_ack=False))
+    assert sure.arrived(queue).headers["x-first-death-reason"] == "delivery_limit"
 
 
 @rabbitmq("3.10 has other words for it", always=True)

@@ -1,7 +1,7 @@
 """x-single-active-consumer: one consumer is served, the others wait for its end."""
 
 import pytest
-from tests.conversations.peer import Peer, publish, rabbitmq
+from tests.conversations.peer import Peer, differs, publish
 
 from brokerd.wire import methods
 
@@ -71,22 +71,25 @@ def test_the_next_gets_what_a_lost_one_held_first_and_in_order(port, peer, singl
     assert [message.method.redelivered for message in got] == [True] * 5 + [False] * 4
 
 
-@rabbitmq("3.10 serves the next once something else moves the queue", always=True)
-def test_a_cancelled_one_keeps_what_it_holds_while_the_next_goes_on(peer, single):
+@differs("the next single active consumer")
+def test_the_next_is_served_when_the_former_holds_nothing_more(peer, single):
     peer.prefetch(2)
     peer.consume(single, "a")
     peer.consume(single, "b")
     send(peer, single, 0, 4)
     assert served(peer, 2) == [("a", b"0"), ("a", b"1")]
-    peer.send(methods.BasicCancel(consumer_tag="a", no_wait=True))
-    assert served(peer, 2) == [("b", b"2"), ("b", b"3")]
+    peer.send(methods.BasicCancel(consumer_tag="a", no_wait=True), publish(single, b"4"))
+    assert peer.ask(methods.BasicQos(prefetch_count=2)) == methods.BasicQosOk()
+    peer.send(methods.BasicReject(delivery_tag=2, requeue=True), methods.BasicAck(delivery_tag=1))
+    assert served(peer, 2) == [("b", b"1"), ("b", b"2")]
 
 
-def test_a_newcomer_of_higher_priority_waits(peer, single):
+@differs("`x-priority` of a single active consumer")
+def test_a_newcomer_of_higher_priority_takes_over(peer, single):
     peer.consume(single, "first", no_ack=True)
     peer.consume(single, "higher", no_ack=True, arguments={"x-priority": 10})
     send(peer, single, 0, 2)
-    assert served(peer, 2) == [("first", b"0"), ("first", b"1")]
+    assert served(peer, 2) == [("higher", b"0"), ("higher", b"1")]
 
 
 def test_all_consumers_are_counted(peer, single):
