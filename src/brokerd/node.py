@@ -41,7 +41,8 @@ log = getLogger("brokerd")
 VHOSTS_FILE = "vhosts.json"
 SPARE_FOLDER = "spare"  # segments for whichever queue needs one next
 DISK, MEMORY = "disk", "memory"  # what can be short: RabbitMQ's words, told to blocked publishers
-VHOST_LIMITS = (MAX_CONNECTIONS,)
+MAX_QUEUES = "max-queues"
+VHOST_LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
 
 
 class Node:
@@ -239,7 +240,7 @@ class Node:
 
     def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
         """Replace a vhost's limits ({}: none).  Raises KeyError; PreconditionFailed for what is no limit; OSError."""
-        self.vhosts[name]
+        vhost = self.vhosts[name]
         before = self.vhost_limits.get(name, {})
         self.vhost_limits[name] = checked_limits(limits, VHOST_LIMITS, f"vhost '{name}'")
         try:
@@ -247,6 +248,7 @@ class Node:
         except OSError:
             self.vhost_limits[name] = before
             raise
+        vhost.max_queues = self.vhost_limits[name].get(MAX_QUEUES, -1)
 
     def open_vhost(self, name: str) -> VHost:
         """Open a vhost, with what its folder holds.  Raises StoreError, OSError."""
@@ -262,6 +264,7 @@ class Node:
             recover=self._recover,
             doors=self.doors,
         )
+        vhost.max_queues = self.vhost_limits.get(name, {}).get(MAX_QUEUES, -1)
         self.upkeep.apply_policies(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
             # The broker before may have died before its sync; from now on messages are confirmed into these queues.

@@ -111,6 +111,23 @@ def test_a_user_opens_as_many_channels_on_all_connections_as_the_limit_says(node
     assert other.ask(methods.ChannelOpen(), 2) == methods.ChannelOpenOk()
 
 
+def test_a_vhost_takes_as_many_queues_as_its_limit_says(make_node):
+    node = make_node()
+    node.set_vhost_limits("/", {"max-queues": 2})
+    client = Client(node).open()
+    for name in ("a", "b"):
+        client.send((1, methods.QueueDeclare(queue=name, durable=True)))
+    assert client.send((1, methods.QueueDeclare(queue="c")))[0][1].reply_text == (
+        "PRECONDITION_FAILED - cannot declare queue 'c': queue limit in vhost '/' (2) is reached")
+    node = make_node()
+    client = Client(node).open()
+    assert client.send((1, methods.QueueDeclare(queue="a", durable=True)))[0][1].queue == "a"
+    client.send((1, methods.QueueDelete(queue="b")))
+    assert client.send((1, methods.QueueDeclare(queue="c")))[0][1].queue == "c"
+    node.set_vhost_limits("/", {"max-queues": -1})
+    assert client.send((1, methods.QueueDeclare(queue="d")))[0][1].queue == "d"
+
+
 def test_limits_of_vhosts_are_kept(make_node):
     node = make_node()
     node.add_vhost("two")

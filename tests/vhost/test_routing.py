@@ -334,13 +334,14 @@ class Replies:
         return lambda *message: self.given.append((routing_key, *message))
 
 
-def test_the_name_of_replies_is_rewritten_and_no_other(access, vhost):
+@pytest.mark.parametrize("name", ["amq.rabbitmq.reply-to", "amq.direct.reply-to"])
+def test_the_name_of_replies_is_rewritten_and_no_other(access, vhost, name):
     queue(vhost, "q")
     vhost.replies = Replies()
-    answer = publish(access, "", "q", reply_to="amq.rabbitmq.reply-to", correlation_id="1")
+    answer = publish(access, "", "q", reply_to=name, correlation_id="1")
     assert stored(answer) == Properties(reply_to="amq.rabbitmq.reply-to.token", correlation_id="1")
     assert (names(answer), answer[2]) == (["q"], False)
-    for other in ("amq.rabbitmq.reply-to.x", "amq.rabbitmq.reply", "q"):
+    for other in ("amq.rabbitmq.reply-to.x", "amq.direct.reply-to.x", "amq.rabbitmq.reply", "q"):
         assert len(publish(access, "", "q", reply_to=other)) == 3
 
 

@@ -113,6 +113,7 @@ class Access:
             )
             queue_.touch()
             return queue_
+        self.vhost.check_queue_limit(name)
         if arguments:
             self._check_new_queue(name, arguments)
         return self.vhost.add_queue(

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from brokerd.vhost.access import Access
     from brokerd.vhost.vhost import VHost
 
-REPLY_TO = "amq.rabbitmq.reply-to"
-REPLY_PREFIX = REPLY_TO + "."
+REPLY_TO = ("amq.rabbitmq.reply-to", "amq.direct.reply-to")  # RabbitMQ's name, LavinMQ's
+REPLY_PREFIX = "amq.rabbitmq.reply-to."
 IMPERSONATOR = "impersonator"  # users with this tag may send any user-id
 
 # Bits of the property flags, header[12:14].
@@ -37,7 +37,7 @@ _HEADERS = 0x2000
 _REPLY_TO = 0x0200
 _EXPIRATION = 0x0100
 _USER_ID = 0x0010
-_REPLY_TO_OCTETS = b"\x15amq.rabbitmq.reply-to"  # as a short string
+_REPLY_TO_OCTETS = (b"\x15amq.rabbitmq.reply-to", b"\x13amq.direct.reply-to")  # as short strings
 _CC_OCTETS, _BCC_OCTETS = b"\x02CC", b"\x03BCC"
 _PROPERTIES_AT = 12  # in a header's payload
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -157,7 +157,7 @@ def _matters(header: bytes) -> bool:
     flags = header[12] << 8 | header[13] if len(header) >= 14 else 0
     if flags & (_EXPIRATION | _USER_ID):
         return True
-    if flags & _REPLY_TO and _REPLY_TO_OCTETS in header:
+    if flags & _REPLY_TO and any(octets in header for octets in _REPLY_TO_OCTETS):
         return True
     return bool(flags & _HEADERS) and (_CC_OCTETS in header or _BCC_OCTETS in header)
 
@@ -172,7 +172,7 @@ class _Checked:
 
     def __init__(self, access: "Access", properties: Properties, channel: "Channel | None") -> None:
         self.rewritten: Properties | None = None
-        if properties.reply_to == REPLY_TO and channel is not None:
+        if properties.reply_to in REPLY_TO and channel is not None:
             replies = access.vhost.replies
             if replies is None:
                 raise PreconditionFailed("fast reply consumer does not exist")

@@ -77,7 +77,7 @@ class VHost:
 
     __slots__ = (
         "_dead_letters", "_delays", "accesses", "appended", "core", "deletes", "directory", "doors", "exchanges", "log",
-        "name", "on_disk", "policies", "queues", "remove_files", "replies", "trace",
+        "max_queues", "name", "on_disk", "policies", "queues", "remove_files", "replies", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,7 @@ class VHost:
         self._dead_letters: DeadLetters | None = None
         self._delays: Delays | None = None
         self.directory = directory
+        self.max_queues = -1  # -1: no limit
         self.core = core
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
@@ -130,6 +131,13 @@ class VHost:
             access.routes.clear()
 
     # --- queues
+
+    def check_queue_limit(self, name: str) -> None:
+        """Whether there may be one more queue, called ``name``.  Raises PreconditionFailed (RabbitMQ's text)."""
+        if 0 <= self.max_queues <= len(self.queues):
+            raise PreconditionFailed(
+                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({self.max_queues}) is reached"
+            )
 
     def add_queue(
         self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None
