@@ -248,3 +248,32 @@ def test_rejected_without_an_exchange_for_it_is_gone(sure, queue):
     sure.put(queue)
     reject(sure, queue)
     assert sure.got(queue) is None
+
+
+def test_letters_sent_at_least_once_arrive_in_order(sure, queue, name):
+    arguments = {"x-queue-type": "quorum", "x-dead-letter-exchange": name, "x-dead-letter-strategy": "at-least-once",
+                 "x-overflow": "reject-publish"}
+    sure.declare(arguments, name, durable=True, exclusive=False)
+    exchange = sure.exchange("fanout", exchange=name)
+    sure.bind(queue, exchange)
+    for n in range(3):
+        sure.put(name, b"%d" % n, delivery_mode=2)
+    reject(sure, name, 3)
+    letters = [sure.arrived(queue) for _ in range(3)]
+    assert [letter.body for letter in letters] == [b"0", b"1", b"2"]
+    assert {letter.headers["x-death"][0]["reason"] for letter in letters} == {"rejected"}
+    assert eventually(lambda: sure.count(name), lambda count: count == (0, 0))
+
+
+def test_rejects_of_a_transaction_are_letters_from_commit_on(peer, queue):
+    source = peer.declare({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue})
+    peer.confirming().put(source, b"m")
+    peer.open_channel(2)
+    assert peer.ask(methods.TxSelect(), 2) == methods.TxSelectOk()
+    assert isinstance(peer.ask(methods.BasicGet(queue=source), 2), methods.BasicGetOk)
+    peer.message()
+    peer.send((2, methods.BasicReject(delivery_tag=1, requeue=False)))
+    assert peer.ask(methods.BasicQos(), 2) == methods.BasicQosOk()
+    assert peer.got(queue) is None
+    assert peer.ask(methods.TxCommit(), 2) == methods.TxCommitOk()
+    assert peer.arrived(queue).body == b"m"
