@@ -38,6 +38,7 @@ cdef struct conn_t
 
 cdef struct core_t:
     int64_t now                 # ns since the epoch, read once a chunk
+    uint32_t ms                 # the same in milliseconds, modulo 2**32
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
@@ -81,6 +82,7 @@ cdef struct seg_t:
     seg_t *next
     seg_t *prev
     store_t *store              # NULL: one of core_t.spares
+    queue_t *queue              # the store's
     uint64_t number
     uint64_t base_seq
     uint32_t generation
@@ -252,10 +254,10 @@ cdef struct entry_t:
     seg_t *seg                  # NULL: settled
     consumer_t *consumer        # NULL: basic.get
     uint64_t seq
-    int64_t when                # ns: handed out
     uint32_t position
+    uint32_t when               # core_t.ms when it was handed out
     uint16_t count
-    bint late                   # timed out: its settlement, when it comes, means nothing
+    uint8_t late                # timed out: its settlement, when it comes, means nothing
 
 cdef struct content_t:
     uint8_t *octets             # method payload, header payload, body so far

@@ -170,7 +170,7 @@ cdef class Channel:
         for t in range(ch.base_tag if multiple else tag, tag + 1):
             e = &ch.ring[t & mask]
             if e.seg != NULL:
-                found.append((t, <Queue>e.seg.store.queue.owner, e.seq))
+                found.append((t, <Queue>e.seg.queue.owner, e.seq))
             elif e.late:
                 found.append((t, None, 0))
         return found
@@ -307,7 +307,7 @@ cdef class Channel:
             q.n_acked += 1
             settle(&t, ACKED)
         else:
-            remember(ch, NULL, &t)
+            remember(ch, q, NULL, &t)
         return True
 
     def recover(self):

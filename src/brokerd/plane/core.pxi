@@ -81,6 +81,7 @@ cdef class Core:
             self.c.now = realtime_ns()
         else:
             self.c.now = self.clock()
+        self.c.ms = <uint32_t>(self.c.now // 1000000)
 
     def turn(self):
         cdef queue_t *q
@@ -144,7 +145,7 @@ cdef class Core:
         self.tick()
         while ch != NULL:
             if ch.unacked:
-                timed_out(ch, self.c.now, closing)
+                timed_out(ch, self.c.ms, closing)
             ch = ch.core_next
         return closing
 

@@ -33,7 +33,7 @@ cdef bint dead_push(deads_t *list_, dead_t *dead) noexcept nogil:
 
 cdef void kill(taken_t *t, uint8_t reason) noexcept nogil:
     """The message, taken and not unacked any more, is dead."""
-    cdef queue_t *q = t.seg.store.queue
+    cdef queue_t *q = t.seg.queue
     cdef core_t *core = q.core
     cdef rules_t *r = q.rules
     cdef dead_t dead

@@ -182,7 +182,7 @@ cdef void level_leave(queue_t *q, level_t *level) noexcept nogil:
 cdef void tell_delivered(channel_t *ch, taken_t *t) noexcept:
     """The firehose: this message was written to this channel."""
     cdef message_t m
-    cdef Queue queue = <Queue>t.seg.store.queue.owner
+    cdef Queue queue = <Queue>t.seg.queue.owner
     message_of(t.seg.map + t.position, &m)
     queue.on_delivered(<Channel>ch.owner, (<const char *>m.names)[1:1 + m.names[0]], key_of(&m),
                        (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n],
@@ -194,7 +194,7 @@ cdef enum:
     HEADERS = 1 << 13               # property flag
 
 cdef inline bint counts_are_told(taken_t *t) noexcept nogil:
-    cdef rules_t *r = t.seg.store.queue.rules
+    cdef rules_t *r = t.seg.queue.rules
     return r != NULL and r.delivery_counts
 
 
@@ -350,7 +350,7 @@ cdef inline void skip_tag(channel_t *ch) noexcept nogil:
     ch.next_tag += 1
 
 
-cdef inline void remember(channel_t *ch, consumer_t *c, taken_t *t) noexcept nogil:
+cdef inline void remember(channel_t *ch, queue_t *q, consumer_t *c, taken_t *t) noexcept nogil:
     """The delivery just written is unacked; ring_reserve() went before."""
     cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
     e.seg = t.seg
@@ -359,11 +359,11 @@ cdef inline void remember(channel_t *ch, consumer_t *c, taken_t *t) noexcept nog
     e.position = t.position
     e.count = t.count
     e.late = False
-    e.when = t.seg.store.queue.core.now
+    e.when = q.core.ms
     ch.next_tag += 1
     ch.unacked += 1
     t.seg.unacked += 1
-    t.seg.store.queue.unacked += 1
+    q.unacked += 1
 
 
 cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
@@ -416,7 +416,7 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             q.n_acked += 1
             settle(&t, ACKED)
         else:
-            remember(ch, c, &t)
+            remember(ch, q, c, &t)
             c.unacked += 1
             if c.prefetch and c.unacked >= c.prefetch:
                 ring_leave(c)

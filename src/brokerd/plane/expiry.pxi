@@ -45,7 +45,7 @@ cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
         st = next_store(q, st)
         if st == NULL:
             return when
-        if st.ready and head(st, &t):
+        if st.ready and next_of(st, &t):
             when = min(when, expires_at(q, t.seg.map + t.position))
 
 
@@ -58,11 +58,11 @@ cdef bint expire(queue_t *q) noexcept nogil:
         st = next_store(q, st)
         if st == NULL:
             break
-        while st.ready and head(st, &t) and expires_at(q, t.seg.map + t.position) <= q.core.now:
+        while st.ready and next_of(st, &t) and expires_at(q, t.seg.map + t.position) <= q.core.now:
             if n == EXPIRE_MOST:
                 return False
             n += 1
-            advance(st, &t)
+            take_next(st, &t)
             octets_gone(q, t.seg.map + t.position)
             kill(&t, EXPIRED_REASON)
     deadline_set(q, head_expires_at(q))

@@ -310,8 +310,7 @@ static int names_copies(const uint8_t *p, const uint8_t *end)
     return 0;
 }
 
-/* The property flags and list of a content header, p..end.  0 unless whole and ending exactly at end. */
-static int properties_are_whole(const uint8_t *p, const uint8_t *end, known_t *known)
+static int properties_in_full(const uint8_t *p, const uint8_t *end, known_t *known)
 {
     memset(known, 0, sizeof *known);
     known->delivery_mode = 1;
@@ -366,6 +365,23 @@ static int properties_are_whole(const uint8_t *p, const uint8_t *end, known_t *k
         p += n;
     }
     return p == end;
+}
+
+/* The property flags and list of a content header, p..end.  0 unless whole and ending exactly at end.  Most messages
+ * have no property but the delivery-mode, or none. */
+static inline int properties_are_whole(const uint8_t *p, const uint8_t *end, known_t *known)
+{
+    if (LIKELY(end - p == 3 && p[0] == 0x10 && p[1] == 0)) {
+        known->delivery_mode = p[2];
+        known->priority = known->expires = known->ask = 0;
+        return 1;
+    }
+    if (LIKELY(end - p == 2 && p[0] == 0 && p[1] == 0)) {
+        known->delivery_mode = 1;
+        known->priority = known->expires = known->ask = 0;
+        return 1;
+    }
+    return properties_in_full(p, end, known);
 }
 
 /* Where property `bit` of a whole list begins; NULL: it has none. */

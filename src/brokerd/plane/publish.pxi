@@ -83,7 +83,12 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     m.publish_seq = ch.publishes + 1
     complete(&m, &known)
     if LIKELY(not r.immediate) or can_deliver_to_one(r):
-        e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored)
+        if LIKELY(r.targets_n == 1) and is_plain(r.targets[0], &m):
+            e.error = reserve(&r.targets[0].store, align8(m.length))
+            if LIKELY(e.error == 0):
+                stored = store_in(&r.targets[0].store, &m, ch.confirm)
+        else:
+            e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored)
         if UNLIKELY(e.error != 0):
             return STALL
     ch.publishes += 1
@@ -126,7 +131,23 @@ cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
     m.flags = (1 if known.delivery_mode == 2 else 0) | (EXPIRES if known.expires else 0)
 
 
-cdef inline int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored) noexcept nogil:
+cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
+    """No rule of the queue nor of the message is to be looked at."""
+    return q.rules == NULL and q.levels_above == NULL and not q.dropped and not m.flags & EXPIRES
+
+
+cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept nogil:
+    """reserve() went before."""
+    cdef queue_t *q = st.queue
+    append(st, m)
+    queue_mark(q)
+    if m.flags & 1 and q.durable and waits and q.core.sync:
+        sync_mark(st)
+        return TAKEN | WAITS
+    return TAKEN
+
+
+cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored) noexcept nogil:
     """Store m in every queue that does not refuse it; 0, or the errno: then in none."""
     cdef queue_t *q
     cdef store_t *st
@@ -158,12 +179,7 @@ cdef inline int store_message(queue_t **targets, uint32_t n, message_t *m, bint 
             dlx |= q.rules.overflow == REJECT_PUBLISH_DLX
             continue
         st = store_for(q, m.priority)
-        append(st, m)
-        stored[0] |= TAKEN
-        queue_mark(q)
-        if m.flags & 1 and q.durable and waits and q.core.sync:
-            sync_mark(st)
-            stored[0] |= WAITS
+        stored[0] |= store_in(st, m, waits)
         if UNLIKELY(q.rules != NULL):
             admitted(st, m)
     if UNLIKELY(dlx):

@@ -287,6 +287,7 @@ cdef class Queue:
             free(s)
             raise MemoryError
         s.store = st
+        s.queue = &self.q
         s.fd = -1
         s.number = number
         s.base_seq = base_seq
@@ -479,9 +480,9 @@ cdef void purge_store(store_t *st) noexcept:
             s.waiting = 0
             retire_if_settled(s)
             continue
-        if not head(st, &t):
+        if not next_of(st, &t):
             return
-        advance(st, &t)
+        take_next(st, &t)
         settle(&t, PURGED)
 
 

@@ -26,7 +26,7 @@ cdef bint retire_if_settled(seg_t *s) noexcept nogil:
 cdef bint spare_for_all(seg_t *s) noexcept nogil:
     """Keep the file of a segment that is in no list any more, for whichever queue needs one next: its pages are
     there, and making new ones is the largest cost of storing.  True: done, s is the core's, its acks file gone."""
-    cdef core_t *core = s.store.queue.core
+    cdef core_t *core = s.queue.core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
     if (core.spare_directory == NULL or core.no_spares or core.spares_n >= SPARES_MOST or s.capacity != core.segment_octets
@@ -46,6 +46,7 @@ cdef bint spare_for_all(seg_t *s) noexcept nogil:
     s.settled_bits = NULL
     s.counts = NULL
     s.store = NULL
+    s.queue = NULL
     s.next = core.spares
     core.spares = s
     core.spares_n += 1
@@ -66,6 +67,7 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
     core.spares_n -= 1
     s.next = s.prev = NULL
     s.store = st
+    s.queue = st.queue
     s.acks_capacity = 0
     if rename(old, new) != 0:
         with gil:

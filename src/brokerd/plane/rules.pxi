@@ -72,12 +72,14 @@ cdef uint64_t keep_limits(queue_t *q, uint64_t budget) noexcept nogil:
     while is_over(q, q.rules) and n < budget:
         st = next_store(q, st)
         if st == NULL:
-            return n
-        while is_over(q, q.rules) and n < budget and st.ready and head(st, &t):
-            advance(st, &t)
+            break
+        while is_over(q, q.rules) and n < budget and st.ready and next_of(st, &t):
+            take_next(st, &t)
             octets_gone(q, t.seg.map + t.position)
             kill(&t, LENGTH_REASON)
             n += 1
+    if n and q.rules.expires:
+        deadline_set(q, head_expires_at(q))
     return n
 
 

@@ -88,7 +88,7 @@ cdef void seg_write_header(seg_t *s) noexcept nogil:
     put_le32(m + 4, 1)
     put_le64(m + 8, s.number)
     put_le64(m + 16, s.base_seq)
-    put_le64(m + 24, <uint64_t>s.store.queue.core.now)
+    put_le64(m + 24, <uint64_t>s.queue.core.now)
     put_le32(m + 32, s.generation)
     put_le32(m + 36, ~crc_update(0xFFFFFFFF, m, 36))
     put_word(m + 40, s.end)
@@ -348,11 +348,11 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
         # Recovery believed the header's count; what no sound entry settles is ready again.
         s.waiting += s.settled - found
         s.store.ready += s.settled - found
-        s.store.queue.ready += s.settled - found
+        s.queue.ready += s.settled - found
         s.settled = found
     if unsound:
         with gil:
-            (<Queue>s.store.queue.owner).core.damaged_upcall(text_path(s, "acks"), first_unsound, unsound * ENTRY)
+            (<Queue>s.queue.owner).core.damaged_upcall(text_path(s, "acks"), first_unsound, unsound * ENTRY)
     if returns == 0:
         return 0
     s.counts = <count_t *>malloc(returns * sizeof(count_t))

@@ -9,7 +9,7 @@ cdef void ghost_is_done(queue_t *q) noexcept:
 
 cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, bint requeue) noexcept nogil:
     cdef seg_t *s = e.seg
-    cdef queue_t *q = s.store.queue
+    cdef queue_t *q = s.queue
     cdef consumer_t *c = e.consumer
     cdef taken_t t
     t.seg = s
@@ -52,6 +52,13 @@ cdef inline void base_advance(channel_t *ch) noexcept nogil:
         ch.base_tag += 1
 
 
+cdef inline void settled_some(channel_t *ch) noexcept nogil:
+    base_advance(ch)
+    if UNLIKELY(ch.global_prefetch):
+        with gil:
+            credit_of_channel(ch)
+
+
 cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexcept nogil:
     """A delivery that is unacked, or was until it timed out; 0: all of them."""
     cdef entry_t *e
@@ -67,6 +74,12 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, b
     """One delivery, or all up to it (tag 0: all).  False: unknown delivery tag, nothing done."""
     cdef uint64_t t
     cdef uint32_t mask = ch.ring_capacity - 1
+    if not multiple and LIKELY(ch.late == 0):
+        if tag < ch.base_tag or tag >= ch.next_tag or ch.unacked == 0 or ch.ring[tag & mask].seg == NULL:
+            return False
+        entry_settle(ch, &ch.ring[tag & mask], kind, requeue)
+        settled_some(ch)
+        return True
     if not tag_is_known(ch, tag, multiple):
         return False
     if tag == 0:
@@ -80,10 +93,7 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, b
             ch.ring[t & mask].late = False
             ch.late -= 1
             ch.n_late += 1
-    base_advance(ch)
-    if UNLIKELY(ch.global_prefetch):
-        with gil:
-            credit_of_channel(ch)
+    settled_some(ch)
     return True
 
 

@@ -18,6 +18,9 @@ cdef void choose_active(queue_t *q) noexcept:
             best = &consumer.c
     if now != NULL and not now.closed:
         if best.level.priority <= now.level.priority:
+            if r.draining:              # Whoever was to take over has left.
+                r.draining = False
+                credit_again(now)
             return
         if now.unacked:
             r.draining = True
@@ -35,7 +38,7 @@ cdef inline bint is_active(consumer_t *c) noexcept nogil:
     return c.queue.rules.active == c and not c.queue.rules.draining
 
 
-cdef bint timed_out(channel_t *ch, int64_t now, list closing) except -1:
+cdef bint timed_out(channel_t *ch, uint32_t now_ms, list closing) except -1:
     """Return what consumers of this channel have held for too long; those whose channel is to be closed for it are
     appended to `closing` instead.  True if anything returned."""
     cdef uint64_t tag
@@ -46,13 +49,13 @@ cdef bint timed_out(channel_t *ch, int64_t now, list closing) except -1:
     for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
         e = &ch.ring[tag & mask]
         c = e.consumer
-        if e.seg == NULL or c == NULL or c.timeout < 0 or now - e.when < c.timeout:
+        if e.seg == NULL or c == NULL or c.timeout < 0 or <int64_t><uint32_t>(now_ms - e.when) * 1000000 < c.timeout:
             continue
         if c.timeout_closes:
             closing.append(<Consumer>c.owner)
             return any_
-        if e.seg.store.queue.rules != NULL:
-            e.seg.store.queue.rules.n_timed_out += 1
+        if e.seg.queue.rules != NULL:
+            e.seg.queue.rules.n_timed_out += 1
         entry_settle(ch, e, RETURNED, True)
         e.late = True
         ch.late += 1

@@ -15,7 +15,7 @@ cdef enum:
 
 cdef int stage_begin(seg_t *s) noexcept nogil:
     """Have the next records gathered; 0 or the errno."""
-    cdef core_t *core = s.store.queue.core
+    cdef core_t *core = s.queue.core
     cdef int err = seg_open(s)
     if err:
         return err
@@ -45,7 +45,7 @@ cdef void stage_write(seg_t *s) noexcept nogil:
 
 
 cdef void stage_end(seg_t *s) noexcept nogil:
-    cdef core_t *core = s.store.queue.core
+    cdef core_t *core = s.queue.core
     cdef seg_t **at = &core.staged
     stage_write(s)
     while at[0] != s:

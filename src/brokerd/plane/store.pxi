@@ -101,6 +101,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
             return ENOMEM
         s.fd = -1
         s.store = st
+        s.queue = q
         s.capacity = capacity
     if core.spare_directory != NULL and core.next_number > st.next_number:
         st.next_number = core.next_number
@@ -381,7 +382,7 @@ cdef bint skip_damage(store_t *st) noexcept nogil:
 
 
 cdef void report_damage(seg_t *s, uint32_t at, uint32_t octets):
-    cdef Core core = (<Queue>s.store.queue.owner).core
+    cdef Core core = (<Queue>s.queue.owner).core
     s.damaged = True
     core.damaged_upcall(text_path(s, "msgs"), at, octets)
 
@@ -445,6 +446,16 @@ cdef inline void advance(store_t *st, taken_t *t) noexcept nogil:
         seg_delivered(s, st.position)      # the mark never goes back
 
 
+cdef bint next_of(store_t *st, taken_t *t) noexcept nogil:
+    """head(), off a message's way."""
+    return head(st, t)
+
+
+cdef void take_next(store_t *st, taken_t *t) noexcept nogil:
+    """advance(), off a message's way."""
+    advance(st, t)
+
+
 cdef store_t *top_level(queue_t *q) noexcept nogil:
     """The highest level that is ready; level 0 if none is."""
     cdef store_t *st
@@ -456,21 +467,30 @@ cdef store_t *top_level(queue_t *q) noexcept nogil:
     return &q.store
 
 
-cdef inline bint take(queue_t *q, taken_t *t) noexcept nogil:
-    """The queue's next message, not ready any more.  False: none can be read.  Its segment is mapped."""
-    cdef store_t *st = &q.store
+cdef bint take_by_rules(queue_t *q, taken_t *t) noexcept nogil:
+    """take() where there are priorities, or messages that expire."""
+    cdef store_t *st
     while True:
-        if UNLIKELY(q.top):
-            st = top_level(q)
-        if LIKELY(head(st, t)):
-            advance(st, t)
-            if UNLIKELY(q.rules != NULL) and q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
+        st = top_level(q)
+        if next_of(st, t):
+            take_next(st, t)
+            if q.rules != NULL and q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
                 octets_gone(q, t.seg.map + t.position)
                 kill(t, EXPIRED_REASON)
                 continue
             return True
         if st.ready or not q.top:
             return False
+
+
+cdef inline bint take(queue_t *q, taken_t *t) noexcept nogil:
+    """The queue's next message, not ready any more.  False: none can be read.  Its segment is mapped."""
+    if UNLIKELY(q.rules != NULL or q.top):
+        return take_by_rules(q, t)
+    if not head(&q.store, t):
+        return False
+    advance(&q.store, t)
+    return True
 
 
 cdef int untake(taken_t *t) noexcept nogil:
@@ -494,7 +514,7 @@ cdef inline void is_ready(store_t *st) noexcept nogil:
 cdef void settle(taken_t *t, uint8_t kind) noexcept nogil:
     """The record is done with.  May free its segment."""
     cdef seg_t *s = t.seg
-    cdef queue_t *q = s.store.queue
+    cdef queue_t *q = s.queue
     if UNLIKELY(q.dropped):
         return
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
@@ -509,7 +529,7 @@ cdef void settle(taken_t *t, uint8_t kind) noexcept nogil:
 cdef int give_back(taken_t *t) noexcept nogil:
     """The record is ready again, at its own place; one delivery has failed.  0 or ENOMEM."""
     cdef seg_t *s = t.seg
-    cdef queue_t *q = s.store.queue
+    cdef queue_t *q = s.queue
     if q.dropped:
         return 0
     if t.count < 0xFFFF:
