@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from socket import gethostname
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
 from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
@@ -23,7 +24,7 @@ from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, Precondit
 from brokerd.store import json_file
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.sync import GroupCommit
-from brokerd.vhost import journal
+from brokerd.vhost import journal, trace
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
 from brokerd.vhost.upkeep import Submit, Upkeep
@@ -213,16 +214,51 @@ class Node:
         if known is None:
             known = [{"name": "/"}]
             json_file.replace(path, known, self.disk)
-        for number, entry in enumerate(json_file.rows(path, known, ("name",), ("limits",)), 1):
-            name = entry["name"]
-            if not isinstance(name, str) or name in self.vhosts or any("\ud800" <= c <= "\udfff" for c in name):
-                raise StoreError(f"{path}: entry {number}: name is not a text of its own")
-            try:
-                self.vhost_limits[name] = checked_limits(entry.get("limits", {}), VHOST_LIMITS, f"vhost '{name}'")
-            except PreconditionFailed as error:
-                raise StoreError(f"{path}: entry {number}: {error}") from None
-            self.open_vhost(entry["name"])
+        rows = _vhost_rows(path, known)
+        for name, row in rows.items():
+            self.vhost_limits[name] = row.limits
+            self.open_vhost(name)
+        for name, row in rows.items():
+            trace.switch(self.vhosts[name], row.tracing, self.name)
         self.later(self.core.turn)  # What expired while there was no broker goes.
+
+    def reload_vhosts(self) -> list[str]:
+        """Read vhosts.json again: limits and tracing of the vhosts there are; what could not be done, in words."""
+        path = os.path.join(self.data.path, VHOSTS_FILE)
+        try:
+            rows = _vhost_rows(path, json_file.read(path, self.disk) or [])
+        except (StoreError, OSError) as error:
+            return [str(error)]
+        for name, row in rows.items():
+            if name in self.vhosts:
+                self.vhost_limits[name] = row.limits
+                self.vhosts[name].max_queues = row.limits.get(MAX_QUEUES, -1)
+                if row.tracing is not self.traces(name):
+                    trace.switch(self.vhosts[name], row.tracing, self.name)
+                    log.info("reload: tracing of vhost '%s' is %s", name, "on" if row.tracing else "off")
+        if rows.keys() != self.vhosts.keys():
+            return [f"{path}: vhosts are made and deleted at the next start"]
+        return []
+
+    @property
+    def name(self) -> str:
+        """What clients and events are told that this broker is called."""
+        return f"brokerd@{gethostname()}"
+
+    def traces(self, name: str) -> bool:
+        """Whether the firehose of a vhost is on.  Raises KeyError."""
+        vhost = self.vhosts[name]
+        return vhost.trace is not None and vhost.trace.on
+
+    def switch_trace(self, name: str, on: bool) -> None:
+        """Turn the firehose of a vhost on or off (``tracing`` in vhosts.json).  Raises KeyError; OSError: not done."""
+        before = self.traces(name)
+        trace.switch(self.vhosts[name], on, self.name)
+        try:
+            self._write_vhosts()
+        except OSError:
+            trace.switch(self.vhosts[name], before, self.name)
+            raise
 
     def add_vhost(self, name: str) -> VHost:
         """Make a vhost that is not there yet.  Raises OSError."""
@@ -234,8 +270,12 @@ class Node:
         path = os.path.join(self.data.path, VHOSTS_FILE)
         rows: list[dict[str, Any]] = []
         for name in self.vhosts:
-            limits = self.vhost_limits.get(name)
-            rows.append({"name": name, "limits": limits} if limits else {"name": name})
+            row: dict[str, Any] = {"name": name}
+            if self.vhost_limits.get(name):
+                row["limits"] = self.vhost_limits[name]
+            if self.traces(name):
+                row["tracing"] = True
+            rows.append(row)
         json_file.replace(path, rows, self.disk)
 
     def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
@@ -466,6 +506,30 @@ class _Due:
     def cancel(self) -> None:
         """It is not called any more."""
         self.cancelled = True
+
+
+class _VHostRow(NamedTuple):
+    """What vhosts.json says of a vhost."""
+
+    limits: dict[str, int]
+    tracing: bool
+
+
+def _vhost_rows(path: str, content: Any) -> dict[str, _VHostRow]:
+    """By name.  Raises StoreError."""
+    found: dict[str, _VHostRow] = {}
+    for number, entry in enumerate(json_file.rows(path, content, ("name",), ("limits", "tracing")), 1):
+        name, tracing = entry["name"], entry.get("tracing", False)
+        if not isinstance(name, str) or name in found or any("\ud800" <= c <= "\udfff" for c in name):
+            raise StoreError(f"{path}: entry {number}: name is not a text of its own")
+        if not isinstance(tracing, bool):
+            raise StoreError(f"{path}: entry {number}: tracing is neither true nor false")
+        try:
+            limits = checked_limits(entry.get("limits", {}), VHOST_LIMITS, f"vhost '{name}'")
+        except PreconditionFailed as error:
+            raise StoreError(f"{path}: entry {number}: {error}") from None
+        found[name] = _VHostRow(limits, tracing)
+    return found
 
 
 def _empty_folder(path: str) -> str:

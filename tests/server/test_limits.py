@@ -215,3 +215,16 @@ def test_external_and_anonymous_log_in_users_that_are_there_and_no_others(make_n
     for mechanism in ("EXTERNAL", "ANONYMOUS"):
         with pytest.raises(LoginRefused, match="can only connect via localhost"):
             node.authenticate(mechanism, b"", False, "guest")
+
+
+def test_the_firehose_is_switched_and_kept(make_node):
+    node = make_node()
+    node.add_vhost("two")
+    node.switch_trace("two", True)
+    node.set_vhost_limits("two", {"max-queues": 7})
+    node = make_node()
+    assert (node.traces("/"), node.traces("two"), node.vhosts["two"].max_queues) == (False, True, 7)
+    node.switch_trace("two", False)
+    assert not make_node().traces("two")
+    with pytest.raises(KeyError):
+        node.switch_trace("nowhere", True)

@@ -76,15 +76,13 @@ def test_it_is_made_when_first_switched_on_and_no_route_is_remembered_then(vhost
     assert forgotten == [vhost, vhost]
 
 
-def test_queues_are_told_where_the_data_plane_can_tell_of_deliveries(vhost, trace, monkeypatch):
-    class Queue:
-        traced = False
-
-    monkeypatch.setattr("brokerd.vhost.trace.plane", Queue, raising=False)
-    monkeypatch.setattr(Queue, "Queue", Queue, raising=False)
-    vhost.queues = {"q": Queue()}
-    trace.switch(True)
-    assert vhost.queues["q"].traced
+def test_queues_there_are_and_those_to_come_are_told_of(tmp_path):
+    vhost = Node(tmp_path).vhost
+    vhost.add_queue("old", durable=False, auto_delete=False, arguments={})
+    for on in (True, False):
+        switch(vhost, on, "brokerd@here")
+        vhost.add_queue(f"new {on}", durable=False, auto_delete=False, arguments={})
+        assert [queue.traced for queue in vhost.queues.values()] == [on] * len(vhost.queues)
 
 
 def test_what_a_client_publishes_is_seen(tmp_path):

@@ -38,11 +38,21 @@ class DeadLetters(Protocol):
         """The contract of plane.Queue.on_dead."""
 
 
+class Tracer(Protocol):
+    """Who is told of deliveries: see vhost/trace."""
+
+    def delivered(
+        self, channel: Any, queue: Any, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
+        redelivered: bool,
+    ) -> None: ...  # fmt: skip
+
+
 class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "dead_letters", "deleted", "name", "owner", "rules", "vhost_name",
+        "arguments", "auto_delete", "bindings", "dead_letters", "deleted", "name", "owner", "rules", "tracer",
+        "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -76,6 +86,7 @@ class Queue(plane.Queue):
         self.deleted = False
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None
+        self.tracer: Tracer | None = None  # asked while ``traced``
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -159,6 +170,14 @@ class Queue(plane.Queue):
         if self.dead_letters is None:
             return True
         return self.dead_letters.dead_letter(self, reason, seq, exchange, routing_key, properties, body)
+
+    def on_delivered(
+        self, channel: plane.Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
+        redelivered: bool,
+    ) -> None:  # fmt: skip
+        """The data plane's door for a delivery of a traced queue."""
+        if self.tracer is not None:
+            self.tracer.delivered(channel, self, exchange, routing_key, properties, body, redelivered)
 
     @property
     def exclusively_consumed(self) -> bool:

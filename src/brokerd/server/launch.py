@@ -195,7 +195,7 @@ class Server:
         except (ConfigError, OSError) as error:
             log.error("reload failed, nothing changed: %s", error)
             return
-        for fault in self.node.upkeep.reload_policies():
+        for fault in (*self.node.reload_vhosts(), *self.node.upkeep.reload_policies()):
             log.error("reload: %s", fault)
         values = {}
         for row in changed(self.config, new):

@@ -5,14 +5,13 @@
                           channel, user, routed_queues
     deliver.<queue>       the same with redelivered (0 or 1) in place of routed_queues
 
-Off, it costs one attribute test a route and a queue; on, no route is remembered.  It is off after a start.
+Off, it costs one attribute test a route and a queue; on, no route is remembered.
 What is published here is not itself traced.  Knows nothing of who switches it, nor of how messages travel.
 """
 
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd import plane
 from brokerd.errors import AMQPError
 from brokerd.vhost.routing import route
 from brokerd.wire.properties import Properties, decode_header, encode_header
@@ -20,6 +19,7 @@ from brokerd.wire.properties import Properties, decode_header, encode_header
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from brokerd import plane
     from brokerd.queues.queue import Queue
     from brokerd.vhost.vhost import VHost
 
@@ -53,10 +53,14 @@ class Trace:
     def switch(self, on: bool) -> None:
         """Turn it on or off, for messages from now on."""
         self.on = on
-        if hasattr(plane.Queue, "traced"):
-            for queue in self._vhost.queues.values():  # those to come ask ``on``
-                queue.traced = on  # type: ignore[attr-defined]
+        for queue in self._vhost.queues.values():
+            self.watch(queue)
         self._vhost.forget_routes()
+
+    def watch(self, queue: "Queue") -> None:
+        """Be told of deliveries of ``queue`` while the trace is on: also to be called for each new queue."""
+        queue.tracer = self if self.on else None
+        queue.traced = self.on
 
     def handler(self, queues: "tuple[Queue, ...]", further: "Handler | None" = None) -> "Handler":
         """What resolve gives as a message's handler while the trace is on (and cacheable as False).

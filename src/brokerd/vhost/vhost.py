@@ -173,6 +173,8 @@ class VHost:
             owner=owner,
         )
         queue.dead_letters = self
+        if self.trace is not None and self.trace.on:
+            self.trace.watch(queue)
         return queue
 
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
