@@ -1,5 +1,6 @@
 """Class connection: the handshake with every refusal, the limits, heartbeats and ends."""
 
+import socket
 import time
 
 import pytest
@@ -278,6 +279,16 @@ def test_after_a_refusal_only_close_ok_is_waited_for(port, peer):
     peer.end()
     with Peer(port).open() as other:
         assert other.refusal(methods.QueueDeclare(queue="too late", passive=True))[0] == 404
+
+
+@rabbitmq("reads on for some milliseconds, then resets")
+def test_what_a_client_still_sends_behind_its_close_is_taken(peer, queue):
+    """Clients with buffers of their own do so (Node's amqplib), and take a broken pipe for a fault."""
+    assert isinstance(peer.ask(methods.ConnectionClose(reply_code=200), 0), methods.ConnectionCloseOk)
+    for _ in range(10):
+        peer.socket.sendall(publish(queue))
+    peer.socket.shutdown(socket.SHUT_WR)
+    assert peer.socket.recv(1) == b""
 
 
 @rabbitmq("waits for close-ok alone")
