@@ -10,7 +10,7 @@ import kombu.pools
 import pytest
 from celery import chain, chord, group
 from tests.broker import ROOT, SECONDS
-from tests.rabbitmq import OTHER, either
+from tests.rabbitmq import either
 from tests.server import celery_app
 
 
@@ -116,8 +116,6 @@ def test_a_task_waits_for_its_time(workers):
     assert time.monotonic() - begin > 0.55
 
 
-@pytest.mark.xfail(not OTHER, strict=True, reason=(
-    "not yet: basic.qos reaches consumers that are there, as kombu asks of what is not called RabbitMQ"))
 def test_tasks_that_wait_for_their_time_do_not_hold_up_others(workers):
     """The worker raises its prefetch for each of them; broker and worker must mean the same by it."""
     waiting = [celery_app.add.apply_async((n, 1), countdown=3) for n in range(6)]

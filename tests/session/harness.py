@@ -83,6 +83,7 @@ class Node:
         self.commit = Commit()
         self.data = Data()
         self.vhost = VHost("/", str(directory), self.core, Log())
+        self.events = self.vhost.events
         self.refused = set()  # (operation, name)
         self.blocked = set()
         self.alarm_reason = "low on disk"
@@ -118,6 +119,9 @@ class Transport:
 
     def write(self, octets):
         self.octets += bytes(octets)
+
+    def can_write_eof(self):
+        return False
 
     def close(self):
         self.closed = True
