@@ -200,7 +200,7 @@ def literals():
 
 # What the manual puts where the source puts a value.
 VALUES = re.compile(
-    r"'(?:x|y|q|v|u|t|x-max-length|durable|true|false|amq\.x|amq\.direct|tx\.select|X|rk)'|\b[NMTSC]\b|\b131072\b|\bPLAIN\b"
+    r"'(?:x|y|q|v|u|t|x-max-length|x-priority|durable|true|false|amq\.x|amq\.direct|tx\.select|X|rk)'|\b[NMTSC]\b|\b131072\b|\bPLAIN\b"
     r"|\b(?:queue|exchange)\b|\bframe_max\b|\bhigher\b|\bmaximum\b|\bconfigure\b|\bvhost v\b|\b60\b|tx\.select"
     r"|<<\"x\">>|longstr|\{value_negative,-1\}|No space left on device"
 )
