@@ -1,68 +1,202 @@
-"""What the data plane promises, in plain Python: queues, consumers, credit, settlements, confirms.
+"""What the data plane promises, in plain Python: queues, their rules, consumers, credit, settlements, confirms.
 
-    Queue     ready messages by sequence number; consumers that have credit, in rings by priority
+    Queue     ready messages by level and sequence number; consumers that have credit, in rings by priority
     Consumer  one basic.consume
     Channel   unacked deliveries by tag, limits, publish numbers
+    Clock     what time it is, ns
 
 ``Queue.next_consumer`` is the whole rule of who is served.  Knows nothing of octets or files.
 """
 
 from bisect import insort
 
+DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX = range(3)
+NEVER = 1 << 63
+
+
+class Clock:
+    def __init__(self, now=0):
+        self.now = now
+
 
 class Message:
-    __slots__ = ("body", "key", "mandatory", "persistent", "redelivered", "seq")
+    __slots__ = ("body", "count", "exchange", "key", "level", "lifetime", "persistent", "priority", "properties",
+                 "recorded", "redelivered", "seq", "ts")
 
-    def __init__(self, seq, key, body, persistent):
-        self.seq, self.key, self.body, self.persistent = seq, key, body, persistent
+    def __init__(self, key, body, persistent, properties, *, exchange=b"", priority=0, lifetime=None):
+        self.key, self.body, self.persistent, self.properties = key, body, persistent, properties
+        self.exchange, self.priority, self.lifetime = exchange, priority, lifetime
         self.redelivered = False
+        self.count = 0                  # failed deliveries
+        self.recorded = 0               # of them, those that the files tell of
+        self.seq = self.ts = self.level = 0
 
     def __lt__(self, other):
-        return self.seq < other.seq
+        return (-self.level, self.seq) < (-other.level, other.seq)
 
     def __repr__(self):
-        return f"<{self.seq} {self.body[:12]!r}>"
+        return f"<{self.level}.{self.seq} {self.body[:12]!r}>"
+
+    def copy(self):
+        return Message(self.key, self.body, self.persistent, self.properties, exchange=self.exchange,
+                       priority=self.priority, lifetime=self.lifetime)
+
+    def obituary(self, reason):
+        """What on_dead() is told."""
+        return reason, self.seq, self.exchange, self.key, self.properties, self.body, self.count
+
+
+class Rules:
+    def __init__(self, *, ttl_ms=-1, max_length=-1, max_octets=-1, overflow=DROP_HEAD, dead_letters=False,
+                 delivery_limit=-1, limit_drops=False, delivery_counts=False, single_active=False,
+                 consumer_timeout_ms=-1, timeout_closes=False):
+        self.ttl = ttl_ms * 1_000_000 if ttl_ms >= 0 else None
+        self.max_length = max_length if max_length >= 0 else NEVER
+        self.max_octets = max_octets if max_octets >= 0 else NEVER
+        self.overflow, self.dead_letters = overflow, dead_letters
+        self.delivery_limit = max(delivery_limit, 1) if delivery_limit >= 0 else NEVER
+        self.limit_drops, self.delivery_counts, self.single_active = limit_drops, delivery_counts, single_active
+        self.timeout = consumer_timeout_ms * 1_000_000 if consumer_timeout_ms >= 0 else NEVER
+        self.timeout_closes = timeout_closes
+
+    @property
+    def limited(self):
+        return self.max_length < NEVER or self.max_octets < NEVER
 
 
 class Queue:
-    def __init__(self, name, durable):
-        self.name, self.durable = name, durable
+    def __init__(self, name, durable, max_priority=0, clock=None):
+        self.name, self.durable, self.max_priority = name, durable, max_priority
+        self.clock = clock or Clock()
+        self.rules = Rules()
         self.next_seq = 1
-        self.taken = 0                  # the highest sequence number ever handed out or purged
+        self.last_ts = 0
+        self.taken = {}                 # level: the highest sequence number ever handed out, dead or purged
         self.ready = []
         self.unacked = 0
         self.rings = {}                 # priority: consumers, the next to be served first
         self.consumers = []
+        self.active = None
+        self.draining = False
+        self.dying = []                 # (reason, message), not told of yet
+        self.died = []                  # told of
+        self.keeps = False              # what is told of is kept
+        self.kept = {}                  # seq: message
+        self.expired = self.discarded = self.dead_lettered = self.refused = self.limited = self.timed_out = 0
         self.dropped = False
         self.octets_estimated = False
 
-    def append(self, key, body, persistent):
-        if not self.dropped:
-            self.ready.append(Message(self.next_seq, key, body, persistent))
-            self.next_seq += 1
+    # ---- messages
+
+    @property
+    def octets(self):
+        return sum(len(message.body) for message in self.ready)
+
+    def append(self, message):
+        if self.dropped:
+            return
+        message.seq, message.level = self.next_seq, min(message.priority, self.max_priority)
+        message.ts = self.last_ts = max(self.clock.now, self.last_ts + 1)
+        self.next_seq += 1
+        insort(self.ready, message)
+
+    def leaves(self, message):
+        self.ready.remove(message)
+        self.taken[message.level] = max(self.taken.get(message.level, 0), message.seq)
+        return message
+
+    def coming(self):
+        """What would be handed out next."""
+        return next((message for message in self.ready if self.expires(message) >= self.clock.now), None)
 
     def take(self):
-        message = self.ready.pop(0)
-        self.taken = max(self.taken, message.seq)
-        return message
+        """The message that comes next; what is over before it dies.  None: there is none."""
+        while self.ready and self.expires(self.ready[0]) < self.clock.now:
+            self.kill(self.leaves(self.ready[0]), "expired")
+        return self.leaves(self.ready[0]) if self.ready else None
 
     def give_back(self, message):
         message.redelivered = True
-        if not self.dropped:
+        if self.dropped:
+            return
+        message.count += 1
+        if message.count >= self.rules.delivery_limit:
+            self.limited += 1
+            self.kill(message, "delivery_limit")
+        else:
+            message.recorded = message.count
             insort(self.ready, message)
+
+    def remove(self, message):
+        self.ready.remove(message)
 
     def purge(self):
         count = len(self.ready)
-        if self.ready:
-            self.taken = max(self.taken, self.ready[-1].seq)
-        self.ready = []
+        while self.ready:
+            self.leaves(self.ready[0])
         return count
 
     def drop(self):
+        self.dropped = True
         for consumer in list(self.consumers):
             consumer.cancel()
-        self.dropped = True
         self.ready = []
+
+    # ---- rules
+
+    def expires(self, message):
+        times = [time for time in (self.rules.ttl, message.lifetime) if time is not None]
+        return message.ts + min(times) if times else NEVER
+
+    def heads(self):
+        """The next message of each level, the lowest first."""
+        found = {}
+        for message in self.ready:
+            found.setdefault(message.level, message)
+        return [found[level] for level in sorted(found)]
+
+    def expire(self):
+        """What is over at the head of a level dies, and so on."""
+        for head in self.heads():
+            while head is not None and self.expires(head) <= self.clock.now:
+                self.kill(self.leaves(head), "expired")
+                head = next((message for message in self.ready if message.level == head.level), None)
+
+    def is_over(self):
+        return bool(self.ready) and (len(self.ready) > self.rules.max_length or self.octets > self.rules.max_octets)
+
+    def keep_limits(self):
+        while self.rules.overflow == DROP_HEAD and self.is_over():
+            self.kill(self.leaves(self.heads()[0]), "maxlen")
+
+    def refuses(self):
+        return not self.dropped and self.rules.overflow != DROP_HEAD and (
+            len(self.ready) >= self.rules.max_length or self.octets >= self.rules.max_octets) and not any(
+            self.rings.values())
+
+    def kill(self, message, reason):
+        if self.dropped:
+            return
+        self.expired += reason == "expired"
+        self.discarded += reason == "maxlen"
+        if self.rules.dead_letters and not (reason == "delivery_limit" and self.rules.limit_drops):
+            self.dying.append((reason, message))
+
+    def tell(self):
+        """on_dead() is told of what died."""
+        for reason, message in self.dying:
+            self.died.append(message.obituary(reason))
+            if self.keeps:
+                self.kept[message.seq] = message
+            else:
+                self.dead_lettered += 1
+        self.dying = []
+
+    def dead_done(self, seq):
+        del self.kept[seq]
+        self.dead_lettered += 1
+
+    # ---- consumers
 
     def next_consumer(self, leave=False):
         """The first with credit in the ring of the highest priority that has one; those before it lose their place
@@ -77,27 +211,57 @@ class Queue:
                     consumer.leave_ring()
         return None
 
-    def restart(self):
+    def choose_active(self):
+        """The first consumer, or one of higher priority, once nothing of the former one is unacked."""
+        now = self.active
+        if not self.rules.single_active or self.dropped or (now is not None and now.closed and now.unacked):
+            return
+        best = max(self.consumers, key=lambda consumer: consumer.priority, default=None)    # The first of several.
+        if now is not None and not now.closed:
+            if best.priority > now.priority and now.unacked:
+                self.draining = True
+                now.leave_ring()
+                return
+            if best.priority <= now.priority:
+                best = now
+            else:
+                now.leave_ring()
+        self.active, self.draining = best, False
+        if best is not None:
+            best.credit_again()
+
+    def restart(self, unacked):
         """What is left after kill -9: what had been handed out comes again, as redelivered."""
         self.octets_estimated = True    # see store/recovery.py
+        self.ready = sorted([*self.ready, *unacked, *self.kept.values()])
+        self.unacked = 0
+        self.rings, self.consumers, self.kept, self.died = {}, [], {}, []
+        self.active, self.draining = None, False
+        self.expired = self.discarded = self.dead_lettered = self.refused = self.limited = self.timed_out = 0
         for message in self.ready:
-            message.redelivered = message.seq <= self.taken
+            message.redelivered = message.seq <= self.taken.get(message.level, 0)
+            # Whether it was out a last time is not known: it is counted.
+            message.count = message.recorded + 1 if message.redelivered else 0
 
 
 class Consumer:
     def __init__(self, channel, queue, tag, no_ack, priority):
         self.channel, self.queue, self.tag, self.no_ack, self.priority = channel, queue, tag, no_ack, priority
         self.prefetch = channel.prefetch
+        self.timeout, self.timeout_closes = queue.rules.timeout, queue.rules.timeout_closes
         self.unacked = 0
         self.closed = False
         queue.consumers.append(self)
         channel.consumers[tag] = self
+        queue.choose_active()
         self.credit_again()
 
     @property
     def has_credit(self):
         channel = self.channel
         if self.closed or channel.connection.paused or not channel.flow:
+            return False
+        if self.queue.rules.single_active and (self.queue.active is not self or self.queue.draining):
             return False
         if self.no_ack:
             return True
@@ -123,7 +287,7 @@ class Consumer:
         self.channel.next_tag += 1
         self.leave_ring()
         if not self.no_ack:
-            self.channel.unacked[tag] = self.queue, message, self
+            self.channel.unacked[tag] = self.queue, message, self, self.queue.clock.now
             self.queue.unacked += 1
             self.unacked += 1
         if self.no_ack or not self.prefetch or self.unacked < self.prefetch:
@@ -134,20 +298,28 @@ class Consumer:
         self.leave_ring()
         self.closed = True
         self.queue.consumers.remove(self)
+        self.queue.choose_active()
         del self.channel.consumers[self.tag]
 
 
 class Channel:
+    made_so_far = 0
+
     def __init__(self, connection, number):
+        Channel.made_so_far += 1
+        self.made = Channel.made_so_far
         self.connection, self.number = connection, number
         self.consumers = {}
-        self.unacked = {}
+        self.unacked = {}               # tag: (queue, message, consumer or None, when)
+        self.late = set()               # tags that timed out
+        self.came_late = 0
         self.next_tag = 1
         self.prefetch = self.global_prefetch = 0
         self.flow = True
         self.confirm = False
         self.published = 0              # since confirm.select
         self.confirmed = 0
+        self.refused = set()            # publish numbers to be nacked
         self.unsynced = []              # publish numbers that wait for a sync
         self.snapshot = 0               # published when the sync under way began
         connection.channels[number] = self
@@ -156,51 +328,93 @@ class Channel:
         for consumer in self.consumers.values():
             consumer.credit_again()
 
-    def publish(self, queues, key, body, persistent):
-        for queue in queues:
-            queue.append(key, body, persistent)
+    def publish(self, queues, message):
+        refusing = [queue for queue in queues if queue.refuses()]
+        stored = [queue for queue in queues if queue not in refusing and not queue.dropped]
+        for queue in stored:
+            queue.append(message.copy())
+        for queue in refusing:
+            queue.refused += 1
+            if queue.rules.overflow == REJECT_PUBLISH_DLX:
+                queue.died.append(message.obituary("maxlen"))
         if self.confirm:
             self.published += 1
-            if persistent and any(queue.durable and not queue.dropped for queue in queues):
+            if refusing:
+                self.refused.add(self.published)
+            elif message.persistent and any(queue.durable for queue in stored):
                 self.unsynced.append(self.published)
 
-    def settle(self, tag, multiple, requeue):
+    def settle(self, tag, multiple, requeue, reject=False):
         """False: unknown delivery tag."""
+        known = {*self.unacked, *self.late}
         if tag == 0:
             if not multiple:
                 return False
-            tags = sorted(self.unacked)
-        elif tag not in self.unacked:
+            tags = sorted(known)
+        elif tag not in known:
             return False
         else:
-            tags = sorted(one for one in self.unacked if one <= tag) if multiple else [tag]
+            tags = sorted(one for one in known if one <= tag) if multiple else [tag]
         for one in tags:
-            queue, message, consumer = self.unacked.pop(one)
-            queue.unacked -= 1
-            if requeue:
-                queue.give_back(message)
-            if consumer is not None:
-                consumer.unacked -= 1
-                consumer.credit_again()
+            if one in self.late:
+                self.late.remove(one)
+                self.came_late += 1
+            else:
+                self.settle_one(one, requeue, reject)
         if tags and self.global_prefetch:
             self.credit()
         return True
 
+    def settle_one(self, tag, requeue, reject=False):
+        queue, message, consumer, _ = self.unacked.pop(tag)
+        queue.unacked -= 1
+        if requeue:
+            queue.give_back(message)
+        elif reject:
+            queue.kill(message, "rejected")
+        if consumer is not None:
+            consumer.unacked -= 1
+            consumer.credit_again()
+            if queue.active is consumer and consumer.unacked == 0 and (consumer.closed or queue.draining):
+                queue.choose_active()
+
+    def recover(self):
+        if self.unacked:
+            self.settle(0, True, True)
+
+    def overdue(self, now):
+        """What has been out too long returns; the first consumer whose channel is to be closed instead, or None."""
+        any_ = False
+        for tag, (queue, _, consumer, when) in sorted(self.unacked.items()):
+            if consumer is None or now - when < consumer.timeout:
+                continue
+            if consumer.timeout_closes:
+                return consumer
+            queue.timed_out += 1
+            self.settle_one(tag, True)
+            self.late.add(tag)
+            any_ = True
+        if any_ and self.global_prefetch:
+            self.credit()
+        return None
+
     def get(self, queue, no_ack):
         """(message, tag), or None."""
-        if not queue.ready:
+        queue.expire()
+        message = queue.take()
+        if message is None:
             return None
-        message, tag = queue.take(), self.next_tag
+        tag = self.next_tag
         self.next_tag += 1
         if not no_ack:
-            self.unacked[tag] = queue, message, None
+            self.unacked[tag] = queue, message, None, queue.clock.now
             queue.unacked += 1
         return message, tag
 
     def close(self):
         for consumer in list(self.consumers.values()):
             consumer.cancel()
-        self.settle(0, True, True)
+        self.recover()
         del self.connection.channels[self.number]
 
     def may_confirm(self):

@@ -1,4 +1,5 @@
-"""The state machine of test_model on long courses of likely events: what needs many messages before it can go wrong.
+"""The state machines of test_model and test_rules on long courses of likely events: what needs many messages before it
+can go wrong.
 
 BROKERD_MODEL_COURSES makes the search longer; a failing course is repeated by its seed.
 """
@@ -8,6 +9,7 @@ import random
 
 import pytest
 from tests.model.test_model import FAN, QUEUES, PlaneMachine
+from tests.model.test_rules import CHOICES, PASSING, RulesMachine
 
 from brokerd.store import compaction
 
@@ -65,24 +67,48 @@ EVENTS_BY_NAME = {
     "end_sync": (4, lambda r: {}),
     "restart": (1, lambda r: {}),
 }
-WEIGHTS = [weight for weight, _ in EVENTS_BY_NAME.values()]
+
+
+def rules(rng):
+    return {name: rng.choice(CHOICES[name]) for name in CHOICES if rng.random() < 0.4}
+
+
+EVENTS_WITH_RULES = EVENTS_BY_NAME | {
+    "set_rules": (3, lambda r: {"which": pick(r), "rules": rules(r)}),
+    "time_passes": (5, lambda r: {"ms": r.choice(PASSING)}),
+    "look_for_overdue": (3, lambda r: {"ms": r.choice(PASSING)}),
+    "keep_dead": (2, lambda r: {"which": pick(r), "keeps": r.random() < 0.6}),
+    "be_done_with_dead": (6, lambda r: {"which": pick(r), "pick": pick(r)}),
+    "browse": (2, lambda r: {"which": pick(r), "start": pick(r), "count": r.choice([1, 5, 1000])}),
+    "remove": (4, lambda r: {"which": pick(r), "pick": pick(r)}),
+}
 
 
 def may(machine, name):
     return {"begin_sync": not machine.syncing, "end_sync": machine.syncing,
             "begin_compaction": machine.compaction is None,
-            "finish_compaction": machine.compaction is not None}.get(name, True)
+            "finish_compaction": machine.compaction is not None,
+            "be_done_with_dead": any(queue.kept for queue in machine.queues.values())}.get(name, True)
+
+
+def run(machine, rng, events, monkeypatch, **options):
+    monkeypatch.setattr(compaction, "LIVE_PERCENT_MAX", 100)
+    weights = [weight for weight, _ in events.values()]
+    try:
+        machine.begin(segment=rng.choice([4096, 8192, 16384]), **options)
+        for name in rng.choices(list(events), weights, k=EVENTS):
+            if may(machine, name):
+                getattr(machine, name)(**events[name][1](rng))
+    finally:
+        machine.teardown()
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COURSES))
 def test_a_long_course_goes_as_the_model_says(seed, monkeypatch):
-    monkeypatch.setattr(compaction, "LIVE_PERCENT_MAX", 100)
+    run(PlaneMachine(), random.Random(seed), EVENTS_BY_NAME, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COURSES))
+def test_a_long_course_of_queues_with_rules_goes_as_the_model_says(seed, monkeypatch):
     rng = random.Random(seed)
-    machine = PlaneMachine()
-    try:
-        machine.begin(segment=rng.choice([4096, 8192, 16384]))
-        for name in rng.choices(list(EVENTS_BY_NAME), WEIGHTS, k=EVENTS):
-            if may(machine, name):
-                getattr(machine, name)(**EVENTS_BY_NAME[name][1](rng))
-    finally:
-        machine.teardown()
+    run(RulesMachine(), rng, EVENTS_WITH_RULES, monkeypatch, seed=seed, asked=[rules(rng) for _ in QUEUES])

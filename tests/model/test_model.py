@@ -6,6 +6,7 @@ BROKERD_MODEL_EXAMPLES and BROKERD_MODEL_STEPS make the search longer than the s
 import os
 import shutil
 import tempfile
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +36,8 @@ class Link:
 
 
 class PlaneMachine(RuleBasedStateMachine):
+    levels = {}                                     # name: the queue's max_priority
+
     def __init__(self):
         super().__init__()
         self.directory = tempfile.mkdtemp(prefix="brokerd-model-")
@@ -44,6 +47,7 @@ class PlaneMachine(RuleBasedStateMachine):
         self.syncing = False
         self.compaction = None
         self.generation = 0
+        self.clock = model.Clock()
 
     @initialize(segment=st.sampled_from([4096, 8192]))
     def begin(self, segment):
@@ -62,9 +66,10 @@ class PlaneMachine(RuleBasedStateMachine):
 
     def declare(self, name):
         self.generation += 1
-        self.queues[name] = model.Queue(name, QUEUES[name])
+        levels = self.levels.get(name, 0)
+        self.queues[name] = model.Queue(name, QUEUES[name], levels, self.clock)
         self.queues[name].folder = f"{name.decode()}{self.generation}"
-        self.bench.queue(name, durable=QUEUES[name], folder=self.queues[name].folder)
+        self.bench.queue(name, durable=QUEUES[name], folder=self.queues[name].folder, max_priority=levels)
 
     def open_channel(self, link, number):
         plane.Channel(link.real, number)
@@ -116,20 +121,24 @@ class PlaneMachine(RuleBasedStateMachine):
                 if isinstance(one, harness.Deliver):
                     channel = link.model.channels[one.channel]
                     if one.method == 71:
-                        expected, message, tag, remaining = got
+                        expected, queue, message, tag, remaining = got
                         assert expected is channel
-                        self.same(one, message, tag)
+                        self.same(one, queue, message, tag)
                         assert one.remaining == remaining
                         got = None
                     else:
                         assert one.method == 60
                         deliveries.setdefault(channel, []).append(one)
                 else:
-                    self.confirmed(link.model.channels[one[1]], *one[2:])
+                    self.confirmed(link.model.channels[one[1]], *one)
             streams += deliveries.items()
         assert got is None
         self.merge(dict(streams))
+        self.rules_kept()
         self.at_rest()
+
+    def rules_kept(self):
+        """What a turn does beside delivering, in machines with rules."""
 
     def merge(self, streams):
         """Deliveries are in order for each channel and for each queue; in some order of both they follow the model."""
@@ -139,8 +148,8 @@ class PlaneMachine(RuleBasedStateMachine):
                 consumer = channel.consumers.get(one.consumer)
                 assert consumer is not None, one
                 queue = consumer.queue
-                if queue.next_consumer() is consumer and queue.ready[0].body == one.body:
-                    self.same(one, *consumer.serve())
+                if queue.next_consumer() is consumer and (coming := queue.coming()) and coming.body == one.body:
+                    self.same(one, queue, *consumer.serve())
                     deliveries.pop(0)
                     if not deliveries:
                         del streams[channel]
@@ -151,14 +160,20 @@ class PlaneMachine(RuleBasedStateMachine):
                              for queue in self.queues.values()]
                 pytest.fail(f"none of {said} may be next, but of {next_ones}")
 
-    def same(self, one, message, tag):
-        assert (one.body, one.key, one.tag) == (message.body, message.key, tag)
+    def same(self, one, queue, message, tag):
+        assert (one.body, one.exchange, one.key, one.tag) == (message.body, message.exchange, message.key, tag)
         assert one.redelivered == message.redelivered, message
-        assert one.properties == (harness.PERSISTENT if message.persistent else harness.TRANSIENT)
+        assert one.properties == self.properties_of(queue, message), message
 
-    def confirmed(self, channel, tag, multiple):
+    def properties_of(self, queue, message):
+        """As they are handed out."""
+        return message.properties
+
+    def confirmed(self, channel, verb, _, tag, multiple):
         assert channel.confirmed < tag <= channel.may_confirm()
         assert multiple == (tag > channel.confirmed + 1)
+        settled = set(range(channel.confirmed + 1, tag + 1))
+        assert settled & channel.refused == (settled if verb == "nack" else set())
         channel.confirmed = tag
 
     def at_rest(self):
@@ -167,10 +182,11 @@ class PlaneMachine(RuleBasedStateMachine):
             real = self.bench.queues[name]
             assert (real.ready, real.unacked, real.consumer_count, real.next_seq) == (
                 len(queue.ready), queue.unacked, len(queue.consumers), queue.next_seq)
-            octets = sum(len(message.body) for message in queue.ready)
-            assert real.ready_octets < 1 << 40 if queue.octets_estimated else real.ready_octets == octets
+            queue.octets_estimated &= bool(queue.ready)
+            assert real.ready_octets < 1 << 40 if queue.octets_estimated else real.ready_octets == queue.octets
             segments = real.segments()
-            assert sum(one["records"] - one["settled"] for one in segments) == real.ready + real.unacked
+            assert sum(one["records"] - one["settled"] for one in segments) == (
+                real.ready + real.unacked + real.kept_dead)
             assert sum(one["waiting"] + one["returned"] for one in segments) == real.ready
             assert sum(one["unacked"] for one in segments) == real.unacked
         for link, real, channel in self.channels():
@@ -187,20 +203,30 @@ class PlaneMachine(RuleBasedStateMachine):
     def publish(self, channel, name, size, persistent):
         self.bodies += 1
         body = b"%d:" % self.bodies + b"x" * size
-        if name == FAN:
-            channel.publish(self.queues.values(), b"all", body, persistent)
-            return harness.publish(channel.number, body, b"all", exchange=FAN, persistent=persistent, piece=2000)
-        channel.publish([self.queues[name]], name, body, persistent)
-        return harness.publish(channel.number, body, name, persistent=persistent)
+        exchange, key = (FAN, b"all") if name == FAN else (b"", name)
+        message = self.message(key, body, persistent, exchange)
+        channel.publish(list(self.queues.values()) if name == FAN else [self.queues[name]], message)
+        return harness.publish(channel.number, body, key, exchange=exchange, properties=message.properties,
+                               piece=2000 if name == FAN else None)
+
+    def message(self, key, body, persistent, exchange):
+        return model.Message(key, body, persistent, harness.PERSISTENT if persistent else harness.TRANSIENT,
+                             exchange=exchange)
+
+    def send(self, link, commands):
+        """One chunk, of what each of these says."""
+        link.real.feed(b"".join(command() for command in commands))
+        self.check()
 
     def settle(self, channel, pick, multiple, how):
         """An answer to a delivery that waits for one; octets, or none if there is nothing to be settled."""
-        if not channel.unacked:
+        tags = sorted({*channel.unacked, *channel.late})
+        if not tags:
             return b""
-        tag = sorted(channel.unacked)[pick % len(channel.unacked)]
+        tag = tags[pick % len(tags)]
         if how == "reject":
             multiple = False
-        assert channel.settle(tag, multiple, how in ("reject", "requeue"))
+        assert channel.settle(tag, multiple, how in ("reject", "requeue"), how == "nack")
         if how == "ack":
             return harness.ack(channel.number, tag, multiple)
         if how == "reject":
@@ -214,9 +240,7 @@ class PlaneMachine(RuleBasedStateMachine):
     def chunk(self, pick, cut, commands):
         """Some commands of one channel in one chunk."""
         link, _, channel = self.channel(pick)
-        octets = b"".join(getattr(self, name)(channel, *arguments) for name, *arguments in commands)
-        link.real.feed(octets)
-        self.check()
+        self.send(link, [partial(getattr(self, name), channel, *arguments) for name, *arguments in commands])
 
     @rule(pick=PICK, cut=PICK, name=st.sampled_from([*QUEUES, FAN]), size=SIZES, persistent=st.booleans())
     def in_pieces(self, pick, cut, name, size, persistent):
@@ -232,8 +256,7 @@ class PlaneMachine(RuleBasedStateMachine):
           persistent=st.booleans())
     def publish_many(self, pick, names, size, persistent):
         link, _, channel = self.channel(pick)
-        link.real.feed(b"".join(self.publish(channel, name, size, persistent) for name in names))
-        self.check()
+        self.send(link, [partial(self.publish, channel, name, size, persistent) for name in names])
 
     @rule(answers=st.lists(st.tuples(PICK, PICK, st.booleans(), st.sampled_from(["ack", "ack", "nack", "reject",
                                                                                  "requeue"])), max_size=10))
@@ -270,7 +293,7 @@ class PlaneMachine(RuleBasedStateMachine):
         real_queue, queue = self.queue(which)
         expected = channel.get(queue, no_ack)
         assert real.get(real_queue, no_ack) == (expected is not None)
-        self.check(expected and (channel, *expected, len(queue.ready)))
+        self.check(expected and (channel, queue, *expected, len(queue.ready)))
 
     # ---- consumers and channels
 
@@ -320,7 +343,7 @@ class PlaneMachine(RuleBasedStateMachine):
     def recover(self, pick):
         _, real, channel = self.channel(pick)
         real.recover()
-        channel.settle(0, True, True)
+        channel.recover()
         self.check()
 
     @rule(pick=PICK, number=st.integers(2, 4))
@@ -393,9 +416,10 @@ class PlaneMachine(RuleBasedStateMachine):
     def begin_compaction(self, which, pick):
         """As by a thread: its end comes after something else may have happened."""
         real, _ = self.queue(which)
-        numbers = [one["number"] for one in real.segments() if real.can_compact(one["number"])]
-        if numbers:
-            prepared = compaction.prepare(real.directory, compaction.Sparse(numbers[pick % len(numbers)]), Disk())
+        segments = [compaction.Sparse(one["number"], one["level"]) for one in real.segments()]
+        segments = [one for one in segments if real.can_compact(*one)]
+        if segments:
+            prepared = compaction.prepare(real.directory, segments[pick % len(segments)], Disk())
             if prepared is not None:
                 self.compaction = prepared, real
 
@@ -434,20 +458,27 @@ class PlaneMachine(RuleBasedStateMachine):
         shutil.copytree(old, self.directory, dirs_exist_ok=True)
         before.close()
         shutil.rmtree(old)
-        for link in self.links:
-            link.model.close()
+        unacked = [one for link in self.links for channel in link.model.channels.values()
+                   for one in channel.unacked.values()]
         self.open_bench()
         findings = []
         for name, queue in self.queues.items():
-            self.bench.recovered(name, durable=queue.durable, folder=queue.folder, findings=findings)
-            queue.restart()
+            self.bench.recovered(name, durable=queue.durable, folder=queue.folder, findings=findings,
+                                 max_priority=queue.max_priority)
+            queue.restart([message for of, message, _, _ in unacked if of is queue])
+            self.recovered(name)
         assert all(finding.kind == "leftover" for finding in findings), findings
-        self.links = [Link(self.bench) for _ in self.links]
+        self.links = []
+        self.check()
+        self.links = [Link(self.bench) for _ in range(3)]
         for link in self.links:
             self.open_busy_channel(link, 1)
         self.syncing = False
         self.compaction = None
         self.check()
+
+    def recovered(self, name):
+        """A machine with rules asks for them again."""
 
     def teardown(self):
         if self.bench is not None:

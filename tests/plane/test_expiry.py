@@ -135,3 +135,13 @@ def test_a_thousand_expire_without_starving_the_others(bench, connection):
     assert 0 < queue.ready < 5000
     bench.turns()
     assert queue.ready == 0
+
+
+def test_what_comes_to_the_head_by_a_limit_expires_on_time(bench, connection):
+    queue = bench.queue(max_length=1, dead_letters=True)
+    connection.feed(publish(1, b"for ever") + expiring(100, b"short"))
+    assert queue.died == [("maxlen", b"for ever")]
+    bench.at(T + 99)
+    assert queue.ready == 1
+    bench.at(T + 101)
+    assert queue.died[1:] == [("expired", b"short")]

@@ -156,3 +156,20 @@ def test_a_consumer_s_own_timeout_goes_before_the_queue_s(clocked):
     assert clocked.core.timeouts == 1
     connection.channels[2].close()
     assert clocked.core.timeouts == 0
+
+
+def test_the_active_one_goes_on_when_who_was_to_take_over_leaves(bench, queue, connection):
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue, b"a")
+    connection.feed(numbered(1, 2))
+    assert served(connection) == [(b"a", b"1")]
+    better = consume(connection.channels[3], queue, b"b", priority=1)
+    connection.channels[3].cancel(better)
+    connection.feed(ack(2, 1))
+    assert served(connection) == [(b"a", b"2")]
+
+
+def test_no_consumer_is_active_in_a_deleted_queue(bench, queue, connection):
+    consume(connection.channels[2], queue)
+    queue.drop()
+    assert queue.active is None
