@@ -77,6 +77,9 @@ class Config:
     log_file: Annotated[str, Option(
         "main", "File to log to; empty: standard error.",
     )] = ""
+    log_exchange: Annotated[bool, Option(
+        "main", "Publish what is logged to the exchange amq.rabbitmq.log of the vhost / too.",
+    )] = False
     pid_file: Annotated[str, Option(
         "main", "File to write the process id to while running; empty: none.",
     )] = ""

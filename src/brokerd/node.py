@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from logging import getLogger
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
@@ -24,11 +24,12 @@ from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, Precondit
 from brokerd.store import json_file
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.sync import GroupCommit
-from brokerd.vhost import journal, trace
+from brokerd.vhost import events, journal, listing, trace
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.listing import MAX_QUEUES, VHOST_LIMITS, VHOSTS_FILE
 from brokerd.vhost.upkeep import Submit, Upkeep
-from brokerd.vhost.vhost import CallAt, Doors, Timer, VHost
+from brokerd.vhost.vhost import UNWANTED, CallAt, Doors, Timer, VHost
 
 if TYPE_CHECKING:
     from brokerd.auth import Permissions, Users
@@ -39,11 +40,9 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-VHOSTS_FILE = "vhosts.json"
 SPARE_FOLDER = "spare"  # segments for whichever queue needs one next
 DISK, MEMORY = "disk", "memory"  # what can be short: RabbitMQ's words, told to blocked publishers
-MAX_QUEUES = "max-queues"
-VHOST_LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
+EVENTS_VHOST = "/"  # where the broker tells what happens
 
 
 class Node:
@@ -51,8 +50,8 @@ class Node:
 
     __slots__ = (
         "_call_at", "_due", "_expiry", "alarms", "blocked", "clock", "commit", "config", "connections", "core", "data",
-        "disk", "disk_full", "doors", "later", "memory_octets", "permissions", "start_frames", "stopping", "upkeep",
-        "used_memory", "users", "vhost_limits", "vhosts",
+        "disk", "disk_full", "doors", "events", "later", "memory_octets", "permissions", "start_frames", "stopping",
+        "upkeep", "used_memory", "users", "vhost_limits", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +84,7 @@ class Node:
         permissions.on_change = self._permission_changed
         self.later = later
         self.vhosts: dict[str, VHost] = {}
+        self.events: Any = UNWANTED  # Events, once there is the vhost they are published in
         self.vhost_limits: dict[str, dict[str, int]] = {}  # by vhost, of those that have any
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.blocked: set[Any] = set()  # connections told that there is no room
@@ -156,12 +156,23 @@ class Node:
         return "low on " + " & ".join(sorted(self.alarms)) if self.alarms else ""
 
     def _raise_alarm(self, what: str) -> None:
+        if what not in self.alarms:
+            self._tell_alarm(what, raised=True)
         self.alarms.add(what)
         self.core.blocked = True
+
+    def _tell_alarm(self, what: str, *, raised: bool) -> None:
+        def tell() -> None:  # Not from within a publish that failed.
+            self.events.alarm(what, raised=raised)
+            self.core.turn()
+
+        if self.events.wanted:
+            self.later(tell)
 
     def _clear_alarm(self, what: str) -> None:
         """One reason less; with the last one publishers go on."""
         self.alarms.discard(what)
+        self._tell_alarm(what, raised=False)
         if self.alarms:
             return
         self.core.blocked = False
@@ -214,7 +225,7 @@ class Node:
         if known is None:
             known = [{"name": "/"}]
             json_file.replace(path, known, self.disk)
-        rows = _vhost_rows(path, known)
+        rows = listing.rows(path, known)
         for name, row in rows.items():
             self.vhost_limits[name] = row.limits
             self.open_vhost(name)
@@ -226,7 +237,7 @@ class Node:
         """Read vhosts.json again: limits and tracing of the vhosts there are; what could not be done, in words."""
         path = os.path.join(self.data.path, VHOSTS_FILE)
         try:
-            rows = _vhost_rows(path, json_file.read(path, self.disk) or [])
+            rows = listing.rows(path, json_file.read(path, self.disk) or [])
         except (StoreError, OSError) as error:
             return [str(error)]
         for name, row in rows.items():
@@ -264,19 +275,19 @@ class Node:
         """Make a vhost that is not there yet.  Raises OSError."""
         vhost = self.open_vhost(name)
         self._write_vhosts()
+        self._tell("vhost.created", {"name": name})
         return vhost
+
+    def _tell(self, name: str, fields: dict[str, Any]) -> None:
+        """An event that nobody's method is the cause of."""
+        if self.events.wanted:
+            self.events.named(name, fields)
+            self.core.turn()
 
     def _write_vhosts(self) -> None:
         path = os.path.join(self.data.path, VHOSTS_FILE)
-        rows: list[dict[str, Any]] = []
-        for name in self.vhosts:
-            row: dict[str, Any] = {"name": name}
-            if self.vhost_limits.get(name):
-                row["limits"] = self.vhost_limits[name]
-            if self.traces(name):
-                row["tracing"] = True
-            rows.append(row)
-        json_file.replace(path, rows, self.disk)
+        rows = {name: listing.Row(self.vhost_limits.get(name, {}), self.traces(name)) for name in self.vhosts}
+        json_file.replace(path, listing.entries(rows), self.disk)
 
     def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
         """Replace a vhost's limits ({}: none).  Raises KeyError; PreconditionFailed for what is no limit; OSError."""
@@ -289,6 +300,7 @@ class Node:
             self.vhost_limits[name] = before
             raise
         vhost.max_queues = self.vhost_limits[name].get(MAX_QUEUES, -1)
+        self._tell(f"vhost.limits.{'set' if limits else 'cleared'}", {"name": name, "limits": limits})
 
     def open_vhost(self, name: str) -> VHost:
         """Open a vhost, with what its folder holds.  Raises StoreError, OSError."""
@@ -303,7 +315,9 @@ class Node:
             report=log.warning,
             recover=self._recover,
             doors=self.doors,
+            prepare=self._install_events if name == EVENTS_VHOST else None,
         )
+        vhost.events = self.events
         vhost.max_queues = self.vhost_limits.get(name, {}).get(MAX_QUEUES, -1)
         self.upkeep.apply_policies(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
@@ -315,6 +329,31 @@ class Node:
         if journals:  # They go when all they decided is on disk.
             self.commit.wait(partial(journal.discard, journals, self.disk))
         return vhost
+
+    def _install_events(self, vhost: VHost) -> None:
+        exchange = events.install(vhost, events.EVENT_EXCHANGE)
+        if self.config.log_exchange:
+            events.install(vhost, events.LOG_EXCHANGE)
+        self.events = events.Events(vhost, exchange, self.clock, self.name)
+        for other in self.vhosts.values():
+            other.events = self.events
+
+    def log_handler(self, soon: Callable[[Callable[[], object]], object]) -> events.LogExchange | None:
+        """What publishes log lines to the log exchange; None: there is none.  ``soon``: call_soon_threadsafe."""
+        vhost = self.vhosts.get(EVENTS_VHOST)
+        exchange = None if vhost is None else vhost.exchanges.get(events.LOG_EXCHANGE)
+        if vhost is None or not isinstance(exchange, events.WatchedExchange):
+            return None
+        return events.LogExchange(vhost, exchange, self.name, soon)
+
+    def reload_policies(self) -> list[str]:
+        """As Upkeep's; tells what changed."""
+        before = {name: _policies_of(vhost) for name, vhost in self.vhosts.items()} if self.events.wanted else {}
+        faults = self.upkeep.reload_policies()
+        for name, entries in before.items():
+            events.tell_policies(self.events, name, entries, _policies_of(self.vhosts[name]))
+        self.core.turn()
+        return faults
 
     def _remove_files(self, vhost: VHost, queue: "Queue") -> None:
         """Of a deleted queue; its folder's new place is on disk before delete-ok goes out, or a power cut could
@@ -343,6 +382,11 @@ class Node:
         self.upkeep.take_garbage()
         self._write_vhosts()
         self.permissions.forget_vhost(name)
+        if name == EVENTS_VHOST:
+            self.events = UNWANTED
+            for other in self.vhosts.values():
+                other.events = UNWANTED
+        self._tell("vhost.deleted", {"name": name})
         self.upkeep.garbage.discard(vhost.directory)
 
     def delete_user(self, name: str) -> None:
@@ -352,6 +396,7 @@ class Node:
             if connection.user == name:
                 connection.shut(ConnectionForced(f"user '{name}' is deleted"))
         self.permissions.forget_user(name)
+        self._tell("user.deleted", {"name": name})
 
     def authenticate(self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "") -> str:
         """The user who logs in.  Raises LoginRefused with the reason for the log."""
@@ -508,28 +553,8 @@ class _Due:
         self.cancelled = True
 
 
-class _VHostRow(NamedTuple):
-    """What vhosts.json says of a vhost."""
-
-    limits: dict[str, int]
-    tracing: bool
-
-
-def _vhost_rows(path: str, content: Any) -> dict[str, _VHostRow]:
-    """By name.  Raises StoreError."""
-    found: dict[str, _VHostRow] = {}
-    for number, entry in enumerate(json_file.rows(path, content, ("name",), ("limits", "tracing")), 1):
-        name, tracing = entry["name"], entry.get("tracing", False)
-        if not isinstance(name, str) or name in found or any("\ud800" <= c <= "\udfff" for c in name):
-            raise StoreError(f"{path}: entry {number}: name is not a text of its own")
-        if not isinstance(tracing, bool):
-            raise StoreError(f"{path}: entry {number}: tracing is neither true nor false")
-        try:
-            limits = checked_limits(entry.get("limits", {}), VHOST_LIMITS, f"vhost '{name}'")
-        except PreconditionFailed as error:
-            raise StoreError(f"{path}: entry {number}: {error}") from None
-        found[name] = _VHostRow(limits, tracing)
-    return found
+def _policies_of(vhost: VHost) -> list[dict[str, Any]]:
+    return [policy.entry() for policy in vhost.policies or ()]
 
 
 def _empty_folder(path: str) -> str:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from logging import getLogger
+from logging import Handler, getLogger
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -58,8 +58,8 @@ class Server:
     """One running broker process."""
 
     __slots__ = (
-        "config", "failed", "gate", "loop", "node", "reload", "servers", "slow_thread", "stop_signals", "stopped",
-        "sync_thread",
+        "config", "failed", "gate", "handlers", "loop", "node", "reload", "servers", "slow_thread", "stop_signals",
+        "stopped", "sync_thread",
     )  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
@@ -71,6 +71,7 @@ class Server:
         self.failed = False
         self.servers: list[asyncio.AbstractServer] = []
         self.gate: Gate | None = None  # None: no TLS
+        self.handlers: list[Handler] = []  # of what is logged, beside the one of the configuration
 
     async def run(self) -> int:
         """Start, serve, stop; the exit status."""
@@ -132,6 +133,10 @@ class Server:
         )
         node.open_vhosts()
         data.recovered()
+        handler = node.log_handler(call)
+        if handler is not None:
+            self.handlers.append(handler)
+            configure(config, handler)
         return node
 
     async def _listen(self) -> None:
@@ -191,11 +196,11 @@ class Server:
         try:
             new = self.reload()
             context = _tls_context(new) if self.gate is not None and new.tls_cert else None
-            configure(new)
+            configure(new, *self.handlers)
         except (ConfigError, OSError) as error:
             log.error("reload failed, nothing changed: %s", error)
             return
-        for fault in (*self.node.reload_vhosts(), *self.node.upkeep.reload_policies()):
+        for fault in (*self.node.reload_vhosts(), *self.node.reload_policies()):
             log.error("reload: %s", fault)
         values = {}
         for row in changed(self.config, new):
@@ -230,6 +235,8 @@ class Server:
         await asyncio.sleep(0)
         while not self.node.commit.idle and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
+        for handler in self.handlers:  # Whoever was bound to it is gone.
+            getLogger().removeHandler(handler)
         self.node.upkeep.close()
         self.sync_thread.stop()
         self.slow_thread.stop()

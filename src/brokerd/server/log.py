@@ -18,8 +18,11 @@ class OneLine(logging.Formatter):
         return super().formatMessage(record)
 
 
-def configure(config: "Config") -> None:
-    """Send what is logged where ``config`` says; again, to reopen a file that was moved away.  Raises OSError."""
+def configure(config: "Config", *keep: logging.Handler) -> None:
+    """Send what is logged where ``config`` says, and to ``keep``; again, to reopen a file that was moved away.
+
+    Raises OSError.
+    """
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:
         handler = logging.FileHandler(config.log_file, errors="backslashreplace")
@@ -27,6 +30,10 @@ def configure(config: "Config") -> None:
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
-        old.close()
+        if old not in keep:
+            old.close()
     root.addHandler(handler)
+    for further in keep:
+        further.setFormatter(handler.formatter)
+        root.addHandler(further)
     root.setLevel(config.log_level.upper())

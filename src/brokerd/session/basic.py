@@ -61,7 +61,7 @@ def consume(connection: "Connection", channel: "Channel", method: Any) -> Any:
         raise AccessRefused(f"{queue} in exclusive use")
     if not method.no_wait:
         connection.write(methods.BasicConsumeOk(consumer_tag=tag).frame(channel.number))
-    channel.consume(
+    consumer = channel.consume(
         queue,
         octets,
         no_ack=method.no_ack,
@@ -70,6 +70,8 @@ def consume(connection: "Connection", channel: "Channel", method: Any) -> Any:
         arguments=arguments,
         **more,
     )
+    if connection.node.events.wanted:
+        connection.node.events.consumer_created(consumer)
     return None
 
 
@@ -106,6 +108,8 @@ def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
     consumer = consumers.get(method.consumer_tag.encode("utf-8", "surrogateescape"))
     if consumer is not None:
         channel.cancel(consumer)
+        if connection.node.events.wanted:
+            connection.node.events.consumer_deleted(consumer)
         connection.access.vhost.consumers_left(consumer.queue)  # type: ignore[arg-type]
     return None if method.no_wait else methods.BasicCancelOk(consumer_tag=method.consumer_tag)
 

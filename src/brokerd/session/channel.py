@@ -48,4 +48,9 @@ class Channel(plane.Channel):
         if replies is not None:
             replies.remove(self)
         self.recover()
+        events = self.connection.node.events  # type: ignore[attr-defined]
+        if events.wanted and not self.closing:
+            for consumer in consumers:
+                events.consumer_deleted(consumer)
+            events.channel_closed(self)
         return [consumer.queue for consumer in consumers]  # type: ignore[misc]

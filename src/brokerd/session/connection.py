@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd.session")
 
 CLOSE_SECONDS = 10  # how long a client may take to answer connection.close
+LINGER_SECONDS = 1.0  # that a client is still heard when all is said
 
 CONNECTION_CLOSE = methods.ConnectionClose.INDEX
 CONNECTION_CLOSE_OK = methods.ConnectionCloseOk.INDEX
@@ -55,6 +56,8 @@ class Transport(Protocol):
 
     def close(self) -> None: ...
     def abort(self) -> None: ...
+    def can_write_eof(self) -> bool: ...
+    def write_eof(self) -> None: ...
 
 
 class Connection(plane.Connection):
@@ -122,7 +125,11 @@ class Connection(plane.Connection):
         method = methods.decode(payload)
         vhost = self.access.vhost
         appended = vhost.appended
-        reply = handler(self, opened, method)
+        vhost.actor = self.user
+        try:
+            reply = handler(self, opened, method)
+        finally:
+            vhost.actor = ""
         # Also where somebody else's definition is what is confirmed here: the same queue, declared just now.
         if vhost.appended != vhost.on_disk and (vhost.appended != appended or index >> 16 in DEFINING):
             self._hold_until_on_disk()
@@ -211,7 +218,9 @@ class Connection(plane.Connection):
                 f"the negotiated channel_max ({self.channel_max})"
             )
         self.node.check_channel_limit(self.user)
-        Channel(self, number)
+        channel = Channel(self, number)
+        if self.node.events.wanted:
+            self.node.events.channel_created(channel)
         self.write(methods.ChannelOpenOk().frame(number))
 
     def _channel_method(self, channel: Channel, index: int, payload: bytes) -> None:
@@ -258,8 +267,8 @@ class Connection(plane.Connection):
         vhost.on_disk = max(vhost.on_disk, appended)
         self.held -= 1
         self.release()
-        if not self.held and self.state is CLOSED and self.transport is not None:
-            self.node.later(self.transport.close)
+        if not self.held and self.state is CLOSED:
+            self.node.later(self._end)
 
     # --- the end
 
@@ -299,6 +308,8 @@ class Connection(plane.Connection):
         said = self.client_property_table
         name = said.get("connection_name")
         log.info("%s: opened%s", self, f" ({name})" if isinstance(name, str) else "")
+        if self.node.events.wanted:
+            self.node.events.connection_created(self)
         log.debug("%s: %s %s, %s", self, *(f"{said.get(key, '?')!s:.80}" for key in ("product", "version", "platform")))
 
     def refuse(self, error: AMQPError) -> None:
@@ -323,12 +334,25 @@ class Connection(plane.Connection):
         self.deadline = self.node.clock.monotonic() + (1 if isinstance(error, FrameError) else CLOSE_SECONDS)
 
     def disconnect(self) -> None:
-        """Close the socket when all that was written is sent."""
+        """Say no more when all that was written is sent, and hear the client to its end, or for a second.
+
+        A client may have sent more behind its close, as acks from a buffer of its own: a socket closed at once would
+        answer that with a reset, which such a client (Node's amqplib) takes for a fault.
+        """
         self.state = CLOSED
         self.discard = True
-        self.deadline = self.node.clock.monotonic() + CLOSE_SECONDS
-        if not self.held and self.transport is not None:
-            self.node.later(self.transport.close)
+        self.deadline = self.node.clock.monotonic() + (CLOSE_SECONDS if self.held else LINGER_SECONDS)
+        if not self.held:
+            self.node.later(self._end)
+
+    def _end(self) -> None:
+        if self.transport is None:
+            return
+        self.deadline = self.node.clock.monotonic() + LINGER_SECONDS
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def lost(self) -> None:
         """The socket is gone."""
@@ -341,6 +365,9 @@ class Connection(plane.Connection):
         self.detach()
         if not self.opened_ns:
             return
+        if self.node.events.wanted:
+            self.node.events.connection_closed(self)
+            self.node.core.turn()
         seconds = (self.node.clock.epoch_ns() - self.opened_ns) / 1e9
         if closed_properly:
             log.info("%s: closed after %.1f s", self, seconds)

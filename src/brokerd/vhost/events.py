@@ -211,6 +211,16 @@ class Events:
         self.tell("alarm.set" if raised else "alarm.cleared", {"source": source, "node": self._node_name})
 
 
+def tell_policies(events: Events, vhost: str, before: "list[dict[str, Any]]", after: "list[dict[str, Any]]") -> None:
+    """The difference between two lists of policies' entries: policy.set for each that is new or another."""
+    old = {entry["name"]: entry for entry in before}
+    for entry in after:
+        if old.pop(entry["name"], None) != entry:
+            events.named("policy.set", {"vhost": vhost, **entry})
+    for name in old:
+        events.named("policy.cleared", {"vhost": vhost, "name": name})
+
+
 class LogExchange(logging.Handler):
     """Publishes what is logged, once the loop comes round to it; usable from any thread.
 

@@ -40,11 +40,12 @@ def open_vhost(
     report: Callable[[str], None],
     recover: "Callable[[Queue], None]",
     doors: Doors | None = None,
+    prepare: Callable[[VHost], None] | None = None,
 ) -> VHost:
     """The vhost with all its folder holds; the folder is made where there is none.
 
     ``report`` hears, in one line each, of all that was not as it should be; ``recover`` is called for each queue
-    that has a folder.  Raises StoreError, OSError.
+    that has a folder; ``prepare`` for the vhost before its definitions are read.  Raises StoreError, OSError.
     """
     directory = os.path.join(data_dir, folder_name(name))
     if not disk.exists(os.path.join(directory, NAME_FILE)):
@@ -55,6 +56,8 @@ def open_vhost(
     log = DefinitionsLog(os.path.join(directory, FILE_NAME), disk)
     vhost = VHost(name, directory, core, log, doors)
     vhost.policies = Policies(directory, disk)
+    if prepare is not None:
+        prepare(vhost)
     replayed = replay(vhost, log.load(suspect=suspect, report=report))
     vhost.deletes = replayed.undone
     for failure in replayed.failed:

@@ -10,7 +10,7 @@ is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -27,11 +27,12 @@ from brokerd.exchanges import (
 )
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.queues.queue import Owner, Queue, check_arguments
-from brokerd.vhost.names import folder_name
+from brokerd.vhost.names import RESERVED_PREFIX, folder_name
 from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
+    from brokerd.exchanges import Binding
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
     from brokerd.vhost.access import Access
@@ -49,7 +50,6 @@ SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type
     ("amq.rabbitmq.trace", TopicExchange, True),
     ("amq.topic", TopicExchange, False),
 )
-SYSTEM_NAMES = frozenset(name for name, _, _ in SYSTEM_EXCHANGES)
 
 
 class Timer(Protocol):
@@ -69,6 +69,17 @@ class Doors(NamedTuple):
     call_at: CallAt
 
 
+class Unwanted:
+    """Stands for events.Events where nobody can ask for any."""
+
+    __slots__ = ()
+
+    wanted = False
+
+
+UNWANTED = Unwanted()
+
+
 class VHost:
     """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion.
 
@@ -76,8 +87,8 @@ class VHost:
     """
 
     __slots__ = (
-        "_dead_letters", "_delays", "accesses", "appended", "core", "deletes", "directory", "doors", "exchanges", "log",
-        "max_queues", "name", "on_disk", "policies", "queues", "remove_files", "replies", "trace",
+        "_dead_letters", "_delays", "accesses", "actor", "appended", "core", "deletes", "directory", "doors", "events",
+        "exchanges", "log", "max_queues", "name", "on_disk", "policies", "queues", "remove_files", "replies", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +100,8 @@ class VHost:
         self._delays: Delays | None = None
         self.directory = directory
         self.max_queues = -1  # -1: no limit
+        self.events: Any = UNWANTED  # who is told of what comes and goes: see events.Events
+        self.actor = ""  # the user whose method is being worked; "": the broker itself
         self.core = core
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
@@ -156,6 +169,8 @@ class VHost:
         queue = self._make_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
         queue.apply_rules(self.policies)
         self._there_is_more()
+        if self.events.wanted:
+            self.events.queue_created(queue, self.actor)
         return queue
 
     def _make_queue(
@@ -194,7 +209,8 @@ class VHost:
         if queue.owner is not None:
             queue.owner.disown(queue)
         self.forget_routes()
-        for source in list(dict.fromkeys(binding.source for binding in queue.bindings)):
+        wanted, unbound = self.events.wanted, list(queue.bindings)
+        for source in dict.fromkeys(binding.source for binding in unbound):
             source.unbind_all(queue)
             self._exchange_lost_bindings(source)
         count = queue.ready
@@ -206,7 +222,16 @@ class VHost:
         self.remove_files(queue)
         for consumer in consumers:
             consumer.channel.connection.on_consumer_cancelled(consumer)  # type: ignore[attr-defined]
+        if wanted:
+            for consumer in consumers:
+                self.events.consumer_deleted(consumer)
+            self._tell_unbound(unbound)
+            self.events.queue_deleted(queue, self.actor)
         return count
+
+    def _tell_unbound(self, bindings: "Iterable[Binding]") -> None:
+        for binding in bindings:
+            self.events.binding_deleted(self.name, binding, self.actor)
 
     def consumers_left(self, queue: Queue) -> None:
         """Delete an auto-delete queue whose last consumer has gone; to be called after one went."""
@@ -233,6 +258,8 @@ class VHost:
         if exchange.intercepts:
             self._hold_back(exchange)
         self._there_is_more()
+        if self.events.wanted:
+            self.events.exchange_created(self.name, exchange, self.actor)
         return exchange
 
     def _make_exchange(self, name: str, type_: str, *, arguments: dict[str, Any], **properties: Any) -> Exchange:
@@ -310,10 +337,13 @@ class VHost:
         self.forget_routes()
         if exchange.intercepts and self.doors is not None:
             self.delays.exchange_deleted(exchange)  # type: ignore[arg-type]
-        exchange.unbind_everything()
+        unbound = [*exchange.unbind_everything(), *exchange.bindings_to]
         sources = list(dict.fromkeys(binding.source for binding in exchange.bindings_to))
         for source in sources:
             source.unbind_all(exchange)
+        if self.events.wanted:
+            self._tell_unbound(unbound)
+            self.events.exchange_deleted(self.name, exchange.name, self.actor)
         return sources
 
     def _exchange_lost_bindings(self, exchange: Exchange) -> None:
@@ -336,7 +366,8 @@ class VHost:
 
         What the source has kept for whoever comes is stored in the destination.
         """
-        if source.bind(destination, routing_key, arguments) is None:
+        binding = source.bind(destination, routing_key, arguments)
+        if binding is None:
             return
         if source.durable and destination.durable:
             try:
@@ -345,6 +376,8 @@ class VHost:
                 source.unbind(destination, routing_key, arguments)
                 raise
         self._there_is_more()
+        if self.events.wanted:
+            self.events.binding_created(self.name, binding, self.actor)
         if source.keeps_messages:
             try:
                 give_history(self, source, destination)
@@ -355,7 +388,8 @@ class VHost:
         self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]
     ) -> None:
         """Unbind; unbinding what is not bound is no fault.  An auto-delete exchange goes with its last binding."""
-        if source.unbind(destination, routing_key, arguments) is None:
+        binding = source.unbind(destination, routing_key, arguments)
+        if binding is None:
             return
         if source.durable and destination.durable:
             try:
@@ -365,6 +399,8 @@ class VHost:
                 raise
             self.deletes += 1
         self.forget_routes()
+        if self.events.wanted:
+            self.events.binding_deleted(self.name, binding, self.actor)
         self._exchange_lost_bindings(source)
 
     # --- the definitions log
@@ -382,7 +418,7 @@ class VHost:
         payloads = [
             exchange_declare(name, exchange.type, exchange.auto_delete, exchange.internal, exchange.arguments)
             for name, exchange in self.exchanges.items()
-            if exchange.durable and name and name not in SYSTEM_NAMES
+            if exchange.durable and name and not name.startswith(RESERVED_PREFIX)  # Those are there by themselves.
         ]
         payloads += [
             queue_declare(name, queue.auto_delete, queue.arguments)
