@@ -163,8 +163,10 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
             err = admit(q, m.flags & EXPIRES)
             if err:
                 return err
-            if q.rules.refuses:
-                continue
+    for i in range(n):
+        q = targets[i]
+        if q.dropped or (UNLIKELY(q.rules != NULL) and q.rules.refuses):
+            continue
         st = store_for(q, m.priority)
         err = reserve(st, need) if LIKELY(st != NULL) else ENOMEM
         if UNLIKELY(err != 0):

@@ -30,10 +30,20 @@ cdef inline bint is_over(queue_t *q, rules_t *r) noexcept nogil:
             (r.max_octets >= 0 and q.ready_octets > <uint64_t>r.max_octets)) and q.ready > 0
 
 
-cdef inline bint is_full(queue_t *q, rules_t *r) noexcept nogil:
-    """One more would be too many.  With a consumer that can take it at once it is not (RabbitMQ)."""
+cdef inline bint has_most(queue_t *q, rules_t *r) noexcept nogil:
     return ((r.max_length >= 0 and q.ready >= <uint64_t>r.max_length) or
-            (r.max_octets >= 0 and q.ready_octets >= <uint64_t>r.max_octets)) and not can_deliver(q)
+            (r.max_octets >= 0 and q.ready_octets >= <uint64_t>r.max_octets))
+
+
+cdef bint is_full(queue_t *q, rules_t *r) noexcept nogil:
+    """One more would be too many.  With a consumer that can take it at once it is not (RabbitMQ), so that those who can
+    have something of what came in this chunk have it first."""
+    if not has_most(q, r):
+        return False
+    if q.ready and can_deliver(q):
+        write_stages(q.core)            # Nothing is reserved yet.
+        deliver(q, TURN_QUANTUM)
+    return has_most(q, r) and not can_deliver(q)
 
 
 cdef int admit(queue_t *q, bint expires) noexcept nogil:
@@ -142,4 +152,5 @@ cdef void rules_leave(queue_t *q) noexcept nogil:
         while q.core.dying_tail != NULL and q.core.dying_tail.rules.dying_next != NULL:
             q.core.dying_tail = q.core.dying_tail.rules.dying_next
     deadline_clear(q)
+    q.rules.active = NULL
     q.rules.dying.first = q.rules.dying.n = q.rules.kept.first = q.rules.kept.n = 0
