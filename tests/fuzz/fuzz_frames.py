@@ -31,6 +31,8 @@ TABLE = len(FIELDS).to_bytes(4) + FIELDS
 PROPERTIES = (
     harness.TRANSIENT, harness.PERSISTENT, b"\x18\x00\x02\x07", b"\x20\x00" + TABLE, b"\x80\x00\x04text",
     b"\xff\xfc\x01t\x01e" + TABLE + b"\2\1\1c\1r\1x\1i" + bytes(8) + b"\1t\1u\1a\1c",
+    b"\x01\x00\x010", b"\x01\x00\x0599999", b"\x01\x00\x03abc", b"\x11\x00\x02\x02-1", b"\x09\x00\x05\x0250",
+    b"\x02\x00\x15amq.rabbitmq.reply-to", b"\x20\x00\0\0\0\x0d\x02CCA\0\0\0\x06S\0\0\0\x01q",
 )
 
 
@@ -42,6 +44,12 @@ class Connection(harness.Connection):
     """A session of few words: opens and closes channels, gets, recovers."""
 
     fuzzed_queue = None
+    ruled_queue = None
+
+    def on_publish(self, channel, method_payload, header, body):
+        opened = self.channels[channel]
+        opened.publishes_one()
+        self.core_of.put((self.fuzzed_queue, self.ruled_queue), b"", b"q", header[12:], body)
 
     def on_method(self, channel, payload):
         index = struct.unpack_from(">HH", payload)
@@ -58,6 +66,10 @@ class Connection(harness.Connection):
             opened.recover()
         elif index == (85, 10):
             opened.select_confirm()
+        elif index == (90, 10):
+            opened.tx = True
+        elif index in ((60, 80), (60, 90), (60, 120)) and opened.tx and len(payload) == 13:
+            opened.settle(int.from_bytes(payload[4:12]), bool(payload[12] & 1), requeue=index == (60, 90))
 
 
 class Fuzz:
@@ -68,6 +80,9 @@ class Fuzz:
         self.bench = harness.Bench(self.directory, segment_octets=8192, message_octets_max=20_000)
         self.queue = self.bench.queue()
         self.other = self.bench.queue(b"other", durable=False)
+        self.ruled = self.bench.queue(b"ruled", max_priority=3, max_length=20, dead_letters=True, delivery_limit=2,
+                                      delivery_counts=True)
+        self.runs = 0
         self.bench.routes = plane.Routes(self.bench.core, self.resolve)
         self.reader = self.bench.connection(1)
         harness.consume(self.reader.channels[1], self.other, b"reader", no_ack=True)
@@ -76,13 +91,19 @@ class Fuzz:
     def resolve(self, exchange, key, header, channel):
         if key == b"missing":
             raise NotFound("no exchange")
-        queues = {b"q": (self.queue,), b"other": (self.other,), b"both": (self.queue, self.other)}
+        queues = {b"q": (self.queue,), b"other": (self.other,), b"both": (self.queue, self.other),
+                  b"ruled": (self.ruled,), b"all": (self.ruled, self.queue)}
         return queues.get(key, ()), None, exchange != b"headers"
 
     def run(self, pieces):
         """Feed one input; what the plane must keep is checked behind it."""
         connection = Connection(self.bench.core)
-        connection.fuzzed_queue = self.queue
+        connection.fuzzed_queue, connection.ruled_queue, connection.core_of = self.queue, self.ruled, self.bench.core
+        self.runs += 1
+        self.ruled.dead, self.ruled.keeps = [], self.runs % 3 == 0
+        self.ruled.set_rules(ttl_ms=self.runs % 4 - 1, max_length=self.runs % 30 - 1, overflow=self.runs % 3,
+                             dead_letters=self.runs % 5 > 0, delivery_limit=self.runs % 4 - 1, delivery_counts=True,
+                             single_active=self.runs % 2 == 0, consumer_timeout_ms=self.runs % 3 - 1)
         connection.routes = self.bench.routes
         connection.frame_max = FRAME_MAX
         connection.feed(harness.HEADER)
@@ -90,6 +111,7 @@ class Fuzz:
             plane.Channel(connection, number)
         connection.channels[2].prefetch = 3
         harness.consume(connection.channels[2], self.queue, b"acks")
+        harness.consume(connection.channels[1], self.ruled, b"ruled")
         connection.channels[3].select_confirm()
         while self.queue.ready + self.queue.unacked < 6:
             self.reader.feed(harness.publish(1, b"before", persistent=True))
@@ -97,13 +119,21 @@ class Fuzz:
         for piece in pieces:
             connection.feed(piece)
         self.bench.turns()
+        self.bench.core.overdue()
+        for _, seq, *_ in self.ruled.dead:
+            self.ruled.dead_done(seq)
         for channel, error, _, _ in connection.errors:
             assert isinstance(error, AMQPError), (channel, error)
         assert len(connection.errors) < 50
         self.errors += len(connection.errors)
         harness.cut(connection.out.octets)
         connection.detach()
+        self.bench.turns()
         assert (self.queue.unacked, self.queue.consumer_count) == (0, 0)
+        assert (self.ruled.unacked, self.ruled.consumer_count) == (0, 0)
+        if self.ruled.ready > 50:
+            self.ruled.remove(self.ruled.browse(0, 30)[-1][0])
+            self.ruled.purge()
         if self.queue.ready > 50:
             self.queue.purge()
         if len(self.reader.out.octets) > 100_000:
@@ -113,7 +143,7 @@ class Fuzz:
             self.bench.sync()
 
     def close(self):
-        for queue in (self.queue, self.other):
+        for queue in (self.queue, self.other, self.ruled):
             queue.purge()
             assert (queue.ready, queue.unacked, queue.ready_octets) == (0, 0, 0)
         assert not self.bench.damages
@@ -130,23 +160,24 @@ def conversation(rng):
         kind = rng.randrange(12)
         if kind < 6:
             body = bytes(rng.choice((0, 1, 5, 200, 4088, 4089, 6000)))
-            key = rng.choice((b"q", b"q", b"q", b"both", b"other", b"", b"k" * 255))
+            key = rng.choice((b"q", b"q", b"ruled", b"ruled", b"all", b"both", b"other", b"", b"k" * 255))
             key = b"missing" if rng.random() < 0.02 else key
             parts.append(harness.publish(
                 channel, body, key, exchange=rng.choice((b"", b"headers", b"e" * 255)),
                 mandatory=rng.random() < 0.3, properties=rng.choice(PROPERTIES), frame_max=FRAME_MAX,
                 piece=rng.choice((None, None, 3, 1000)) if len(body) < 300 else None))
         elif kind < 10:
-            tag, multiple = rng.choice((1, 2, 3)), rng.random() < 0.5
+            tag, multiple, settled = rng.choice((0, 1, 2, 3)), rng.random() < 0.5, rng.choice((1, 2))
             tag = rng.choice((0, 4, 5, 6, 1 << 63)) if rng.random() < 0.2 else tag
             parts.append(rng.choice((
-                harness.ack(2, tag, multiple), harness.nack(2, tag, multiple, rng.random() < 0.7),
-                harness.reject(2, tag))))
+                harness.ack(settled, tag, multiple), harness.nack(settled, tag, multiple, rng.random() < 0.7),
+                harness.reject(settled, tag, rng.random() < 0.5))))
         else:
             parts.append(rng.choice((
                 harness.frame(8, 0, b""), method(channel, 20, 10, b"\0"), method(channel, 20, 40, bytes(7)),
                 method(channel, 60, 70, b"\0\0\1q\0"), method(channel, 60, 70, b"\0\0\1q\1"),
-                method(channel, 60, 110, b"\1"), method(channel, 85, 10, b"\0"), method(0, 10, 50, bytes(7)))))
+                method(channel, 60, 110, b"\1"), method(channel, 85, 10, b"\0"),
+                method(channel, 90, 10), method(0, 10, 50, bytes(7)))))
     return b"".join(parts)
 
 

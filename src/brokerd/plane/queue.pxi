@@ -85,6 +85,7 @@ cdef class Queue:
                   bint delivery_counts=False, bint single_active=False, int64_t consumer_timeout_ms=-1,
                   bint timeout_closes=False):
         cdef rules_t *r = rules_of(&self.q)
+        cdef Consumer consumer
         if r == NULL:
             raise MemoryError
         r.expires = r.expires or ttl_ms >= 0
@@ -96,7 +97,14 @@ cdef class Queue:
         r.delivery_limit = delivery_limit
         r.limit_drops = limit_drops
         r.delivery_counts = delivery_counts
-        r.single_active = single_active
+        if r.single_active != single_active:
+            r.single_active = single_active
+            r.active = NULL
+            r.draining = False
+            if single_active:
+                choose_active(&self.q)
+            for consumer in self.consumers or ():
+                credit_again(&consumer.c)
         r.timeout = consumer_timeout_ms * 1000000 if consumer_timeout_ms >= 0 else -1
         r.timeout_closes = timeout_closes
         if r.expires and self.q.ready:
@@ -397,6 +405,8 @@ cdef class Queue:
         self.q.dropped = True
         for consumer in list(self.consumers or ()):
             consumer.channel.cancel(consumer)
+        if self.q.rules != NULL:
+            self.q.rules.active = NULL
         self.q.ready = 0
         self.q.ready_octets = 0
         rules_leave(&self.q)
