@@ -34,7 +34,8 @@ RECORD, at multiples of 8, padded with zeros to one::
 at position + length rounded up to 8.  ``crc`` is the CRC32C of the segment's number
 (u8) and then of octets 12..length: a stale record in a recycled file fails.  Meta of
 65,535 octets or more: ``meta_len`` is 0xFFFF, a u4 with the true length L stands at
-64, the meta at 68, the body at 68 + L.  Flags: bit 0 persistent (delivery_mode 2).
+64, the meta at 68, the body at 68 + L.  Flags: bit 0 persistent (delivery_mode 2), bit
+1: it has an expiration that counts.
 ``kind`` is 0.  ``connection`` and ``publish_seq`` say which publish of whom it was.
 
 ACKS FILE, 64-octet header::
@@ -52,7 +53,8 @@ then ENTRIES of 8 octets, in order of time::
      5 check u1                                    6 count u2, failed deliveries so far
 
 Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped, 7 purged settle the
-record; 3 returned only counts.  ``check``: let *raw(state, octets)* be the bare
+record; 3 returned only counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4
+delivery limit.  A queue's priority levels above 0 have folders ``prio.001`` to ``prio.255``.  ``check``: let *raw(state, octets)* be the bare
 reflected CRC32C update (polynomial 0x82F63B78: what the crc32 instruction does, no
 inversion before or after).  r = raw(number mod 2**32, the 8 octets with check = 0);
 check = (r ^ r >> 8 ^ r >> 16 ^ r >> 24) & 0xFF.  Each single flipped bit changes it.
