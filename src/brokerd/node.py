@@ -49,9 +49,9 @@ class Node:
     """Everything one broker holds.  ``config`` may be replaced by another while running (reload)."""
 
     __slots__ = (
-        "_call_at", "_due", "_expiry", "alarms", "blocked", "clock", "commit", "config", "connections", "core", "data",
-        "disk", "disk_full", "doors", "events", "later", "memory_octets", "permissions", "start_frames", "stopping",
-        "upkeep", "used_memory", "users", "vhost_limits", "vhosts",
+        "_call_at", "_due", "_expiry", "_submit_slow", "alarms", "blocked", "clock", "commit", "config", "connections",
+        "core", "data", "disk", "disk_full", "doors", "events", "later", "memory_octets", "permissions", "start_frames",
+        "stopping", "upkeep", "used_memory", "users", "vhost_limits", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +108,7 @@ class Node:
             spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
         )
         self._call_at = call_at or self._at_a_tick
+        self._submit_slow = submit_slow
         self._due: list[_Due] = []  # what waits for a tick
         self._expiry: Timer | None = None
         self.upkeep = Upkeep(
@@ -176,6 +177,8 @@ class Node:
         if self.alarms:
             return
         self.core.blocked = False
+        for vhost in self.vhosts.values():
+            vhost.reconsider_duplicates()
         for connection in list(self.blocked):
             connection.unblock()
 
@@ -490,6 +493,9 @@ class Node:
             self._close_overdue()
         self.check_disk()
         self.check_memory()
+        if self.config.sync:
+            for vhost in self.vhosts.values():
+                vhost.settle_duplicates(self._submit_slow, self.disk)
         self.upkeep.tick(self.clock.epoch_ns() - self.config.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
 

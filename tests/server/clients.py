@@ -1,5 +1,6 @@
 """What the tests with pika share."""
 
+import contextlib
 import json
 
 import pika
@@ -20,6 +21,14 @@ def connect(broker, **more):
     """A BlockingConnection; alive until the test is over."""
     made.append(pika.BlockingConnection(parameters(broker, **more)))
     return made[-1]
+
+
+def close_all():
+    """Close every connection that is still open."""
+    for connection in made:
+        if connection.is_open:
+            with contextlib.suppress(pika.exceptions.AMQPError):
+                connection.close()
 
 
 def publish_confirmed(channel, queue, bodies, properties=PERSISTENT):

@@ -1,7 +1,16 @@
 """Direct reply-to with LavinMQ's name for it, against a real broker."""
 
 import pika
-from tests.server.clients import connect
+import pytest
+from tests.server.clients import close_all, connect
+
+
+@pytest.fixture(autouse=True)
+def closed(broker):
+    """The broker need not wait for its clients to close."""
+    yield
+    close_all()
+
 
 NAME = "amq.direct.reply-to"
 

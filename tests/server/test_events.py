@@ -5,7 +5,15 @@ import socket
 
 import pika
 import pytest
-from tests.server.clients import connect, parameters, write_json
+from tests.server.clients import close_all, connect, parameters, write_json
+
+
+@pytest.fixture(autouse=True)
+def closed(broker):
+    """The broker need not wait for its clients to close."""
+    yield
+    close_all()
+
 
 EVENTS = "amq.rabbitmq.event"
 
@@ -127,6 +135,7 @@ def test_alarms_are_told_of(tmp_path, make_broker):
 
 
 def test_bindings_to_events_outlast_a_restart(broker, heard):
+    close_all()
     broker.restart(kill=True)
     channel = connect(broker).channel()
     channel.queue_declare("q")
@@ -135,6 +144,7 @@ def test_bindings_to_events_outlast_a_restart(broker, heard):
         method, _, _ = channel.basic_get("heard", auto_ack=True)
         assert method is not None, found
         found.append(method.routing_key)
+    close_all()
     broker.restart()
     channel = connect(broker).channel()
     assert channel.queue_declare("heard", passive=True).method.message_count

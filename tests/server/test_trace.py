@@ -4,7 +4,15 @@ import json
 import signal
 
 import pytest
-from tests.server.clients import connect, drain, write_json
+from tests.server.clients import close_all, connect, drain, write_json
+
+
+@pytest.fixture(autouse=True)
+def closed(broker):
+    """The broker need not wait for its clients to close."""
+    yield
+    close_all()
+
 
 TRACE = "amq.rabbitmq.trace"
 
@@ -88,6 +96,7 @@ def test_it_is_on_again_after_a_start(make_broker):
         channel.basic_publish("", "nowhere", b"1")
         assert take(channel) == [("publish.", None, b"1")]
         assert json.loads((broker.directory / "vhosts.json").read_text()) == [{"name": "/", "tracing": True}]
+        close_all()
         broker.stop()
 
 

@@ -115,6 +115,7 @@ class Queue:
         self.owner = None
         self.deleted = self.refuses = False
         self.rules = Rules()
+        self.deduplication = None
         self.done = []  # dead_done
 
     def append(self, exchange, routing_key, properties, body):

@@ -120,13 +120,14 @@ class Deduplication:
     A file that fails makes nothing fail: duplicates pass then, and it is told once.
     """
 
-    __slots__ = ("_failed", "_report", "rule", "window")
+    __slots__ = ("_failed", "_report", "duplicates", "rule", "window")
 
     def __init__(
         self, rule: Rule, path: str | None, *, suspect: bool = False, report: Callable[[str], object] | None = None
     ) -> None:
         """As Window's; ``path`` None: in memory only."""
         self.rule = rule
+        self.duplicates = 0  # that were dropped, since start
         self.window = Window(rule.size, rule.ttl_ms, path=path, suspect=suspect, report=report)
         self._report = report
         self._failed = False
@@ -153,6 +154,24 @@ class Deduplication:
         if self._report is not None and not self._failed:
             self._report(f"{self.window.path}: {error}; duplicates may pass")
         self._failed = True
+
+
+def distrust(path: str, report: Callable[[str], object]) -> None:
+    """After a power cut: forget the keys in the file that are not safe; it may not be there, or may be damaged."""
+    try:
+        with open(path, "rb") as file:
+            capacity = _capacity(file.read(HEADER_OCTETS), path)
+        window = Window(capacity or 1, path=path, suspect=True, report=report)
+        if capacity is None:
+            report(f"{path}: damaged; duplicates of what came before may pass")
+            os.unlink(path)
+        else:
+            window.knows(b"", 0)
+            window.close()
+    except FileNotFoundError:
+        return
+    except (OSError, StoreError) as error:
+        report(f"{path}: {error}; duplicates may pass")
 
 
 class Window:

@@ -7,6 +7,7 @@ belongs to.  Knows nothing of permissions, channels, or of other queues.
 """
 
 import os
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from brokerd import plane
@@ -17,8 +18,13 @@ from brokerd.queues.rules import PLAIN, Rules, max_priority_of, plane_rules, rul
 if TYPE_CHECKING:
     from brokerd.exchanges import Binding
     from brokerd.policies import Effective, Policies
+    from brokerd.queues.deduplication import Deduplication
+    from brokerd.queues.deduplication import Rule as DeduplicationRule
+
+log = getLogger("brokerd")
 
 NAME_FILE = ".queue"
+WAITING_ROOM_PREFIX = "amq.delayed."  # of queues in which delayed messages wait: see vhost/delays
 NO_ARGUMENTS: dict[str, Any] = {}
 
 
@@ -51,8 +57,8 @@ class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "dead_letters", "deleted", "name", "owner", "rules", "tracer",
-        "vhost_name",
+        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "name", "owner", "rules",
+        "tracer", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -87,6 +93,7 @@ class Queue(plane.Queue):
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None
         self.tracer: Tracer | None = None  # asked while ``traced``
+        self.deduplication: Deduplication | None = None  # whose rule is that of ``rules``
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -123,18 +130,72 @@ class Queue(plane.Queue):
 
     def apply_rules(self, policies: "Policies | None") -> None:
         """Put arguments and policies in force: after it is made or recovered, and when policies change."""
-        definition = policies.effective(self.name, self.kind).definition if policies else NO_ARGUMENTS
+        # What waits for its time is no policy's to drop.
+        governed = policies is not None and not self.name.startswith(WAITING_ROOM_PREFIX)
+        definition = policies.effective(self.name, self.kind).definition if governed else NO_ARGUMENTS
         if not self.arguments and not definition and self.rules is PLAIN:
             return
         rules, before = rules_of(self.arguments, definition), self.rules
         if rules == before:
             return
         self.rules = rules
+        if rules.deduplication != before.deduplication:
+            self._deduplicate(rules.deduplication)
         told = plane_rules(rules)
         if told != plane_rules(before):
             self.set_rules(**told)
         if rules.expires_ms != before.expires_ms and policies is not None and policies.on_expires is not None:
             policies.on_expires(self)
+
+    # --- duplicates
+
+    def _deduplicate(self, rule: "DeduplicationRule | None") -> None:
+        """Put another rule in force; without one what is known is forgotten."""
+        from brokerd.queues.deduplication import FILE_NAME, Deduplication  # Few queues ask for it.
+
+        path, before = os.path.join(self.directory, FILE_NAME), self.deduplication
+        if before is not None:
+            before.window.close()
+        if rule is None:
+            self.deduplication = None
+            if os.path.exists(path):
+                os.unlink(path)
+            return
+        self.deduplication = Deduplication(rule, path, report=log.warning)
+        self.deduplication.duplicates = before.duplicates if before is not None else 0
+
+    @property
+    def duplicates(self) -> int:
+        """Messages that were not stored because their key was known, since start."""
+        return 0 if self.deduplication is None else self.deduplication.duplicates
+
+    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
+        """As the data plane's; after a power cut keys may be known whose messages were lost."""
+        super().finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
+        if suspect:
+            from brokerd.queues.deduplication import FILE_NAME, distrust
+
+            distrust(os.path.join(self.directory, FILE_NAME), log.warning)
+
+    def _close_window(self) -> None:
+        if self.deduplication is not None:
+            self.deduplication.window.close()
+
+    def rest(self) -> bool:
+        """Idle: maps and descriptors are given back."""
+        if self.deduplication is not None:
+            self.deduplication.window.rest()
+        return super().rest()
+
+    def drop(self) -> None:
+        """The queue is deleted."""
+        self._close_window()
+        super().drop()
+
+    def close(self) -> None:
+        """The broker stops."""
+        self._close_window()
+        super().close()
 
     def check_access(self, connection: object) -> None:
         """Refuse an exclusive queue to all connections but its owner (405)."""

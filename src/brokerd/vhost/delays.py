@@ -30,6 +30,7 @@ from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.delayed import DELAY, DelayedExchange, Held, delay_of, due_of
 from brokerd.exchanges.exchange import Lazily
 from brokerd.queues.dead_letter import is_key, keys_in, read_properties, write_properties
+from brokerd.queues.queue import WAITING_ROOM_PREFIX
 from brokerd.vhost.dead_letters import CallAt, Timer, find
 from brokerd.vhost.names import folder_name
 from brokerd.wire.properties import Properties
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
     from brokerd.vhost.vhost import VHost
 
-QUEUE_PREFIX = "amq.delayed."
+QUEUE_PREFIX = WAITING_ROOM_PREFIX
 EXPIRATION = "x-delayed-expiration"
 RELEASES_PER_TURN = 64
 RETRY_MS = 5_000
@@ -251,6 +252,10 @@ class Delays:
             intercept=False,
         )  # fmt: skip
         refused = 0
+        unrouted = not queues
+        if any(queue.deduplication is not None for queue in queues):
+            queues, told = self._vhost.duplicates.sift(None, queues, lambda: message)
+            handlers = handlers if told is None else (told, *handlers)
         if queues:
             try:
                 refused = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable)
@@ -262,7 +267,7 @@ class Delays:
         for handler in handlers:
             handler(None, exchange, routing_key, octets, body)
         self.released += 1
-        self.unrouted += not queues
+        self.unrouted += unrouted
         if queues and waiting.queue.durable:
             waiting.leaving.add(seq)
             self._wait(partial(self._gone, waiting, seq))

@@ -65,12 +65,23 @@ def open_vhost(
     folders = disk.names(directory)
     if TRANSIENT_FOLDER in folders:
         garbage.discard(os.path.join(directory, TRANSIENT_FOLDER))
+    if suspect:
+        _distrust_keys(directory, folders, report)
     _settle_folders(vhost, folders, replayed, garbage, report, recover)
     vhost.recovered()
     if replayed.undone and 2 * replayed.undone >= len(vhost.queues) + len(vhost.exchanges):
         log.compact(vhost.definitions())
         vhost.deletes = 0
     return vhost
+
+
+def _distrust_keys(directory: str, names: list[str], report: Callable[[str], None]) -> None:
+    """Exchanges may know keys of messages that the power cut has taken."""
+    for name in names:
+        if name.startswith("dedup."):
+            from brokerd.queues.deduplication import distrust
+
+            distrust(os.path.join(directory, name), report)
 
 
 def _settle_folders(

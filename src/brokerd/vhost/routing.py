@@ -62,6 +62,10 @@ def resolve(
     properties: Lazily = _Decoded(header)
     checked = _Checked(access, properties(), channel) if _matters(header) else _NOTHING_TO_CHECK
     changed, octets = checked.rewritten, None
+    if vhost.finds_duplicates(exchange):
+        dropped = vhost.duplicates.known_to_exchange(exchange, properties)
+        if dropped is not None:
+            return (), exchange.tally, False, None, dropped
     intercepted = exchange.intercept(key, properties) if exchange.intercepts else None
     if intercepted is not None:  # It is stored with its BCC, which counts when it is routed later.
         queues, handler = intercepted[:2]
@@ -73,6 +77,10 @@ def resolve(
         replying, handler = _handler(vhost, exchange, (key, *checked.further_keys), found)
         cacheable = found.cacheable and checked.cacheable and not replying and not exchange.intercepts
         queues = found.queues
+    if vhost.finds_duplicates(exchange) or any(queue.deduplication is not None for queue in queues):
+        cacheable = False
+        if vhost.doors is not None:
+            queues, handler = vhost.duplicates.sift(exchange, queues, properties, handler)
     if vhost.trace is not None and vhost.trace.on:
         handler, cacheable = vhost.trace.handler(queues, handler), False
     if octets is None and changed is not None:

@@ -26,7 +26,7 @@ from brokerd.exchanges import (
     exchange_type,
 )
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
-from brokerd.queues.queue import Owner, Queue, check_arguments
+from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
 from brokerd.vhost.names import RESERVED_PREFIX, folder_name
 from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
@@ -35,9 +35,12 @@ if TYPE_CHECKING:
     from brokerd.exchanges import Binding
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
+    from brokerd.store.disk import Disk
     from brokerd.vhost.access import Access
     from brokerd.vhost.dead_letters import DeadLetters
     from brokerd.vhost.delays import Delays
+    from brokerd.vhost.duplicates import Duplicates
+    from brokerd.vhost.garbage import Submit
 
 log = getLogger("brokerd")
 
@@ -87,8 +90,9 @@ class VHost:
     """
 
     __slots__ = (
-        "_dead_letters", "_delays", "accesses", "actor", "appended", "core", "deletes", "directory", "doors", "events",
-        "exchanges", "log", "max_queues", "name", "on_disk", "policies", "queues", "remove_files", "replies", "trace",
+        "_dead_letters", "_delays", "_duplicates", "accesses", "actor", "appended", "core", "deletes", "directory",
+        "doors", "events", "exchanges", "log", "max_queues", "name", "on_disk", "policies", "queues", "remove_files",
+        "replies", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +102,7 @@ class VHost:
         self.doors = doors
         self._dead_letters: DeadLetters | None = None
         self._delays: Delays | None = None
+        self._duplicates: Duplicates | None = None
         self.directory = directory
         self.max_queues = -1  # -1: no limit
         self.events: Any = UNWANTED  # who is told of what comes and goes: see events.Events
@@ -108,7 +113,7 @@ class VHost:
         self.on_disk = 0  # of these, known to be synced
         self.deletes = 0  # entries in the log that only undo earlier ones
         self.queues: dict[str, Queue] = {}
-        self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self.queues, tally=plane.Tally())}
+        self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self._addressed, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
         self.policies: Policies | None = None  # set when opened from its folder
         self.replies: Any = None  # direct reply-to: whoever serves it sets rewrite() and handler(), see routing
@@ -132,6 +137,10 @@ class VHost:
             return self.exchanges[name]
         except KeyError:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'") from None
+
+    def _addressed(self, name: str) -> Queue | None:
+        """The queue that messages to the default exchange with that key go to: nobody puts any in a waiting room."""
+        return None if name.startswith(WAITING_ROOM_PREFIX) else self.queues.get(name)
 
     def describe(self, thing: Queue | Exchange) -> str:
         """``queue 'q' in vhost '/'``, as messages name things."""
@@ -257,6 +266,8 @@ class VHost:
         )
         if exchange.intercepts:
             self._hold_back(exchange)
+        if _deduplicates(exchange) and self.doors is not None:
+            self.duplicates.adopt(exchange, new=True)
         self._there_is_more()
         if self.events.wanted:
             self.events.exchange_created(self.name, exchange, self.actor)
@@ -297,6 +308,30 @@ class VHost:
             self._delays = Delays(self, epoch_ns=doors.epoch_ns, wait=doors.wait, call_at=doors.call_at)
         return self._delays
 
+    @property
+    def duplicates(self) -> "Duplicates":
+        """The keys that queues and exchanges know."""
+        if self._duplicates is None:
+            assert self.doors is not None
+            from brokerd.vhost.duplicates import Duplicates
+
+            self._duplicates = Duplicates(self.directory, self.doors.epoch_ns)
+        return self._duplicates
+
+    def finds_duplicates(self, exchange: Exchange) -> bool:
+        """Whether ``exchange`` asks for the keys of messages."""
+        return self._duplicates is not None and exchange.name in self._duplicates.exchanges
+
+    def settle_duplicates(self, submit: "Submit", disk: "Disk") -> None:
+        """Once a second: see Duplicates.settle."""
+        if self._duplicates is not None:
+            self._duplicates.settle(submit, disk)
+
+    def reconsider_duplicates(self) -> None:
+        """Publishes that waited are routed again: one of two with the same key may be a duplicate by now."""
+        if self._duplicates is not None:
+            self.forget_routes()
+
     def _hold_back(self, exchange: Any) -> None:
         if self.doors is not None:
             self.delays.adopt(exchange)
@@ -305,8 +340,14 @@ class VHost:
         """All of it was read from disk: rules in force, delayed messages taken up."""
         for queue in self.queues.values():
             queue.apply_rules(self.policies)
-        if self.doors is not None and any(exchange.intercepts for exchange in self.exchanges.values()):
+        if self.doors is not None and (
+            any(exchange.intercepts for exchange in self.exchanges.values())
+            or any(name.startswith(WAITING_ROOM_PREFIX) for name in self.queues)
+        ):
             self.delays.open()
+        for exchange in self.exchanges.values():
+            if _deduplicates(exchange) and self.doors is not None:
+                self.duplicates.adopt(exchange)
 
     def _there_is_more(self) -> None:
         """Something that messages may go to has come to be."""
@@ -320,6 +361,8 @@ class VHost:
             self._dead_letters.close()
         if self._delays is not None:
             self._delays.close()
+        if self._duplicates is not None:
+            self._duplicates.close()
 
     def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False) -> None:
         """Delete an exchange and its bindings.  Raises PreconditionFailed if bindings leave it and none were to."""
@@ -337,6 +380,8 @@ class VHost:
         self.forget_routes()
         if exchange.intercepts and self.doors is not None:
             self.delays.exchange_deleted(exchange)  # type: ignore[arg-type]
+        if self.finds_duplicates(exchange):
+            self.duplicates.exchange_deleted(exchange.name)
         unbound = [*exchange.unbind_everything(), *exchange.bindings_to]
         sources = list(dict.fromkeys(binding.source for binding in exchange.bindings_to))
         for source in sources:
@@ -437,6 +482,10 @@ class VHost:
 
 def _nothing_to_remove(queue: Queue) -> None:
     """A vhost without files."""
+
+
+def _deduplicates(exchange: Exchange) -> bool:
+    return exchange.arguments.get("x-message-deduplication") is True
 
 
 def queue_declare(name: str, auto_delete: bool, arguments: dict[str, Any]) -> bytes:

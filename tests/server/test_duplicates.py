@@ -1,0 +1,153 @@
+"""Deduplication in queues and exchanges of a real broker."""
+
+import pika
+import pytest
+from tests.server.clients import close_all, connect, count, drain
+
+
+@pytest.fixture(autouse=True)
+def closed(broker):
+    """The broker need not wait for its clients to close."""
+    yield
+    close_all()
+
+
+DEDUPLICATES = {"x-message-deduplication": True}
+
+
+def message(key, **headers):
+    return pika.BasicProperties(delivery_mode=2, headers={"x-deduplication-header": key, **headers})
+
+
+@pytest.fixture
+def channel(broker):
+    channel = connect(broker).channel()
+    channel.confirm_delivery()
+    return channel
+
+
+def test_a_duplicate_is_confirmed_and_not_stored(channel):
+    channel.queue_declare("q", durable=True, arguments=DEDUPLICATES)
+    for key, body in (("a", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4")):
+        channel.basic_publish("", "q", body, message(key), mandatory=True)
+    channel.basic_publish("", "q", b"no key")
+    channel.basic_publish("", "q", b"no key")
+    assert drain(channel, "q") == [b"1", b"3", b"no key", b"no key"]
+
+
+def test_other_queues_have_it_all_the_same(channel):
+    channel.queue_declare("q", arguments=DEDUPLICATES)
+    channel.queue_declare("plain")
+    for queue in ("q", "plain"):
+        channel.queue_bind(queue, "amq.fanout")
+    for _ in range(3):
+        channel.basic_publish("amq.fanout", "", b"1", message("a"))
+    assert (count(channel, "q"), count(channel, "plain")) == (1, 3)
+
+
+def test_an_exchange_routes_duplicates_nowhere(channel):
+    channel.exchange_declare("x", "fanout", arguments=DEDUPLICATES)
+    channel.queue_declare("q")
+    channel.confirm_delivery()
+    with pytest.raises(pika.exceptions.UnroutableError):  # Nobody has it, so that it is not remembered.
+        channel.basic_publish("x", "", b"0", message("a"), mandatory=True)
+    channel.queue_bind("q", "x")
+    for body in (b"1", b"2"):
+        channel.basic_publish("x", "", body, message("a"), mandatory=True)
+    channel.basic_publish("x", "", b"3", message("b"))
+    assert drain(channel, "q") == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_keys_outlast_a_restart(broker, channel, kill):
+    channel.queue_declare("q", durable=True, arguments=DEDUPLICATES)
+    channel.exchange_declare("x", "fanout", durable=True, arguments=DEDUPLICATES)
+    channel.queue_declare("other", durable=True)
+    channel.queue_bind("other", "x")
+    for exchange, key in (("", "q"), ("x", "")):
+        channel.basic_publish(exchange, key, b"1", message("a"))
+    close_all()
+    broker.restart(kill=kill)
+    channel = connect(broker).channel()
+    channel.confirm_delivery()
+    for exchange, key in (("", "q"), ("x", "")):
+        channel.basic_publish(exchange, key, b"2", message("a"))
+        channel.basic_publish(exchange, key, b"3", message("b"))
+    assert drain(channel, "q") == drain(channel, "other") == [b"1", b"3"]
+    channel.queue_delete("q")
+    channel.exchange_delete("x")
+    channel.queue_declare("q", durable=True, arguments=DEDUPLICATES)
+    channel.exchange_declare("x", "fanout", durable=True, arguments=DEDUPLICATES)
+    channel.queue_bind("other", "x")
+    for exchange, key in (("", "q"), ("x", "")):
+        channel.basic_publish(exchange, key, b"4", message("a"))
+    assert drain(channel, "q") == drain(channel, "other") == [b"4"]
+
+
+def test_what_a_full_queue_refused_is_no_duplicate_afterwards(channel):
+    channel.queue_declare("q", arguments={**DEDUPLICATES, "x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.basic_publish("", "q", b"1", message("a"))
+    with pytest.raises(pika.exceptions.NackError):
+        channel.basic_publish("", "q", b"2", message("b"))
+    assert drain(channel, "q") == [b"1"]
+    channel.basic_publish("", "q", b"3", message("b"))
+    assert drain(channel, "q") == [b"3"]
+
+
+def test_a_message_that_comes_back_over_another_queue_is_not_its_own_duplicate(channel):
+    channel.queue_declare("q", arguments={**DEDUPLICATES, "x-dead-letter-exchange": "",
+                                          "x-dead-letter-routing-key": "wait"})
+    channel.queue_declare("wait", arguments={"x-message-ttl": 1, "x-dead-letter-exchange": "",
+                                             "x-dead-letter-routing-key": "q"})
+    channel.basic_publish("", "q", b"1", message("a"))
+    method, _, _ = channel.basic_get("q")
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    for _ in range(3_000):
+        if drain(channel, "q") == [b"1"]:
+            break
+    else:
+        pytest.fail("it did not come back")
+
+
+def test_delayed_messages_are_looked_at_when_they_come_by_their_exchange_and_when_due_by_queues(channel):
+    channel.exchange_declare("x", "x-delayed-message", arguments={**DEDUPLICATES, "x-delayed-type": "fanout"})
+    channel.exchange_declare("plain", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+    channel.queue_declare("all")
+    channel.queue_declare("q", arguments=DEDUPLICATES)
+    channel.queue_bind("all", "x")
+    channel.queue_bind("q", "plain")
+    for body in (b"1", b"2"):
+        for exchange in ("x", "plain"):
+            channel.basic_publish(exchange, "", body, message("a", **{"x-delay": 50}))
+    got = {"all": [], "q": []}
+    for _ in range(3_000):
+        for queue, bodies in got.items():
+            bodies += drain(channel, queue)
+        if all(got.values()) and not count(channel, "amq.delayed.plain" if False else "all"):
+            break
+    channel.basic_publish("plain", "", b"3", message("a"))
+    channel.basic_publish("plain", "", b"4", message("b"))
+    got["q"] += drain(channel, "q")
+    assert got == {"all": [b"1"], "q": [b"1", b"4"]}
+
+
+def test_transactions_are_compared_with_all_before_them(broker, channel):
+    channel.queue_declare("q", durable=True, arguments=DEDUPLICATES)
+    tx = connect(broker).channel()
+    tx.tx_select()
+    for body in (b"1", b"2"):
+        tx.basic_publish("", "q", body, message("a"))
+        tx.tx_commit()
+    channel.basic_publish("", "q", b"3", message("a"))
+    assert drain(channel, "q") == [b"1"]
+
+
+def test_a_pipelined_duplicate_is_seen_too_and_headers_may_set_a_time(broker):
+    connection = connect(broker)
+    channel = connection.channel()
+    channel.queue_declare("q", arguments=DEDUPLICATES)
+    for number in range(100):
+        channel.basic_publish("", "q", b"%d" % number, message(number // 2))
+    channel.basic_publish("", "q", b"short", message("short", **{"x-cache-ttl": 0}))
+    channel.basic_publish("", "q", b"short", message("short", **{"x-cache-ttl": 0}))
+    assert count(channel, "q") == 52
