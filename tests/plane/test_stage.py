@@ -126,3 +126,10 @@ def test_acks_of_gathered_records_settle_them(bench, connection, crashed):
     connection.feed(publish(1, b"one", persistent=True) + publish(1, b"two", persistent=True))
     connection.feed(ack(2, 1))
     assert crashed() == [b"two"]
+
+
+def test_what_is_put_is_in_the_file_at_once(bench, connection, crashed):
+    """Whoever put it settles what it came from next."""
+    queue = synced(bench, connection, b"first")
+    bench.core.put((queue,), b"", b"q", b"\0\0", b"put", sync=True)
+    assert crashed()[-1:] == [b"put"]

@@ -180,6 +180,8 @@ cdef class Core:
                 raise ValueError("the message is too large")
             complete(&m, &known)
             err = store_message(targets, n, &m, sync, &stored)
+            # Whoever puts goes on from it being there: a dead letter's origin is settled, a commit's journal marked.
+            write_stages(&self.c)
             if err:
                 raise OSError(err, os_strerror(err))
             for i in range(n):
