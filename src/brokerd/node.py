@@ -511,7 +511,7 @@ class Node:
         """Deliveries unacked for too long have returned; where the channel is to go for it, it goes (RabbitMQ)."""
         for consumer in self.core.overdue():
             channel = consumer.channel
-            channel.connection.on_error(  # type: ignore[attr-defined]
+            channel.connection.on_error(
                 channel.number,
                 PreconditionFailed(
                     f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: "

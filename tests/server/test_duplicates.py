@@ -142,6 +142,21 @@ def test_transactions_are_compared_with_all_before_them(broker, channel):
     assert drain(channel, "q") == [b"1"]
 
 
+def test_publishes_of_one_transaction_are_compared_with_each_other(broker, channel):
+    channel.queue_declare("q", durable=True, arguments=DEDUPLICATES)
+    channel.exchange_declare("x", "fanout", arguments=DEDUPLICATES)
+    channel.queue_declare("other")
+    channel.queue_bind("other", "x")
+    tx = connect(broker).channel()
+    tx.tx_select()
+    for body in (b"1", b"2"):
+        for key in ("a", "b"):
+            tx.basic_publish("", "q", body + key.encode(), message(key))
+            tx.basic_publish("x", "", body + key.encode(), message(key))
+    tx.tx_commit()
+    assert drain(channel, "q") == drain(channel, "other") == [b"1a", b"1b"]
+
+
 def test_a_pipelined_duplicate_is_seen_too_and_headers_may_set_a_time(broker):
     connection = connect(broker)
     channel = connection.channel()

@@ -7,7 +7,8 @@ from brokerd.vhost.listing import Row, entries, rows
 def test_what_is_written_is_read_again_and_says_no_more_than_it_must():
     listed = {"/": Row({}, False), "two": Row({"max-queues": 3, "max-connections": 0}, True)}
     written = entries(listed)
-    assert written == [{"name": "/"}, {"name": "two", "limits": {"max-queues": 3, "max-connections": 0}, "tracing": True}]
+    assert written == [
+        {"name": "/"}, {"name": "two", "limits": {"max-queues": 3, "max-connections": 0}, "tracing": True}]
     assert rows("f", written) == listed
 
 

@@ -131,8 +131,9 @@ class Queue(plane.Queue):
     def apply_rules(self, policies: "Policies | None") -> None:
         """Put arguments and policies in force: after it is made or recovered, and when policies change."""
         # What waits for its time is no policy's to drop.
-        governed = policies is not None and not self.name.startswith(WAITING_ROOM_PREFIX)
-        definition = policies.effective(self.name, self.kind).definition if governed else NO_ARGUMENTS
+        definition = NO_ARGUMENTS
+        if policies is not None and not self.name.startswith(WAITING_ROOM_PREFIX):
+            definition = policies.effective(self.name, self.kind).definition
         if not self.arguments and not definition and self.rules is PLAIN:
             return
         rules, before = rules_of(self.arguments, definition), self.rules

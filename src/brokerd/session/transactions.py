@@ -222,6 +222,9 @@ class Transaction:
             step = self._steps[self._next]
             number, exchange, key, properties, body = self._journal.read(step.place)
             queues = tuple([queue for queue in step.queues if not queue.deleted])
+            still_new = getattr(step.handler, "still_new", None)  # Another of this transaction may have its key.
+            if still_new is not None:
+                queues = still_new(queues)
             if queues and put(queues, exchange, key, properties, body, connection=connection.number,
                               channel=channel.number, publish_seq=number,
                               sync=any(queue.durable for queue in queues)):  # fmt: skip

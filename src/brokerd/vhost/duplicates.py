@@ -7,8 +7,8 @@ A key is told to a queue when the message was stored there, never before: a publ
 queue that refuses and a broker that dies in between let the next one through.  It is told to an exchange when any queue
 has it.  Messages that are held back count as published when they came, for their exchange; for the queues when they
 are due.  Dead letters are neither looked at nor told: they came in once, and one that comes back to its queue (a retry)
-would be taken for its own duplicate.  Publishes of one transaction are compared with all before it, not with each
-other.
+would be taken for its own duplicate.  Publishes of a transaction are looked at when it is committed, and once more when
+each is stored (``still_new``), since one may be the duplicate of another; a crash in between lets such a one through.
 
 ``settle`` is called once a second: keys become safe (queues/deduplication) when a sync of all their messages' segments
 has ended.  Windows of exchanges are files ``dedup.<sha1 of the name>`` in the vhost's folder; those of exchanges that
@@ -78,10 +78,15 @@ class Duplicates:
 
     # --- messages
 
+    @property
+    def now_ms(self) -> int:
+        """Since the epoch."""
+        return self._epoch_ns() // _MS
+
     def known_to_exchange(self, exchange: "Exchange", properties: Lazily) -> Handler | None:
         """Who takes a message in place of all queues, being a duplicate for its exchange; None: it is none."""
         known = self.exchanges.get(exchange.name)
-        if known is None or not known.is_duplicate(properties().headers, self._epoch_ns() // _MS):
+        if known is None or not known.is_duplicate(properties().headers, self.now_ms):
             return None
         return _Dropped((known,), None)
 
@@ -97,7 +102,7 @@ class Duplicates:
         asking = None if exchange is None else self.exchanges.get(exchange.name)
         if asking is None and not any(queue.deduplication is not None for queue in queues):
             return queues, further
-        headers, now_ms = properties().headers, self._epoch_ns() // _MS
+        headers, now_ms = properties().headers, self.now_ms
         dropped = [queue.deduplication for queue in queues
                    if queue.deduplication is not None and queue.deduplication.is_duplicate(headers, now_ms)]
         left = tuple([queue for queue in queues if queue.deduplication not in dropped]) if dropped else queues
@@ -109,7 +114,7 @@ class Duplicates:
 
     def passed(self, asking: Deduplication | None, headers: Mapping[str, Any] | None, stored: "list[Queue]") -> None:
         """A message with these headers is in these queues."""
-        now_ms = self._epoch_ns() // _MS
+        now_ms = self.now_ms
         if asking is not None:
             asking.accepted(headers, now_ms)
             self._note(asking, stored)
@@ -176,7 +181,7 @@ class _Dropped:
 class _Passed:
     """Takes a message that was stored: tells its key to whom it is new."""
 
-    __slots__ = ("_asking", "_duplicates", "_further", "_headers", "_marks")
+    __slots__ = ("_asking", "_duplicates", "_further", "_headers", "_left_out", "_marks")
 
     def __init__(
         self, duplicates: Duplicates, asking: Deduplication | None, queues: "tuple[Queue, ...]",
@@ -186,14 +191,31 @@ class _Passed:
         self._asking = asking
         self._headers = headers
         self._further = further
+        self._left_out = False
         self._marks = [(queue, queue.next_seq, queue.refused) for queue in queues
                        if asking is not None or queue.deduplication is not None]
+
+    def still_new(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
+        """The queues that do not know the key by now either: to be asked just before it is stored, if that is later."""
+        now_ms = self._duplicates.now_ms
+        if self._asking is not None and self._asking.is_duplicate(self._headers, now_ms):
+            self._asking.duplicates += 1
+            queues = ()
+        left = []
+        for queue in queues:
+            if queue.deduplication is not None and queue.deduplication.is_duplicate(self._headers, now_ms):
+                queue.deduplication.duplicates += 1
+            else:
+                left.append(queue)
+        self._marks = [(queue, queue.next_seq, queue.refused) for queue in left]
+        self._left_out = not left
+        return tuple(left)
 
     def __call__(self, *message: Any) -> None:
         # A queue that is full has refused it; nobody has it where it was to be delivered at once, and was not.
         stored = [queue for queue, next_seq, refused in self._marks
                   if queue.next_seq > next_seq and queue.refused == refused]
-        if stored or not self._marks:
+        if stored or not (self._marks or self._left_out):
             self._duplicates.passed(self._asking, self._headers, stored)
         if self._further is not None:
             self._further(*message)
