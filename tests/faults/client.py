@@ -12,6 +12,7 @@ from tests.plane.harness import Deliver
 
 from brokerd.wire import methods
 from brokerd.wire.frames import PROTOCOL_HEADER
+from brokerd.wire.properties import decode_header
 
 SECONDS = 30            # limit of every wait: none is reached while all is well
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -25,6 +26,17 @@ class Gone(Exception):
     def __init__(self, close):
         super().__init__(f"{close.reply_code} {close.reply_text}")
         self.code = close.reply_code
+
+
+class Content(Deliver):
+    """A message that came; ``octets`` of its content header."""
+
+    octets = b""
+
+    def header(self, name):
+        """One of its headers, text as str; None: it has none such."""
+        value = (decode_header(self.octets)[1].headers or {}).get(name)
+        return value.decode() if isinstance(value, bytes) else value
 
 
 class Client:
@@ -80,9 +92,9 @@ class Client:
     def take(self, kind, payload):
         """One frame that is no awaited answer."""
         if kind == 1 and payload[:4] in CONTENT_METHODS:
-            self.open_content = Deliver(1, payload)
+            self.open_content = Content(1, payload)
         elif kind == 2:
-            self.open_content.size = int.from_bytes(payload[4:12])
+            self.open_content.size, self.open_content.octets = int.from_bytes(payload[4:12]), payload
         elif kind == 3:
             self.open_content.pieces.append(payload)
         elif kind == 1:
