@@ -278,7 +278,7 @@ class VHost:
         if arguments.get("x-delayed-exchange") is True:
             from brokerd.exchanges.delayed import delaying  # Few exchanges ask for it.
 
-            cls = delaying(cls)
+            cls = delaying(cls)  # type: ignore[arg-type]  # A class is hashable, whatever its instances are.
         exchange = self.exchanges[name] = cls(name, tally=plane.Tally(), arguments=arguments, **properties)
         return exchange
 
