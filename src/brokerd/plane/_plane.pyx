@@ -7,6 +7,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     hot.h           octets, checksums, properties
     segment.pxi     one file of records and its acks file
     stage.pxi       records gathered in memory for the end of a chunk
+    heap.pxi        returned records
     store.pxi       a queue's segments: append, read in order, settle, give back
     levels.pxi      a queue's priority levels
     rules.pxi       limits of a queue; what is due at a chunk's end
@@ -84,6 +85,7 @@ crc_init()
 
 include "segment.pxi"
 include "stage.pxi"
+include "heap.pxi"
 include "store.pxi"
 include "retire.pxi"
 include "levels.pxi"
