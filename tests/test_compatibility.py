@@ -29,6 +29,7 @@ ELSEWHERE = {
     "slow publishers": "server/test_resources.py",
     "memory alarm": "server/test_alarm_of_memory.py",
     "least frame_max": "conversations/test_connection.py",
+    "dead letters and deduplication": "vhost/test_duplicates.py",
     "largest message by default": "test_config.py",
     "protocol header of something else": "conversations/test_connection.py",
     "exchange type and argument errors": "conversations/test_exchange_types.py",

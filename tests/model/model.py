@@ -231,9 +231,12 @@ class Queue:
             best.credit_again()
 
     def restart(self, unacked):
-        """What is left after kill -9: what had been handed out comes again, as redelivered."""
+        """What is left after kill -9: what had been handed out comes again, as redelivered; nothing of a queue that is
+        not durable."""
         self.octets_estimated = True    # see store/recovery.py
-        self.ready = sorted([*self.ready, *unacked, *self.kept.values()])
+        self.ready = sorted([*self.ready, *unacked, *self.kept.values()]) if self.durable else []
+        if not self.durable:
+            self.next_seq, self.taken = 1, {}
         self.unacked = 0
         self.rings, self.consumers, self.kept, self.died = {}, [], {}, []
         self.active, self.draining = None, False

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from tests.plane.harness import Bench, ack, consume, publish
+from tests.plane.harness import Bench, ack, consume, nack, publish
 
 BODY = b"b" * 1500          # two to a segment of 4096 octets
 
@@ -125,3 +125,48 @@ def test_a_spare_that_somebody_took_away_is_done_without(bench, connection, spar
     second = drained(bench, connection, b"second", 10)
     assert second.acked == 10
     assert bench.storage_errors == []
+
+
+def open_files(folder):
+    """What this process holds open of a folder, by name or without one."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith(folder):
+            found.append(target)
+    return found
+
+
+def test_a_transient_queue_s_messages_have_no_names_and_are_all_there(bench, connection, spare):
+    queue = bench.queue(b"t", durable=False)
+    bodies = [b"%d" % n + BODY for n in range(40)]
+    connection.feed(b"".join(publish(1, body, key=b"t") for body in bodies))
+    assert len(numbers(queue)) == 20
+    assert os.listdir(queue.directory) == []
+    assert queue.rest()
+    consume(connection.channels[2], queue, b"t")
+    bench.turns()
+    assert connection.bodies() == bodies
+    connection.feed(nack(2, 20, multiple=True) + ack(2, 40, multiple=True))
+    assert connection.bodies() == bodies[:20]
+    connection.feed(ack(2, 0, multiple=True))
+    assert (queue.ready, queue.unacked) == (0, 0)
+    assert len(open_files(queue.directory)) == 2        # The one appended to, and its spare.
+    assert os.listdir(spare) == []
+    queue.drop()
+    assert open_files(queue.directory) == []
+
+
+def test_a_transient_queue_goes_on_in_what_another_has_settled(bench, connection, spare):
+    drained(bench, connection, b"first", 10)
+    kept = len(os.listdir(spare))
+    queue = bench.queue(b"t", durable=False)
+    connection.feed(publish(1, BODY, key=b"t") * 4)
+    assert (len(os.listdir(spare)), os.listdir(queue.directory)) == (kept - 2, [])
+    consume(connection.channels[2], queue, b"t")
+    connection.frames()
+    bench.turns()
+    assert connection.bodies() == [BODY] * 4

@@ -121,6 +121,7 @@ cdef struct seg_t:
     bint verify                 # came from disk: check each record's CRC when it is read
     bint unsynced               # holds what a confirm waits for
     bint damaged                # kept aside instead of unlinked
+    bint unlinked               # of a queue that is not durable: a file without a name, and no acks; fd stays open
 
 cdef struct ret_t:
     uint64_t seq

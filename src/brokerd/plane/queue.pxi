@@ -383,7 +383,7 @@ cdef class Queue:
     def can_compact(self, uint64_t number, uint8_t level=0):
         """Whether replace_segment() may be called for it: full, and the cursor is past it or far before it."""
         cdef seg_t *s = segment_at(&self.q, level, number)
-        return s != NULL and s.sealed != 0 and s != s.store.cursor and s != s.store.last and passed(s)
+        return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and passed(s)
 
     # ---- verbs
 

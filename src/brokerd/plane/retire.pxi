@@ -30,7 +30,7 @@ cdef bint spare_for_all(seg_t *s) noexcept nogil:
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
     if (core.spare_directory == NULL or core.no_spares or core.spares_n >= SPARES_MOST or s.capacity != core.segment_octets
-            or s.allocated != s.capacity or s.damaged):
+            or s.allocated != s.capacity or s.damaged or s.unlinked):
         return False
     path_of(s, b"msgs", old)
     snprintf(new, PATH_ROOM, b"%s/%010llu", core.spare_directory, <unsigned long long>s.number)
@@ -83,6 +83,21 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
     core.spares_used += 1
 
 
+cdef void retire_unlinked(seg_t *s) noexcept:
+    """Of a queue that is not durable: its next segment, or gone with its descriptor."""
+    cdef store_t *st = s.store
+    if st.spare == NULL and s.capacity == st.queue.core.segment_octets and s.allocated == s.capacity \
+            and not st.queue.dropped and not s.damaged:
+        free(s.settled_bits)
+        free(s.counts)
+        s.settled_bits = NULL
+        s.counts = NULL
+        marks_free(s)
+        st.spare = s
+    else:
+        seg_free(s)
+
+
 cdef void retire(seg_t *s):
     cdef store_t *st = s.store
     cdef queue_t *q = st.queue
@@ -94,6 +109,9 @@ cdef void retire(seg_t *s):
     if s.unsynced:
         s.unsynced = False
         st.unsynced_n -= 1
+    if s.unlinked:
+        retire_unlinked(s)
+        return
     if s.damaged:
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", st.directory, <unsigned long long>s.number)

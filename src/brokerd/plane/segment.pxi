@@ -114,6 +114,11 @@ cdef void seg_unmap(seg_t *s) noexcept nogil:
     if s.map != NULL:
         munmap(s.map, s.capacity)
         s.map = NULL
+    if not s.unlinked:
+        seg_close(s)
+
+
+cdef inline void seg_close(seg_t *s) noexcept nogil:
     if s.fd >= 0:
         close(s.fd)
         s.fd = -1
@@ -129,8 +134,8 @@ cdef void seg_put_sealed(seg_t *s, uint8_t sealed) noexcept nogil:
     elif seg_open(s) == 0:
         if pwrite(s.fd, word, 8, 56) != 8:
             pass            # not said on disk: after a power cut the segment is read whole, no more
-        close(s.fd)
-        s.fd = -1
+        if not s.unlinked:
+            seg_close(s)
 
 
 cdef void acks_unmap(seg_t *s) noexcept nogil:
@@ -147,6 +152,7 @@ cdef void marks_free(seg_t *s) noexcept nogil:
 
 cdef void seg_free(seg_t *s) noexcept nogil:
     seg_unmap(s)
+    seg_close(s)
     acks_unmap(s)
     marks_free(s)
     free(s.settled_bits)
@@ -175,8 +181,8 @@ cdef int seg_map(seg_t *s) noexcept nogil:
     if err:
         return err
     if fstat(s.fd, &st) < 0 or st.st_size < <off_t>s.end:
-        close(s.fd)
-        s.fd = -1
+        if not s.unlinked:
+            seg_close(s)
         return EIO
     if st.st_size < <off_t>s.capacity and ftruncate(s.fd, s.capacity) < 0:
         return errno
@@ -186,8 +192,8 @@ cdef int seg_map(seg_t *s) noexcept nogil:
     s.map = s.base = <uint8_t *>m
     s.words = s.map + 40
     if s.sealed:
-        close(s.fd)
-        s.fd = -1
+        if not s.unlinked:
+            seg_close(s)
         madvise(m, s.capacity, MADV_POPULATE_READ)
     return 0
 
@@ -265,6 +271,8 @@ cdef int seg_note(seg_t *s, uint32_t position, uint8_t kind, uint16_t count) noe
     cdef uint8_t *m
     cdef int err
     if UNLIKELY(s.acks == NULL):
+        if s.unlinked:
+            return 0            # Nobody reads it after this broker.
         err = acks_map(s)
         if err:
             return err
@@ -283,7 +291,7 @@ cdef int seg_note(seg_t *s, uint32_t position, uint8_t kind, uint16_t count) noe
 
 cdef void seg_delivered(seg_t *s, uint32_t below) noexcept nogil:
     """All before `below` has been handed out: after a crash it comes as redelivered."""
-    if UNLIKELY(s.acks == NULL) and acks_map(s) != 0:
+    if UNLIKELY(s.acks == NULL) and (s.unlinked or acks_map(s) != 0):
         return
     put_word(s.acks + 24, below)
 

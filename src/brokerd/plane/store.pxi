@@ -124,13 +124,18 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         s.zeroed = 0
         seg_write_header(s)
         snprintf(spare, PATH_ROOM, b"%s/spare.msgs", st.directory)
-        if rename(spare, path) < 0:
+        if not s.unlinked and rename(spare, path) < 0:
             # Somebody took its file away: it is a new one then.
             seg_unmap(s)
             err = seg_create(s, path)
     else:
         err = seg_create(s, path)
-    if err == 0:
+    if err == 0 and not q.durable:
+        if not s.unlinked:
+            err = seg_open(s)
+            unlink(path)
+            s.unlinked = True
+    elif err == 0:
         # Now, while a publisher can still be told to wait: a delivery must find room for its mark.
         err = acks_map(s)
         if err:
