@@ -77,6 +77,24 @@ cdef int make_directory_of(store_t *st) noexcept:
     return 0
 
 
+cdef void seg_begin(seg_t *s) noexcept nogil:
+    """A number of its own, and nothing in it."""
+    cdef store_t *st = s.store
+    cdef core_t *core = st.queue.core
+    if core.spare_directory != NULL and core.next_number > st.next_number:
+        st.next_number = core.next_number
+    s.number = st.next_number
+    core.next_number = max(core.next_number, s.number + 1)
+    s.base_seq = st.queue.next_seq
+    s.crc_seed = seed_of(s.number)
+    s.end = HEADER
+    s.records = s.settled = s.unacked = s.waiting = s.returned = s.redeliver_below = 0
+    s.entries = s.acks_zeroed = 0
+    s.generation = 0
+    s.sealed = 0
+    s.verify = s.loaded = s.unsynced = s.damaged = False
+
+
 cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     """Append an empty segment with room for a record of `need` octets; 0 or the errno."""
     cdef queue_t *q = st.queue
@@ -103,18 +121,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         s.store = st
         s.queue = q
         s.capacity = capacity
-    if core.spare_directory != NULL and core.next_number > st.next_number:
-        st.next_number = core.next_number
-    s.number = st.next_number
-    core.next_number = max(core.next_number, s.number + 1)
-    s.base_seq = q.next_seq
-    s.crc_seed = seed_of(s.number)
-    s.end = HEADER
-    s.records = s.settled = s.unacked = s.waiting = s.returned = s.redeliver_below = 0
-    s.entries = s.acks_zeroed = 0
-    s.generation = 0
-    s.sealed = 0
-    s.verify = s.loaded = s.unsynced = s.damaged = False
+    seg_begin(s)
     path_of(s, b"msgs", path)
     if recycled:
         err = seg_map(s)
