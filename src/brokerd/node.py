@@ -428,7 +428,10 @@ class Node:
             def may(operation: str, name: str) -> bool:
                 return check(user, vhost_name, operation, name)
 
-            access = vhost.accesses[user] = Access(vhost, user, may)
+            def has_tag(tag: str) -> bool:
+                return user in self.users and tag in self.users.get(user).tags
+
+            access = vhost.accesses[user] = Access(vhost, user, may, has_tag)
         return access
 
     def _check_connection_limits(self, vhost_name: str, user: str) -> None:
