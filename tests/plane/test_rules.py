@@ -1,7 +1,9 @@
 """Limits of a queue's length: what is dropped, what is refused, and who hears of it."""
 
 import pytest
-from tests.plane.harness import PERSISTENT, ack, consume, frame, nack, publish
+from tests.plane.harness import HEADER, PERSISTENT, Connection, ack, consume, frame, nack, publish
+
+from brokerd import plane
 
 
 @pytest.fixture
@@ -46,21 +48,19 @@ def test_a_length_of_zero_lets_through_what_a_consumer_takes_at_once(bench, conn
     assert queue.ready == 0
 
 
-def test_methods_of_the_same_chunk_see_the_limit_kept(bench, connection):
+def test_methods_of_the_same_chunk_see_the_limit_kept(bench):
     queue = bench.queue(max_length=2)
     seen = []
-    connection.on_method = lambda channel, payload: seen.append(queue.ready)
-    methods = type(connection).on_method
 
-    def on_method(self, channel, payload):
-        seen.append(queue.ready)
+    class Asking(Connection):
+        def on_method(self, channel, payload):
+            seen.append(queue.ready)
 
-    type(connection).on_method = on_method
-    try:
-        del connection.on_method
-        connection.feed(numbered(1, 9) + frame(1, 1, b"\0\x32\0\x1e") + numbered(10, 20))
-    finally:
-        type(connection).on_method = methods
+    asking = Asking(bench.core)
+    asking.routes = bench.routes
+    asking.feed(HEADER)
+    plane.Channel(asking, 1)
+    asking.feed(numbered(1, 9) + frame(1, 1, b"\0\x32\0\x1e") + numbered(10, 20))
     assert seen == [2]
     assert queue.ready == 2
 
@@ -196,3 +196,22 @@ def test_put_can_be_waited_for(bench):
     assert bench.begin_sync() == []
     bench.core.put((queue,), b"", b"q", PERSISTENT, b"two", sync=True)
     assert any(path.endswith("msgs.0000000001") for path in bench.begin_sync())
+
+
+def test_a_refusal_may_make_every_route_be_forgotten_while_its_publish_goes_on(bench, connection):
+    full, other = bench.queue(b"full", max_length=0, overflow=2, dead_letters=True), bench.queue(b"other")
+    bench.bound[b"ex", b"both"] = (b"full", b"other")
+    bench.tallies[b"ex"] = tally = plane.Tally()
+    made = []
+
+    def forget(*message):
+        made.append(bench.queue(b"made%d" % len(made)))
+        bench.routes.clear()
+        bench.core.put((made[-1],), *message)
+
+    full.after_death = forget
+    connection.channels[1].select_confirm()
+    connection.feed(publish(1, b"x", b"both", exchange=b"ex", mandatory=True) * 3)
+    assert connection.said() == [("nack", 1, 1, 0), ("nack", 1, 2, 0), ("nack", 1, 3, 0)]
+    assert (tally.published, tally.routed, other.ready) == (3, 6, 3)
+    assert [queue.ready for queue in made] == [1, 1, 1]

@@ -397,7 +397,9 @@ cdef class Routes:
     cdef object once_keep
     cdef uint32_t slots_n, used
     cdef uint64_t generation
+    cdef bint stale                 # what is remembered is void, and still to be freed
     cdef void forget(self)
+    cdef void renew(self)
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)
     cdef int place(self, route_t *r) except -1
     cdef int learn(self, channel_t *ch, const event_t *e) except -1

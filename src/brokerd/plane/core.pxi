@@ -375,13 +375,22 @@ cdef class Routes:
         self.once = NULL
 
     def clear(self):
+        # The publish under way may have caused this, by a dead letter whose waiting room is made: its route is freed
+        # when the next one asks.  Until then no channel believes what it remembers.
+        self.generation += 1
+        self.stale = True
+
+    cdef void renew(self):
+        self.stale = False
         self.forget()
         self.keep = []
-        self.generation += 1
+        self.once_keep = None
 
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash):
         cdef uint32_t i
         cdef route_t *r
+        if self.stale:
+            self.renew()
         if self.slots_n == 0:
             return NULL
         i = hash & (self.slots_n - 1)
@@ -433,6 +442,8 @@ cdef class Routes:
             handler = answer[4]
         if self.used >= ROUTES_MOST:
             self.clear()
+        if self.stale:
+            self.renew()            # resolve() may have changed what there is.
         r = route_new(p, e.payload_n, queues, tally)
         if handler is not None:
             r.handler = <void *>handler
