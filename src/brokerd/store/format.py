@@ -6,6 +6,10 @@ twice while a broker runs, so that records left in a file written over belong to
     .queue              the queue's real name
     msgs.0000000001     the segment: records, appended, never changed after
     acks.0000000001     what became of them
+    journal.0000000001  what happened to them, event by event, where the queue has an order journal
+    kept/               settled segments of such a queue, with their acks and journals
+    order               what disturbed the order of messages, counted; made with the first such event
+    order.jsonl         what such a queue was told to do, and by whom it was read
     spare.*             a segment to be used again; nothing in it counts
     msgs.N.new acks.N.new     a compaction under way
     *.damaged           put aside by recovery, never deleted by the broker
@@ -54,11 +58,39 @@ then ENTRIES of 8 octets, in order of time::
 
 Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped, 7 purged settle the
 record; 3 returned only counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4
-delivery limit.  A queue's priority levels above 0 have folders ``prio.001`` to ``prio.255``.
+delivery limit, 5 taken out by an operator.  Reasons of 3: 1 nack, 2 reject, 3 recover, 4
+channel closed, 5 connection closed, 6 consumer timeout.  A queue's priority levels above 0 have folders ``prio.001`` to ``prio.255``.
 ``check``: let *raw(state, octets)* be the bare reflected CRC32C update (polynomial
 0x82F63B78: what the crc32 instruction does, no inversion before or after).  r =
 raw(number mod 2**32, the 8 octets with check = 0);
 check = (r ^ r >> 8 ^ r >> 16 ^ r >> 24) & 0xFF.  Each single flipped bit changes it.
+
+JOURNAL, beside the segment whose number it has, 64-octet header::
+
+     0 magic "BJRN"   4 version u4    8 number u8      16 begun i8 ns
+    24 crc u4 (CRC32C of octets 0..24)                 28 zero u4
+    32 events word   events written
+    40 lost   word   events that a full disk would not take
+    48 synced i8 ns  all events up to then were on disk    56 its complement, 0 and 0: never said
+
+then EVENTS of 32 octets, in order of ts, which rises strictly in a queue over records and events::
+
+     0 seq u8         8 ts i8 ns     16 consumer u4   20 aux u4   24 count u2  26 type u1  27 reason u1
+    28 crc u4 (CRC32C of the segment's number as u8, then octets 0..28)
+
+Types 1 to 7 are those of acks entries, with the same reasons; with 1, a reason of 1 says that
+the consumer takes messages without acks.  8 delivered: reason is a sum of 1 redelivered, 2 by
+basic.get, 4 handed out before the broker's last start and not settled since, 8 without ack;
+``aux`` is the delivery tag modulo 2**32.  ``consumer`` is the number of the consumer, or with
+basic.get that of the connection; 0: nobody's doing.  ``count`` is failed deliveries so far.
+9 started: seq is a time in ns up to which the events before it are all there; reason 1 the
+broker started again, what was out counts as returned; 2 it did after a loss of power; 3 the
+journal was switched on (again).  ``begun``: every event of this segment's records from then
+on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record
+that was appended after ``begun`` has its whole life there.
+
+COUNTERS ``order``: 64-octet header (magic "BORD", version u4, crc u4 of octets 0..8, zeros),
+then u8 each, in the order of ORDER_COUNTERS, since the queue was declared.
 
 Rules of order, on which recovery stands: record before ``end``, ``end`` before
 ``records``; entry before ``entries``.  A segment is removed msgs first, acks after.
@@ -83,17 +115,39 @@ if TYPE_CHECKING:
 
 SEGMENT_VERSION = 1
 ACKS_VERSION = 1
+JOURNAL_VERSION = 1
+ORDER_VERSION = 1
 HEADER_OCTETS = 64          # of a segment, an acks file and a record alike
 ENTRY_OCTETS = 8
+EVENT_OCTETS = 32
 RECORD_ALIGNMENT = 8
 SEGMENT_MAGIC = 0x47455342  # "BSEG"
 RECORD_MAGIC = 0x4D475342   # "BSGM"
 ACKS_MAGIC = 0x4B434142     # "BACK"
+JOURNAL_MAGIC = 0x4E524A42  # "BJRN"
+ORDER_MAGIC = 0x44524F42    # "BORD"
 OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
 PERSISTENT = 1              # Bit 0 of a record's flags.
 LONG_META = 0xFFFF
-ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED = range(1, 8)
+ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED = range(1, 10)
+REASON_REJECTED, REASON_EXPIRED, REASON_LENGTH, REASON_LIMIT, REASON_REMOVED = range(1, 6)
+CAUSE_NACK, CAUSE_REJECT, CAUSE_RECOVER, CAUSE_CHANNEL, CAUSE_CONNECTION, CAUSE_TIMEOUT = range(1, 7)
+REDELIVERED, BY_GET, BEFORE_START, WITHOUT_ACK = 1, 2, 4, 8     # bits of a delivery's reason
+RESTARTED, POWER_LOST, SWITCHED_ON = 1, 2, 3                    # reasons of STARTED
 QUEUE_NAME_FILE = ".queue"
+ORDER_FILE = "order"
+ORDER_LOG = "order.jsonl"
+KEPT_FOLDER = "kept"
+
+# What disturbs the order in which messages are worked on.  An out-of-sequence delivery is that of a returned message
+# when a later one of its level was handed out between its first delivery (since the broker's start) and this one;
+# overtakings sum up how many were.
+ORDER_COUNTERS = (
+    "returned_nack", "returned_reject", "returned_recover", "returned_channel_closed", "returned_connection_closed",
+    "returned_consumer_timeout", "redelivered", "redelivered_after_restart", "out_of_sequence", "overtakings",
+    "dead_lettered_rejected", "dead_lettered_expired", "dead_lettered_maxlen", "dead_lettered_delivery_limit",
+    "rejected", "expired", "dropped_maxlen", "dropped_delivery_limit", "removed", "purged",
+)
 
 # name, format, offset: the dtypes below and the plane's structs are held against these.
 SEGMENT_FIELDS = (
@@ -113,6 +167,15 @@ ACKS_FIELDS = (
     ("crc", "<u4", 20), ("delivered", "<u4", 24), ("delivered_complement", "<u4", 28), ("entries", "<u4", 32),
     ("entries_complement", "<u4", 36), ("settled", "<u4", 40), ("settled_complement", "<u4", 44),
 )
+JOURNAL_FIELDS = (
+    ("magic", "<u4", 0), ("version", "<u4", 4), ("number", "<u8", 8), ("begun", "<i8", 16), ("crc", "<u4", 24),
+    ("events", "<u4", 32), ("events_complement", "<u4", 36), ("lost", "<u4", 40), ("lost_complement", "<u4", 44),
+    ("synced", "<i8", 48), ("synced_complement", "<i8", 56),
+)
+EVENT_FIELDS = (
+    ("seq", "<u8", 0), ("ts", "<i8", 8), ("consumer", "<u4", 16), ("aux", "<u4", 20), ("count", "<u2", 24),
+    ("type", "u1", 26), ("reason", "u1", 27), ("crc", "<u4", 28),
+)
 ENTRY_FIELDS = (("position", "<u4", 0), ("kind", "u1", 4), ("check", "u1", 5), ("count", "<u2", 6))
 
 SEGMENT_HEADER = struct.Struct("<IIQQqII6I")    # In the order of SEGMENT_FIELDS.
@@ -123,6 +186,9 @@ WORDS = struct.Struct("<6I")                    # Three words: at 40 of a segmen
 SEGMENT_WORDS_AT, ACKS_WORDS_AT = 40, 24
 SEGMENT_CRC_END, ACKS_CRC_END = 36, 20
 ENTRY = struct.Struct("<IBBH")
+JOURNAL_FIXED = struct.Struct("<IIQq")          # What the crc of a journal's header covers.
+EVENT = struct.Struct("<QqIIHBB")               # Without its crc.
+ORDER_FIXED = struct.Struct("<II")
 
 
 def segment_name(number: int) -> str:
@@ -133,6 +199,11 @@ def segment_name(number: int) -> str:
 def acks_name(number: int) -> str:
     """File name of the acks beside segment ``number``."""
     return f"acks.{number:010d}"
+
+
+def journal_name(number: int) -> str:
+    """File name of the order journal beside segment ``number``."""
+    return f"journal.{number:010d}"
 
 
 def priority_folder(level: int) -> str:
@@ -183,6 +254,26 @@ def acks_header(number: int, *, generation: int = 0, delivered: int = 0, entries
     fixed = ACKS_FIXED.pack(ACKS_MAGIC, ACKS_VERSION, number, generation)
     words = WORDS.pack(*word(delivered), *word(entries), *word(settled))
     return fixed + crc32c(fixed).to_bytes(4, "little") + words + bytes(16)
+
+
+def journal_header(number: int, *, begun: int, events: int = 0, lost: int = 0, synced: int = 0) -> bytes:
+    """The 64 octets at the head of a journal; times in ns since the epoch."""
+    fixed = JOURNAL_FIXED.pack(JOURNAL_MAGIC, JOURNAL_VERSION, number, begun)
+    said = struct.pack("<qq", synced, ~synced) if synced else bytes(16)
+    return fixed + struct.pack("<II", crc32c(fixed), 0) + struct.pack("<4I", *word(events), *word(lost)) + said
+
+
+def event(number: int, seq: int, ts: int, type_: int, reason: int = 0, *, consumer: int = 0, aux: int = 0,
+          count: int = 0) -> bytes:
+    """The 32 octets of one event in the journal of segment ``number``."""
+    octets = EVENT.pack(seq, ts, consumer, aux, count, type_, reason)
+    return octets + crc32c(octets, crc32c(number.to_bytes(8, "little"))).to_bytes(4, "little")
+
+
+def order_header() -> bytes:
+    """The 64 octets at the head of a queue's counters."""
+    fixed = ORDER_FIXED.pack(ORDER_MAGIC, ORDER_VERSION)
+    return (fixed + crc32c(fixed).to_bytes(4, "little")).ljust(HEADER_OCTETS, b"\0")
 
 
 # --- checks
@@ -279,6 +370,16 @@ def acks_dtype() -> "numpy.dtype":
 def entry_dtype() -> "numpy.dtype":
     """One acks entry."""
     return _dtype(ENTRY_FIELDS, ENTRY_OCTETS)
+
+
+def journal_dtype() -> "numpy.dtype":
+    """The 64-octet header of a journal."""
+    return _dtype(JOURNAL_FIELDS, HEADER_OCTETS)
+
+
+def event_dtype() -> "numpy.dtype":
+    """One event of a journal."""
+    return _dtype(EVENT_FIELDS, EVENT_OCTETS)
 
 
 class Records(NamedTuple):
