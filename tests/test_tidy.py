@@ -30,9 +30,11 @@ FLOORS = (
     ("queues",),
     ("vhost",),
     ("node",),
+    ("queries",),
     ("session",),
     ("config",),                # What it says is handed down as values: nothing below the process reads it.
     ("server",),
+    ("spark",),
     ("cli",),
     ("__main__",),
 )

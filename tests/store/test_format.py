@@ -35,7 +35,7 @@ def test_structs_and_dtypes_say_the_same(fields, packer):
 
 def test_the_compiled_plane_has_the_same_offsets():
     ours = {"segment": layout.segment_dtype(), "record": layout.record_dtype(), "acks": layout.acks_dtype(),
-            "entry": layout.entry_dtype()}
+            "entry": layout.entry_dtype(), "journal": layout.journal_dtype(), "event": layout.event_dtype()}
     compiled = plane.layout()
     assert compiled.keys() == ours.keys()
     for struct_name, fields in compiled.items():

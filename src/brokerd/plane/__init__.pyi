@@ -51,6 +51,9 @@ class Core:
     spares_used: int     # of these, taken by a queue since start
     def release_spares(self) -> None:
         """Put the segments that are kept for queues to come on the garbage; also done while `blocked`."""
+    def take_kept(self) -> list[tuple[str, int]]:
+        """Settled segments of journaled queues since the last call: (folder, number); their files are now in the folder
+        ``kept`` of that folder."""
     def take_garbage(self) -> list[str]:
         """Files that nobody needs any more, to be unlinked, in this order, off the loop."""
 
@@ -123,6 +126,19 @@ class Queue:
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
         """The last attached segment is appended to again.  suspect (power cut): every message counts as delivered
         before, since the marks that would tell may be lost."""
+    journaled: bool      # an order journal is written
+    def set_journal(self, on: bool) -> None:
+        """Write every event of a message's life from now on into files beside the segments, or stop.  Settled segments are
+        moved into a folder ``kept`` instead of being used again.  Of a queue that is recovered: before attach_segment().
+        Raises ValueError: the queue is not durable."""
+    def unsynced_journals(self) -> list[str]:
+        """Paths of journals written to since the last call; fdatasync them in a thread, then call journals_synced()."""
+    def journals_synced(self) -> None:
+        """All that the last unsynced_journals() named is on disk."""
+    copying: bool        # set while somebody copies the files: settled segments are not written over
+    def order_counts(self) -> tuple[list[int], list[int]]:
+        """What disturbed the order, in the order of store.format.ORDER_COUNTERS: since the queue was declared (kill -9 loses
+        none; a power cut may), and since this broker started."""
     def purge(self) -> int:
         """Settle every ready message; how many."""
     def drop(self) -> None:
@@ -137,7 +153,8 @@ class Queue:
     consumers: list[Consumer] | None
     def segments(self) -> list[dict]:
         """For inspection and compaction, oldest first: number, end, records, settled, unacked, returned, waiting,
-        base_seq, generation, entries, capacity, mapped, sealed, damaged; level 0 first, and level."""
+        base_seq, generation, entries, capacity, mapped, sealed, damaged, events (of the journal, -1: none); level 0 first,
+        and level.  The files hold at least so much of each."""
     def can_compact(self, number: int, level: int = 0) -> bool: ...
     def replace_segment(self, number: int, old: Any, new: Any, end: int, capacity: int, generation: int,
                         entries: int, level: int = 0) -> None:
@@ -155,6 +172,7 @@ class Consumer:
     prefetch: int
     unacked: int
     timeout_ms: int        # that a delivery may be unacked; -1: for ever
+    number: int            # written into journals; 0: none was given
     arguments: dict
 
 class Channel:
@@ -174,8 +192,9 @@ class Channel:
     late: int              # settlements that came after their delivery had timed out
     def select_confirm(self) -> None: ...
     def consume(self, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, priority: int, arguments: dict,
-                timeout_ms: int = -1, timeout_closes: bool | None = None) -> Consumer:
-        """Deliveries start in the next turn; write consume-ok first.  timeout: the queue's own, unless given."""
+                timeout_ms: int = -1, timeout_closes: bool | None = None, consumer_number: int = 0) -> Consumer:
+        """Deliveries start in the next turn; write consume-ok first.  timeout: the queue's own, unless given.
+        consumer_number: from where connections have theirs, never used twice."""
     def settle(self, tag: int, multiple: bool, *, requeue: bool = False, reject: bool = False) -> bool:
         """What basic.ack, nack and reject do.  False: unknown delivery tag, nothing done."""
     def knows(self, tag: int, multiple: bool) -> bool:

@@ -7,6 +7,8 @@
 #               by queue_t              freed with the queue
 #   rules_t     malloc, by queue_t      what is asked of the queue beside order; made when first asked, freed with the object
 #   dead_t      in rules_t              arrays of messages that died, freed with it
+#   journal_t   malloc, by queue_t      what the order journal needs; freed when it is switched off, or with the object
+#   order_t     malloc, by queue_t      counters; made with the first disturbance of the order, freed with the object
 #   seg_t       malloc, by store_t      freed by seg_free() alone: retired, dropped, or the Queue object goes;
 #                                       the core_t's while it is in core_t.spares (files that any queue may use)
 #   ret_t       in store_t.returned     a heap array, freed with the store
@@ -27,6 +29,8 @@ cdef struct tally_t
 cdef struct seg_t
 cdef struct store_t
 cdef struct rules_t
+cdef struct journal_t
+cdef struct order_t
 cdef struct ret_t
 cdef struct level_t
 cdef struct queue_t
@@ -39,6 +43,7 @@ cdef struct conn_t
 cdef struct core_t:
     int64_t now                 # ns since the epoch, read once a chunk
     uint32_t ms                 # the same in milliseconds, modulo 2**32
+    uint32_t doer               # consumer, or connection of a basic.get, that settles just now; 0: nobody
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
@@ -94,6 +99,13 @@ cdef struct seg_t:
     uint32_t stage_from         # what of the file the stage begins with
     uint8_t stage_words[16]
     uint8_t *acks               # NULL: not mapped
+    uint8_t *journal            # NULL: not mapped
+    uint32_t journal_room       # octets of its file, all of them with blocks
+    uint32_t events             # in it
+    uint32_t events_lost        # that the disk had no room for
+    bint journal_known          # its header was read, or written
+    bint journal_dirty          # written since somebody asked what is to be synced
+    bint journal_syncing
     uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
     count_t *counts             # sorted by position; delivery counts from before this broker started
     uint32_t count_n
@@ -128,6 +140,7 @@ cdef struct ret_t:
     seg_t *seg
     uint32_t position
     uint16_t count
+    uint32_t ordinal            # as in taken_t
 
 cdef struct level_t:
     level_t *next               # lower priority
@@ -148,6 +161,7 @@ cdef struct store_t:            # the messages of one priority level, in a direc
     uint32_t unsynced_n         # segments that hold what a confirm waits for
     ret_t *returned             # heap, lowest sequence number on top
     uint64_t ready
+    uint32_t handed             # messages handed out for the first time since the start, modulo 2**32
     seg_t *spare
     uint64_t next_number
     uint8_t level
@@ -199,6 +213,21 @@ cdef struct rules_t:
     uint64_t n_limited
     uint64_t n_timed_out
 
+cdef struct journal_t:
+    int64_t begun               # ns: every event since is in the journals, as far as they do not say otherwise
+    int64_t syncing             # ns: what the sync under way covers
+    bint suspect                # power was lost, and the journals from before are being read
+
+cdef enum:
+    ORDER_N = 20
+
+cdef struct order_t:
+    uint8_t *map                # NULL: not mapped
+    uint64_t *counts            # in the map, or own; NULL: in a file that is not mapped, if there is one
+    uint64_t before[ORDER_N]    # when this broker started
+    uint64_t own[ORDER_N]       # of a queue that has no file for them
+    bint failed
+
 cdef struct queue_t:
     core_t *core
     void *owner                 # the Queue object, borrowed
@@ -209,6 +238,8 @@ cdef struct queue_t:
     uint64_t next_seq
     int64_t last_ts
     rules_t *rules              # NULL: the plain path
+    journal_t *journal          # NULL: none
+    order_t *order              # NULL: nothing counted since the start
     int64_t used                # ns: last consumer, get or declare
     uint64_t ready
     uint64_t ready_octets
@@ -223,6 +254,7 @@ cdef struct queue_t:
     bint is_sync_dirty
     bint durable
     bint paused
+    bint copying                # somebody copies the files: settled segments are not written over
     bint dropped
     bint ghost_was              # the directory may be gone when the store is freed
     bint ghost                  # dropped with unacked deliveries: the object holds a reference to itself
@@ -243,6 +275,7 @@ cdef struct consumer_t:
     void *owner
     uint8_t *prefix             # basic.deliver up to the delivery tag, size still zero
     uint16_t prefix_n
+    uint32_t number             # in journals
     uint32_t prefetch           # 0: no limit
     uint32_t unacked
     int64_t timeout             # ns that a delivery may be unacked; -1: for ever
@@ -258,6 +291,7 @@ cdef struct entry_t:
     uint32_t position
     uint32_t when               # core_t.ms when it was handed out
     uint16_t count
+    uint32_t ordinal            # as in taken_t
     uint8_t late                # timed out: its settlement, when it comes, means nothing
 
 cdef struct content_t:
@@ -376,7 +410,7 @@ cdef class Core:
     cdef int64_t deadline_told
     cdef public object clock
     cdef bint _blocked, scheduled, in_turn
-    cdef list waiting, syncing, garbage, sealing
+    cdef list waiting, syncing, garbage, sealing, kept
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void tick(self)
     cdef void soon(self)

@@ -8,7 +8,9 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     segment.pxi     one file of records and its acks file
     stage.pxi       records gathered in memory for the end of a chunk
     heap.pxi        returned records
+    order.pxi       what disturbed the order, counted
     store.pxi       a queue's segments: append, read in order, settle, give back
+    journal.pxi     the order journal: what happened to each message
     levels.pxi      a queue's priority levels
     rules.pxi       limits of a queue; what is due at a chunk's end
     expiry.pxi      messages whose time is over
@@ -86,7 +88,9 @@ crc_init()
 include "segment.pxi"
 include "stage.pxi"
 include "heap.pxi"
+include "order.pxi"
 include "store.pxi"
+include "journal.pxi"
 include "retire.pxi"
 include "levels.pxi"
 include "rules.pxi"

@@ -147,6 +147,7 @@ cdef bint pluck_returned(store_t *st, uint32_t i, taken_t *t) except -1:
         one.seq = rest[k].seq
         one.position = rest[k].position
         one.count = rest[k].count
+        one.ordinal = rest[k].ordinal
         heap_push(st, &one)             # There is room: it held one more.
     free(rest)
     found.seg.returned -= 1
@@ -154,6 +155,7 @@ cdef bint pluck_returned(store_t *st, uint32_t i, taken_t *t) except -1:
     t.seq = found.seq
     t.position = found.position
     t.count = found.count
+    t.ordinal = found.ordinal
     t.redelivered = t.returned = True
     not_there(st, 1)
     return True

@@ -16,6 +16,10 @@ cdef class Consumer:
         return self.c.prefetch
 
     @property
+    def number(self):
+        return self.c.number
+
+    @property
     def timeout_ms(self):
         return self.c.timeout // 1000000 if self.c.timeout >= 0 else -1
 
@@ -176,7 +180,7 @@ cdef class Channel:
         return found
 
     def settle(self, uint64_t tag, bint multiple, *, bint requeue=False, bint reject=False):
-        return tag_settle(&self.c, tag, multiple, REJECTED if reject else ACKED, requeue) != 0
+        return tag_settle(&self.c, tag, multiple, REJECTED if reject else ACKED, CAUSE_NACK if requeue else 0) != 0
 
     def take_tag(self):
         cdef channel_t *ch = &self.c
@@ -201,7 +205,8 @@ cdef class Channel:
             self.c.confirm_from = self.c.confirmed = self.c.publishes
 
     def consume(self, Queue queue, bytes tag, *, bint no_ack, bint exclusive=False, int32_t priority=0,
-                dict arguments=None, int64_t timeout_ms=-1, timeout_closes=None):
+                dict arguments=None, int64_t timeout_ms=-1, timeout_closes=None,
+                uint32_t consumer_number=0):
         cdef Consumer consumer = Consumer.__new__(Consumer)
         cdef consumer_t *c = &consumer.c
         cdef level_t *level
@@ -224,6 +229,7 @@ cdef class Channel:
         c.channel = &self.c
         c.owner = <void *>consumer
         c.no_ack = no_ack
+        c.number = consumer_number
         c.prefetch = self.c.prefetch
         c.timeout = timeout_ms * 1000000 if timeout_ms >= 0 else -1
         if queue.q.rules != NULL:
@@ -294,6 +300,10 @@ cdef class Channel:
         if q.rules != NULL and q.rules.traced:
             tell_delivered(ch, &t)
         q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
+        in_order(&t)
+        if q.journal != NULL:
+            journal_delivery(ch, NULL, &t, no_ack)
+            q.core.doer = ch.conn.number
         q.n_got += 1
         q.n_redelivered += t.redelivered
         if q.rules != NULL and q.rules.expires:
@@ -308,12 +318,11 @@ cdef class Channel:
             settle(&t, ACKED)
         else:
             remember(ch, q, NULL, &t)
+        q.core.doer = 0
         return True
 
     def recover(self):
-        cdef channel_t *ch = &self.c
-        if ch.unacked:
-            tag_settle(ch, 0, True, RETURNED, True)
+        all_return(&self.c, CAUSE_RECOVER)
 
     def close(self):
         cdef channel_t *ch = &self.c
@@ -322,7 +331,7 @@ cdef class Channel:
             return
         for consumer in list((self.consumers or {}).values()):
             self.cancel(consumer)
-        self.recover()
+        all_return(ch, CAUSE_CONNECTION if ch.conn.gone or ch.conn.discard else CAUSE_CHANNEL)
         content_free(ch)
         if ch.conn.pending == ch:
             ch.conn.pending = NULL
@@ -335,6 +344,11 @@ cdef class Channel:
             self.connection._publishes[ch.number] = ch.publishes
         self.cancelled = None
         self.connection.channels.pop(ch.number, None)
+
+
+cdef void all_return(channel_t *ch, uint8_t cause) noexcept nogil:
+    if ch.unacked:
+        tag_settle(ch, 0, True, RETURNED, cause)
 
 
 cdef int64_t write_get_ok(channel_t *ch, queue_t *q, taken_t *t) noexcept nogil:

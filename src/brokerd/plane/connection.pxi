@@ -51,19 +51,19 @@ cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t si
     if index == BASIC_ACK:
         if size != 13:
             return fault(e, True, 502, b"basic.ack is not of the right length", index)
-        if not tag_settle(ch, be64(p + 4), p[12] & 1, ACKED, False):
+        if not tag_settle(ch, be64(p + 4), p[12] & 1, ACKED, 0):
             e.number = be64(p + 4)
             return fault(e, False, 406, b"unknown delivery tag %llu", index)
     elif index == BASIC_NACK:
         if size != 13:
             return fault(e, True, 502, b"basic.nack is not of the right length", index)
-        if not tag_settle(ch, be64(p + 4), p[12] & 1, REJECTED, p[12] >> 1 & 1):
+        if not tag_settle(ch, be64(p + 4), p[12] & 1, REJECTED, CAUSE_NACK if p[12] >> 1 & 1 else 0):
             e.number = be64(p + 4)
             return fault(e, False, 406, b"unknown delivery tag %llu", index)
     elif index == BASIC_REJECT:
         if size != 13:
             return fault(e, True, 502, b"basic.reject is not of the right length", index)
-        if not tag_settle(ch, be64(p + 4), False, REJECTED, p[12] & 1):
+        if not tag_settle(ch, be64(p + 4), False, REJECTED, CAUSE_REJECT if p[12] & 1 else 0):
             e.number = be64(p + 4)
             return fault(e, False, 406, b"unknown delivery tag %llu", index)
     elif index == PUBLISH:
@@ -326,6 +326,7 @@ cdef class Connection:
         cdef Channel channel
         self.c.gone = True
         self.c.fd = -1
+        self.core.tick()
         for channel in list((self.channels or {}).values()):
             channel.close()
         self.c.held = 0

@@ -26,6 +26,7 @@ cdef class Core:
         self.syncing = []
         self.sealing = []
         self.garbage = []
+        self.kept = []
         self.input_size = 262144
         # Before the octets just read there is room for what the connection could not use the last time.
         self.input_room = max(<size_t>frame_octets_max, self.input_size) * 2
@@ -253,6 +254,11 @@ cdef class Core:
                 write_confirm(&channel.c, channel.c.publishes)
         if ask:
             self.request_sync()
+
+    def take_kept(self):
+        cdef list kept = self.kept
+        self.kept = []
+        return kept
 
     def take_garbage(self):
         """Files that nobody needs any more, to be unlinked in this order by a thread; the list is the caller's."""

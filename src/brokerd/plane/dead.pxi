@@ -7,7 +7,7 @@
 # A message that is dying or kept is in no count and in no acks entry: after a crash it is ready again.
 
 cdef uint8_t[5] KIND_OF_DEAD
-KIND_OF_DEAD[:] = [6, 2, 5, 6, 6 | 4 << 4]          # without dead-lettering: dropped, rejected, expired, dropped, dropped
+KIND_OF_DEAD[:] = [6, 2, 5, 6 | 3 << 4, 6 | 4 << 4]          # without dead-lettering: dropped, rejected, expired, dropped, dropped
 REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit")
 
 

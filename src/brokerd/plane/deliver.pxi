@@ -358,6 +358,7 @@ cdef inline void remember(channel_t *ch, queue_t *q, consumer_t *c, taken_t *t) 
     e.seq = t.seq
     e.position = t.position
     e.count = t.count
+    e.ordinal = t.ordinal
     e.late = False
     e.when = q.core.ms
     ch.next_tag += 1
@@ -396,10 +397,14 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             break
         n = write_delivery(c, &t)
         if UNLIKELY(n < 0):
+            t.ordinal = t.seg.store.handed
             untake(&t)
             ring_leave(c)
             continue
         spent += 64 + n
+        in_order(&t)
+        if UNLIKELY(q.journal != NULL):
+            journal_delivery(ch, c, &t, c.no_ack)
         if UNLIKELY(q.rules != NULL) and q.rules.traced:
             with gil:
                 tell_delivered(ch, &t)
@@ -414,7 +419,10 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
                 ch.next_tag += 1
                 ch.base_tag = ch.next_tag
             q.n_acked += 1
+            if UNLIKELY(q.journal != NULL):
+                q.core.doer = c.number
             settle(&t, ACKED)
+            q.core.doer = 0
         else:
             remember(ch, q, c, &t)
             c.unacked += 1

@@ -25,6 +25,7 @@ cdef int heap_push(store_t *st, taken_t *t) noexcept nogil:
     h[i].seg = t.seg
     h[i].position = t.position
     h[i].count = t.count
+    h[i].ordinal = t.ordinal
     return 0
 
 

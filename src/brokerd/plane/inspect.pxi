@@ -25,6 +25,10 @@ def layout():
                     "generation": (32, 4), "crc": (36, 4), "end": (40, 4), "records": (48, 4), "sealed": (56, 4)},
         "acks": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "generation": (16, 4), "crc": (20, 4),
                  "delivered": (24, 4), "entries": (32, 4), "settled": (40, 4)},
+        "journal": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "begun": (16, 8), "crc": (24, 4),
+                    "events": (32, 4), "lost": (40, 4), "synced": (48, 8)},
+        "event": {"seq": (0, 8), "ts": (8, 8), "consumer": (16, 4), "aux": (20, 4), "count": (24, 2), "type": (26, 1),
+                  "reason": (27, 1), "crc": (28, 4)},
         "entry": {"position": (0, 4), "kind": (4, 1), "check": (5, 1), "count": (6, 2)},
     }
 

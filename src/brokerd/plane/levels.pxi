@@ -68,7 +68,7 @@ cdef void store_empty(store_t *st) noexcept nogil:
     while s != NULL:
         next = s.next
         # Only of a queue deleted just now: its folder is still where it was.
-        if not (q.dropped and not q.ghost_was and spare_for_all(s)):
+        if not (q.dropped and not q.ghost_was and q.journal == NULL and spare_for_all(s)):
             seg_free(s)
         s = next
     st.first = st.last = st.cursor = NULL

@@ -35,6 +35,8 @@ cdef class Queue:
         rules_leave(&self.q)
         self.free_stores()
         rules_free(&self.q)
+        order_free(&self.q)
+        free(self.q.journal)
         free(self.q.store.directory)
         for level in range(self.q.max_priority):
             if self.q.levels_above[level] != NULL:
@@ -136,7 +138,7 @@ cdef class Queue:
             if st.ready and pluck(st, seq, &t):
                 found = row(t.seg, t.position, t.redelivered)
                 octets_gone(&self.q, t.seg.map + t.position)
-                settle(&t, 6)
+                settle(&t, 6 | 5 << 4)
                 if self.q.rules != NULL and self.q.rules.expires:
                     deadline_set(&self.q, head_expires_at(&self.q))
                 return found
@@ -325,6 +327,10 @@ cdef class Queue:
         cdef store_t *st = NULL
         self.q.next_seq = next_seq
         self.q.last_ts = last_ts
+        if self.q.journal != NULL:
+            self.q.journal.suspect = suspect
+            self.core.tick()
+            journals_start(&self.q, POWER_LOST if suspect else RESTARTED)
         while True:
             st = next_store(&self.q, st)
             if st == NULL:
@@ -385,6 +391,51 @@ cdef class Queue:
         cdef seg_t *s = segment_at(&self.q, level, number)
         return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and passed(s)
 
+    # ---- the order journal
+
+    @property
+    def journaled(self):
+        return self.q.journal != NULL
+
+    def set_journal(self, bint on):
+        cdef queue_t *q = &self.q
+        if not q.durable:
+            raise ValueError("only a durable queue has an order journal")
+        if on == (q.journal != NULL) or q.dropped:
+            return
+        self.core.tick()
+        write_stages(q.core)
+        if not on:
+            journals_stop(q)
+        elif journal_of(q) == NULL:
+            raise MemoryError
+        else:
+            journals_start(q, SWITCHED_ON)
+
+    def unsynced_journals(self):
+        return journals_to_sync(&self.q) if self.q.journal != NULL else []
+
+    def journals_synced(self):
+        if self.q.journal != NULL:
+            journals_are_synced(&self.q)
+
+    def order_counts(self):
+        cdef order_t *o
+        cdef uint32_t i
+        write_stages(self.q.core)
+        o = order_of(&self.q, False)
+        if o == NULL:
+            return [0] * ORDER_N, [0] * ORDER_N
+        return [o.counts[i] for i in range(ORDER_N)], [o.counts[i] - o.before[i] for i in range(ORDER_N)]
+
+    @property
+    def copying(self):
+        return self.q.copying != 0
+
+    @copying.setter
+    def copying(self, bint value):
+        self.q.copying = value
+
     # ---- verbs
 
     def purge(self):
@@ -433,6 +484,7 @@ cdef class Queue:
         cdef bint held = False
         if self.q.is_sync_dirty:
             return False
+        order_rest(&self.q)
         while True:
             st = next_store(&self.q, st)
             if st == NULL:
@@ -447,6 +499,7 @@ cdef class Queue:
     def segments(self):
         cdef store_t *st = NULL
         cdef list out = []
+        write_stages(self.q.core)
         while True:
             st = next_store(&self.q, st)
             if st == NULL:
@@ -462,6 +515,7 @@ cdef bint store_unmap(store_t *st) noexcept nogil:
         held = held or s.map != NULL or s.fd >= 0 or s.acks != NULL
         seg_unmap(s)
         acks_unmap(s)
+        journal_unmap(s)
         s = s.next
     return held
 
@@ -472,7 +526,8 @@ cdef int describe_store(store_t *st, list out) except -1:
         out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
                     "unacked": s.unacked, "returned": s.returned, "waiting": s.waiting, "base_seq": s.base_seq,
                     "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
-                    "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0})
+                    "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
+                    "events": s.events if s.journal_known else -1})
         s = s.next
     return 0
 
@@ -482,9 +537,10 @@ cdef void purge_store(store_t *st) noexcept:
     cdef seg_t *s
     while st.ready:
         s = st.cursor
-        if st.returned_n == 0 and s != NULL and st.position == HEADER and s.sealed and s != st.last and \
+        if st.queue.journal == NULL and st.returned_n == 0 and s != NULL and st.position == HEADER and s.sealed and s != st.last and \
                 s.waiting == s.records - s.settled and s.unacked == 0:
             # All that is left of this segment is waiting: the whole file goes.
+            disturbed(st.queue, PURGED_N, s.waiting)
             not_there(st, s.waiting)
             s.settled = s.records
             s.waiting = 0

@@ -29,7 +29,7 @@ cdef bint spare_for_all(seg_t *s) noexcept nogil:
     cdef core_t *core = s.queue.core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
-    if (core.spare_directory == NULL or core.no_spares or core.spares_n >= SPARES_MOST or s.capacity != core.segment_octets
+    if (core.spare_directory == NULL or core.no_spares or s.queue.copying or core.spares_n >= SPARES_MOST or s.capacity != core.segment_octets
             or s.allocated != s.capacity or s.damaged or s.unlinked):
         return False
     path_of(s, b"msgs", old)
@@ -106,11 +106,15 @@ cdef void retire(seg_t *s):
     cdef char new[PATH_ROOM]
     seg_unlink_from_list(s)
     acks_unmap(s)
+    journal_unmap(s)
     if s.unsynced:
         s.unsynced = False
         st.unsynced_n -= 1
     if s.unlinked:
         retire_unlinked(s)
+        return
+    if q.journal != NULL and not s.damaged and not q.dropped and keep(s):
+        seg_free(s)
         return
     if s.damaged:
         path_of(s, b"msgs", old)
@@ -119,7 +123,7 @@ cdef void retire(seg_t *s):
     elif not q.dropped and st.spare != NULL and spare_for_all(s):
         return
     elif (st.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
-          and not q.dropped):
+          and not q.dropped and not q.copying):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.msgs", st.directory)
         if rename(old, new) == 0 and seg_open_at(s, new) == 0:

@@ -154,6 +154,7 @@ cdef void seg_free(seg_t *s) noexcept nogil:
     seg_unmap(s)
     seg_close(s)
     acks_unmap(s)
+    journal_unmap(s)
     marks_free(s)
     free(s.settled_bits)
     free(s.counts)

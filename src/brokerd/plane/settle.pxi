@@ -7,7 +7,8 @@ cdef void ghost_is_done(queue_t *q) noexcept:
     Py_DECREF(<Queue>q.owner)
 
 
-cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, bint requeue) noexcept nogil:
+cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) noexcept nogil:
+    """Done with as `kind` says, or with a cause of its return ready again."""
     cdef seg_t *s = e.seg
     cdef queue_t *q = s.queue
     cdef consumer_t *c = e.consumer
@@ -16,13 +17,16 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, bint requeue) no
     t.seq = e.seq
     t.position = e.position
     t.count = e.count
+    t.ordinal = e.ordinal
     t.returned = False
     e.seg = NULL
     ch.unacked -= 1
     s.unacked -= 1
     q.unacked -= 1
-    if requeue:
-        if give_back(&t) == 0:
+    if UNLIKELY(q.journal != NULL):
+        q.core.doer = c.number if c != NULL else ch.conn.number
+    if cause:
+        if give_back(&t, cause) == 0:
             queue_mark(q)
     else:
         q.n_acked += 1
@@ -30,6 +34,7 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, bint requeue) no
             kill(&t, REJECTED_REASON)
         else:
             settle(&t, kind)
+    q.core.doer = 0
     if c != NULL:
         c.unacked -= 1
         if not c.in_ring:
@@ -70,14 +75,14 @@ cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexce
     return e.seg != NULL or e.late
 
 
-cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, bint requeue) noexcept nogil:
-    """One delivery, or all up to it (tag 0: all).  False: unknown delivery tag, nothing done."""
+cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, uint8_t cause) noexcept nogil:
+    """One delivery, or all up to it (tag 0: all); with a cause they return.  False: unknown delivery tag, nothing done."""
     cdef uint64_t t
     cdef uint32_t mask = ch.ring_capacity - 1
     if not multiple and LIKELY(ch.late == 0):
         if tag < ch.base_tag or tag >= ch.next_tag or ch.unacked == 0 or ch.ring[tag & mask].seg == NULL:
             return False
-        entry_settle(ch, &ch.ring[tag & mask], kind, requeue)
+        entry_settle(ch, &ch.ring[tag & mask], kind, cause)
         settled_some(ch)
         return True
     if not tag_is_known(ch, tag, multiple):
@@ -88,7 +93,7 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, b
         return True
     for t in range(ch.base_tag if multiple else tag, tag + 1):
         if ch.ring[t & mask].seg != NULL:
-            entry_settle(ch, &ch.ring[t & mask], kind, requeue)
+            entry_settle(ch, &ch.ring[t & mask], kind, cause)
         elif UNLIKELY(ch.late) and ch.ring[t & mask].late:
             ch.ring[t & mask].late = False
             ch.late -= 1

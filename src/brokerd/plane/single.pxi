@@ -56,7 +56,7 @@ cdef bint timed_out(channel_t *ch, uint32_t now_ms, list closing) except -1:
             return any_
         if e.seg.queue.rules != NULL:
             e.seg.queue.rules.n_timed_out += 1
-        entry_settle(ch, e, RETURNED, True)
+        entry_settle(ch, e, RETURNED, CAUSE_TIMEOUT)
         e.late = True
         ch.late += 1
         any_ = True

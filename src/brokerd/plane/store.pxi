@@ -90,6 +90,8 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.end = HEADER
     s.records = s.settled = s.unacked = s.waiting = s.returned = s.redeliver_below = 0
     s.entries = s.acks_zeroed = 0
+    s.events = s.events_lost = 0
+    s.journal_known = s.journal_dirty = s.journal_syncing = False
     s.generation = 0
     s.sealed = 0
     s.verify = s.loaded = s.unsynced = s.damaged = False
@@ -152,6 +154,8 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         return err
     st.next_number += 1
     st.directory_unsynced = True
+    if q.journal != NULL:
+        journal_begin(s)
     seg_append_to_list(s)
     if st.cursor == NULL:
         reach(st, s)
@@ -242,6 +246,7 @@ cdef void seg_seal(seg_t *s) noexcept nogil:
             s.map = NULL
         if s.unacked == 0:
             acks_unmap(s)
+            journal_unmap(s)
 
 
 cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
@@ -354,6 +359,7 @@ cdef struct taken_t:
     uint64_t seq
     uint32_t position
     uint16_t count
+    uint32_t ordinal            # handed out as the how-manieth of its level since the start, modulo 2**32
     bint redelivered
     bint returned               # it is the top of the heap
 
@@ -373,6 +379,7 @@ cdef bint head_returned(store_t *st, taken_t *t) noexcept nogil:
     t.seq = top.seq
     t.position = top.position
     t.count = top.count
+    t.ordinal = top.ordinal
     t.redelivered = t.returned = True
     return True
 
@@ -531,6 +538,10 @@ cdef void settle(taken_t *t, uint8_t kind) noexcept nogil:
         return
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
         q.n_unrecorded += 1
+    if UNLIKELY(q.journal != NULL):
+        journal_note(t, kind & 15, kind >> 4)
+    if UNLIKELY(kind != ACKED):
+        settled_otherwise(q, kind)
     s.settled += 1
     if s.acks != NULL:
         put_word(s.acks + 40, s.settled)
@@ -538,7 +549,7 @@ cdef void settle(taken_t *t, uint8_t kind) noexcept nogil:
         retire_if_settled(s)
 
 
-cdef int give_back(taken_t *t) noexcept nogil:
+cdef int give_back(taken_t *t, uint8_t cause) noexcept nogil:
     """The record is ready again, at its own place; one delivery has failed.  0 or ENOMEM."""
     cdef seg_t *s = t.seg
     cdef queue_t *q = s.queue
@@ -546,6 +557,9 @@ cdef int give_back(taken_t *t) noexcept nogil:
         return 0
     if t.count < 0xFFFF:
         t.count += 1
+    disturbed(q, RETURNED_BY + cause - 1, 1)
+    if UNLIKELY(q.journal != NULL):
+        journal_note(t, RETURNED, cause)
     if UNLIKELY(q.rules != NULL) and q.rules.delivery_limit >= 0 and t.count >= max(q.rules.delivery_limit, 1):
         q.n_returned += 1
         q.rules.n_limited += 1
@@ -553,7 +567,7 @@ cdef int give_back(taken_t *t) noexcept nogil:
         return 0
     if untake(t) != 0:
         return ENOMEM
-    seg_note(s, t.position, RETURNED, t.count)
+    seg_note(s, t.position, RETURNED | cause << 4, t.count)
     q.n_returned += 1
     if seg_map(s) == 0:
         q.ready_octets += body_octets(s.map + t.position)

@@ -78,14 +78,14 @@ then EVENTS of 32 octets, in order of ts, which rises strictly in a queue over r
      0 seq u8         8 ts i8 ns     16 consumer u4   20 aux u4   24 count u2  26 type u1  27 reason u1
     28 crc u4 (CRC32C of the segment's number as u8, then octets 0..28)
 
-Types 1 to 7 are those of acks entries, with the same reasons; with 1, a reason of 1 says that
-the consumer takes messages without acks.  8 delivered: reason is a sum of 1 redelivered, 2 by
-basic.get, 4 handed out before the broker's last start and not settled since, 8 without ack;
+Types 1 to 7 are those of acks entries, with the same reasons.  8 delivered: reason is a sum of
+1 redelivered, 2 by basic.get, 4 handed out before the broker's last start and not settled since, 8 without ack;
 ``aux`` is the delivery tag modulo 2**32.  ``consumer`` is the number of the consumer, or with
 basic.get that of the connection; 0: nobody's doing.  ``count`` is failed deliveries so far.
 9 started: seq is a time in ns up to which the events before it are all there; reason 1 the
 broker started again, what was out counts as returned; 2 it did after a loss of power; 3 the
-journal was switched on (again).  ``begun``: every event of this segment's records from then
+journal was switched on again; 4 it was switched off, and nothing is there up to the next
+event of type 9, if there is one.  ``begun``: every event of this segment's records from then
 on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record
 that was appended after ``begun`` has its whole life there.
 
@@ -133,7 +133,7 @@ ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, S
 REASON_REJECTED, REASON_EXPIRED, REASON_LENGTH, REASON_LIMIT, REASON_REMOVED = range(1, 6)
 CAUSE_NACK, CAUSE_REJECT, CAUSE_RECOVER, CAUSE_CHANNEL, CAUSE_CONNECTION, CAUSE_TIMEOUT = range(1, 7)
 REDELIVERED, BY_GET, BEFORE_START, WITHOUT_ACK = 1, 2, 4, 8     # bits of a delivery's reason
-RESTARTED, POWER_LOST, SWITCHED_ON = 1, 2, 3                    # reasons of STARTED
+RESTARTED, POWER_LOST, SWITCHED_ON, SWITCHED_OFF = 1, 2, 3, 4   # reasons of STARTED
 QUEUE_NAME_FILE = ".queue"
 ORDER_FILE = "order"
 ORDER_LOG = "order.jsonl"

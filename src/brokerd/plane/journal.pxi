@@ -1,0 +1,364 @@
+# The order journal of a queue that asks for one: what happened to each message, 32 octets an event, in a file beside its
+# segment.  Layout and meaning: store/format.py.
+#
+#    msgs.N     records          acks.N   what recovery needs          journal.N   what an audit needs
+#
+# Events are stored into the map, then counted, so that kill -9 loses none.  The file holds blocks up to its end, so that
+# a store never meets a full disk; an event that finds no room is counted as lost, and nothing else is disturbed by it.
+# When all in the segment is settled the three files move into the folder ``kept``, one rename each.
+#
+# Never read by the broker but for its count and last time.  Nothing here decides anything about a message.
+
+cdef enum:
+    EVENT = 32
+    JOURNAL_MAGIC = 0x4E524A42      # "BJRN"
+    JOURNAL_FIRST = 16384           # octets of the file: doubled at each step, up to ...
+    JOURNAL_STEP = 1048576
+    DELIVERED = 8
+    STARTED = 9
+    RESTARTED = 1
+    POWER_LOST = 2
+    SWITCHED_ON = 3
+    SWITCHED_OFF = 4
+    BY_GET = 2
+    BEFORE_START = 4
+    WITHOUT_ACK = 8
+
+
+cdef void journal_unmap(seg_t *s) noexcept nogil:
+    if s.journal != NULL:
+        munmap(s.journal, s.journal_room)
+        s.journal = NULL
+
+
+cdef void journal_write_header(seg_t *s) noexcept nogil:
+    cdef uint8_t *m = s.journal
+    memset(m, 0, HEADER)
+    put_le32(m, JOURNAL_MAGIC)
+    put_le32(m + 4, 1)
+    put_le64(m + 8, s.number)
+    put_le64(m + 16, <uint64_t>s.queue.journal.begun)
+    put_le32(m + 24, ~crc_update(0xFFFFFFFF, m, 24))
+    put_word(m + 32, s.events)
+    put_word(m + 40, s.events_lost)
+
+
+cdef bint event_is_sound(seg_t *s, const uint8_t *e) noexcept nogil:
+    return e[26] != 0 and le32(e + 28) == <uint32_t>~crc_update(s.crc_seed, e, 28)
+
+
+cdef int journal_map(seg_t *s) noexcept nogil:
+    """Have s.journal mapped (made, if there is no file yet), with room for what is in it; 0 or the errno."""
+    cdef char path[PATH_ROOM]
+    cdef stat_t st
+    cdef uint32_t size
+    cdef void *m
+    cdef int err = 0
+    cdef int fd
+    if s.journal != NULL:
+        return 0
+    path_of(s, b"journal", path)
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0o640)
+    if fd < 0:
+        return errno
+    if fstat(fd, &st) < 0:
+        err = errno
+    size = <uint32_t>min(st.st_size, <off_t><uint32_t>0xFFFFF000)
+    if err == 0 and size < JOURNAL_FIRST:
+        err = write_zeros(fd, size, JOURNAL_FIRST)
+        size = JOURNAL_FIRST
+    if err == 0:
+        m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if m == MAP_FAILED:
+            err = errno
+    close(fd)
+    if err:
+        return err
+    s.journal = <uint8_t *>m
+    s.journal_room = size
+    if le32(s.journal) != JOURNAL_MAGIC:
+        journal_write_header(s)
+    elif not s.journal_known:
+        journal_count(s)
+    s.journal_known = True
+    if s.events_lost and le32(s.journal + 40) < s.events_lost:
+        put_word(s.journal + 40, s.events_lost)
+    return 0
+
+
+cdef void journal_count(seg_t *s) noexcept nogil:
+    """What is in a journal of a broker before this one."""
+    cdef uint8_t *m = s.journal
+    cdef uint32_t most = (s.journal_room - HEADER) // EVENT
+    s.events = le32(m + 32)
+    s.events_lost = le32(m + 40)
+    if le32(m + 40) ^ le32(m + 44) != <uint32_t>0xFFFFFFFF:
+        s.events_lost = 1           # How many is not known.
+    if le32(m + 32) ^ le32(m + 36) != <uint32_t>0xFFFFFFFF or s.events > most or s.queue.journal.suspect:
+        # After a loss of power pages may be there that were written after ones that are not.
+        s.events = most
+        while s.events and m[HEADER + EVENT * (s.events - 1) + 26] == 0:
+            s.events -= 1
+    while s.events < most and event_is_sound(s, m + HEADER + EVENT * s.events):
+        s.events += 1               # kill -9 between an event and its count
+    put_word(m + 32, s.events)
+    put_word(m + 40, s.events_lost)
+
+
+cdef int journal_grow(seg_t *s) noexcept nogil:
+    """Room for more events; 0 or the errno."""
+    cdef char path[PATH_ROOM]
+    cdef uint32_t size = s.journal_room
+    cdef uint32_t more = min(size, <uint32_t>JOURNAL_STEP)
+    cdef void *m
+    cdef int fd, err
+    if size > <uint32_t>0xF0000000:
+        return ENOMEM
+    path_of(s, b"journal", path)
+    fd = open(path, O_RDWR | O_CLOEXEC)
+    if fd < 0:
+        return errno
+    err = write_zeros(fd, size, size + more)
+    if err == 0:
+        m = mmap(NULL, size + more, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if m == MAP_FAILED:
+            err = errno
+    if err:
+        if ftruncate(fd, size) < 0:
+            pass                    # Zeros behind the events: harmless.
+        close(fd)
+        return err
+    close(fd)
+    munmap(s.journal, size)
+    s.journal = <uint8_t *>m
+    s.journal_room = size + more
+    madvise(s.journal + size, more, MADV_POPULATE_WRITE)
+    return 0
+
+
+cdef void event_lost(seg_t *s) noexcept nogil:
+    s.events_lost += 1
+    if s.journal != NULL:
+        put_word(s.journal + 40, s.events_lost)
+
+
+cdef inline int64_t next_ts(queue_t *q) noexcept nogil:
+    """Now, but after all that happened in this queue before."""
+    q.last_ts = max(q.core.now, q.last_ts + 1)
+    return q.last_ts
+
+
+cdef void event_put(seg_t *s, uint64_t seq, int64_t ts, uint32_t consumer, uint32_t aux, uint16_t count, uint8_t type_,
+                    uint8_t reason) noexcept nogil:
+    cdef uint8_t *e
+    if UNLIKELY(s.journal == NULL) and journal_map(s) != 0:
+        event_lost(s)
+        return
+    if UNLIKELY(s.journal_room - HEADER < EVENT * (s.events + 1)) and journal_grow(s) != 0:
+        event_lost(s)
+        return
+    e = s.journal + HEADER + EVENT * s.events
+    put_le64(e, seq)
+    put_le64(e + 8, <uint64_t>ts)
+    put_le32(e + 16, consumer)
+    put_le32(e + 20, aux)
+    put_le32(e + 24, count | <uint32_t>type_ << 16 | <uint32_t>reason << 24)
+    put_le32(e + 28, ~crc_update(s.crc_seed, e, 28))
+    s.events += 1
+    s.journal_dirty = True
+    put_word(s.journal + 32, s.events)
+
+
+cdef void journal_note(taken_t *t, uint8_t type_, uint8_t reason) noexcept nogil:
+    """Something happened to t, by the consumer that core_t.doer names."""
+    cdef queue_t *q = t.seg.queue
+    event_put(t.seg, t.seq, next_ts(q), q.core.doer, 0, t.count, type_, reason)
+
+
+cdef void journal_delivery(channel_t *ch, consumer_t *c, taken_t *t, bint no_ack) noexcept nogil:
+    """t was just written to ch; ch.next_tag is still its tag."""
+    cdef uint8_t reason = t.redelivered
+    if t.redelivered and not t.returned:
+        reason |= BEFORE_START
+    if no_ack:
+        reason |= WITHOUT_ACK
+    if c == NULL:
+        reason |= BY_GET
+    event_put(t.seg, t.seq, next_ts(t.seg.queue), c.number if c != NULL else ch.conn.number, <uint32_t>ch.next_tag,
+              t.count, DELIVERED, reason)
+
+
+cdef void journal_begin(seg_t *s) noexcept nogil:
+    """s is new, or its queue has a journal from now on: from here all of its events are there."""
+    if journal_map(s) != 0:
+        s.events_lost += 1
+
+
+# ---- on, off, and after a start
+
+cdef journal_t *journal_of(queue_t *q) noexcept nogil:
+    """Made if there is none; NULL: no memory."""
+    if q.journal == NULL:
+        q.journal = <journal_t *>calloc(1, sizeof(journal_t))
+    return q.journal
+
+
+cdef bint has_journal(seg_t *s) noexcept nogil:
+    """There is a file, written by this broker or one before."""
+    cdef char path[PATH_ROOM]
+    cdef int fd
+    if s.journal != NULL or s.journal_known:
+        return True
+    path_of(s, b"journal", path)
+    fd = open(path, O_RDONLY | O_CLOEXEC)
+    if fd < 0:
+        return False
+    close(fd)
+    return True
+
+
+cdef int64_t last_event_ts(seg_t *s) noexcept nogil:
+    cdef uint32_t n = s.events
+    while n and not event_is_sound(s, s.journal + HEADER + EVENT * (n - 1)):
+        n -= 1
+    return <int64_t>le64(s.journal + HEADER + EVENT * (n - 1) + 8) if n else <int64_t>le64(s.journal + 16)
+
+
+cdef bint was_off(seg_t *s) noexcept nogil:
+    cdef uint8_t *e = s.journal + HEADER + EVENT * (s.events - 1)
+    return s.events != 0 and e[26] == STARTED and e[27] == SWITCHED_OFF and event_is_sound(s, e)
+
+
+cdef int64_t synced_at(seg_t *s) noexcept nogil:
+    """Up to when all was on disk, by its header."""
+    cdef uint64_t said = le64(s.journal + 48)
+    return <int64_t>said if said and said == ~le64(s.journal + 56) else <int64_t>le64(s.journal + 16)
+
+
+cdef void mark_start(seg_t *s, uint8_t reason) noexcept nogil:
+    """Say in a journal from before that writing goes on."""
+    cdef int64_t whole = s.queue.journal.begun
+    if was_off(s) or reason == SWITCHED_ON:
+        reason = SWITCHED_ON
+        whole = last_event_ts(s)
+    elif reason == POWER_LOST:
+        whole = synced_at(s)
+    event_put(s, <uint64_t>whole, s.queue.journal.begun, 0, 0, 0, STARTED, reason)
+
+
+cdef void journals_start(queue_t *q, uint8_t reason) noexcept nogil:
+    """Journals there are go on from one time, later than all that is in them; segments without one get theirs."""
+    cdef store_t *st = NULL
+    cdef seg_t *s
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            break
+        s = st.first
+        while s != NULL:
+            if has_journal(s) and journal_map(s) == 0:
+                q.last_ts = max(q.last_ts, last_event_ts(s))
+                journal_unmap(s)
+            s = s.next
+    q.journal.begun = next_ts(q)
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            break
+        s = st.first
+        while s != NULL:
+            if has_journal(s):
+                mark_start(s, reason)
+            else:
+                journal_begin(s)
+            journal_unmap(s)
+            s = s.next
+    q.journal.suspect = False
+
+
+cdef void journals_stop(queue_t *q) noexcept nogil:
+    """No event is written from now on."""
+    cdef store_t *st = NULL
+    cdef seg_t *s
+    cdef int64_t now = next_ts(q)
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            break
+        s = st.first
+        while s != NULL:
+            event_put(s, <uint64_t>now, now, 0, 0, 0, STARTED, SWITCHED_OFF)
+            journal_unmap(s)
+            s = s.next
+    free(q.journal)
+    q.journal = NULL
+
+
+# ---- a settled segment
+
+cdef bint kept_name(seg_t *s, const char *kind, char *out) noexcept nogil:
+    return snprintf(out, PATH_ROOM, b"%s/kept/%s.%010llu", s.store.directory, kind,
+                    <unsigned long long>s.number) < PATH_ROOM
+
+
+cdef bint keep(seg_t *s) noexcept:
+    """Move the files of a settled segment into the folder for such; False: they are where they were."""
+    cdef Core core = (<Queue>s.queue.owner).core
+    cdef char old[PATH_ROOM]
+    cdef char new[PATH_ROOM]
+    path_of(s, b"msgs", old)
+    kept_name(s, b"msgs", new)
+    if rename(old, new) != 0:
+        try:
+            os_makedirs((<bytes>s.store.directory).decode() + "/kept", exist_ok=True)
+        except OSError:
+            return False
+        if rename(old, new) != 0:
+            return False
+    # Records first: from here on the segment is none to recovery, which moves what was left behind.
+    path_of(s, b"journal", old)
+    kept_name(s, b"journal", new)
+    rename(old, new)
+    path_of(s, b"acks", old)
+    kept_name(s, b"acks", new)
+    rename(old, new)
+    core.kept.append(((<bytes>s.store.directory).decode(), s.number))
+    return True
+
+
+# ---- what is on disk
+
+cdef list journals_to_sync(queue_t *q):
+    cdef store_t *st = NULL
+    cdef seg_t *s
+    cdef list paths = []
+    q.journal.syncing = q.last_ts
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            return paths
+        s = st.first
+        while s != NULL:
+            if s.journal_dirty:
+                s.journal_dirty = False
+                s.journal_syncing = True
+                paths.append(text_path(s, "journal"))
+            s = s.next
+
+
+cdef void journals_are_synced(queue_t *q) noexcept nogil:
+    cdef store_t *st = NULL
+    cdef seg_t *s
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            return
+        s = st.first
+        while s != NULL:
+            if s.journal_syncing:
+                s.journal_syncing = False
+                # On the disk with the next sync: until then the header says less than is so.
+                if s.journal != NULL:
+                    put_le64(s.journal + 48, <uint64_t>q.journal.syncing)
+                    put_le64(s.journal + 56, ~<uint64_t>q.journal.syncing)
+            s = s.next

@@ -1,0 +1,135 @@
+# What disturbed the order of messages, counted: always, whether or not there is a journal.
+#
+#    <queue's directory>/order     counters since the queue was declared, mapped: kill -9 loses none
+#
+# Made with the first such event: a queue in which nothing ever returns has no file and no memory for it.  The names
+# stand in store/format.py, ORDER_COUNTERS, in this order.
+
+cdef enum:
+    ORDER_MAGIC = 0x44524F42        # "BORD"
+    ORDER_OCTETS = 4096
+    RETURNED_BY = 0                 # and five more, by cause
+    REDELIVERED_N = 6
+    REDELIVERED_AFTER_RESTART = 7
+    OUT_OF_SEQUENCE = 8
+    OVERTAKINGS = 9
+    DEAD_LETTERED_N = 10            # and three more, by reason
+    REJECTED_N = 14
+    EXPIRED_N = 15
+    DROPPED_MAXLEN = 16
+    DROPPED_LIMIT = 17
+    REMOVED_N = 18
+    PURGED_N = 19
+
+    CAUSE_NACK = 1                  # why a message returned: also the high nibble of its entry in the acks file
+    CAUSE_REJECT = 2
+    CAUSE_RECOVER = 3
+    CAUSE_CHANNEL = 4
+    CAUSE_CONNECTION = 5
+    CAUSE_TIMEOUT = 6
+
+
+cdef bint order_map(queue_t *q, bint make) noexcept nogil:
+    """Have the counters of a durable queue mapped.  False: there are none, or the disk is full."""
+    cdef order_t *o = q.order
+    cdef char path[PATH_ROOM]
+    cdef stat_t st
+    cdef void *m = MAP_FAILED
+    cdef uint8_t *p
+    cdef int fd
+    snprintf(path, PATH_ROOM, b"%s/order", q.store.directory)
+    fd = open(path, O_RDWR | O_CLOEXEC | (O_CREAT if make else 0), 0o640)
+    if fd < 0:
+        return False
+    if fstat(fd, &st) == 0 and (st.st_size >= ORDER_OCTETS or write_zeros(fd, st.st_size, ORDER_OCTETS) == 0):
+        m = mmap(NULL, ORDER_OCTETS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+    close(fd)
+    if m == MAP_FAILED:
+        return False
+    p = <uint8_t *>m
+    if le32(p) != ORDER_MAGIC or le32(p + 8) != <uint32_t>~crc_update(0xFFFFFFFF, p, 8):
+        memset(p, 0, ORDER_OCTETS)
+        put_le32(p, ORDER_MAGIC)
+        put_le32(p + 4, 1)
+        put_le32(p + 8, ~crc_update(0xFFFFFFFF, p, 8))
+    o.map = p
+    o.counts = <uint64_t *>(p + HEADER)
+    return True
+
+
+cdef order_t *order_of(queue_t *q, bint make) noexcept nogil:
+    """The queue's counters; NULL: nothing has been counted (or, to make them, no memory)."""
+    cdef order_t *o = q.order
+    if o != NULL and o.counts != NULL:
+        return o
+    if o == NULL:
+        o = q.order = <order_t *>calloc(1, sizeof(order_t))
+        if o == NULL:
+            return NULL
+        if q.durable and order_map(q, make):
+            memcpy(o.before, o.counts, ORDER_N * sizeof(uint64_t))
+    elif o.map == NULL and q.durable and not o.failed:
+        order_map(q, make)              # It rested.
+    if o.counts == NULL and make:
+        o.failed = True                 # Not on disk, then; or the queue is not durable.
+        o.counts = o.own
+    return o if o.counts != NULL else NULL
+
+
+cdef void disturbed(queue_t *q, uint8_t what, uint64_t n) noexcept nogil:
+    cdef order_t *o = order_of(q, True)
+    if o != NULL:
+        o.counts[what] += n
+
+
+cdef void order_rest(queue_t *q) noexcept nogil:
+    if q.order != NULL and q.order.map != NULL:
+        munmap(q.order.map, ORDER_OCTETS)
+        q.order.map = NULL
+        q.order.counts = NULL
+
+
+cdef void order_free(queue_t *q) noexcept nogil:
+    order_rest(q)
+    free(q.order)
+    q.order = NULL
+
+
+cdef void delivered_again(taken_t *t) noexcept nogil:
+    """A message goes out that went out before.  For one that returned, each first delivery (since the start) in its
+    level after its own was an overtaking."""
+    cdef queue_t *q = t.seg.queue
+    cdef uint32_t overtaken
+    disturbed(q, REDELIVERED_N, 1)
+    if not t.returned:
+        disturbed(q, REDELIVERED_AFTER_RESTART, 1)
+        return
+    overtaken = t.seg.store.handed - t.ordinal
+    if overtaken:
+        disturbed(q, OUT_OF_SEQUENCE, 1)
+        disturbed(q, OVERTAKINGS, overtaken)
+
+
+cdef inline void in_order(taken_t *t) noexcept nogil:
+    """t goes out: where it stands among those of its level that went out since the start."""
+    if LIKELY(not t.returned):
+        t.seg.store.handed += 1
+        t.ordinal = t.seg.store.handed
+    if UNLIKELY(t.redelivered):
+        delivered_again(t)
+
+
+cdef void settled_otherwise(queue_t *q, uint8_t kind) noexcept nogil:
+    """A message is done with, and was not acked."""
+    cdef uint8_t reason = kind >> 4
+    kind &= 15
+    if kind == REJECTED:
+        disturbed(q, REJECTED_N, 1)
+    elif kind == 4:
+        disturbed(q, DEAD_LETTERED_N + reason - 1, 1)
+    elif kind == 5:
+        disturbed(q, EXPIRED_N, 1)
+    elif kind == PURGED:
+        disturbed(q, PURGED_N, 1)
+    elif kind == 6:
+        disturbed(q, DROPPED_MAXLEN + reason - 3, 1)
