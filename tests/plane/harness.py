@@ -328,5 +328,5 @@ class Bench:
         self.queues = {}
 
 
-def consume(channel, queue, tag=b"c", *, no_ack=False, exclusive=False, priority=0):
-    return channel.consume(queue, tag, no_ack=no_ack, exclusive=exclusive, priority=priority, arguments={})
+def consume(channel, queue, tag=b"c", *, no_ack=False, exclusive=False, priority=0, **more):
+    return channel.consume(queue, tag, no_ack=no_ack, exclusive=exclusive, priority=priority, arguments={}, **more)

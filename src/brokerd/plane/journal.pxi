@@ -267,10 +267,12 @@ cdef void journals_start(queue_t *q, uint8_t reason) noexcept nogil:
             break
         s = st.first
         while s != NULL:
-            if has_journal(s):
+            if not has_journal(s):
+                journal_begin(s)
+            elif journal_map(s) == 0:
                 mark_start(s, reason)
             else:
-                journal_begin(s)
+                s.events_lost += 1
             journal_unmap(s)
             s = s.next
     q.journal.suspect = False
