@@ -1,10 +1,12 @@
 # brokerd: `make run` on a bare machine with Python 3.11 or newer, its headers, and a C compiler.
 #
 #   make run ARGS="--amqp-port 5673"    PYTHON=python3.12 make test TESTS="tests/auth -k plain"
+#   make audit DIR=./data ARGS="--report out --queues 'orders*'"
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+DIR ?=
 TESTS ?=
 PEER ?= rabbitmq
 
@@ -12,14 +14,14 @@ BIN := $(VENV)/bin
 COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
 	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
 
-.PHONY: run build test test-peer lint sanitize bench clean check-tools
+.PHONY: run build test test-peer audit lint sanitize bench clean check-tools
 
 run: build
 	$(BIN)/brokerd -D ./data $(ARGS)
 
 build: $(VENV)/compiled
 
-test: build $(VENV)/test-tools $(VENV)/node-tools
+test: build $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools
 	$(BIN)/python -m pytest $(TESTS)
 
 # The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT
@@ -27,6 +29,11 @@ test-peer: build $(VENV)/test-tools
 	@[ "$(PEER)" != rabbitmq ] || [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || \
 		{ echo "test-peer needs RabbitMQ: apt-get install rabbitmq-server (or set PEER=HOST:PORT)" >&2; exit 1; }
 	BROKERD_TEST_PEER=$(PEER) $(BIN)/python -m pytest $(or $(TESTS),tests/conversations)
+
+# Whether the order held, judged from a data directory, a dump or an archive, by Spark on this machine's cores
+audit: build $(VENV)/spark-tools
+	@[ -n "$(DIR)" ] || { echo "make audit needs DIR=, a data directory, a dump or an archive" >&2; exit 2; }
+	@$(BIN)/python spark_jobs/ordering_audit.py --master 'local[*]' $(ARGS) "$(DIR)"
 
 lint: build $(VENV)/test-tools
 	$(BIN)/ruff check .
@@ -75,6 +82,11 @@ $(VENV)/compiled: $(COMPILED) $(VENV)/installed
 
 $(VENV)/test-tools: pyproject.toml | $(VENV)/installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@touch $@
+
+# Spark is 450 MB: it comes with the first audit or test.
+$(VENV)/spark-tools: pyproject.toml | $(VENV)/installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[spark]'
 	@touch $@
 
 # The client of Node, where Node is: without it its tests are skipped.
