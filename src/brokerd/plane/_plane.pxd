@@ -99,13 +99,6 @@ cdef struct seg_t:
     uint32_t stage_from         # what of the file the stage begins with
     uint8_t stage_words[16]
     uint8_t *acks               # NULL: not mapped
-    uint8_t *journal            # NULL: not mapped
-    uint32_t journal_room       # octets of its file, all of them with blocks
-    uint32_t events             # in it
-    uint32_t events_lost        # that the disk had no room for
-    bint journal_known          # its header was read, or written
-    bint journal_dirty          # written since somebody asked what is to be synced
-    bint journal_syncing
     uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
     count_t *counts             # sorted by position; delivery counts from before this broker started
     uint32_t count_n
@@ -134,6 +127,13 @@ cdef struct seg_t:
     bint unsynced               # holds what a confirm waits for
     bint damaged                # kept aside instead of unlinked
     bint unlinked               # of a queue that is not durable: a file without a name, and no acks; fd stays open
+    uint8_t *journal            # NULL: not mapped
+    uint32_t journal_room       # octets of its file, all of them with blocks
+    uint32_t events             # in it
+    uint32_t events_lost        # that the disk had no room for
+    bint journal_known          # its header was read, or written
+    bint journal_dirty          # written since somebody asked what is to be synced
+    bint journal_syncing
 
 cdef struct ret_t:
     uint64_t seq

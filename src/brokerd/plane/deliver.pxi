@@ -422,7 +422,8 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             if UNLIKELY(q.journal != NULL):
                 q.core.doer = c.number
             settle(&t, ACKED)
-            q.core.doer = 0
+            if UNLIKELY(q.journal != NULL):
+                q.core.doer = 0
         else:
             remember(ch, q, c, &t)
             c.unacked += 1

@@ -34,7 +34,8 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
             kill(&t, REJECTED_REASON)
         else:
             settle(&t, kind)
-    q.core.doer = 0
+    if UNLIKELY(q.journal != NULL):
+        q.core.doer = 0
     if c != NULL:
         c.unacked -= 1
         if not c.in_ring:
