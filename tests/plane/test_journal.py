@@ -1,10 +1,14 @@
 """The order journal: that every event of a message's life is in it, in order of time, and what a crash leaves of it."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from tests.plane.harness import ack, consume, nack, publish, reject
+
+from tests.plane.test_store import mounted
 
 from brokerd.store import format as layout
 from brokerd.store.format import (
@@ -385,3 +389,51 @@ def test_while_a_queue_is_copied_its_segments_are_not_written_over(bench, connec
         send(bench, connection, 100, key=b"c")
     assert not os.path.exists(f"{queue.directory}/spare.msgs")
     assert len(bench.collect_garbage()) >= 6
+
+
+FULL = """
+import glob, sys
+import numpy as np
+from tests.plane.harness import Bench, ack, consume, nack, publish
+from brokerd.store import format as layout
+
+bench = Bench(sys.argv[1])
+queue, connection, reader = bench.queue(), bench.connection(1), bench.connection(1)
+queue.set_journal(True)
+for at in range(400):
+    connection.feed(publish(1, b"%d" % at))
+with open(sys.argv[1] + "/filler", "wb", 0) as filler:
+    for size in (65536, 4096):
+        try:
+            while True:
+                filler.write(bytes(size))
+        except OSError:
+            pass
+consume(reader.channels[1], queue)
+bench.turns()
+for turn in range(3):
+    assert [int(one.body) for one in reader.delivered()] == list(range(400))
+    reader.feed(nack(1, 400 * (turn + 1), multiple=True))
+    bench.turns()
+reader.feed(ack(1, 1600, multiple=True))
+assert (queue.ready, queue.unacked, bench.damages) == (0, 0, [])
+lost = events = 0
+for path in glob.glob(sys.argv[1] + "/q/**/journal.*", recursive=True):
+    header = np.fromfile(path, layout.journal_dtype(), 1)[0]
+    lost += int(header["lost"])
+    events += int(header["events"])
+assert 500 <= events < 3200, events
+print("whole", events + lost)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system is root's")
+def test_events_that_find_no_room_are_counted_and_disturb_nobody(tmp_path):
+    if mounted(tmp_path):
+        pytest.skip("no mounting here")
+    try:
+        done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        assert (done.stdout, done.returncode) == ("whole 3200\n", 0), done.stderr
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
