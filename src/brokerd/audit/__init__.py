@@ -1,1 +1,10 @@
-"""What readers of segments from outside share: Spark jobs, inspection.  See ``layout``."""
+"""What readers of segments from outside share: Spark jobs, inspection, tracing.  See ``layout``, ``files``.
+
+Of brokerd, only ``store.format`` is needed, and numpy: a zip of this package, ``brokerd/__init__.py`` and
+``brokerd/store/{__init__,format}.py`` is all that a worker must be sent.  The compiled plane, where there is one, makes
+checking faster.
+"""
+
+
+class AuditError(Exception):
+    """What was asked for cannot be read at all; one line for the user."""

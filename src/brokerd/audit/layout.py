@@ -1,10 +1,14 @@
-"""The layouts of segments and acks as numpy dtypes, for readers that are not the broker.
+"""The layouts of segments, acks and journals as numpy dtypes, for readers that are not the broker.
 
 Needs numpy and ``brokerd.store.format`` (standard library only), so a zip of
 ``brokerd/__init__.py``, ``brokerd/store/__init__.py``, ``brokerd/store/format.py`` and
 ``brokerd/audit/`` is all a Spark worker must be sent.  Nothing is defined here: what
 is on disk is written down in ``store.format``.
 """
+
+from functools import cache
+
+import numpy as np
 
 from brokerd.store.format import (
     ACKED,
@@ -21,7 +25,11 @@ from brokerd.store.format import (
     Records,
     acks_dtype,
     acks_name,
+    crc32c,
     entry_dtype,
+    event_dtype,
+    journal_dtype,
+    journal_name,
     read_entries,
     record_checks,
     record_dtype,
@@ -36,9 +44,38 @@ SEGMENT = segment_dtype()
 RECORD = record_dtype()
 ACKS = acks_dtype()
 ENTRY = entry_dtype()
+JOURNAL = journal_dtype()
+EVENT = event_dtype()
 
 __all__ = [
-    "ACKED", "ACKS", "DEAD_LETTERED", "DROPPED", "ENTRY", "EXPIRED", "HEADER_OCTETS", "LONG_META", "PERSISTENT",
-    "PURGED", "RECORD", "REJECTED", "RETURNED", "SEGMENT", "Entries", "Records", "acks_name", "read_entries",
-    "record_checks", "scan_records", "segment_name", "segment_number", "settled_positions",
+    "ACKED", "ACKS", "DEAD_LETTERED", "DROPPED", "ENTRY", "EVENT", "EXPIRED", "HEADER_OCTETS", "JOURNAL", "LONG_META",
+    "PERSISTENT", "PURGED", "RECORD", "REJECTED", "RETURNED", "SEGMENT", "Entries", "Records", "acks_name",
+    "event_checks", "event_crcs", "journal_name", "read_entries", "record_checks", "scan_records", "segment_name",
+    "segment_number", "settled_positions",
 ]
+
+
+@cache
+def _halves() -> tuple[np.ndarray, np.ndarray]:
+    """What the raw CRC32C makes of the low and of the high 16 bits of four octets."""
+    low = np.arange(1 << 16, dtype=np.uint32)
+    states = np.concatenate((low, low << np.uint32(16)))
+    for _ in range(32):
+        states = states >> np.uint32(1) ^ (states & np.uint32(1)) * np.uint32(0x82F63B78)
+    return states[:1 << 16], states[1 << 16:]
+
+
+def event_crcs(events: np.ndarray, number: int) -> np.ndarray:
+    """The crc that each of ``events`` must carry in the journal of segment ``number`` (u4): all in step."""
+    low, high = _halves()
+    words = np.ascontiguousarray(events).view("<u4").reshape(-1, 8)
+    state = np.full(len(words), crc32c(number.to_bytes(8, "little")) ^ 0xFFFFFFFF, np.uint32)
+    for column in range(7):
+        mixed = state ^ words[:, column]
+        state = low[mixed & np.uint32(0xFFFF)] ^ high[mixed >> np.uint32(16)]
+    return state ^ np.uint32(0xFFFFFFFF)
+
+
+def event_checks(events: np.ndarray, number: int) -> np.ndarray:
+    """Which of ``events`` have the right CRC, as booleans; some 1,000 MB/s."""
+    return event_crcs(events, number) == events["crc"]

@@ -1,0 +1,208 @@
+"""What became of each message of a segment, one row a message: ``lives`` for audits, ``lifecycle`` as a table.
+
+Events are sorted by message and then by time, once; the rest is gathering.  Messages of a compacted segment that have
+no record any more are known by their events alone.  Knows nothing of other segments, nor of what is right or wrong.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brokerd.audit.files import FOREVER
+from brokerd.audit.segment import SegmentData, record_at
+from brokerd.store import format as layout
+
+READY, UNACKED = 0, 8           # beside the types 1, 2, 4 to 7 of layout: how a message stands
+ENDED = ("ready", "acked", "rejected", "", "dead-lettered", "expired", "dropped", "purged", "unacked")
+REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit", "removed")
+CAUSES = ("", "nack", "reject", "recover", "channel closed", "connection closed", "consumer timeout")
+SETTLING = np.array([type_ in (1, 2, 4, 5, 6, 7) for type_ in range(256)])
+
+
+class Lives(NamedTuple):
+    """Messages (rising seq) and their events.
+
+    Of messages: ``record`` index into data.headers or -1; times in ns, 0: none; ``covered``: its whole life is in the
+    journal; ``ended`` as in ENDED; ``out``: handed out, and neither settled nor returned since.  ``first`` is the first
+    delivery that the journal knows, ``first_sure``: there was none before it.
+    Of events, sorted by message and time: ``event`` index into data.events, ``of`` index of the message, ``run`` index
+    of the broker's life, ``head`` whether it is its message's first, ``last`` whether its last.
+    """
+
+    seq: np.ndarray
+    record: np.ndarray
+    published: np.ndarray
+    covered: np.ndarray
+    first: np.ndarray
+    first_sure: np.ndarray
+    last_delivered: np.ndarray
+    settled: np.ndarray
+    deliveries: np.ndarray
+    returns: np.ndarray
+    settlements: np.ndarray
+    ended: np.ndarray
+    reason: np.ndarray
+    out: np.ndarray
+    event: np.ndarray
+    of: np.ndarray
+    ts: np.ndarray
+    type: np.ndarray
+    why: np.ndarray
+    run: np.ndarray
+    head: np.ndarray
+    last: np.ndarray
+    orphans: np.ndarray         # indices into data.events of those whose message is not known
+
+
+def lives(data: SegmentData) -> Lives:
+    """Put records and events together.  Records that are not sound have no life."""
+    index = np.flatnonzero(data.sound)
+    seq = data.headers["seq"][index].astype(np.int64)
+    if seq.size > 1 and not (seq[1:] > seq[:-1]).all():
+        seq, first = np.unique(seq, return_index=True)
+        index = index[first]
+    event_seq = data.events["seq"].astype(np.int64)
+    of = places_of(seq, event_seq)
+    unknown = np.flatnonzero(of < 0)
+    orphans = unknown
+    if unknown.size and (data.generation or data.matters("records")):
+        more = np.unique(event_seq[unknown])
+        seq = np.concatenate((seq, more))
+        order = np.argsort(seq, kind="stable")
+        seq, index = seq[order], np.concatenate((index, np.full(more.size, -1)))[order]
+        of, orphans = places_of(seq, event_seq), unknown[:0]
+    published = np.where(index >= 0, data.headers["ts"][index] if data.headers.size else 0, 0)
+    event = _sorted_events(of, data.events["ts"])
+    of = of[event]
+    known = np.searchsorted(of, 0)                      # -1 are first.
+    event, of = event[known:], of[known:]
+    ts, type_, why = data.events["ts"][event], data.events["type"][event], data.events["reason"][event]
+    count = seq.size
+    delivered, settling = type_ == layout.DELIVERED, SETTLING[type_]
+    columns = _by_message(count, of, ts, type_, why, delivered, settling)
+    run = np.searchsorted(data.runs, ts) if data.runs.size else np.zeros(ts.size, np.int64)
+    changes = of[1:] != of[:-1]
+    head, last = np.append(True, changes)[:of.size], np.append(changes, True)[-of.size:] if of.size else of == 0
+    out = np.zeros(count, bool)
+    out[of[last]] = delivered[last] & (run[last] == data.runs.size)
+    covered = _covered(data, published, index, columns["settled"])
+    known_first = np.zeros(count, bool)
+    known_first[of[delivered][::-1]] = (why[delivered] & layout.REDELIVERED == 0)[::-1]
+    columns["ended"] = np.where(out & (columns["settled"] == 0), UNACKED, columns["ended"])
+    _from_entries(data, index, columns, covered)
+    return Lives(
+        seq=seq, record=index, published=published, covered=covered,
+        first_sure=(columns["first"] > 0) & (covered | known_first),
+        out=out & (columns["settlements"] == 0), event=event, of=of, ts=ts, type=type_, why=why, run=run,
+        head=head, last=last, orphans=orphans, **columns)
+
+
+def places_of(seq: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where each of ``wanted`` is in ``seq`` (rising); -1: nowhere."""
+    if not seq.size:
+        return np.full(wanted.size, -1, np.int64)
+    if int(seq[-1]) - int(seq[0]) == seq.size - 1:
+        place = wanted - seq[0]
+        return np.where((place >= 0) & (place < seq.size), place, -1)
+    place = np.minimum(np.searchsorted(seq, wanted), seq.size - 1)
+    return np.where(seq[place] == wanted, place, -1)
+
+
+def _sorted_events(of: np.ndarray, ts: np.ndarray) -> np.ndarray:
+    """The order of events by message, then by time."""
+    if ts.size > 1 and not (ts[1:] > ts[:-1]).all():
+        return np.lexsort((ts, of))
+    keys = (of + 1 << 32) + np.arange(of.size)          # Sorting plain numbers is several times faster than argsort.
+    keys.sort()
+    return keys & 0xFFFFFFFF
+
+
+def _by_message(count: int, of: np.ndarray, ts: np.ndarray, type_: np.ndarray, why: np.ndarray,
+                delivered: np.ndarray, settling: np.ndarray) -> dict[str, Any]:
+    """Columns that need no order between events but that of time.  Of repeated places the last one written stays."""
+    first, last, settled = (np.zeros(count, np.int64) for _ in range(3))
+    ended, reason = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
+    to, at = of[delivered], ts[delivered]
+    first[to[::-1]] = at[::-1]
+    last[to] = at
+    end, back = of[settling], np.flatnonzero(settling)[::-1]
+    settled[of[back]] = ts[back]
+    ended[of[back]] = type_[back]
+    reason[of[back]] = why[back]
+    return {
+        "first": first, "last_delivered": last, "settled": settled, "ended": ended, "reason": reason,
+        "deliveries": np.bincount(to, minlength=count), "settlements": np.bincount(end, minlength=count),
+        "returns": np.bincount(of[type_ == layout.RETURNED], minlength=count),
+    }
+
+
+def _covered(data: SegmentData, published: np.ndarray, index: np.ndarray, settled: np.ndarray) -> np.ndarray:
+    if data.begun is None:
+        return np.zeros(index.size, bool)
+    if (index < 0).any():       # Gone by compaction: no earlier than what was before it.
+        since = np.maximum.accumulate(np.maximum(published, data.created)) if index.size else published
+        published = np.where(index < 0, since, published)
+    covered = published > data.begun
+    until = np.where(settled > 0, settled, FOREVER)
+    for gap in data.gaps:
+        covered &= (until <= gap.start) | (published >= gap.stop)
+    return covered
+
+
+def _from_entries(data: SegmentData, index: np.ndarray, columns: dict[str, Any], covered: np.ndarray) -> None:
+    """Fill in, from the acks, the end of messages whose journal does not tell, and of those without one."""
+    if covered.all():
+        return
+    position = np.where(index >= 0, data.positions[index] if data.positions.size else 0, 0)
+    open_ = (~covered & (columns["settled"] == 0)) & (index >= 0)
+    entries = data.entries
+    at = np.full(data.positions.size + 1, -1)
+    at[index] = np.arange(index.size)                   # -1, of those without a record, falls on the one more.
+    at[-1] = -1
+    found = record_at(data.positions, len(data.octets), entries["position"])
+    of = np.where(found >= 0, at[found], -1)
+    type_ = entries["kind"] & 0x0F
+    settling = (of >= 0) & SETTLING[type_]
+    ends = np.zeros(index.size, np.uint8)
+    why = np.zeros(index.size, np.uint8)
+    ends[of[settling][::-1]] = type_[settling][::-1]
+    why[of[settling][::-1]] = (entries["kind"][settling] >> 4)[::-1]
+    returned = (of >= 0) & (type_ == layout.RETURNED)
+    returns = np.bincount(of[returned], minlength=index.size)
+    columns["ended"] = np.where(open_ & (ends > 0), ends, columns["ended"])
+    columns["reason"] = np.where(open_ & (ends > 0), why, columns["reason"])
+    columns["returns"] = np.where(covered, columns["returns"], np.maximum(returns, columns["returns"]))
+    columns["settlements"] = np.maximum(columns["settlements"], np.where(
+        covered, 0, np.bincount(of[settling], minlength=index.size)))
+    if data.begun is None:
+        handed_out = open_ & (ends == 0) & (position < data.delivered_below) & (returns == 0)
+        columns["ended"] = np.where(handed_out, UNACKED, columns["ended"])
+
+
+def lifecycle(data: SegmentData) -> dict[str, np.ndarray]:
+    """The columns of table ``lifecycle``, one row for each sound record; times in ns, 0: none.
+
+    ``ended`` and ``reason`` are strings.  Without a journal there are no times, and ``deliveries`` is 0.
+    """
+    life = lives(data)
+    rows = np.flatnonzero(life.record >= 0)
+    headers = data.headers[life.record[rows]]
+    ended, reason = life.ended[rows], life.reason[rows]
+    why = np.where((ended == layout.DEAD_LETTERED) | (ended == layout.DROPPED), np.minimum(reason, 5), 0)
+    triple = data.triple
+
+    def same(value: Any, kind: Any) -> np.ndarray:
+        return np.full(rows.size, value, kind)
+
+    return {
+        "vhost": same(triple.vhost, object), "queue": same(triple.queue, object),
+        "priority": same(triple.priority, np.int32), "segment": same(triple.number, np.int64),
+        "position": data.positions[life.record[rows]], "seq": life.seq[rows], "published": life.published[rows],
+        "first_delivered": life.first[rows], "last_delivered": life.last_delivered[rows],
+        "settled": life.settled[rows], "deliveries": life.deliveries[rows].astype(np.int32),
+        "returns": life.returns[rows].astype(np.int32), "ended": np.array(ENDED, object)[ended],
+        "reason": np.array(REASONS, object)[why], "connection": headers["connection"].astype(np.int64),
+        "channel": headers["channel"].astype(np.int32), "publish_seq": headers["publish_seq"].astype(np.int64),
+        "body_octets": layout.body_octets(data.octets, data.records)[life.record[rows]],
+        "covered": life.covered[rows],
+    }

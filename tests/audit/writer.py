@@ -1,0 +1,200 @@
+"""Queue folders as a broker would leave them, made with numpy from a description: a million messages in seconds.
+
+``Level`` describes the messages and events of one priority level; ``write_queue`` cuts them into segments.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from brokerd.audit import layout as shapes
+from brokerd.store import format as layout
+
+MESSAGE = np.dtype([("seq", "u8"), ("ts", "i8"), ("connection", "u4"), ("channel", "u2"), ("flags", "u2"),
+                    ("publish_seq", "u8")])
+HAPPENED = np.dtype([("seq", "u8"), ("ts", "i8"), ("consumer", "u4"), ("aux", "u4"), ("count", "u2"), ("type", "u1"),
+                     ("reason", "u1")])
+
+
+@dataclass
+class Level:
+    """Messages with rising seq, events in order of time (of messages here; those of type STARTED go to all segments).
+
+    ``bodies``: octets of each body, one number for all or an array.  ``metas``: what stands between header and body
+    (exchange, routing key, properties), one for all or a list.
+    """
+
+    messages: np.ndarray
+    events: np.ndarray
+    bodies: object = 100
+    metas: object = b"\x00\x01q\x10\x00\x02"
+
+
+def messages(seqs, times, *, connection=1, channel=1, publish_seq=None):
+    """An array of MESSAGE."""
+    made = np.zeros(len(seqs), MESSAGE)
+    made["seq"], made["ts"], made["connection"], made["channel"] = seqs, times, connection, channel
+    made["flags"] = layout.PERSISTENT
+    made["publish_seq"] = seqs if publish_seq is None else publish_seq
+    return made
+
+
+def events(rows):
+    """An array of HAPPENED from (ts, seq, type[, reason[, consumer[, count]]]), sorted by time."""
+    made = np.zeros(len(rows), HAPPENED)
+    for k, row in enumerate(sorted(rows, key=lambda row: row[0])):
+        ts, seq, type_, reason, consumer, count = (*row, *(0, 1, 0)[len(row) - 3:])
+        made[k] = (seq, ts, consumer, 0, count, type_, reason)
+    return made
+
+
+@dataclass
+class Options:
+    """``segment_messages``: messages in each segment.  ``kept``: settled segments but the last are put there."""
+
+    segment_messages: int = 1000
+    journal: bool = True
+    begun: int = 1
+    kept: bool = False
+    acks: bool = True
+    synced: int = 0
+    generation: int = 0
+    settings: dict = field(default_factory=dict)
+    log: list = field(default_factory=list)
+    first_number: int = 1
+
+
+def pack_records(made, number, bodies=100, metas=b"\x00\x01q\x10\x00\x02", priority=0):
+    """(octets of records, positions): records of a segment from position 64 on."""
+    count = len(made)
+    body = np.broadcast_to(np.asarray(bodies, np.int64), (count,))
+    same = isinstance(metas, bytes)
+    meta_len = np.full(count, len(metas)) if same else np.array([len(m) for m in metas], np.int64).reshape(count)
+    lengths = layout.HEADER_OCTETS + meta_len + body
+    sizes = lengths + 7 & ~7
+    positions = np.cumsum(sizes) - sizes
+    octets = np.zeros(int(sizes.sum()), np.uint8)
+    headers = np.zeros(count, shapes.RECORD)
+    for name in MESSAGE.names:
+        headers[name] = made[name]
+    headers["magic"], headers["length"], headers["priority"] = layout.RECORD_MAGIC, lengths, priority
+    headers["meta_len"] = np.minimum(meta_len, layout.LONG_META)
+    octets[positions[:, None] + np.arange(64)] = headers.view(np.uint8).reshape(count, 64)
+    if same and count:
+        octets[positions[:, None] + 64 + np.arange(len(metas))] = np.frombuffer(metas, np.uint8)
+    elif not same:
+        for position, meta in zip(positions.tolist(), metas, strict=True):
+            octets[position + 64:position + 64 + len(meta)] = np.frombuffer(meta, np.uint8)
+    view, seed = memoryview(octets), layout.crc32c(number.to_bytes(8, "little"))
+    crcs = np.array([layout.crc32c(view[p + 12:p + length], seed)
+                     for p, length in zip(positions.tolist(), lengths.tolist(), strict=True)], np.uint32)
+    octets[positions[:, None] + 8 + np.arange(4)] = crcs.view(np.uint8).reshape(count, 4)
+    return octets.tobytes(), positions + layout.HEADER_OCTETS
+
+
+def pack_events(happened, number):
+    """The octets of events of a journal."""
+    made = np.zeros(len(happened), shapes.EVENT)
+    for name in HAPPENED.names:
+        made[name] = happened[name]
+    made["crc"] = shapes.event_crcs(made, number)
+    return made.tobytes()
+
+
+def pack_entries(happened, seqs, positions, number):
+    """The entries that go with events: all but deliveries."""
+    some = happened[(happened["type"] >= 1) & (happened["type"] <= 7)]
+    place = np.searchsorted(seqs, some["seq"])
+    here = (place < len(seqs)) & (seqs[np.minimum(place, len(seqs) - 1)] == some["seq"]) if len(seqs) else place < 0
+    some, place = some[here], place[here]
+    made = np.zeros(len(some), shapes.ENTRY)
+    made["position"] = positions[place]
+    reason = np.where(some["type"] == layout.ACKED, 0, some["reason"])
+    made["kind"] = some["type"] | reason << 4
+    made["count"] = some["count"]
+    made["check"] = layout.entry_checks(made, number)
+    return made.tobytes(), int(np.count_nonzero(made["kind"] & 15 != layout.RETURNED))
+
+
+def write_triple(folder, number, made, happened, level, options, priority=0, chosen=slice(None)):
+    """The three files of one segment."""
+    os.makedirs(folder, exist_ok=True)
+    bodies = level.bodies if np.isscalar(level.bodies) else np.asarray(level.bodies)[chosen]
+    metas = level.metas if isinstance(level.metas, bytes) else level.metas[chosen]
+    octets, positions = pack_records(made, number, bodies, metas, priority)
+    base = int(made["seq"][0]) if len(made) else 1
+    created = int(made["ts"][0]) - 1 if len(made) else 1
+    head = layout.segment_header(number, base_seq=base, created=created, generation=options.generation,
+                                 end=64 + len(octets), records=len(made), sealed=layout.SYNCED)
+    with open(f"{folder}/{layout.segment_name(number)}", "wb") as file:
+        file.write(head + octets)
+    if options.acks:
+        entries, settled = pack_entries(happened, made["seq"], positions, number)
+        head = layout.acks_header(number, generation=options.generation, entries=len(entries) // 8, settled=settled)
+        with open(f"{folder}/{layout.acks_name(number)}", "wb") as file:
+            file.write((head + entries).ljust(4096, b"\0"))
+    if options.journal:
+        head = layout.journal_header(number, begun=options.begun, events=len(happened), synced=options.synced)
+        with open(f"{folder}/{layout.journal_name(number)}", "wb") as file:
+            file.write(head + pack_events(happened, number) + bytes(320))
+
+
+def write_level(folder, level, options, priority=0):
+    """Cut a level into segments of ``options.segment_messages``."""
+    made, happened = level.messages, level.events
+    count = max((len(made) + options.segment_messages - 1) // options.segment_messages, 1)
+    started = happened["type"] == layout.STARTED
+    segment = np.searchsorted(made["seq"][::options.segment_messages][1:], happened["seq"], "right")
+    segment[started] = -1
+    order = np.argsort(segment, kind="stable")
+    sorted_ = segment[order]
+    bounds = np.searchsorted(sorted_, np.arange(count + 1))
+    starts = happened[started]
+    for k in range(count):
+        chosen = slice(k * options.segment_messages, (k + 1) * options.segment_messages)
+        own, mine = made[chosen], happened[order[bounds[k]:bounds[k + 1]]]
+        if starts.size and len(own):
+            mine = np.concatenate((mine, starts[starts["ts"] > own["ts"][0]]))
+            mine = mine[np.argsort(mine["ts"], kind="stable")]
+        settled = np.unique(mine["seq"][np.isin(mine["type"], (1, 2, 4, 5, 6, 7))])
+        kept = options.kept and k < count - 1 and settled.size == len(own)
+        where = f"{folder}/{layout.KEPT_FOLDER}" if kept else folder
+        write_triple(where, options.first_number + k, own, mine, level, options, priority, chosen)
+
+
+def write_queue(root, levels, options=None, *, vhost="/", queue="q", folder="queue"):
+    """A data directory (or more of one) with one queue; ``levels``: a Level, or {priority: Level}.  Its path."""
+    options = options or Options()
+    root = os.fspath(root)
+    path = f"{root}/vhost/{folder}"
+    os.makedirs(path, exist_ok=True)
+    for name, text in ((f"{root}/schema_version", "1\n"), (f"{root}/vhost/.vhost", vhost), (f"{path}/.queue", queue)):
+        with open(name, "w") as file:
+            file.write(text)
+    levels = levels if isinstance(levels, dict) else {0: levels}
+    for priority, level in levels.items():
+        write_level(f"{path}/{layout.priority_folder(priority)}" if priority else path, level, options, priority)
+    if options.journal:
+        first = {"at": options.begun, "what": "settings", "vhost": vhost, "queue": queue, "journal": True,
+                 "max_priority": max(levels), "delivery_limit": None, "dead_letter_exchange": None}
+        with open(f"{path}/{layout.ORDER_LOG}", "w") as file:
+            for line in (first | options.settings, *options.log):
+                file.write(json.dumps(line) + "\n")
+    return root
+
+
+def simple_level(count, *, start=1_700_000_000_000_000_000, step=1000, first_seq=1, bodies=100,
+                 metas=b"\x00\x01q\x10\x00\x02", settle=True):
+    """``count`` messages, each delivered and acked in turn: nothing to complain of."""
+    seqs = np.arange(first_seq, first_seq + count, dtype=np.uint64)
+    times = start + np.arange(count, dtype=np.int64) * 4 * step
+    made = messages(seqs, times)
+    happened = np.zeros(count * (2 if settle else 1), HAPPENED)
+    stride = 2 if settle else 1
+    for k, (type_, offset) in enumerate(((layout.DELIVERED, step), (layout.ACKED, 2 * step))[:stride]):
+        happened["seq"][k::stride], happened["type"][k::stride] = seqs, type_
+        happened["ts"][k::stride] = times + offset
+    happened["consumer"] = 1
+    return Level(made, happened, bodies, metas)
