@@ -197,7 +197,7 @@ def throughput(rows: Sequence[dict[str, Any]], label: str) -> Markup:
         if x - reach >= 46 and x <= WIDTH - 14:
             parts.append(_text(x, floor_at + 15, _when(place[0], days)))
             reach = x
-    for series, x in enumerate((LEFT, LEFT + 82, LEFT + 164)):
+    for series, x in enumerate((LEFT, LEFT + 92, LEFT + 184)):
         parts += [_line(x, TOP - 13, x + 14, TOP - 13, f"l{series}"),
                   _text(x + 19, TOP - 9, SERIES[series], "legend", "start")]
     return _picture(parts, label)
@@ -242,7 +242,8 @@ def icon(verdict: str) -> Markup:
     shapes = {
         "held": '<circle cx="8" cy="8" r="7.2"/><path d="M4.6 8.3l2.3 2.3 4.5-4.9"/>',
         "violated": '<path d="M5 .8h6l4.2 4.2v6L11 15.2H5L.8 11V5z"/><path d="M5.4 5.4l5.2 5.2m0-5.2l-5.2 5.2"/>',
-        "undecidable": '<path d="M8 .5L15.5 8 8 15.5.5 8z"/><path d="M6 6.3c.2-2.4 4-2.2 4 0 0 1.5-2 1.5-2 3M8 11v.9"/>',
+        "undecidable": '<path d="M8 .5L15.5 8 8 15.5.5 8z"/>'
+                       '<path d="M6 6.3c.2-2.4 4-2.2 4 0 0 1.5-2 1.5-2 3M8 11v.9"/>',
     }
     shape = Markup(shapes.get(verdict, '<circle cx="8" cy="8" r="7.2"/><path d="M4.5 8h7"/>'))
     return Markup('<svg class="icon {}" viewBox="0 0 16 16" aria-hidden="true">{}</svg>').format(escape(verdict), shape)

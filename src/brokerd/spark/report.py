@@ -96,7 +96,8 @@ RULES = {
     "unacked": Rule(
         "Unacked too long", USE,
         "No message stays out with a consumer, neither settled nor returned, for longer than the time allowed.",
-        "A consumer holds a message and says nothing: it is stuck, slow, or has a prefetch it cannot work off.", JOURNAL),
+        "A consumer holds a message and says nothing: it is stuck, slow, or has a prefetch it cannot work off.",
+        JOURNAL),
     "duplicates": Rule(
         "Duplicates", PUBLISHERS,
         "No two messages with the same message-id are published into a queue within the window of time.",
@@ -123,7 +124,8 @@ RULES = {
 def rule_of(audit: str) -> Rule:
     """The rule of ``audit``; one made of its name where this version does not know it."""
     title = audit.replace("_", " ").capitalize()
-    return RULES.get(audit) or Rule(title, PROMISE, f"{title} (this report has no words for it).", "See the reason.", "")
+    unknown = Rule(title, PROMISE, f"{title} (this report has no words for it).", "See the reason.", "")
+    return RULES.get(audit, unknown)
 
 
 SEVERITY = {"violated": 0, "undecidable": 1, "held": 2}
@@ -140,7 +142,7 @@ COUNTER_GROUPS = (
     ("Gone otherwise", ("rejected", "expired", "dropped_maxlen", "dropped_delivery_limit", "removed", "purged")),
 )
 COUNTER_WORDS = {
-    "out_of_sequence": "out of sequence", "overtakings": "overtakings (later messages handed out before)",
+    "out_of_sequence": "out of sequence", "overtakings": "overtaken by",
     "redelivered_after_restart": "redelivered after a restart", "returned_consumer_timeout": "consumer timeout",
     "returned_channel_closed": "channel closed", "returned_connection_closed": "connection closed",
     "removed": "taken out by an operator",
@@ -208,7 +210,9 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"Nothing was violated, but {len(undecided):,} {of_all} cannot be decided: {_naming(undecided)}."
     broken = [row for row in violated if rule_of(row["audit"]).whose == PROMISE]
     if broken:
-        return f"{len(broken):,} {of_all} found a promise of the broker broken: {_naming(broken)}."
+        more = len(violated) - len(broken)
+        rest = f" {more:,} more found what follows from how queues are used." if more else ""
+        return f"{len(broken):,} {of_all} found a promise of the broker broken: {_naming(broken)}.{rest}"
     return (f"The broker kept every promise that could be judged; what {len(violated):,} {of_all} found follows from "
             f"how queues are used: {_naming(violated)}.")
 
@@ -224,16 +228,14 @@ def _naming(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _used(queue: Mapping[str, Any]) -> str:
-    """How the queue was consumed, as far as known, and what follows for overtaking."""
-    consumers = queue.get("consumers") or []
-    if not consumers:
-        return ""
+    """How the queue was consumed and what follows for overtaking."""
+    consumers = queue["consumers"]
     prefetch = [int(consumer.get("prefetch") or 0) for consumer in consumers]
     if len(consumers) == 1 and prefetch[0] == 1:
         return "This queue had one consumer with a prefetch of 1: no overtaking is to be expected."
     most = "without a limit" if 0 in prefetch else f"of up to {max(prefetch):,}"
-    return (f"This queue had {times(len(consumers), 'consumer')} with a prefetch {most}. To work strictly in order, let "
-            "one consumer (x-single-active-consumer) work with a prefetch of 1.")
+    return (f"This queue had {times(len(consumers), 'consumer')} with a prefetch {most}. To work strictly in order, "
+            "let one consumer (x-single-active-consumer) work with a prefetch of 1.")
 
 
 def _why(row: Mapping[str, Any], rule: Rule, queue: Mapping[str, Any]) -> list[str]:
@@ -244,11 +246,9 @@ def _why(row: Mapping[str, Any], rule: Rule, queue: Mapping[str, Any]) -> list[s
     if row["verdict"] == "undecidable":
         said = [f"Nothing was found; {checked}"]
         return said + ([f"To decide it needs {rule.needs}."] if rule.needs else [])
-    said = [rule.broken, f"{row['found']:,} found; {checked}", WHOSE[rule.whose]]
-    if row["audit"] == "overtaking":
-        said += [f"{times(row['overtakings'], 'overtaking')} in all."] if row.get("overtakings") else []
-        said += [used] if (used := _used(queue)) else []
-    return said
+    more = f" with {times(row['overtakings'], 'overtaking')}" if row.get("overtakings") else ""
+    said = [f"{row['found']:,} found{more}; {checked}", rule.broken, WHOSE[rule.whose]]
+    return said + ([_used(queue)] if row["audit"] == "overtaking" and queue.get("consumers") else [])
 
 
 def _counters(counters: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -293,6 +293,10 @@ def _findings(findings: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str
     return kept
 
 
+def _rank(row: Mapping[str, Any]) -> tuple[int, int]:
+    return SEVERITY.get(row["verdict"], 3), ORDER.get(row["audit"], len(ORDER))
+
+
 def _queues(summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What the page shows of each queue, those with violations first."""
     first = _findings(findings)
@@ -305,7 +309,7 @@ def _queues(summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) -
     axis = charts.span_axis((queue.get("latency") or {}).get("enqueue_to_delivery") or {} for queue in known.values())
     pages = []
     for key, queue in known.items():
-        rows = sorted(audits.get(key, ()), key=lambda row: (SEVERITY.get(row["verdict"], 3), ORDER.get(row["audit"], 99)))
+        rows = sorted(audits.get(key, ()), key=_rank)
         name, waiting = queue_name(*key), (queue.get("latency") or {}).get("enqueue_to_delivery") or {}
         hours = queue.get("throughput") or []
         page = {
