@@ -16,6 +16,7 @@ from brokerd.arguments import (
     EXPIRY_MS_MAX,
     INT64_MAX,
     QUEUE_ARGUMENTS,
+    age_ms,
     fault,
     first_difference,
     least_but,
@@ -30,7 +31,7 @@ QUORUM = {"x-queue-type": "quorum"}
 BESIDE = {"x-dead-letter-routing-key": {"x-dead-letter-exchange": "d"}}
 INTEGERS = {name: least for least, names in {
     0: ("x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes",
-        "x-max-priority", "x-consumer-timeout", "x-cache-size", "x-cache-ttl"),
+        "x-max-priority", "x-consumer-timeout", "x-cache-size", "x-cache-ttl", "x-order-journal-retention-bytes"),
     1: ("x-expires", "x-quorum-initial-group-size"),
     -1: ("x-delivery-limit",),
 }.items() for name in names}
@@ -43,7 +44,7 @@ CHOICES = {
     "x-delivery-limit-action": (("dead-letter", "drop"), "invalid_delivery_limit_action"),
     "x-consumer-timeout-action": (("return", "close"), "invalid_consumer_timeout_action"),
 }
-BOOLEANS = ("x-single-active-consumer", "x-message-deduplication")
+BOOLEANS = ("x-single-active-consumer", "x-message-deduplication", "x-order-journal")
 STRINGS = ("x-dead-letter-routing-key", "x-deduplication-header")
 OF_STREAMS = ("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes", "x-initial-cluster-size")
 QUORUM_ONLY = ("x-dead-letter-strategy", "x-max-in-memory-length", "x-max-in-memory-bytes",
@@ -68,7 +69,7 @@ def reason(name, value):
 
 
 def test_every_row_is_tried_here():
-    tried = {"x-queue-type", "x-dead-letter-exchange", "x-queue-version",
+    tried = {"x-queue-type", "x-dead-letter-exchange", "x-queue-version", "x-order-journal-retention-age",
              *INTEGERS, *CHOICES, *BOOLEANS, *STRINGS, *OF_STREAMS}
     assert tried == set(BY_NAME)
     assert len(BY_NAME) == len(QUEUE_ARGUMENTS)
@@ -122,6 +123,18 @@ def test_a_flag_is_true_or_false(name):
     assert (reason(name, True), reason(name, False)) == (None, None)
     assert reason(name, 1) == "{unacceptable_type,signedint}"
     assert reason(name, "true") == "{unacceptable_type,longstr}"
+
+
+@pytest.mark.parametrize(("text", "ms"), [
+    ("7D", 604_800_000), ("1Y", 31_536_000_000), ("1M", 2_592_000_000), ("12h", 43_200_000), ("05m", 300_000),
+    ("1s", 1000),
+    ("", None), ("D", None), ("7", None), ("0D", None), ("7d", None), ("-1D", None), ("1 D", None), ("1.5h", None),
+    ("7DD", None), ("\u0667D", None), ("1" * 16 + "s", None),
+])
+def test_an_age_is_a_number_from_one_and_its_unit(text, ms):
+    assert age_ms(text) == ms
+    assert reason("x-order-journal-retention-age", text) == (None if ms else "invalid_max_age")
+    assert reason("x-order-journal-retention-age", 7) == "{unacceptable_type,signedint}"
 
 
 @pytest.mark.parametrize("name", STRINGS)
@@ -307,3 +320,15 @@ def test_the_lesser_limit_holds_and_no_limit_is_no_less(one, other):
     merge = least_but(-1)
     limits = [limit for limit in (one, other) if limit >= 0]
     assert merge(one, other) == merge(other, one) == min(limits, default=-1)
+
+
+# --- order journals
+
+@pytest.mark.parametrize("how", [{"durable": False}, {"exclusive": True}])
+def test_only_a_durable_queue_can_ask_for_an_order_journal(how):
+    with pytest.raises(PreconditionFailed, match=(
+            f"invalid arg 'x-order-journal' for {Q}: only a durable queue can have an order journal")):
+        check_arguments("q", "/", {"x-order-journal": True}, **how)
+    check_arguments("q", "/", {"x-order-journal": False}, **how)
+    check_arguments("q", "/", {"x-order-journal": True})
+    check_arguments("q", "/", {"x-order-journal": True, **QUORUM})

@@ -24,6 +24,10 @@ OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 STRATEGIES = ("at-most-once", "at-least-once")
 LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 MASTER_LOCATORS = ("client-local", "min-masters", "random")
+_DAY_MS = 24 * 60 * 60 * 1000
+AGE_UNITS_MS = {  # RabbitMQ's of x-max-age: a year of 365 days, a month of 30
+    "Y": 365 * _DAY_MS, "M": 30 * _DAY_MS, "D": _DAY_MS, "h": 60 * 60 * 1000, "m": 60 * 1000, "s": 1000,
+}
 
 
 # --- checks
@@ -83,6 +87,21 @@ def dead_letter_routing_key(value: Any, arguments: Arguments) -> str | None:
 def queue_version(value: Any, arguments: Arguments) -> str | None:
     """1 or 2."""
     return integer()(value, arguments) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
+
+
+def age_ms(text: str) -> int | None:
+    """The milliseconds of ``7D``, ``12h`` and the like, a number from 1 and one of ``AGE_UNITS_MS``; None for others."""
+    digits, unit = text[:-1], text[-1:]
+    if unit not in AGE_UNITS_MS or not digits.isascii() or not digits.isdigit() or len(digits) > 15:
+        return None
+    return int(digits) * AGE_UNITS_MS[unit] or None
+
+
+def age(value: Any, _: Arguments) -> str | None:
+    """A time with its unit, as ``age_ms`` reads it; refused in RabbitMQ's word for ``x-max-age``."""
+    if not isinstance(value, str):
+        return _unacceptable(value)
+    return "invalid_max_age" if age_ms(value) is None else None
 
 
 # --- merge rules: of argument and policy, and of policy and operator policy
@@ -160,6 +179,9 @@ QUEUE_ARGUMENTS = (
     QueueArgument("x-deduplication-header", string),
     QueueArgument("x-cache-size", integer()),
     QueueArgument("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large")),
+    _word("x-order-journal", boolean, "order journal value", operator=True),
+    _word("x-order-journal-retention-bytes", integer(), "order journal retention in bytes", operator=True),
+    _word("x-order-journal-retention-age", age, "order journal retention age", operator=True),
 )  # fmt: skip
 BY_NAME = {row.name: row for row in QUEUE_ARGUMENTS}
 BY_POLICY_KEY = {row.policy_key: row for row in QUEUE_ARGUMENTS if row.policy_key is not None}

@@ -188,6 +188,11 @@ class Config:
         reloadable=True,
     )] = 30
 
+    order_journal_archive: Annotated[str, Option(
+        "store", "Folder that settled segments of order journals are moved to after their retention; empty: removed.",
+        reloadable=True,
+    )] = ""
+
     default_user: Annotated[str, Option(
         "auth", "User made on the first start, with all permissions on the vhost /.", low=1, high=255,
     )] = "guest"

@@ -112,8 +112,10 @@ class Node:
         self._due: list[_Due] = []  # what waits for a tick
         self._expiry: Timer | None = None
         self.upkeep = Upkeep(
-            self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns, call_at=self._call_at
-        )
+            self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns, call_at=self._call_at,
+            sync=config.sync, suspect=data.suspect,
+        )  # fmt: skip
+        self.upkeep.journals.retention.archive = config.order_journal_archive
         self.commit = GroupCommit(
             self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=config.sync
         )
@@ -189,6 +191,8 @@ class Node:
         if not limit and not raised:
             return
         free = self.disk.free_octets(self.config.data_dir)
+        if self.upkeep.journals.make_room(free, limit) and not raised:
+            return  # There will be, in a moment.
         if free < limit:
             if not raised:
                 log.warning("low on disk: %d octets free, limit %d; publishers are blocked", free, limit)
@@ -368,7 +372,8 @@ class Node:
     def _recover(self, queue: "Queue") -> None:
         from brokerd.store.recovery import recover  # An empty broker has nothing to recover.
 
-        recover(queue, self.disk, self.data.suspect, log.warning)
+        if recover(queue, self.disk, self.data.suspect, log.warning):
+            self.upkeep.journals.found(queue)
 
     def delete_vhost(self, name: str) -> None:
         """Close a vhost's connections, then drop all it holds.  Raises KeyError."""
@@ -382,6 +387,7 @@ class Node:
             queue.deleted = True
             queue.drop()
         vhost.log.close()
+        self.upkeep.journals.vhost_deleted(vhost.queues.values())
         self.upkeep.take_garbage()
         self._write_vhosts()
         self.permissions.forget_vhost(name)
@@ -499,6 +505,7 @@ class Node:
         if self.config.sync:
             for vhost in self.vhosts.values():
                 vhost.settle_duplicates(self._submit_slow, self.disk)
+        self.upkeep.journals.retention.archive = self.config.order_journal_archive
         self.upkeep.tick(self.clock.epoch_ns() - self.config.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
 

@@ -13,6 +13,7 @@ NUMBERS = {     # least, and what RabbitMQ 3.10 calls it (delivery-limit and the
     "max-in-memory-bytes": (0, "maximum memory in bytes"), "delivery-limit": (-1, "delivery limit"),
     "stream-max-segment-size-bytes": (0, "segment size"), "initial-cluster-size": (0, "cluster size"),
     "queue-version": (1, "queue-version value"), "consumer-timeout": (0, "consumer timeout"),
+    "order-journal-retention-bytes": (0, "order journal retention in bytes"),
 }
 CHOICES = {
     "overflow": ("reject-publish-dlx", "overflow value"), "queue-mode": ("lazy", "queue-mode value"),
@@ -26,7 +27,8 @@ TEXTS = {
     "dead-letter-exchange": "dead letter exchange name", "dead-letter-routing-key": "dead letter routing key",
     "alternate-exchange": "alternate exchange name", "max-age": "max age",
 }
-OPERATOR = {        # RabbitMQ 4.3
+OPERATOR = {        # RabbitMQ 4.3, and our own
+    "order-journal", "order-journal-retention-bytes", "order-journal-retention-age",
     "expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes",
     "delivery-limit", "queue-version", "overflow", "delayed-retry-type", "delayed-retry-min", "delayed-retry-max",
 }
@@ -108,11 +110,12 @@ def test_any_definition_is_taken_or_refused_in_words(definition, operator):
 
 # --- merge rules
 
+NO_LIMITS = {"queue-version", "order-journal-retention-bytes"}
 DEFINITIONS = st.fixed_dictionaries({}, optional={
-    **{key: st.integers(least, 20) for key, (least, _) in NUMBERS.items() if key in OPERATOR - {"queue-version"}},
+    **{key: st.integers(least, 20) for key, (least, _) in NUMBERS.items() if key in OPERATOR - NO_LIMITS},
     "overflow": st.sampled_from(["drop-head", "reject-publish", "reject-publish-dlx"]),
 })
-LIMITS = {key for key in NUMBERS if key in OPERATOR} - {"queue-version"}
+LIMITS = {key for key in NUMBERS if key in OPERATOR} - NO_LIMITS
 
 
 @given(DEFINITIONS, DEFINITIONS)

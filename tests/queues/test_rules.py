@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 from brokerd.arguments import BY_NAME, BY_POLICY_KEY, INT64_MAX
 from brokerd.queues.dead_letter import DeadLetterRule
 from brokerd.queues.deduplication import Rule as Duplicates
-from brokerd.queues.rules import PLAIN, Rules, effective_arguments, max_priority_of, plane_rules, rules_of
+from brokerd.queues.rules import (
+    PLAIN,
+    RETENTION_MS,
+    RETENTION_OCTETS,
+    Rules,
+    asks_for_journal,
+    effective_arguments,
+    max_priority_of,
+    plane_rules,
+    rules_of,
+)
 
 QUORUM = {"x-queue-type": "quorum"}
 
@@ -42,6 +52,10 @@ QUORUM = {"x-queue-type": "quorum"}
     ({"x-queue-mode": "lazy", "x-queue-version": 2, "x-queue-master-locator": "min-masters"}, {}),
     ({"x-queue-leader-locator": "balanced"}, {}),
     ({"x-max-in-memory-length": 1, "x-quorum-initial-group-size": 3, **QUORUM}, {"delivery_counts": True}),
+    ({"x-order-journal": True}, {"journal": True}),
+    ({"x-order-journal": False}, {}),
+    ({"x-order-journal": True, "x-order-journal-retention-bytes": 0, "x-order-journal-retention-age": "2h"},
+     {"journal": True, "retention_octets": 0, "retention_ms": 7_200_000}),
     ({"x-unknown": 1}, {}),
 ])
 def test_each_argument_is_one_rule(arguments, rules):
@@ -181,3 +195,20 @@ def test_any_arguments_and_any_policy_make_rules_that_the_data_plane_takes(argum
 
 def test_keys_of_policies_are_known_to_the_rules():
     assert {"expires", "message-ttl", "dead-letter-exchange", "consumer-timeout"} <= set(BY_POLICY_KEY)
+
+
+# --- order journals
+
+@pytest.mark.parametrize(("arguments", "definition", "journal", "octets", "ms"), [
+    ({}, {}, False, RETENTION_OCTETS, RETENTION_MS),
+    ({}, {"order-journal": True}, True, RETENTION_OCTETS, RETENTION_MS),
+    ({"x-order-journal": False}, {"order-journal": True}, False, RETENTION_OCTETS, RETENTION_MS),
+    ({"x-order-journal": True}, {"order-journal": False}, True, RETENTION_OCTETS, RETENTION_MS),
+    ({"x-order-journal-retention-bytes": 9, "x-order-journal-retention-age": "2s"},
+     {"order-journal": True, "order-journal-retention-bytes": 5, "order-journal-retention-age": "1s"}, True, 9, 2000),
+    (QUORUM, {"order-journal": True, "order-journal-retention-bytes": 5}, True, 5, RETENTION_MS),
+])
+def test_the_argument_of_an_order_journal_wins_over_the_policy(arguments, definition, journal, octets, ms):
+    rules = rules_of(arguments, definition)
+    assert (rules.journal, rules.retention_octets, rules.retention_ms) == (journal, octets, ms)
+    assert asks_for_journal(arguments, definition) is journal

@@ -21,6 +21,7 @@ class Queue:
         self.rows = [{"number": 1, "level": 0, "records": 100, "settled": 97, "sealed": 2} | changes,
                      {"number": 2, "level": 0, "records": 1, "settled": 0, "sealed": 0}]
         self.allowed = True
+        self.copying = False
         self.replaced = None
 
     def segments(self):
@@ -223,3 +224,28 @@ def test_the_plane_goes_on_with_the_moved_records(tmp_path):
         settle(80, tag, b"\0")
     assert queue.unacked == 1
     assert [row["number"] for row in queue.segments()] == [2]
+
+
+# --- beside an order journal
+
+def test_a_segment_that_is_to_stay_whole_is_no_candidate(files):
+    queue = Queue(files)
+    assert candidate(queue) == Sparse(1)
+    assert candidate(queue, lambda segment: segment["number"] == 1) is None
+    assert candidate(queue, lambda segment: False) == Sparse(1)
+
+
+def test_nothing_is_put_in_place_while_somebody_copies_the_files(files):
+    queue, before = Queue(files), files.read(files.msgs(1))
+    copy = prepare(files.directory, Sparse(1), Disk())
+    queue.copying = True
+    assert not copy.finish(queue)
+    assert (queue.replaced, files.read(files.msgs(1)) == before) == (None, True)
+    assert not os.path.exists(files.msgs(1) + ".new")
+
+
+def test_a_journal_stays_as_it_is(files):
+    octets = layout.journal_header(1, begun=1, events=1) + layout.event(1, 4, 5, layout.ACKED)
+    files.write(files.path(layout.journal_name(1)), octets)
+    assert compact(Queue(files), Disk())
+    assert files.read(files.path(layout.journal_name(1))) == octets

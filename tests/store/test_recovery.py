@@ -376,3 +376,67 @@ def test_a_hundred_sealed_segments_open_in_milliseconds(files):
     begun = time.process_time()
     run(files.directory)
     assert time.process_time() - begun < 0.1    # 4 ms on a quiet machine.
+
+
+# --- what belongs to order journals
+
+def journal(files, number, folder=""):
+    path = os.path.join(files.directory, folder, layout.journal_name(number))
+    files.write(path, layout.journal_header(number, begun=1))
+    return path
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+@pytest.mark.parametrize("left", [("journal", "acks"), ("acks",), ()])
+def test_a_settled_segment_that_was_on_its_way_arrives(files, left, suspect):
+    three_segments(files)
+    files.ack(1, [(i, layout.ACKED, 0) for i in range(10)], delivered=9000)
+    kept = os.path.join(files.directory, "kept")
+    os.mkdir(kept)
+    names = {"msgs": layout.segment_name(1), "journal": layout.journal_name(1), "acks": layout.acks_name(1)}
+    journal(files, 1)
+    for kind, name in names.items():
+        if kind not in left:
+            os.rename(files.path(name), os.path.join(kept, name))
+    queue, findings = Queue(files.directory), []
+    assert recover(queue, Disk(), suspect, findings.append) is True
+    assert sorted(os.listdir(kept)) == sorted(names.values())
+    assert not {*names.values()} & {*os.listdir(files.directory)}
+    assert (list(queue.segments), queue.next_seq, kinds(findings)) == ([2, 3], 31, ["leftover"] * len(left))
+
+
+def test_journals_beside_segments_are_left_as_they_are(files):
+    three_segments(files)
+    paths = [journal(files, number) for number in (2, 3, 9)]
+    queue, findings = run(files.directory)
+    assert (list(queue.segments), findings) == ([1, 2, 3], [])
+    assert all(os.path.exists(path) for path in paths)
+
+
+def test_what_is_left_of_a_removal_is_not_brought_back(files):
+    three_segments(files)
+    os.mkdir(files.path("kept"))
+    journal(files, 7, "kept")
+    queue, findings = run(files.directory)
+    assert (list(queue.segments), findings) == ([1, 2, 3], [])
+    assert os.listdir(files.path("kept")) == [layout.journal_name(7)]
+
+
+def test_a_queue_that_never_had_an_order_journal_is_told_apart(files):
+    three_segments(files)
+    assert recover(Queue(files.directory), Disk(), False, print) is False
+    files.write(files.path("order.jsonl"), b"")
+    assert recover(Queue(files.directory), Disk(), False, print) is True
+
+
+def test_moves_are_finished_in_each_priority_level(tmp_path):
+    files = Files(str(tmp_path / "q" / "prio.002"))
+    files.segment(1, BODIES)
+    files.segment(2, BODIES, base_seq=11, sealed=layout.OPEN)
+    os.mkdir(files.path("kept"))
+    os.rename(files.msgs(1), files.path("kept/" + layout.segment_name(1)))
+    journal(files, 1)
+    queue, findings = Queue(tmp_path / "q"), []
+    queue.max_priority = 5
+    assert recover(queue, Disk(), False, findings.append) is True
+    assert sorted(os.listdir(files.path("kept"))) == [layout.journal_name(1), layout.segment_name(1)]

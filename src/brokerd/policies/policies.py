@@ -190,16 +190,18 @@ NONE_APPLY = Effective()
 class Policies(PolicyFile):
     """All policies of a vhost: users' own verbs are here, the operators' in ``operators``.
 
-    ``on_expires`` is the door to whoever deletes unused queues: told of each queue whose ``expires`` changes.
+    ``on_expires`` is the door to whoever deletes unused queues: told of each queue whose ``expires`` changes;
+    ``on_journal`` that to whoever keeps order journals: told of each durable queue that has one, or had one.
     """
 
-    __slots__ = ("on_expires", "operators")
+    __slots__ = ("on_expires", "on_journal", "operators")
 
     def __init__(self, directory: str, disk: Disk) -> None:
         """Read both files in the vhost's directory; a missing one holds none.  Raises StoreError, OSError."""
         super().__init__(os.path.join(directory, FILE), disk, operator=False)
         self.operators = PolicyFile(os.path.join(directory, OPERATOR_FILE), disk, operator=True)
         self.on_expires: Callable[[Any], None] | None = None
+        self.on_journal: Callable[[Any], None] | None = None
 
     def __bool__(self) -> bool:
         """Any policy of either sort."""

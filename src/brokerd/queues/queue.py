@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
 from brokerd.errors import NotImplemented_, PreconditionFailed, ResourceLocked
-from brokerd.queues.rules import PLAIN, Rules, max_priority_of, plane_rules, rules_of
+from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of, plane_rules, rules_of
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Binding
@@ -53,12 +53,21 @@ class Tracer(Protocol):
     ) -> None: ...  # fmt: skip
 
 
+class OrderLog(Protocol):
+    """Who is told of the consumers of a queue with an order journal: see vhost/kept."""
+
+    def consumer(self, consumer: Any) -> None:
+        """It is there now."""
+
+    def consumer_gone(self, consumer: Any) -> None: ...
+
+
 class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "name", "owner", "rules",
-        "tracer", "vhost_name",
+        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "name", "order_log",
+        "owner", "policy", "rules", "tracer", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -94,6 +103,8 @@ class Queue(plane.Queue):
         self.dead_letters: DeadLetters | None = None
         self.tracer: Tracer | None = None  # asked while ``traced``
         self.deduplication: Deduplication | None = None  # whose rule is that of ``rules``
+        self.policy: str | None = None  # the name of the one that applied when rules were last put in force
+        self.order_log: OrderLog | None = None  # told of consumers while there is an order journal
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -130,10 +141,11 @@ class Queue(plane.Queue):
 
     def apply_rules(self, policies: "Policies | None") -> None:
         """Put arguments and policies in force: after it is made or recovered, and when policies change."""
-        # What waits for its time is no policy's to drop.
         definition = NO_ARGUMENTS
-        if policies is not None and not self.name.startswith(WAITING_ROOM_PREFIX):
-            definition = policies.effective(self.name, self.kind).definition
+        if policies:
+            self.policy, definition = self._policy(policies)
+        elif self.policy is not None:
+            self.policy = None
         if not self.arguments and not definition and self.rules is PLAIN:
             return
         rules, before = rules_of(self.arguments, definition), self.rules
@@ -145,8 +157,34 @@ class Queue(plane.Queue):
         told = plane_rules(rules)
         if told != plane_rules(before):
             self.set_rules(**told)
+        if rules.journal or before.journal:
+            self._switch_journal(rules, policies)
         if rules.expires_ms != before.expires_ms and policies is not None and policies.on_expires is not None:
             policies.on_expires(self)
+
+    def _policy(self, policies: "Policies") -> tuple[str | None, dict[str, Any]]:
+        """The name of the policy that applies, and all that policies say; of what waits for its time nothing."""
+        if self.name.startswith(WAITING_ROOM_PREFIX):
+            return None, NO_ARGUMENTS
+        name, _, definition = policies.effective(self.name, self.kind)
+        return name, definition
+
+    # --- the order journal
+
+    def begin_journal(self, policies: "Policies | None") -> None:
+        """Before its segments are recovered: the journal goes on if the queue is to have one."""
+        if not self.arguments and not policies:
+            return
+        if asks_for_journal(self.arguments, self._policy(policies)[1] if policies else NO_ARGUMENTS):
+            self.set_journal(True)
+
+    def _switch_journal(self, rules: Rules, policies: "Policies | None") -> None:
+        if not self.durable:
+            return  # A policy may match any queue; only declare refuses it.
+        if self.journaled is not rules.journal:
+            self.set_journal(rules.journal)
+        if policies is not None and policies.on_journal is not None:
+            policies.on_journal(self)
 
     # --- duplicates
 
@@ -275,6 +313,9 @@ def check_arguments(
     reason = fault(arguments, thing)
     if reason is not None:
         raise PreconditionFailed(reason)
+    if arguments.get("x-order-journal") is True and (exclusive or not durable):
+        reason = "only a durable queue can have an order journal"
+        raise PreconditionFailed(f"invalid arg 'x-order-journal' for {thing}: {reason}")
     if kind == "quorum":
         faults = {"auto-delete": auto_delete, "exclusive-owner": exclusive, "non-durable": not durable}
         for property_, present in faults.items():

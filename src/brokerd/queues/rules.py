@@ -11,13 +11,14 @@ come from.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.arguments import BY_NAME, BY_POLICY_KEY, queue_type
+from brokerd.arguments import BY_NAME, BY_POLICY_KEY, age_ms, queue_type
 
 if TYPE_CHECKING:
     from brokerd.queues import deduplication
     from brokerd.queues.dead_letter import DeadLetterRule
 
 INT32_MAX = (1 << 31) - 1  # failed deliveries: nobody counts further
+RETENTION_OCTETS, RETENTION_MS = 1 << 30, 7 * 24 * 60 * 60 * 1000  # of an order journal, unless told otherwise
 OVERFLOW_NUMBERS = {"drop-head": 0, "reject-publish": 1, "reject-publish-dlx": 2}  # the data plane's
 
 
@@ -37,6 +38,9 @@ class Rules(NamedTuple):
     consumer_timeout_ms: int | None = None
     consumer_timeout_action: str = "return"
     deduplication: "deduplication.Rule | None" = None
+    journal: bool = False  # an order journal is asked for; only a durable queue has one
+    retention_octets: int = RETENTION_OCTETS  # of the journal, and how long it is kept
+    retention_ms: int = RETENTION_MS
 
 
 PLAIN = Rules()
@@ -95,7 +99,15 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
         consumer_timeout_ms=get("x-consumer-timeout") or None,
         consumer_timeout_action=get("x-consumer-timeout-action", PLAIN.consumer_timeout_action),
         deduplication=duplicates,
+        journal=get("x-order-journal", False),
+        retention_octets=get("x-order-journal-retention-bytes", RETENTION_OCTETS),
+        retention_ms=age_ms(get("x-order-journal-retention-age", "")) or RETENTION_MS,
     )
+
+
+def asks_for_journal(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:
+    """Whether an order journal is asked for: ``rules_of(...).journal``, known before all other rules."""
+    return arguments.get("x-order-journal", definition.get("order-journal", False)) is True
 
 
 def max_priority_of(arguments: Mapping[str, Any]) -> int:

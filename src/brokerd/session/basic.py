@@ -68,11 +68,22 @@ def consume(connection: "Connection", channel: "Channel", method: Any) -> Any:
         exclusive=method.exclusive,
         priority=min(max(arguments.get("x-priority", 0), PRIORITY_MIN), PRIORITY_MAX) if arguments else 0,
         arguments=arguments,
+        consumer_number=_consumer_number(connection),
         **more,
     )
+    if queue.order_log is not None:
+        queue.order_log.consumer(consumer)
     if connection.node.events.wanted:
         connection.node.events.consumer_created(consumer)
     return None
+
+
+def _consumer_number(connection: "Connection") -> int:
+    """By which journals name the consumer, never given twice; 0 where the disk has no room to remember that."""
+    try:
+        return connection.node.data.next_connection_number()
+    except OSError:
+        return 0
 
 
 def _checked(queue: "Queue", arguments: dict[str, Any]) -> dict[str, Any]:

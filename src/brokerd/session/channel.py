@@ -34,6 +34,13 @@ class Channel(plane.Channel):
             raise NotFound("no previously declared queue")
         return self.last_queue
 
+    def cancel(self, consumer: plane.Consumer) -> None:
+        """As the data plane's; told where the queue has an order journal."""
+        order_log = consumer.queue.order_log  # type: ignore[attr-defined]
+        super().cancel(consumer)
+        if order_log is not None:
+            order_log.consumer_gone(consumer)
+
     def leave(self) -> "list[Queue]":
         """No consumers and nothing unacked any more: all returns to its place.  The queues that lost a consumer.
 

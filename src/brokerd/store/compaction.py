@@ -4,7 +4,8 @@ A segment goes when all in it is settled; a few messages that stay unacked would
 8 MiB.  So the live records are copied, octet by octet, into ``msgs.N.new``, what is known
 of them into ``acks.N.new`` (both of the next generation), both are synced, renamed, and
 the queue is told where its records are now.  The crash between the two renames is
-``store.recovery``'s.  Records keep their number, sequence and CRC.
+``store.recovery``'s.  Records keep their number, sequence and CRC; a journal beside them
+stays as it is.
 
     prepare   may run in a thread: reads files, writes the .new ones; touches no queue
     finish    on the loop: gives up if anything was settled or returned meanwhile
@@ -12,6 +13,7 @@ the queue is told where its records are now.  The crash between the two renames 
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brokerd.store import format as layout
@@ -28,6 +30,7 @@ class Compactable(Protocol):
     """What of plane.Queue is used here."""
 
     directory: str
+    copying: bool
 
     def segments(self) -> list[dict[str, Any]]: ...
     def can_compact(self, number: int, level: int = 0) -> bool: ...
@@ -45,15 +48,15 @@ class Sparse(NamedTuple):
         return str(self.number)
 
 
-def candidate(queue: Compactable) -> Sparse | None:
-    """The segment most worth compacting, judged by its records; None: none is."""
+def candidate(queue: Compactable, keep: Callable[[dict[str, Any]], bool] | None = None) -> Sparse | None:
+    """The segment most worth compacting, judged by its records; None: none is.  ``keep``: which are to stay whole."""
     best, best_share = None, LIVE_PERCENT_MAX / 100
     for segment in queue.segments():
         live = segment["records"] - segment["settled"]
         share = live / segment["records"] if segment["records"] else 1.0
         # Never the last one of a level, which can_compact() knows: see store/format.py.
         if segment["sealed"] and live and share < best_share and queue.can_compact(
-                segment["number"], segment["level"]):
+                segment["number"], segment["level"]) and not (keep is not None and keep(segment)):
             best, best_share = Sparse(segment["number"], segment["level"]), share
     return best
 
@@ -88,8 +91,8 @@ class Compaction:
         self.end = self.entries = self.generation = 0
 
     def finish(self, queue: Compactable) -> bool:
-        """Put it in place.  False: the segment changed meanwhile, and the copy is thrown away."""
-        if not queue.can_compact(self.number, self.level) or self._changed():
+        """Put it in place.  False: thrown away, since the segment changed meanwhile or somebody copies its files."""
+        if queue.copying or not queue.can_compact(self.number, self.level) or self._changed():
             self.undo()
             return False
         self._disk.rename(self._msgs + ".new", self._msgs)

@@ -61,8 +61,11 @@ class Recoverable(Protocol):
 
 
 def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Finding], object],
-            scan: Scan | None = None) -> None:
+            scan: Scan | None = None) -> bool:
     """Attach all segments of ``queue.directory``, in order, and tell the next sequence number.
+
+    True: the queue has, or had, an order journal.  What is in journals is not looked at here; a settled segment that
+    was on its way into its folder for such is moved there.
 
     ``suspect``: power was lost since the last clean stop.  ``ready_octets`` is exact for a
     segment that was read through or has nothing settled, else in proportion to its records.
@@ -72,7 +75,7 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
         from brokerd import plane  # Here, so that the rest can be tried without the compiled plane.
 
         scan = cast(Scan, plane.scan_segment)
-    next_seq, last_ts = 1, 0
+    next_seq, last_ts, journaled = 1, 0, False
     for level, directory in _levels(queue, disk, report):
         found = _Recovery(directory, disk, suspect, report, scan)
         for s in found.segments():
@@ -81,7 +84,9 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
                 acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
                 generation=s.generation, level=level)
         next_seq, last_ts = max(next_seq, found.next_seq), max(last_ts, found.last_ts)
+        journaled = journaled or found.journaled
     queue.finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
+    return journaled
 
 
 def _levels(queue: Recoverable, disk: Disk, report: Callable[[Finding], object]) -> Iterator[tuple[int, str]]:
@@ -139,7 +144,7 @@ class _Segment:
 class _Recovery:
     """One directory.  ``next_seq`` holds when ``segments()`` has returned."""
 
-    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "last_ts", "next_seq")
+    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "journaled", "last_ts", "next_seq")
 
     def __init__(self, directory: str, disk: Disk, suspect: bool, report: Callable[[Finding], object],
                  scan: Scan) -> None:
@@ -151,12 +156,18 @@ class _Recovery:
         self._names: set[str] = set()
         self.next_seq = 1
         self.last_ts = 0
+        self.journaled = False
 
     def segments(self) -> list[_Segment]:
         try:
             self._names = set(self._disk.names(self._directory))
         except FileNotFoundError:
             return []
+        if layout.KEPT_FOLDER in self._names:
+            self.journaled = True
+            self._finish_moves()
+        elif layout.ORDER_LOG in self._names:
+            self.journaled = True
         self._tidy()
         numbers = sorted((n for name in self._names if name.startswith("msgs.")
                           and (n := layout.segment_number(name)) is not None), reverse=True)
@@ -179,6 +190,21 @@ class _Recovery:
         self._report(Finding(kind, path, offset, octets, text))
 
     # --- names
+
+    def _finish_moves(self) -> None:
+        """Records are moved first: with these in the folder for settled segments the other files belong there, too."""
+        kept = self._path(layout.KEPT_FOLDER)
+        there = set(self._disk.names(kept))
+        for name in sorted(there - self._names):
+            number = layout.segment_number(name) if name.startswith("msgs.") else None
+            if number is None:
+                continue
+            for other in (layout.journal_name(number), layout.acks_name(number)):
+                if other in self._names and other not in there:
+                    self._disk.rename(self._path(other), f"{kept}/{other}")
+                    self._names.discard(other)
+                    text = "its segment is settled and kept; moved to it"
+                    self._tell("leftover", self._path(other), 0, 0, text)
 
     def _tidy(self) -> None:
         """Spare segments go, compactions are finished or undone, acks without records go."""

@@ -1,7 +1,7 @@
 """A vhost on disk: its folder opened at start, swept of what is left over, and removed.
 
     <sha1 of name>/            .vhost (its name), definitions.amqp, policies.json
-        <sha1 of queue>/       one per durable queue that has held a message
+        <sha1 of queue>/       one per durable queue that has held a message, or has an order journal
         transient/             queues that do not survive a restart: emptied at start
         <...>.orphan/          a queue's folder that no definition explains: kept, reported
 
@@ -100,6 +100,7 @@ def _settle_folders(
         folder = queue.directory.rpartition("/")[2]
         if folder in present:
             present.discard(folder)
+            queue.begin_journal(vhost.policies)
             recover(queue)
     deleted = {folder_name(name) for name in replayed.deleted_queues}
     for folder in present:

@@ -3,7 +3,8 @@
 Idle queues give their files back; sparse old segments are rewritten, one at a time,
 copied by a thread; definitions logs that mostly undo themselves are rewritten; what
 is not needed any more is removed.  Each second looks at a bounded number of queues.
-Queues that nobody uses go in their time, and policies that changed are put in force.
+Queues that nobody uses go in their time, and policies that changed are put in force.  What order journals ask for is
+``order_journals``'s.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.queues.expires import CallAt, Expires
 from brokerd.vhost import definitions
 from brokerd.vhost.garbage import Garbage, Submit
+from brokerd.vhost.order_journals import Journals
 
 if TYPE_CHECKING:
     from brokerd import plane
@@ -35,7 +37,7 @@ class Upkeep:
 
     __slots__ = (
         "_compacting", "_core", "_disk", "_resting", "_spares_used", "_sparse", "_submit", "_ticks", "_vhosts",
-        "expires", "garbage",
+        "expires", "garbage", "journals",
     )  # fmt: skip
 
     def __init__(
@@ -48,8 +50,11 @@ class Upkeep:
         *,
         now: Callable[[], int] | None = None,
         call_at: CallAt | None = None,
+        sync: bool = True,
+        suspect: bool = False,
     ) -> None:
-        """``now()`` and ``call_at(when, …)``: ns since the epoch; without the latter unused queues go at a tick."""
+        """``now()`` and ``call_at(when, …)``: ns since the epoch; without the latter unused queues go at a tick.
+        ``suspect``: power was lost before this start."""
         self._vhosts = vhosts
         self._core = core
         self._disk = disk
@@ -60,7 +65,9 @@ class Upkeep:
         self._ticks = 0
         self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
-        self.expires = Expires(now or Clock().epoch_ns, self._delete_unused, call_at)
+        now = now or Clock().epoch_ns
+        self.expires = Expires(now, self._delete_unused, call_at)
+        self.journals = Journals(core, disk, data_dir, submit, self.garbage, now, sync=sync, suspect=suspect)
 
     def tick(self, idle_since_ns: int) -> None:
         """Queues not touched since ``idle_since_ns`` (epoch) are idle."""
@@ -76,6 +83,7 @@ class Upkeep:
             if self._core.spares_used == self._spares_used:
                 self._core.release_spares()  # Disk follows messages: nobody needed one since the last time.
             self._spares_used = self._core.spares_used
+        self.journals.tick()
         self.take_garbage()
         self.garbage.flush()
 
@@ -99,8 +107,10 @@ class Upkeep:
                 return
             from brokerd.store import compaction  # Its numpy is worth loading only when there is work.
 
-            sparse = compaction.candidate(queue)
-            if sparse is not None and not queue.deleted:
+            if queue.deleted or queue.copying:
+                continue
+            sparse = compaction.candidate(queue, self.journals.keeps(queue) if queue.journaled else None)
+            if sparse is not None:
                 self._compact_segment(queue, sparse)
                 return
 
@@ -148,10 +158,14 @@ class Upkeep:
             return
         opened = policies.on_expires is None
         policies.on_expires = self.expires.watch
+        policies.on_journal = self.journals.watch
         for queue in vhost.queues.values():
             queue.apply_rules(policies)
             if opened and queue.rules.expires_ms is not None and queue not in self.expires:
                 self.expires.watch(queue)  # Its rules were in force before anybody listened.
+            if opened and queue.rules.journal:
+                self.journals.watch(queue)
+        self.journals.review(vhost.name)
         vhost.forget_routes()  # Alternate exchanges may be others now.
 
     def reload_policies(self) -> list[str]:
@@ -176,7 +190,8 @@ class Upkeep:
 
     def remove_files(self, queue: "Queue") -> None:
         """The folder of a queue that was dropped."""
-        if queue.next_seq > 1:
+        known = self.journals.deleted(queue)
+        if known or queue.next_seq > 1:
             self.take_garbage()  # by their names in the folder, before it moves
             self.garbage.discard(queue.directory)
 

@@ -1,0 +1,136 @@
+"""How firmly a queue keeps its order just now, and why: from what is known of it to a name and plain words.
+
+    strict-fifo          each message is done with before a later one is begun, over redeliveries too
+    fifo-per-priority    the same within each priority level
+    best-effort          messages behind one that comes back may have been worked on already
+
+Every queue hands out its lowest ready message first, whatever the name says; what the name is about is the order in
+which clients work on them.  Knows nothing of what has happened: that is counted (``plane.Queue.order_counts``).
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+STRICT, PER_PRIORITY, BEST_EFFORT = "strict-fifo", "fifo-per-priority", "best-effort"
+
+
+class Reader(NamedTuple):
+    """One consumer.  ``prefetch`` 0: no limit; ``active``: it is the single active one."""
+
+    tag: str
+    prefetch: int = 0
+    no_ack: bool = False
+    active: bool = False
+
+
+class Facts(NamedTuple):
+    """What the guarantee hangs on."""
+
+    consumers: tuple[Reader, ...] = ()
+    max_priority: int = 0
+    single_active: bool = False
+    gets: int = 0  # messages taken by basic.get since start
+    message_ttl_ms: int | None = None
+    max_length: int | None = None
+    max_octets: int | None = None
+    overflow: str = "drop-head"
+    delivery_limit: int | None = None
+    delivery_limit_drops: bool = False
+    dead_letter_exchange: str | None = None
+
+
+class Guarantee(NamedTuple):
+    """The name in force, why it is no stronger one, and what takes messages out without disturbing the others."""
+
+    name: str
+    reasons: list[str]
+    notes: list[str]
+
+
+def guarantee(facts: Facts) -> Guarantee:
+    """What holds now.  ``reasons`` of a strict order say what makes it so."""
+    working = _working(facts)
+    weak = list(_disturbances(facts, working))
+    notes = list(_notes(facts))
+    if facts.single_active and len(facts.consumers) > 1:
+        notes.insert(0, f"single active consumer: 1 of {len(facts.consumers)} consumers is served")
+    if weak:
+        return Guarantee(BEST_EFFORT, weak, notes)
+    if not working:
+        why = "no consumer"
+    elif facts.max_priority:
+        why = "one consumer with prefetch 1"
+    else:
+        why = "one consumer with prefetch 1: a message is settled before the next is handed out"
+    if facts.max_priority:
+        levels = f"messages of higher priority go first, {facts.max_priority + 1} levels"
+        return Guarantee(PER_PRIORITY, [levels, why], notes)
+    return Guarantee(STRICT, [why], notes)
+
+
+def facts_of(queue: Any) -> Facts:
+    """The facts of a queues.Queue."""
+    rules, dead_letter = queue.rules, queue.rules.dead_letter
+    return Facts(
+        consumers=tuple([_reader(each, queue.active) for each in queue.consumers or ()]),
+        max_priority=queue.max_priority,
+        single_active=rules.single_active,
+        gets=queue.got,
+        message_ttl_ms=rules.message_ttl_ms,
+        max_length=rules.max_length,
+        max_octets=rules.max_octets,
+        overflow=rules.overflow,
+        delivery_limit=rules.delivery_limit,
+        delivery_limit_drops=rules.delivery_limit_action == "drop",
+        dead_letter_exchange=dead_letter.exchange if dead_letter is not None else None,
+    )
+
+
+def _reader(consumer: Any, active: Any) -> Reader:
+    limits = [limit for limit in (consumer.prefetch, consumer.channel.global_prefetch) if limit]
+    tag = consumer.tag.decode("utf-8", "replace")
+    return Reader(tag, min(limits, default=0), consumer.no_ack, consumer is active)
+
+
+def _working(facts: Facts) -> tuple[Reader, ...]:
+    """The consumers that are served: with a single active one that, and it hands over drained."""
+    if not facts.single_active or len(facts.consumers) < 2:
+        return facts.consumers
+    return tuple([each for each in facts.consumers if each.active][:1]) or facts.consumers[:1]
+
+
+def _disturbances(facts: Facts, working: tuple[Reader, ...]) -> Iterable[str]:
+    if len(working) > 1:
+        yield f"{len(working)} consumers compete"
+    for prefetch in sorted({each.prefetch for each in working if not each.no_ack}):
+        if prefetch == 0:
+            yield "unlimited prefetch: any number of messages may overtake a returned one"
+        elif prefetch == 2:
+            yield "prefetch 2: 1 message may overtake a returned one"
+        elif prefetch > 2:
+            yield f"prefetch {prefetch}: up to {prefetch - 1} messages may overtake a returned one"
+    for each in working:
+        if each.no_ack:
+            yield f"consumer '{each.tag}' takes messages without acks: what it loses does not come back"
+    if facts.gets:
+        yield (
+            "basic.get takes messages beside the consumers" if facts.consumers
+            else "basic.get takes messages, as many at a time as it likes"
+        )  # fmt: skip
+
+
+def _notes(facts: Facts) -> Iterable[str]:
+    dead = "dropped"
+    if facts.dead_letter_exchange is not None:
+        dead = f"dead-lettered to exchange '{facts.dead_letter_exchange}'"
+    if facts.message_ttl_ms is not None:
+        yield f"messages that wait longer than {facts.message_ttl_ms} ms are {dead}"
+    for limit, unit in ((facts.max_length, "messages"), (facts.max_octets, "octets")):
+        if limit is not None:
+            what = f"the oldest are {dead}" if facts.overflow == "drop-head" else "new messages are refused"
+            yield f"over {limit} {unit} {what}"
+    if facts.delivery_limit is not None:
+        end = "dropped" if facts.delivery_limit_drops else dead
+        yield f"a message that has come back {facts.delivery_limit} times is {end} at the next return"
+    if facts.dead_letter_exchange is not None:
+        yield f"rejected messages are {dead}"

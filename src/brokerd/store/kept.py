@@ -1,0 +1,345 @@
+"""Settled segments of queues with an order journal, as files: cut to what is in them, described, archived, removed.
+
+The data plane moves such a segment into the folder ``kept`` beside it (layouts: ``store/format``), as long as files
+are made; here the three files are cut to their committed ends, which is all that is ever changed of them.
+
+    D/kept/msgs.N journal.N acks.N      level 0 of the queue whose folder is D
+    D/prio.LLL/kept/...                 level L
+
+An archive has the layout of a data directory, with kept segments only: ``<vhost>/.vhost``, ``<vhost>/<queue>/.queue``
+and ``order.jsonl``.  The folder of a queue that was deleted, or that another queue of its name follows, is called
+``<queue>.1``, ``<queue>.2`` and so on.  Records are moved first, then the journal, then the acks: what is left without
+records belongs to a move or a removal that was cut short.
+
+Everything here may block and raises OSError.  Knows nothing of queues and of what is to be kept for how long.
+"""
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from brokerd.store import format as layout
+from brokerd.store.disk import Disk
+
+COPY_OCTETS = 1 << 20
+VHOST_NAME_FILE = ".vhost"
+
+
+class Kept(NamedTuple):
+    """One settled segment.  ``newest_ns``: its last event's time, or where there is none when it was last written to.
+
+    They sort by age, the oldest first.
+    """
+
+    newest_ns: int
+    level: int
+    number: int
+    octets: int  # of its files
+
+
+class Content(NamedTuple):
+    """What records are in a segment."""
+
+    first_seq: int
+    last_seq: int
+    messages: int
+
+
+def names_of(number: int) -> tuple[str, str, str]:
+    """The files of a segment, in the order in which they are moved and removed."""
+    return layout.segment_name(number), layout.journal_name(number), layout.acks_name(number)
+
+
+def level_folder(directory: str, level: int) -> str:
+    """The folder of a queue's priority level."""
+    return f"{directory}/{layout.priority_folder(level)}" if level else directory
+
+
+def kept_folder(directory: str, level: int) -> str:
+    """Where the settled segments of a level are."""
+    return f"{level_folder(directory, level)}/{layout.KEPT_FOLDER}"
+
+
+def find(directory: str, disk: Disk) -> list[tuple[int, int]]:
+    """(level, number) of all that is kept of the queue in ``directory``, also where files of a segment are missing."""
+    found = []
+    for level in _levels(directory, disk):
+        try:
+            names = disk.names(kept_folder(directory, level))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        numbers = {number for name in names if (number := _number(name)) is not None}
+        found += [(level, number) for number in sorted(numbers)]
+    return found
+
+
+def _levels(directory: str, disk: Disk) -> list[int]:
+    try:
+        names = disk.names(directory)
+    except FileNotFoundError:
+        return []
+    return [0, *sorted([level for name in names if (level := layout.priority_level(name)) is not None])]
+
+
+def _number(name: str) -> int | None:
+    kind, _, digits = name.partition(".")
+    if kind not in ("msgs", "acks", "journal") or len(digits) < 10 or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+# --- cut to size
+
+
+def trim(folder: str, level: int, number: int, disk: Disk, *, cut: bool = True, sync: bool = True) -> Kept | None:
+    """Cut the files of a segment in ``folder`` to their committed ends; None: it has no records' file.
+
+    ``cut`` False: only look (after a loss of power their words may be older than what they count).
+    """
+    newest = octets = 0
+    try:
+        for name in names_of(number):
+            with _opened(f"{folder}/{name}", disk) as fd:
+                if fd < 0:
+                    if name.startswith("msgs."):
+                        return None
+                    continue
+                size, header = disk.size(fd), disk.pread(fd, layout.HEADER_OCTETS, 0)
+                end = _committed(name, number, header, size, disk, fd)
+                if cut and end < size:
+                    disk.truncate(fd, end)
+                    size = end
+                octets += size
+                if name.startswith("msgs."):
+                    newest = os.fstat(fd).st_mtime_ns
+                elif name.startswith("journal.") and end >= layout.HEADER_OCTETS + layout.EVENT_OCTETS:
+                    newest = _last_event_ns(fd, end, disk) or newest
+                if sync:
+                    disk.fdatasync(fd, f"{folder}/{name}")
+    except FileNotFoundError:
+        return None
+    return Kept(newest, level, number, octets)
+
+
+def _committed(name: str, number: int, header: bytes, size: int, disk: Disk, fd: int) -> int:
+    """The end of what counts in a file; its size, where its header does not tell."""
+    if len(header) < layout.HEADER_OCTETS or int.from_bytes(header[8:16], "little") != number:
+        return size
+    magic, at, unit = {
+        "msgs": (layout.SEGMENT_MAGIC, 40, 0),
+        "acks": (layout.ACKS_MAGIC, 32, layout.ENTRY_OCTETS),
+        "journal": (layout.JOURNAL_MAGIC, 32, layout.EVENT_OCTETS),
+    }[name.partition(".")[0]]
+    value, complement = (int.from_bytes(header[i : i + 4], "little") for i in (at, at + 4))
+    end = layout.HEADER_OCTETS + value * unit if unit else value
+    if int.from_bytes(header[:4], "little") != magic or not layout.word_ok(value, complement) or end > size:
+        return size
+    if unit and any(disk.pread(fd, unit, end)):
+        return size  # More was written than was counted.
+    return max(end, layout.HEADER_OCTETS)
+
+
+def _last_event_ns(fd: int, end: int, disk: Disk) -> int:
+    octets = disk.pread(fd, layout.EVENT_OCTETS, end - layout.EVENT_OCTETS)
+    return int.from_bytes(octets[8:16], "little", signed=True)
+
+
+@contextlib.contextmanager
+def _opened(path: str, disk: Disk) -> Iterator[int]:
+    """The file, or -1 where there is none."""
+    try:
+        fd = disk.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield -1
+        return
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
+
+
+# --- what is in it
+
+
+def content(folder: str, number: int, disk: Disk, *, dense: bool) -> Content | None:
+    """Which messages a segment holds; None: it is not there.
+
+    ``dense``: the queue has one level, so that sequence numbers in a segment are without gaps, if it was not compacted;
+    else the records are read.
+    """
+    path = f"{folder}/{layout.segment_name(number)}"
+    with _opened(path, disk) as fd:
+        octets = disk.pread(fd, layout.HEADER_OCTETS, 0) if fd >= 0 else b""
+        if len(octets) < layout.HEADER_OCTETS:
+            return None
+        header = layout.SEGMENT_HEADER.unpack(octets)
+        first, generation, records = header[3], header[5], header[9]
+        if dense and not generation:
+            return Content(first, first + records - 1, records)
+        from brokerd.plane import scan_segment  # Here, so that the rest can be tried without the compiled plane.
+
+        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as file, memoryview(file) as view:
+            _, count, first_seq, last_seq, *_ = scan_segment(view, number, layout.HEADER_OCTETS)
+    if not count:
+        return Content(first, first + records - 1, records)
+    return Content(min(first, first_seq), max(last_seq, first + records - 1), records)
+
+
+# --- away with it
+
+
+def remove(folder: str, number: int, disk: Disk) -> None:
+    """Remove the files of a segment; what is gone already is no fault."""
+    for name in names_of(number):
+        with contextlib.suppress(FileNotFoundError):
+            disk.unlink(f"{folder}/{name}")
+
+
+class Archive:
+    """Where the segments of one queue go.  ``source`` is the queue's folder, ``target`` that in the archive."""
+
+    __slots__ = ("_disk", "_made", "_same", "source", "target")
+
+    def __init__(self, source: str, target: str, disk: Disk) -> None:
+        self.source = source
+        self.target = target
+        self._disk = disk
+        self._same = False  # of one file system: a rename does it
+        self._made: set[str] = set()
+
+    def open(self, vhost_name: bytes, queue_name: bytes) -> None:
+        """Make the folder, with the names in it, where it is missing."""
+        make_folders(self.target, self._disk)
+        above = os.path.dirname(self.target)
+        for path, name in ((f"{above}/{VHOST_NAME_FILE}", vhost_name),
+                           (f"{self.target}/{layout.QUEUE_NAME_FILE}", queue_name)):
+            if not self._disk.exists(path):
+                self._disk.replace(path, name)
+        self._same = same_file_system(self.source, self.target)
+
+    def make_way(self, segments: Iterable[tuple[int, int, str]]) -> None:
+        """Before ``stage``, with all (level, number, folder) that are to go: what is in the archive under one of these
+        names is of another queue, unless it is a copy of the same segment, and is put aside."""
+        for level, number, folder in segments:
+            if self._is_taken(kept_folder(self.target, level), layout.segment_name(number), folder):
+                queue_name = self._disk.read(f"{self.target}/{layout.QUEUE_NAME_FILE}")
+                self._set_aside()
+                make_folders(self.target, self._disk)
+                self._disk.replace(f"{self.target}/{layout.QUEUE_NAME_FILE}", queue_name)
+                return
+
+    def _is_taken(self, target: str, name: str, folder: str) -> bool:
+        with _opened(f"{target}/{name}", self._disk) as there, _opened(f"{folder}/{name}", self._disk) as here:
+            octets = layout.SEGMENT_CRC_END
+            return there >= 0 and here >= 0 and self._disk.pread(here, octets, 0) != self._disk.pread(there, octets, 0)
+
+    def stage(self, level: int, number: int, folder: str) -> None:
+        """Whatever may fail for want of room: folders made; copies, on another file system.  The segment is in
+        ``folder``."""
+        target = kept_folder(self.target, level)
+        if target not in self._made:
+            make_folders(target, self._disk)
+            self._made.add(target)
+        if not self._same:
+            for name in names_of(number):
+                copy(f"{folder}/{name}", f"{target}/{name}", self._disk)
+
+    def finish(self, level: int, number: int, folder: str) -> None:
+        """After ``stage``: the segment is in the archive, and in its old place no more."""
+        target = kept_folder(self.target, level)
+        for name in names_of(number):
+            with contextlib.suppress(FileNotFoundError):
+                if self._same:
+                    self._disk.rename(f"{folder}/{name}", f"{target}/{name}")
+                else:
+                    self._disk.unlink(f"{folder}/{name}")
+
+    def close(self, *, last: bool = False) -> None:
+        """The side file is copied, the names are on disk.  ``last``: the queue is gone, nothing is to follow."""
+        with contextlib.suppress(FileNotFoundError):
+            side_file = self._disk.read(f"{self.source}/{layout.ORDER_LOG}")
+            self._disk.replace(f"{self.target}/{layout.ORDER_LOG}", side_file)
+        for folder in self._made:
+            self._disk.sync_directory(folder)
+        if last:
+            self._set_aside()
+
+    def take_rest(self, level: int, number: int) -> bool:
+        """Files of a segment whose records are in the archive already; False: they are not, nothing was done."""
+        if not self._disk.exists(f"{kept_folder(self.target, level)}/{layout.segment_name(number)}"):
+            return False
+        self._same = same_file_system(self.source, self.target)
+        self.finish(level, number, kept_folder(self.source, level))
+        return True
+
+    def _set_aside(self) -> None:
+        count = 1
+        while self._disk.exists(f"{self.target}.{count}"):
+            count += 1
+        self._disk.rename(self.target, f"{self.target}.{count}")
+        self._disk.sync_directory(os.path.dirname(self.target))
+        self._made.clear()
+
+
+def archive_whole(source: str, target: str, vhost_name: bytes, queue_name: bytes, disk: Disk) -> int:
+    """All segments of a deleted queue, settled or not, from its folder into the archive; how many."""
+    segments = []
+    for level in _levels(source, disk):
+        above = level_folder(source, level)
+        for folder in (f"{above}/{layout.KEPT_FOLDER}", above):
+            try:
+                names = disk.names(folder)
+            except FileNotFoundError:
+                continue
+            numbers = [number for name in sorted(names) if name.startswith("msgs.") and (number := _number(name))]
+            segments += [(level, number, folder) for number in numbers if trim(folder, level, number, disk) is not None]
+    if not segments and not disk.exists(target):
+        return 0
+    archive = Archive(source, target, disk)
+    archive.open(vhost_name, queue_name)
+    archive.make_way(segments)
+    for segment in segments:
+        archive.stage(*segment)
+        archive.finish(*segment)
+    archive.close(last=True)
+    return len(segments)
+
+
+def same_file_system(one: str, other: str) -> bool:
+    """Whether a rename can move a file from one folder to the other."""
+    return os.stat(one).st_dev == os.stat(other).st_dev
+
+
+def make_folders(path: str, disk: Disk) -> None:
+    """A folder and what is missing above it, on disk."""
+    if disk.exists(path):
+        return
+    above = os.path.dirname(path)
+    if above != path:
+        make_folders(above or ".", disk)
+    with contextlib.suppress(FileExistsError):
+        disk.make_directory(path)
+    disk.sync_directory(above)
+
+
+def copy(source: str, target: str, disk: Disk) -> None:
+    """Copy a file; the copy is on disk, whole, before it has its name.  No fault if there is none."""
+    with _opened(source, disk) as fd:
+        if fd < 0:
+            return
+        temporary = target + ".tmp"
+        new = disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            position = 0
+            while octets := disk.pread(fd, COPY_OCTETS, position):
+                disk.pwrite(new, octets, position)
+                position += len(octets)
+            disk.fsync(new, temporary)
+        except OSError:
+            disk.unlink(temporary)
+            raise
+        finally:
+            disk.close(new)
+        disk.rename(temporary, target)

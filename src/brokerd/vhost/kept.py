@@ -1,0 +1,354 @@
+"""What is kept of order journals, and what goes: by size, by age, for want of room, or into the archive.
+
+The age of a settled segment is that of its last event.  With an ``archive`` (a folder, on any file system) what is
+beyond its queue's retention is moved there; also all that a queue holds when it is deleted, by way of
+``<data_dir>/archiving``, which a crash leaves for the next start.  What goes is said in the queue's ``order.jsonl``
+before it goes.
+
+Files are the slow thread's, all else the loop's.  Knows neither which queues there are nor what is in journals.
+"""
+
+import os
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heapreplace
+from logging import INFO, WARNING, getLogger
+from typing import TYPE_CHECKING, Any
+
+from brokerd.queues.order import settings
+from brokerd.store import kept, order_log
+from brokerd.store.format import ORDER_LOG, QUEUE_NAME_FILE, segment_name
+from brokerd.vhost.names import folder_name
+
+if TYPE_CHECKING:
+    from brokerd import plane
+    from brokerd.queues.queue import Queue
+    from brokerd.store.disk import Disk
+    from brokerd.vhost.garbage import Garbage, Submit
+
+log = getLogger("brokerd")
+
+ARCHIVING = "archiving"
+HEADROOM_OCTETS = 64 << 20  # above the limit of free space, or a quarter of that: then the oldest begin to go
+AGE, SIZE, SPACE, ARCHIVED = "age", "size", "space", "archived"
+_MS = 1_000_000  # ns
+
+Chosen = list[tuple[kept.Kept, str]]  # what is to go, and why
+
+
+class Entry:
+    """One queue: what is kept of it, and the lines of its ``order.jsonl`` that wait to be written."""
+
+    __slots__ = ("_now", "_write_soon", "kept", "lines", "octets", "queue", "said")
+
+    def __init__(self, queue: "Queue", now: Callable[[], int], write_soon: "Callable[[Entry], object]") -> None:
+        """``write_soon(entry)`` is told that there are lines."""
+        self.queue = queue
+        self.kept: list[kept.Kept] = []  # the oldest first
+        self.octets = 0  # of those
+        self.lines: deque[bytes] = deque()
+        self.said: dict[str, Any] | None = None  # the settings last written
+        self._now = now
+        self._write_soon = write_soon
+
+    @property
+    def path(self) -> str:
+        """The side file."""
+        return f"{self.queue.directory}/{ORDER_LOG}"
+
+    def note(self, what: str, fields: dict[str, Any]) -> None:
+        """A line is to be written, soon."""
+        self.lines.append(order_log.encode({"at": self._now(), "what": what, **fields}))
+        self._write_soon(self)
+
+    def say_settings(self) -> None:
+        """Unless they are as they were when they were last said."""
+        now = settings(self.queue)
+        if now != self.said:
+            self.said = now
+            self.note("settings", now)
+
+    def consumer(self, consumer: "plane.Consumer") -> None:
+        """It reads from the queue from now on."""
+        channel: Any = consumer.channel
+        self.note("consumer", {
+            "number": consumer.number,
+            "tag": consumer.tag.decode("utf-8", "surrogateescape"),
+            "connection": channel.connection.number,
+            "channel": channel.number,
+            "peer": channel.connection.peer,
+            "user": channel.connection.user,
+            "prefetch": consumer.prefetch,
+            "no_ack": consumer.no_ack,
+            "priority": consumer.priority,
+        })  # fmt: skip
+
+    def consumer_gone(self, consumer: "plane.Consumer") -> None:
+        """No more deliveries to it."""
+        self.note("consumer_gone", {"number": consumer.number})
+
+    def add(self, more: list[kept.Kept]) -> None:
+        """More are kept; those that are known already are passed over."""
+        known = {(each.level, each.number) for each in self.kept}
+        for each in more:
+            if (each.level, each.number) not in known:
+                insort(self.kept, each)
+                self.octets += each.octets
+
+    def take_oldest(self) -> kept.Kept:
+        """It is to go."""
+        oldest = self.kept.pop(0)
+        self.octets -= oldest.octets
+        return oldest
+
+    def overdue(self, now_ns: int, archive: bool) -> Chosen:
+        """Take out what is beyond the queue's retention."""
+        rules, chosen = self.queue.rules, []
+        while self.kept:
+            if self.octets > rules.retention_octets:
+                why = SIZE
+            elif self.kept[0].newest_ns < now_ns - rules.retention_ms * _MS:
+                why = AGE
+            else:
+                break
+            chosen.append((self.take_oldest(), ARCHIVED if archive else why))
+        return chosen
+
+
+class Retention:
+    """What goes, of all queues.  ``submit(work, done)`` runs work() in the slow thread, in order."""
+
+    __slots__ = (
+        "_disk", "_done", "_freeing", "_garbage", "_leaving", "_now", "_submit", "_sync", "_told", "archive",
+        "left_over",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: "Disk", data_dir: str, submit: "Submit", garbage: "Garbage", now: Callable[[], int], *, sync: bool
+    ) -> None:
+        self._disk = disk
+        self._submit = submit
+        self._garbage = garbage
+        self._now = now  # ns since the epoch
+        self._sync = sync
+        self.archive = ""  # a folder; "": what goes is removed
+        self._freeing = False  # a removal is under way because the disk is nearly full
+        self._done: dict[str, list[int]] = {}  # why: segments and octets, since the log last told
+        self._told: set[str] = set()  # complaints of this minute
+        self._leaving = os.path.join(data_dir, ARCHIVING)
+        self.left_over = os.path.exists(self._leaving)  # by the broker before this one
+
+    def tell(self) -> None:
+        """One line in the log for what has gone since the last one, when all that is under way is done."""
+        self._told.clear()
+        self._submit(_nothing, self._tell)
+
+    def enforce(self, entries: Iterable[Entry]) -> None:
+        """What is beyond its queue's retention goes."""
+        now = self._now()
+        chosen = {entry: found for entry in entries if entry.kept and not entry.queue.copying
+                  and (found := entry.overdue(now, bool(self.archive)))}  # fmt: skip
+        if chosen:
+            self._take_away(chosen, _nothing)
+
+    def make_room(self, free: int, limit: int, entries: Iterable[Entry]) -> bool:
+        """Low on disk, or nearly: the oldest of all that is kept go.  Whether that will be enough where ``free`` octets
+        are too few."""
+        wanted = limit + max(limit // 4, HEADROOM_OCTETS) - free
+        if wanted <= 0 or self._freeing:
+            return False
+        heap = [(entry.kept[0], number, entry) for number, entry in enumerate(entries)
+                if entry.kept and not entry.queue.copying]  # fmt: skip
+        heapify(heap)
+        chosen: dict[Entry, Chosen] = {}
+        octets = 0
+        while octets < wanted and heap:
+            _, number, entry = heap[0]
+            oldest = entry.take_oldest()
+            chosen.setdefault(entry, []).append((oldest, SPACE))
+            octets += oldest.octets
+            if entry.kept:
+                heapreplace(heap, (entry.kept[0], number, entry))
+            else:
+                heappop(heap)
+        if chosen:
+            self._freeing = True
+            self._take_away(chosen, self._freed)
+        return free < limit <= free + octets
+
+    def _freed(self) -> None:
+        self._freeing = False
+        self._tell(None)
+
+    def _take_away(self, chosen: dict[Entry, Chosen], then: Callable[[], object]) -> None:
+        left: dict[Entry, list[kept.Kept]] = {}
+        gone: list[tuple[str, int, int]] = []
+        archive = self.archive
+
+        def work() -> None:
+            for entry, found in chosen.items():
+                if entry.queue.deleted:
+                    continue
+                try:
+                    gone.extend(self._take_away_of(entry, found, archive))
+                except OSError as error:
+                    left[entry] = [each for each, _ in found if self._disk.exists(_records_of(entry.queue, each))]
+                    if entry.path not in self._told:
+                        self._told.add(entry.path)
+                        log.error("%s: its settled segments stay for now: %s", entry.queue, error)
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.error("order journals: %s", error)
+            for entry, more in left.items():
+                entry.add(more)
+            for why, segments, octets in gone:
+                count = self._done.setdefault(why, [0, 0])
+                count[0] += segments
+                count[1] += octets
+            then()
+
+        self._submit(work, done)
+
+    def _take_away_of(self, entry: Entry, found: Chosen, archive: str) -> list[tuple[str, int, int]]:
+        """In the thread: say what goes, then let it go: why, segments, octets.  Raises OSError."""
+        directory, for_space = entry.queue.directory, found[0][1] == SPACE
+        to: kept.Archive | None = None
+        if archive:
+            try:
+                to = self._staged(entry.queue, [each for each, _ in found], for_space)
+            except OSError:
+                if not for_space:
+                    raise
+        groups: dict[tuple[int, str], list[kept.Kept]] = {}
+        for each, why in found:
+            groups.setdefault((each.level, why if to is None else ARCHIVED), []).append(each)
+        lines = b"".join([self._removed(entry.queue, *group, segments) for group, segments in groups.items()])
+        # On disk before: whoever finds a gap is to find the reason, too.  A full disk must first have room.
+        if not for_space:
+            append(entry, lines, self._disk, sync=self._sync)
+        for (level, _), segments in groups.items():
+            folder = kept.kept_folder(directory, level)
+            for each in segments:
+                if to is not None:
+                    to.finish(level, each.number, folder)
+                else:
+                    kept.remove(folder, each.number, self._disk)
+        if for_space:
+            append(entry, lines, self._disk, sync=self._sync)
+        if to is not None:
+            to.close()
+        return [(why, len(segments), sum([each.octets for each in segments]))
+                for (_, why), segments in groups.items()]  # fmt: skip
+
+    def _staged(self, queue: "Queue", segments: list[kept.Kept], for_space: bool) -> kept.Archive | None:
+        """The archive, ready to take these; None: moving them there would make no room."""
+        directory = queue.directory
+        archive = kept.Archive(directory, self._target(directory), self._disk)
+        archive.open(*[name.encode("utf-8", "surrogateescape") for name in (queue.vhost_name, queue.name)])
+        if for_space and kept.same_file_system(archive.source, archive.target):
+            return None
+        rows = [(each.level, each.number, kept.kept_folder(directory, each.level)) for each in segments]
+        archive.make_way(rows)
+        for row in rows:
+            archive.stage(*row)
+        return archive
+
+    def _removed(self, queue: "Queue", level: int, why: str, segments: list[kept.Kept]) -> bytes:
+        """The line that says so; none where nothing is there."""
+        folder = kept.kept_folder(queue.directory, level)
+        found = [kept.content(folder, each.number, self._disk, dense=not queue.max_priority) for each in segments]
+        parts = [part for part in found if part is not None]
+        return b"" if not parts else order_log.encode({
+            "at": self._now(),
+            "what": "removed",
+            "level": level,
+            "segments": [each.number for each in segments],
+            "first_seq": min([part.first_seq for part in parts]),
+            "last_seq": max([part.last_seq for part in parts]),
+            "messages": sum([part.messages for part in parts]),
+            "octets": sum([each.octets for each in segments]),
+            "why": why,
+        })
+
+    def _tell(self, _: BaseException | None) -> None:
+        """One line in the log for all that has gone since the last one."""
+        if self._done:
+            done, self._done = self._done, {}
+            words = [f"{why}: {segments} segments, {octets} octets" for why, (segments, octets) in sorted(done.items())]
+            log.log(WARNING if SPACE in done else INFO, "order journals: gone for %s", "; ".join(words))
+
+    def finish_move(self, entry: Entry, level: int, number: int) -> None:
+        """In the thread: the rest of a segment whose records were removed, or archived, before a crash."""
+        directory = entry.queue.directory
+        if self.archive:
+            archive = kept.Archive(directory, self._target(directory), self._disk)
+            try:
+                if archive.take_rest(level, number):
+                    return
+            except OSError as error:
+                log.warning("%s: %s", archive.target, error)
+                return
+        kept.remove(kept.kept_folder(directory, level), number, self._disk)
+
+    # --- whole queues into the archive
+
+    def _target(self, directory: str) -> str:
+        """Where in the archive the queue with that folder goes."""
+        above, name = os.path.split(directory)
+        return os.path.join(os.path.abspath(self.archive), os.path.basename(above), name)
+
+    def send_away(self, queue: "Queue") -> None:
+        """Move the folder of a deleted queue out of the way, and its segments into the archive.  Raises OSError."""
+        os.makedirs(self._leaving, exist_ok=True)
+        with open(f"{queue.directory}/{kept.VHOST_NAME_FILE}", "wb") as file:
+            file.write(queue.vhost_name.encode("utf-8", "surrogateescape"))
+        count = 1
+        while os.path.exists(f"{self._leaving}/{count}"):
+            count += 1
+        os.rename(queue.directory, f"{self._leaving}/{count}")
+        self._archive_whole(f"{self._leaving}/{count}")
+
+    def _archive_whole(self, path: str) -> None:
+        archive = os.path.abspath(self.archive)
+
+        def work() -> None:
+            vhost, queue = (self._disk.read(f"{path}/{name}") for name in (kept.VHOST_NAME_FILE, QUEUE_NAME_FILE))
+            folders = [folder_name(name.decode("utf-8", "surrogateescape")) for name in (vhost, queue)]
+            kept.archive_whole(path, os.path.join(archive, *folders), vhost, queue, self._disk)
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.error("%s: a deleted queue could not be archived: %s; to be tried at the next start", path, error)
+            else:
+                self._garbage.discard(path)
+
+        self._submit(work, done)
+
+    def resume(self) -> None:
+        """What was on its way into the archive when the broker before this one ended."""
+        self.left_over = False
+        if not self.archive:
+            self._garbage.discard(self._leaving)
+            return
+        for name in sorted(os.listdir(self._leaving)):
+            self._archive_whole(f"{self._leaving}/{name}")
+
+
+def append(entry: Entry, octets: bytes, disk: "Disk", *, sync: bool) -> None:
+    """In the thread: add lines to the queue's side file.  Raises OSError."""
+    fd = disk.open(entry.path, os.O_RDWR | os.O_CREAT)
+    try:
+        if not entry.queue.deleted:  # Else the file may be that of another queue of this name.
+            order_log.write(fd, entry.path, octets, disk, sync=sync)
+    finally:
+        disk.close(fd)
+
+
+def _records_of(queue: "Queue", each: kept.Kept) -> str:
+    return f"{kept.kept_folder(queue.directory, each.level)}/{segment_name(each.number)}"
+
+
+def _nothing() -> None:
+    """Only to be heard of in its turn."""

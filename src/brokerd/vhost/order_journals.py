@@ -1,0 +1,332 @@
+"""Order journals, once a second: synced, cut to size when their segment is settled; and what stands beside them.
+
+    data plane    take_kept          ->  cut to size (store/kept)  ->  Entry.kept, the oldest first
+    each second   unsynced_journals  ->  sync  ->  journals_synced
+    each minute   what is beyond its queue's retention goes (kept)
+    at once       the lines of ``order.jsonl``: settings, consumers
+
+Only queues that have an order journal, or have something of an earlier one, are in here: they alone are walked.  Files
+are the slow thread's, all else the loop's.  Knows nothing of what is in journals.
+"""
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from brokerd.store import kept
+from brokerd.store.format import ENTRY_OCTETS, EVENT_OCTETS, KEPT_FOLDER, priority_level, segment_name
+from brokerd.vhost.kept import Entry, Retention, append
+
+if TYPE_CHECKING:
+    from brokerd import plane
+    from brokerd.queues.queue import Queue
+    from brokerd.store.disk import Disk
+    from brokerd.vhost.garbage import Garbage, Submit
+
+log = getLogger("brokerd")
+
+SWEEP_TICKS = 60
+SYNC_FILES = 256  # journals that are open at once while they are synced
+_MS = 1_000_000  # ns
+
+
+class Journals:
+    """All order journals of a broker.  ``submit(work, done)`` runs work() in the slow thread, in order."""
+
+    __slots__ = (
+        "_core", "_cut", "_dirty", "_disk", "_new", "_now", "_submit", "_sync", "_syncing", "_ticks", "_unread",
+        "_untrusted", "_writing", "entries", "retention",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        core: "plane.Core",
+        disk: "Disk",
+        data_dir: str,
+        submit: "Submit",
+        garbage: "Garbage",
+        now: Callable[[], int],
+        *,
+        sync: bool = True,
+        suspect: bool = False,
+    ) -> None:
+        """``suspect``: power was lost: what lies there already is not cut to size."""
+        self._core = core
+        self._disk = disk
+        self._submit = submit
+        self._now = now  # ns since the epoch
+        self._sync = sync
+        self._cut = not suspect
+        self.retention = Retention(disk, data_dir, submit, garbage, now, sync=sync)
+        self.entries: dict[str, Entry] = {}  # by the queue's folder
+        self._unread: list[Entry] = []  # in whose folders is something of a broker before this one
+        self._new: list[tuple[Entry, int, int]] = []  # level and number: not yet cut to size
+        self._dirty: deque[Entry] = deque()  # with lines to be written
+        self._writing = False
+        self._syncing = False
+        self._untrusted = False  # a sync failed: nothing is said to be on disk any more
+        self._ticks = 0
+
+    # --- which queues
+
+    def found(self, queue: "Queue") -> None:
+        """A broker before this one has left something in the queue's folder; before ``watch``."""
+        self._unread.append(self._entry(queue))
+
+    def watch(self, queue: "Queue") -> None:
+        """The queue has an order journal, or had one till now, or its settings may be others."""
+        entry = self.entries.get(queue.directory)
+        if entry is None or entry.queue is not queue:
+            if not queue.journaled:
+                return
+            entry = self._entry(queue)
+        if not queue.journaled:
+            queue.order_log = None
+            if entry.said is not None:
+                entry.say_settings()
+            return
+        try:
+            if not os.path.isdir(queue.directory):
+                queue.make_directory()
+        except OSError as error:
+            log.warning("%s: no folder for its order journal: %s", queue, error)
+            return
+        entry.say_settings()
+        if queue.order_log is None:
+            queue.order_log = entry
+            for consumer in queue.consumers or ():
+                entry.consumer(consumer)
+
+    def _entry(self, queue: "Queue") -> Entry:
+        entry = self.entries[queue.directory] = Entry(queue, self._now, self._write_soon)
+        return entry
+
+    def review(self, vhost_name: str) -> None:
+        """Policies of that vhost may be others, also where the rules they make are the same."""
+        for entry in list(self.entries.values()):
+            if entry.queue.vhost_name == vhost_name:
+                self.watch(entry.queue)
+
+    def deleted(self, queue: "Queue") -> bool:
+        """The queue was dropped; whether it was known here.  With an archive its folder is on its way there, else it is
+        the caller's to remove."""
+        if queue.directory not in self.entries:
+            return False
+        self._take_kept()
+        entry = self.entries.pop(queue.directory)
+        queue.order_log = None
+        if self.retention.archive and (queue.rules.journal or entry.kept):
+            try:
+                self.retention.send_away(queue)
+            except OSError as error:
+                log.error("%s: cannot be archived: %s; removed", queue, error)
+        return True
+
+    def vhost_deleted(self, queues: Iterable["Queue"]) -> None:
+        """All of these were dropped."""
+        for queue in queues:
+            self.deleted(queue)
+
+    # --- once a second
+
+    def tick(self) -> None:
+        """Nothing to do, and nothing looked at, where no queue has an order journal."""
+        self._ticks += 1
+        if self.retention.left_over:
+            self.retention.resume()
+        if not self.entries:
+            return
+        if self._unread:
+            self._read()
+        self._take_kept()
+        if self._new:
+            self._cut_to_size()
+        self._sync_journals()
+        if self._ticks % SWEEP_TICKS == 1:
+            self.sweep()
+
+    def _take_kept(self) -> None:
+        for folder, number in self._core.take_kept():
+            level = priority_level(os.path.basename(folder)) or 0
+            entry = self.entries.get(os.path.dirname(folder) if level else folder)
+            if entry is not None:
+                self._new.append((entry, level, number))
+
+    def _cut_to_size(self) -> None:
+        new, self._new = self._new, []
+        self._measure(new, cut=True)
+
+    def _measure(self, new: list[tuple[Entry, int, int]], *, cut: bool) -> None:
+        """Cut settled segments to size, in the thread; then they count."""
+        found: list[tuple[Entry, kept.Kept]] = []
+
+        def work() -> None:
+            folders = set()
+            for entry, level, number in new:
+                folder = kept.kept_folder(entry.queue.directory, level)
+                if entry.queue.deleted:
+                    continue
+                try:
+                    each = kept.trim(folder, level, number, self._disk, cut=cut, sync=self._sync)
+                except OSError as error:
+                    log.warning("%s/%s: %s", folder, segment_name(number), error)
+                    continue
+                if each is None:
+                    self.retention.finish_move(entry, level, number)
+                else:
+                    found.append((entry, each))
+                    folders.add(folder)
+            if self._sync:
+                for folder in folders:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._disk.sync_directory(folder)
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("order journals: %s", error)
+            by_entry: dict[Entry, list[kept.Kept]] = {}
+            for entry, each in found:
+                by_entry.setdefault(entry, []).append(each)
+            for entry, more in by_entry.items():
+                entry.add(more)
+            self.retention.enforce(by_entry)
+
+        self._submit(work, done)
+
+    def _read(self) -> None:
+        """Look into the folders that a broker before this one has left."""
+        unread, self._unread = self._unread, []
+        new: list[tuple[Entry, int, int]] = []
+
+        def work() -> None:
+            for entry in unread:
+                if not entry.queue.deleted:
+                    new.extend((entry, level, number) for level, number in kept.find(entry.queue.directory, self._disk))
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("order journals: %s", error)
+            if new:
+                self._measure(new, cut=self._cut)
+
+        self._submit(work, done)
+
+    # --- syncs
+
+    def _sync_journals(self) -> None:
+        if self._syncing or self._untrusted or not self._sync:
+            return
+        queues: list[Queue] = []
+        paths: list[str] = []
+        for entry in self.entries.values():
+            if entry.queue.journaled:
+                unsynced = entry.queue.unsynced_journals()
+                if unsynced:
+                    queues.append(entry.queue)
+                    paths += unsynced
+        if not queues:
+            return
+        self._syncing = True
+
+        def done(error: BaseException | None) -> None:
+            self._syncing = False
+            if error is not None:
+                self._untrusted = True
+                log.error("order journals: no sync: %s; after a loss of power they count as incomplete", error)
+                return
+            for queue in queues:
+                if not queue.deleted:
+                    queue.journals_synced()
+
+        self._submit(lambda: _sync_files(paths, self._disk), done)
+
+    # --- the side file
+
+    def _write_soon(self, entry: Entry) -> None:
+        """It has lines to be written."""
+        self._dirty.append(entry)
+        if not self._writing:
+            self._writing = True
+            self._submit(self._write, _heard)
+
+    def _write(self) -> None:
+        self._writing = False  # Whoever comes from now on submits anew.
+        while self._dirty:
+            entry = self._dirty.popleft()
+            if entry.lines:
+                self._write_lines(entry)
+
+    def _write_lines(self, entry: Entry) -> None:
+        """In the thread: all lines that wait."""
+        parts = []
+        while entry.lines:
+            parts.append(entry.lines.popleft())
+        try:
+            append(entry, b"".join(parts), self._disk, sync=False)
+        except OSError as error:
+            if not entry.queue.deleted:
+                entry.said = None  # To be said again, with the next sweep.
+                log.warning("%s: not written: %s", entry.path, error)
+
+    # --- what goes
+
+    def sweep(self) -> None:
+        """What is over its retention goes; settings that could not be said are said."""
+        for entry in self.entries.values():
+            if entry.queue.journaled and entry.said is None:
+                self.watch(entry.queue)
+        self.retention.enforce(self.entries.values())
+        self.retention.tell()
+
+    def make_room(self, free: int, limit: int) -> bool:
+        """See Retention.make_room."""
+        return bool(self.entries) and self.retention.make_room(free, limit, self.entries.values())
+
+    # --- compaction
+
+    def keeps(self, queue: "Queue") -> Callable[[dict[str, Any]], bool]:
+        """Which segments in use (rows of ``segments()``) are not to be compacted, since what is settled in them is not
+        beyond the queue's retention: neither are its files together too large, nor was the segment last appended to
+        that long ago."""
+        entry = self.entries.get(queue.directory)
+        octets = entry.octets if entry is not None else 0
+        for each in queue.segments():
+            octets += each["end"] + ENTRY_OCTETS * each["entries"] + EVENT_OCTETS * max(each["events"], 0)
+        if octets > queue.rules.retention_octets:
+            return lambda segment: False
+        since = self._now() - queue.rules.retention_ms * _MS
+
+        def keep(segment: dict[str, Any]) -> bool:
+            folder = kept.level_folder(queue.directory, segment["level"])
+            try:
+                return os.stat(f"{folder}/{segment_name(segment['number'])}").st_mtime_ns >= since
+            except OSError:
+                return True
+
+        return keep
+
+def _sync_files(paths: list[str], disk: "Disk") -> None:
+    """Sync journals; one that was just settled is in its folder for such, or gone."""
+    for start in range(0, len(paths), SYNC_FILES):
+        files = []
+        try:
+            for path in paths[start : start + SYNC_FILES]:
+                folder, name = os.path.split(path)
+                for place in (path, f"{folder}/{KEPT_FOLDER}/{name}"):
+                    try:
+                        files.append((disk.open(place), place))
+                        break
+                    except FileNotFoundError:
+                        continue
+            disk.sync_all(files)
+        finally:
+            for fd, _ in files:
+                disk.close(fd)
+
+
+def _heard(error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("order journals: %s", error)
