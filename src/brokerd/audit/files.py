@@ -46,6 +46,7 @@ class Rule(NamedTuple):
     at: int
     journal: bool
     limit: int | None
+    dead_letters: bool = False
 
 
 class Triple(NamedTuple):
@@ -277,7 +278,7 @@ def _read_queue(source: Source, vhost: str, queue: str, folder: str, entry: dict
     settings = log.settings or (entry or {}).get("settings") or {}
     rules = tuple(log.rules)
     if not rules and settings:
-        rules = (Rule(0, bool(settings.get("journal")), _limit(settings)),)
+        rules = (_rule(0, settings),)
     if entry is not None:
         _check_manifest(folder, entry, levels, damage)
     levels = {level: found for level, found in levels.items() if found.files or level == 0}
@@ -386,7 +387,7 @@ class _Log:
         what, at = line["what"], int(line["at"])
         if what == "settings":
             self.settings = line
-            rule = Rule(at, bool(line.get("journal")), _limit(line))
+            rule = _rule(at, line)
             if not self.rules or self.rules[-1][1:] != rule[1:]:
                 self.rules.append(rule)
         elif what == "consumer":
@@ -398,9 +399,10 @@ class _Log:
             self.removed.append(line | {"first_seq": first, "last_seq": last, "level": level})
 
 
-def _limit(settings: dict[str, Any]) -> int | None:
+def _rule(at: int, settings: dict[str, Any]) -> Rule:
     limit = settings.get("delivery_limit")
-    return limit if isinstance(limit, int) and limit >= 0 else None
+    return Rule(at, bool(settings.get("journal")), limit if isinstance(limit, int) and limit >= 0 else None,
+                settings.get("dead_letter_exchange") is not None)
 
 
 def _read_order_log(source: Source, folder: str, names: dict[str, int], damage: list[Damage]) -> _Log:

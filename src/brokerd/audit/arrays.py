@@ -1,0 +1,137 @@
+"""What numpy has no verb for: counting in ranges, maxima within groups, histograms, sets of sequence numbers.
+
+Everything is vectorised, and compares ranks where adding offsets to nanoseconds would overflow.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+BUCKETS = 8                     # of a histogram, in each power of two
+_MANTISSA = 52 - 3
+
+
+def count_above(values: np.ndarray, starts: np.ndarray, stops: np.ndarray, floors: np.ndarray) -> np.ndarray:
+    """For each query, how many of ``values[start:stop]`` are above its floor.
+
+    A wavelet matrix: one step for each bit of the values' ranks, all queries in step.
+    """
+    ranks = np.unique(values)
+    level = np.searchsorted(ranks, values)
+    floor = np.searchsorted(ranks, floors, "right")     # Ranks from here on are above.
+    low, high = starts.astype(np.int64), np.maximum(stops, starts).astype(np.int64)
+    above = np.zeros(low.size, np.int64)
+    none = floor >= ranks.size
+    floor = np.minimum(floor, max(ranks.size - 1, 0))
+    for bit in range(max(ranks.size - 1, 1).bit_length() - 1, -1, -1):
+        ones = (level >> bit & 1).astype(bool)
+        before = np.concatenate(([0], np.cumsum(ones)))
+        zeros = level.size - int(before[-1])
+        low_ones, high_ones = before[low], before[high]
+        set_ = (floor >> bit & 1).astype(bool)
+        above += np.where(set_, 0, high_ones - low_ones)
+        low = np.where(set_, zeros + low_ones, low - low_ones)
+        high = np.where(set_, zeros + high_ones, high - high_ones)
+        level = np.concatenate((level[~ones], level[ones]))
+    above += high - low                                 # Those of exactly that rank.
+    return np.where(none, 0, above)
+
+
+NEVER = -(1 << 63)
+
+
+def group_max_before(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The greatest of the earlier values of each row's group; NEVER: it is the group's first.  Rows are in order."""
+    before = np.full(groups.size, NEVER, np.int64)
+    if groups.size < 2:
+        return before
+    order = np.argsort(groups, kind="stable")
+    grouped = groups[order]
+    new = np.append(True, grouped[1:] != grouped[:-1])
+    ranks = np.unique(values)
+    base = (np.cumsum(new) - 1) * ranks.size            # Below 2**63 whatever the values are.
+    top = np.maximum.accumulate(base + np.searchsorted(ranks, values[order]))
+    before[order[1:]] = np.where(new[1:], NEVER, ranks[(top - base)[:-1]])
+    return before
+
+
+def histogram(values: np.ndarray) -> np.ndarray:
+    """Counts of values (ns, from 0) in buckets: 8 for each power of two, so that none is wider than an eighth."""
+    if not values.size:
+        return np.zeros(0, np.int64)
+    bits = np.maximum(values, 1).astype(np.float64).view(np.int64) >> _MANTISSA
+    return np.bincount(bits - (1023 << 3))
+
+
+def bucket_low(bucket: int) -> int:
+    """The lowest value of a bucket (ns)."""
+    return int((1 << (bucket >> 3)) * (1 + (bucket & 7) / BUCKETS))
+
+
+def added(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The sum of two histograms."""
+    if one.size < other.size:
+        one, other = other, one
+    total = one.copy()
+    total[:other.size] += other
+    return total
+
+
+def percentile(counts: np.ndarray, share: float) -> int:
+    """The middle of the bucket in which that share of all is reached (ns); 0: there is none."""
+    if not counts.sum():
+        return 0
+    bucket = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
+    return (bucket_low(bucket) + bucket_low(bucket + 1)) // 2
+
+
+class Numbers(NamedTuple):
+    """A set of sequence numbers: ranges [start, stop), or bits from ``first`` on where ranges would be larger."""
+
+    first: int
+    last: int                   # first - 1: empty
+    starts: np.ndarray
+    stops: np.ndarray
+    bits: bytes | None
+
+
+def numbers(seq: np.ndarray) -> Numbers:
+    """The set of ``seq`` (rising)."""
+    if not seq.size:
+        return Numbers(0, -1, seq, seq, None)
+    cuts = np.flatnonzero(np.diff(seq) != 1) + 1
+    first, last = int(seq[0]), int(seq[-1])
+    if cuts.size * 128 > last - first:
+        present = np.zeros(last - first + 1, bool)
+        present[seq - first] = True
+        return Numbers(first, last, seq[:0], seq[:0], np.packbits(present).tobytes())
+    starts, ends = np.append(0, cuts), np.append(cuts, seq.size) - 1
+    return Numbers(first, last, seq[starts], seq[ends] + 1, None)
+
+
+def mark(present: np.ndarray, base: int, these: Numbers) -> None:
+    """Set in ``present`` (booleans, the first for number ``base``) those of ``these`` that fall into it."""
+    if these.last < base or these.first >= base + present.size or these.last < these.first:
+        return
+    if these.bits is not None:
+        bits = np.unpackbits(np.frombuffer(these.bits, np.uint8), count=these.last - these.first + 1).view(bool)
+        skip = max(base - these.first, 0)
+        bits = bits[skip:]
+        at = max(these.first - base, 0)
+        room = present[at:at + bits.size]
+        room |= bits[:room.size]
+        return
+    starts = np.clip(these.starts - base, 0, present.size)
+    stops = np.clip(these.stops - base, 0, present.size)
+    some = starts < stops
+    edges = np.zeros(present.size + 1, np.int32)
+    edges[starts[some]] += 1
+    np.subtract.at(edges, stops[some], 1)
+    present |= np.cumsum(edges[:-1]) > 0
+
+
+def ranges_of(flags: np.ndarray, base: int) -> list[tuple[int, int]]:
+    """The (first, last) numbers of each run of True in ``flags``, of which the first stands for ``base``."""
+    edges = np.diff(np.concatenate(([0], flags.astype(np.int8), [0])))
+    return [(base + int(a), base + int(b) - 1)
+            for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]

@@ -1,0 +1,123 @@
+"""Sequence numbers that should be there and are not, over all levels of a queue together: ``holes``.
+
+What explains an absence: retention (order.jsonl says so), compaction (within a segment of a generation above 0), and in
+a queue without a journal the removal of settled segments, of which nothing tells: there it is a doubt, no hole.
+Looked at in slices of sequence numbers, so that memory does not grow with the queue.
+"""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brokerd.audit.arrays import mark, ranges_of
+from brokerd.audit.files import FOREVER, QueueFiles
+from brokerd.audit.scan import Summary
+
+SLICE = 1 << 23
+TOLD = 10_000                   # ranges that are told
+
+
+class Holes(NamedTuple):
+    """``missing``: (first, last) of each hole, at most ``TOLD``; ``count``: numbers in holes; ``checked``: numbers that
+    should be there."""
+
+    count: int
+    checked: int
+    missing: list[tuple[int, int]]
+    doubts: list[str]
+
+
+def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool = False,
+          slice_size: int = SLICE) -> Holes:
+    """``clipped``: only part of the queue was looked at, so that its ends say nothing."""
+    summaries = [s for level in levels.values() for s in level]
+    there = [s for s in summaries if s.numbers.last >= s.numbers.first]
+    manifest = queue.manifest or {}
+    first = min((s.numbers.first for s in there), default=0)
+    last = max((s.numbers.last for s in there), default=-1)
+    if not clipped and there:
+        first, last = _promised(manifest, first, last)
+    legal, unknown = _legal(queue, levels), _unknown(levels)
+    count = doubtful = checked = 0
+    missing: list[tuple[int, int]] = []
+    for base in range(first, last + 1, slice_size):
+        present = np.zeros(min(slice_size, last + 1 - base), bool)
+        for s in there:
+            mark(present, base, s.numbers)
+        absent = ~present
+        _clear(absent, base, legal)
+        checked += int(np.count_nonzero(present)) + int(np.count_nonzero(absent))
+        doubt = absent.copy()
+        _clear(absent, base, unknown)
+        doubtful += int(np.count_nonzero(doubt)) - int(np.count_nonzero(absent))
+        count += int(np.count_nonzero(absent))
+        if len(missing) < TOLD and absent.any():
+            _extend(missing, ranges_of(absent, base))
+    doubts = []
+    if doubtful:
+        doubts.append(f"{doubtful} numbers are absent where settled segments were removed without a trace, "
+                      "for want of an order journal")
+    if any(s.gone for s in summaries):
+        doubts.append("segments were removed while they were read")
+    if not count and any("records" in d.matters for d in (*queue.damage, *(d for s in summaries for d in s.damage))):
+        doubts.append("records are missing or damaged")
+    return Holes(count, checked, missing[:TOLD], doubts)
+
+
+def _extend(missing: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
+    if missing and more and missing[-1][1] + 1 == more[0][0]:
+        missing[-1] = (missing[-1][0], more[0][1])
+        more = more[1:]
+    missing += more
+
+
+def _promised(manifest: dict[str, Any], first: int, last: int) -> tuple[int, int]:
+    """The ends that the manifest of a dump names."""
+    kept, following = manifest.get("first_kept_seq"), manifest.get("next_seq")
+    if isinstance(kept, int) and 0 < kept < first:
+        first = kept
+    if isinstance(following, int) and last + 1 < following < last + (1 << 40):
+        last = following - 1
+    return first, last
+
+
+def _clear(flags: np.ndarray, base: int, ranges: list[tuple[int, int]]) -> None:
+    for start, stop in ranges:                          # Both ends in.
+        low, high = max(start - base, 0), min(stop + 1 - base, flags.size)
+        if low < high:
+            flags[low:high] = False
+
+
+def _legal(queue: QueueFiles, levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
+    """Stretches in which numbers may be absent: a level of several has no more than its own in its stretch."""
+    ranges = [(line["first_seq"], line["last_seq"]) for line in queue.removed]
+    for level in levels.values():
+        for k, s in enumerate(level):
+            if s.generation:
+                following = level[k + 1].base_seq if k + 1 < len(level) else s.numbers.last + 1
+                ranges.append((min(s.base_seq, s.numbers.first), max(following - 1, s.numbers.last)))
+    return ranges
+
+
+def _unknown(levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
+    """Stretches between segments of a level that was not journaled all the while."""
+    ranges = []
+    for level in levels.values():
+        several = len(levels) > 1
+        if several and not all(_journaled(s) for s in level if s.records):
+            return [(0, FOREVER)]                       # A segment of any level may have held them.
+        known = [s for s in level if s.numbers.last >= s.numbers.first]
+        for before, after in pairwise(known):
+            if not _journaled(before) and after.numbers.first > before.numbers.last + 1:
+                ranges.append((before.numbers.last + 1, after.numbers.first - 1))
+    return ranges
+
+
+def _journaled(summary: Summary) -> bool:
+    """Whether what came behind this segment was in journaled segments, which are not removed without a word."""
+    if summary.begun is None or summary.begun >= summary.last_record_ts:
+        return False
+    rules = summary.triple.rules
+    off = [rule.at for rule in rules if not rule.journal and rule.at > summary.last_record_ts]
+    return not off and not any("switched off" in gap.why for gap in summary.gaps)

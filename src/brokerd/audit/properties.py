@@ -1,0 +1,148 @@
+"""Single properties of many messages at once, out of the octets of a segment: all records in step, no loop over them.
+
+    header (64) | [u4 length of a long meta] | exchange shortstr | routing key shortstr | flags u2 | properties | body
+
+A ``Texts`` says where strings stand; ``hashes`` makes 64 bits of each.  Properties that do not end within their record
+are taken as absent: a damaged record must not make us read another's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from brokerd.store import format as layout
+
+# In the order of the flags, from bit 15 down; what each is.
+PROPERTIES = (
+    ("content-type", "s"), ("content-encoding", "s"), ("headers", "T"), ("delivery-mode", "o"), ("priority", "o"),
+    ("correlation-id", "s"), ("reply-to", "s"), ("expiration", "s"), ("message-id", "s"), ("timestamp", "t"),
+    ("type", "s"), ("user-id", "s"), ("app-id", "s"), ("cluster-id", "s"),
+)
+INDEX = {name: index for index, (name, _) in enumerate(PROPERTIES)}
+ROUTING_KEY = "routing-key"
+# Octets of a field value of each type; -1: a u4 with the length stands before it; -2: unknown to us.
+_VALUE_OCTETS = np.full(256, -2, np.int64)
+for _types, _octets in (("tbB", 1), ("suU", 2), ("IifF", 4), ("lLdT", 8), ("D", 5), ("V", 0), ("SxA", -1)):
+    for _type in _types:
+        _VALUE_OCTETS[ord(_type)] = _octets
+_VALUE_OCTETS[ord("F")] = -1
+_HEADERS_MAX = 1000             # fields of a table that are looked at
+
+
+class Texts(NamedTuple):
+    """Strings in a segment: ``index`` of the record each belongs to, ``start`` and ``length`` in its octets."""
+
+    index: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+
+
+class _Octets:
+    """The octets of a segment, with eight zeros behind them, so that a word may be read at any place."""
+
+    def __init__(self, octets: bytes) -> None:
+        self.size = len(octets)
+        self.octet = np.frombuffer(octets, np.uint8)
+
+    def u1(self, at: np.ndarray) -> np.ndarray:
+        return self.octet[np.minimum(at, self.size - 1)].astype(np.int64)
+
+    def u2(self, at: np.ndarray) -> np.ndarray:
+        return self.u1(at) << 8 | self.u1(at + 1)
+
+    def u4(self, at: np.ndarray) -> np.ndarray:
+        return self.u2(at) << 16 | self.u2(at + 2)
+
+
+def texts(octets: bytes, records: layout.Records, name: str, *, header: bool = False) -> Texts:
+    """Where the property (or ``routing-key``, or with ``header`` the header) of that name stands, if there is one.
+
+    Only strings count: of a header, types S and x.
+    """
+    nothing = np.empty(0, np.int64)
+    if not records.positions.size:
+        return Texts(nothing, nothing, nothing)
+    o = _Octets(octets)
+    at = records.positions + layout.HEADER_OCTETS
+    stop = records.positions + records.headers["length"].astype(np.int64)
+    at = at + np.where(records.headers["meta_len"] == layout.LONG_META, 4, 0)
+    at = at + 1 + o.u1(at)
+    index = np.arange(at.size)
+    if name == ROUTING_KEY and not header:
+        return _within(index, at + 1, o.u1(at), stop)
+    at = at + 1 + o.u1(at)
+    flags = o.u2(at)
+    wanted = INDEX["headers"] if header else INDEX[name]
+    has = np.flatnonzero((flags >> 15 - wanted & 1).astype(bool) & (at + 2 <= stop))
+    if not has.size:
+        return Texts(nothing, nothing, nothing)
+    index, at, stop, flags = index[has], at[has] + 2, stop[has], flags[has]
+    for bit in range(wanted):
+        there = (flags >> 15 - bit & 1).astype(bool)
+        if there.any():
+            kind = PROPERTIES[bit][1]
+            step = 1 + o.u1(at) if kind == "s" else 4 + o.u4(at) if kind == "T" else 1 if kind == "o" else 8
+            at = np.minimum(np.where(there, at + step, at), stop)
+    if header:
+        return _in_tables(o, index, at, stop, name)
+    return _within(index, at + 1, o.u1(at), stop)
+
+
+def _within(index: np.ndarray, start: np.ndarray, length: np.ndarray, stop: np.ndarray) -> Texts:
+    whole = start + length <= stop
+    return Texts(index[whole], start[whole], length[whole])
+
+
+def _in_tables(o: _Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, name: str) -> Texts:
+    """Walk the tables that begin at ``at``, one field of each at a time, until ``name`` is met or they end."""
+    key = name.encode("utf-8", "surrogateescape")
+    stop = np.minimum(at + 4 + o.u4(at), stop)
+    at = at + 4
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+    for _ in range(_HEADERS_MAX):
+        going = at < stop
+        index, at, stop = index[going], at[going], stop[going]
+        if not at.size:
+            break
+        size = o.u1(at)
+        type_at = at + 1 + size
+        type_ = o.u1(type_at)
+        same = size == len(key)
+        for k, octet in enumerate(key):
+            same &= o.u1(at + 1 + k) == octet
+        string = same & ((type_ == ord("S")) | (type_ == ord("x")))
+        if string.any():
+            found.append((index[string], type_at[string] + 5, o.u4(type_at[string] + 1), stop[string]))
+        octets = _VALUE_OCTETS[type_]
+        following = type_at + 1 + np.where(octets == -1, 4 + o.u4(type_at + 1), octets)
+        more = ~same & (octets != -2)
+        index, at, stop = index[more], following[more], stop[more]
+    if not found:
+        return Texts(index[:0], at[:0], stop[:0])
+    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return _within(*(column[order] for column in columns))
+
+
+def hashes(octets: bytes, where: Texts) -> np.ndarray:
+    """64 bits of each string (u8), from its length and all its octets; never 0."""
+    words = np.ndarray((len(octets) + 1,), "<u8", octets + bytes(8), 0, (1,))
+    mixed = where.length.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    lanes, done = np.arange(where.length.size), 0
+    with np.errstate(over="ignore"):
+        while lanes.size:
+            lanes = lanes[where.length[lanes] > done]
+            word = words[where.start[lanes] + done]
+            spare = np.clip(8 - (where.length[lanes] - done), 0, 7).astype(np.uint64) * np.uint64(8)
+            word = word << spare >> spare
+            state = (mixed[lanes] ^ word) * np.uint64(0xFF51AFD7ED558CCD)
+            state ^= state >> np.uint64(32)
+            mixed[lanes] = state * np.uint64(0xC4CEB9FE1A85EC53) ^ state >> np.uint64(29)
+            done += 8
+    return mixed | np.uint64(1)
+
+
+def text(octets: bytes, where: Texts, row: int) -> str:
+    """One of the strings, as text."""
+    start, length = int(where.start[row]), int(where.length[row])
+    return octets[start:start + length].decode("utf-8", "replace")

@@ -1,0 +1,588 @@
+"""The one pass over a segment with its acks and journal: ``scan`` makes a small ``Summary`` of what an audit needs.
+
+What can be judged within the segment is judged here (``Result``, ``Rows``); for what goes over its edges a summary
+holds extremes, and the few messages that may still be overtaken from a later segment.  ``verdicts`` puts them together.
+
+All times are ns.  A *run* is the life of a broker: what was out when it ended counts as returned.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from brokerd.audit.arrays import Numbers, count_above, group_max_before, histogram, numbers
+from brokerd.audit.files import FOREVER, Damage, Source, Triple
+from brokerd.audit.lifecycle import SETTLING, Lives, lives
+from brokerd.audit.properties import ROUTING_KEY, hashes, text, texts
+from brokerd.audit.segment import Gap, SegmentData, read_triple
+from brokerd.store import format as layout
+
+AUDITS = (
+    "publish_order", "fifo", "returned_first", "overtaking", "priority", "delivery_limit", "limit_kept",
+    "ack_without_delivery", "double_settle", "delivery_after_settle", "unacked", "duplicates", "holes", "damage",
+    "group_fifo",
+)
+HOUR = 3600 * 10 ** 9
+GOOD_IDS_TOLD = 1000            # duplicates of a segment whose id is told
+
+
+class Options(NamedTuple):
+    """What is asked of an audit.  ``audits`` None: all.  ``group_by``: a property's name, or routing-key.
+
+    ``delivery_limit``: in place of what the queue's settings say.  ``from_ns``, ``to_ns``: only messages published in
+    that time, 0: no bound.  ``findings_max``: rows told for each audit of a queue; all are counted.
+    """
+
+    crc: bool = True
+    unacked_after_s: float = 1800
+    duplicate_window_s: float = 300
+    group_header: str | None = None
+    group_by: str | None = None
+    delivery_limit: int | None = None
+    audits: frozenset[str] | None = None
+    from_ns: int = 0
+    to_ns: int = 0
+    findings_max: int = 100_000
+
+    def wants(self, audit: str) -> bool:
+        """Whether that audit is asked for."""
+        return self.audits is None or audit in self.audits
+
+
+DEFAULTS = Options()
+
+
+class Result(NamedTuple):
+    """Of one audit within one segment.  ``uncovered``: messages it could not judge."""
+
+    found: int = 0
+    checked: int = 0
+    uncovered: int = 0
+
+
+class Rows(NamedTuple):
+    """Findings of one kind, as columns; ``detail`` is a format of ``a`` and ``b``.
+
+    ``kind``: of which file ``place`` is an offset, "msgs" or "journal".
+    """
+
+    audit: str
+    kind: str
+    detail: str
+    seq: np.ndarray
+    place: np.ndarray
+    ts: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+
+
+class Run(NamedTuple):
+    """What was delivered in one broker's life: ``since`` is the time of the first delivery; first deliveries of
+    the run, then all of them."""
+
+    since: int
+    firsts: int
+    first_min: int
+    first_max: int
+    least: int
+    most: int
+
+
+class Table(NamedTuple):
+    """Rows that may concern other segments: columns by name."""
+
+    columns: dict[str, np.ndarray]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    @property
+    def size(self) -> int:
+        return next(iter(self.columns.values())).size
+
+
+class Summary(NamedTuple):
+    """A segment in few words; picklable."""
+
+    triple: Triple
+    generation: int
+    base_seq: int
+    created: int
+    begun: int | None
+    gone: bool
+    damage: list[Damage]
+    gaps: list[Gap]
+    records: int
+    events: int
+    octets: int
+    first_ts: int
+    last_ts: int                        # of records and events alike
+    last_record_ts: int
+    uncovered: int
+    numbers: Numbers
+    results: dict[str, Result]
+    rows: list[Rows]
+    publishers: Table                   # key, least, most
+    first_min: int                      # of sure first deliveries; FOREVER, 0: there are none
+    first_max: int
+    runs: list[Run]
+    starts: np.ndarray                  # when runs began that the journal knows of
+    overtaken: Table                    # redeliveries that messages of later segments may have overtaken
+    returned: Table                     # returned messages before which later segments' may have gone
+    out: Table                          # seq, ts, place: delivered, neither settled nor returned
+    pending: Table                      # beyond their limit, and neither dead nor delivered again
+    ids: Table                          # hash, ts, seq, known: message ids at the edges of time
+    groups: Table                       # hash, first, settled: extremes of each group
+    waited: np.ndarray                  # histogram, enqueued to first delivery
+    worked: np.ndarray                  # histogram, first delivery to settlement
+    longest: tuple[int, int]
+    hours: Table                        # hour, published, delivered, settled, octets
+    counters: np.ndarray                # in the order of ORDER_COUNTERS
+    overtakings: int                    # by messages of this segment
+
+
+class Pass:
+    """What the steps of one scan share."""
+
+    def __init__(self, data: SegmentData, life: Lives, options: Options) -> None:
+        self.data, self.life, self.options = data, life, options
+        self.results: dict[str, Result] = {}
+        self.rows: list[Rows] = []
+        self.delivered = life.type == layout.DELIVERED
+        self.settling = SETTLING[life.type]
+        order = np.flatnonzero(data.events["type"] == layout.DELIVERED)
+        at, of = data.events["ts"][order], data.events["seq"][order].astype(np.int64)
+        if at.size > 1 and not (at[1:] > at[:-1]).all():
+            by_time = np.argsort(at, kind="stable")
+            at, of = at[by_time], of[by_time]
+        self.deliveries_ts, self.deliveries_seq = at, of
+
+    def tell(self, audit: str, kind: str, detail: str, seq: np.ndarray, place: np.ndarray, ts: np.ndarray,
+             a: np.ndarray | None = None, b: np.ndarray | None = None) -> None:
+        """Findings; a and b for the words of ``detail``."""
+        if seq.size:
+            a = np.zeros(seq.size, np.int64) if a is None else a
+            b = np.zeros(seq.size, np.int64) if b is None else b
+            cut = slice(self.options.findings_max)
+            self.rows.append(Rows(audit, kind, detail, *(np.asarray(c)[cut] for c in (seq, place, ts, a, b))))
+
+    def tell_events(self, audit: str, detail: str, which: np.ndarray, a: np.ndarray | None = None,
+                    b: np.ndarray | None = None) -> None:
+        """Findings at events; ``which`` are indices into the sorted ones."""
+        life = self.life
+        self.tell(audit, "journal", detail, life.seq[life.of[which]], self.data.event_places[life.event[which]],
+                  life.ts[which], a, b)
+
+    def tell_messages(self, audit: str, detail: str, which: np.ndarray, ts: np.ndarray, a: np.ndarray | None = None,
+                      b: np.ndarray | None = None) -> None:
+        """Findings at messages."""
+        self.tell(audit, "msgs", detail, self.life.seq[which], self.places(which), ts, a, b)
+
+    def places(self, which: np.ndarray) -> np.ndarray:
+        """Where the records of messages are; -1: there is none any more."""
+        record = self.life.record[which]
+        if not self.data.positions.size:
+            return np.full(record.size, -1, np.int64)
+        return np.where(record >= 0, self.data.positions[record], -1)
+
+
+def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everything: bool = False) -> Summary:
+    """Read and summarise one segment.  ``everything``: take every returned message for one that later segments concern.
+
+    Raises nothing for what is in the files.
+    """
+    data = clipped(read_triple(source, triple, crc=options.crc), options)
+    life = lives(data)
+    s = Pass(data, life, options)
+    publishers = _publish_order(s)
+    first_min, first_max = _fifo(s)
+    runs, overtaken, overtakings = _overtaking(s, everything)
+    returned = _returned_first(s, runs, everything)
+    pending = _limits(s)
+    _settlements(s)
+    damage = data.damage + _orphans(data, life)
+    out = np.flatnonzero(life.out)
+    published = data.headers["ts"][data.sound]
+    times = [t for t in (published, life.ts, data.runs) if t.size]
+    waited, worked, longest = _latency(life)
+    return Summary(
+        triple=triple, generation=data.generation, base_seq=data.base_seq, created=data.created, begun=data.begun,
+        gone=data.gone, damage=damage, gaps=data.gaps, records=int(np.count_nonzero(data.sound)),
+        events=data.events.size, octets=triple.octets, first_ts=int(min((t.min() for t in times), default=0)),
+        last_ts=int(max((t.max() for t in times), default=0)),
+        last_record_ts=int(published.max()) if published.size else 0,
+        uncovered=int(np.count_nonzero(~life.covered)), numbers=numbers(_seen(data)), results=s.results, rows=s.rows,
+        publishers=publishers, first_min=first_min, first_max=first_max, runs=runs, starts=data.runs,
+        overtaken=overtaken, returned=returned,
+        out=Table({"seq": life.seq[out], "ts": life.last_delivered[out], "place": s.places(out)}),
+        pending=pending, ids=_ids(s), groups=_groups(s), waited=waited, worked=worked, longest=longest,
+        hours=_hours(data, life), counters=_counters(life), overtakings=overtakings)
+
+
+def clipped(data: SegmentData, options: Options) -> SegmentData:
+    """Only messages published in the time that is asked for, with their events."""
+    if not options.from_ns and not options.to_ns:
+        return data
+    ts = data.headers["ts"]
+    inside = data.sound & (ts >= options.from_ns) & (ts < (options.to_ns or FOREVER))
+    seq = data.headers["seq"][inside]
+    some = np.isin(data.events["seq"], seq)
+    keep = inside | ~data.sound
+    return data._replace(headers=data.headers[keep], positions=data.positions[keep], sound=data.sound[keep],
+                         events=data.events[some], event_places=data.event_places[some])
+
+
+def _seen(data: SegmentData) -> np.ndarray:
+    """Sequence numbers of records that are there, rising: damaged ones too, if theirs can be believed."""
+    seq = data.headers["seq"].astype(np.int64)
+    if data.sound.all():
+        return seq if seq.size < 2 or (seq[1:] > seq[:-1]).all() else np.unique(seq)
+    good = seq[data.sound]
+    if not good.size:
+        return good
+    place = np.searchsorted(np.flatnonzero(data.sound), np.arange(seq.size))
+    before = np.where(place > 0, good[np.maximum(place - 1, 0)], data.base_seq - 1)
+    after = np.where(place < good.size, good[np.minimum(place, good.size - 1)], good[-1] + 2)
+    return np.unique(seq[data.sound | ((seq > before) & (seq < after))])
+
+
+def _publish_order(s: Pass) -> Table:
+    headers = s.data.headers[s.data.sound]
+    key = headers["connection"].astype(np.int64) << 16 | headers["channel"]
+    known = headers["connection"] > 0
+    if not known.all():
+        headers, key = headers[known], key[known]
+    number = headers["publish_seq"].astype(np.int64)
+    s.results["publish_order"] = Result(0, number.size)
+    if not number.size:
+        return Table({"key": key, "least": key, "most": key})
+    if (key == key[0]).all():
+        starts, keys, least, most = np.array([0]), key[:1], number.min(keepdims=True), number.max(keepdims=True)
+        sound = bool((number[1:] > number[:-1]).all())
+    else:
+        order = np.argsort(key, kind="stable")
+        grouped, sorted_ = key[order], number[order]
+        same = grouped[1:] == grouped[:-1]
+        starts = np.flatnonzero(np.append(True, ~same))
+        keys, least, most = grouped[starts], np.minimum.reduceat(sorted_, starts), np.maximum.reduceat(sorted_, starts)
+        sound = bool((~same | (sorted_[1:] > sorted_[:-1])).all())
+    if not sound:
+        bad = np.flatnonzero(number <= group_max_before(key, number))
+        s.results["publish_order"] = Result(bad.size, number.size)
+        place = s.data.positions[s.data.sound][known][bad]
+        s.tell("publish_order", "msgs", "publish {a} of connection {b} comes behind a later one of its channel",
+               headers["seq"][bad].astype(np.int64), place, headers["ts"][bad], number[bad],
+               headers["connection"][bad].astype(np.int64))
+    return Table({"key": keys, "least": least, "most": most})
+
+
+def _fifo(s: Pass) -> tuple[int, int]:
+    life = s.life
+    sure = np.flatnonzero(life.first_sure)
+    first = life.first[sure]
+    unknown = int(np.count_nonzero(~life.covered & ~life.first_sure))
+    if not first.size:
+        s.results["fifo"] = Result(0, 0, unknown)
+        return FOREVER, 0
+    top = np.maximum.accumulate(first)
+    bad = np.flatnonzero(first[1:] < top[:-1]) + 1
+    s.results["fifo"] = Result(bad.size, first.size, unknown)
+    s.tell_messages("fifo", "first delivered at {a} ns, when a later one had been, at {b}", sure[bad], first[bad],
+                    first[bad], top[bad - 1])
+    return int(first.min()), int(top[-1])
+
+
+def run_firsts(life: Lives) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of deliveries (sorted by message, then time), and which of them are the first of their run."""
+    which = np.flatnonzero(life.type == layout.DELIVERED)
+    of, run = life.of[which], life.run[which]
+    first = np.ones(which.size, bool)
+    first[1:] = (of[1:] != of[:-1]) | (run[1:] != run[:-1])
+    return which, first
+
+
+def _runs(s: Pass, ts: np.ndarray, run: np.ndarray) -> list[Run]:
+    """Extremes of each run, from first deliveries (their times and runs)."""
+    found = []
+    bounds = np.searchsorted(s.deliveries_ts, s.data.runs, "right").tolist()
+    for number, (low, high) in enumerate(zip([0, *bounds], [*bounds, s.deliveries_ts.size], strict=True)):
+        if low < high:
+            own = ts[run == number]
+            firsts = (own.size, int(own.min()), int(own.max())) if own.size else (0, FOREVER, 0)
+            least, most = int(s.deliveries_ts[low]), int(s.deliveries_ts[high - 1])
+            found.append(Run(least, *firsts, least, most))
+    return found
+
+
+def _overtaking(s: Pass, everything: bool) -> tuple[list[Run], Table, int]:
+    life = s.life
+    which, first = run_firsts(life)
+    heads = which[first]
+    why = life.why[heads]
+    sure = life.covered[life.of[heads]] | (why & layout.REDELIVERED == 0) | (why & layout.BEFORE_START > 0)
+    times, seqs, run = life.ts[heads][sure], life.seq[life.of[heads]][sure], life.run[heads][sure]
+    by_time = np.argsort(times, kind="stable")
+    times, seqs, run = times[by_time], seqs[by_time], run[by_time]
+    runs = _runs(s, times, run)
+    again = np.flatnonzero(~first)
+    group = np.cumsum(first) - 1
+    began = life.ts[heads]
+    again = again[sure[group[again]] & (life.why[which[again]] & layout.BEFORE_START == 0)]
+    events = which[again]
+    start, stop, seq = began[group[again]], life.ts[events], life.seq[life.of[events]]
+    low, high = np.searchsorted(times, start, "right"), np.searchsorted(times, stop)
+    if ((seqs[1:] > seqs[:-1]) | (run[1:] != run[:-1])).all():
+        count = high - low
+    else:
+        count = count_above(seqs, low, high, seq)
+    top = np.zeros(s.data.runs.size + 1, np.int64)
+    np.maximum.at(top, run, times)
+    late = stop > top[life.run[events]] if not everything else np.ones(stop.size, bool)
+    bad = ~late & (count > 0)
+    s.results["overtaking"] = Result(int(np.count_nonzero(bad)), again.size, _unknown(life))
+    s.tell_events("overtaking", OVERTAKEN, events[bad], count[bad], start[bad])
+    place = s.data.event_places[life.event[events[late]]]
+    table = Table({"seq": seq[late], "start": start[late], "stop": stop[late], "count": count[late], "place": place})
+    return runs, table, int(count[bad].sum())
+
+
+OVERTAKEN = "delivered again, after {a} later ones that went out since its first delivery at {b} ns"
+
+
+def _unknown(life: Lives) -> int:
+    """Messages that are not covered, and may have been delivered."""
+    return int(np.count_nonzero(~life.covered))
+
+
+def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
+    life, starts = s.life, s.data.runs
+    returned = life.type == layout.RETURNED
+    following = np.append(life.run[1:], starts.size)
+    following[life.last] = starts.size
+    cut = s.delivered & (life.run < following)          # Out when the broker's life ended.
+    since = life.ts.copy()
+    if starts.size:
+        since[cut] = starts[life.run[cut]]
+    to_delivery = np.append(s.delivered[1:], False) & ~life.last
+    until = np.where(to_delivery, np.append(life.ts[1:], 0), FOREVER)
+    # What died at its limit, or of age, stays for a while with no end where dead letters are to be stored first.
+    may_be_dying = any(rule.dead_letters for rule in s.data.triple.rules)
+    ready = to_delivery | (life.last & (not may_be_dying))
+    which = np.flatnonzero((returned | cut) & ready & life.covered[life.of])
+    start, stop, seq = since[which], until[which], life.seq[life.of[which]]
+    low = np.searchsorted(s.deliveries_ts, start, "right")
+    high = np.searchsorted(s.deliveries_ts, stop)
+    between = np.flatnonzero(high > low)
+    passed = np.zeros(which.size, np.int64)
+    if between.size:
+        passed[between] = count_above(s.deliveries_seq, low[between], high[between], seq[between])
+    bad = passed > 0
+    s.results["returned_first"] = Result(int(np.count_nonzero(bad)), which.size, _unknown(life))
+    s.tell_events("returned_first", PASSED, which[bad], passed[bad], start[bad])
+    tops = np.zeros(starts.size + 1, np.int64)
+    for run in runs:
+        tops[np.searchsorted(starts, run.since)] = run.first_max
+    late = ~bad & ((stop > tops[np.searchsorted(starts, start)]) | everything)
+    place = s.data.event_places[life.event[which[late]]]
+    return Table({"seq": seq[late], "start": start[late], "stop": stop[late], "place": place})
+
+
+PASSED = "{a} later ones were delivered before it was, though it had returned at {b} ns"
+
+
+def _limits(s: Pass) -> Table:
+    """Delivery limits; those whose end is not known yet."""
+    life, nothing = s.life, np.empty(0, np.int64)
+    limit = _limit_of_each(s)
+    none = Table({"seq": nothing, "ts": nothing, "place": nothing})
+    if limit is None:
+        return none
+    following = np.append(life.run[1:], s.data.runs.size)
+    following[life.last] = s.data.runs.size
+    cut = s.delivered & (life.run < following)
+    failed = life.deliveries - np.bincount(life.of[cut], minlength=life.seq.size)
+    checked = int(np.count_nonzero(limit < FOREVER))
+    bad = np.flatnonzero(failed > np.minimum(limit, FOREVER - 1) + 1)
+    s.results["delivery_limit"] = Result(bad.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))
+    s.tell_messages("delivery_limit", "{a} deliveries, with a limit of {b}", bad, life.last_delivered[bad], failed[bad],
+                    limit[bad])
+    over = life.returns > limit
+    open_ = over & (life.settlements == 0) & ~life.out & (life.ended == 0)
+    broken = np.flatnonzero(over & ~open_ & (life.ended != layout.DEAD_LETTERED) & (life.ended != layout.DROPPED))
+    s.results["limit_kept"] = Result(broken.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))
+    s.tell_messages("limit_kept", "returned {a} times, with a limit of {b}, and went on", broken,
+                    life.last_delivered[broken], life.returns[broken], limit[broken])
+    waiting = np.flatnonzero(open_)
+    return Table({"seq": life.seq[waiting], "ts": life.last_delivered[waiting], "place": s.places(waiting)})
+
+
+def _limit_of_each(s: Pass) -> np.ndarray | None:
+    """The highest limit in force in each message's life (FOREVER: there was none); None: there never was one."""
+    life, rules = s.life, s.data.triple.rules
+    if s.options.delivery_limit is not None:
+        return np.full(life.seq.size, s.options.delivery_limit, np.int64)
+    if all(rule.limit is None for rule in rules):
+        return None
+    limit = np.full(life.seq.size, -1, np.int64)
+    until = np.where(life.settled > 0, life.settled, FOREVER)
+    for k, rule in enumerate(rules):
+        start, stop = rule.at if k else 0, rules[k + 1].at if k + 1 < len(rules) else FOREVER
+        lived = (life.published < stop) & (until >= start)
+        limit[lived] = np.maximum(limit[lived], FOREVER if rule.limit is None else rule.limit)
+    return np.where(limit < 0, FOREVER, limit)
+
+
+def _settlements(s: Pass) -> None:
+    """ack_without_delivery, double_settle, delivery_after_settle."""
+    life = s.life
+    done = (life.settled[life.of] > 0) & (life.ts > life.settled[life.of])
+    after = np.flatnonzero(s.delivered & done)
+    unknown = _unknown(life)
+    s.results["delivery_after_settle"] = Result(after.size, int(np.count_nonzero(s.delivered)), unknown)
+    s.tell_events("delivery_after_settle", "delivered, though it was settled at {a} ns", after,
+                  life.settled[life.of[after]])
+    twice = np.flatnonzero(s.settling & done)
+    by_entries = np.flatnonzero((life.settlements > 1) & ~life.covered)
+    by_entries = by_entries[~np.isin(by_entries, life.of[twice])]
+    s.results["double_settle"] = Result(twice.size + by_entries.size, int(np.count_nonzero(life.settlements)),
+                                        unknown if s.data.begun is not None else 0)
+    s.tell_events("double_settle", "settled again; it was, at {a} ns", twice, life.settled[life.of[twice]])
+    s.tell_messages("double_settle", "settled {a} times", by_entries, life.settled[by_entries],
+                    life.settlements[by_entries])
+    taken = (life.type == layout.ACKED) | (life.type == layout.REJECTED) | (
+        (life.type == layout.DEAD_LETTERED) & (life.why == layout.REASON_REJECTED))
+    out = np.zeros(life.of.size, bool)
+    out[1:] = s.delivered[:-1] & (life.run[1:] == life.run[:-1]) & ~life.head[1:]
+    judged = taken & ~done & life.covered[life.of]
+    bad = np.flatnonzero(judged & ~out)
+    s.results["ack_without_delivery"] = Result(bad.size, int(np.count_nonzero(judged)), unknown)
+    s.tell_events("ack_without_delivery", "settled by a client that did not have it", bad)
+
+
+def _orphans(data: SegmentData, life: Lives) -> list[Damage]:
+    path = data.triple.journal or ""
+    told = [Damage(path, int(data.event_places[k]), int(data.events["seq"][k]) & FOREVER, int(data.events["ts"][k]),
+                   "an event of a message that is not in the segment", ("events",)) for k in life.orphans[:256]]
+    if life.orphans.size > 256:
+        told.append(told[-1]._replace(detail=f"and {life.orphans.size - 256} more events of unknown messages"))
+    return told
+
+
+def _ids(s: Pass) -> Table:
+    """Message ids: duplicates within the segment are told, and what may be one of another segment's is kept."""
+    nothing = np.empty(0, np.int64)
+    if not s.options.wants("duplicates"):
+        return Table({"hash": nothing.view(np.uint64), "ts": nothing, "seq": nothing, "known": nothing.astype(bool)})
+    data = s.data
+    rows = np.flatnonzero(data.sound)
+    records = layout.Records(data.headers[rows], data.positions[rows], [])
+    where = texts(data.octets, records, "message-id")
+    some = np.flatnonzero(where.length > 0)
+    where = type(where)(*(column[some] for column in where))
+    hash_ = hashes(data.octets, where)
+    ts, seq = records.headers["ts"][where.index], records.headers["seq"][where.index].astype(np.int64)
+    order = np.argsort(hash_, kind="stable")
+    same = hash_[order][1:] == hash_[order][:-1]
+    window = int(s.options.duplicate_window_s * 1e9)
+    near = same & (ts[order][1:] - ts[order][:-1] <= window)
+    bad = np.sort(order[1:][near])
+    s.results["duplicates"] = Result(bad.size, hash_.size)
+    before = np.full(hash_.size, 0, np.int64)
+    before[order[1:][near]] = seq[order[:-1][near]]
+    for row in bad[:GOOD_IDS_TOLD]:
+        one = np.array([row])
+        s.tell("duplicates", "msgs", f"message-id {text(data.octets, where, int(row))!r}".replace("{", "{{").replace(
+            "}", "}}") + " was that of {a} before", seq[one], records.positions[where.index[one]], ts[one], before[one])
+    rest = bad[GOOD_IDS_TOLD:]
+    s.tell("duplicates", "msgs", "its message-id was that of {a} before", seq[rest],
+           records.positions[where.index[rest]], ts[rest], before[rest])
+    known = np.zeros(hash_.size, bool)
+    known[bad] = True
+    edge = np.ones(hash_.size, bool)
+    if data.triple.levels == 1 and ts.size:
+        edge = (ts - ts[0] <= window) | (ts[-1] - ts <= window)
+    return Table({"hash": hash_[edge], "ts": ts[edge], "seq": seq[edge], "known": known[edge]})
+
+
+def group_keys(s: Pass) -> tuple[np.ndarray, np.ndarray]:
+    """Message indices (rising) that are in a group, and the hash of each one's group (as i8)."""
+    data, options, life = s.data, s.options, s.life
+    rows = np.flatnonzero(life.record >= 0)
+    index = life.record[rows]
+    records = layout.Records(data.headers[index], data.positions[index], [])
+    header = options.group_header is not None
+    where = texts(data.octets, records, options.group_header or options.group_by or ROUTING_KEY, header=header)
+    return rows[where.index], hashes(data.octets, where).view(np.int64)
+
+
+def group_ends(s: Pass, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First delivery (FOREVER: none) and settlement (FOREVER: none) of messages."""
+    life = s.life
+    first = np.where(life.first_sure[which], life.first[which], FOREVER)
+    return first, np.where(life.settled[which] > 0, life.settled[which], FOREVER)
+
+
+def _groups(s: Pass) -> Table:
+    nothing = np.empty(0, np.int64)
+    if not s.options.wants("group_fifo") or not (s.options.group_header or s.options.group_by):
+        return Table({"hash": nothing, "first": nothing, "settled": nothing})
+    which, key = group_keys(s)
+    sure = s.life.covered[which]
+    unknown = int(np.count_nonzero(~sure))
+    which, key = which[sure], key[sure]
+    first, settled = group_ends(s, which)
+    bad = which[(first < group_max_before(key, settled)) & (first < FOREVER)]
+    s.results["group_fifo"] = Result(bad.size, which.size, unknown)
+    s.tell_messages("group_fifo", "first delivered at {a} ns, before all earlier ones of its group were settled", bad,
+                    s.life.first[bad], s.life.first[bad])
+    order = np.argsort(key, kind="stable")
+    starts = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])) if key.size else nothing
+    if not key.size:
+        return Table({"hash": nothing, "first": nothing, "settled": nothing})
+    return Table({"hash": key[order][starts], "first": np.minimum.reduceat(first[order], starts),
+                  "settled": np.maximum.reduceat(settled[order], starts)})
+
+
+def _latency(life: Lives) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    delivered = life.first_sure & (life.published > 0)
+    waited = life.first[delivered] - life.published[delivered]
+    settled = life.first_sure & (life.settled > 0)
+    worked = life.settled[settled] - life.first[settled]
+    waited, worked = waited[waited >= 0], worked[worked >= 0]
+    longest = (int(waited.max()) if waited.size else 0, int(worked.max()) if worked.size else 0)
+    return histogram(waited), histogram(worked), longest
+
+
+def _hours(data: SegmentData, life: Lives) -> Table:
+    headers = data.headers[data.sound]
+    octets = layout.body_octets(data.octets, data.records)[data.sound] if data.octets else np.zeros(0, np.int64)
+    published = headers["ts"] // HOUR
+    delivered = life.ts[life.type == layout.DELIVERED] // HOUR
+    settled = life.settled[life.settled > 0] // HOUR
+    hours = np.unique(np.concatenate([np.unique(h) for h in (published, delivered, settled)]))
+
+    def per_hour(what: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        return np.bincount(np.searchsorted(hours, what), weights, hours.size).astype(np.int64)
+
+    return Table({"hour": hours * HOUR, "published": per_hour(published), "delivered": per_hour(delivered),
+                  "settled": per_hour(settled), "octets": per_hour(published, octets)})
+
+
+def _counters(life: Lives) -> np.ndarray:
+    """The events of this segment as the broker counts them; overtakings are not among them."""
+    counts = dict.fromkeys(layout.ORDER_COUNTERS, 0)
+    kinds = np.bincount(life.type.astype(np.int64) << 8 | life.why, minlength=10 << 8).reshape(-1, 256)
+    for cause, name in enumerate(layout.ORDER_COUNTERS[:6], 1):
+        counts[name] = int(kinds[layout.RETURNED, cause])
+    flags = np.arange(256)
+    counts["redelivered"] = int(kinds[layout.DELIVERED, flags & layout.REDELIVERED > 0].sum())
+    counts["redelivered_after_restart"] = int(kinds[layout.DELIVERED, flags & layout.BEFORE_START > 0].sum())
+    for reason, name in enumerate(layout.ORDER_COUNTERS[10:14], 1):
+        counts[name] = int(kinds[layout.DEAD_LETTERED, reason])
+    counts["rejected"] = int(kinds[layout.REJECTED].sum())
+    counts["expired"] = int(kinds[layout.EXPIRED].sum())
+    counts["dropped_maxlen"] = int(kinds[layout.DROPPED, layout.REASON_LENGTH])
+    counts["dropped_delivery_limit"] = int(kinds[layout.DROPPED, layout.REASON_LIMIT])
+    counts["removed"] = int(kinds[layout.DROPPED, layout.REASON_REMOVED])
+    counts["purged"] = int(kinds[layout.PURGED].sum())
+    return np.array(list(counts.values()), np.int64)

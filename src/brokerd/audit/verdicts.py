@@ -1,0 +1,309 @@
+"""Summaries of all segments of a queue put together: verdicts, findings, figures.  And all queues': ``summary``.
+
+    held         every case that there was has been looked at, and none was wrong
+    violated     at least one was wrong, whatever else could not be looked at
+    undecidable  none was wrong, and some could not be looked at: the reason says which
+
+Knows the rules of which missing thing spoils which audit; how cases are judged is ``scan``'s and ``stitch``'s.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brokerd import __version__
+from brokerd.audit import stitch
+from brokerd.audit.arrays import added, bucket_low, percentile
+from brokerd.audit.files import Damage, QueueFiles, Source
+from brokerd.audit.holes import holes
+from brokerd.audit.priority import priority
+from brokerd.audit.scan import AUDITS, DEFAULTS, Options, Rows, Summary, scan
+from brokerd.audit.stitch import Findings
+from brokerd.store import format as layout
+
+HELD, VIOLATED, UNDECIDABLE = "held", "violated", "undecidable"
+RECORDS_ONLY = ("publish_order", "duplicates")
+NEED_EVENTS = ("fifo", "returned_first", "overtaking", "priority", "ack_without_delivery", "double_settle",
+               "delivery_after_settle", "unacked", "delivery_limit", "limit_kept", "group_fifo")
+NEED_LIMIT = ("delivery_limit", "limit_kept")
+
+
+class Judged(NamedTuple):
+    """What came of one queue: a row for each audit, its figures, its findings."""
+
+    audits: list[dict[str, Any]]
+    queue: dict[str, Any]
+    findings: list[dict[str, Any]]
+    inputs: dict[str, int]
+    cut: int | None
+
+
+def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: Options = DEFAULTS) -> Judged:
+    """The verdicts on one queue.  ``summaries``: of all its triples, in any order.  Reads single segments again."""
+    levels: dict[int, list[Summary]] = {}
+    for summary in sorted(summaries, key=lambda s: (s.triple.priority, s.triple.number)):
+        levels.setdefault(summary.triple.priority, []).append(summary)
+    found = Findings()
+    for number, level in levels.items():
+        if options.wants("overtaking") or options.wants("returned_first"):
+            level = levels[number] = stitch.with_all_that_overlap(source, level, options)
+            stitch.returned(source, level, options, found)
+        if options.wants("publish_order"):
+            stitch.publish_order(source, level, options, found)
+        if options.wants("fifo"):
+            stitch.fifo(source, level, options, found)
+        if options.wants("group_fifo"):
+            stitch.group_fifo(source, level, options, found)
+    whole = [summary for level in levels.values() for summary in level]
+    if options.wants("duplicates") and whole:
+        stitch.duplicates(whole, options, found)
+    case = _Case(source, queue, whole, levels, options, found)
+    audits = [case.row(audit) for audit in AUDITS if options.wants(audit) and case.applies(audit)]
+    inputs = {"segments": len(whole), "messages": sum(s.records for s in whole), "events": sum(s.events for s in whole),
+              "octets": sum(s.octets for s in whole)}
+    return Judged(audits, _figures(queue, whole, found), case.findings(), inputs, case.cut)
+
+
+class _Case:
+    """One queue before its judge."""
+
+    def __init__(self, source: Source, queue: QueueFiles, summaries: list[Summary], levels: dict[int, list[Summary]],
+                 options: Options, found: Findings) -> None:
+        self.source, self.queue, self.options = source, queue, options
+        self.summaries, self.levels, self.found = summaries, levels, found
+        cut = (queue.manifest or {}).get("cut")
+        self.cut = cut if isinstance(cut, int) else None
+        self.last_ts = max((s.last_ts for s in summaries), default=0)
+        self.damage: list[tuple[int, int, Damage]] = [(0, 0, d) for d in queue.damage]
+        self.damage += [(s.triple.priority, s.triple.number, d) for s in summaries for d in s.damage]
+        self.singles: list[dict[str, Any]] = []         # findings that are no Rows
+
+    def applies(self, audit: str) -> bool:
+        """Whether there is anything that this audit could say of this queue."""
+        if audit == "priority":
+            return len(self.levels) > 1 or bool(self.queue.settings.get("max_priority"))
+        if audit == "group_fifo":
+            return bool(self.options.group_header or self.options.group_by)
+        if audit in NEED_LIMIT:
+            return self.options.delivery_limit is not None or any(r.limit is not None for r in self.queue.rules)
+        return True
+
+    def row(self, audit: str) -> dict[str, Any]:
+        """The verdict of one audit."""
+        results = [s.results[audit] for s in self.summaries if audit in s.results]
+        count = sum(r.found for r in results) + self.found.found.get(audit, 0)
+        checked = sum(r.checked for r in results)
+        uncovered = sum(r.uncovered for r in results)
+        more: dict[str, Any] = {}
+        doubts: list[str] = []
+        if audit == "holes":
+            count, checked, doubts = self._holes()
+        elif audit == "damage":
+            count, checked = len(self.damage), sum(s.records + s.events for s in self.summaries)
+        elif audit == "unacked":
+            count, checked, uncovered, more = self._unacked()
+        elif audit == "priority":
+            checked = priority(self.source, self.levels, self.options, self.found)
+            count = self.found.found.get("priority", 0)
+            uncovered = sum(s.uncovered for s in self.summaries)
+        elif audit == "limit_kept":
+            count, more = self._pending(count)
+        elif audit == "overtaking":
+            more = {"overtakings": sum(s.overtakings for s in self.summaries) + self.found.overtakings}
+        doubts += self._doubts(audit, uncovered)
+        verdict = VIOLATED if count else UNDECIDABLE if doubts else HELD
+        reason = "; ".join(doubts)
+        if count:
+            reason = f"{count} found" + (f"; and not all could be judged: {reason}" if reason else "")
+        elif not doubts and not checked:
+            reason = "nothing to judge"
+        return {"vhost": self.queue.vhost, "queue": self.queue.queue, "audit": audit, "verdict": verdict,
+                "found": int(count), "checked": int(checked), "reason": reason} | more
+
+    def _doubts(self, audit: str, uncovered: int) -> list[str]:
+        """Why "nothing found" is not "held"."""
+        doubts = []
+        if audit in RECORDS_ONLY and self._spoiled("records"):
+            doubts.append("records are missing or damaged")
+        if audit not in NEED_EVENTS:
+            return doubts
+        if uncovered:
+            doubts.append(f"{uncovered} messages have not their whole life in an order journal{self._why_uncovered()}")
+        if self._spoiled("records") or self._spoiled("events"):
+            doubts.append("files are missing or damaged")
+        if audit == "double_settle" and self._spoiled("acks"):
+            doubts.append("acks are missing or damaged")
+        return doubts
+
+    def _spoiled(self, what: str) -> bool:
+        return any(what in damage.matters for _, _, damage in self.damage)
+
+    def _why_uncovered(self) -> str:
+        whys = set()
+        for s in self.summaries:
+            if s.uncovered and s.begun is None:
+                whys.add("there is none")
+            elif s.uncovered:
+                whys |= {gap.why for gap in s.gaps} or {"it began later"}
+        return f" ({', '.join(sorted(whys))})" if whys else ""
+
+    def _holes(self) -> tuple[int, int, list[str]]:
+        found = holes(self.queue, self.levels, clipped=bool(self.options.from_ns or self.options.to_ns))
+        for first, last in found.missing:
+            words = f"{first} is missing" if first == last else f"{first} to {last} are missing"
+            self._single("holes", 0, first, words)
+        return found.count, found.checked, found.doubts
+
+    def _single(self, audit: str, level: int, seq: int, words: str, segment: int = 0, file: str = "", offset: int = -1,
+                ts: int = 0) -> None:
+        self.singles.append({
+            "audit": audit, "vhost": self.queue.vhost, "queue": self.queue.queue, "priority": level, "seq": seq,
+            "segment": segment, "file": file, "offset": offset, "ts": ts, "detail": words})
+
+    def _unacked(self) -> tuple[int, int, int, dict[str, Any]]:
+        now = self.cut or self.last_ts
+        bound = now - int(self.options.unacked_after_s * 1e9)
+        count = total = 0
+        for s in self.summaries:
+            old = s.out["ts"] < bound
+            total += s.out.size
+            count += int(np.count_nonzero(old))
+            for seq, ts, place in zip(*(s.out[c][old][:self.options.findings_max].tolist()
+                                        for c in ("seq", "ts", "place")), strict=True):
+                self._single("unacked", s.triple.priority, seq, f"unacked for {(now - ts) // 10 ** 9} s",
+                             s.triple.number, s.triple.msgs, place, ts)
+        checked = sum(s.records for s in self.summaries)
+        return count, checked, sum(s.uncovered for s in self.summaries), {"unacked": total}
+
+    def _pending(self, count: int) -> tuple[int, dict[str, Any]]:
+        """Messages beyond their limit whose end is not known: late ones were forgotten."""
+        bound = (self.cut or self.last_ts) - int(self.options.unacked_after_s * 1e9)
+        pending = 0
+        for s in self.summaries:
+            old = s.pending["ts"] < bound
+            pending += int(np.count_nonzero(~old))
+            for seq, ts, place in zip(*(s.pending[c][old].tolist() for c in ("seq", "ts", "place")), strict=True):
+                count += 1
+                self._single("limit_kept", s.triple.priority, seq, "beyond its limit, and neither dead-lettered nor "
+                             "dropped", s.triple.number, s.triple.msgs, place, ts)
+        return count, {"pending": pending}
+
+    def findings(self) -> list[dict[str, Any]]:
+        """All rows, at most ``findings_max`` for each audit."""
+        told: dict[str, int] = {}
+        rows: list[dict[str, Any]] = []
+        for summary, some in [*((s, r) for s in self.summaries for r in s.rows), *self.found.rows]:
+            if self.options.wants(some.audit):
+                left = self.options.findings_max - told.get(some.audit, 0)
+                rows += _expanded(summary, some, left)
+                told[some.audit] = told.get(some.audit, 0) + some.seq.size
+        for row in self.singles:
+            told[row["audit"]] = told.get(row["audit"], 0) + 1
+            if told[row["audit"]] <= self.options.findings_max:
+                rows.append(row)
+        self.singles = []
+        if self.options.wants("damage"):
+            for level, segment, damage in self.damage[:self.options.findings_max]:
+                self._single("damage", level, damage.seq, damage.detail, segment, damage.file, damage.offset, damage.ts)
+        order = {audit: k for k, audit in enumerate(AUDITS)}
+        return sorted(rows + self.singles, key=lambda row: (order[row["audit"]], row["priority"], row["seq"]))
+
+
+def _expanded(summary: Summary, rows: Rows, most: int) -> list[dict[str, Any]]:
+    triple = summary.triple
+    file = triple.msgs if rows.kind == "msgs" else triple.journal or ""
+    columns = [column[:max(most, 0)].tolist() for column in rows[3:]]
+    return [{
+        "audit": rows.audit, "vhost": triple.vhost, "queue": triple.queue, "priority": triple.priority, "seq": seq,
+        "segment": triple.number, "file": file, "offset": place, "ts": ts, "detail": rows.detail.format(a=a, b=b),
+    } for seq, place, ts, a, b in zip(*columns, strict=True)]
+
+
+# --- figures
+
+
+def _figures(queue: QueueFiles, summaries: list[Summary], found: Findings) -> dict[str, Any]:
+    counters = sum((s.counters for s in summaries), np.zeros(len(layout.ORDER_COUNTERS), np.int64))
+    named = dict(zip(layout.ORDER_COUNTERS, counters.tolist(), strict=True))
+    named["out_of_sequence"] = found.found.get("overtaking", 0) + sum(
+        s.results["overtaking"].found for s in summaries)
+    named["overtakings"] = found.overtakings + sum(s.overtakings for s in summaries)
+    waited = worked = np.zeros(0, np.int64)
+    for s in summaries:
+        waited, worked = added(waited, s.waited), added(worked, s.worked)
+    seqs = [s.numbers for s in summaries if s.numbers.last >= s.numbers.first]
+    return {
+        "vhost": queue.vhost, "queue": queue.queue, "messages": sum(s.records for s in summaries),
+        "first_seq": min((n.first for n in seqs), default=0), "last_seq": max((n.last for n in seqs), default=0),
+        "journaled": any(s.begun is not None for s in summaries),
+        "counters": named,
+        "latency": {"enqueue_to_delivery": _latency(waited, max((s.longest[0] for s in summaries), default=0)),
+                    "delivery_to_settlement": _latency(worked, max((s.longest[1] for s in summaries), default=0))},
+        "throughput": _throughput(summaries),
+        "consumers": [{k: v for k, v in line.items() if k != "what"} | {"number": number}
+                      for number, line in sorted(queue.consumers.items())],
+    }
+
+
+def _latency(counts: np.ndarray, longest: int) -> dict[str, Any]:
+    told = np.flatnonzero(counts)
+    return {"p50": min(percentile(counts, 0.5), longest), "p90": min(percentile(counts, 0.9), longest),
+            "p99": min(percentile(counts, 0.99), longest), "max": longest, "count": int(counts.sum()),
+            "histogram": [[bucket_low(int(bucket)), int(counts[bucket])] for bucket in told]}
+
+
+def _throughput(summaries: list[Summary]) -> list[dict[str, int]]:
+    hours: dict[int, list[int]] = {}
+    for s in summaries:
+        for hour, *row in zip(*(column.tolist() for column in s.hours.columns.values()), strict=True):
+            hours[hour] = [a + b for a, b in zip(hours.get(hour, [0] * 4), row, strict=True)]
+    return [{"hour": hour, "published": row[0], "delivered": row[1], "settled": row[2], "octets": row[3]}
+            for hour, row in sorted(hours.items())]
+
+
+# --- all queues
+
+
+def audit(source: Source, options: Options = DEFAULTS, glob: str | None = None,
+          progress: Callable[[int], object] | None = None) -> list[Judged]:
+    """All of it in this process, one segment after the other.  ``progress`` hears how many octets were read."""
+    judged = []
+    for queue in source.queues(glob):
+        summaries = []
+        for triple in queue.triples:
+            summaries.append(scan(source, triple, options))
+            if progress is not None:
+                progress(triple.octets)
+        judged.append(judge(source, queue, summaries, options))
+    return judged
+
+
+def exit_status(audits: Iterable[dict[str, Any]], fail_on: str = "any") -> int:
+    """0 all held, 1 violated, 3 undecidable and nothing violated.  ``fail_on``: any, none, or names of audits."""
+    rows = list(audits)
+    names = None if fail_on == "any" else set() if fail_on == "none" else set(fail_on.split(","))
+    if any(row["verdict"] == VIOLATED and (names is None or row["audit"] in names) for row in rows):
+        return 1
+    return 3 if fail_on != "none" and any(
+        row["verdict"] == UNDECIDABLE and (names is None or row["audit"] in names) for row in rows) else 0
+
+
+def summary(source_path: str, judged: list[Judged], *, options: Options = DEFAULTS, fail_on: str = "any",
+            stages: list[dict[str, Any]] | None = None, made: int | None = None) -> dict[str, Any]:
+    """The document ``summary.json``, schema 1.  ``made``: ns since the epoch; None: now."""
+    audits = [row for one in judged for row in one.audits]
+    verdicts = {row["verdict"] for row in audits}
+    worst = next((v for v in (VIOLATED, UNDECIDABLE) if v in verdicts), HELD)
+    cuts = [one.cut for one in judged if one.cut is not None]
+    keys = ("segments", "messages", "events", "octets")
+    said = options._asdict() | {"audits": sorted(options.audits) if options.audits is not None else None}
+    return {
+        "schema": 1, "brokerd": __version__, "made": time.time_ns() if made is None else made, "source": source_path,
+        "cut": min(cuts) if cuts else None,
+        "inputs": {"queues": len(judged)} | {key: sum(one.inputs[key] for one in judged) for key in keys},
+        "exit": exit_status(audits, fail_on), "verdict": worst, "audits": audits,
+        "queues": [one.queue for one in judged], "findings_total": sum(row["found"] for row in audits),
+        "stages": stages or [], "options": said | {"fail_on": fail_on},
+    }
