@@ -1,6 +1,6 @@
 """brokerd's segments, acks and journals as Spark tables, and the audits of order over them.
 
-    spark = brokerd.spark.session()                     # or any session of yours: brokerd.spark.register(spark)
+    spark = brokerd.spark.session.session()             # or any session of yours: brokerd.spark.register(spark)
     spark.read.format("brokerd").option("table", "messages").load("/var/lib/brokerd")
     brokerd.spark.read(spark, "/var/lib/brokerd", "events", columns=("queue", "seq", "type"))
 
@@ -11,17 +11,14 @@ import only what their task is made of.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from brokerd.spark.session import session
     from brokerd.spark.source import read, register
 
-__all__ = ["read", "register", "session"]
-
-_HOME = {"session": "session", "register": "source", "read": "source"}
+__all__ = ["read", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'brokerd.spark' has no attribute {name!r}")
-    from importlib import import_module
+    from brokerd.spark import source
 
-    return getattr(import_module(f"brokerd.spark.{_HOME[name]}"), name)
+    return getattr(source, name)
