@@ -4,9 +4,9 @@
     planted = plant(story, "fifo", 7)   seven messages that were handed out before their turn
     story.save()                        files written anew, all sums right
 
-Every fault is a small change of what really happened: two events change places, an event is taken out, one is added at
-a time at which nothing else was.  ``PLANTS`` says of each audit how; ``planted.touches`` names the other audits that see
-the same fault, as they should.  Knows the formats, and nothing of audits.
+Every fault is a small change of what really happened: an event is moved, one is taken out, one is added at a time at
+which nothing else was.  ``PLANTS`` says of each audit how; ``planted.touches`` names the other audits that may see the
+same fault.  Knows the formats, and nothing of audits.
 """
 
 import os
@@ -309,7 +309,8 @@ def _goes_out_behind(story: Story, following: np.ndarray, boundary: bool) -> np.
     return fits & story.across(following) if boundary else fits
 
 
-def _times(story: Story, rows: Iterable[int], count: int, *places: tuple[np.ndarray, int]) -> list[tuple[int, list[int]]]:
+def _times(story: Story, rows: Iterable[int], count: int,
+           *places: tuple[np.ndarray, int]) -> list[tuple[int, list[int]]]:
     """(row, free times) of ``count`` of those rows with so many free times behind each of the places."""
     found = []
     for row in rows:
@@ -382,7 +383,7 @@ def delivery_limit(story: Story, count: int, boundary: bool, limit: int = 3) -> 
     for row, times in rows:
         for ts in times:
             story.add(int(story.seqs[row]), ts, DELIVERED, REDELIVERED, like=int(story.first[row]))
-    return Planted("delivery_limit", [int(story.seqs[row]) for row, _ in rows])
+    return Planted("delivery_limit", [int(story.seqs[row]) for row, _ in rows], frozenset({"overtaking"}))
 
 
 def limit_kept(story: Story, count: int, boundary: bool, limit: int = 3) -> Planted:
@@ -392,7 +393,7 @@ def limit_kept(story: Story, count: int, boundary: bool, limit: int = 3) -> Plan
         for ts in times[:-1]:
             story.add(int(story.seqs[row]), ts, RETURNED, layout.CAUSE_NACK, like=int(story.first[row]))
         story.add(int(story.seqs[row]), times[-1], DELIVERED, REDELIVERED, like=int(story.first[row]))
-    return Planted("limit_kept", [int(story.seqs[row]) for row, _ in rows])
+    return Planted("limit_kept", [int(story.seqs[row]) for row, _ in rows], frozenset({"overtaking"}))
 
 
 def _with_room(story: Story, which: np.ndarray, places: np.ndarray, needed: int, count: int,
@@ -427,7 +428,7 @@ def delivery_after_settle(story: Story, count: int, boundary: bool) -> Planted:
     rows = _with_room(story, story.simple(), story.settled, 1, count, boundary)
     for row, times in rows:
         story.add(int(story.seqs[row]), times[0], DELIVERED, REDELIVERED, like=int(story.first[row]))
-    return Planted("delivery_after_settle", [int(story.seqs[row]) for row, _ in rows])
+    return Planted("delivery_after_settle", [int(story.seqs[row]) for row, _ in rows], frozenset({"overtaking"}))
 
 
 def unacked(story: Story, count: int, boundary: bool, older_than: int | None = None) -> Planted:
@@ -459,7 +460,9 @@ def duplicates(story: Story, count: int, boundary: bool) -> Planted:
             other.octets[target[0]:target[1]] = one.octets[source[0]:source[1]]
             other.sign(j)
             rows.append(row)
-    return Planted("duplicates", [int(story.seqs[following[row]]) for row in rows[:count]])
+        if len(rows) == count:
+            break
+    return Planted("duplicates", [int(story.seqs[following[row]]) for row in rows])
 
 
 def message_id(part: Part, index: int) -> tuple[int, int] | None:

@@ -12,7 +12,6 @@ from random import Random
 
 from tests.plane.harness import Bench, ack, consume, nack, publish
 
-from brokerd.store import format as layout
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 
@@ -136,18 +135,9 @@ def whole(root):
     plain = Run(f"{root}.plain")
     levels = Run(f"{root}.levels", "levels", max_priority=2, prefetch=6, seed=2)
     levels.publish(8)
-    for run, steps, returns in ((plain, 500, 0.1), (levels, 400, 0)):
-        run.steps(steps, returns=returns, keep=5)
-        run.crash()
-        run.steps(steps, returns=returns, keep=5)
-        run.crash()
-        run.steps(2 * steps, returns=returns, keep=5)
+    for run, returns, lives in ((plain, 0.1, (300, 300, 950)), (levels, 0, (300, 300, 500))):
+        for life, steps in enumerate(lives):
+            if life:
+                run.crash()
+            run.steps(steps, returns=returns, keep=5)
         run.finish(root)
-
-
-def numbers(folder):
-    """Numbers of the segments in a folder and in its ``kept``."""
-    found = set()
-    for above in (folder, f"{folder}/{layout.KEPT_FOLDER}"):
-        found |= {layout.segment_number(name) for name in os.listdir(above) if name.startswith("msgs.")}
-    return sorted(found)
