@@ -201,7 +201,8 @@ def engine_b(spark: "SparkSession", request: Request) -> list[dict[str, Any]]:
 
     if request.options.from_ns or request.options.to_ns:
         raise AuditError("engine b does not know --from and --to")
-    return checks.run(spark, request.path, request.options, queues=request.queues)
+    given = {"queues": request.queues} if request.queues else {}
+    return checks.run(spark, request.path, request.options, **given)
 
 
 def disagreements(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> list[str]:

@@ -64,7 +64,7 @@ def session(name: str = "brokerd", master: str | None = None, *, settings: Mappi
     if chosen:
         conf.setMaster(chosen)
     spark = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
-    if ship and not _is_local(spark.sparkContext.master):
+    if ship and not _is_local(spark.sparkContext.master or ""):
         spark.sparkContext.addPyFile(str(shipped()))
     register(spark)
     return spark
