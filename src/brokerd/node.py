@@ -387,8 +387,8 @@ class Node:
             queue.deleted = True
             queue.drop()
         vhost.log.close()
-        self.upkeep.journals.vhost_deleted(vhost.queues.values())
         self.upkeep.take_garbage()
+        self.upkeep.journals.vhost_deleted(vhost.queues.values())
         self._write_vhosts()
         self.permissions.forget_vhost(name)
         if name == EVENTS_VHOST:

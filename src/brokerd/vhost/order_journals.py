@@ -85,8 +85,7 @@ class Journals:
             entry = self._entry(queue)
         if not queue.journaled:
             queue.order_log = None
-            if entry.said is not None:
-                entry.say_settings()
+            entry.say_settings()
             return
         try:
             if not os.path.isdir(queue.directory):
@@ -276,7 +275,7 @@ class Journals:
     def sweep(self) -> None:
         """What is over its retention goes; settings that could not be said are said."""
         for entry in self.entries.values():
-            if entry.queue.journaled and entry.said is None:
+            if entry.said is None:
                 self.watch(entry.queue)
         self.retention.enforce(self.entries.values())
         self.retention.tell()

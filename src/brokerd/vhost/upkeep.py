@@ -190,9 +190,9 @@ class Upkeep:
 
     def remove_files(self, queue: "Queue") -> None:
         """The folder of a queue that was dropped."""
-        known = self.journals.deleted(queue)
-        if known or queue.next_seq > 1:
+        if queue.next_seq > 1 or queue.directory in self.journals.entries:
             self.take_garbage()  # by their names in the folder, before it moves
+            self.journals.deleted(queue)
             self.garbage.discard(queue.directory)
 
     def take_garbage(self) -> None:
