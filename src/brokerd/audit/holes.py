@@ -42,7 +42,13 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
     count = doubtful = checked = 0
     missing: list[tuple[int, int]] = []
     for base in range(first, last + 1, slice_size):
-        present = np.zeros(min(slice_size, last + 1 - base), bool)
+        size = min(slice_size, last + 1 - base)
+        if not any(low < base + size and high >= base for low, high in (
+                *((s.numbers.first, s.numbers.last) for s in there), *legal, *unknown)):
+            checked, count = checked + size, count + size       # Nothing at all is there.
+            _extend(missing, [(base, base + size - 1)])
+            continue
+        present = np.zeros(size, bool)
         for s in there:
             mark(present, base, s.numbers)
         absent = ~present

@@ -88,6 +88,9 @@ def lives(data: SegmentData) -> Lives:
     covered = _covered(data, published, index, columns["settled"])
     known_first = np.zeros(count, bool)
     known_first[of[delivered][::-1]] = (why[delivered] & layout.REDELIVERED == 0)[::-1]
+    if not data.generation:     # Without a record, for damage: it may be another segment's.
+        covered &= index >= 0
+        known_first &= index >= 0
     columns["ended"] = np.where(out & (columns["settled"] == 0), UNACKED, columns["ended"])
     _from_entries(data, index, columns, covered)
     return Lives(

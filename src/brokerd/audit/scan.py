@@ -201,7 +201,7 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     pending = _limits(s)
     _settlements(s)
     damage = data.damage + _orphans(data, life)
-    out = np.flatnonzero(life.out)
+    out = np.flatnonzero(life.out & life.covered)
     published = data.headers["ts"][data.sound]
     times = [t for t in (published, life.ts, data.runs) if t.size]
     waited, worked, longest = _latency(life)
@@ -406,7 +406,7 @@ def _limits(s: Pass) -> Table:
     s.results["delivery_limit"] = Result(bad.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))
     s.tell_messages("delivery_limit", "{a} deliveries, with a limit of {b}", bad, life.last_delivered[bad], failed[bad],
                     limit[bad])
-    over = life.returns > limit
+    over = (life.returns > limit) & life.covered
     open_ = over & (life.settlements == 0) & ~life.out & (life.ended == 0)
     broken = np.flatnonzero(over & ~open_ & (life.ended != layout.DEAD_LETTERED) & (life.ended != layout.DROPPED))
     s.results["limit_kept"] = Result(broken.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))

@@ -78,6 +78,7 @@ class _Segment(NamedTuple):
     records: layout.Records
     sound: np.ndarray
     header: Any                     # dtype SEGMENT, or None
+    gone: bool = False
 
 
 NO_EVENTS = np.empty(0, shapes.EVENT)
@@ -97,7 +98,9 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True) -> SegmentD
     generation = int(header["generation"]) if header is not None else 0
     base_seq, created = (int(header["base_seq"]), int(header["created"])) if header is not None else (0, 0)
     positions = segment.records.positions
-    gone = segment.header is None and not damage and not segment.octets
+    if triple.acks is None and (journal.events["type"] != layout.DELIVERED).any():
+        path = f"{triple.msgs.rpartition('/')[0]}/{layout.acks_name(triple.number)}"
+        damage.append(Damage(path, -1, 0, 0, "is missing: the journal knows of what it should hold", ("acks",)))
     if entries.size and not damage:
         orphans = np.flatnonzero(record_at(positions, len(segment.octets), entries["position"]) < 0)
         _several(damage, triple.acks or "", orphans, lambda k: Damage(
@@ -105,7 +108,7 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True) -> SegmentD
             ("acks",)))
     return SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
                        positions, segment.sound, entries, delivered, journal.events, journal.places, journal.begun,
-                       journal.runs, journal.gaps, damage, gone)
+                       journal.runs, journal.gaps, damage, segment.gone)
 
 
 def record_at(positions: np.ndarray, octets: int, wanted: np.ndarray) -> np.ndarray:
@@ -158,7 +161,7 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
     if head is None:
         if triple.settled and not any(d.file == triple.msgs for d in damage):
             damage.append(Damage(triple.msgs, -1, 0, 0, "is not there any more", matters))
-        return nothing
+        return nothing._replace(gone=not damage)
     if len(head) < layout.HEADER_OCTETS:
         damage.append(Damage(triple.msgs, len(head), 0, 0, f"has {len(head)} octets: not even a header", matters))
         return nothing
@@ -178,7 +181,12 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
     if header is None:          # Sums are made with the number of the name.
         octets = head[:8] + triple.number.to_bytes(8, "little") + octets[16:]
     records = layout.scan_records(octets, len(octets))
-    sound = check_records(octets, records, triple.number) if crc else np.ones(records.positions.size, bool)
+    if crc:
+        sound = check_records(octets, records, triple.number)
+    else:                       # What nobody could have written is damaged, sums or not.
+        least = int(header["base_seq"]) if header is not None else 1
+        seq, ts = records.headers["seq"], records.headers["ts"]
+        sound = (seq >= least) & (seq - np.uint64(least) < 1 << 32) & (ts > 0)
     if end is None:
         records, sound = _without_stale_end(records, sound, octets, crc, triple.number)
     _tell_records(triple, records, sound, damage)

@@ -1,0 +1,182 @@
+"""The life of one message, from the files of its queue: ``trace``.
+
+Only the one segment in which the sequence number can be is read, and of the others 64 octets each.  Events are put into
+words; numbers of consumers get the names that order.jsonl has for them.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from brokerd.audit import layout as shapes
+from brokerd.audit.files import QueueFiles, Source, Triple
+from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives
+from brokerd.audit.properties import texts
+from brokerd.audit.segment import SegmentData, elsewhere, read_triple, record_at
+from brokerd.store import format as layout
+
+WHAT = ("", "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered")
+KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "nothing"
+
+
+def trace(source: Source, queue: QueueFiles, seq: int) -> dict[str, Any]:
+    """What is known of message ``seq``: its record, its events in order of time (ns), and how it stands.
+
+    ``known``: "all", "part" (the journal does not cover its whole life), "acks only" (there is no journal: events have
+    no time), "nothing" (it is not here: ``why`` says what may be the reason).  Raises nothing for what is in the files.
+    """
+    for triple in _candidates(source, queue, seq):
+        data = read_triple(source, triple)
+        life = lives(data)
+        if not life.seq.size:
+            continue
+        row = int(np.searchsorted(life.seq, seq))
+        if row < life.seq.size and int(life.seq[row]) == seq:
+            return _told(queue, data, life, row)
+    return {"vhost": queue.vhost, "queue": queue.queue, "seq": seq, "priority": None, "segment": None,
+            "position": None, "record": None, "events": [], "known": KNOWN_NOTHING, "state": "unknown",
+            "why": _why_unknown(queue, seq)}
+
+
+def _candidates(source: Source, queue: QueueFiles, seq: int) -> list[Triple]:
+    """Segments in which it can be: of each level the last that begins no later; then those that do not say."""
+    best: dict[int, tuple[int, Triple]] = {}
+    silent = []
+    for triple in queue.triples:
+        base = _base_seq(source, triple)
+        if base is None:
+            silent.append(triple)
+        elif base <= seq and base >= best.get(triple.priority, (0, triple))[0]:
+            best[triple.priority] = base, triple
+    return [triple for _, triple in best.values()] + silent
+
+
+def _base_seq(source: Source, triple: Triple) -> int | None:
+    for path in (triple.msgs, elsewhere(triple.msgs)):
+        try:
+            head = source.read(path, 0, layout.HEADER_OCTETS)
+        except OSError:
+            continue
+        if len(head) == layout.HEADER_OCTETS:
+            header = np.frombuffer(head, shapes.SEGMENT)[0]
+            if layout.crc32c(head[:layout.SEGMENT_CRC_END]) == int(header["crc"]):
+                return int(header["base_seq"])
+    return None
+
+
+def _why_unknown(queue: QueueFiles, seq: int) -> str:
+    for line in queue.removed:
+        if line["first_seq"] <= seq <= line["last_seq"]:
+            return f"its segment was removed by retention ({line.get('why', 'unknown')})"
+    if not queue.triples:
+        return "nothing is kept of this queue"
+    if not queue.settings.get("journal"):
+        return "settled messages of a queue without an order journal are not kept"
+    return "no segment here holds that number"
+
+
+def _told(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> dict[str, Any]:
+    triple = data.triple
+    index = int(life.record[row])
+    events = _events(queue, data, life, row)
+    if life.covered[row]:
+        known = KNOWN_ALL
+    elif data.begun is not None:
+        known = KNOWN_PART
+    else:
+        known, events = KNOWN_ACKS, _from_entries(data, index)
+    record = _record(data, index) if index >= 0 else None
+    if record is not None:
+        first = {"ts": record["ts"], "what": "enqueued", "consumer": None, "connection": record["connection"]}
+        events.insert(0, first)
+    ended = int(life.ended[row])
+    reason = REASONS[min(int(life.reason[row]), 5)] if ended in (layout.DEAD_LETTERED, layout.DROPPED) else None
+    return {
+        "vhost": triple.vhost, "queue": triple.queue, "seq": int(life.seq[row]), "priority": triple.priority,
+        "segment": triple.number, "kept": triple.kept, "file": triple.msgs,
+        "position": int(data.positions[index]) if index >= 0 else None, "record": record, "events": events,
+        "known": known, "state": ENDED[ended], "reason": reason,
+        "deliveries": int(life.deliveries[row]), "returns": int(life.returns[row]),
+    }
+
+
+def _record(data: SegmentData, index: int) -> dict[str, Any]:
+    header = data.headers[index]
+    records = layout.Records(data.headers[index:index + 1], data.positions[index:index + 1], [])
+    at = int(data.positions[index]) + layout.HEADER_OCTETS + (4 if int(header["meta_len"]) == layout.LONG_META else 0)
+    octets = data.octets
+    exchange = octets[at + 1:at + 1 + octets[at]]
+    at += 1 + octets[at]
+    key = octets[at + 1:at + 1 + octets[at]]
+    ids = texts(octets, records, "message-id")
+    message_id = None
+    if ids.index.size:
+        message_id = octets[int(ids.start[0]):int(ids.start[0] + ids.length[0])].decode("utf-8", "replace")
+    return {
+        "ts": int(header["ts"]), "connection": int(header["connection"]), "channel": int(header["channel"]),
+        "publish_seq": int(header["publish_seq"]), "exchange": exchange.decode("utf-8", "replace"),
+        "routing_key": key.decode("utf-8", "replace"), "message_id": message_id,
+        "body_octets": int(layout.body_octets(octets, records)[0]),
+        "persistent": bool(int(header["flags"]) & layout.PERSISTENT),
+    }
+
+
+def _events(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> list[dict[str, Any]]:
+    low, high = np.searchsorted(life.of, (row, row + 1)).tolist()
+    told: list[dict[str, Any]] = []
+    by_get, out_since = False, 0
+    for k in range(low, high):
+        event = data.events[life.event[k]]
+        ts, type_, why = int(event["ts"]), int(event["type"]), int(event["reason"])
+        _restart(told, data, out_since, ts)
+        if type_ == layout.DELIVERED:
+            by_get = bool(why & layout.BY_GET)
+        out_since = ts if type_ == layout.DELIVERED else 0
+        one: dict[str, Any] = {
+            "ts": ts, "what": WHAT[type_], "consumer": _who(queue, int(event["consumer"]), by_get),
+            "count": int(event["count"]), "offset": int(data.event_places[life.event[k]])}
+        if type_ == layout.DELIVERED:
+            one |= {"delivery_tag": int(event["aux"]), "redelivered": bool(why & layout.REDELIVERED),
+                    "by_get": by_get, "before_start": bool(why & layout.BEFORE_START),
+                    "no_ack": bool(why & layout.WITHOUT_ACK)}
+        elif type_ == layout.RETURNED:
+            one["cause"] = CAUSES[why] if why < len(CAUSES) else str(why)
+        elif type_ in (layout.DEAD_LETTERED, layout.DROPPED):
+            one["cause"] = REASONS[why] if why < len(REASONS) else str(why)
+        elif type_ == layout.ACKED and why == 1:
+            one["cause"] = "taken without acks"
+        told.append(one)
+    _restart(told, data, out_since, 1 << 63)
+    return told
+
+
+def _restart(told: list[dict[str, Any]], data: SegmentData, since: int, until: int) -> None:
+    """What was out when a broker's life ended counts as returned, though no event says so."""
+    if since:
+        starts = data.runs[(data.runs > since) & (data.runs < until)]
+        if starts.size:
+            told.append({"ts": int(starts[0]), "what": "returned", "consumer": None, "cause": "broker started"})
+
+
+def _who(queue: QueueFiles, number: int, by_get: bool) -> dict[str, Any] | None:
+    if not number:
+        return None
+    if by_get:
+        return {"connection": number}
+    known = queue.consumers.get(number, {})
+    return {"number": number} | {k: v for k, v in known.items() if k not in ("what", "at", "number")}
+
+
+def _from_entries(data: SegmentData, index: int) -> list[dict[str, Any]]:
+    """What the acks say, in order; they have no times."""
+    of = record_at(data.positions, len(data.octets), data.entries["position"])
+    told = []
+    for entry in data.entries[of == index]:
+        type_, why = int(entry["kind"]) & 15, int(entry["kind"]) >> 4
+        one: dict[str, Any] = {"ts": None, "what": WHAT[type_] if type_ < len(WHAT) else str(type_), "consumer": None,
+                               "count": int(entry["count"])}
+        names = CAUSES if type_ == layout.RETURNED else REASONS
+        if type_ in (layout.RETURNED, layout.DEAD_LETTERED, layout.DROPPED):
+            one["cause"] = names[why] if why < len(names) else str(why)
+        told.append(one)
+    return told
