@@ -115,7 +115,7 @@ class Node:
             self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns, call_at=self._call_at,
             sync=config.sync, suspect=data.suspect,
         )  # fmt: skip
-        self.upkeep.journals.retention.archive = config.order_journal_archive
+        self.upkeep.archive = config.order_journal_archive
         self.commit = GroupCommit(
             self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=config.sync
         )
@@ -191,7 +191,7 @@ class Node:
         if not limit and not raised:
             return
         free = self.disk.free_octets(self.config.data_dir)
-        if self.upkeep.journals.make_room(free, limit) and not raised:
+        if self.upkeep.make_room(free, limit) and not raised:
             return  # There will be, in a moment.
         if free < limit:
             if not raised:
@@ -387,8 +387,7 @@ class Node:
             queue.deleted = True
             queue.drop()
         vhost.log.close()
-        self.upkeep.take_garbage()
-        self.upkeep.journals.vhost_deleted(vhost.queues.values())
+        self.upkeep.forget(vhost.queues.values())
         self._write_vhosts()
         self.permissions.forget_vhost(name)
         if name == EVENTS_VHOST:
@@ -505,7 +504,7 @@ class Node:
         if self.config.sync:
             for vhost in self.vhosts.values():
                 vhost.settle_duplicates(self._submit_slow, self.disk)
-        self.upkeep.journals.retention.archive = self.config.order_journal_archive
+        self.upkeep.archive = self.config.order_journal_archive
         self.upkeep.tick(self.clock.epoch_ns() - self.config.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
 

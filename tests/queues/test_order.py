@@ -15,8 +15,8 @@ class Queue:
 
 def test_settings_are_what_is_in_force():
     arguments = {"x-delivery-limit": 3, "x-dead-letter-exchange": "d", "x-message-ttl": 5,
-                 "x-overflow": "reject-publish", "x-single-active-consumer": True, "x-order-journal": True, "x-order-journal-retention-bytes": 9,
-                 "x-order-journal-retention-age": "1s", "x-of-others": b"\xff"}
+                 "x-overflow": "reject-publish", "x-single-active-consumer": True, "x-order-journal": True,
+                 "x-order-journal-retention-bytes": 9, "x-order-journal-retention-age": "1s", "x-of-others": b"\xff"}
     said = settings(Queue(arguments))
     assert said == {
         "vhost": "/", "queue": "q", "journal": True, "max_priority": 2, "delivery_limit": 3,

@@ -194,3 +194,39 @@ def test_ten_thousand_plain_queues_take_no_more_memory_and_hardly_more_time(core
     assert (middle - before) / 1000 < 1000
     _, seconds = make(10_000)
     assert seconds < 5e-6
+
+
+# --- order journals
+
+def test_rules_switch_the_journal_and_tell_who_keeps_it(core, tmp_path, policies, make):
+    told = []
+    policies.on_journal = told.append
+    queue = make()
+    queue.apply_rules(policies)
+    assert (queue.journaled, told) == (False, [])
+    policies.put(Policy("p", "", {"order-journal": True}))
+    queue.apply_rules(policies)
+    assert (queue.journaled, queue.policy, told) == (True, "p", [queue])
+    policies.put(Policy("p", "", {"order-journal": True, "order-journal-retention-bytes": 5}))
+    queue.apply_rules(policies)
+    policies.delete("p")
+    queue.apply_rules(policies)
+    assert (queue.journaled, queue.policy, told) == (False, None, [queue] * 3)
+
+
+def test_a_queue_that_is_not_durable_has_no_journal_whatever_a_policy_says(core, tmp_path, policies):
+    policies.put(Policy("p", "", {"order-journal": True}))
+    queue = Queue(core, str(tmp_path / "t"), name="t", vhost_name="/", durable=False)
+    queue.apply_rules(policies)
+    assert (queue.rules.journal, queue.journaled) == (True, False)
+
+
+@pytest.mark.parametrize(("arguments", "policy", "journaled"), [
+    ({}, None, False), ({"order_journal": True}, None, True), ({}, True, True), ({"order_journal": False}, True, False),
+])
+def test_before_recovery_the_journal_alone_is_put_in_force(make, policies, arguments, policy, journaled):
+    if policy is not None:
+        policies.put(Policy("p", "", {"order-journal": policy, "max-length": 5}))
+    queue = make(**arguments)
+    queue.begin_journal(policies)
+    assert (queue.journaled, queue.told, queue.rules) == (journaled, [], PLAIN)

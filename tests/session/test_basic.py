@@ -306,3 +306,39 @@ def test_an_answer_reaches_its_requester_over_the_real_data_plane(client, node, 
     client.ask(methods.BasicCancel(consumer_tag="r"))
     assert publish(other, name, b"late") == []
     assert publish(other, name, b"late", mandatory=True)[0][1].reply_code == 312
+
+
+def test_each_consumer_has_a_number_of_its_own(client, node, queue):
+    number = node.data.number
+    client.ask(methods.BasicConsume(queue="q", consumer_tag="a"))
+    client.ask(methods.BasicConsume(queue="q", consumer_tag="b"))
+    assert [consumer.number for consumer in queue.consumers] == [number + 1, number + 2]
+
+
+def test_a_full_disk_that_gives_no_number_keeps_nobody_from_consuming(client, node, queue):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    node.data.next_connection_number = full
+    client.ask(methods.BasicConsume(queue="q", consumer_tag="a"))
+    assert [consumer.number for consumer in queue.consumers] == [0]
+
+
+class OrderLog:
+    def __init__(self):
+        self.told = []
+
+    def consumer(self, consumer):
+        self.told.append(("there", consumer.tag))
+
+    def consumer_gone(self, consumer):
+        self.told.append(("gone", consumer.tag))
+
+
+def test_where_there_is_an_order_journal_consumers_are_told_of_however_they_leave(client, queue):
+    queue.order_log = log = OrderLog()
+    for tag in "ab":
+        client.ask(methods.BasicConsume(queue="q", consumer_tag=tag))
+    client.ask(methods.BasicCancel(consumer_tag="a"))
+    client.ask(methods.ChannelClose())
+    assert log.told == [("there", b"a"), ("there", b"b"), ("gone", b"a"), ("gone", b"b")]

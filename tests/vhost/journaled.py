@@ -36,7 +36,7 @@ class Journaled(Place):
         self.upkeep = Upkeep(self.vhosts, self.node.core, self.disk, str(self.path), self.thread.submit,
                              now=lambda: self.now, suspect=self.suspect)
         self.journals = self.upkeep.journals
-        self.journals.retention.archive = self.archive
+        self.upkeep.archive = self.journals.retention.archive = self.archive
         self.vhost = self.vhosts["/"] = self.node.vhost = open_vhost(
             "/", str(self.path), self.node.core, self.disk, self.upkeep.garbage, suspect=self.suspect, report=print,
             recover=self._recover)
@@ -50,7 +50,7 @@ class Journaled(Place):
             self.journals.found(queue)
 
     def set_archive(self, path):
-        self.archive = self.journals.retention.archive = str(path)
+        self.archive = self.upkeep.archive = self.journals.retention.archive = str(path)
 
     def queue(self, name="q", **arguments):
         return self.vhost.queues.get(name) or self.vhost.add_queue(

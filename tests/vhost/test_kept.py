@@ -305,7 +305,6 @@ def test_segments_of_a_later_queue_of_that_name_do_not_take_the_place_of_those_b
     archiving.pass_on(1, 130)
     archiving.second()
     archiving.set_archive("")
-    archiving.journals.retention.archive = ""
     archiving.vhost.delete_queue(queue)
     archiving.set_archive(tmp_path / "archive")
     archiving.queue(x_order_journal_retention_bytes=0)

@@ -72,9 +72,9 @@ class DataDir:
             self._mark("whole")
 
     def next_connection_number(self) -> int:
-        """A number from 1 that no connection had before, also over restarts.
+        """A number from 1 that no connection, and no consumer, had before, also over restarts.
 
-        After 2**32 - 1 connections they begin anew at 1 (records hold 32 bits).
+        After 2**32 - 1 of both they begin anew at 1 (records hold 32 bits).
         Raises OSError when none can be reserved.
         """
         if self._next >= self._reserved:

@@ -9,7 +9,7 @@ Files are the slow thread's, all else the loop's.  Knows neither which queues th
 """
 
 import os
-from bisect import insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heapreplace
@@ -20,6 +20,7 @@ from brokerd.queues.order import settings
 from brokerd.store import kept, order_log
 from brokerd.store.format import ORDER_LOG, QUEUE_NAME_FILE, segment_name
 from brokerd.vhost.names import folder_name
+from brokerd.vhost.upkeep import ARCHIVING
 
 if TYPE_CHECKING:
     from brokerd import plane
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-ARCHIVING = "archiving"
 HEADROOM_OCTETS = 64 << 20  # above the limit of free space, or a quarter of that: then the oldest begin to go
 AGE, SIZE, SPACE, ARCHIVED = "age", "size", "space", "archived"
 _MS = 1_000_000  # ns
@@ -90,10 +90,10 @@ class Entry:
 
     def add(self, more: list[kept.Kept]) -> None:
         """More are kept; those that are known already are passed over."""
-        known = {(each.level, each.number) for each in self.kept}
         for each in more:
-            if (each.level, each.number) not in known:
-                insort(self.kept, each)
+            at = bisect_left(self.kept, each[:3])  # There may be very many.
+            if at == len(self.kept) or self.kept[at][:3] != each[:3]:
+                self.kept.insert(at, each)
                 self.octets += each.octets
 
     def take_oldest(self) -> kept.Kept:

@@ -12,7 +12,7 @@ are the slow thread's, all else the loop's.  Knows nothing of what is in journal
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -124,15 +124,11 @@ class Journals:
                 log.error("%s: cannot be archived: %s; removed", queue, error)
         return True
 
-    def vhost_deleted(self, queues: Iterable["Queue"]) -> None:
-        """All of these were dropped."""
-        for queue in queues:
-            self.deleted(queue)
-
     # --- once a second
 
-    def tick(self) -> None:
-        """Nothing to do, and nothing looked at, where no queue has an order journal."""
+    def tick(self, archive: str) -> None:
+        """``archive``: the folder that what goes is moved to; "": it is removed."""
+        self.retention.archive = archive
         self._ticks += 1
         if self.retention.left_over:
             self.retention.resume()

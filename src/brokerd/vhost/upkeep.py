@@ -7,7 +7,8 @@ Queues that nobody uses go in their time, and policies that changed are put in f
 ``order_journals``'s.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,13 @@ from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.queues.expires import CallAt, Expires
 from brokerd.vhost import definitions
 from brokerd.vhost.garbage import Garbage, Submit
-from brokerd.vhost.order_journals import Journals
 
 if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.queues.queue import Queue
     from brokerd.store.compaction import Sparse
     from brokerd.store.disk import Disk
+    from brokerd.vhost.order_journals import Journals
     from brokerd.vhost.vhost import VHost
 
 log = getLogger("brokerd")
@@ -30,14 +31,15 @@ log = getLogger("brokerd")
 REST_QUEUES_PER_TICK = 2000
 COMPACT_QUEUES_PER_TICK = 100
 COMPACT_EVERY_TICKS = 30
+ARCHIVING = "archiving"  # deleted queues on their way into an archive: see kept
 
 
 class Upkeep:
     """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
 
     __slots__ = (
-        "_compacting", "_core", "_disk", "_resting", "_spares_used", "_sparse", "_submit", "_ticks", "_vhosts",
-        "expires", "garbage", "journals",
+        "_compacting", "_core", "_data_dir", "_disk", "_journals", "_now", "_resting", "_spares_used", "_sparse",
+        "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "expires", "garbage",
     )  # fmt: skip
 
     def __init__(
@@ -65,9 +67,15 @@ class Upkeep:
         self._ticks = 0
         self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
-        now = now or Clock().epoch_ns
-        self.expires = Expires(now, self._delete_unused, call_at)
-        self.journals = Journals(core, disk, data_dir, submit, self.garbage, now, sync=sync, suspect=suspect)
+        self._now = now or Clock().epoch_ns
+        self.expires = Expires(self._now, self._delete_unused, call_at)
+        self._data_dir = data_dir
+        self._sync = sync
+        self._suspect = suspect
+        self.archive = ""  # the folder that order journals go to after their retention; "": none
+        self._journals: Journals | None = None
+        if os.path.exists(os.path.join(data_dir, ARCHIVING)):
+            self.journals  # noqa: B018 - it has work to do
 
     def tick(self, idle_since_ns: int) -> None:
         """Queues not touched since ``idle_since_ns`` (epoch) are idle."""
@@ -83,9 +91,42 @@ class Upkeep:
             if self._core.spares_used == self._spares_used:
                 self._core.release_spares()  # Disk follows messages: nobody needed one since the last time.
             self._spares_used = self._core.spares_used
-        self.journals.tick()
+        if self._journals is not None:
+            self._journals.tick(self.archive)
         self.take_garbage()
         self.garbage.flush()
+
+    # --- order journals
+
+    @property
+    def journals(self) -> "Journals":
+        """Those who keep order journals: there from the first that is asked for."""
+        if self._journals is None:
+            from brokerd.vhost.order_journals import Journals  # Most brokers have none.
+
+            self._journals = Journals(
+                self._core, self._disk, self._data_dir, self._submit, self.garbage, self._now, sync=self._sync,
+                suspect=self._suspect,
+            )  # fmt: skip
+            self._journals.retention.archive = self.archive
+        return self._journals
+
+    def _watch_journal(self, queue: "Queue") -> None:
+        self.journals.watch(queue)
+
+    def make_room(self, free: int, limit: int) -> bool:
+        """Low on disk, or nearly: what is kept of order journals goes.  Whether that will be enough where ``free``
+        octets are too few."""
+        return self._journals is not None and self._journals.make_room(free, limit)
+
+    def forget(self, queues: "Iterable[Queue]") -> None:
+        """These were dropped, with their vhost; their folders are still there."""
+        self.take_garbage()
+        if self._journals is not None:
+            for queue in queues:
+                self._journals.deleted(queue)
+
+    # --- files in passing
 
     def _queues(self) -> "Iterator[Queue]":
         """All queues that have ever held a message, as of now."""
@@ -158,14 +199,15 @@ class Upkeep:
             return
         opened = policies.on_expires is None
         policies.on_expires = self.expires.watch
-        policies.on_journal = self.journals.watch
+        policies.on_journal = self._watch_journal
         for queue in vhost.queues.values():
             queue.apply_rules(policies)
             if opened and queue.rules.expires_ms is not None and queue not in self.expires:
                 self.expires.watch(queue)  # Its rules were in force before anybody listened.
             if opened and queue.rules.journal:
                 self.journals.watch(queue)
-        self.journals.review(vhost.name)
+        if self._journals is not None:
+            self._journals.review(vhost.name)
         vhost.forget_routes()  # Alternate exchanges may be others now.
 
     def reload_policies(self) -> list[str]:
@@ -190,9 +232,11 @@ class Upkeep:
 
     def remove_files(self, queue: "Queue") -> None:
         """The folder of a queue that was dropped."""
-        if queue.next_seq > 1 or queue.directory in self.journals.entries:
+        journaled = self._journals is not None and queue.directory in self._journals.entries
+        if queue.next_seq > 1 or journaled:
             self.take_garbage()  # by their names in the folder, before it moves
-            self.journals.deleted(queue)
+            if journaled:
+                self.journals.deleted(queue)
             self.garbage.discard(queue.directory)
 
     def take_garbage(self) -> None:

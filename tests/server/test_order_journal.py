@@ -1,0 +1,185 @@
+"""Order journals of a real broker: asked for by argument and policy, kept over restarts and kill -9, archived."""
+
+import json
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+import pika
+import pytest
+from tests.broker import SECONDS
+from tests.server.clients import close_all, connect
+
+from brokerd.node import Node
+from brokerd.store import format as layout
+from brokerd.store import order_log
+from brokerd.store.disk import Disk
+from brokerd.vhost.names import folder_name
+
+BODY = b"x" * 20_000
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture
+def start(make_broker):
+    """Start a broker with small segments."""
+    yield lambda *flags: make_broker("--segment-octets", 1 << 20, *flags).start()
+    close_all()
+
+
+def pass_on(channel, count, queue="q"):
+    """Publish messages and acknowledge them."""
+    for _ in range(count):
+        channel.basic_publish("", queue, BODY, PERSISTENT)
+    channel.basic_qos(prefetch_count=100)
+    for left, (method, _, _) in zip(range(count, 0, -1), channel.consume(queue), strict=False):
+        channel.basic_ack(method.delivery_tag)
+        if left == 1:
+            break
+    channel.cancel()
+
+
+def opened(broker):
+    channel = connect(broker).channel()
+    channel.confirm_delivery()
+    return channel
+
+
+def folder(broker, name="q"):
+    return broker.directory / folder_name("/") / folder_name(name)
+
+
+def kept(path):
+    path = path / "kept"
+    return sorted(os.listdir(path)) if path.exists() else []
+
+
+def lines(path, what):
+    return [line for line in order_log.read(str(path / "order.jsonl"), Disk()) if line["what"] == what]
+
+
+def until(found):
+    """What a second's tick of the broker brings about."""
+    deadline = time.monotonic() + SECONDS
+    while not (result := found()):
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    return result
+
+
+def reload(broker):
+    begin = len(broker.lines)
+    os.kill(broker.pid, signal.SIGHUP)
+    broker.wait_for_log("reloaded", begin)
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_settled_segments_are_kept_over_restarts(start, kill):
+    broker = start()
+    channel = opened(broker)
+    channel.queue_declare("q", durable=True, arguments={"x-order-journal": True})
+    pass_on(channel, 120)
+    path = folder(broker)
+    before = kept(path)
+    assert len(before) == 6
+    close_all()
+    broker.restart(kill=kill)
+    channel = opened(broker)
+    channel.queue_declare("q", durable=True, arguments={"x-order-journal": True})
+    pass_on(channel, 120)
+    assert set(before) < set(kept(path))
+    numbers = [line["number"] for line in until(lambda: lines(path, "consumer")[1:])]
+    assert len({line["number"] for line in lines(path, "consumer")}) == 2
+    assert all(numbers)
+    assert len(lines(path, "settings")) == 2
+    name = path / "kept" / layout.journal_name(1)
+    octets = until(lambda: name.stat().st_size % 4096 and name.read_bytes())
+    assert int.from_bytes(octets[32:36], "little") == (len(octets) - 64) // 32
+
+
+def test_a_reload_of_policies_switches_journals_on_and_off(start):
+    broker = start()
+    channel = opened(broker)
+    channel.queue_declare("q", durable=True)
+    channel.queue_declare("t", durable=False)
+    pass_on(channel, 3)
+    path = folder(broker)
+    assert not (path / "order.jsonl").exists()
+    policies = path.parent / "policies.json"
+    policies.write_text(json.dumps([{"name": "p", "pattern": "", "definition": {"order-journal": True}}]))
+    reload(broker)
+    assert until(lambda: lines(path, "settings"))[0]["policy"] == "p"
+    pass_on(channel, 120)
+    assert kept(path)
+    policies.write_text("[]")
+    reload(broker)
+    assert until(lambda: lines(path, "settings")[1:])[0]["journal"] is False
+    before = kept(path)
+    pass_on(channel, 120)
+    assert kept(path) == before
+    assert "Traceback" not in broker.log_text()
+
+
+def test_a_transient_queue_cannot_ask_for_one(start):
+    broker = start()
+    for how in ({"durable": False}, {"durable": True, "exclusive": True}):
+        channel = opened(broker)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="x-order-journal") as refused:
+            channel.queue_declare("q", arguments={"x-order-journal": True}, **how)
+        assert refused.value.reply_code == 406
+    channel = opened(broker)
+    channel.queue_declare("quorum", durable=True, arguments={"x-order-journal": True, "x-queue-type": "quorum"})
+
+
+def test_beyond_their_retention_segments_go_into_the_archive_and_a_deleted_queue_follows(start, tmp_path):
+    archive = tmp_path / "archive"
+    broker = start("--order-journal-archive", archive)
+    channel = opened(broker)
+    channel.queue_declare("q", durable=True, arguments={"x-order-journal": True, "x-order-journal-retention-bytes": 0})
+    pass_on(channel, 120)
+    target = archive / folder_name("/") / folder_name("q")
+    until(lambda: len(kept(target)) == 6)
+    until(lambda: lines(target, "removed"))
+    assert kept(folder(broker)) == []
+    (line,) = lines(folder(broker), "removed")
+    assert (line["why"], line["first_seq"], line["last_seq"] + 1) == ("archived", 1, line["messages"] + 1)
+    channel.queue_delete("q")
+    gone = target.with_name(target.name + ".1")
+    assert len(until(lambda: gone.exists() and kept(gone))) == 9
+    assert not target.exists()
+
+
+def test_low_on_disk_what_is_kept_goes_and_then_publishers_wait(start, tmp_path):
+    file = tmp_path / "brokerd.toml"
+    file.write_text("free_disk_min_octets = 0\n")
+    broker = start("-c", file)
+    channel = opened(broker)
+    channel.queue_declare("q", durable=True, arguments={"x-order-journal": True})
+    pass_on(channel, 120)
+    path = folder(broker)
+    octets = until(lambda: [name for name in kept(path) if (path / "kept" / name).stat().st_size % 4096])
+    assert octets
+    file.write_text(f"free_disk_min_octets = {1 << 50}\n")
+    reload(broker)
+    broker.wait_for_log("WARNING low on disk: .* publishers are blocked")
+    broker.wait_for_log("WARNING order journals: gone for space: 2 segments")
+    assert kept(path) == []
+    file.write_text("free_disk_min_octets = 0\n")
+    reload(broker)
+
+
+@pytest.mark.parametrize(("enough", "alarm"), [(True, False), (False, True)])
+def test_publishers_do_not_wait_where_what_is_kept_makes_room_enough(enough, alarm):
+    asked, raised = [], []
+
+    def make_room(free, limit):
+        asked.append((free, limit))
+        return enough
+
+    node = SimpleNamespace(
+        config=SimpleNamespace(free_disk_min_octets=100, data_dir="d", segment_octets=1), alarms=set(), disk_full=False,
+        disk=SimpleNamespace(free_octets=lambda path: 99), upkeep=SimpleNamespace(make_room=make_room),
+        _raise_alarm=raised.append)
+    Node.check_disk(node)
+    assert (asked, bool(raised)) == ([(99, 100)], alarm)
