@@ -23,6 +23,7 @@ from brokerd.config import changed
 from brokerd.errors import ConfigError
 from brokerd.node import Node
 from brokerd.server import amqp, listeners, memory
+from brokerd.server.control import Control
 from brokerd.server.log import configure
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
 from brokerd.store.disk import Disk
@@ -58,8 +59,8 @@ class Server:
     """One running broker process."""
 
     __slots__ = (
-        "config", "failed", "gate", "handlers", "loop", "node", "reload", "servers", "slow_thread", "stop_signals",
-        "stopped", "sync_thread",
+        "config", "control", "failed", "gate", "handlers", "loop", "node", "reload", "servers", "slow_thread",
+        "stop_signals", "stopped", "sync_thread",
     )  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
@@ -71,6 +72,7 @@ class Server:
         self.failed = False
         self.servers: list[asyncio.AbstractServer] = []
         self.gate: Gate | None = None  # None: no TLS
+        self.control: Control | None = None  # None: not made yet
         self.handlers: list[Handler] = []  # of what is logged, beside the one of the configuration
 
     async def run(self) -> int:
@@ -151,11 +153,15 @@ class Server:
             make = factory(self.node, self.gate, self.loop)
             tls = await listeners.listen(self.loop, make, config.amqps_bind or config.bind, config.amqps_port)
             self.servers.append(tls)
+        self.control = Control(self.node, self.loop, self.slow_thread.submit)
+        await self.control.start()
         self._announce(plain, tls)
 
     def _close_ports(self) -> None:
         for server in self.servers:
             server.close()
+        if self.control is not None:
+            self.control.stop()
 
     def _announce(self, plain: asyncio.AbstractServer, tls: asyncio.AbstractServer | None) -> None:
         if not self.config.sync:

@@ -1,0 +1,288 @@
+"""One queue's files as they are at an instant, copied later: the part of a dump that knows what is in them.
+
+``take_cut`` runs on the loop and notes, for each file, how many of its octets count and what the words of its header
+say; it gives the file a second name, under which it stays.  ``Copier`` runs in a thread.  Layouts are
+``store.format``'s.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.queries import QueryError
+from brokerd.queries.files import NAMES, kept_segments, levels
+from brokerd.queues.order import settings
+from brokerd.store import format as layout
+from brokerd.store import order_log
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+    from brokerd.store.disk import Disk
+
+CHUNK_OCTETS = 4 << 20
+SYNC_OCTETS = 1 << 20  # files from this size on are synced one by one, so that not too much is dirty at the end
+STEP_SECONDS = 0.1  # in the thread, before somebody else's work gets its turn
+NO_SUCH_WAY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+
+
+class Piece(NamedTuple):
+    """A file to be copied: ``octets`` of it, and (offset, octets) to be written over in the copy."""
+
+    staged: str
+    target: str  # relative to the queue's folder
+    octets: int
+    patches: tuple[tuple[int, bytes], ...] = ()
+
+
+class Cut(NamedTuple):
+    """A queue at one instant.  ``facts`` are its manifest's, but for what the files say."""
+
+    directory: str
+    max_priority: int
+    pieces: list[Piece]
+    live: dict[int, list[int]]  # numbers of segments in use, by level
+    kept: list[tuple[str, int, frozenset[str]]]  # folder relative to the queue's, number, files
+    order: bytes  # the file of counters; b"": none
+    missing: list[str]  # files that should have been there
+    facts: dict[str, Any]
+
+
+def take_cut(queue: "Queue", stage: str, now_ns: int) -> Cut:
+    """On the loop: ``queue`` as it is.  ``stage`` is an empty folder of the same filesystem.  Raises OSError."""
+    segments = queue.segments()
+    live: dict[int, list[int]] = {}
+    missing: list[str] = []
+    pieces: list[Piece] = []
+    for segment in segments:
+        live.setdefault(segment["level"], []).append(segment["number"])
+        pieces += _segment(queue.directory, segment, stage, missing)
+    kept = []
+    for level in levels(queue.directory, queue.max_priority):
+        for number, there in kept_segments(os.path.join(queue.directory, level.path)).items():
+            if "msgs" in there:  # Else it is on its way out.
+                kept.append((level.path, number, frozenset(there)))
+    counts = queue.order_counts()[0]
+    facts = {
+        "vhost": queue.vhost_name,
+        "queue": queue.name,
+        "folder": "/".join(queue.directory.split("/")[-2:]),
+        "cut": now_ns,
+        "settings": settings(queue),
+        "journaled": queue.journaled,
+        "next_seq": queue.next_seq,
+        "ready": queue.ready,
+        "unacked": queue.unacked,
+        "counters": dict(zip(layout.ORDER_COUNTERS, counts, strict=True)),
+    }
+    order = layout.order_header() + struct.pack(f"<{len(counts)}Q", *counts) if any(counts) else b""
+    return Cut(queue.directory, queue.max_priority, pieces, live, kept, order, missing, facts)
+
+
+def _segment(directory: str, segment: dict[str, Any], stage: str, missing: list[str]) -> Iterator[Piece]:
+    """The files of a segment in use."""
+    number, level = segment["number"], segment["level"]
+    path = layout.priority_folder(level) if level else ""
+    staged = {}
+    for kind, name in NAMES.items():
+        there = _link(os.path.join(directory, path, name(number)), stage, f"{level}-{name(number)}")
+        if there is not None:
+            staged[kind] = there
+    if "msgs" not in staged:
+        missing.append(os.path.join(path, layout.segment_name(number)))
+    end, records, sealed = segment["end"], segment["records"], segment["sealed"]
+    for kind, there in staged.items():
+        target = os.path.join(path, NAMES[kind](number))
+        if kind == "msgs":
+            words = layout.WORDS.pack(*layout.word(end), *layout.word(records), *layout.word(sealed))
+            yield Piece(there, target, end, ((layout.SEGMENT_WORDS_AT, words),))
+        elif kind == "acks":
+            entries = segment["entries"]
+            delivered, settled = min(_word(there, layout.ACKS_WORDS_AT, end), end), segment["settled"]
+            words = layout.WORDS.pack(*layout.word(delivered), *layout.word(entries), *layout.word(settled))
+            octets = layout.HEADER_OCTETS + layout.ENTRY_OCTETS * entries
+            yield Piece(there, target, octets, ((layout.ACKS_WORDS_AT, words),))
+        else:
+            # -1: the broker has not looked into it, and so has not written into it either.
+            events = segment["events"] if segment["events"] >= 0 else _word(there, _EVENTS_AT, 0)
+            octets = layout.HEADER_OCTETS + layout.EVENT_OCTETS * events
+            yield Piece(there, target, octets, ((_EVENTS_AT, struct.pack("<2I", *layout.word(events))),))
+
+
+_EVENTS_AT = 32
+_COUNTS = {  # of a settled segment: where the count stands, octets of each, octets before them
+    "msgs": (layout.SEGMENT_WORDS_AT, 1, 0),
+    "acks": (layout.ACKS_WORDS_AT + 8, layout.ENTRY_OCTETS, layout.HEADER_OCTETS),
+    "journal": (_EVENTS_AT, layout.EVENT_OCTETS, layout.HEADER_OCTETS),
+}
+
+
+def _link(path: str, stage: str, name: str) -> str | None:
+    """Give a file a second name; that, or None: there is no such file."""
+    staged = os.path.join(stage, name)
+    try:
+        os.link(path, staged)
+    except FileNotFoundError:
+        return None
+    return staged
+
+
+def _word(path: str, offset: int, otherwise: int) -> int:
+    """A word of a file's header; ``otherwise`` where it is not whole."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        octets = os.pread(fd, 8, offset)
+    finally:
+        os.close(fd)
+    if len(octets) < 8:
+        return otherwise
+    value, complement = struct.unpack("<2I", octets)
+    return value if layout.word_ok(value, complement) else otherwise
+
+
+class Copier:
+    """Copies a cut into ``folder``.  In the thread.
+
+    ``octets`` counts what is copied.  ``files`` are those written, (path relative to ``folder``, octets).
+    """
+
+    __slots__ = ("_clock", "_cut", "_disk", "_stage", "files", "folder", "octets", "segments")
+
+    def __init__(self, cut: Cut, folder: str, stage: str, disk: "Disk", monotonic: Callable[[], float]) -> None:
+        self._cut = cut
+        self._stage = stage
+        self._disk = disk
+        self._clock = monotonic
+        self.folder = folder
+        self.octets = 0
+        self.segments = 0
+        self.files: list[tuple[str, int]] = []
+
+    def copy(self, room: Callable[[], int]) -> Iterator[None]:
+        """Copy all, stopping in between every ``STEP_SECONDS``.  ``room()``: octets that may be written.
+
+        Raises QueryError (500): there is not enough room; OSError.
+        """
+        cut, since = self._cut, self._clock()
+        self._disk.make_directory(self.folder)
+        self._write(layout.QUEUE_NAME_FILE, cut.facts["queue"].encode("utf-8", "surrogateescape"))
+        kept: list[Piece] = []
+        for path, number, there in cut.kept:
+            kept += self._hold(path, number, there)
+            if self._clock() - since > STEP_SECONDS:
+                yield
+                since = self._clock()
+        needed, there_is = sum(piece.octets for piece in (*cut.pieces, *kept)), room()
+        if needed > there_is:
+            raise QueryError(f"no space: {needed} octets are to be copied, and {max(there_is, 0)} may be written", 500)
+        if cut.order:
+            self._write(layout.ORDER_FILE, cut.order)
+        for piece in (*cut.pieces, *kept):
+            for _ in self._copy(piece):
+                if self._clock() - since > STEP_SECONDS:
+                    yield
+                    since = self._clock()
+        self._copy_log()
+
+    def _hold(self, path: str, number: int, there: frozenset[str]) -> list[Piece]:
+        """The files of a settled segment, held; none if one of them is gone: retention was quicker."""
+        pieces = []
+        for kind in sorted(there):
+            name = NAMES[kind](number)
+            target = os.path.join(path, layout.KEPT_FOLDER, name)
+            staged = _link(os.path.join(self._cut.directory, target), self._stage, f"kept-{path}-{name}")
+            if staged is None:
+                return []
+            at, each, before = _COUNTS[kind]
+            size = os.stat(staged).st_size
+            pieces.append(Piece(staged, target, min(before + each * _word(staged, at, size), size)))
+        return pieces
+
+    def _copy(self, piece: Piece) -> Iterator[None]:
+        """One file, a chunk at a time."""
+        path = os.path.join(self.folder, piece.target)
+        try:
+            os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
+            source = os.open(piece.staged, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+                try:
+                    copied = 0
+                    for count in chunks(source, target, piece.octets):
+                        copied += count
+                        self.octets += count
+                        yield
+                    for offset, octets in piece.patches:
+                        if offset + len(octets) <= copied:
+                            self._disk.pwrite(target, octets, offset)
+                    if copied >= SYNC_OCTETS:
+                        self._disk.fdatasync(target, path)
+                finally:
+                    os.close(target)
+            finally:
+                os.close(source)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        self.files.append((piece.target, copied))
+        self.segments += os.path.basename(piece.target).startswith("msgs.")
+
+    def _write(self, name: str, octets: bytes) -> None:
+        path = os.path.join(self.folder, name)
+        fd = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self._disk.pwrite(fd, octets, 0)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            self._disk.close(fd)
+        self.files.append((name, len(octets)))
+
+    def _copy_log(self) -> None:
+        """The side file up to the cut.  Read only now: its lines are written by this thread, and those of before the
+        cut are there by now.  What was removed since then may be what was to be copied."""
+        lines = order_log.read(os.path.join(self._cut.directory, layout.ORDER_LOG), self._disk)
+        cut = self._cut.facts["cut"]
+        lines = [line for line in lines if line.get("what") == "removed" or not _later(line, cut)]
+        if lines:
+            self._write(layout.ORDER_LOG, b"".join([order_log.encode(line) for line in lines]))
+
+
+def _later(line: dict[str, Any], cut_ns: int) -> bool:
+    at = line.get("at")
+    return isinstance(at, int) and at > cut_ns
+
+
+def chunks(source: int, target: int, octets: int) -> Iterator[int]:
+    """Copy the first ``octets`` of a file to an empty one by the quickest way the kernel has; how many, after each
+    chunk.  Fewer if the file is shorter.  Raises OSError."""
+    ways = [_by_range, _by_sendfile, _by_hand]
+    done = 0
+    while done < octets:
+        try:
+            count = ways[0](source, target, min(CHUNK_OCTETS, octets - done), done)
+        except OSError as error:
+            if error.errno not in NO_SUCH_WAY or len(ways) == 1:
+                raise
+            ways.pop(0)  # Between these two filesystems, or for this kernel, it is none.
+            continue
+        if not count:
+            if len(ways) == 1:
+                return
+            ways.pop(0)  # The file has an end there, or copy_file_range only believes so: some filesystems' say 0.
+            continue
+        done += count
+        yield count
+
+
+def _by_range(source: int, target: int, count: int, offset: int) -> int:
+    return os.copy_file_range(source, target, count, offset, offset)
+
+
+def _by_sendfile(source: int, target: int, count: int, offset: int) -> int:
+    os.lseek(target, offset, os.SEEK_SET)
+    return os.sendfile(target, source, offset, count)
+
+
+def _by_hand(source: int, target: int, count: int, offset: int) -> int:
+    return os.pwrite(target, os.pread(source, count, offset), offset)

@@ -1,0 +1,246 @@
+"""A consistent copy of queues' files, made while messages come and go.
+
+    out/manifest.json                       what there is: written last, a copy without one is none
+    out/<vhost>/.vhost
+    out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
+
+Each queue is copied as it was at one instant, its *cut*.  On the loop: the lengths of all files are noted, and each
+file gets a second name (a hard link) in ``<data_dir>/dumping``, so that whatever becomes of the first, its octets
+stay.  Files only grow at their end, and until the queue is copied none is written over (``Queue.copying``).  In the
+thread: so many octets of each are copied, and the words in the headers are written as they were at the cut.  Settled
+segments that are kept for their journals do not change: they get their second name in the thread, and one that
+retention is quicker to remove is left out, and the copy's order.jsonl says so.
+
+Queues that are not durable have no files with names, and are left out.  One dump at a time: ``dumping`` keeps a second
+one out; where a crash left it, it is removed at the next start (``server/control``).  The copy is made as
+``out.partial``, and renamed when all of it is on disk.  Knows nothing of who asked.
+"""
+
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+from brokerd import __version__
+from brokerd.queries import DUMP_STAGE, QueryError
+from brokerd.queries.copying import Copier, Cut, take_cut
+from brokerd.queries.files import first_kept_seq
+from brokerd.queries.jobs import IN_THREAD, ON_LOOP, Steps
+from brokerd.vhost.garbage import remove_tree
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.queues.queue import Queue
+
+PARTIAL = ".partial"
+MANIFEST = "manifest.json"
+MANIFEST_VERSION = 1
+VHOST_FILE = ".vhost"
+
+
+class Dump:
+    """A job: copy the queues that ``glob`` names ("": all) to the folder ``out``.
+
+    Its answer: {"out", "queues", "segments", "octets", "skipped": [{"vhost", "queue", "why"}]}.  How far it is:
+    {"vhost", "queue", "number", "queues", "octets"}.  Raises QueryError (400, 404, 409); while it runs QueryError (409,
+    500), OSError.
+    """
+
+    __slots__ = ("_begun", "_copied", "_copying", "_entries", "_node", "_out", "_partial", "_queues", "_segments",
+                 "_skipped", "_stage", "_vhosts")  # fmt: skip
+
+    def __init__(self, node: "Node", glob: str, out: str) -> None:
+        self._node = node
+        self._out = _checked_out(out, node.data.path)
+        self._partial = self._out + PARTIAL
+        self._stage = os.path.join(node.data.path, DUMP_STAGE)
+        self._begun = node.clock.epoch_ns()
+        self._skipped: list[dict[str, str]] = []
+        self._queues = self._chosen(glob)
+        self._copying: Queue | None = None
+        self._entries: list[str] = []  # of the manifest, one a queue, as JSON
+        self._vhosts: set[str] = set()  # folders that are there
+        self._segments = self._copied = 0
+
+    def _chosen(self, glob: str) -> "list[Queue]":
+        queues = []
+        for vhost in self._node.vhosts.values():
+            for queue in vhost.queues.values():
+                if not matches(glob, vhost.name, queue.name):
+                    continue
+                if queue.durable:
+                    queues.append(queue)
+                else:
+                    self._skip(queue, "it is not durable")
+        if not queues:
+            what = f"no queue is called like '{glob}'" if glob else "there is no queue"
+            raise QueryError(f"{what}{', but for some that are not durable' if self._skipped else ''}", 404)
+        return queues
+
+    def _skip(self, queue: "Queue", why: str) -> None:
+        self._skipped.append({"vhost": queue.vhost_name, "queue": queue.name, "why": why})
+
+    # --- the job
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        yield IN_THREAD
+        self._make(self._stage, "another dump is under way")
+        try:
+            self._make(self._partial, f"{self._partial} is there, of a dump that did not end: remove it first")
+            try:
+                for number, queue in enumerate(self._queues, 1):
+                    yield ON_LOOP
+                    cut = self._cut(queue)
+                    yield IN_THREAD
+                    yield from self._copy(cut, number)
+                self._finish()
+            except BaseException:
+                remove_tree(self._partial)
+                raise
+        finally:
+            remove_tree(self._stage)
+        return {"out": self._out, "queues": len(self._entries), "segments": self._segments, "octets": self._copied,
+                "skipped": self._skipped}  # fmt: skip
+
+    def ended(self) -> None:
+        """As ``jobs.Job``."""
+        if self._copying is not None:
+            self._copying.copying = False
+            self._copying = None
+
+    def _make(self, path: str, taken: str) -> None:
+        try:
+            self._node.disk.make_directory(path)
+        except FileExistsError:
+            raise QueryError(taken, 409) from None
+
+    # --- on the loop
+
+    def _cut(self, queue: "Queue") -> Cut | Exception | None:
+        """The queue at this instant; what went wrong is not raised here, for undoing it takes time."""
+        self.ended()
+        vhost = self._node.vhosts.get(queue.vhost_name)
+        if vhost is None or vhost.queues.get(queue.name) is not queue:
+            self._skip(queue, "it was deleted meanwhile")
+            return None
+        self._copying = queue
+        queue.copying = True
+        try:
+            return take_cut(queue, self._stage, self._node.clock.epoch_ns())
+        except Exception as error:
+            return error
+
+    # --- in the thread
+
+    def _copy(self, cut: Cut | Exception | None, number: int) -> Iterator[dict[str, Any]]:
+        if cut is None:
+            return
+        if isinstance(cut, Exception):
+            raise cut
+        vhost, name, folder = cut.facts["vhost"], cut.facts["queue"], cut.facts["folder"]
+        self._vhost_folder(vhost, folder.partition("/")[0])
+        node = self._node
+        copier = Copier(cut, os.path.join(self._partial, folder), self._stage, node.disk, node.clock.monotonic)
+        far = {"vhost": vhost, "queue": name, "number": number, "queues": len(self._queues)}
+        yield {**far, "octets": self._copied}
+        for _ in copier.copy(self._room):
+            yield {**far, "octets": self._copied + copier.octets}
+        self._copied += copier.octets
+        self._segments += copier.segments
+        self._entries.append(_entry(cut, copier))
+        for staged in os.listdir(self._stage):
+            os.unlink(os.path.join(self._stage, staged))
+
+    def _vhost_folder(self, vhost: str, folder: str) -> None:
+        if folder not in self._vhosts:
+            self._vhosts.add(folder)
+            path = os.path.join(self._partial, folder)
+            self._node.disk.make_directory(path)
+            self._node.disk.replace(os.path.join(path, VHOST_FILE), vhost.encode("utf-8", "surrogateescape"))
+
+    def _room(self) -> int:
+        """Octets that may be written: on the broker's own filesystem not so many that publishers are blocked."""
+        free = self._node.disk.free_octets(self._partial)
+        if os.stat(self._partial).st_dev == os.stat(self._node.data.path).st_dev:
+            free -= self._node.config.free_disk_min_octets
+        return free
+
+    def _finish(self) -> None:
+        """All on disk, the manifest last; then the name that was asked for."""
+        import json
+
+        node, disk = self._node, self._node.disk
+        _sync_all(disk, self._partial)
+        head = {
+            "manifest": MANIFEST_VERSION, "brokerd": __version__, "cut": self._begun,
+            "finished": node.clock.epoch_ns(), "host": gethostname(), "data_dir": node.data.path,
+        }  # fmt: skip
+        text = json.dumps(head)[:-1] + ', "queues": [\n' + ",\n".join(self._entries) + "\n]}\n"
+        disk.replace(os.path.join(self._partial, MANIFEST), text.encode())
+        disk.rename(self._partial, self._out)
+        disk.sync_directory(os.path.dirname(self._out))
+
+
+def matches(glob: str, vhost: str, name: str) -> bool:
+    """Whether a queue is called like ``glob``: a name, or vhost/name; "" is every one."""
+    return not glob or fnmatchcase(name, glob) or fnmatchcase(f"{vhost}/{name}", glob)
+
+
+def _checked_out(out: str, data_dir: str) -> str:
+    """Raises QueryError (400, 409)."""
+    if not os.path.isabs(out) or "\0" in out:
+        raise QueryError(f"'{out}' is not an absolute path", 400)
+    out = os.path.normpath(out)
+    parent = os.path.dirname(out)
+    if not os.path.isdir(parent):
+        raise QueryError(f"{parent}: no such folder", 400)
+    inside = os.path.join(os.path.realpath(data_dir), "")
+    if os.path.join(os.path.realpath(out), "").startswith(inside):
+        raise QueryError(f"{out} is in the data directory", 400)
+    try:
+        if os.listdir(out):
+            raise QueryError(f"{out} is not empty", 409)
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
+        raise QueryError(f"{out} is there, and is no folder", 409) from None
+    except OSError as error:
+        raise QueryError(f"{out}: {error.strerror}", 400) from None
+    return out
+
+
+def _entry(cut: Cut, copier: Copier) -> str:
+    """A queue's entry in the manifest."""
+    import json
+
+    from brokerd.store import order_log
+
+    facts = cut.facts
+    told = json.loads(order_log.encode(facts["settings"]))  # AMQP's values in JSON's
+    entry = facts | {
+        "settings": told,
+        "arguments": told["arguments"],
+        "policy": told["policy"],
+        "first_kept_seq": first_kept_seq(copier.folder, cut.max_priority, cut.live) or facts["next_seq"],
+        "files": [{"path": f"{facts['folder']}/{path}", "octets": octets} for path, octets in copier.files],
+    }
+    if cut.missing:
+        entry["missing"] = cut.missing
+    return json.dumps(entry)
+
+
+def _sync_all(disk: Any, folder: str) -> None:
+    """All that is in a folder, however many files: the filesystem's."""
+    fd = disk.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        disk.syncfs(fd, folder)
+    except OSError as error:
+        from errno import ENOSYS
+
+        if error.errno != ENOSYS:
+            raise
+        os.sync()
+    finally:
+        disk.close(fd)

@@ -1,0 +1,83 @@
+"""Where the files of a queue lie, and what little must be known of one without reading it through.
+
+Layouts are ``store.format``'s.  Knows nothing of queues but their folder.
+"""
+
+import os
+from typing import NamedTuple
+
+from brokerd.store import format as layout
+
+_SEQ = slice(layout.HEADER_OCTETS + 16, layout.HEADER_OCTETS + 24)  # of the first record
+_BASE_SEQ = slice(16, 24)
+
+
+class Level(NamedTuple):
+    """The folder of a priority level, 0 being the queue's own; ``path`` is relative to that, and "" for it."""
+
+    number: int
+    path: str
+
+
+def levels(directory: str, max_priority: int) -> list[Level]:
+    """The levels that have a folder, lowest first.  Raises OSError, but not where the queue has no folder yet."""
+    found = [Level(0, "")]
+    if max_priority:
+        try:
+            names = os.listdir(directory)
+        except FileNotFoundError:
+            return found
+        numbers = [layout.priority_level(name) for name in names]
+        found += [Level(n, layout.priority_folder(n)) for n in sorted(filter(None, numbers))]
+    return found
+
+
+def kept_segments(folder: str) -> dict[int, set[str]]:
+    """The settled segments kept in ``folder``, oldest first: their number, and which of its files are there ("msgs",
+    "acks", "journal").  Raises OSError, but not where nothing is kept."""
+    try:
+        names = os.listdir(os.path.join(folder, layout.KEPT_FOLDER))
+    except FileNotFoundError:
+        return {}
+    found: dict[int, set[str]] = {}
+    for name in names:
+        kind, _, digits = name.partition(".")
+        if kind in NAMES and len(digits) >= 10 and digits.isascii() and digits.isdigit():
+            found.setdefault(int(digits), set()).add(kind)
+    return dict(sorted(found.items()))
+
+
+NAMES = {"msgs": layout.segment_name, "acks": layout.acks_name, "journal": layout.journal_name}
+
+
+def first_seq(path: str) -> int:
+    """The sequence number of the first record of a segment; 0: it has none.  Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        octets = file.read(layout.HEADER_OCTETS * 2)
+    if len(octets) < layout.HEADER_OCTETS * 2:
+        return 0
+    if octets[64:68] != layout.RECORD_MAGIC.to_bytes(4, "little"):
+        return 0
+    return int.from_bytes(octets[_SEQ], "little")
+
+
+def first_kept_seq(directory: str, max_priority: int, live: dict[int, list[int]]) -> int:
+    """The lowest sequence number of which the record is still there; 0: none is.
+
+    ``live`` are the numbers of the segments in use, by level.  Raises OSError.
+    """
+    lowest = 0
+    for level in levels(directory, max_priority):
+        folder = os.path.join(directory, level.path)
+        kept = [os.path.join(folder, layout.KEPT_FOLDER, layout.segment_name(number))
+                for number, there in kept_segments(folder).items() if "msgs" in there]  # fmt: skip
+        used = [os.path.join(folder, layout.segment_name(number)) for number in live.get(level.number, ())]
+        for path in [*kept, *used]:
+            try:
+                seq = first_seq(path)
+            except FileNotFoundError:
+                continue  # Removed by somebody's thread just now.
+            if seq:
+                lowest = min(lowest or seq, seq)
+                break
+    return lowest

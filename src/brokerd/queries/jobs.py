@@ -1,0 +1,108 @@
+"""Work that takes longer than a turn of the loop: a generator that goes back and forth between the loop and a thread.
+
+    yield IN_THREAD     what follows runs in the slow thread
+    yield ON_LOOP       what follows runs on the loop, where queues may be touched
+    yield {...}         how far it is; it goes on where it was
+
+A job begins on the loop.  It yields a few times a second, also while it stays in the thread: whatever
+else waits for that thread gets its turn in between.  What it returns is the answer.  When nobody wants
+that any more it is closed where it stands, in the thread, so that its ``finally`` clauses undo what it did.
+
+Knows neither loop nor thread: it is given ``submit`` and ``later``.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+IN_THREAD, ON_LOOP = "in the thread", "on the loop"
+
+Steps = Generator[Any, None, dict[str, Any]]
+Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
+
+
+class Job(Protocol):
+    """Something to run."""
+
+    def steps(self) -> Steps:
+        """The work itself."""
+
+    def ended(self) -> None:
+        """Called on the loop when it is over, however it ended."""
+
+
+class Running:
+    """A job under way.
+
+    ``submit(work, done)`` runs work() in a thread, one after the other, then done(error or None) on the loop;
+    ``later`` runs a callback on the loop.  ``progress(table)`` and, once, ``done(answer, None)`` or
+    ``done(None, error)`` are called on the loop; neither after ``cancel``.
+    """
+
+    __slots__ = ("_done", "_error", "_in_thread", "_job", "_later", "_progress", "_said", "_steps", "_submit",
+                 "cancelled", "over")  # fmt: skip
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        submit: Submit,
+        later: Callable[[Callable[[], object]], object],
+        progress: Callable[[dict[str, Any]], object],
+        done: Callable[[dict[str, Any] | None, Exception | None], object],
+    ) -> None:
+        self._job = job
+        self._steps = job.steps()
+        self._submit = submit
+        self._later = later
+        self._progress = progress
+        self._done = done
+        self._in_thread = False
+        self._said: Any = None
+        self._error: Exception | None = None
+        self.cancelled = False
+        self.over = False
+        later(self._go)
+
+    def cancel(self) -> None:
+        """Nobody wants the answer: the job is closed in the thread, after the step that it is in."""
+        if not self.over and not self.cancelled:
+            self.cancelled = True
+            self._submit(self._steps.close, self._closed)
+
+    def _go(self) -> None:
+        """On the loop: the next step, wherever it belongs."""
+        if self.cancelled:
+            return
+        if self._in_thread:
+            self._submit(self._step, self._stepped)
+        else:
+            self._step()
+            self._stepped(None)
+
+    def _step(self) -> None:
+        if self.cancelled:
+            return
+        try:
+            self._said = next(self._steps)
+        except StopIteration as end:
+            self.over, self._said = True, end.value
+        except Exception as error:  # Whatever it is, whoever asked is told.
+            self.over, self._error = True, error
+
+    def _stepped(self, _error: object) -> None:
+        """On the loop: what the step has said."""
+        if self.cancelled:
+            return
+        if self.over:
+            self._job.ended()
+            self._done(self._said if self._error is None else None, self._error)
+            return
+        if self._said is IN_THREAD or self._said is ON_LOOP:
+            self._in_thread = self._said is IN_THREAD
+        else:
+            self._progress(self._said)
+        self._later(self._go)
+
+    def _closed(self, _error: object) -> None:
+        self.over = True
+        self._job.ended()

@@ -1,0 +1,112 @@
+"""How a queue keeps its order now, why, and what has disturbed it: one table for people and programs.
+
+    {"vhost", "queue", "durable",
+     "guarantee": "best-effort", "reasons": ["2 consumers compete"], "notes": [...],         queues/guarantee
+     "messages": {"ready", "unacked", "next_seq"},
+     "counters": {"since_start": {...}, "since_declare": {...}},
+     "journal": {"on": bool, "why": text,
+                 "kept_octets",         of settled segments, as of the last second
+                 "first_kept_seq"},     the first message that is on disk; 0: none is
+     "consumers": [{"number", "tag", "prefetch", "global_prefetch", "unacked", "no_ack", "priority", "active",
+                    "connection", "channel", "peer", "user"}]}
+
+Counters are those of ``store.format.ORDER_COUNTERS``, in groups::
+
+    {"returned": {"nack", "reject", "recover", "channel_closed", "connection_closed", "consumer_timeout"},
+     "redelivered", "redelivered_after_restart", "out_of_sequence", "overtakings",
+     "dead_lettered": {"rejected", "expired", "maxlen", "delivery_limit"},
+     "dropped": {"rejected", "expired", "maxlen", "delivery_limit", "removed", "purged"}}
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from brokerd.queries import find_queue
+from brokerd.queries.files import first_kept_seq
+from brokerd.queues.guarantee import facts_of, guarantee
+from brokerd.store.format import ORDER_COUNTERS
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.queues.queue import Queue
+
+GROUPS = ("returned", "dead_lettered", "dropped")
+DROPPED = frozenset({"rejected", "expired", "removed", "purged"})  # counters named by the cause alone
+
+
+def ordering(node: "Node", vhost: str, name: str) -> dict[str, Any]:
+    """The table of one queue.  Raises QueryError (404); OSError."""
+    queue = find_queue(node, vhost, name)
+    held = guarantee(facts_of(queue))
+    since_declare, since_start = queue.order_counts()
+    return {
+        "vhost": vhost,
+        "queue": name,
+        "durable": queue.durable,
+        "guarantee": held.name,
+        "reasons": held.reasons,
+        "notes": held.notes,
+        "messages": {"ready": queue.ready, "unacked": queue.unacked, "next_seq": queue.next_seq},
+        "counters": {"since_start": grouped(since_start), "since_declare": grouped(since_declare)},
+        "journal": _journal(node, queue),
+        "consumers": [_consumer(queue, consumer) for consumer in queue.consumers or ()],
+    }
+
+
+def grouped(counts: list[int]) -> dict[str, Any]:
+    """The counters of ``plane.Queue.order_counts`` by name, causes under what they cause."""
+    table: dict[str, Any] = {"returned": {}}
+    for name, count in zip(ORDER_COUNTERS, counts, strict=True):
+        group = "dropped" if name in DROPPED else next((each for each in GROUPS if name.startswith(f"{each}_")), None)
+        if group is None:
+            table[name] = count
+        else:
+            table.setdefault(group, {})[name.removeprefix(f"{group}_")] = count
+    return table
+
+
+def _journal(node: "Node", queue: "Queue") -> dict[str, Any]:
+    entry = node.upkeep.journals.entries.get(queue.directory)
+    live: dict[int, list[int]] = {}
+    for segment in queue.segments() if queue.durable else ():
+        live.setdefault(segment["level"], []).append(segment["number"])
+    return {
+        "on": queue.journaled,
+        "why": _why(node, queue),
+        "kept_octets": entry.octets if entry is not None else 0,
+        "first_kept_seq": first_kept_seq(queue.directory, queue.max_priority, live) if queue.durable else 0,
+    }
+
+
+def _why(node: "Node", queue: "Queue") -> str:
+    """Who said that there is an order journal, or none."""
+    asked = queue.rules.journal
+    if asked and not queue.durable:
+        return "the queue is not durable"
+    if queue.arguments.get("x-order-journal") is asked:
+        return "argument x-order-journal"
+    policies = node.vhosts[queue.vhost_name].policies
+    if policies is not None:
+        for kind, file in (("policy", policies), ("operator policy", policies.operators)):
+            policy = file.winner(queue.name, queue.kind)
+            if policy is not None and policy.definition.get("order-journal") is asked:
+                return f"{kind} '{policy.name}'"
+    return "neither argument x-order-journal nor policy order-journal asks for it"
+
+
+def _consumer(queue: "Queue", consumer: Any) -> dict[str, Any]:
+    channel = consumer.channel
+    connection = channel.connection
+    return {
+        "number": consumer.number,
+        "tag": consumer.tag.decode("utf-8", "surrogateescape"),
+        "prefetch": consumer.prefetch,
+        "global_prefetch": channel.global_prefetch,
+        "unacked": consumer.unacked,
+        "no_ack": consumer.no_ack,
+        "priority": consumer.priority,
+        "active": queue.active is None or queue.active is consumer,
+        "connection": connection.number,
+        "channel": channel.number,
+        "peer": connection.peer,
+        "user": connection.user,
+    }

@@ -1,0 +1,261 @@
+"""The control socket of a real broker: its protocol, its limits, and that no client of it can hold the broker up."""
+
+import json
+import stat
+
+import pytest
+from tests.broker import SECONDS, Broker
+from tests.server.clients import PERSISTENT, close_all, connect, publish_confirmed
+
+from brokerd.server import control, local_socket
+
+
+@pytest.fixture
+def broker(broker):
+    """Need not wait for its clients to close."""
+    yield broker
+    close_all()
+
+
+class Peer:
+    """A client of the control socket."""
+
+    def __init__(self, broker):
+        self.socket = local_socket.connected(str(broker.directory), SECONDS)
+        self.lines = self.socket.makefile("rb")
+
+    def send(self, octets):
+        self.socket.sendall(octets)
+
+    def read(self):
+        """The next line, or None at the end."""
+        line = self.lines.readline()
+        return json.loads(line) if line else None
+
+    def ask(self, **request):
+        self.send(json.dumps(request).encode() + b"\n")
+        while True:
+            answer = self.read()
+            if answer is None or "progress" not in answer:
+                return answer
+
+    def close(self):
+        self.lines.close()
+        self.socket.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A broker for all tests that leave nothing behind; it has the queue "there"."""
+    with Broker(tmp_path_factory.mktemp("shared") / "data") as broker:
+        declare(broker, "there")
+        close_all()
+        yield broker
+
+
+@pytest.fixture
+def peer(shared):
+    peer = Peer(shared)
+    yield peer
+    peer.close()
+
+
+def declare(broker, queue="q", messages=0, **arguments):
+    channel = connect(broker).channel()
+    channel.queue_declare(queue, durable=True, arguments=arguments)
+    if messages:
+        publish_confirmed(channel, queue, [b"x" * 1000] * messages, PERSISTENT)
+    return channel
+
+
+# --- where it is
+
+def test_it_is_there_while_the_broker_runs_for_its_user_alone(broker):
+    path = broker.directory / "control.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_ISSOCK(path.stat().st_mode)
+    broker.stop()
+    assert not path.exists()
+
+
+def test_one_that_a_killed_broker_left_is_replaced(broker):
+    broker.kill()
+    assert (broker.directory / "control.sock").exists()
+    broker.start()
+    declare(broker)
+    peer = Peer(broker)
+    assert "result" in peer.ask(verb="ordering", queue="q")
+    peer.close()
+
+
+def test_it_is_reached_under_a_path_that_is_longer_than_an_address(make_broker, tmp_path):
+    deep = tmp_path / ("d" * 150) / "data"
+    deep.parent.mkdir()
+    broker = make_broker(directory=deep).start()
+    peer = Peer(broker)
+    assert peer.ask(verb="ordering", queue="q")["code"] == 404
+    peer.close()
+
+
+def test_a_broker_without_one_runs_and_says_so(make_broker):
+    broker = make_broker()
+    (broker.directory / "control.sock" / "mine").mkdir(parents=True)
+    (broker.directory / "schema_version").write_text("1\n")
+    broker.start()
+    assert f"{broker.directory}/control.sock: Is a directory: brokerctl cannot reach this broker" in broker.log_text()
+    declare(broker)
+    close_all()
+
+
+def test_second_names_that_a_crash_left_go_at_the_next_start(broker):
+    broker.stop()
+    stage = broker.directory / "dumping"
+    stage.mkdir()
+    (stage / "0-msgs.0000000001").touch()
+    broker.restart()
+    broker.stop()
+    assert not stage.exists()
+
+
+# --- what is asked
+
+def test_requests_of_one_connection_are_answered_in_their_order(broker, tmp_path):
+    declare(broker, messages=10)
+    peer = Peer(broker)
+    requests = [{"verb": "ordering", "queue": "none"}, {"verb": "dump", "out": str(tmp_path / "out")},
+                {"verb": "ordering", "queue": "q"}]
+    peer.send(b"\n \n" + b"\n".join(json.dumps(each).encode() for each in requests) + b"\n")
+    answers = []
+    while len(answers) < 3:
+        answer = peer.read()
+        if "progress" not in answer:
+            answers.append(answer)
+    assert answers[0] == {"error": "no queue 'none' in vhost '/'", "code": 404}
+    assert answers[1]["result"]["queues"] == 1
+    assert answers[2]["result"]["messages"]["ready"] == 10
+    peer.close()
+
+
+def test_a_request_may_come_octet_by_octet(peer):
+    for octet in json.dumps({"verb": "ordering", "queue": "q"}).encode() + b"\n":
+        peer.send(bytes([octet]))
+    assert peer.read()["code"] == 404
+
+
+def test_who_writes_no_more_is_answered_and_then_let_go(peer, tmp_path):
+    peer.send(json.dumps({"verb": "dump", "out": str(tmp_path / "out")}).encode() + b"\n")
+    peer.socket.shutdown(1)
+    answers = []
+    while (answer := peer.read()) is not None:
+        answers.append(answer)
+    assert answers[-1]["result"]["queues"] == 1
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    (b"hello", "not JSON: "), (b"\xff\xfe", "not JSON: "), (b"[" * 50000, "not JSON: "), (b"[]", "not a JSON object"),
+    (b"1", "not a JSON object"), (b"{}", "verb must be one of ordering, trace, dump"),
+    (b'{"verb": 1}', "verb must be one of"), (b'{"verb": "stop"}', "verb must be one of"),
+    (b'{"verb": "ordering"}', "ordering: queue must be a text"),
+    (b'{"verb": "ordering", "queue": 1}', "ordering: queue must be a text"),
+    (b'{"verb": "ordering", "queue": "q", "vhots": "/"}', "ordering: unknown field 'vhots'"),
+    (b'{"verb": "trace", "queue": "q", "seq": "1"}', "trace: seq must be a whole number"),
+    (b'{"verb": "trace", "queue": "q", "seq": true}', "trace: seq must be a whole number"),
+    (b'{"verb": "dump", "out": "here"}', "'here' is not an absolute path"),
+])
+def test_a_request_that_is_wrong_is_told_so_and_the_next_one_is_heard(peer, line, told):
+    peer.send(line + b"\n")
+    answer = peer.read()
+    assert answer["code"] == 400
+    assert answer["error"].startswith(told)
+    assert peer.ask(verb="ordering", queue="q")["code"] == 404
+
+
+@pytest.mark.parametrize("request_", [
+    {"verb": "trace", "queue": "none", "seq": 1}, {"verb": "trace", "queue": "there", "seq": 1},
+    {"verb": "trace", "queue": "there", "seq": 0}, {"verb": "trace", "queue": "there", "seq": 1 << 70},
+    {"verb": "trace", "queue": "there", "seq": -1}, {"verb": "dump", "queues": "none", "out": "/out"},
+    {"verb": "ordering", "queue": "there", "vhost": "\udc00"},
+])
+def test_what_is_not_there_is_404(peer, request_):
+    assert peer.ask(**request_)["code"] == 404
+
+
+# --- limits
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_request_that_is_too_long_ends_its_connection(shared, peer, end):
+    peer.send(b" " * (control.REQUEST_OCTETS_MAX + 1) + end)
+    assert peer.read() == {"error": "a request has at most 65536 octets", "code": 400}
+    assert peer.read() is None
+    other = Peer(shared)
+    assert other.ask(verb="ordering", queue="q")["code"] == 404
+    other.close()
+
+
+def test_so_many_connections_and_no_more(shared):
+    peers = [Peer(shared) for _ in range(control.CONNECTIONS_MAX)]
+    for peer in peers:
+        assert peer.ask(verb="ordering", queue="q")["code"] == 404
+    one_more = Peer(shared)
+    assert one_more.read() == {"error": "32 connections are open already", "code": 409}
+    assert one_more.read() is None
+    peers.pop().close()
+    while (answer := (retry := Peer(shared)).ask(verb="ordering", queue="q")) is None or answer["code"] == 409:
+        retry.close()
+    assert answer["code"] == 404
+    for peer in [*peers, one_more, retry]:
+        peer.close()
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(broker):
+    channel = declare(broker)
+    deaf = Peer(broker)
+    deaf.socket.settimeout(0.5)
+    request = json.dumps({"verb": "ordering", "queue": "q"}).encode() + b"\n"
+    with pytest.raises(TimeoutError):  # The broker does not read from it either.
+        for _ in range(1000):
+            deaf.socket.sendall(request * 1000)
+    assert broker.anonymous_octets() < 30 << 20
+    other = Peer(broker)
+    assert "result" in other.ask(verb="ordering", queue="q")
+    channel.basic_publish("", "q", b"goes on")
+    assert channel.basic_get("q", auto_ack=True)[2] == b"goes on"
+    for peer in (deaf, other):
+        peer.close()
+
+
+def test_who_goes_away_ends_the_dump_that_was_asked_for(broker, tmp_path):
+    declare(broker, messages=1)
+    out = tmp_path / "out"
+    peer = Peer(broker)
+    peer.send(json.dumps({"verb": "dump", "out": str(out)}).encode() + b"\n")
+    peer.close()
+    other = Peer(broker)
+    answer = other.ask(verb="dump", out=str(tmp_path / "other"))
+    while answer.get("code") == 409:
+        answer = other.ask(verb="dump", out=str(tmp_path / "other"))
+    assert answer["result"]["queues"] == 1
+    assert not (tmp_path / "out.partial").exists()
+    assert not (broker.directory / "dumping").exists()
+    other.close()
+
+
+def test_a_broker_that_stops_says_so_to_who_waits(broker, tmp_path):
+    """A dump of many queues is under way; nothing of it is left, and the stop is a clean one."""
+    channel = connect(broker).channel()
+    for number in range(300):
+        channel.queue_declare(f"q{number}", durable=True)
+    peer = Peer(broker)
+    peer.send(json.dumps({"verb": "dump", "out": str(tmp_path / "out")}).encode() + b"\n")
+    assert "progress" in peer.read()
+    close_all()
+    broker.stop()
+    answers = []
+    while (answer := peer.read()) is not None:
+        answers.append(answer)
+    assert answers[-1] == {"error": "the broker is stopping", "code": 409} or "result" in answers[-1]
+    if "error" in answers[-1]:
+        assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.partial").exists()
+    assert not (broker.directory / "dumping").exists()
+    peer.close()
