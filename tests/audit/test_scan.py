@@ -1,18 +1,13 @@
 """Engine A against an oracle that looks at one message after the other: whatever happened, both find the same."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
+import oracle
 import pytest
+import writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import oracle
-import writer
 
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options, scan
@@ -118,7 +113,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("audit") / "data"
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_the_audits_find_what_the_definitions_say(folder, history):
     levels, more = history

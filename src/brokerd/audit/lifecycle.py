@@ -89,7 +89,7 @@ def lives(data: SegmentData) -> Lives:
     known_first = np.zeros(count, bool)
     known_first[of[delivered][::-1]] = (why[delivered] & layout.REDELIVERED == 0)[::-1]
     if not data.generation:     # Without a record, for damage: it may be another segment's.
-        covered &= index >= 0
+        covered &= (index >= 0) & (orphans.size == 0)   # With orphans, the whole journal may be.
         known_first &= index >= 0
     columns["ended"] = np.where(out & (columns["settled"] == 0), UNACKED, columns["ended"])
     _from_entries(data, index, columns, covered)
