@@ -39,13 +39,13 @@ def without(stop, *missing):
 def test_numbers_that_no_level_has_are_holes(tmp_path, slice_size):
     found = look(tmp_path, {0: [n for n in without(101, 5, 6, 50) if n % 3], 2: [n for n in without(101, 5, 6, 50)
                                                                                if n % 3 == 0]}, slice_size=slice_size)
-    assert (found.count, found.checked, found.missing, found.doubts) == (3, 100, [(5, 6), (50, 50)], [])
+    assert (found.found, found.checked, found.missing, found.doubts) == (3, 100, [(5, 6), (50, 50)], [])
 
 
 def test_a_lost_segment_is_a_hole_in_a_journaled_queue_and_a_doubt_in_another(tmp_path):
     assert look(tmp_path / "a", {0: without(51)}, remove=(3,)).missing == [(21, 30)]
     found = look(tmp_path / "b", {0: without(51)}, remove=(3,), journal=False)
-    assert found.count == 0
+    assert found.found == 0
     assert found.doubts[0].startswith("10 numbers are absent")
 
 
@@ -56,11 +56,11 @@ def test_within_a_segment_a_hole_is_a_hole_without_a_journal_too(tmp_path):
 def test_what_retention_removed_is_no_hole(tmp_path):
     line = {"at": T, "what": "removed", "level": 0, "first_seq": 21, "last_seq": 30, "why": "age"}
     found = look(tmp_path, {0: without(51)}, remove=(3,), log=[line])
-    assert (found.count, found.doubts) == (0, [])
+    assert (found.found, found.doubts) == (0, [])
 
 
 def test_what_compaction_took_is_no_hole(tmp_path):
-    assert look(tmp_path, {0: without(31, 3, 4, 20)}, generation=2).count == 0
+    assert look(tmp_path, {0: without(31, 3, 4, 20)}, generation=2).found == 0
 
 
 def test_a_manifest_promises_both_ends(tmp_path):
@@ -71,5 +71,5 @@ def test_a_manifest_promises_both_ends(tmp_path):
 def test_a_journal_that_was_off_meanwhile_leaves_a_doubt(tmp_path):
     log = [{"at": T + 205, "what": "settings", "journal": False}, {"at": T + 290, "what": "settings", "journal": True}]
     found = look(tmp_path, {0: without(51)}, remove=(3,), log=log)
-    assert found.count == 0
+    assert found.found == 0
     assert found.doubts

@@ -16,14 +16,12 @@ def count_above(values: np.ndarray, starts: np.ndarray, stops: np.ndarray, floor
 
     A wavelet matrix: one step for each bit of the values' ranks, all queries in step.
     """
-    ranks = np.unique(values)
-    level = np.searchsorted(ranks, values)
-    floor = np.searchsorted(ranks, floors, "right")     # Ranks from here on are above.
+    level, floor, size = _ranked(values, floors)
     low, high = starts.astype(np.int64), np.maximum(stops, starts).astype(np.int64)
     above = np.zeros(low.size, np.int64)
-    none = floor >= ranks.size
-    floor = np.minimum(floor, max(ranks.size - 1, 0))
-    for bit in range(max(ranks.size - 1, 1).bit_length() - 1, -1, -1):
+    none = floor >= size
+    floor = np.minimum(floor, max(size - 1, 0))
+    for bit in range(max(size - 1, 1).bit_length() - 1, -1, -1):
         ones = (level >> bit & 1).astype(bool)
         before = np.concatenate(([0], np.cumsum(ones)))
         zeros = level.size - int(before[-1])
@@ -35,6 +33,16 @@ def count_above(values: np.ndarray, starts: np.ndarray, stops: np.ndarray, floor
         level = np.concatenate((level[~ones], level[ones]))
     above += high - low                                 # Those of exactly that rank.
     return np.where(none, 0, above)
+
+
+def _ranked(values: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Ranks of the values, the rank from which on each floor is exceeded, and how many ranks there are."""
+    if values.size:
+        least, most = int(values.min()), int(values.max())
+        if most - least < 4 * values.size:              # Numbers that lie close are ranks as they are.
+            return values - least, np.clip(floors, least - 1, most) - least + 1, most - least + 1
+    ranks = np.unique(values)
+    return np.searchsorted(ranks, values), np.searchsorted(ranks, floors, "right"), ranks.size
 
 
 NEVER = -(1 << 63)

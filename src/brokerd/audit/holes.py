@@ -19,10 +19,10 @@ TOLD = 10_000                   # ranges that are told
 
 
 class Holes(NamedTuple):
-    """``missing``: (first, last) of each hole, at most ``TOLD``; ``count``: numbers in holes; ``checked``: numbers that
+    """``missing``: (first, last) of each hole, at most ``TOLD``; ``found``: numbers in holes; ``checked``: numbers that
     should be there."""
 
-    count: int
+    found: int
     checked: int
     missing: list[tuple[int, int]]
     doubts: list[str]

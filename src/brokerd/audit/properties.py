@@ -30,9 +30,9 @@ _HEADERS_MAX = 1000             # fields of a table that are looked at
 
 
 class Texts(NamedTuple):
-    """Strings in a segment: ``index`` of the record each belongs to, ``start`` and ``length`` in its octets."""
+    """Strings in a segment: ``row`` of the record each belongs to, ``start`` and ``length`` in its octets."""
 
-    index: np.ndarray
+    row: np.ndarray
     start: np.ndarray
     length: np.ndarray
 

@@ -88,10 +88,13 @@ class Run(NamedTuple):
     most: int
 
 
-class Table(NamedTuple):
+class Table:
     """Rows that may concern other segments: columns by name."""
 
-    columns: dict[str, np.ndarray]
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: dict[str, np.ndarray]) -> None:
+        self.columns = columns
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.columns[name]
@@ -308,9 +311,9 @@ def _runs(s: Pass, ts: np.ndarray, run: np.ndarray) -> list[Run]:
     for number, (low, high) in enumerate(zip([0, *bounds], [*bounds, s.deliveries_ts.size], strict=True)):
         if low < high:
             own = ts[run == number]
-            firsts = (own.size, int(own.min()), int(own.max())) if own.size else (0, FOREVER, 0)
+            first_min, first_max = (int(own.min()), int(own.max())) if own.size else (FOREVER, 0)
             least, most = int(s.deliveries_ts[low]), int(s.deliveries_ts[high - 1])
-            found.append(Run(least, *firsts, least, most))
+            found.append(Run(least, own.size, first_min, first_max, least, most))
     return found
 
 
@@ -480,7 +483,7 @@ def _ids(s: Pass) -> Table:
     some = np.flatnonzero(where.length > 0)
     where = type(where)(*(column[some] for column in where))
     hash_ = hashes(data.octets, where)
-    ts, seq = records.headers["ts"][where.index], records.headers["seq"][where.index].astype(np.int64)
+    ts, seq = records.headers["ts"][where.row], records.headers["seq"][where.row].astype(np.int64)
     order = np.argsort(hash_, kind="stable")
     same = hash_[order][1:] == hash_[order][:-1]
     window = int(s.options.duplicate_window_s * 1e9)
@@ -492,10 +495,10 @@ def _ids(s: Pass) -> Table:
     for row in bad[:GOOD_IDS_TOLD]:
         one = np.array([row])
         s.tell("duplicates", "msgs", f"message-id {text(data.octets, where, int(row))!r}".replace("{", "{{").replace(
-            "}", "}}") + " was that of {a} before", seq[one], records.positions[where.index[one]], ts[one], before[one])
+            "}", "}}") + " was that of {a} before", seq[one], records.positions[where.row[one]], ts[one], before[one])
     rest = bad[GOOD_IDS_TOLD:]
     s.tell("duplicates", "msgs", "its message-id was that of {a} before", seq[rest],
-           records.positions[where.index[rest]], ts[rest], before[rest])
+           records.positions[where.row[rest]], ts[rest], before[rest])
     known = np.zeros(hash_.size, bool)
     known[bad] = True
     edge = np.ones(hash_.size, bool)
@@ -512,7 +515,7 @@ def group_keys(s: Pass) -> tuple[np.ndarray, np.ndarray]:
     records = layout.Records(data.headers[index], data.positions[index], [])
     header = options.group_header is not None
     where = texts(data.octets, records, options.group_header or options.group_by or ROUTING_KEY, header=header)
-    return rows[where.index], hashes(data.octets, where).view(np.int64)
+    return rows[where.row], hashes(data.octets, where).view(np.int64)
 
 
 def group_ends(s: Pass, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -559,7 +562,8 @@ def _hours(data: SegmentData, life: Lives) -> Table:
     published = headers["ts"] // HOUR
     delivered = life.ts[life.type == layout.DELIVERED] // HOUR
     settled = life.settled[life.settled > 0] // HOUR
-    hours = np.unique(np.concatenate([np.unique(h) for h in (published, delivered, settled)]))
+    hours = np.unique(np.concatenate([h[np.append(True, h[1:] != h[:-1])] if h.size else h
+                                      for h in (published, delivered, settled)]))
 
     def per_hour(what: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         return np.bincount(np.searchsorted(hours, what), weights, hours.size).astype(np.int64)

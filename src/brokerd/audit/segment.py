@@ -346,14 +346,14 @@ def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap
         last = np.flatnonzero(right)
         events, right = events[:int(last[-1]) + 1 if last.size else 0], right[:int(last[-1]) + 1 if last.size else 0]
     places = layout.HEADER_OCTETS + layout.EVENT_OCTETS * np.arange(events.size, dtype=np.int64)
-    sound, at = events[right], places[right]
+    sound, at = (events, places) if right.all() else (events[right], places[right])
     started = sound["type"] == layout.STARTED
     starts = sound[started]
     gaps += _gaps(starts)
     if not right.all():
         _tell_bad_events(triple, np.flatnonzero(~right), events, right, gaps, damage)
-    keep = ~started
-    sound, at = sound[keep], at[keep]
+    if starts.size:
+        sound, at = sound[~started], at[~started]
     back = np.flatnonzero(sound["ts"][1:] <= sound["ts"][:-1])
     if back.size:
         damage.append(Damage(triple.journal or "", int(at[back[0] + 1]), int(sound["seq"][back[0] + 1]) & FOREVER,

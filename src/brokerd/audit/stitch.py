@@ -132,7 +132,8 @@ def with_all_that_overlap(source: Source, level: list[Summary], options: Options
 
 def run_starts(level: list[Summary]) -> np.ndarray:
     """When runs began, of all that any segment knows of."""
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *(s.starts for s in level)]))
+    known = [s.starts for s in level]
+    return np.unique(np.concatenate(known)) if known else np.zeros(0, np.int64)
 
 
 class _Waiting:

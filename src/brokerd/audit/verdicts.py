@@ -154,7 +154,7 @@ class _Case:
         for first, last in found.missing:
             words = f"{first} is missing" if first == last else f"{first} to {last} are missing"
             self._single("holes", 0, first, words)
-        return found.count, found.checked, found.doubts
+        return found.found, found.checked, found.doubts
 
     def _single(self, audit: str, level: int, seq: int, words: str, segment: int = 0, file: str = "", offset: int = -1,
                 ts: int = 0) -> None:
