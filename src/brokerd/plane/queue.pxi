@@ -507,29 +507,6 @@ cdef class Queue:
             describe_store(st, out)
 
 
-cdef bint store_unmap(store_t *st) noexcept nogil:
-    """True: something was held."""
-    cdef seg_t *s = st.first
-    cdef bint held = False
-    while s != NULL:
-        held = held or s.map != NULL or s.fd >= 0 or s.acks != NULL
-        seg_unmap(s)
-        acks_unmap(s)
-        journal_unmap(s)
-        s = s.next
-    return held
-
-
-cdef int describe_store(store_t *st, list out) except -1:
-    cdef seg_t *s = st.first
-    while s != NULL:
-        out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
-                    "unacked": s.unacked, "returned": s.returned, "waiting": s.waiting, "base_seq": s.base_seq,
-                    "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
-                    "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
-                    "events": s.events if s.journal_known else -1})
-        s = s.next
-    return 0
 
 
 cdef void purge_store(store_t *st) noexcept:
@@ -571,13 +548,6 @@ cdef void store_is_recovered(store_t *st, bint suspect) noexcept:
     if st.ready and st.level > st.queue.top:
         st.queue.top = st.level
 
-
-cdef seg_t *segment_at(queue_t *q, uint8_t level, uint64_t number) noexcept nogil:
-    cdef store_t *st = store_at(q, level)
-    cdef seg_t *s = st.first if st != NULL else NULL
-    while s != NULL and s.number != number:
-        s = s.next
-    return s
 
 
 cdef int move_dead(deads_t *deads, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1:
