@@ -100,8 +100,11 @@ def run(request: Request) -> int:
     segments = sum(len(queue.triples) for queue in queues)
     progress.say(f"{len(queues)} queues, {segments} segments, {octets / 1e9:.3f} GB")
     _make_folder(request.report)
-    from brokerd.spark.session import session  # Not before it is known that there is something to do.
+    from pyspark.sql import SparkSession  # Not before it is known that there is something to do.
 
+    from brokerd.spark.session import session
+
+    running = SparkSession.getActiveSession()
     spark = progress.stage("starting Spark", lambda: session("ordering_audit", request.master, ship=request.ship))
     try:
         return _audited(spark, request, queues, octets, progress)
@@ -111,7 +114,8 @@ def run(request: Request) -> int:
             raise
         raise AuditError(line) from error
     finally:
-        spark.stop()
+        if running is None:                     # Otherwise it is its owner's.
+            spark.stop()
 
 
 def find(request: Request) -> list[QueueFiles]:

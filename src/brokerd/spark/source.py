@@ -133,8 +133,9 @@ def read(spark: "SparkSession", path: str, table: str = "messages", *, columns: 
     name that is unknown.
     """
     settings = Settings({"path": path, "table": table, **options})
+    schema = tables.ddl(settings.table, columns)
     open_source(settings.path)
-    reader = spark.read.format("brokerd").schema(tables.ddl(settings.table, columns)).option("table", table)
+    reader = spark.read.format("brokerd").schema(schema).option("table", table)
     for key, value in options.items():
         reader = reader.option(key, value)
     return reader.load(path)

@@ -1,0 +1,218 @@
+"""The source brokerd: its tables hold what brokerd.audit reads, and only what was asked for is produced."""
+
+import os
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as f
+from tests.audit import writer
+
+from brokerd.audit import AuditError
+from brokerd.audit.files import open_source
+from brokerd.audit.lifecycle import lifecycle
+from brokerd.audit.segment import read_triple
+from brokerd.spark import tables
+from brokerd.spark.source import Settings, packs, read
+from brokerd.store import format as layout
+
+START = 1_700_000_000_000_000_000
+
+
+def meta(exchange, key, message_id=None):
+    head = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
+    if message_id is None:
+        return head + b"\x10\x00\x02"
+    return head + b"\x90\x80" + b"\x04text" + b"\x02" + bytes([len(message_id)]) + message_id
+
+
+METAS = [meta(b"", b"q"), meta(b"amq.topic", b"a.b", b"id-1"), meta("börse".encode(), b"", b""), meta(b"\xff", b"\xfe")]
+
+
+def level(count, seed, first_seq=1):
+    """Messages of which some are returned, rejected, dead-lettered, or never delivered; a start in the midst."""
+    rng = random.Random(seed)
+    rows, seqs = [], range(first_seq, first_seq + count)
+    at = {seq: START + (seq - first_seq) * 1000 for seq in seqs}
+    for seq in seqs:
+        end = rng.choice(("ack", "ack", "return", "dead", "ready", "unacked"))
+        if end == "ready":
+            continue
+        rows.append((at[seq] + 100, seq, layout.DELIVERED, 0, 7))
+        if end == "return":
+            rows.append((at[seq] + 200, seq, layout.RETURNED, layout.CAUSE_NACK, 7, 1))
+            rows.append((at[seq] + 300, seq, layout.DELIVERED, layout.REDELIVERED | layout.BY_GET, 7, 1))
+        if end in ("ack", "return"):
+            rows.append((at[seq] + 400, seq, layout.ACKED, 0, 7))
+        if end == "dead":
+            rows.append((at[seq] + 400, seq, layout.DEAD_LETTERED, layout.REASON_REJECTED, 7))
+    rows.append((START + count * 500 + 50, START + count * 500, layout.STARTED, layout.RESTARTED, 0))
+    made = writer.messages(np.array(seqs, np.uint64), np.array([at[seq] for seq in seqs]), connection=3, channel=2)
+    made["flags"][::3] = 0
+    return writer.Level(made, writer.events(rows), [rng.randrange(300) for _ in seqs],
+                        [rng.choice(METAS) for _ in seqs])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    cut = writer.Options(segment_messages=64, kept=True)
+    writer.write_queue(folder, {0: level(300, 1), 4: level(200, 2, 301)}, cut, queue="orders", folder="q1")
+    writer.write_queue(folder, level(50, 3), writer.Options(segment_messages=20, journal=False), queue="plain",
+                       folder="q2")
+    return str(folder)
+
+
+def triples(root):
+    return [(source, triple) for source in [open_source(root)] for queue in source.queues() for triple in queue.triples]
+
+
+def rows_of(frame):
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_messages_are_the_records_of_all_segments(spark, root):
+    columns = ("queue", "priority", "segment", "position", "seq", "ts", "connection", "channel", "publish_seq",
+               "body_octets", "persistent", "sound")
+    expected = []
+    for source, triple in triples(root):
+        data = read_triple(source, triple)
+        bodies = layout.body_octets(data.octets, data.records).tolist()
+        expected += [(triple.queue, triple.priority, triple.number, position, int(h["seq"]), int(h["ts"]),
+                      int(h["connection"]), int(h["channel"]), int(h["publish_seq"]), body, bool(h["flags"] & 1), True)
+                     for position, h, body in zip(data.positions.tolist(), data.headers, bodies, strict=True)]
+    assert rows_of(read(spark, root, columns=columns)) == sorted(expected)
+
+
+def test_exchange_routing_key_and_message_id_are_texts_of_the_record(spark, root):
+    found = {tuple(row) for row in read(spark, root, columns=("exchange", "routing_key", "message_id")).collect()}
+    assert found == {("", "q", None), ("amq.topic", "a.b", "id-1"), ("börse", "", ""), ("\ufffd", "\ufffd", None)}
+
+
+def test_events_are_those_of_the_journals_and_starts_have_no_seq(spark, root):
+    frame = read(spark, root, "events")
+    expected = []
+    for source, triple in triples(root):
+        data = read_triple(source, triple)
+        expected += [(triple.priority, triple.number, int(e["seq"]), int(e["ts"]), tables.EVENT_TYPES[e["type"]],
+                      int(e["consumer"]), int(e["count"])) for e in data.events]
+    told = frame.where("type <> 'started'")
+    assert rows_of(told.select("priority", "segment", "seq", "ts", "type", "consumer", "count")) == sorted(expected)
+    assert {tuple(row) for row in frame.where("type = 'started'").select("seq", "reason", "queue").collect()} == {
+        (None, "restarted", "orders")}
+    again = told.where("redelivered").agg(f.count("*"), f.count_if("by_get"), f.count_if("before_start")).first()
+    returns = told.where("type = 'returned' AND reason = 'nack'").count()
+    assert tuple(again) == (returns, returns, 0)
+    assert returns > 0
+    assert {row[0] for row in told.where(f"ts > {START + 300 * 500 + 50} AND priority = 0 AND segment < 3")
+            .select("run").distinct().collect()} <= {1}
+
+
+def test_lifecycle_is_that_of_brokerd_audit_with_nulls_for_what_did_not_happen(spark, root):
+    columns = ("queue", "priority", "segment", "position", "seq", "published", "first_delivered", "last_delivered",
+               "settled", "deliveries", "returns", "ended", "reason", "connection", "channel", "publish_seq",
+               "body_octets", "covered")
+    nullable = {"first_delivered", "last_delivered", "settled", "reason"}
+    expected = []
+    for source, triple in triples(root):
+        life = lifecycle(read_triple(source, triple))
+        values = [[value or None if name in nullable else value for value in life[name].tolist()] for name in columns]
+        expected += list(zip(*values, strict=True))
+    found = read(spark, root, "lifecycle", columns=columns).collect()
+    assert sorted(map(repr, map(tuple, found))) == sorted(map(repr, expected))
+    assert {row.ended for row in found} == {"acked", "ready", "unacked", "dead-lettered"}
+
+
+def test_segments_say_what_is_in_them_and_what_is_wrong_with_them(spark, tmp_path):
+    root = writer.write_queue(tmp_path, writer.simple_level(30), writer.Options(segment_messages=10, kept=True))
+    path = tmp_path / "vhost" / "queue" / "kept" / layout.segment_name(2)
+    octets = bytearray(path.read_bytes())
+    octets[64 + 100] ^= 1
+    path.write_bytes(octets)
+    rows = read(spark, root, "segments").orderBy("segment").collect()
+    assert [(r.file, r.kept, r.records, r.first_seq, r.last_seq, r.settled, r.events, r.lost) for r in rows] == [
+        ("vhost/queue/kept/msgs.0000000001", True, 10, 1, 10, 10, 20, 0),
+        ("vhost/queue/kept/msgs.0000000002", True, 10, 12, 20, 10, 20, 0),
+        ("vhost/queue/msgs.0000000003", False, 10, 21, 30, 10, 20, 0)]
+    assert [r.damage for r in rows] == [None, "msgs.0000000002 a record with a wrong CRC", None]
+    assert read(spark, root, columns=("seq", "sound")).where("NOT sound").collect() == [(11, False)]
+    assert read(spark, root, columns=("sound",), crc="false").where("NOT sound").count() == 0
+
+
+def test_a_task_reads_several_segments_and_a_small_split_makes_more_tasks(spark, root):
+    frame = read(spark, root, columns=("seq",))
+    assert (frame.rdd.getNumPartitions(), frame.count()) == (1, 550)
+    frame = read(spark, root, columns=("seq",), split="30000")
+    assert 2 < frame.rdd.getNumPartitions() < len(triples(root))
+    assert frame.count() == 550
+    assert packs([5, 5, 5, 50, 1], int, 10) == [[5, 5], [5, 50], [1]]
+
+
+def test_only_columns_that_are_asked_for_are_produced(root):
+    source, triple = triples(root)[0]
+    schema = pa.schema([("seq", pa.int64()), ("queue", pa.string())])
+    batch, = tables.batches("messages", source, triple, schema)
+    assert batch.schema == schema
+    wanted = pa.schema([("file", pa.string()), ("octets", pa.int64())])
+    cheap, = tables.batches("segments", None, triple, wanted)       # Without a source nothing could be read.
+    assert cheap.to_pylist() == [{"file": triple.msgs, "octets": triple.octets}]
+
+
+@pytest.mark.parametrize(("where", "partitions", "count"), [
+    ("queue = 'plain'", 3, 50),
+    ("priority > 0 AND segment IN (1, 2)", 2, 128),
+    ("priority = 0 AND queue = 'orders' AND seq > 290", 1, 10),
+    ("queue = 'orders' AND seq BETWEEN 60 AND 70", None, 11),
+    ("queue = 'nobody'", 1, 0),
+])
+def test_filters_leave_out_files_and_rows(spark, root, where, partitions, count):
+    frame = read(spark, root, columns=("queue", "priority", "segment", "seq"), split="1").where(where)
+    assert frame.count() == count
+    if partitions is not None:
+        assert frame.rdd.getNumPartitions() == partitions
+
+
+def test_queues_are_chosen_by_a_glob(spark, root):
+    assert read(spark, root, columns=("seq",), queues="or*").count() == 500
+    assert read(spark, root, columns=("seq",), queues="*/plain").count() == 50
+    assert read(spark, root, columns=("seq",), queues="none").count() == 0
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"path": "/nowhere/at/all"}, "/nowhere/at/all: no such folder"),
+    ({"table": "message"}, "no such table: message"),
+    ({"columns": ["sequence"]}, "table messages has no column sequence"),
+    ({"crc": "perhaps"}, "option crc is true or false, not perhaps"),
+    ({"split": "64M"}, "option split is a number of octets, not 64M"),
+    ({"quues": "x"}, "no such option of the source brokerd: quues"),
+])
+def test_what_is_asked_wrongly_is_said_in_a_line(root, options, said):
+    given = {"path": root} | options
+    with pytest.raises(AuditError, match=said):
+        read(None, given.pop("path"), given.pop("table", "messages"), columns=given.pop("columns", None), **given)
+
+
+def test_a_folder_with_nothing_of_ours_is_refused(tmp_path):
+    (tmp_path / "msgs.txt").write_text("hello")
+    with pytest.raises(AuditError, match="no data directory"):
+        read(None, str(tmp_path))
+    with pytest.raises(AuditError, match="needs a path"):
+        Settings({})
+
+
+def test_the_error_of_a_query_of_ones_own_names_the_fault(spark):
+    with pytest.raises(Exception, match="AuditError: /nowhere: no such folder"):
+        spark.read.format("brokerd").load("/nowhere").count()
+
+
+@pytest.mark.skipif(os.environ.get("BROKERD_TEST_S3") is None, reason="BROKERD_TEST_S3=s3://bucket/prefix is not set")
+def test_s3_is_read_as_a_folder_is(spark, root):
+    from pyarrow import fs
+
+    where = os.environ["BROKERD_TEST_S3"]
+    store = fs.S3FileSystem(endpoint_override=os.environ.get("AWS_ENDPOINT_URL"), allow_bucket_creation=True)
+    store.create_dir(where[5:])
+    fs.copy_files(root, where[5:], destination_filesystem=store)
+    columns = ("queue", "seq", "ts", "body_octets")
+    assert rows_of(read(spark, where, columns=columns)) == rows_of(read(spark, root, columns=columns))
