@@ -65,12 +65,12 @@ def test_every_string_is_where_the_wire_has_it(messages, name):
     octets, records, _ = segment([meta(*message) for message in messages])
     where = properties.texts(octets, records, name)
     wanted = {k: m[1][name] for k, m in enumerate(messages) if m[1].get(name) is not None}
-    assert {int(i): properties.text(octets, where, k) for k, i in enumerate(where.row)} == wanted
+    assert {int(i): properties.text(octets, where, k) for k, i in enumerate(where.index)} == wanted
     keys = properties.texts(octets, records, properties.ROUTING_KEY)
     assert [properties.text(octets, keys, k) for k in range(len(messages))] == [m[0] for m in messages]
     hashes = properties.hashes(octets, where)
-    for k, i in enumerate(where.row):
-        assert (hashes == hashes[k]).tolist() == [wanted[int(i)] == wanted[int(j)] for j in where.row]
+    for k, i in enumerate(where.index):
+        assert (hashes == hashes[k]).tolist() == [wanted[int(i)] == wanted[int(j)] for j in where.index]
 
 
 @given(MESSAGES)
@@ -79,7 +79,7 @@ def test_a_header_is_found_among_others(messages):
     octets, records, _ = segment([meta(*message) for message in messages])
     where = properties.texts(octets, records, name, header=True)
     wanted = {k: m[2][name] for k, m in enumerate(messages) if isinstance((m[2] or {}).get(name), str)}
-    assert {int(i): properties.text(octets, where, k) for k, i in enumerate(where.row)} == wanted
+    assert {int(i): properties.text(octets, where, k) for k, i in enumerate(where.index)} == wanted
 
 
 @given(st.binary(max_size=60))
@@ -87,6 +87,6 @@ def test_octets_that_mean_nothing_are_read_within_their_record(octets):
     data, records, _ = segment([octets, octets])
     for name, header in (("message-id", False), ("g", True), (properties.ROUTING_KEY, False)):
         where = properties.texts(data, records, name, header=header)
-        stop = records.positions[where.row] + records.headers["length"][where.row].astype(np.int64)
+        stop = records.positions[where.index] + records.headers["length"][where.index].astype(np.int64)
         assert (where.start + where.length <= stop).all()
         properties.hashes(data, where)

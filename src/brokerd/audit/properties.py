@@ -6,8 +6,6 @@ A ``Texts`` says where strings stand; ``hashes`` makes 64 bits of each.  Propert
 are taken as absent: a damaged record must not make us read another's.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from brokerd.store import format as layout
@@ -29,12 +27,17 @@ _VALUE_OCTETS[ord("F")] = -1
 _HEADERS_MAX = 1000             # fields of a table that are looked at
 
 
-class Texts(NamedTuple):
-    """Strings in a segment: ``row`` of the record each belongs to, ``start`` and ``length`` in its octets."""
+class Texts:
+    """Strings in a segment: ``index`` of the record each belongs to, ``start`` and ``length`` in its octets."""
 
-    row: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
+    __slots__ = ("index", "length", "start")
+
+    def __init__(self, index: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
+        self.index, self.start, self.length = index, start, length
+
+    def chosen(self, rows: np.ndarray) -> "Texts":
+        """Those of them."""
+        return Texts(self.index[rows], self.start[rows], self.length[rows])
 
 
 class _Octets:

@@ -480,10 +480,9 @@ def _ids(s: Pass) -> Table:
     rows = np.flatnonzero(data.sound)
     records = layout.Records(data.headers[rows], data.positions[rows], [])
     where = texts(data.octets, records, "message-id")
-    some = np.flatnonzero(where.length > 0)
-    where = type(where)(*(column[some] for column in where))
+    where = where.chosen(np.flatnonzero(where.length > 0))
     hash_ = hashes(data.octets, where)
-    ts, seq = records.headers["ts"][where.row], records.headers["seq"][where.row].astype(np.int64)
+    ts, seq = records.headers["ts"][where.index], records.headers["seq"][where.index].astype(np.int64)
     order = np.argsort(hash_, kind="stable")
     same = hash_[order][1:] == hash_[order][:-1]
     window = int(s.options.duplicate_window_s * 1e9)
@@ -495,10 +494,10 @@ def _ids(s: Pass) -> Table:
     for row in bad[:GOOD_IDS_TOLD]:
         one = np.array([row])
         s.tell("duplicates", "msgs", f"message-id {text(data.octets, where, int(row))!r}".replace("{", "{{").replace(
-            "}", "}}") + " was that of {a} before", seq[one], records.positions[where.row[one]], ts[one], before[one])
+            "}", "}}") + " was that of {a} before", seq[one], records.positions[where.index[one]], ts[one], before[one])
     rest = bad[GOOD_IDS_TOLD:]
     s.tell("duplicates", "msgs", "its message-id was that of {a} before", seq[rest],
-           records.positions[where.row[rest]], ts[rest], before[rest])
+           records.positions[where.index[rest]], ts[rest], before[rest])
     known = np.zeros(hash_.size, bool)
     known[bad] = True
     edge = np.ones(hash_.size, bool)
@@ -515,7 +514,7 @@ def group_keys(s: Pass) -> tuple[np.ndarray, np.ndarray]:
     records = layout.Records(data.headers[index], data.positions[index], [])
     header = options.group_header is not None
     where = texts(data.octets, records, options.group_header or options.group_by or ROUTING_KEY, header=header)
-    return rows[where.row], hashes(data.octets, where).view(np.int64)
+    return rows[where.index], hashes(data.octets, where).view(np.int64)
 
 
 def group_ends(s: Pass, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -110,7 +110,7 @@ def _record(data: SegmentData, index: int) -> dict[str, Any]:
     key = octets[at + 1:at + 1 + octets[at]]
     ids = texts(octets, records, "message-id")
     message_id = None
-    if ids.row.size:
+    if ids.index.size:
         message_id = octets[int(ids.start[0]):int(ids.start[0] + ids.length[0])].decode("utf-8", "replace")
     return {
         "ts": int(header["ts"]), "connection": int(header["connection"]), "channel": int(header["channel"]),
