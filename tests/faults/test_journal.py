@@ -1,0 +1,169 @@
+"""The counters of a live broker and the audit of its files tell the same story, after whatever its clients did and
+however often it was killed.
+
+Queues with order journals are published to, read by disorderly clients, purged, and killed with their broker, again
+and again.  Then the files are read as an auditor would read them.
+"""
+
+import os
+import signal
+import threading
+from random import Random
+
+import numpy as np
+import pytest
+from tests.broker import Broker
+from tests.faults.client import Client, drive
+from tests.faults.journal_actors import Getter, Publisher, Purger, Reader
+from tests.faults.ledger import read_body
+from tests.faults.rounds import LOG_OF_DAMAGE
+from tests.faults.test_kill import ENVIRONMENT
+
+from brokerd.audit.files import open_source
+from brokerd.audit.scan import Options
+from brokerd.audit.verdicts import audit
+from brokerd.store import format as layout
+from brokerd.wire import methods
+
+ROUNDS = 8
+JOURNAL = {"x-order-journal": True}
+
+
+def dead_to(name, **more):
+    return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, **more}
+
+
+AT_LEAST_ONCE = {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+QUEUES = {
+    "plain": {},
+    "levels": {"x-max-priority": 4},
+    "limited": dead_to("dead", **{"x-delivery-limit": 2}),
+    "dropped": {"x-delivery-limit": 1, "x-delivery-limit-action": "drop"},
+    "safe": dead_to("safe.dead", **AT_LEAST_ONCE, **{"x-delivery-limit": 2}),
+    "aged": dead_to("dead", **{"x-message-ttl": 15}),
+    "aged.lost": {"x-message-ttl": 5, "x-max-priority": 1},
+    "short": {"x-max-length": 20},
+    "short.dead": dead_to("dead", **{"x-max-length": 20, "x-max-priority": 2}),
+    "late": {"x-consumer-timeout": 30},
+    "got": {},
+    "purged": {"x-max-priority": 1},
+    "one": {"x-single-active-consumer": True},
+    "dead": {}, "safe.dead": {},
+}
+READ = ("plain", "levels", "limited", "dropped", "safe", "aged", "short", "short.dead", "late", "one", "dead")
+# What was on its way to where the dead go, at least once, when the broker was killed is ready again: beyond its limit,
+# and later than what went out meanwhile.
+DYING = {("safe", name) for name in ("returned_first", "delivery_limit", "limit_kept")}
+
+
+class Rounds:
+    """Lives of one broker, each ended by kill -9 (now and then by SIGTERM)."""
+
+    def __init__(self, broker, seed, *, load_seconds=0.25):
+        self.broker, self.random, self.load_seconds = broker, Random(seed), load_seconds
+        self.streams = 0
+        self.confirmed = {name: set() for name in QUEUES}
+        with Client(broker.port) as client:
+            for name, arguments in QUEUES.items():
+                client.ask(methods.QueueDeclare(queue=name, durable=True, arguments=JOURNAL | arguments),
+                           methods.QueueDeclareOk)
+
+    def crew(self):
+        port, random, crew = self.broker.port, self.random, []
+        queues = [name for name in QUEUES if name not in ("dead", "safe.dead")]
+        for _ in range(2):
+            self.streams += 1
+            some = random.sample(queues, random.randrange(3, len(queues)))
+            crew.append(Publisher(port, Random(random.random()), self.streams, some, self.confirmed))
+        crew += [Reader(port, Random(random.random()), name) for name in READ for _ in range(random.randrange(3))]
+        crew += [Getter(port, Random(random.random()), name) for name in ("got", "levels", "plain")
+                 if random.random() < 0.5]
+        crew.append(Purger(port, Random(random.random()), "purged"))
+        return crew
+
+    def run(self):
+        """Load, and the end of the broker."""
+        crew = self.crew()
+        number = signal.SIGTERM if self.random.random() < 0.15 else signal.SIGKILL
+        timer = threading.Timer(self.random.uniform(0.02, self.load_seconds), os.kill, (self.broker.pid, number))
+        timer.start()
+        try:
+            drive(crew)
+        finally:
+            timer.cancel()
+            timer.join()
+            for actor in crew:
+                actor.close()
+        if number == signal.SIGKILL:
+            self.broker.kill()
+        else:
+            assert self.broker.wait() == 0, self.broker.log_text()
+
+    def restart(self):
+        begin = len(self.broker.lines)
+        self.broker.start()
+        self.broker.check_log()
+        for line in self.broker.lines[begin:]:
+            assert not any(word in line for word in LOG_OF_DAMAGE), line
+
+    def waiting(self):
+        """queue -> messages that are ready."""
+        with Client(self.broker.port) as client:
+            return {name: client.ask(methods.QueueDeclare(queue=name, passive=True),
+                                     methods.QueueDeclareOk).message_count for name in QUEUES}
+
+
+def live_counters(folder):
+    """What the broker counted since the queue was declared."""
+    try:
+        counts = np.fromfile(f"{folder}/{layout.ORDER_FILE}", "<u8", len(layout.ORDER_COUNTERS), offset=64).tolist()
+    except FileNotFoundError:
+        counts = [0] * len(layout.ORDER_COUNTERS)
+    return dict(zip(layout.ORDER_COUNTERS, counts, strict=True))
+
+
+def bodies(source, queue):
+    """Bodies of all records of a queue."""
+    found = []
+    for triple in queue.triples:
+        octets = source.read(triple.msgs)
+        records = layout.scan_records(octets, int.from_bytes(octets[40:44], "little"))
+        sizes = layout.body_octets(octets, records)
+        ends = records.positions + records.headers["length"]
+        found += [octets[end - size:end] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+    return found
+
+
+def check(directory, confirmed):
+    """Compare what the broker counted with what an audit finds; rows of the verdicts, by queue and audit."""
+    source = open_source(str(directory))
+    rows = {}
+    folders = {queue.queue: queue for queue in source.queues()}
+    for judged in audit(source, Options()):
+        name = judged.queue["queue"]
+        live = live_counters(f"{directory}/{folders[name].folder}")
+        assert judged.queue["counters"] == live, name
+        rows |= {(name, row["audit"]): row for row in judged.audits}
+        assert rows[name, "overtaking"]["found"] == live["out_of_sequence"]
+        assert rows[name, "overtaking"]["overtakings"] == live["overtakings"]
+        stored = {read_body(body) for body in bodies(source, folders[name])}
+        assert not confirmed[name] - stored, name
+    assert {name for name, _ in rows} == set(QUEUES)
+    wrong = [row for key, row in rows.items()
+             if row["verdict"] != "held" and key[1] != "overtaking" and key not in DYING]
+    assert not wrong, wrong
+    return rows
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_audit_of_the_files_finds_what_the_broker_counted(tmp_path, seed):
+    with Broker(tmp_path, env=ENVIRONMENT) as broker:
+        rounds = Rounds(broker, seed)
+        for _ in range(ROUNDS):
+            rounds.run()
+            rounds.restart()
+        rounds.run()
+        rows = check(tmp_path, rounds.confirmed)
+        assert sum(row["found"] for (_, name), row in rows.items() if name == "overtaking") > 100
+        rounds.restart()
+        broker.stop()
