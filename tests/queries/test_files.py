@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.queries.files import Level, first_kept_seq, first_seq, kept_segments, levels
+from brokerd.queries.files import Level, first_kept_seq, first_seq, keeps, kept_segments, levels
 from brokerd.store import format as layout
 
 NO_RECORD = b"\0" * 64
@@ -27,6 +27,13 @@ def test_levels_are_those_that_have_a_folder(folder):
     (folder / "prio.abc").mkdir()
     assert levels(str(folder), 9) == [Level(0, ""), Level(3, "prio.003")]
     assert levels(str(folder), 0) == levels(str(folder / "none"), 9) == [Level(0, "")]
+
+
+def test_a_queue_keeps_something_where_any_of_its_levels_does(folder, tmp_path):
+    assert keeps(str(folder), 0)
+    assert not keeps(str(folder / "prio.003" / "kept"), 9)
+    (folder / "kept").rename(tmp_path / "away")
+    assert (keeps(str(folder), 0), keeps(str(folder), 9)) == (False, True)
 
 
 def test_kept_segments_are_sorted_by_number_and_nothing_else_is_one(tmp_path):

@@ -32,6 +32,12 @@ def levels(directory: str, max_priority: int) -> list[Level]:
     return found
 
 
+def keeps(directory: str, max_priority: int) -> bool:
+    """Whether there is a folder of settled segments.  Raises OSError."""
+    found = levels(directory, max_priority)
+    return any(os.path.exists(os.path.join(directory, level.path, layout.KEPT_FOLDER)) for level in found)
+
+
 def kept_segments(folder: str) -> dict[int, set[str]]:
     """The settled segments kept in ``folder``, oldest first: their number, and which of its files are there ("msgs",
     "acks", "journal").  Raises OSError, but not where nothing is kept."""

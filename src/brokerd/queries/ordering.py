@@ -21,7 +21,7 @@ Counters are those of ``store.format.ORDER_COUNTERS``, in groups::
 from typing import TYPE_CHECKING, Any
 
 from brokerd.queries import find_queue
-from brokerd.queries.files import first_kept_seq
+from brokerd.queries.files import first_kept_seq, keeps
 from brokerd.queues.guarantee import facts_of, guarantee
 from brokerd.store.format import ORDER_COUNTERS
 
@@ -65,7 +65,9 @@ def grouped(counts: list[int]) -> dict[str, Any]:
 
 
 def _journal(node: "Node", queue: "Queue") -> dict[str, Any]:
-    entry = node.upkeep.journals.entries.get(queue.directory)
+    # Whoever keeps journals is made by asking for it.
+    kept = queue.journaled or keeps(queue.directory, queue.max_priority)
+    entry = node.upkeep.journals.entries.get(queue.directory) if kept else None
     live: dict[int, list[int]] = {}
     for segment in queue.segments() if queue.durable else ():
         live.setdefault(segment["level"], []).append(segment["number"])

@@ -3,6 +3,7 @@
 The work is ``brokerd.audit.trace``'s, in the slow thread: it reads, and touches no queue.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from brokerd.queries import QueryError, find_queue
@@ -38,10 +39,11 @@ def read(directory: str, seq: int) -> dict[str, Any]:
     from brokerd.audit.files import open_source  # Whoever asks waits for numpy; the broker's start does not.
     from brokerd.audit.trace import trace
 
-    source = open_source(directory)
-    for queue in source.queues():
-        return trace(source, queue, seq)
-    raise QueryError(f"{directory}: the queue was deleted", 404)
+    if os.path.exists(directory):
+        source = open_source(directory)
+        for queue in source.queues():
+            return trace(source, queue, seq)
+    raise QueryError("the queue was deleted meanwhile", 404)
 
 
 def _there(next_seq: int) -> str:

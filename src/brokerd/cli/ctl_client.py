@@ -1,0 +1,74 @@
+"""A running broker, asked through its control socket: one request, its answer.  Protocol: ``server/control``."""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.errors import BrokerError
+from brokerd.server import local_socket
+
+ANSWER_SECONDS = 60.0
+
+
+class Answered(BrokerError):
+    """The broker says no.  ``code``: see ``server/control``."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NotRunning(BrokerError):
+    """There is no broker on that data directory."""
+
+
+class Client:
+    """A connection.  Raises NotRunning; BrokerError: there is one, but it cannot be reached."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, local_socket.NAME)
+        try:
+            self._socket = local_socket.connected(directory, ANSWER_SECONDS)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+            raise NotRunning(f"no broker is running on {directory}: {self._path}: {error.strerror}") from None
+        except OSError as error:
+            hint = "; brokerctl must run as the broker's user" if isinstance(error, PermissionError) else ""
+            raise BrokerError(f"{self._path}: {error.strerror or error}{hint}") from None
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def ask(
+        self, verb: str, progress: Callable[[dict[str, Any]], object] | None = None, *,
+        seconds: float | None = ANSWER_SECONDS, **fields: Any,
+    ) -> Any:  # fmt: skip
+        """The result; ``progress`` hears how far the broker is.  ``seconds``: between two lines, None: however long.
+
+        Raises Answered; BrokerError: the broker went away, or says nothing.
+        """
+        try:
+            self._socket.settimeout(seconds)
+            self._socket.sendall(json.dumps({"verb": verb, **fields}).encode() + b"\n")
+            while True:
+                line = self._lines.readline()
+                answer = json.loads(line) if line.endswith(b"\n") else None
+                if not isinstance(answer, dict):
+                    raise BrokerError(f"{self._path}: the broker went away")
+                if "progress" in answer:
+                    if progress is not None:
+                        progress(answer["progress"])
+                elif "result" in answer:
+                    return answer["result"]
+                else:
+                    raise Answered(str(answer.get("error")), int(answer.get("code", 500)))
+        except TimeoutError:
+            raise BrokerError(f"{self._path}: no answer in {seconds:g} s") from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise BrokerError(f"{self._path}: the broker went away: {reason}") from None

@@ -1,0 +1,56 @@
+"""What is in a folder of the broker's files, for people.  Tables are ``brokerd.audit.inspect``'s."""
+
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.cli.ctl_text import clean, columns, many, moment, octets
+
+THINGS = ("queue", "segment", "message", "event")
+DAMAGE_LINES = 20  # of a queue; all of it is in the JSON
+
+
+def read(directory: str, glob: str, progress: Callable[[str], object]) -> dict[str, Any]:
+    """Read all that is there; ``progress`` hears how far it is.  Raises AuditError."""
+    from brokerd.audit.files import open_source  # numpy, and only here
+    from brokerd.audit.inspect import inspect
+
+    done = [0]
+
+    def heard(count: int) -> None:
+        done[0] += count
+        progress(f"{octets(done[0])} read")
+
+    return inspect(open_source(directory), glob or None, heard)
+
+
+def text(table: dict[str, Any]) -> str:
+    """The document in lines."""
+    totals = table["totals"]
+    lines = [
+        f"{clean(table['path'])}: {', '.join([many(totals[f'{each}s'], each) for each in THINGS])}, "
+        f"{octets(totals['octets'])}"
+    ]
+    if table["queues"]:
+        head = ("vhost", "queue", "segments", "messages", "ready", "unacked", "settled", "first", "last", "events",
+                "size", "newest")  # fmt: skip
+        rows = [_row(each) for each in table["queues"]]
+        lines += ["", *["  " + line for line in columns([head, *rows], {2, 3, 4, 5, 6, 7, 8, 9, 10})]]
+    lines.append("")
+    if not table["damage_total"]:
+        return "\n".join([*lines, "  No damage."])
+    lines.append(f"  damage: {table['damage_total']:,}")
+    for each in table["queues"]:
+        for damage in each["damage"][:DAMAGE_LINES]:
+            at = f" at {damage['offset']}" if damage["offset"] >= 0 else ""
+            lines.append(f"    {clean(damage['file'])}{at}: {clean(damage['detail'])}")
+        if len(each["damage"]) > DAMAGE_LINES:
+            lines.append(f"    ... and {len(each['damage']) - DAMAGE_LINES} more in {clean(each['folder'])}")
+    return "\n".join(lines)
+
+
+def _row(queue: dict[str, Any]) -> tuple[object, ...]:
+    first, last = (f"{queue[name]:,}" if queue[name] else "-" for name in ("first_seq", "last_seq"))
+    events = f"{queue['events']:,}" if queue["journaled"] else "no journal"
+    counts = [f"{queue[name]:,}" for name in ("segments", "messages", "ready", "unacked", "settled")]
+    newest = moment(queue["last_ts"])[:19] if queue["last_ts"] else "-"
+    return (queue["vhost"], queue["queue"], *counts, first, last, events, octets(queue["octets"]), newest)

@@ -1,0 +1,151 @@
+"""Tables for people: what brokerctl prints when it is not asked for JSON.  Tables in, text out."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+COUNTERS = (  # group, name, what it is called
+    ("returned", "nack", "returned: nack"),
+    ("returned", "reject", "returned: reject"),
+    ("returned", "recover", "returned: recover"),
+    ("returned", "channel_closed", "returned: channel closed"),
+    ("returned", "connection_closed", "returned: connection closed"),
+    ("returned", "consumer_timeout", "returned: consumer timeout"),
+    ("", "redelivered", "redelivered"),
+    ("", "redelivered_after_restart", "redelivered after a restart of the broker"),
+    ("", "out_of_sequence", "delivered out of sequence"),
+    ("", "overtakings", "messages that overtook a returned one"),
+    ("dead_lettered", "rejected", "dead-lettered: rejected"),
+    ("dead_lettered", "expired", "dead-lettered: expired"),
+    ("dead_lettered", "maxlen", "dead-lettered: queue too long"),
+    ("dead_lettered", "delivery_limit", "dead-lettered: delivery limit"),
+    ("dropped", "rejected", "dropped: rejected"),
+    ("dropped", "expired", "dropped: expired"),
+    ("dropped", "maxlen", "dropped: queue too long"),
+    ("dropped", "delivery_limit", "dropped: delivery limit"),
+    ("dropped", "removed", "taken out by an operator"),
+    ("dropped", "purged", "purged"),
+)
+
+
+def clean(text: object) -> str:
+    """A name as it may be shown on a terminal: what would move the cursor, or is no character, as an escape."""
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), str(text))
+
+
+def queue(table: dict[str, Any]) -> str:
+    """``queue 'orders' in vhost '/'``."""
+    return f"queue '{clean(table['queue'])}' in vhost '{clean(table['vhost'])}'"
+
+
+def many(count: int, thing: str) -> str:
+    """``1 queue``, ``1,234 queues``."""
+    return f"{count:,} {thing}{'s' if count != 1 else ''}"
+
+
+def octets(count: int) -> str:
+    """``1.5 MB``: three digits or so."""
+    if count < 1000:
+        return f"{count} octets"
+    amount = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        amount /= 1000
+        if amount < 999.5 or unit == "TB":
+            break
+    return f"{amount:.1f} {unit}" if amount < 99.5 else f"{amount:.0f} {unit}"
+
+
+def moment(ns: int) -> str:
+    """A time since the epoch as local time, to the nanosecond."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    try:
+        return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}.{rest:09d}"
+    except (ValueError, OverflowError, OSError):
+        return f"{ns} ns"
+
+
+def span(ns: int) -> str:
+    """How long: ``+12.3 ms``."""
+    sign, ns = "-" if ns < 0 else "+", abs(ns)
+    if ns < 1000:
+        return f"{sign}{ns} ns"
+    for unit, most, one in (("µs", 999_950, 1e3), ("ms", 999_950_000, 1e6), ("s", 119_950_000_000, 1e9)):
+        if ns < most:
+            return f"{sign}{ns / one:.1f} {unit}"
+    minutes, seconds = divmod(round(ns / 1e9), 60)
+    if minutes < 120:
+        return f"{sign}{minutes} min {seconds} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{sign}{hours} h {minutes} min" if hours < 48 else f"{sign}{hours // 24} d {hours % 24} h"
+
+
+def columns(rows: Iterable[Sequence[object]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
+    """Lines of a table; the columns in ``right`` are flush right."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)] if cells else []
+    lines = []
+    for row in cells:
+        parts = [cell.rjust(width) if index in right else cell.ljust(width)
+                 for index, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
+        lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+# --- ordering
+
+
+def ordering(table: dict[str, Any]) -> str:
+    """The table of ``queries.ordering``."""
+    lines = [queue(table), ""]
+    lines.append(f"  guarantee   {table['guarantee']}")
+    lines += [f"              because: {clean(reason)}" for reason in table["reasons"]]
+    lines += [f"              also: {clean(note)}" for note in table["notes"]]
+    messages, journal = table["messages"], table["journal"]
+    lines.append(
+        f"  messages    {messages['ready']:,} ready, {messages['unacked']:,} unacked; "
+        f"the next one is number {messages['next_seq']:,}"
+    )
+    lines.append(f"  journal     {_journal(journal)}")
+    if journal["first_kept_seq"]:
+        kept = f"; {octets(journal['kept_octets'])} of settled messages kept" if journal["kept_octets"] else ""
+        lines.append(f"              on disk from number {journal['first_kept_seq']:,} on{kept}")
+    return "\n".join([*lines, "", *_counters(table["counters"]), "", *_consumers(table["consumers"])])
+
+
+def _journal(journal: dict[str, Any]) -> str:
+    return f"{'on' if journal['on'] else 'off'}: {clean(journal['why'])}"
+
+
+def _counters(counters: dict[str, Any]) -> list[str]:
+    """Only what has happened."""
+    rows: list[tuple[object, ...]] = []
+    for group, name, text in COUNTERS:
+        start, declare = (
+            (counters[since][group] if group else counters[since])[name] for since in ("since_start", "since_declare")
+        )
+        if start or declare:
+            rows.append((text, f"{start:,}", f"{declare:,}"))
+    if not rows:
+        return ["  Nothing has disturbed the order since the queue was declared."]
+    head = ("what has disturbed the order", "since start", "since declare")
+    return ["  " + line for line in columns([head, *rows], {1, 2})]
+
+
+def _consumers(consumers: list[dict[str, Any]]) -> list[str]:
+    if not consumers:
+        return ["  no consumers"]
+    head = ("consumer", "tag", "prefetch", "unacked", "channel", "peer", "user", "")
+    rows = []
+    for each in consumers:
+        remarks = [text for text, so in (
+            ("no ack", each["no_ack"]), ("waits its turn", not each["active"]),
+            (f"priority {each['priority']}", each["priority"]),
+            (f"{each['global_prefetch']} a channel", each["global_prefetch"]),
+        ) if so]  # fmt: skip
+        rows.append((
+            each["number"] or "-", each["tag"], each["prefetch"] or "no limit", each["unacked"],
+            f"{each['connection']}.{each['channel']}", each["peer"], each["user"], ", ".join(remarks),
+        ))  # fmt: skip
+    return ["  " + line for line in columns([head, *rows], {0, 2, 3})]
