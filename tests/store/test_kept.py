@@ -193,3 +193,51 @@ def test_a_crash_at_any_step_leaves_a_segment_in_one_place_or_the_other(files, t
             assert kept.Archive(source, target, Disk()).take_rest(0, 7)
     assert os.listdir(files.directory) == []
     assert [files.read(f"{target}/kept/{name}") for name in kept.names_of(7)] == before
+
+
+# --- what is known to be on disk
+
+
+def journal_of(files, number=7):
+    with open(files.path(layout.journal_name(number)), "rb") as file:
+        octets = file.read()
+    header = layout.journal_dtype()
+    import numpy as np
+    head = np.frombuffer(octets, header, 1)[0]
+    return head, np.frombuffer(octets, layout.event_dtype(), int(head["events"]), layout.HEADER_OCTETS)
+
+
+def test_a_segment_that_was_synced_says_so(files):
+    kept.trim(files.directory, 0, 7, Disk())
+    head, events = journal_of(files)
+    assert (int(head["synced"]), int(head["synced_complement"]), len(events)) == ((1 << 63) - 1, -(1 << 63), 10)
+
+
+def test_a_segment_that_was_not_synced_says_nothing(files):
+    kept.trim(files.directory, 0, 7, Disk(), sync=False)
+    assert int(journal_of(files)[0]["synced"]) == 0
+
+
+def test_after_a_loss_of_power_it_says_since_when_events_may_be_missing_and_says_it_once(files):
+    for _ in range(2):
+        kept.seal(files.directory, 7, Disk(), power_lost=True)
+    head, events = journal_of(files)
+    last = events[-1]
+    assert (int(head["events"]), int(head["synced"])) == (11, (1 << 63) - 1)
+    assert (int(last["type"]), int(last["reason"]), int(last["seq"]), int(last["ts"])) == (
+        layout.STARTED, layout.POWER_LOST, 5, 1010)
+
+
+def test_a_segment_known_to_be_synced_lost_nothing_with_the_power(files):
+    kept.trim(files.directory, 0, 7, Disk())
+    kept.seal(files.directory, 7, Disk(), power_lost=True)
+    assert len(journal_of(files)[1]) == 10
+
+
+def test_events_beyond_the_count_and_holes_are_before_the_mark(files):
+    path = files.path(layout.journal_name(7))
+    files.poke(path, 64 + 32 * 3, bytes(64))
+    files.poke(path, 32, b"".join(word.to_bytes(4, "little") for word in layout.word(2)))
+    kept.seal(files.directory, 7, Disk(), power_lost=True)
+    head, events = journal_of(files)
+    assert (int(head["events"]), int(events[10]["type"]), int(events[10]["ts"])) == (11, layout.STARTED, 1010)

@@ -440,3 +440,16 @@ def test_moves_are_finished_in_each_priority_level(tmp_path):
     queue.max_priority = 5
     assert recover(queue, Disk(), False, findings.append) is True
     assert sorted(os.listdir(files.path("kept"))) == [layout.journal_name(1), layout.segment_name(1)]
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_journals_of_kept_segments_say_after_a_loss_of_power_that_events_may_be_missing(files, suspect):
+    os.makedirs(f"{files.directory}/kept")
+    for name, octets in (("msgs.0000000003", layout.segment_header(3, base_seq=1, created=1)),
+                         ("journal.0000000003", layout.journal_header(3, begun=7))):
+        files.write(f"{files.directory}/kept/{name}", octets)
+    run(files.directory, suspect)
+    with open(f"{files.directory}/kept/journal.0000000003", "rb") as file:
+        octets = file.read()
+    mark = layout.event(3, 7, 8, layout.STARTED, layout.POWER_LOST)
+    assert octets[layout.HEADER_OCTETS:] == (mark if suspect else b"")

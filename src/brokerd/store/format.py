@@ -59,7 +59,8 @@ then ENTRIES of 8 octets, in order of time::
 Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped, 7 purged settle the
 record; 3 returned only counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4
 delivery limit, 5 taken out by an operator.  Reasons of 3: 1 nack, 2 reject, 3 recover, 4
-channel closed, 5 connection closed, 6 consumer timeout.  A queue's priority levels above 0 have folders ``prio.001`` to ``prio.255``.
+channel closed, 5 connection closed, 6 consumer timeout.  A queue's priority levels above 0 have
+folders ``prio.001`` to ``prio.255``.
 ``check``: let *raw(state, octets)* be the bare reflected CRC32C update (polynomial
 0x82F63B78: what the crc32 instruction does, no inversion before or after).  r =
 raw(number mod 2**32, the 8 octets with check = 0);

@@ -17,6 +17,7 @@ Everything here may block and raises OSError.  Knows nothing of queues and of wh
 import contextlib
 import mmap
 import os
+import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from brokerd.store import format as layout
 from brokerd.store.disk import Disk
 
 COPY_OCTETS = 1 << 20
+SYNCED_AT = 48          # in a journal's header
+ALL_SYNCED = struct.pack("<qq", (1 << 63) - 1, ~((1 << 63) - 1))
 VHOST_NAME_FILE = ".vhost"
 
 
@@ -118,9 +121,49 @@ def trim(folder: str, level: int, number: int, disk: Disk, *, cut: bool = True, 
                     newest = _last_event_ns(fd, end, disk) or newest
                 if sync:
                     disk.fdatasync(fd, f"{folder}/{name}")
+        if sync:
+            seal(folder, number, disk)
     except FileNotFoundError:
         return None
     return Kept(newest, level, number, octets)
+
+
+def seal(folder: str, number: int, disk: Disk, *, power_lost: bool = False) -> None:
+    """Say in the journal of a settled segment that all of it is on disk; ``trim`` synced its files before.
+
+    ``power_lost``: it was not said before that happened: since when events may be missing is said first.
+    """
+    path = f"{folder}/{layout.journal_name(number)}"
+    with _opened(path, disk) as fd:
+        if fd < 0:
+            return
+        octets = disk.pread(fd, layout.HEADER_OCTETS, 0)
+        is_one = len(octets) == layout.HEADER_OCTETS and octets[:4] == layout.JOURNAL_MAGIC.to_bytes(4, "little")
+        if not is_one or octets[SYNCED_AT:] == ALL_SYNCED:
+            return
+        if power_lost:
+            _mark_loss(fd, path, number, octets, disk)
+        disk.pwrite(fd, ALL_SYNCED, SYNCED_AT)
+        disk.fdatasync(fd, path)
+
+
+def _mark_loss(fd: int, path: str, number: int, header: bytes, disk: Disk) -> None:
+    """Append the event that says since when others may be missing."""
+    begun, (synced, complement) = struct.unpack_from("<q", header, 16)[0], struct.unpack_from("<qq", header, SYNCED_AT)
+    octets = disk.read(path)[layout.HEADER_OCTETS:].rstrip(b"\0")
+    count = -(-len(octets) // layout.EVENT_OCTETS)
+    octets = octets.ljust(count * layout.EVENT_OCTETS, b"\0")
+    since, last = synced if synced and synced == ~complement else begun, begun
+    for at in range(len(octets) - layout.EVENT_OCTETS, -1, -layout.EVENT_OCTETS):
+        seq, ts, consumer, aux, failed, type_, reason = layout.EVENT.unpack_from(octets, at)
+        if octets[at:at + layout.EVENT_OCTETS] == layout.event(
+                number, seq, ts, type_, reason, consumer=consumer, aux=aux, count=failed):
+            last = ts
+            break
+    mark = layout.event(number, since, max(last, since) + 1, layout.STARTED, layout.POWER_LOST)
+    disk.pwrite(fd, mark, layout.HEADER_OCTETS + count * layout.EVENT_OCTETS)
+    disk.pwrite(fd, struct.pack("<II", *layout.word(count + 1)), 32)
+    disk.fdatasync(fd, path)
 
 
 def _committed(name: str, number: int, header: bytes, size: int, disk: Disk, fd: int) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
 from brokerd.store.disk import Disk
+from brokerd.store.kept import seal
 
 if TYPE_CHECKING:
     import numpy
@@ -205,6 +206,8 @@ class _Recovery:
                     self._names.discard(other)
                     text = "its segment is settled and kept; moved to it"
                     self._tell("leftover", self._path(other), 0, 0, text)
+            if self._suspect:   # Now: a crash before the retention looks at it would make this start forgotten.
+                seal(kept, number, self._disk, power_lost=True)
 
     def _tidy(self) -> None:
         """Spare segments go, compactions are finished or undone, acks without records go."""
