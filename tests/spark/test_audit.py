@@ -152,3 +152,18 @@ def test_the_audits_of_the_help_are_those_that_there_are(capsys):
     assert main(["--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert all(name in told for name in AUDITS)
+
+
+def test_what_a_worker_raises_is_told_in_its_own_words(spark, roots, monkeypatch, capsys):
+    def fail(*_):
+        raise ValueError("two\nlines")
+
+    frame = spark.sparkContext.parallelize([1])
+    monkeypatch.setattr(program.engine, "summaries", lambda *_: frame.map(fail))
+    assert main([roots["good"]]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "ordering_audit: ValueError: two"
+    monkeypatch.undo()
+    monkeypatch.setattr(program.engine, "work_of", lambda queues: [
+        engine.Work(0, 0, queues[0].triples[0]._replace(root="/not/on/this/worker"))])
+    assert main([roots["good"]]) == 2
+    assert "/not/on/this/worker: no such folder on worker" in capsys.readouterr().err.splitlines()[-1]

@@ -308,7 +308,8 @@ def _line_of(error: Exception) -> str | None:
 
     if not isinstance(error, PySparkException | Py4JError):
         return None
-    raised = re.findall(r"(?:AuditError|OSError|MemoryError)\b: ([^\n]+)", str(error))
+    ours = re.findall(r"\bAuditError: ([^\n]+)", str(error))
+    raised = ours or re.findall(r"^\s*(?:[\w.]+\.)?(\w+(?:Error|Exception): [^\n]+)", str(error), re.MULTILINE)
     return raised[-1] if raised else " ".join(str(error).split())[:300]
 
 

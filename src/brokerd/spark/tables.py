@@ -409,7 +409,7 @@ def strings(octets: bytes, where: Texts, count: int) -> pa.Array:
     What is no UTF-8 is replaced: of it Spark would make what Python cannot read back.
     """
     inside = (where.start + where.length <= len(octets))
-    index, start, length = where.row[inside], where.start[inside], where.length[inside]
+    index, start, length = where.index[inside], where.start[inside], where.length[inside]
     lengths = np.zeros(count, np.int64)
     lengths[index] = length
     offsets = np.concatenate(([0], np.cumsum(lengths)))
