@@ -182,12 +182,11 @@ class Story:
         """Times of events; -1 where there is none."""
         return np.where(places >= 0, self.events["ts"][places], -1)
 
-    def room(self, after: int, count: int) -> list[int] | None:
-        """Times behind ``after``, before anything else happened; None: they are not free."""
-        place = int(np.searchsorted(self.times, after, "right"))
-        if place < self.times.size and int(self.times[place]) <= after + count:
-            return None
-        return list(range(after + 1, after + count + 1))
+    def has_room(self, after: np.ndarray, count: int) -> np.ndarray:
+        """Whether in so many ns behind each of these times nothing happened."""
+        place = np.searchsorted(self.times, after, "right")
+        following = np.append(self.times, np.iinfo(np.int64).max)[place]
+        return following - after > count
 
     def row(self, seq: int) -> int:
         return int(np.searchsorted(self.seqs, seq))
@@ -309,22 +308,19 @@ def _goes_out_behind(story: Story, following: np.ndarray, boundary: bool) -> np.
     return fits & story.across(following) if boundary else fits
 
 
-def _times(story: Story, rows: Iterable[int], count: int,
+def _times(story: Story, which: np.ndarray, count: int,
            *places: tuple[np.ndarray, int]) -> list[tuple[int, list[int]]]:
-    """(row, free times) of ``count`` of those rows with so many free times behind each of the places."""
-    found = []
-    for row in rows:
-        free = [story.room(int(story.events["ts"][place[row]]), needed) for place, needed in places]
-        if all(free):
-            found.append((row, [ts for times in free if times for ts in times]))
-    return found if len(found) <= count else [found[i * len(found) // count] for i in range(count)]
+    """(row, free times) of ``count`` of those messages: so many times right behind each of their events."""
+    for place, needed in places:
+        which = which & story.has_room(story.event_ts(place), needed)
+    return [(row, [ts + 1 + k for place, needed in places for ts in (int(story.events["ts"][place[row]]),)
+                   for k in range(needed)]) for row in story.spread(which, count)]
 
 
 def fifo(story: Story, count: int, boundary: bool) -> Planted:
     """A message goes out only after the next one of its level."""
     following = story.pairs()
-    rows = story.spread(_goes_out_behind(story, following, boundary), 1 << 30)
-    found = _times(story, rows, count, (story.first[following], 1))
+    found = _times(story, _goes_out_behind(story, following, boundary), count, (story.first[following], 1))
     for row, (ts,) in found:
         story.move(int(story.first[row]), ts)
     return Planted("fifo", [int(story.seqs[following[row]]) for row, _ in found])
@@ -333,8 +329,8 @@ def fifo(story: Story, count: int, boundary: bool) -> Planted:
 def returned_first(story: Story, count: int, boundary: bool) -> Planted:
     """A message returns; the next of its level goes out, and only then this one again."""
     following = story.pairs()
-    rows = story.spread(_goes_out_behind(story, following, boundary), 1 << 30)
-    found = _times(story, rows, count, (story.first, 1), (story.first[following], 1))
+    which = _goes_out_behind(story, following, boundary)
+    found = _times(story, which, count, (story.first, 1), (story.first[following], 1))
     for row, (back, again) in found:
         seq, place = int(story.seqs[row]), int(story.first[row])
         story.add(seq, back, RETURNED, layout.CAUSE_NACK, like=place)
@@ -345,8 +341,7 @@ def returned_first(story: Story, count: int, boundary: bool) -> Planted:
 def overtaking(story: Story, count: int, boundary: bool) -> Planted:
     """A message returns when the next one is out already, and goes out again: both events in one free moment."""
     following = story.pairs()
-    rows = story.spread(_goes_out_behind(story, following, boundary), 1 << 30)
-    found = _times(story, rows, count, (story.first[following], 2))
+    found = _times(story, _goes_out_behind(story, following, boundary), count, (story.first[following], 2))
     for row, (back, again) in found:
         seq, place = int(story.seqs[row]), int(story.first[row])
         story.add(seq, back, RETURNED, layout.CAUSE_NACK, like=place)
@@ -355,7 +350,7 @@ def overtaking(story: Story, count: int, boundary: bool) -> Planted:
 
 
 def priority(story: Story, count: int, boundary: bool) -> Planted:
-    """A message goes out only after one of a lower level, which went out next."""
+    """A message and one of a lower level, which went out next, go out the other way round."""
     simple, settled = story.simple(), story.event_ts(story.settled)
     busy = np.flatnonzero(np.isin(story.events["type"], (DELIVERED, RETURNED, STARTED)))
     row_of = np.full(story.events.size, -1)
@@ -364,17 +359,21 @@ def priority(story: Story, count: int, boundary: bool) -> Planted:
     fits = (high >= 0) & (low >= 0)
     fits &= (story.level[high] > story.level[low]) & simple[high] & simple[low]
     fits &= story.event_ts(story.first)[low] < settled[high]
-    after = np.full(story.seqs.size, -1)
-    after[high[fits]] = story.first[low[fits]]
-    which = after >= 0
+    after = np.full(story.seqs.size, -1)        # By the one of the higher level: the delivery behind it, and whose.
+    of = after.copy()
+    after[high[fits]], of[high[fits]] = story.first[low[fits]], low[fits]
+    which, d1 = after >= 0, story.event_ts(story.first)
+    swaps = story.ts[of] < d1                   # The other was there already.
+    which &= swaps | story.has_room(d1[of], 1)
     if boundary:
         which &= story.across(story.pairs())
-    found = _times(story, story.spread(which, 1 << 30), count, (after, 1))
-    row_of_place = {int(after[row]): int(story.seqs[row_of[after[row]]]) for row, _ in found}
-    seqs = [row_of_place[int(after[row])] for row, _ in found]
-    for row, (ts,) in found:
-        story.move(int(story.first[row]), ts)
-    return Planted("priority", seqs)
+    rows = story.spread(which, count)
+    for row in rows:
+        then = int(d1[of[row]])
+        story.move(int(story.first[row]), then if swaps[row] else then + 1)
+        if swaps[row]:
+            story.move(int(after[row]), int(d1[row]))
+    return Planted("priority", [int(story.seqs[of[row]]) for row in rows])
 
 
 def delivery_limit(story: Story, count: int, boundary: bool, limit: int = 3) -> Planted:
@@ -401,8 +400,7 @@ def _with_room(story: Story, which: np.ndarray, places: np.ndarray, needed: int,
     """(row, free times right behind its event) of messages of the last run."""
     if boundary:
         which = which & story.across(story.pairs())
-    rows = story.spread(which & (story.event_ts(places) > story.last_start), 1 << 30)
-    return _times(story, rows, count, (places, needed))
+    return _times(story, which & (story.event_ts(places) > story.last_start), count, (places, needed))
 
 
 def ack_without_delivery(story: Story, count: int, boundary: bool) -> Planted:
@@ -415,20 +413,35 @@ def ack_without_delivery(story: Story, count: int, boundary: bool) -> Planted:
     return Planted("ack_without_delivery", [int(story.seqs[row]) for row in rows])
 
 
+def _later(story: Story, count: int, boundary: bool) -> list[tuple[int, int]]:
+    """(row, a free time after it was settled) of messages of the last run, each with a time of its own."""
+    settled = story.event_ts(story.settled)
+    which = story.simple() & (settled > story.last_start)
+    if boundary:
+        which &= story.across(story.pairs())
+    free = np.append(story.times[:-1][np.diff(story.times) > 1], story.times[-1])
+    place = np.searchsorted(free, settled)
+    _, first = np.unique(np.where(which, place, -1), return_index=True)
+    alone = np.zeros(which.size, bool)
+    alone[first] = True
+    return [(row, int(free[place[row]]) + 1) for row in story.spread(which & alone, count)]
+
+
 def double_settle(story: Story, count: int, boundary: bool) -> Planted:
     """A second ack."""
-    rows = _with_room(story, story.simple(), story.settled, 1, count, boundary)
-    for row, times in rows:
-        story.add(int(story.seqs[row]), times[0], ACKED, like=int(story.settled[row]))
+    rows = _later(story, count, boundary)
+    for row, ts in rows:
+        story.add(int(story.seqs[row]), ts, ACKED, like=int(story.settled[row]))
     return Planted("double_settle", [int(story.seqs[row]) for row, _ in rows])
 
 
 def delivery_after_settle(story: Story, count: int, boundary: bool) -> Planted:
     """A delivery of what was acked."""
-    rows = _with_room(story, story.simple(), story.settled, 1, count, boundary)
-    for row, times in rows:
-        story.add(int(story.seqs[row]), times[0], DELIVERED, REDELIVERED, like=int(story.first[row]))
-    return Planted("delivery_after_settle", [int(story.seqs[row]) for row, _ in rows], frozenset({"overtaking"}))
+    rows = _later(story, count, boundary)
+    for row, ts in rows:
+        story.add(int(story.seqs[row]), ts, DELIVERED, REDELIVERED, like=int(story.first[row]))
+    return Planted("delivery_after_settle", [int(story.seqs[row]) for row, _ in rows],
+                   frozenset({"overtaking", "returned_first", "priority"}))
 
 
 def unacked(story: Story, count: int, boundary: bool, older_than: int | None = None) -> Planted:

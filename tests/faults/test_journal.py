@@ -51,9 +51,10 @@ QUEUES = {
     "dead": {}, "safe.dead": {},
 }
 READ = ("plain", "levels", "limited", "dropped", "safe", "aged", "short", "short.dead", "late", "one", "dead")
-# What was on its way to where the dead go, at least once, when the broker was killed is ready again: beyond its limit,
-# and later than what went out meanwhile.
-DYING = {("safe", name) for name in ("returned_first", "delivery_limit", "limit_kept")}
+# What had reached its limit, and was not settled yet when the broker was killed, is ready again: beyond its limit, and
+# behind what went out meanwhile.
+DYING = {(queue, name) for queue, arguments in QUEUES.items() if "x-delivery-limit" in arguments
+         for name in ("returned_first", "delivery_limit", "limit_kept")}
 
 
 class Rounds:

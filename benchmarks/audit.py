@@ -1,0 +1,264 @@
+"""What does it cost to prove that the order of ten million messages held, and is what was wrong found?
+
+    PYTHONPATH=src python benchmarks/audit.py --messages 10000000
+
+A broker fills queues with order journals (one of them with priorities) while they are drained; it is stopped, and its
+data directory audited: one pass over the segments in this process, then everything by Spark (``local[2]``), the CPU
+seconds of its whole process tree counted.  Then faults are planted in a few segments (``tests/audit/plant.py``), and
+both engines are asked what they find.  The data lie in --data-root and are removed in the end.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # Faults are planted by what the tests plant them with.
+
+from brokers import ENVIRONMENT, Broker  # noqa: E402
+from tests.audit import plant  # noqa: E402
+
+from brokerd.audit.files import open_source  # noqa: E402
+from brokerd.audit.scan import Options, scan  # noqa: E402
+from brokerd.audit.verdicts import judge  # noqa: E402
+from brokerd.wire import methods  # noqa: E402
+from brokerd.wire.frames import PROTOCOL_HEADER  # noqa: E402
+
+ARGUMENTS = {"x-order-journal": True, "x-order-journal-retention-bytes": 1 << 50}
+LEVELS, LEVELS_SHARE, BURST = 4, 20, 1000   # a twentieth of the messages have priorities; messages in a burst
+PLANTED, PLANTED_SEGMENTS = 7, 4
+PR_SET_CHILD_SUBREAPER = 36
+# What is planted where; the queue with priorities is the one whose messages have ids.
+PLAIN = ("publish_order", "fifo", "ack_without_delivery", "double_settle", "holes", "damage")
+WITH_LEVELS = ("priority", "duplicates")
+
+
+# --- messages
+
+
+class Levels:
+    """Publishes bursts of all priorities to one queue and drains it, by hand: brokerperf knows no priorities."""
+
+    def __init__(self, port: int, queue: str) -> None:
+        self.queue, self.random, self.sent = queue, Random(1), 0
+        self.sock = socket.create_connection(("127.0.0.1", port), 60)
+        self.file = self.sock.makefile("rb", 1 << 20)
+        self.sock.sendall(PROTOCOL_HEADER)
+        self.wait()
+        self.say(methods.ConnectionStartOk(client_properties={}, mechanism="PLAIN", locale="en_US",
+                                           response="\0guest\0guest"), 0)
+        tune: Any = methods.decode(self.wait()[1])
+        self.say(methods.ConnectionTuneOk(channel_max=tune.channel_max, frame_max=tune.frame_max, heartbeat=0), 0)
+        self.say(methods.ConnectionOpen(virtual_host="/"), 0)
+        for method in (methods.ChannelOpen(), methods.QueueDeclare(
+                queue=queue, durable=True, arguments=ARGUMENTS | {"x-max-priority": LEVELS}),
+                methods.BasicQos(prefetch_count=BURST // 8), methods.BasicConsume(queue=queue)):
+            self.wait()
+            self.say(method, 1)
+        self.wait()
+
+    def say(self, method: Any, channel: int) -> None:
+        self.sock.sendall(method.frame(channel))
+
+    def wait(self) -> tuple[int, bytes]:
+        """The next frame."""
+        kind, _, size = struct.unpack(">BHI", self.file.read(7))
+        return kind, self.file.read(size + 1)[:-1]
+
+    def message(self) -> bytes:
+        self.sent += 1
+        key, identity = self.queue.encode(), b"%016d" % self.sent
+        method = struct.pack(">HHHBB", 60, 40, 0, 0, len(key)) + key + b"\0"
+        values = bytes((2, self.random.randrange(LEVELS + 1), len(identity))) + identity
+        header = struct.pack(">HHQH", 60, 0, 16, 0x1880) + values      # delivery-mode, priority, message-id
+        return b"".join(struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
+                        for kind, payload in ((1, method), (2, header), (3, identity)))
+
+    def run(self, count: int) -> None:
+        """So many messages out and in; acks of 100 at once."""
+        tag = 0
+        while tag < count:
+            self.sock.sendall(b"".join([self.message() for _ in range(min(BURST, count - self.sent))]))
+            while tag < self.sent:
+                kind, payload = self.wait()
+                if kind == 1 and payload[:4] == b"\0\x3c\0\x3c":
+                    tag += 1
+                    if tag % 100 == 0 or tag == self.sent:
+                        self.say(methods.BasicAck(delivery_tag=tag, multiple=True), 1)
+        self.say(methods.QueueDeclare(queue=self.queue, passive=True), 1)
+        while self.wait()[1][:4] != methods.QueueDeclareOk.INDEX.to_bytes(4):
+            pass
+        self.sock.close()
+
+
+def fill(broker: Broker, messages: int, queues: int, size: int) -> None:
+    """Messages through all queues.  Raises RuntimeError."""
+    few = messages // LEVELS_SHARE
+    Levels(broker.target.port, "levels").run(few)
+    done = broker.target.perf(
+        f"throughput -x {queues} -y {queues} --queues {queues} --queue plain --durable --keep -p -s {size} "
+        f"--ack multi:100 -P 1000 -n {(messages - few) // queues} --stall 300 --queue-args '{json.dumps(ARGUMENTS)}'")
+    if "error" in done:
+        raise RuntimeError(done["error"])
+
+
+# --- measures
+
+
+def tree_seconds(command: list[str], environment: dict[str, str]) -> tuple[int, str, float, float]:
+    """(exit status, stderr, CPU seconds, seconds) of a command with all that it left behind."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)     # Spark's Java outlives its parent.
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    seconds = time.monotonic() - began
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.returncode, done.stderr, cpu, seconds
+
+
+def spark(data: str, out: str, *options: str) -> dict[str, Any]:
+    """One audit by Spark: its summary, "cpu", "wall", "status", and what was shuffled."""
+    shutil.rmtree(out, ignore_errors=True)
+    log = f"{out}/log"
+    os.makedirs(log)
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{log}", "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false"}
+    submit = " ".join(f"--conf {key}={value}" for key, value in conf.items()) + " pyspark-shell"
+    command = [sys.executable, str(ROOT / "spark_jobs/ordering_audit.py"), data, "--report", out,
+               "--master", "local[2]", *options]
+    status, errors, cpu, wall = tree_seconds(command, ENVIRONMENT | {"PYSPARK_SUBMIT_ARGS": submit})
+    if not os.path.exists(f"{out}/summary.json"):
+        raise RuntimeError(errors.strip()[-2000:])
+    summary: dict[str, Any] = json.loads(Path(f"{out}/summary.json").read_text())
+    return summary | shuffled(log) | {"status": status, "cpu": cpu, "wall": wall}
+
+
+def shuffled(log: str) -> dict[str, int]:
+    """Octets and rows written into shuffles, by Spark's own account."""
+    octets = rows = 0
+    for path in Path(log).rglob("*"):
+        for line in path.read_text().splitlines() if path.is_file() and not path.name.startswith(".") else ():
+            if '"SparkListenerTaskEnd"' in line:
+                written = (json.loads(line).get("Task Metrics") or {}).get("Shuffle Write Metrics") or {}
+                octets += written.get("Shuffle Bytes Written", 0)
+                rows += written.get("Shuffle Records Written", 0)
+    return {"shuffle_octets": octets, "shuffle_rows": rows}
+
+
+def one_pass(data: str, *, crc: bool) -> dict[str, float]:
+    """CPU seconds of the pass over all segments and of judging, and octets read, in this process."""
+    source, options = open_source(data), Options(crc=crc)
+    octets = scanning = judging = 0.0
+    for queue in source.queues():
+        began = time.process_time()
+        summaries = [scan(source, triple, options) for triple in queue.triples]
+        scanned = time.process_time()
+        judge(source, queue, summaries, options)
+        octets += sum(triple.octets for triple in queue.triples)
+        scanning += scanned - began
+        judging += time.process_time() - scanned
+    return {"octets": octets, "scan": scanning, "judge": judging}
+
+
+# --- faults
+
+
+def plant_all(data: str) -> dict[tuple[str, str], int]:
+    """Faults in the first segments of some queues: (queue, audit) -> how many."""
+    folders = {queue.queue: f"{data}/{queue.folder}" for queue in open_source(data).queues()}
+    plain = sorted(name for name in folders if name != "levels")
+    places = [(name, plain[at % len(plain)]) for at, name in enumerate(PLAIN)]
+    places += [(name, "levels") for name in WITH_LEVELS]
+    planted = {}
+    for audit, queue in places:
+        story = plant.Story(folders[queue], most=PLANTED_SEGMENTS)
+        done = plant.plant(story, audit, PLANTED)
+        story.save()
+        planted[queue, audit] = len(done.seqs)
+    return planted
+
+
+def compare(planted: dict[tuple[str, str], int], document: dict[str, Any]) -> list[str]:
+    """What was found that was not planted, or the other way."""
+    wrong = list(document.get("disagreements", ()))
+    for row in document["audits"]:
+        key = (row["queue"], row["audit"])
+        if row["found"] != planted.get(key, 0):
+            wrong.append(f"{key}: {row['found']} found, {planted.get(key, 0)} planted")
+    return wrong
+
+
+# --- all of it
+
+
+def table(rows: list[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}", flush=True)
+
+
+def measure(arguments: argparse.Namespace, data: str, out: str) -> bool:
+    """Print what was measured; whether all was as it should be."""
+    ok = True
+    for crc in (True, False):
+        cost = one_pass(data, crc=crc)
+        table([(f"one pass, {'with' if crc else 'without'} CRC",
+                f"{cost['octets'] / 1e6 / cost['scan']:,.0f} MB/s per core, {cost['scan']:.1f} CPU s; "
+                f"judging {cost['judge']:.1f} CPU s")])
+    clean = spark(data, out)
+    inputs = clean["inputs"]
+    ok &= clean["status"] == 0
+    table([("messages, events", f"{inputs['messages']:,}, {inputs['events']:,}"),
+           ("queues, segments", f"{inputs['queues']}, {inputs['segments']}, {inputs['octets'] / 1e9:.2f} GB"),
+           ("Spark local[2]", f"{clean['cpu']:.0f} CPU s, {clean['wall']:.0f} s; exit {clean['status']}, "
+                              f"{clean['verdict']}"),
+           ("shuffled", f"{clean['shuffle_octets']:,} octets, {clean['shuffle_rows']:,} rows")])
+    for row in clean["audits"]:
+        if row["verdict"] != "held":
+            table([("not held", f"{row['queue']} {row['audit']}: {row['found']} {row['reason']}")])
+    planted = plant_all(data)
+    for engine in arguments.engines.split(","):
+        found = spark(data, out, "--engine", engine)
+        wrong = compare(planted, found)
+        ok &= not wrong
+        table([(f"planted, engine {engine}", f"{sum(planted.values())} in {len(planted)} places; "
+                f"{'all found, nothing else' if not wrong else '; '.join(wrong)}; {found['cpu']:.0f} CPU s, "
+                f"{found['wall']:.0f} s, shuffled {found['shuffle_octets'] / 1e6:,.1f} MB")])
+    return ok
+
+
+def main() -> None:
+    """Fill, measure, remove; exit 1 if something was not found, or found that is not there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--queues", type=int, default=7, help="without priorities")
+    parser.add_argument("--size", type=int, default=100, help="octets of a body")
+    parser.add_argument("--engines", default="a,b", help="asked for what was planted: a, b, both")
+    parser.add_argument("--data-root", default="/var/tmp")
+    arguments = parser.parse_args()
+    with Broker(data_root=arguments.data_root) as broker:
+        began = time.monotonic()
+        fill(broker, arguments.messages, arguments.queues, arguments.size)
+        table([("filled and drained in", f"{time.monotonic() - began:.1f} s")])
+        broker.stop()
+        ok = measure(arguments, str(broker.directory / "data"), str(broker.directory / "out"))
+    sys.exit(not ok)
+
+
+if __name__ == "__main__":
+    main()
