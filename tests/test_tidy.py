@@ -64,6 +64,10 @@ TESTED_ELSEWHERE = {
     "exchanges/held": "exchanges/test_topic.py",
     "vhost/names": "session/test_topology.py",
     "audit/layout": "store/test_format.py",
+    "spark/bounds": "spark/test_source.py",
+    "spark/tables": "spark/test_source.py",
+    "spark/engine": "spark/test_audit.py",
+    "spark/session": "spark/test_cluster.py",
     # Seen only in a running process.
     "server/amqp": "server/test_launch.py",
     "server/listeners": "server/test_launch.py",
@@ -146,8 +150,12 @@ def test_compiled_parts_import_nothing_but_errors():
 
 
 def test_what_a_reader_of_the_files_needs_is_the_layouts_alone():
+    allowed = {"brokerd.store.format", "brokerd.store", "brokerd.plane"}    # the last to be quicker, where it is there
     for path in sorted((SOURCE / "audit").glob("*.py")):
-        assert imported_modules(path) <= {"brokerd.store.format", "brokerd.audit.layout"}, short(path)
+        others = {name for name in imported_modules(path) if package(name) != "audit"}
+        assert others - {"brokerd.__version__"} <= allowed, short(path)
+        of_store = re.findall(r"from brokerd\.store import (.*)", path.read_text())
+        assert set(of_store) <= {"format as layout"}, short(path)
     imports = [node for node in ast.parse((SOURCE / "store" / "format.py").read_text()).body
                if isinstance(node, ast.Import | ast.ImportFrom)]
     for node in imports:
@@ -188,7 +196,11 @@ def test_nothing_below_the_server_asks_the_time_by_itself(path):
 HEAVY = frozenset({"numpy", "pydantic", "json", "tomllib", "hashlib", "secrets", "hmac", "shutil", "urllib", "ssl"})
 
 
-@pytest.mark.parametrize("path", [path for path in PYTHON if package(module_name(path)) != "cli"], ids=short)
+NOT_IN_A_BROKER = ("cli", "audit", "spark")
+
+
+@pytest.mark.parametrize("path", [path for path in PYTHON if package(module_name(path)) not in NOT_IN_A_BROKER],
+                         ids=short)
 def test_heavy_modules_are_imported_where_they_are_needed(path):
     for node in ast.parse(path.read_text()).body:
         names = []
