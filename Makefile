@@ -1,12 +1,13 @@
 # brokerd: `make run` on a bare machine with Python 3.11 or newer, its headers, and a C compiler.
 #
 #   make run ARGS="--amqp-port 5673"    PYTHON=python3.12 make test TESTS="tests/auth -k plain"
-#   make audit DIR=./data ARGS="--report out --queues 'orders*'"
+#   make audit DIR=./data REPORT=./audit ARGS="--queues 'orders*'"
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 DIR ?=
+REPORT ?= audit
 TESTS ?=
 PEER ?= rabbitmq
 
@@ -33,7 +34,7 @@ test-peer: build $(VENV)/test-tools
 # Whether the order held, judged from a data directory, a dump or an archive, by Spark on this machine's cores
 audit: build $(VENV)/spark-tools
 	@[ -n "$(DIR)" ] || { echo "make audit needs DIR=, a data directory, a dump or an archive" >&2; exit 2; }
-	@$(BIN)/python spark_jobs/ordering_audit.py --master 'local[*]' $(ARGS) "$(DIR)"
+	@$(BIN)/python spark_jobs/ordering_audit.py --master 'local[*]' --report '$(REPORT)' $(ARGS) "$(DIR)"
 
 lint: build $(VENV)/test-tools
 	$(BIN)/ruff check .

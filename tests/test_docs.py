@@ -99,9 +99,30 @@ def test_a_password_hash_made_as_the_manual_shows_lets_a_user_in(tmp_path):
     assert verify("the new password", run_block(show, 1, tmp_path, 0).strip())
 
 
+def test_the_walk_through_the_order_comes_to_the_numbers_it_names(demo, tmp_path):
+    for number, block in enumerate(blocks(ROOT / "docs" / "prove.md")):
+        run_block(block, number, tmp_path, demo.port)
+
+    def ctl(*arguments):
+        return subprocess.run([sys.executable, "-m", "brokerd.cli.brokerctl", *arguments], env=environment(),
+                              cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30).stdout
+
+    told = ctl("-D", "data", "queue", "ordering", "orders")
+    rejected, again, overtakings = (re.search(rf"{name} +(\d+) +(\d+)\n", told).groups() for name in (
+        "returned: reject", "delivered out of sequence", "messages that overtook a returned one"))
+    assert (rejected, again) == (("5", "5"), ("4", "4")), told
+    assert 4 <= int(overtakings[0]) == int(overtakings[1]) <= 4 * 9, told
+    told = ctl("-D", "data", "message", "trace", "orders", "20")
+    events = ("enqueued", "delivered", "returned", "delivered", "acked")
+    assert re.findall(r"^ +\d{4}-\S+ \S+ +(?:\+\S+ \S+ +)?(\w+)", told, re.MULTILINE) == list(events), told
+    ctl("-D", "data", "dump", "--queues", "orders", "./dump")
+    assert "100 messages" in ctl("inspect", "./dump")
+
+
 def test_every_python_block_is_run_by_a_test_above():
     counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
-    assert counts == {"README.md": 2, "ordering.md": 1, "running.md": 1}
+    # That of the recipes is run with them, in spark/test_views.py.
+    assert counts == {"README.md": 2, "audit-recipes.md": 1, "ordering.md": 1, "prove.md": 2, "running.md": 1}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
