@@ -506,6 +506,20 @@ def holes(story: Story, count: int, boundary: bool) -> Planted:
     return Planted("holes", seqs)
 
 
+def group_fifo(story: Story, count: int, boundary: bool) -> Planted:
+    """A message is acked only when the next one of its level, of the same group, is out."""
+    following = story.pairs()
+    simple, settled = story.simple(), story.event_ts(story.settled)
+    which = (following >= 0) & simple & simple[following]
+    which &= settled < story.event_ts(story.first)[following]
+    if boundary:
+        which &= story.across(following)
+    found = _times(story, which, count, (story.first[following], 1))
+    for row, (ts,) in found:
+        story.move(int(story.settled[row]), ts)
+    return Planted("group_fifo", [int(story.seqs[following[row]]) for row, _ in found])
+
+
 def damaged_records(story: Story, count: int, boundary: bool) -> Planted:
     """One octet of records' last is another."""
     which = story.across(story.pairs()) if boundary else np.ones(story.seqs.size, bool)
@@ -522,7 +536,7 @@ PLANTS: dict[str, Callable[..., Planted]] = {
     "priority": priority, "delivery_limit": delivery_limit, "limit_kept": limit_kept,
     "ack_without_delivery": ack_without_delivery, "double_settle": double_settle,
     "delivery_after_settle": delivery_after_settle, "unacked": unacked, "duplicates": duplicates, "holes": holes,
-    "damage": damaged_records,
+    "damage": damaged_records, "group_fifo": group_fifo,
 }
 
 

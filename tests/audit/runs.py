@@ -96,7 +96,7 @@ class Run:
         """Ack the oldest, up to ``keep`` that stay out: one by one or all at once."""
         if len(self.out) <= keep:
             return
-        done, self.out = self.out[:-keep], self.out[-keep:]
+        done, self.out = self.out[:len(self.out) - keep], self.out[len(self.out) - keep:]
         if self.random.random() < 0.5:
             self.consumer.feed(ack(1, done[-1], multiple=True))
         else:
