@@ -118,16 +118,18 @@ def latency(histogram: Sequence[Sequence[int]], marks: Sequence[tuple[str, float
     buckets = sorted((max(int(low), 1), int(number)) for low, number in histogram if number)
     if not buckets:
         return Markup("")
-    axis = LogAxis(buckets[0][0], buckets[-1][0] * 2 ** 0.125, LEFT + 2, WIDTH - RIGHT)
-    per_octave = next((n for n in (8, 4, 2) if axis.octave() / n >= NARROWEST_BAR), 1)
+    axis = LogAxis(buckets[0][0], buckets[-1][0] * 1.125, LEFT + 2, WIDTH - RIGHT)
+    # The last part of an octave is drawn narrowest.
+    per_octave = next((n for n in (8, 4, 2) if axis.octave() * log2(2 * n / (2 * n - 1)) >= NARROWEST_BAR), 1)
     bars: dict[int, int] = {}
     for low, number in buckets:
-        place = floor(log2(low) * per_octave + 0.01)    # Buckets' edges may be rounded to whole ns.
+        octave = low.bit_length() - 1
+        place = octave * per_octave + ((low - (1 << octave)) * per_octave >> octave)
         bars[place] = bars.get(place, 0) + number
     top, floor_at, tall = round_up(max(bars.values())), HEIGHT - BOTTOM, HEIGHT - TOP - BOTTOM
     parts = _count_axis(top)
     for place, number in sorted(bars.items()):
-        low, high = 2.0 ** (place / per_octave), 2.0 ** ((place + 1) / per_octave)
+        low, high = (2 ** (edge // per_octave) * (1 + edge % per_octave / per_octave) for edge in (place, place + 1))
         x, height = axis(low), max(number / top * tall, 1.5)
         said = f"{duration(low)} to {duration(high)}: {number:,}"
         parts.append(_bar(x, floor_at - height, max(axis(high) - x - 1, 1.0), height, "bar", said))

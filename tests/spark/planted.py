@@ -1,0 +1,59 @@
+"""A data directory with a queue for each kind of fault, and some in which all is in order."""
+
+import json
+import os
+import shutil
+
+from tests.audit import plant
+from tests.audit.runs import VHOST, whole
+from tests.audit.writer import Level, Options, simple_level, write_queue
+
+from brokerd.store import format as layout
+
+FOUND = 3
+LIMIT = 3
+LIMITED = ("delivery_limit", "limit_kept")
+START = 1_780_000_000_000_000_000
+
+
+def build(root):
+    """Make it at ``root``; {audit: Planted}, each in the queue of that name."""
+    clean = f"{root}.clean"
+    whole(clean)
+    os.makedirs(f"{root}/{VHOST}")
+    shutil.copy(f"{clean}/{VHOST}/.vhost", f"{root}/{VHOST}/.vhost")
+    planted = {}
+    for name in ("plain", "levels", *plant.PLANTS):
+        folder = f"{root}/{VHOST}/{name}"
+        shutil.copytree(f"{clean}/{VHOST}/{'levels' if name in ('levels', 'priority') else 'plain'}", folder)
+        with open(f"{folder}/.queue", "w") as file:
+            file.write(name)
+        if name in LIMITED:
+            _limit(folder)
+        if name in plant.PLANTS:
+            story = plant.Story(folder)
+            planted[name] = plant.plant(story, name, FOUND)
+            story.save()
+    shutil.rmtree(clean)
+    _others(root)
+    return planted
+
+
+def _limit(folder):
+    with open(f"{folder}/{layout.ORDER_LOG}") as file:
+        lines = [json.loads(line) for line in file]
+    with open(f"{folder}/{layout.ORDER_LOG}", "w") as file:
+        for line in lines:
+            file.write(json.dumps(line | ({"delivery_limit": LIMIT} if line["what"] == "settings" else {})) + "\n")
+
+
+def _others(root):
+    """Queues with only part of what is needed: without a journal, a late one, one of which a segment is gone."""
+    level = simple_level(300, start=START)
+    unjournaled = Options(segment_messages=100, journal=False)
+    write_queue(root, level, unjournaled, queue="unjournaled", folder="unjournaled")
+    write_queue(root, level, unjournaled, queue="settled and gone", folder="gone")
+    os.remove(f"{root}/vhost/gone/{layout.segment_name(2)}")
+    late = Options(segment_messages=100, begun=int(level.messages["ts"][150]))
+    write_queue(root, level, late, queue="journaled late", folder="late")
+    write_queue(root, Level(level.messages[:0], level.events[:0]), Options(), queue="empty", folder="empty")
