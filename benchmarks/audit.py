@@ -131,17 +131,18 @@ def tree_seconds(command: list[str], environment: dict[str, str]) -> tuple[int, 
     return done.returncode, done.stderr, cpu, seconds
 
 
-def spark(data: str, out: str, *options: str) -> dict[str, Any]:
-    """One audit by Spark: its summary, "cpu", "wall", "status", and what was shuffled."""
+def spark(data: str, out: str, *options: str, memory: str = "1g") -> dict[str, Any]:
+    """One audit by Spark: its summary, "cpu", "wall", "status", and what was shuffled.  Raises RuntimeError."""
     shutil.rmtree(out, ignore_errors=True)
     log = f"{out}/log"
     os.makedirs(log)
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{log}", "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false"}
-    submit = " ".join(f"--conf {key}={value}" for key, value in conf.items()) + " pyspark-shell"
+    submit = f"--driver-memory {memory} " + " ".join(f"--conf {key}={value}" for key, value in conf.items())
     command = [sys.executable, str(ROOT / "spark_jobs/ordering_audit.py"), data, "--report", out,
                "--master", "local[2]", *options]
-    status, errors, cpu, wall = tree_seconds(command, ENVIRONMENT | {"PYSPARK_SUBMIT_ARGS": submit})
+    status, errors, cpu, wall = tree_seconds(command, ENVIRONMENT | {
+        "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"})
     if not os.path.exists(f"{out}/summary.json"):
         raise RuntimeError(errors.strip()[-2000:])
     summary: dict[str, Any] = json.loads(Path(f"{out}/summary.json").read_text())
@@ -233,7 +234,7 @@ def measure(arguments: argparse.Namespace, data: str, out: str) -> bool:
             table([("not held", f"{row['queue']} {row['audit']}: {row['found']} {row['reason']}")])
     planted = plant_all(data)
     for engine in arguments.engines.split(","):
-        found = spark(data, out, "--engine", engine)
+        found = spark(data, out, "--engine", engine, memory="1g" if engine == "a" else arguments.memory)
         wrong = compare(planted, found)
         ok &= not wrong
         table([(f"planted, engine {engine}", f"{sum(planted.values())} in {len(planted)} places; "
@@ -249,6 +250,7 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=7, help="without priorities")
     parser.add_argument("--size", type=int, default=100, help="octets of a body")
     parser.add_argument("--engines", default="a,b", help="asked for what was planted: a, b, both")
+    parser.add_argument("--memory", default="6g", help="of Spark's Java for engine b, which keeps tables")
     parser.add_argument("--data-root", default="/var/tmp")
     arguments = parser.parse_args()
     with Broker(data_root=arguments.data_root) as broker:
