@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/journal.py --rounds 7
 
-One broker, one durable queue with a journal and one without, in turns; a message is delivered once and acked, so that
-it makes two events.  Printed: the broker's CPU seconds per million messages, and the difference in ns an event.  A
-journal is written into new files, and the segments it tells of are kept, so that a queue with one also pays for segments
-that another would write over: both are in the difference.
+One broker, one durable queue with a journal and one without, in turns; a message is delivered once and acked, so
+that it makes two events.  Printed: the broker's CPU seconds per million messages, and the difference in ns an event.
+A journal is written into new files, and the segments it tells of are kept, so that a queue with one also pays for
+segments that another would write over: both are in the difference.
 """
 
 import argparse

@@ -90,7 +90,7 @@ def queue_version(value: Any, arguments: Arguments) -> str | None:
 
 
 def age_ms(text: str) -> int | None:
-    """The milliseconds of ``7D``, ``12h`` and the like, a number from 1 and one of ``AGE_UNITS_MS``; None for others."""
+    """The milliseconds of ``7D``, ``12h`` and such: a number from 1 and one of ``AGE_UNITS_MS``; None for others."""
     digits, unit = text[:-1], text[-1:]
     if unit not in AGE_UNITS_MS or not digits.isascii() or not digits.isdigit() or len(digits) > 15:
         return None

@@ -167,7 +167,8 @@ def check(rules, course):
         verdicts = {row["audit"]: (row["verdict"], row["found"], row["reason"]) for row in judged.audits}
         for audit in verdicts.keys() & PROMISES:
             assert verdicts[audit][0] == "held", (audit, verdicts[audit], judged.findings)
-        assert len(verdicts.keys() & PROMISES) >= len(PROMISES) - 1         # without priorities there is nothing to say of them
+        # Without priorities there is nothing to say of them.
+        assert len(verdicts.keys() & PROMISES) >= len(PROMISES) - 1
         overtaking = next(row for row in judged.audits if row["audit"] == "overtaking")
         assert (overtaking["found"], overtaking["overtakings"]) == (counted["out_of_sequence"], counted["overtakings"])
         for bench in run.benches:

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from tests.plane.harness import ack, consume, nack, publish, reject
-
 from tests.plane.test_store import mounted
 
 from brokerd.store import format as layout
