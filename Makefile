@@ -1,6 +1,6 @@
 # brokerd: `make run` on a bare machine with Python 3.11 or newer, its headers, and a C compiler.
 #
-#   make run ARGS="--amqp-port 5673"    PYTHON=python3.12 make test TESTS="tests/auth -k plain"
+#   make run ARGS="--amqp-port 5673"    PYTHON=python3.12 make test TESTS="tests/auth -k plain" JOBS=0
 #   make audit DIR=./data REPORT=./audit ARGS="--queues 'orders*'"
 
 PYTHON ?= python3
@@ -9,6 +9,7 @@ ARGS ?=
 DIR ?=
 REPORT ?= audit
 TESTS ?=
+JOBS ?= 2
 PEER ?= rabbitmq
 
 BIN := $(VENV)/bin
@@ -23,7 +24,7 @@ run: build
 build: $(VENV)/compiled
 
 test: build $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 # The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT
 test-peer: build $(VENV)/test-tools

@@ -130,6 +130,17 @@ class Run:
         return f"{root}/{VHOST}/{self.name}"
 
 
+def in_groups(root, name="plain"):
+    """A queue under ``root`` of which each message is acked before the next goes out: any groups are in order."""
+    run = Run(f"{root}.groups", name, prefetch=1)
+    for _ in range(800):
+        run.publish(1)
+        run.turn()
+        run.ack(0)
+        run.turn()
+    return run.finish(root)
+
+
 def whole(root):
     """Both queues under ``root``; all in order."""
     plain = Run(f"{root}.plain")

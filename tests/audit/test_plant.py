@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import pytest
 from tests.audit import plant
-from tests.audit.runs import VHOST, Run, whole
+from tests.audit.runs import VHOST, Run, in_groups, whole
 from tests.broker import ROOT
 from tests.plane.harness import nack, reject
 
@@ -110,13 +110,7 @@ def test_faults_are_found_where_they_were_put_and_nowhere_else(copy, name, queue
 
 @pytest.mark.parametrize("boundary", [False, True])
 def test_what_goes_out_before_the_one_before_it_in_its_group_is_settled_is_found(tmp_path, boundary):
-    run = Run(tmp_path / "scratch", prefetch=1)
-    for _ in range(800):
-        run.publish(1)
-        run.turn()
-        run.ack(0)
-        run.turn()
-    story = plant.Story(run.finish(tmp_path / "data"))
+    story = plant.Story(in_groups(tmp_path / "data"))
     grouped = {"group_by": "routing-key"}
     assert not_held(judged(tmp_path / "data", **grouped)) == {}
     planted = plant.plant(story, "group_fifo", 1 if boundary else FOUND, boundary=boundary)

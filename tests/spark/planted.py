@@ -5,7 +5,7 @@ import os
 import shutil
 
 from tests.audit import plant
-from tests.audit.runs import VHOST, whole
+from tests.audit.runs import VHOST, in_groups, whole
 from tests.audit.writer import Level, Options, simple_level, write_queue
 
 from brokerd.store import format as layout
@@ -25,9 +25,12 @@ def build(root):
     planted = {}
     for name in ("plain", "levels", *plant.PLANTS):
         folder = f"{root}/{VHOST}/{name}"
-        shutil.copytree(f"{clean}/{VHOST}/{'levels' if name in ('levels', 'priority') else 'plain'}", folder)
-        with open(f"{folder}/.queue", "w") as file:
-            file.write(name)
+        if name == "group_fifo":
+            in_groups(root, name)
+        else:
+            shutil.copytree(f"{clean}/{VHOST}/{'levels' if name in ('levels', 'priority') else 'plain'}", folder)
+            with open(f"{folder}/.queue", "w") as file:
+                file.write(name)
         if name in LIMITED:
             _limit(folder)
         if name in plant.PLANTS:

@@ -6,6 +6,7 @@ from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options
 from brokerd.audit.verdicts import audit
 from brokerd.spark import checks
+from brokerd.spark.views import views
 
 FIGURES = ("verdict", "found", "checked", "overtakings")
 OPTIONS = Options(group_by="routing-key")
@@ -62,6 +63,16 @@ def test_a_queue_without_a_journal_is_judged_by_its_records_alone(in_sql):
     assert {said[name] for name in ("publish_order", "duplicates", "double_settle", "damage", "holes")} == {"held"}
     assert {said[name] for name in ("fifo", "returned_first", "overtaking", "unacked")} == {"undecidable"}
     assert in_sql["settled and gone", "holes"]["verdict"] == "undecidable"
+
+
+def test_findings_are_rows_with_the_place_of_their_message(spark, in_sql, made):
+    views(spark, made[0], check=Options(audits=frozenset({"fifo", "damage"})))
+    rows = spark.sql("SELECT * FROM violations WHERE queue = 'fifo'").collect()
+    assert sorted(row.seq for row in rows) == sorted(made[1]["fifo"].seqs)
+    for row in rows:
+        with open(f"{made[0]}/{row.file}", "rb") as file:
+            file.seek(row.offset + 16)
+            assert int.from_bytes(file.read(8), "little") == row.seq
 
 
 def test_what_an_audit_needs_is_asked_for_by_name():

@@ -182,6 +182,11 @@ def test_the_folder_of_a_queue_that_never_held_a_message_goes_with_it(place):
 
 # --- settled segments
 
+def whole_until_synced(name, octets):
+    """What it was before it was said in a journal's header up to when its events are synced (octets 48 to 63)."""
+    return octets if not name.startswith("journal") else octets[:48] + bytes(16) + octets[64:]
+
+
 def test_settled_segments_are_cut_to_their_committed_ends_and_not_otherwise_changed(place):
     queue = place.queue()
     place.pass_on(1, 300)
@@ -190,7 +195,7 @@ def test_settled_segments_are_cut_to_their_committed_ends_and_not_otherwise_chan
     assert kept_numbers(queue) == [1, 2, 3, 4]
     for name, octets in before.items():
         after = octets_of(f"{queue.directory}/kept/{name}")
-        assert octets.startswith(after)
+        assert octets.startswith(whole_until_synced(name, after))
         value = int.from_bytes(after[40:44] if name.startswith("msgs") else after[32:36], "little")
         end = {"msgs": value, "acks": 64 + 8 * value, "jour": 64 + 32 * value}[name[:4]]
         assert len(after) == end

@@ -12,6 +12,7 @@ life. Times are ns. A broker's *life* is the time between two starts; what is ou
 Not judged here: groups by anything but the routing key (the tables do not have headers), spans of time.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -402,14 +403,28 @@ def _sql(text: str, options: Options) -> str:
     return text
 
 
-def helpers(spark: "SparkSession", options: Options = DEFAULTS, *, keep: bool = False) -> None:
+def helpers(spark: "SparkSession", options: Options = DEFAULTS, *, keep: Sequence[str] | None = None) -> None:
     """Make the views that rules stand on, over those of ``views``.
 
-    ``keep``: work each out now, once, and hold its rows; of the tables too, which then are views of these rows.
+    ``keep``: for these audits; what they need is worked out now, once, and its rows are held; of the tables too,
+    which then are views of these rows.
     """
-    for name, text in {**({name: f"SELECT * FROM {name}" for name in TABLES} if keep else {}), **HELPERS}.items():
+    needed = _needed(keep) if keep is not None else set(HELPERS)
+    tables = {name: f"SELECT * FROM {name}" for name in TABLES} if keep is not None else {}
+    for name, text in {**tables, **{name: text for name, text in HELPERS.items() if name in needed}}.items():
         table = spark.sql(_sql(text, options))
-        (table.localCheckpoint() if keep and name not in LIGHT else table).createOrReplaceTempView(name)
+        held = keep is not None and name not in LIGHT
+        (table.localCheckpoint() if held else table).createOrReplaceTempView(name)
+
+
+def _needed(audits: Sequence[str]) -> set[str]:
+    """The helpers that some audits' rules name, and those that these name."""
+    texts = [CASES, *(CHECKS[name].found + CHECKS[name].checked for name in audits)]
+    words = set(re.findall(r"\w+", " ".join(texts)))
+    for name, text in reversed(HELPERS.items()):
+        if name in words:
+            words |= set(re.findall(r"\w+", text))
+    return words & set(HELPERS)
 
 
 def chosen(options: Options) -> list[str]:
@@ -422,7 +437,7 @@ def violations(spark: "SparkSession", options: Options = DEFAULTS) -> "DataFrame
 
     Needs the views; of those of the source's tables it leaves behind ones over rows that are held.
     """
-    helpers(spark, options, keep=True)
+    helpers(spark, options, keep=chosen(options))
     every = spark.createDataFrame([], f"audit string, {FOUND}")
     for name in chosen(options):
         found = spark.sql(f"SELECT * FROM ({_sql(CHECKS[name].found, options)})").localCheckpoint()
@@ -472,9 +487,9 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
     from brokerd.spark.views import tables  # They have a view of what is found here.
 
     tables(spark, path, **source)
-    helpers(spark, options, keep=True)
-    cases = {(row.vhost, row.queue): row.asDict() for row in spark.sql(CASES).collect()}
     names = chosen(options)
+    helpers(spark, options, keep=names)
+    cases = {(row.vhost, row.queue): row.asDict() for row in spark.sql(CASES).collect()}
     found = _counts(spark, "found", names, options, "count(*) AS found, sum(weight) AS weight")
     checked = _counts(spark, "checked", names, options, "sum(checked) AS checked")
     for name in reversed(HELPERS):

@@ -28,6 +28,8 @@ from brokerd.spark.source import read
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from brokerd.audit.scan import Options
+
 # Views of the source, and the columns in ns that get a timestamp beside them.
 TIMES: dict[str, dict[str, str]] = {
     "messages": {},
@@ -51,22 +53,24 @@ QUEUE_DAMAGE = "vhost string, queue string, what string, told string"
 NAMES = (*TIMES, "queues", "settings", "consumers", "removals", "queue_damage")
 
 
-def views(spark: "SparkSession", path: str, *, findings: str | None = None, check: bool = False,
+def views(spark: "SparkSession", path: str, *, findings: str | None = None, check: "bool | Options" = False,
           **options: str) -> tuple[str, ...]:
     """Make the views over the data directory, dump or archive at ``path``, in place of any before; their names.
 
     ``violations`` is there with ``findings``, a folder of findings that an audit wrote (``OUT/findings``), or with
-    ``check``: then all audits are run now, in SQL.  ``options`` are those of the source (``queues``, ``crc``).
-    Raises AuditError.
+    ``check``: then all audits are run now, in SQL, or those of the Options given.  ``options`` are those of the source
+    (``queues``, ``crc``).  Raises AuditError.
     """
     from brokerd.spark import checks  # It makes these views.
 
     tables(spark, path, **options)
     spark.catalog.dropTempView("violations")
-    if findings is None and not check:
+    if findings is None and check is False:
         return NAMES
-    found = spark.read.schema(checks.VIOLATIONS).parquet(findings) if findings else checks.violations(spark)
-    if check:
+    if findings is not None:
+        found = spark.read.schema(checks.VIOLATIONS).parquet(findings)
+    else:
+        found = checks.violations(spark, checks.DEFAULTS if isinstance(check, bool) else check)
         tables(spark, path, **options)      # Rows that were held for the checks are let go.
     found.createOrReplaceTempView("violations")
     return (*NAMES, "violations")
