@@ -9,8 +9,8 @@ from tests.server.clients import close_all, connect, parameters, write_json
 
 
 @pytest.fixture(autouse=True)
-def closed(broker):
-    """The broker need not wait for its clients to close."""
+def closed(broker, make_broker):
+    """No broker need wait for its clients to close."""
     yield
     close_all()
 
