@@ -2,10 +2,12 @@
 
     PYTHONPATH=src python benchmarks/audit.py --messages 10000000
 
-A broker fills queues with order journals (one of them with priorities) while they are drained; it is stopped, and its
-data directory audited: one pass over the segments in this process, then everything by Spark (``local[2]``), the CPU
-seconds of its whole process tree counted.  Then faults are planted in a few segments (``tests/audit/plant.py``), and
-both engines are asked what they find.  The data lie in --data-root and are removed in the end.
+A broker fills queues with order journals while they are drained; one has priorities, and the consumer of another
+rejects messages, some until they are over their limit: what the broker counted of that is what audits are to find.  It
+is stopped, and its data directory audited: one pass over the segments in this process, then everything by Spark
+(``local[2]``), the CPU seconds of its whole process tree counted.  Then faults of every kind are planted
+(``tests/audit/plant.py``), also where two segments meet, and both engines are asked what they find.  The data lie in
+--data-root and are removed in the end.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import struct
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,28 +34,38 @@ from brokers import ENVIRONMENT, Broker  # noqa: E402
 from tests.audit import plant  # noqa: E402
 
 from brokerd.audit.files import open_source  # noqa: E402
+from brokerd.audit.inspect import counters  # noqa: E402
 from brokerd.audit.scan import Options, scan  # noqa: E402
 from brokerd.audit.verdicts import judge  # noqa: E402
 from brokerd.wire import methods  # noqa: E402
 from brokerd.wire.frames import PROTOCOL_HEADER  # noqa: E402
 
-ARGUMENTS = {"x-order-journal": True, "x-order-journal-retention-bytes": 1 << 50}
-LEVELS, LEVELS_SHARE, BURST = 4, 20, 1000   # a twentieth of the messages have priorities; messages in a burst
-PLANTED, PLANTED_SEGMENTS = 7, 4
+LIMIT = 3
+ARGUMENTS = {"x-order-journal": True, "x-order-journal-retention-bytes": 1 << 50, "x-delivery-limit": LIMIT}
+LEVELS, BURST = 4, 1000         # priorities; messages in a burst
+SHARE, GROUPED_SHARE = 20, 100  # a twentieth of the messages has priorities, another one is rejected now and then
+REJECTED, CURSED = 50, 9973     # one in so many is rejected once; one in so many each time
+PLANTED, AT_BOUNDARIES, PLANTED_SEGMENTS = 7, 2, 6
 PR_SET_CHILD_SUBREAPER = 36
-# What is planted where; the queue with priorities is the one whose messages have ids.
-PLAIN = ("publish_order", "fifo", "ack_without_delivery", "double_settle", "holes", "damage")
-WITH_LEVELS = ("priority", "duplicates")
+# What is planted where: each kind in a queue of its own.
+PLACES = {"levels": "priority", "rejected": "duplicates", "grouped": "group_fifo"}
+PLAIN = tuple(name for name in plant.PLANTS if name not in PLACES.values())
 
 
 # --- messages
 
 
-class Levels:
-    """Publishes bursts of all priorities to one queue and drains it, by hand: brokerperf knows no priorities."""
+class Hand:
+    """Publishes bursts to one queue and drains it, by hand: brokerperf knows neither priorities nor second thoughts.
 
-    def __init__(self, port: int, queue: str) -> None:
-        self.queue, self.random, self.sent = queue, Random(1), 0
+    ``reject``: messages are rejected, some of them (``CURSED``) until they are gone.
+    """
+
+    def __init__(self, port: int, queue: str, *, levels: int = 0, prefetch: int = BURST // 8, acks: int = 100,
+                 reject: bool = False) -> None:
+        self.queue, self.levels, self.acks, self.reject = queue, levels, acks, reject
+        self.random, self.sent, self.left = Random(1), 0, 0
+        self.tries: dict[int, int] = {}
         self.sock = socket.create_connection(("127.0.0.1", port), 60)
         self.file = self.sock.makefile("rb", 1 << 20)
         self.sock.sendall(PROTOCOL_HEADER)
@@ -63,8 +76,8 @@ class Levels:
         self.say(methods.ConnectionTuneOk(channel_max=tune.channel_max, frame_max=tune.frame_max, heartbeat=0), 0)
         self.say(methods.ConnectionOpen(virtual_host="/"), 0)
         for method in (methods.ChannelOpen(), methods.QueueDeclare(
-                queue=queue, durable=True, arguments=ARGUMENTS | {"x-max-priority": LEVELS}),
-                methods.BasicQos(prefetch_count=BURST // 8), methods.BasicConsume(queue=queue)):
+                queue=queue, durable=True, arguments=ARGUMENTS | ({"x-max-priority": levels} if levels else {})),
+                methods.BasicQos(prefetch_count=prefetch), methods.BasicConsume(queue=queue)):
             self.wait()
             self.say(method, 1)
         self.wait()
@@ -79,24 +92,41 @@ class Levels:
 
     def message(self) -> bytes:
         self.sent += 1
+        self.left += 1
         key, identity = self.queue.encode(), b"%016d" % self.sent
         method = struct.pack(">HHHBB", 60, 40, 0, 0, len(key)) + key + b"\0"
-        values = bytes((2, self.random.randrange(LEVELS + 1), len(identity))) + identity
+        values = bytes((2, self.random.randrange(self.levels + 1), len(identity))) + identity
         header = struct.pack(">HHQH", 60, 0, 16, 0x1880) + values      # delivery-mode, priority, message-id
         return b"".join(struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
                         for kind, payload in ((1, method), (2, header), (3, identity)))
 
+    def refuses(self, number: int) -> bool:
+        """Whether this delivery is one to reject; a message goes at its limit."""
+        if not self.reject or (number % REJECTED and number % CURSED):
+            return False
+        tries = self.tries[number] = self.tries.get(number, 0) + 1
+        if number % CURSED:
+            return tries == 1
+        self.left -= tries > LIMIT
+        return True
+
     def run(self, count: int) -> None:
-        """So many messages out and in; acks of 100 at once."""
-        tag = 0
-        while tag < count:
+        """So many messages out and in."""
+        while self.sent < count:
             self.sock.sendall(b"".join([self.message() for _ in range(min(BURST, count - self.sent))]))
-            while tag < self.sent:
+            tag = last = kept = 0
+            while self.left:
                 kind, payload = self.wait()
                 if kind == 1 and payload[:4] == b"\0\x3c\0\x3c":
-                    tag += 1
-                    if tag % 100 == 0 or tag == self.sent:
-                        self.say(methods.BasicAck(delivery_tag=tag, multiple=True), 1)
+                    tag = int.from_bytes(payload[5 + payload[4]:13 + payload[4]])
+                elif kind == 3 and self.refuses(int(payload)):
+                    self.say(methods.BasicReject(delivery_tag=tag, requeue=True), 1)
+                elif kind == 3:
+                    kept, last = kept + 1, tag
+                if kept and (kept == self.acks or kept == self.left):
+                    self.say(methods.BasicAck(delivery_tag=last, multiple=True), 1)
+                    self.left -= kept
+                    kept = 0
         self.say(methods.QueueDeclare(queue=self.queue, passive=True), 1)
         while self.wait()[1][:4] != methods.QueueDeclareOk.INDEX.to_bytes(4):
             pass
@@ -105,11 +135,15 @@ class Levels:
 
 def fill(broker: Broker, messages: int, queues: int, size: int) -> None:
     """Messages through all queues.  Raises RuntimeError."""
-    few = messages // LEVELS_SHARE
-    Levels(broker.target.port, "levels").run(few)
+    few, grouped = messages // SHARE, messages // GROUPED_SHARE
+    port = broker.target.port
+    Hand(port, "levels", levels=LEVELS).run(few)
+    Hand(port, "rejected", reject=True).run(few)
+    Hand(port, "grouped", prefetch=1, acks=1).run(grouped)
     done = broker.target.perf(
         f"throughput -x {queues} -y {queues} --queues {queues} --queue plain --durable --keep -p -s {size} "
-        f"--ack multi:100 -P 1000 -n {(messages - few) // queues} --stall 300 --queue-args '{json.dumps(ARGUMENTS)}'")
+        f"--ack multi:100 -P 1000 -n {(messages - 2 * few - grouped) // queues} --stall 300 "
+        f"--queue-args '{json.dumps(ARGUMENTS)}'")
     if "error" in done:
         raise RuntimeError(done["error"])
 
@@ -179,28 +213,45 @@ def one_pass(data: str, *, crc: bool) -> dict[str, float]:
 # --- faults
 
 
-def plant_all(data: str) -> dict[tuple[str, str], int]:
-    """Faults in the first segments of some queues: (queue, audit) -> how many."""
-    folders = {queue.queue: f"{data}/{queue.folder}" for queue in open_source(data).queues()}
-    plain = sorted(name for name in folders if name != "levels")
-    places = [(name, plain[at % len(plain)]) for at, name in enumerate(PLAIN)]
-    places += [(name, "levels") for name in WITH_LEVELS]
-    planted = {}
-    for audit, queue in places:
-        story = plant.Story(folders[queue], most=PLANTED_SEGMENTS)
-        done = plant.plant(story, audit, PLANTED)
+def plant_kind(folder: str, audit: str) -> tuple[plant.Planted, int]:
+    """Faults of one kind in the first segments of a queue, and how many of them lie where two segments meet.
+
+    Not every kind finds a place there: two levels seldom take turns at the end of a segment.
+    """
+    seqs: list[int] = []
+    for boundary in (True, False):
+        story = plant.Story(folder, most=PLANTED_SEGMENTS)
+        which = plant.PLANTS[audit]
+        if audit == "unacked":
+            which = partial(plant.unacked, older_than=int(story.times[-1]))
+        done = which(story, AT_BOUNDARIES if boundary else PLANTED, boundary)
         story.save()
-        planted[queue, audit] = len(done.seqs)
-    return planted
+        seqs += done.seqs
+    if not done.seqs:
+        raise RuntimeError(f"no place for {audit} in {folder}")
+    return plant.Planted(audit, seqs, done.touches), len(seqs) - len(done.seqs)
 
 
-def compare(planted: dict[tuple[str, str], int], document: dict[str, Any]) -> list[str]:
-    """What was found that was not planted, or the other way."""
+def plant_all(data: str) -> tuple[dict[str, plant.Planted], int]:
+    """A kind of faults in each queue: by the queue; and how many in all lie where two segments meet."""
+    folders = {queue.queue: f"{data}/{queue.folder}" for queue in open_source(data).queues()}
+    plain = sorted(folders.keys() - PLACES.keys())
+    places = PLACES | dict(zip(plain, PLAIN, strict=False))
+    planted = {queue: plant_kind(folders[queue], audit) for queue, audit in places.items()}
+    return {queue: faults for queue, (faults, _) in planted.items()}, sum(count for _, count in planted.values())
+
+
+def compare(planted: dict[str, plant.Planted], counted: dict[str, dict[str, int]],
+            document: dict[str, Any]) -> list[str]:
+    """What was found that neither was planted nor happened, or the other way; ``counted``: by the broker, per queue."""
     wrong = list(document.get("disagreements", ()))
     for row in document["audits"]:
-        key = (row["queue"], row["audit"])
-        if row["found"] != planted.get(key, 0):
-            wrong.append(f"{key}: {row['found']} found, {planted.get(key, 0)} planted")
+        queue, audit = row["queue"], row["audit"]
+        there = planted.get(queue, plant.Planted("", []))
+        wanted = len(there.seqs) if audit == there.audit else 0
+        wanted += counted[queue].get("out_of_sequence", 0) if audit == "overtaking" else 0
+        if row["found"] != wanted and audit not in there.touches:
+            wrong.append(f"{queue} {audit}: {row['found']} found, {wanted} planted or counted")
     return wrong
 
 
@@ -215,29 +266,39 @@ def table(rows: list[tuple[str, str]]) -> None:
 
 def measure(arguments: argparse.Namespace, data: str, out: str) -> bool:
     """Print what was measured; whether all was as it should be."""
-    ok = True
     for crc in (True, False):
         cost = one_pass(data, crc=crc)
         table([(f"one pass, {'with' if crc else 'without'} CRC",
                 f"{cost['octets'] / 1e6 / cost['scan']:,.0f} MB/s per core, {cost['scan']:.1f} CPU s; "
                 f"judging {cost['judge']:.1f} CPU s")])
+    source = open_source(data)
+    counted = {queue.queue: counters(source, queue.folder) or {} for queue in source.queues()}
     clean = spark(data, out)
     inputs = clean["inputs"]
-    ok &= clean["status"] == 0
+    wrong = compare({}, counted, clean)
+    for queue in clean["queues"]:
+        told, seen = counted[queue["queue"]], queue["counters"]
+        wrong += [f"{queue['queue']}: {name} {seen[name]}, the broker counted {count}"
+                  for name, count in told.items() if seen[name] != count]
     table([("messages, events", f"{inputs['messages']:,}, {inputs['events']:,}"),
            ("queues, segments", f"{inputs['queues']}, {inputs['segments']}, {inputs['octets'] / 1e9:.2f} GB"),
            ("Spark local[2]", f"{clean['cpu']:.0f} CPU s, {clean['wall']:.0f} s; exit {clean['status']}, "
                               f"{clean['verdict']}"),
-           ("shuffled", f"{clean['shuffle_octets']:,} octets, {clean['shuffle_rows']:,} rows")])
-    for row in clean["audits"]:
-        if row["verdict"] != "held":
-            table([("not held", f"{row['queue']} {row['audit']}: {row['found']} {row['reason']}")])
-    planted = plant_all(data)
+           ("shuffled", f"{clean['shuffle_octets']:,} octets, {clean['shuffle_rows']:,} rows"),
+           ("out of sequence", f"{counted['rejected']['out_of_sequence']:,} by the broker's count; "
+                               f"{'; '.join(wrong) or 'all found, nothing else; all counters are the same'}")])
+    planted, at_boundaries = plant_all(data)
+    ok = not wrong
     for engine in arguments.engines.split(","):
-        found = spark(data, out, "--engine", engine, memory="1g" if engine == "a" else arguments.memory)
-        wrong = compare(planted, found)
+        options = ("--engine", engine, "--unacked-after", "0")
+        memory = "1g" if engine == "a" else arguments.memory
+        found = spark(data, out, *options, memory=memory)
+        groups = spark(data, out, *options, "--queues", "grouped", "--group-by", "routing-key", memory=memory)
+        wrong = compare(planted, counted, found) + compare(planted, counted, groups)
         ok &= not wrong
-        table([(f"planted, engine {engine}", f"{sum(planted.values())} in {len(planted)} places; "
+        table([(f"planted, engine {engine}",
+                f"{sum(len(each.seqs) for each in planted.values())} of {len(planted)} kinds, "
+                f"{at_boundaries} of them between two segments; "
                 f"{'all found, nothing else' if not wrong else '; '.join(wrong)}; {found['cpu']:.0f} CPU s, "
                 f"{found['wall']:.0f} s, shuffled {found['shuffle_octets'] / 1e6:,.1f} MB")])
     return ok
@@ -247,7 +308,7 @@ def main() -> None:
     """Fill, measure, remove; exit 1 if something was not found, or found that is not there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--queues", type=int, default=7, help="without priorities")
+    parser.add_argument("--queues", type=int, default=len(PLAIN), help="that brokerperf fills")
     parser.add_argument("--size", type=int, default=100, help="octets of a body")
     parser.add_argument("--engines", default="a,b", help="asked for what was planted: a, b, both")
     parser.add_argument("--memory", default="6g", help="of Spark's Java for engine b, which keeps tables")

@@ -121,8 +121,8 @@ def test_the_walk_through_the_order_comes_to_the_numbers_it_names(demo, tmp_path
 
 def test_every_python_block_is_run_by_a_test_above():
     counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
-    # That of the recipes is run with them, in spark/test_views.py.
-    assert counts == {"README.md": 2, "audit-recipes.md": 1, "ordering.md": 1, "prove.md": 2, "running.md": 1}
+    # Those of the recipes are run in spark: test_views.py, test_stream.py.
+    assert counts == {"README.md": 2, "audit-recipes.md": 2, "ordering.md": 1, "prove.md": 2, "running.md": 1}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

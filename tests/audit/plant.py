@@ -327,12 +327,13 @@ def fifo(story: Story, count: int, boundary: bool) -> Planted:
 
 
 def returned_first(story: Story, count: int, boundary: bool) -> Planted:
-    """A message returns; the next of its level goes out, and only then this one again."""
+    """A message returns just before the next of its level goes out, and goes out again only behind it."""
     following = story.pairs()
-    which = _goes_out_behind(story, following, boundary)
-    found = _times(story, which, count, (story.first, 1), (story.first[following], 1))
-    for row, (back, again) in found:
-        seq, place = int(story.seqs[row]), int(story.first[row])
+    found = _times(story, _goes_out_behind(story, following, boundary), count, (story.first[following], 2))
+    for row, (late, again) in found:
+        seq, place, behind = int(story.seqs[row]), int(story.first[row]), int(story.first[following[row]])
+        back = int(story.events["ts"][behind])
+        story.move(behind, late)
         story.add(seq, back, RETURNED, layout.CAUSE_NACK, like=place)
         story.add(seq, again, DELIVERED, REDELIVERED, like=place)
     return Planted("returned_first", [int(story.seqs[row]) for row, _ in found], frozenset({"overtaking"}))

@@ -1,13 +1,17 @@
 """A broker followed: each message and event comes once, whatever is moved, compacted, or started again in between."""
 
 import os
+import re
 import shutil
 
 import numpy as np
+import pika
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 from tests.audit import writer
+from tests.broker import ROOT
+from tests.server.clients import close_all, connect
 
 from brokerd.audit import AuditError
 from brokerd.spark.source import Settings
@@ -16,6 +20,7 @@ from brokerd.store import format as layout
 
 SEQ = StructType([StructField("seq", LongType())])
 SEGMENT_MESSAGES = 50
+PAGE = (ROOT / "docs" / "audit-recipes.md").read_text("utf-8")
 
 
 class Live:
@@ -169,3 +174,33 @@ def test_a_query_goes_on_from_its_checkpoint_without_gap_or_repeat(spark, live, 
             out, format="parquet")
         query.awaitTermination()
         assert sorted(row.seq for row in spark.read.parquet(out).collect()) == list(range(1, count + 1))
+
+
+@pytest.fixture
+def orders(broker):
+    """A channel on which ``orders``, a queue with a journal, is declared; closed before the broker stops."""
+    connection = connect(broker)
+    channel = connection.channel()
+    channel.queue_declare("orders", durable=True, arguments={"x-order-journal": True})
+    channel.confirm_delivery()
+    yield channel
+    close_all()
+
+
+def test_what_a_running_broker_does_is_followed_as_the_recipe_shows(spark, broker, orders, tmp_path):
+    recipe = re.search(r"## Following a live broker.*?```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    for place, there in (("/var/lib/brokerd", broker.directory), ("/var/lib/follow", tmp_path / "follow")):
+        assert place in recipe
+        recipe = recipe.replace(place, str(there))
+    recipe = recipe.replace('processingTime="2 seconds"', "availableNow=True")
+    for number in range(3):
+        for _ in range(50):
+            orders.basic_publish("", "orders", b"an order", pika.BasicProperties(delivery_mode=2))
+        for back in range(5):
+            method, _, _ = orders.basic_get("orders")
+            (orders.basic_nack if back % 2 else orders.basic_reject)(method.delivery_tag, requeue=True)
+        orders.queue_declare("orders", passive=True)    # All of it is done.
+        found = {}
+        exec(recipe, found)
+        rows = {row.reason: row["count"] for row in spark.table("returned").collect()}
+        assert rows == {"reject": 3 * (number + 1), "nack": 2 * (number + 1)}

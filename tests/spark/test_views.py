@@ -116,3 +116,10 @@ def test_a_dump_says_when_it_was_cut_and_what_was_counted(spark, tmp_path):
     views(spark, root)
     row, = one(spark, "SELECT cut, next_seq, counters['redelivered'] AS n FROM queues")
     assert tuple(row) == (5, 4, 2)
+
+
+def test_the_page_of_recipes_begins_with_how_to_get_the_views(made, capsys):
+    first = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    assert '"/var/lib/brokerd"' in first
+    exec(first.replace("/var/lib/brokerd", str(made[1])), {})
+    assert re.search(r"\| *plain\| *120\|", capsys.readouterr().out)
