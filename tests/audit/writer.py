@@ -198,3 +198,12 @@ def simple_level(count, *, start=1_700_000_000_000_000_000, step=1000, first_seq
         happened["ts"][k::stride] = times + offset
     happened["consumer"] = 1
     return Level(made, happened, bodies, metas)
+
+
+def swapped(count, *places):
+    """A level in which the publishes at ``places`` are in the wrong order, each with the one behind it."""
+    level = simple_level(count)
+    numbers = level.messages["publish_seq"]
+    for place in places:
+        numbers[place], numbers[place + 1] = numbers[place + 1].copy(), numbers[place].copy()
+    return level

@@ -20,22 +20,13 @@ CUT = writer.Options(segment_messages=100, kept=True)
 PLAIN = writer.Options(segment_messages=100, journal=False)
 
 
-def swapped(count, *places):
-    """A level in which the publishes at ``places`` are in the wrong order, each with the one behind it."""
-    level = writer.simple_level(count)
-    numbers = level.messages["publish_seq"]
-    for place in places:
-        numbers[place], numbers[place + 1] = numbers[place + 1].copy(), numbers[place].copy()
-    return level
-
-
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
     """Data directories: whose order held, did not (one swap lies over a boundary), cannot be judged."""
     folder = tmp_path_factory.mktemp("roots")
     writer.write_queue(folder / "good", writer.simple_level(450), CUT, queue="fine")
     writer.write_queue(folder / "bad", writer.simple_level(450), CUT, queue="fine")
-    writer.write_queue(folder / "bad", swapped(450, 20, 199), CUT, queue="swapped", folder="q2")
+    writer.write_queue(folder / "bad", writer.swapped(450, 20, 199), CUT, queue="swapped", folder="q2")
     writer.write_queue(folder / "unknown", writer.simple_level(450), PLAIN, queue="no journal")
     return {name: str(folder / name) for name in ("good", "bad", "unknown")}
 

@@ -8,10 +8,12 @@ Exit codes: 0 all held, or there was nothing to judge; 1 violated; 2 bad usage o
 violated.
 """
 
+import contextlib
 import json
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -49,6 +51,9 @@ class Request(NamedTuple):
     engine: str = "a"
     ship: bool = True
     judged_here_max: int = JUDGED_HERE_MAX
+    follow: bool = False
+    checkpoint: str | None = None
+    once: bool = False
 
 
 class Progress:
@@ -93,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(request: Request) -> int:
-    """Audit, write what is asked for, print the verdicts; the exit code.  Raises AuditError, JavaError."""
+    """Audit, or follow; write what is asked for, print the verdicts; the exit code.  Raises AuditError, JavaError."""
     progress = Progress()
     queues = progress.stage("finding files", lambda: find(request))
     octets = sum(triple.octets for queue in queues for triple in queue.triples)
@@ -107,6 +112,8 @@ def run(request: Request) -> int:
     running = SparkSession.getActiveSession()
     spark = progress.stage("starting Spark", lambda: session("ordering_audit", request.master, ship=request.ship))
     try:
+        if request.follow:
+            return _followed(spark, request, progress)
         return _audited(spark, request, queues, octets, progress)
     except Exception as error:
         line = _line_of(error)
@@ -116,6 +123,28 @@ def run(request: Request) -> int:
     finally:
         if running is None:                     # Otherwise it is its owner's.
             spark.stop()
+
+
+def _followed(spark: "SparkSession", request: Request, progress: Progress) -> int:
+    """Judge the publish order of what comes, until interrupted."""
+    from brokerd.spark.follow import Finding, Follower, Source, follow
+
+    def tell(found: Finding) -> None:
+        where = _where(found)
+        click.echo(f"{'violated':<11} {'publish_order':<21} {where}  message {found['seq']}: publish "
+                   f"{found['publish_seq']} of connection {found['connection']}, channel {found['channel']} came after "
+                   f"{found['former']}")
+
+    options = {"crc": str(request.options.crc).lower()} | ({"queues": request.queues} if request.queues else {})
+    with contextlib.ExitStack() as stack:
+        checkpoint = request.checkpoint or stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerd-follow-"))
+        _make_folder(checkpoint)
+        follower = Follower(checkpoint, tell, progress.say)
+        follow(spark, Source(request.path, options), checkpoint, follower, once=request.once)
+    click.echo(f"{'violated' if follower.found else 'held'}: {follower.found} messages out of the order in which they "
+               "were published")
+    return exit_status([{"audit": "publish_order", "verdict": "violated" if follower.found else "held"}],
+                       request.fail_on)
 
 
 def find(request: Request) -> list[QueueFiles]:
@@ -281,13 +310,17 @@ def show(document: dict[str, Any]) -> None:
     for row in document["audits"]:
         counts[row["verdict"]] += 1
         if row["verdict"] != "held":
-            where = ascii(f"{row['vhost']}: {row['queue']}")[1:-1]
+            where = _where(row)
             found = f" {row['found']} of {row['checked']}" if row["verdict"] == "violated" else ""
             click.echo(f"{row['verdict']:<11} {row['audit']:<21} {where}{found}  {row.get('reason') or ''}".rstrip())
     inputs = document["inputs"]
     click.echo(f"{document['verdict']}: {counts['held']} held, {counts['violated']} violated, "
                f"{counts['undecidable']} undecidable; {inputs['queues']} queues, {inputs['segments']} segments, "
                f"{inputs['messages']} messages, {inputs['events']} events")
+
+
+def _where(row: dict[str, Any]) -> str:
+    return ascii(f"{row['vhost']}: {row['queue']}")[1:-1]
 
 
 def _make_folder(folder: str | None) -> None:
@@ -368,11 +401,15 @@ def _moment(text: str | None) -> int:
 @click.option("--master", metavar="URL", help="Of Spark: local[*], spark://host:7077; else spark-submit's.")
 @click.option("--engine", type=click.Choice(ENGINES), default="a", show_default=True,
               help="a: one pass over arrays; b: SQL, slower; both: compared.")
+@click.option("--follow", is_flag=True, help="Judge the publish order while a broker writes, until interrupted.")
+@click.option("--checkpoint", metavar="DIR", help="Go on there where the last --follow ended.")
+@click.option("--once", is_flag=True, help="With --follow: only what is there by now.")
 @click.option("--installed", is_flag=True, help="The workers have brokerd: it is not sent, sums are checked faster.")
 def command(path: str | None, segments: str | None, report: str | None, queues: str | None, audits: str | None,
             from_: str | None, to: str | None, no_crc: bool, group_header: str | None, group_by: str | None,
             unacked_after: float, duplicate_window: float, delivery_limit: int | None, to_parquet: str | None,
-            fail_on: str, master: str | None, engine: str, installed: bool) -> int:
+            fail_on: str, master: str | None, engine: str, follow: bool, checkpoint: str | None, once: bool,
+            installed: bool) -> int:
     """Judge from the files of a broker whether the order of messages held.
 
     Prints what did not; ends with 0: all held, 1: violated, 2: bad usage or input, 3: undecidable.
@@ -381,8 +418,12 @@ def command(path: str | None, segments: str | None, report: str | None, queues: 
         raise click.UsageError("name one folder: a data directory, a dump or an archive")
     if group_header and group_by:
         raise click.UsageError("--group-header and --group-by exclude each other")
+    if follow and (report or to_parquet or from_ or to or engine != "a" or audits not in (None, "publish_order")):
+        raise click.UsageError("--follow judges publish_order alone, by engine a, over all time, and writes no report")
+    if not follow and (checkpoint or once):
+        raise click.UsageError("--checkpoint and --once go with --follow")
     options = Options(crc=not no_crc, unacked_after_s=unacked_after, duplicate_window_s=duplicate_window,
                       group_header=group_header, group_by=group_by, delivery_limit=delivery_limit,
                       audits=_names(audits), from_ns=_moment(from_), to_ns=_moment(to))
     return run(Request(path or segments or "", options, queues, report, to_parquet, _fail_on(fail_on), master, engine,
-                       not installed))
+                       not installed, follow=follow, checkpoint=checkpoint, once=once))
