@@ -374,6 +374,11 @@ class Node:
 
         if recover(queue, self.disk, self.data.suspect, log.warning):
             self.upkeep.journals.found(queue)
+        if self.data.suspect:
+            try:
+                queue.renew_name()
+            except OSError as error:
+                log.warning("%s: its name is not in its folder: %s", queue, error)
 
     def delete_vhost(self, name: str) -> None:
         """Close a vhost's connections, then drop all it holds.  Raises KeyError."""

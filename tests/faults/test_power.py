@@ -23,6 +23,8 @@ DELIVER, GET_OK, CONFIRM = 60, 71, 80
 class Story:
     """One data directory over several starts, and what its clients know."""
 
+    arguments = {}      # of the queues
+
     def __init__(self, directory, seed):
         self.random = Random(seed)
         self.base = str(directory)
@@ -129,7 +131,7 @@ class Story:
         self.unacked, self.waiting = {}, []
         self.client.tell(methods.ChannelOpen().frame(1))
         for name in QUEUES:
-            self.client.tell(methods.QueueDeclare(queue=name, durable=True).frame(1))
+            self.client.tell(methods.QueueDeclare(queue=name, durable=True, arguments=self.arguments).frame(1))
         machine.sync()
         self.client.tell(methods.ConfirmSelect().frame(1))
         self.client.frames()

@@ -154,6 +154,9 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         return err
     st.next_number += 1
     st.directory_unsynced = True
+    if st.first == NULL:
+        # Others make folders too, and a broker before this one may have: whether their names are on disk is not known.
+        st.parent_unsynced = q.store.parent_unsynced = True
     if q.journal != NULL:
         journal_begin(s)
     seg_append_to_list(s)

@@ -133,6 +133,18 @@ class Queue(plane.Queue):
         with open(os.path.join(self.directory, NAME_FILE), "wb") as file:
             file.write(self.name.encode("utf-8", "surrogateescape"))
 
+    def renew_name(self) -> None:
+        """Write the name into the folder, if there is one, where a power cut took it.  Raises OSError."""
+        try:
+            with open(os.path.join(self.directory, NAME_FILE), "rb") as file:
+                found = file.read()
+        except FileNotFoundError:
+            if not os.path.isdir(self.directory):
+                return
+            found = b""
+        if found != self.name.encode("utf-8", "surrogateescape"):
+            self.make_directory()
+
     # --- rules
 
     def effective(self, policies: "Policies") -> "Effective":

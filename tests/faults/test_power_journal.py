@@ -1,0 +1,80 @@
+"""Power is cut while order journals are written: no message is lost for them, no audit says "held" of what it cannot know.
+
+The story is that of test_power; its queues have journals, and every delivery is counted as it is seen.
+"""
+
+import os
+
+import pytest
+from tests.faults.test_power import QUEUES, Story
+
+from brokerd.audit.files import open_source
+from brokerd.audit.segment import read_triple
+from brokerd.audit.verdicts import audit
+from brokerd.store.format import DELIVERED, QUEUE_NAME_FILE
+from brokerd.vhost.names import folder_name
+
+NEED_EVENTS = ("fifo", "returned_first", "overtaking", "ack_without_delivery", "delivery_after_settle")
+PROMISES = ("publish_order", "fifo", "returned_first", "ack_without_delivery")
+
+
+class Journaled(Story):
+    arguments = {"x-order-journal": True}
+
+    def __init__(self, directory, seed):
+        super().__init__(directory, seed)
+        self.delivered = dict.fromkeys(QUEUES, 0)
+
+    def tick(self):
+        self.machine.node.upkeep.tick(0)
+
+    def receive(self, delivery):
+        super().receive(delivery)
+        self.delivered[delivery.key.decode()] += 1
+
+    def compare(self, name, came):
+        super().compare(name, came)
+        self.delivered[name] += len(came)
+
+    def stop(self):
+        super().stop()
+        for name in QUEUES:
+            folder = os.path.join(self.directory, folder_name("/"), folder_name(name))
+            if os.path.exists(folder):
+                with open(os.path.join(folder, QUEUE_NAME_FILE), encoding="utf-8") as file:
+                    assert file.read() == name
+
+    def judge(self):
+        """Over the files as they are: (queue, verdicts by audit, how many deliveries the journals have)."""
+        source = open_source(self.directory)
+        for queue, judged in zip(source.queues(), audit(source), strict=True):
+            if queue.queue not in self.definitions:
+                events = [read_triple(source, triple).events for triple in queue.triples]
+                yield (queue.queue, {row["audit"]: row for row in judged.audits},
+                       sum(int((each["type"] == DELIVERED).sum()) for each in events))
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 100, 25)])
+def test_no_power_cut_makes_an_audit_wrong(tmp_path, seeds):
+    lost = 0
+    for seed in seeds:
+        (tmp_path / str(seed)).mkdir()
+        story = Journaled(tmp_path / str(seed), seed)
+        try:
+            for _ in range(4):
+                story.start()
+                story.check()
+                story.live()
+            story.start()
+            story.check()
+            story.stop()
+            for name, rows, deliveries in story.judge():
+                wrong = {audit: row for audit, row in rows.items() if audit in PROMISES and row["verdict"] == "violated"}
+                assert not wrong, (name, wrong)
+                if deliveries < story.delivered[name]:      # Of those that a client has seen.
+                    lost += 1
+                    assert "held" not in {rows[audit]["verdict"] for audit in NEED_EVENTS}, (name, rows)
+            story.end()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, data in {os.path.abspath(story.directory)}") from error
+    assert lost, "no cut took an event: nothing was tried"
