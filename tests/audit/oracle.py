@@ -23,6 +23,7 @@ class Level:
         self.boundaries = sorted(ts for ts, reason, _ in starts if reason != OFF)
         self.gaps = [(whole, ts) for ts, reason, whole in starts
                      if reason in (layout.POWER_LOST, layout.SWITCHED_ON)]
+        self.power_cuts = [ts for ts, reason, _ in starts if reason == layout.POWER_LOST]
         if starts and max(starts)[1] == OFF:
             self.gaps.append((max(starts)[0], FOREVER))
         self.begun, self.limit, self.dead_letters = begun, limit, dead_letters
@@ -127,7 +128,9 @@ class Level:
         return sum(len(self.deliveries(m[0])) - self.cut_off(m[0]) > self.limit + 1 for m in self.messages)
 
     def after_settlement(self, types):
-        return sum(e[2] in types and self.settled(e[1]) is not None and e[0] > self.settled(e[1]) for e in self.events)
+        """A loss of power since then may have taken the ack."""
+        return sum(e[2] in types and self.settled(e[1]) is not None and e[0] > self.settled(e[1])
+                   and not any(self.settled(e[1]) < cut < e[0] for cut in self.power_cuts) for e in self.events)
 
     def delivery_after_settle(self):
         return self.after_settlement((layout.DELIVERED,))

@@ -192,3 +192,20 @@ def test_the_exit_status_knows_what_to_fail_on():
     assert exit_status([held, unknown]) == 3
     assert exit_status([held, wrong], "fifo,damage") == 0
     assert exit_status([wrong, unknown], "none") == 0
+
+
+@pytest.mark.parametrize("hole_behind", [False, True])
+def test_what_a_loss_of_power_may_have_done_is_neither_held_nor_violated(tmp_path, hole_behind):
+    level = writer.after_a_loss_of_power(hole_behind=hole_behind)
+    root = writer.write_queue(tmp_path / "data", level, writer.Options(segment_messages=400))
+    (one,) = audit(open_source(str(root)))
+    rows = {row["audit"]: row for row in one.audits}
+    for name in ("double_settle", "delivery_after_settle", "overtaking", "ack_without_delivery"):
+        assert (rows[name]["verdict"], rows[name]["found"]) == ("undecidable", 0), rows[name]
+        assert "power was lost" in rows[name]["reason"]
+    assert (rows["publish_order"]["verdict"], rows["damage"]["verdict"]) == ("held", "held")
+    if hole_behind:
+        assert (rows["holes"]["verdict"], rows["holes"]["found"]) == ("violated", 1)
+    else:
+        assert (rows["holes"]["verdict"], rows["holes"]["found"]) == ("undecidable", 0)
+    assert "3 numbers are absent of messages that were published before power was lost" in rows["holes"]["reason"]

@@ -207,3 +207,22 @@ def swapped(count, *places):
     for place in places:
         numbers[place], numbers[place + 1] = numbers[place + 1].copy(), numbers[place].copy()
     return level
+
+
+def after_a_loss_of_power(*, start=1_700_000_000_000_000_000, hole_behind=False):
+    """300 messages, power lost behind 150: the acks of 30 of the last before it are gone, and so are numbers 20 to 22;
+    after it these are delivered and acked again, and 151 has the events of a message that had this number before.
+    ``hole_behind``: 200 is missing, too, which no loss of power explains."""
+    whole = simple_level(300, start=start)
+    cut = int(whole.messages["ts"][150]) - 500
+    rows = [(int(e["ts"]), int(e["seq"]), int(e["type"]), int(e["reason"]), 1, 0) for e in whole.events]
+    rows += [(int(whole.messages["ts"][200]) + 10 + 2 * k + acked, seq, layout.ACKED if acked else layout.DELIVERED,
+              0 if acked else layout.REDELIVERED | layout.BEFORE_START, 1, 1)
+             for k, seq in enumerate(range(110, 140)) for acked in (False, True)]
+    rows += [(int(whole.messages["ts"][100]) - 7, 151, layout.DELIVERED, 0, 1, 0),
+             (int(whole.messages["ts"][100]) - 6, 151, layout.ACKED, 0, 1, 0)]
+    gone = [20, 21, 22, *([200] if hole_behind else [])]
+    rows = [row for row in rows if row[1] not in gone]
+    rows.append((cut, cut - 100_000, layout.STARTED, layout.POWER_LOST, 0, 0))
+    there = whole.messages[~np.isin(whole.messages["seq"], gone)]
+    return Level(there, events(rows), whole.bodies, whole.metas)

@@ -1,4 +1,4 @@
-"""Power is cut while order journals are written: no message is lost for them, no audit says "held" of what it cannot know.
+"""Power is cut while order journals are written: no message is lost for them, and no audit says what it cannot know.
 
 The story is that of test_power; its queues have journals, and every delivery is counted as it is seen.
 """
@@ -15,7 +15,8 @@ from brokerd.store.format import DELIVERED, QUEUE_NAME_FILE
 from brokerd.vhost.names import folder_name
 
 NEED_EVENTS = ("fifo", "returned_first", "overtaking", "ack_without_delivery", "delivery_after_settle")
-PROMISES = ("publish_order", "fifo", "returned_first", "ack_without_delivery")
+PROMISES = ("publish_order", "fifo", "returned_first", "ack_without_delivery", "double_settle",
+            "delivery_after_settle", "holes")
 
 
 class Journaled(Story):
@@ -69,7 +70,9 @@ def test_no_power_cut_makes_an_audit_wrong(tmp_path, seeds):
             story.check()
             story.stop()
             for name, rows, deliveries in story.judge():
-                wrong = {audit: row for audit, row in rows.items() if audit in PROMISES and row["verdict"] == "violated"}
+                wrong = [rows[audit] for audit in PROMISES if rows[audit]["verdict"] == "violated"
+                         # This disk may forget a file while it is renamed: settled segments are gone then.
+                         and not (audit == "holes" and rows["damage"]["found"])]
                 assert not wrong, (name, wrong)
                 if deliveries < story.delivered[name]:      # Of those that a client has seen.
                     lost += 1

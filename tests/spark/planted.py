@@ -6,7 +6,7 @@ import shutil
 
 from tests.audit import plant
 from tests.audit.runs import VHOST, in_groups, whole
-from tests.audit.writer import Level, Options, simple_level, write_queue
+from tests.audit.writer import Level, Options, after_a_loss_of_power, simple_level, write_queue
 
 from brokerd.store import format as layout
 
@@ -59,4 +59,7 @@ def _others(root):
     os.remove(f"{root}/vhost/gone/{layout.segment_name(2)}")
     late = Options(segment_messages=100, begun=int(level.messages["ts"][150]))
     write_queue(root, level, late, queue="journaled late", folder="late")
+    for name, hole_behind in (("power lost", False), ("power lost, and more", True)):
+        lost = after_a_loss_of_power(start=START, hole_behind=hole_behind)
+        write_queue(root, lost, Options(segment_messages=400), queue=name, folder=name.replace(", ", "-"))
     write_queue(root, Level(level.messages[:0], level.events[:0]), Options(), queue="empty", folder="empty")

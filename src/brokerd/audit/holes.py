@@ -1,7 +1,8 @@
 """Sequence numbers that should be there and are not, over all levels of a queue together: ``holes``.
 
 What explains an absence: retention (order.jsonl says so), compaction (within a segment of a generation above 0), and in
-a queue without a journal the removal of settled segments, of which nothing tells: there it is a doubt, no hole.
+a queue without a journal the removal of settled segments, of which nothing tells: there it is a doubt, no hole.  So it
+is before a loss of power, which may take messages that nobody was promised.
 Looked at in slices of sequence numbers, so that memory does not grow with the queue.
 """
 
@@ -38,13 +39,13 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
     last = max((s.numbers.last for s in there), default=-1)
     if not clipped and there:
         first, last = _promised(manifest, first, last)
-    legal, unknown = _legal(queue, levels), _unknown(levels)
-    count = doubtful = checked = 0
+    legal, unknown, lost = _legal(queue, levels), _unknown(levels), _lost(there)
+    count = doubtful = maybe_lost = checked = 0
     missing: list[tuple[int, int]] = []
     for base in range(first, last + 1, slice_size):
         size = min(slice_size, last + 1 - base)
         if not any(low < base + size and high >= base for low, high in (
-                *((s.numbers.first, s.numbers.last) for s in there), *legal, *unknown)):
+                *((s.numbers.first, s.numbers.last) for s in there), *legal, *unknown, *lost)):
             checked, count = checked + size, count + size       # Nothing at all is there.
             _extend(missing, [(base, base + size - 1)])
             continue
@@ -57,6 +58,9 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
         doubt = absent.copy()
         _clear(absent, base, unknown)
         doubtful += int(np.count_nonzero(doubt)) - int(np.count_nonzero(absent))
+        maybe_lost += int(np.count_nonzero(absent))
+        _clear(absent, base, lost)
+        maybe_lost -= int(np.count_nonzero(absent))
         count += int(np.count_nonzero(absent))
         if len(missing) < TOLD and absent.any():
             _extend(missing, ranges_of(absent, base))
@@ -64,6 +68,8 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
     if doubtful:
         doubts.append(f"{doubtful} numbers are absent where settled segments were removed without a trace, "
                       "for want of an order journal")
+    if maybe_lost:
+        doubts.append(f"{maybe_lost} numbers are absent of messages that were published before power was lost")
     if any(s.gone for s in summaries):
         doubts.append("segments were removed while they were read")
     if not count and any("records" in d.matters for d in (*queue.damage, *(d for s in summaries for d in s.damage))):
@@ -118,6 +124,16 @@ def _unknown(levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
             if not _journaled(before) and after.numbers.first > before.numbers.last + 1:
                 ranges.append((before.numbers.last + 1, after.numbers.first - 1))
     return ranges
+
+
+def _lost(there: list[Summary]) -> list[tuple[int, int]]:
+    """The numbers of all that was published before the last loss of power."""
+    cut = max((s.power_cut for s in there), default=0)
+    if not cut:
+        return []
+    since = [s.numbers.first if s.first_record_ts > cut else s.after_cut for s in there
+             if s.first_record_ts > cut or (s.power_cut == cut and s.after_cut)]
+    return [(0, min(since, default=FOREVER) - 1)]
 
 
 def _journaled(summary: Summary) -> bool:

@@ -72,6 +72,8 @@ def lives(data: SegmentData) -> Lives:
         seq, index = seq[order], np.concatenate((index, np.full(more.size, -1)))[order]
         of, orphans = places_of(seq, event_seq), unknown[:0]
     published = np.where(index >= 0, data.headers["ts"][index] if data.headers.size else 0, 0)
+    if data.power_cuts.size:    # A number may have been given again, of a message that was lost, but for its events.
+        of = np.where((of >= 0) & (data.events["ts"] < published[np.maximum(of, 0)]), -1, of) if seq.size else of
     event = _sorted_events(of, data.events["ts"])
     of = of[event]
     known = np.searchsorted(of, 0)                      # -1 are first.

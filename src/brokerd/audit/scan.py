@@ -14,7 +14,7 @@ from brokerd.audit.arrays import Numbers, count_above, group_max_before, histogr
 from brokerd.audit.files import FOREVER, Damage, Source, Triple
 from brokerd.audit.lifecycle import SETTLING, Lives, lives
 from brokerd.audit.properties import ROUTING_KEY, hashes, text, texts
-from brokerd.audit.segment import Gap, SegmentData, read_triple
+from brokerd.audit.segment import Gap, SegmentData, read_triple, seen
 from brokerd.store import format as layout
 
 AUDITS = (
@@ -120,7 +120,10 @@ class Summary(NamedTuple):
     octets: int
     first_ts: int
     last_ts: int                        # of records and events alike
+    first_record_ts: int
     last_record_ts: int
+    power_cut: int                      # the last start after a loss of power that its journal knows of; 0: none
+    after_cut: int                      # the first sequence number since then; 0: none
     uncovered: int
     numbers: Numbers
     results: dict[str, Result]
@@ -206,6 +209,8 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     damage = data.damage + _orphans(data, life)
     out = np.flatnonzero(life.out & life.covered)
     published = data.headers["ts"][data.sound]
+    power_cut = int(data.power_cuts[-1]) if data.power_cuts.size else 0
+    since = data.headers["seq"][data.sound][published > power_cut] if power_cut else data.headers["seq"][:0]
     times = [t for t in (published, life.ts, data.runs) if t.size]
     waited, worked, longest = _latency(life)
     return Summary(
@@ -213,8 +218,10 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
         gone=data.gone, damage=damage, gaps=data.gaps, records=int(np.count_nonzero(data.sound)),
         events=data.events.size, octets=triple.octets, first_ts=int(min((t.min() for t in times), default=0)),
         last_ts=int(max((t.max() for t in times), default=0)),
+        first_record_ts=int(published.min()) if published.size else 0,
         last_record_ts=int(published.max()) if published.size else 0,
-        uncovered=int(np.count_nonzero(~life.covered)), numbers=numbers(_seen(data)), results=s.results, rows=s.rows,
+        power_cut=power_cut, after_cut=int(since.min()) if since.size else 0,
+        uncovered=int(np.count_nonzero(~life.covered)), numbers=numbers(seen(data)), results=s.results, rows=s.rows,
         publishers=publishers, first_min=first_min, first_max=first_max, runs=runs, starts=data.runs,
         overtaken=overtaken, returned=returned,
         out=Table({"seq": life.seq[out], "ts": life.last_delivered[out], "place": s.places(out)}),
@@ -233,20 +240,6 @@ def clipped(data: SegmentData, options: Options) -> SegmentData:
     keep = inside | ~data.sound
     return data._replace(headers=data.headers[keep], positions=data.positions[keep], sound=data.sound[keep],
                          events=data.events[some], event_places=data.event_places[some])
-
-
-def _seen(data: SegmentData) -> np.ndarray:
-    """Sequence numbers of records that are there, rising: damaged ones too, if theirs can be believed."""
-    seq = data.headers["seq"].astype(np.int64)
-    if data.sound.all():
-        return seq if seq.size < 2 or (seq[1:] > seq[:-1]).all() else np.unique(seq)
-    good = seq[data.sound]
-    if not good.size:
-        return good
-    place = np.searchsorted(np.flatnonzero(data.sound), np.arange(seq.size))
-    before = np.where(place > 0, good[np.maximum(place - 1, 0)], data.base_seq - 1)
-    after = np.where(place < good.size, good[np.minimum(place, good.size - 1)], good[-1] + 2)
-    return np.unique(seq[data.sound | ((seq > before) & (seq < after))])
 
 
 def _publish_order(s: Pass) -> Table:
@@ -436,19 +429,28 @@ def _limit_of_each(s: Pass) -> np.ndarray | None:
 
 
 def _settlements(s: Pass) -> None:
-    """ack_without_delivery, double_settle, delivery_after_settle."""
+    """ack_without_delivery, double_settle, delivery_after_settle.
+
+    A loss of power may take what the acks say of a message, and leave the event: what happens to it then is no fault.
+    """
     life = s.life
-    done = (life.settled[life.of] > 0) & (life.ts > life.settled[life.of])
-    after = np.flatnonzero(s.delivered & done)
+    settled = life.settled[life.of]
+    done = (settled > 0) & (life.ts > settled)
+    cuts = s.data.power_cuts
+    excused = done & (np.searchsorted(cuts, life.ts) > np.searchsorted(cuts, settled))
+    wrong = done & ~excused
+    after = np.flatnonzero(s.delivered & wrong)
     unknown = _unknown(life)
-    s.results["delivery_after_settle"] = Result(after.size, int(np.count_nonzero(s.delivered)), unknown)
+    s.results["delivery_after_settle"] = Result(after.size, int(np.count_nonzero(s.delivered)),
+                                                unknown + int(np.count_nonzero(s.delivered & excused)))
     s.tell_events("delivery_after_settle", "delivered, though it was settled at {a} ns", after,
                   life.settled[life.of[after]])
-    twice = np.flatnonzero(s.settling & done)
+    twice = np.flatnonzero(s.settling & wrong)
     by_entries = np.flatnonzero((life.settlements > 1) & ~life.covered)
-    by_entries = by_entries[~np.isin(by_entries, life.of[twice])]
-    s.results["double_settle"] = Result(twice.size + by_entries.size, int(np.count_nonzero(life.settlements)),
-                                        unknown if s.data.begun is not None else 0)
+    by_entries = by_entries[~np.isin(by_entries, life.of[s.settling & done])]
+    s.results["double_settle"] = Result(
+        twice.size + by_entries.size, int(np.count_nonzero(life.settlements)),
+        unknown + int(np.count_nonzero(s.settling & excused)) if s.data.begun is not None else 0)
     s.tell_events("double_settle", "settled again; it was, at {a} ns", twice, life.settled[life.of[twice]])
     s.tell_messages("double_settle", "settled {a} times", by_entries, life.settled[by_entries],
                     life.settlements[by_entries])

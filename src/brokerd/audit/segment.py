@@ -15,6 +15,7 @@ from brokerd.audit.files import FOREVER, Damage, Source, Triple, reason
 from brokerd.store import format as layout
 
 WINDOW = 256                    # findings of one kind and file that are told one by one
+POWER_LOST_WORDS = "power was lost"
 RUNS = (layout.RESTARTED, layout.POWER_LOST, layout.SWITCHED_ON)    # STARTED events with which a new run begins
 SWITCHED_OFF = 4                # a STARTED event with which a journal ends, until it is switched on again
 
@@ -54,6 +55,11 @@ class SegmentData(NamedTuple):
     gaps: list[Gap]
     damage: list[Damage]
     gone: bool = False
+
+    @property
+    def power_cuts(self) -> np.ndarray:
+        """When the starts were that came after a loss of power, rising."""
+        return np.array([gap.stop for gap in self.gaps if gap.why == POWER_LOST_WORDS], np.int64)
 
     @property
     def records(self) -> layout.Records:
@@ -109,6 +115,20 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True) -> SegmentD
     return SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
                        positions, segment.sound, entries, delivered, journal.events, journal.places, journal.begun,
                        journal.runs, journal.gaps, damage, segment.gone)
+
+
+def seen(data: SegmentData) -> np.ndarray:
+    """Sequence numbers of records that are there, rising: damaged ones too, if theirs can be believed."""
+    seq = data.headers["seq"].astype(np.int64)
+    if data.sound.all():
+        return seq if seq.size < 2 or (seq[1:] > seq[:-1]).all() else np.unique(seq)
+    good = seq[data.sound]
+    if not good.size:
+        return good
+    place = np.searchsorted(np.flatnonzero(data.sound), np.arange(seq.size))
+    before = np.where(place > 0, good[np.maximum(place - 1, 0)], data.base_seq - 1)
+    after = np.where(place < good.size, good[np.minimum(place, good.size - 1)], good[-1] + 2)
+    return np.unique(seq[data.sound | ((seq > before) & (seq < after))])
 
 
 def record_at(positions: np.ndarray, octets: int, wanted: np.ndarray) -> np.ndarray:
@@ -365,7 +385,7 @@ def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap
 
 def _gaps(starts: np.ndarray) -> list[Gap]:
     gaps = []
-    whys = {layout.POWER_LOST: "power was lost", layout.SWITCHED_ON: "the journal was switched off"}
+    whys = {layout.POWER_LOST: POWER_LOST_WORDS, layout.SWITCHED_ON: "the journal was switched off"}
     for start in starts:
         why = whys.get(int(start["reason"]))
         if why is not None:

@@ -28,9 +28,10 @@ GROUPS = {"routing-key": "m.routing_key"}   # what messages can be grouped by ->
 
 # --- what the rules stand on
 
-# When each life of the broker began, as far as the queue's journals know.
+# When each life of the broker began, as far as the queue's journals know, and which came after a loss of power.
 STARTS = """
-    SELECT vhost, queue, array_sort(collect_set(ts)) AS starts
+    SELECT vhost, queue, array_sort(collect_set(ts)) AS starts,
+           collect_set(CASE WHEN reason = 'power lost' THEN ts END) AS cuts
     FROM events WHERE type = 'started' AND reason IN ('restarted', 'power lost', 'switched on')
     GROUP BY vhost, queue"""
 
@@ -40,28 +41,34 @@ STARTS = """
 #   out         whether the message was with a consumer just before this event
 #   covered     whether the journal has its message's whole life
 #   known       whether there is its record, or compaction explains that there is none
-#   done        when the message was settled, first
+#   cuts        how many losses of power were before
+#   done        when the message was settled, first; excused: power was lost since then, and with it perhaps that ack
+# Before a message was published nothing happened to it: such events are of one that was lost, whose number it got.
 STEPS = """
     WITH told AS (
         SELECT e.vhost, e.queue, e.priority, e.segment, e.seq, e.ts, e.type, e.reason, e.consumer, e.redelivered,
                e.before_start, coalesce(l.covered, g.generation > 0) AS covered, l.published,
                l.seq IS NOT NULL OR g.generation > 0 AS known,
                size(filter(coalesce(s.starts, array()), start -> start < e.ts)) AS life,
+               size(filter(coalesce(s.cuts, array()), cut -> cut < e.ts)) AS cuts,
                get(filter(coalesce(s.starts, array()), start -> start > e.ts), 0) AS life_end,
                e.type IN ('acked', 'rejected', 'dead-lettered', 'expired', 'dropped', 'purged') AS settles
         FROM events e
         JOIN segments g ON g.vhost = e.vhost AND g.queue = e.queue AND g.priority = e.priority AND g.segment = e.segment
         LEFT JOIN starts s ON s.vhost = e.vhost AND s.queue = e.queue
         LEFT JOIN lifecycle l ON l.vhost = e.vhost AND l.queue = e.queue AND l.priority = e.priority AND l.seq = e.seq
-        WHERE e.type <> 'started')
-    SELECT *, type = 'delivered' AS delivers,
+        WHERE e.type <> 'started' AND NOT (coalesce(size(s.cuts), 0) > 0 AND coalesce(e.ts < l.published, false))),
+    marked AS (
+        SELECT *, min(CASE WHEN settles THEN struct(ts, cuts) END)
+                      OVER (PARTITION BY vhost, queue, priority, seq) AS first_end
+        FROM told)
+    SELECT *, type = 'delivered' AS delivers, first_end.ts AS done, coalesce(cuts > first_end.cuts, false) AS excused,
            lag(type) OVER message AS before, lead(type) OVER message AS after, lead(ts) OVER message AS after_ts,
            lead(life) OVER message AS after_life,
            lag(type) OVER message <=> 'delivered' AND lag(life) OVER message = life AS out,
            min(CASE WHEN type = 'delivered' THEN struct(ts, redelivered AND NOT before_start AS doubtful) END)
-               OVER (PARTITION BY vhost, queue, priority, seq, life) AS head,
-           min(CASE WHEN settles THEN ts END) OVER (PARTITION BY vhost, queue, priority, seq) AS done
-    FROM told
+               OVER (PARTITION BY vhost, queue, priority, seq, life) AS head
+    FROM marked
     WINDOW message AS (PARTITION BY vhost, queue, priority, seq ORDER BY ts)"""
 
 # The first delivery of each message; sure: there was none before it that the journal does not know.
@@ -263,7 +270,7 @@ DOUBLE_SETTLE = Check(
     found="""
     SELECT vhost, queue, priority, seq, segment, ts, 1L AS weight,
            format_string('settled again; it was, at %d ns', done) AS detail
-    FROM steps WHERE settles AND ts > done""",
+    FROM steps WHERE settles AND ts > done AND NOT excused""",
     checked="""
     SELECT vhost, queue, count(DISTINCT priority, seq) AS checked FROM (
         SELECT vhost, queue, priority, seq FROM lifecycle WHERE ended NOT IN ('ready', 'unacked')
@@ -274,7 +281,7 @@ DELIVERY_AFTER_SETTLE = Check(
     found="""
     SELECT vhost, queue, priority, seq, segment, ts, 1L AS weight,
            format_string('delivered, though it was settled at %d ns', done) AS detail
-    FROM steps WHERE delivers AND ts > done""",
+    FROM steps WHERE delivers AND ts > done AND NOT excused""",
     checked="SELECT vhost, queue, count(*) AS checked FROM steps WHERE delivers GROUP BY ALL")
 
 UNACKED = Check(
@@ -333,18 +340,27 @@ GAPS = """
            AS unknown
     FROM gaps g WHERE g.from_seq <= g.to_seq"""
 
-HOLES = Check(
-    found="""
+# Numbers that nothing explains; lost: of messages published before a loss of power, perhaps promised to nobody.
+ABSENT = """
     WITH excused AS (
         SELECT vhost, queue, first_seq AS from_seq, last_seq AS to_seq FROM removals
         UNION ALL
         SELECT vhost, queue, base_seq, last_seq FROM segments WHERE generation > 0),
     missing AS (
-        SELECT vhost, queue, explode(sequence(from_seq, to_seq)) AS seq FROM gaps WHERE NOT unknown)
-    SELECT m.vhost, m.queue, 0 AS priority, m.seq, 0L AS segment, 0L AS ts, 1L AS weight,
-           format_string('%d is missing', m.seq) AS detail
-    FROM missing m LEFT ANTI JOIN excused e
-      ON e.vhost = m.vhost AND e.queue = m.queue AND m.seq BETWEEN e.from_seq AND e.to_seq""",
+        SELECT vhost, queue, explode(sequence(from_seq, to_seq)) AS seq FROM gaps WHERE NOT unknown),
+    since AS (
+        SELECT s.vhost, s.queue, coalesce(min(CASE WHEN m.ts > array_max(s.cuts) THEN m.seq END), {forever}) AS since
+        FROM starts s JOIN messages m ON m.sound AND m.vhost = s.vhost AND m.queue = s.queue
+        WHERE size(s.cuts) > 0 GROUP BY ALL)
+    SELECT m.*, coalesce(m.seq < p.since, false) AS lost
+    FROM missing m LEFT JOIN since p ON p.vhost = m.vhost AND p.queue = m.queue
+    LEFT ANTI JOIN excused e ON e.vhost = m.vhost AND e.queue = m.queue AND m.seq BETWEEN e.from_seq AND e.to_seq"""
+
+HOLES = Check(
+    found="""
+    SELECT vhost, queue, 0 AS priority, seq, 0L AS segment, 0L AS ts, 1L AS weight,
+           format_string('%d is missing', seq) AS detail
+    FROM absent WHERE NOT lost""",
     checked="SELECT vhost, queue, max(seq) - min(seq) + 1 AS checked FROM seen GROUP BY ALL",
     needs="")
 
@@ -388,7 +404,8 @@ VIOLATIONS = ("audit string, vhost string, queue string, priority int, seq long,
 # Views that rules stand on, in the order in which they stand on one another.
 HELPERS = {"starts": STARTS, "steps": STEPS, "firsts": FIRSTS, "back": BACK,
            "dead_lettering": DEAD_LETTERING, "waits": WAITS,
-           "limited": LIMITED, "ready": READY, "ends": ENDS, "seen": SEEN, "gaps": GAPS, "wrong": WRONG}
+           "limited": LIMITED, "ready": READY, "ends": ENDS, "seen": SEEN, "gaps": GAPS, "absent": ABSENT,
+           "wrong": WRONG}
 TABLES = ("messages", "events", "lifecycle", "segments")
 LIGHT = ("starts", "back", "dead_lettering", "ready", "ends", "seen")    # not worth holding
 
@@ -460,9 +477,11 @@ def violations(spark: "SparkSession", options: Options = DEFAULTS) -> "DataFrame
 
 # Of each queue: messages whose life the journal has not whole, kinds of files with damage, what settings say of it.
 CASES = """
-    SELECT q.vhost, q.queue, coalesce(l.uncovered, 0L) AS uncovered, coalesce(l.unsure, 0L) AS unsure,
+    SELECT q.vhost, q.queue, false AS nothing, coalesce(l.uncovered, 0L) AS uncovered, coalesce(l.unsure, 0L) AS unsure,
            coalesce(l.partly, 0L) AS partly,
            coalesce(w.spoiled, array()) AS spoiled, coalesce(g.unknown, false) AS unknown_gaps,
+           coalesce(a.lost, false) AS lost, coalesce(x.delivered, false) AS delivered_again,
+           coalesce(x.settled, false) AS settled_again,
            q.levels > 1 OR coalesce(q.max_priority, 0) > 0 AS has_levels, coalesce(s.has_limit, false) AS has_limit
     FROM queues q
     LEFT JOIN (SELECT l.vhost, l.queue, count_if(NOT covered) AS uncovered,
@@ -474,6 +493,9 @@ CASES = """
                GROUP BY ALL) l USING (vhost, queue)
     LEFT JOIN (SELECT vhost, queue, collect_set(what) AS spoiled FROM wrong GROUP BY ALL) w USING (vhost, queue)
     LEFT JOIN (SELECT vhost, queue, bool_or(unknown) AS unknown FROM gaps GROUP BY ALL) g USING (vhost, queue)
+    LEFT JOIN (SELECT vhost, queue, bool_or(lost) AS lost FROM absent GROUP BY ALL) a USING (vhost, queue)
+    LEFT JOIN (SELECT vhost, queue, bool_or(delivers) AS delivered, bool_or(settles) AS settled
+               FROM steps WHERE ts > done AND excused GROUP BY ALL) x USING (vhost, queue)
     LEFT JOIN (SELECT vhost, queue, bool_or(delivery_limit IS NOT NULL) AS has_limit FROM settings GROUP BY ALL) s
         USING (vhost, queue)"""
 
@@ -536,6 +558,9 @@ def _verdict(audit: str, case: Mapping[str, Any], found: int) -> dict[str, str]:
     # Without a journal, acks tell of a message that was settled twice; a first delivery may be known without it all.
     if needs == "events" and case[{"fifo": "unsure", "double_settle": "partly"}.get(audit, "uncovered")]:
         doubts.append(f"{case['uncovered']} messages have not their whole life in an order journal")
+    if case[{"delivery_after_settle": "delivered_again", "double_settle": "settled_again", "holes": "lost"}.get(
+            audit, "nothing")]:
+        doubts.append("power was lost")
     if (needs and "msgs" in spoiled) or (needs == "events" and "journal" in spoiled):
         doubts.append("files are missing or damaged")
     if audit == "double_settle" and "acks" in spoiled:
