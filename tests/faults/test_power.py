@@ -104,6 +104,16 @@ class Story:
         self.machine.stop()
         self.machine = None
 
+    def tell(self):
+        """Several lives, and a last one without anything new, which ends cleanly."""
+        for _ in range(4):
+            self.start()
+            self.check()
+            self.live()
+        self.start()
+        self.check()
+        self.stop()
+
     # --- load
 
     def live(self):
@@ -317,13 +327,7 @@ def test_what_was_promised_survives_every_power_cut(tmp_path, seeds):
         (tmp_path / str(seed)).mkdir()
         story = Story(tmp_path / str(seed), seed)
         try:
-            for _ in range(4):
-                story.start()
-                story.check()
-                story.live()
-            story.start()
-            story.check()
-            story.stop()
+            story.tell()
             story.end()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, data in {story.directory}") from error

@@ -15,8 +15,10 @@ from tests.broker import ROOT
 from tests.server.clients import close_all, connect
 
 from brokerd.audit import AuditError
+from brokerd.audit.files import open_source
+from brokerd.audit.verdicts import audit
 from brokerd.spark.audit import main
-from brokerd.spark.follow import Follower, Source, follow
+from brokerd.spark.follow import Follower, follow
 
 OPTIONS = writer.Options(segment_messages=50, kept=True)
 
@@ -39,7 +41,7 @@ class Following:
         """What one more batch finds: (seq, publish, the one before)."""
         found = []
         follower = Follower(self.checkpoint, found.append, self.said.append)
-        follow(self.spark, Source(self.root, {}), self.checkpoint, follower, once=True)
+        follow(self.spark, self.root, {}, self.checkpoint, follower, once=True)
         assert follower.found == len(found)
         return [(each["seq"], each["publish_seq"], each["former"]) for each in found]
 
@@ -57,6 +59,24 @@ def test_a_fault_is_told_once_also_where_batches_meet(following):
                               "80 messages of 1 publishers, 1 out of order",
                               "100 messages of 1 publishers, 1 out of order"]
     assert sorted(os.listdir(f"{following.checkpoint}/publishers")) == ["1.json", "2.json"]  # Of the last batches.
+
+
+def test_all_behind_a_later_one_are_found_as_the_audit_finds_them(following):
+    following.level.messages["publish_seq"][117] = 123      # message 118, two before the first batch ends
+    found = []
+    for count in (120, 300):
+        following.reach(count)
+        found += [seq for seq, _, _ in following.turn()]
+    (judged,) = audit(open_source(following.root))
+    assert found == [row["seq"] for row in judged.findings if row["audit"] == "publish_order"]
+    assert found == [22, 119, 120, 121, 122, 123, 242]
+
+
+def test_who_was_silent_longest_is_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr("brokerd.spark.follow.PUBLISHERS_KEPT", 2)
+    follower = Follower(str(tmp_path), print, print)
+    follower._save(0, {"a": 1, "b": 2, "c": 3})
+    assert follower._load(0) == {"b": 2, "c": 3}
 
 
 def test_a_batch_that_is_made_again_finds_what_it_found(following, spark):
@@ -83,7 +103,7 @@ def test_the_program_goes_on_where_it_ended(following, capsys):
     assert main(arguments) == 1
     said = capsys.readouterr()
     assert said.out.splitlines() == [
-        "violated    publish_order         /: q  message 22: publish 21 of connection 1, channel 1 came after 22",
+        "violated    publish_order         /: q  message 22: publish 21 of connection 1, channel 1 comes behind 22",
         "violated: 1 messages out of the order in which they were published"]
     assert "120 messages of 1 publishers" in said.err
     assert main(arguments) == 0
@@ -93,7 +113,8 @@ def test_the_program_goes_on_where_it_ended(following, capsys):
 
 @pytest.mark.parametrize("arguments", [
     ["--follow", "--report", "out"], ["--follow", "--engine", "both"], ["--follow", "--audits", "fifo"],
-    ["--follow", "--from", "2026-01-01"], ["--once"], ["--checkpoint", "there"]])
+    ["--follow", "--from", "2026-01-01"], ["--follow", "--group-by", "routing-key"], ["--once"],
+    ["--checkpoint", "there"]])
 def test_what_does_not_go_together_is_refused(tmp_path, arguments, capsys):
     assert main([str(tmp_path), *arguments]) == 2
     assert "--follow" in capsys.readouterr().err

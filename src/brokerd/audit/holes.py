@@ -55,12 +55,8 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
         absent = ~present
         _clear(absent, base, legal)
         checked += int(np.count_nonzero(present)) + int(np.count_nonzero(absent))
-        doubt = absent.copy()
-        _clear(absent, base, unknown)
-        doubtful += int(np.count_nonzero(doubt)) - int(np.count_nonzero(absent))
-        maybe_lost += int(np.count_nonzero(absent))
-        _clear(absent, base, lost)
-        maybe_lost -= int(np.count_nonzero(absent))
+        doubtful += _clear(absent, base, unknown)
+        maybe_lost += _clear(absent, base, lost)
         count += int(np.count_nonzero(absent))
         if len(missing) < TOLD and absent.any():
             _extend(missing, ranges_of(absent, base))
@@ -94,11 +90,15 @@ def _promised(manifest: dict[str, Any], first: int, last: int) -> tuple[int, int
     return first, last
 
 
-def _clear(flags: np.ndarray, base: int, ranges: list[tuple[int, int]]) -> None:
+def _clear(flags: np.ndarray, base: int, ranges: list[tuple[int, int]]) -> int:
+    """How many that takes away."""
+    cleared = 0
     for start, stop in ranges:                          # Both ends in.
         low, high = max(start - base, 0), min(stop + 1 - base, flags.size)
         if low < high:
+            cleared += int(np.count_nonzero(flags[low:high]))
             flags[low:high] = False
+    return cleared
 
 
 def _legal(queue: QueueFiles, levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:

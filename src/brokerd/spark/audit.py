@@ -127,20 +127,18 @@ def run(request: Request) -> int:
 
 def _followed(spark: "SparkSession", request: Request, progress: Progress) -> int:
     """Judge the publish order of what comes, until interrupted."""
-    from brokerd.spark.follow import Finding, Follower, Source, follow
+    from brokerd.spark.follow import Finding, Follower, follow
 
     def tell(found: Finding) -> None:
-        where = _where(found)
-        click.echo(f"{'violated':<11} {'publish_order':<21} {where}  message {found['seq']}: publish "
-                   f"{found['publish_seq']} of connection {found['connection']}, channel {found['channel']} came after "
-                   f"{found['former']}")
+        click.echo(f"{'violated':<11} {'publish_order':<21} {_where(found)}  message {found['seq']}: publish "
+                   f"{found['publish_seq']} of connection {found['connection']}, channel {found['channel']} comes "
+                   f"behind {found['former']}")
 
-    options = {"crc": str(request.options.crc).lower()} | ({"queues": request.queues} if request.queues else {})
     with contextlib.ExitStack() as stack:
         checkpoint = request.checkpoint or stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerd-follow-"))
         _make_folder(checkpoint)
         follower = Follower(checkpoint, tell, progress.say)
-        follow(spark, Source(request.path, options), checkpoint, follower, once=request.once)
+        follow(spark, request.path, _source_options(request), checkpoint, follower, once=request.once)
     click.echo(f"{'violated' if follower.found else 'held'}: {follower.found} messages out of the order in which they "
                "were published")
     return exit_status([{"audit": "publish_order", "verdict": "violated" if follower.found else "held"}],
@@ -299,9 +297,14 @@ def _write_tables(spark: "SparkSession", request: Request) -> None:
     from brokerd.spark.source import read
     from brokerd.spark.tables import TABLES
 
-    given = {"crc": str(request.options.crc).lower()} | ({"queues": request.queues} if request.queues else {})
     for table in TABLES:
-        read(spark, request.path, table, **given).write.mode("overwrite").parquet(f"{request.parquet}/{table}")
+        rows = read(spark, request.path, table, **_source_options(request))
+        rows.write.mode("overwrite").parquet(f"{request.parquet}/{table}")
+
+
+def _source_options(request: Request) -> dict[str, str]:
+    """Of the source ``brokerd``."""
+    return {"crc": str(request.options.crc).lower()} | ({"queues": request.queues} if request.queues else {})
 
 
 def show(document: dict[str, Any]) -> None:
@@ -418,7 +421,8 @@ def command(path: str | None, segments: str | None, report: str | None, queues: 
         raise click.UsageError("name one folder: a data directory, a dump or an archive")
     if group_header and group_by:
         raise click.UsageError("--group-header and --group-by exclude each other")
-    if follow and (report or to_parquet or from_ or to or engine != "a" or audits not in (None, "publish_order")):
+    if follow and (report or to_parquet or from_ or to or group_header or group_by or engine != "a"
+                   or audits not in (None, "publish_order")):
         raise click.UsageError("--follow judges publish_order alone, by engine a, over all time, and writes no report")
     if not follow and (checkpoint or once):
         raise click.UsageError("--checkpoint and --once go with --follow")

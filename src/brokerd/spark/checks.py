@@ -475,9 +475,12 @@ def violations(spark: "SparkSession", options: Options = DEFAULTS) -> "DataFrame
 
 # --- verdicts
 
+# Where a loss of power excuses what would be a finding, and which column of CASES says that there was such a thing.
+OVER_POWER_CUTS = {"delivery_after_settle": "delivered_again", "double_settle": "settled_again", "holes": "lost"}
+
 # Of each queue: messages whose life the journal has not whole, kinds of files with damage, what settings say of it.
 CASES = """
-    SELECT q.vhost, q.queue, false AS nothing, coalesce(l.uncovered, 0L) AS uncovered, coalesce(l.unsure, 0L) AS unsure,
+    SELECT q.vhost, q.queue, coalesce(l.uncovered, 0L) AS uncovered, coalesce(l.unsure, 0L) AS unsure,
            coalesce(l.partly, 0L) AS partly,
            coalesce(w.spoiled, array()) AS spoiled, coalesce(g.unknown, false) AS unknown_gaps,
            coalesce(a.lost, false) AS lost, coalesce(x.delivered, false) AS delivered_again,
@@ -558,8 +561,7 @@ def _verdict(audit: str, case: Mapping[str, Any], found: int) -> dict[str, str]:
     # Without a journal, acks tell of a message that was settled twice; a first delivery may be known without it all.
     if needs == "events" and case[{"fifo": "unsure", "double_settle": "partly"}.get(audit, "uncovered")]:
         doubts.append(f"{case['uncovered']} messages have not their whole life in an order journal")
-    if case[{"delivery_after_settle": "delivered_again", "double_settle": "settled_again", "holes": "lost"}.get(
-            audit, "nothing")]:
+    if case.get(OVER_POWER_CUTS.get(audit, "")):
         doubts.append("power was lost")
     if (needs and "msgs" in spoiled) or (needs == "events" and "journal" in spoiled):
         doubts.append("files are missing or damaged")

@@ -1,35 +1,39 @@
 """The publish order of a live broker, judged while it is written: ``ordering_audit --follow``.
 
-Messages come as a stream, each once (``stream``).  Of every publisher (a channel of a connection) the number of its
-last publish to each queue is kept from batch to batch, in the checkpoint as ``publishers/<batch>.json``: a batch that
-Spark makes a second time, after a crash, begins with what the one before it left, and finds what it found.
+Messages come as a stream, each once (``stream``), and are judged as the audit ``publish_order`` does.  Of every
+publisher (a channel of a connection) the highest number that a queue has of it is kept from batch to batch, in the
+checkpoint as ``publishers/<batch>.json``: a batch that Spark makes a second time, after a crash, begins with what the
+one before it left, and finds what it found.  Numbers of connections are not used again, and nothing tells that one has
+ended: of more than ``PUBLISHERS_KEPT`` those that were silent longest are forgotten.
 
 What takes a message's whole life to judge is not judged here: for that there is ``audit``.
 """
 
 import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from brokerd.audit import AuditError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PUBLISHER = ("vhost", "queue", "priority", "connection", "channel")
-COLUMNS = ("vhost string, queue string, priority int, seq bigint, connection bigint, channel int, "
-           "publish_seq bigint")
+OF_PUBLISHER = {"vhost": "string", "queue": "string", "priority": "int", "connection": "bigint", "channel": "int"}
+PUBLISHER = list(OF_PUBLISHER)
+KEY = ", ".join(f"{name} {kind}" for name, kind in OF_PUBLISHER.items())
+PUBLISHERS_KEPT = 100_000
 STATES_KEPT = 2         # Spark makes only the last batch anew.
 TOLD_MAX = 1_000        # findings in a batch that are told one by one
 
 Finding = dict[str, Any]
+Highest = dict[str, int]        # a publisher, as JSON -> its highest number; who was heard last stands last
 
 
 class Follower:
     """What is known of publishers.  ``tell(finding)`` hears of each message out of order, ``say(text)`` of each batch.
 
-    A finding: the publisher's fields, "seq" of the message, its "publish_seq", and "former", that of the one before.
+    A finding: the publisher's fields, "seq" of the message, its "publish_seq", and "former", the highest before it.
     """
 
     def __init__(self, checkpoint: str, tell: Callable[[Finding], object], say: Callable[[str], object]) -> None:
@@ -41,51 +45,48 @@ class Follower:
 
     def batch(self, messages: "DataFrame", number: int) -> None:
         """As foreachBatch calls it.  Raises AuditError."""
-        from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        last = self._load(number - 1)
+        highest = self._load(number - 1)
         messages = messages.persist()
         try:
             count = messages.count()
             by_clients = messages.where("connection > 0")   # The broker's own copies have no order of publishing.
-            former = f.lag("publish_seq").over(Window.partitionBy(*PUBLISHER).orderBy("seq"))
-            wrong = by_clients.withColumn("former", former).where("publish_seq <= former")
+            wrong = _wrong(by_clients, highest).persist()
+            out_of_order = wrong.count()
             found = [row.asDict() for row in wrong.orderBy("queue", "seq").limit(TOLD_MAX).collect()]
-            more = wrong.count() - len(found) if len(found) == TOLD_MAX else 0
-            publishers = by_clients.groupBy(*PUBLISHER).agg(
-                f.min("seq").alias("seq"), f.min_by("publish_seq", "seq").alias("publish_seq"),
-                f.max_by("publish_seq", "seq").alias("last")).collect()
+            wrong.unpersist()
+            publishers = by_clients.groupBy(*PUBLISHER).agg(f.max("publish_seq").alias("highest")).collect()
         finally:
             messages.unpersist()
         for row in publishers:
             key = json.dumps([row[name] for name in PUBLISHER])
-            if row.publish_seq <= last.get(key, 0):
-                found.append({name: row[name] for name in (*PUBLISHER, "seq", "publish_seq")} | {"former": last[key]})
-            last[key] = row["last"]
-        self.found += len(found) + more
+            highest[key] = max(row.highest, highest.pop(key, 0))
+        self.found += out_of_order
         for finding in found:
             self._tell(finding)
         self._say(f"{count} messages of {len(publishers)} publishers"
-                  f"{f', {len(found) + more} out of order' if found else ''}")
-        self._save(number, last)
+                  f"{f', {out_of_order} out of order' if out_of_order else ''}")
+        self._save(number, highest)
 
     def _path(self, number: int) -> str:
         return os.path.join(self.folder, f"{number}.json")
 
-    def _load(self, number: int) -> dict[str, int]:
+    def _load(self, number: int) -> Highest:
         if number < 0:
             return {}
         try:
             with open(self._path(number), encoding="utf-8") as file:
-                last: dict[str, int] = json.load(file)
-                return last
+                highest: Highest = json.load(file)
+                return highest
         except (OSError, ValueError) as error:
             raise AuditError(f"{self._path(number)}: {error}: begin anew with another checkpoint") from None
 
-    def _save(self, number: int, last: dict[str, int]) -> None:
+    def _save(self, number: int, highest: Highest) -> None:
+        for key in list(highest)[:-PUBLISHERS_KEPT]:
+            del highest[key]
         with open(self._path(number) + ".new", "w", encoding="utf-8") as file:
-            json.dump(last, file)
+            json.dump(highest, file)
         os.replace(self._path(number) + ".new", self._path(number))
         for name in os.listdir(self.folder):
             stem, _, suffix = name.partition(".")
@@ -93,21 +94,28 @@ class Follower:
                 os.remove(os.path.join(self.folder, name))
 
 
-class Source(NamedTuple):
-    """What is followed.  ``options``: of the source ``brokerd``."""
+def _wrong(messages: "DataFrame", highest: Highest) -> "DataFrame":
+    """Messages published no later than one before them, with "former"."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
 
-    path: str
-    options: dict[str, str]
+    known = messages.sparkSession.createDataFrame([(*json.loads(key), most) for key, most in highest.items()],
+                                                  f"{KEY}, highest bigint")
+    before = Window.partitionBy(*PUBLISHER).orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
+    former = f.greatest(f.max("publish_seq").over(before), "highest")       # Of one null, the other.
+    return messages.join(f.broadcast(known), PUBLISHER, "left").withColumn("former", former).where(
+        "publish_seq <= former").drop("highest")
 
 
-def follow(spark: "SparkSession", source: Source, checkpoint: str, follower: Follower, *, seconds: float = 2,
-           once: bool = False) -> None:
-    """Judge what comes, a batch in so many seconds, until interrupted; ``once``: only what is there by now.
+def follow(spark: "SparkSession", path: str, options: Mapping[str, str], checkpoint: str, follower: Follower, *,
+           seconds: float = 2, once: bool = False) -> None:
+    """Judge what comes at ``path``, a batch in so many seconds, until interrupted; ``once``: only what is there by now.
 
-    ``checkpoint`` is a folder here; a later call with it goes on where this one ended.  Raises AuditError and what
-    Spark raises.
+    ``options``: of the source ``brokerd``.  ``checkpoint`` is a folder here; a later call with it goes on where this
+    one ended.  Raises AuditError and what Spark raises.
     """
-    stream = spark.readStream.format("brokerd").schema(COLUMNS).options(**source.options).load(source.path)
+    stream = spark.readStream.format("brokerd").schema(f"{KEY}, seq bigint, publish_seq bigint").options(
+        **options).load(path)
     writer = stream.writeStream.foreachBatch(follower.batch).option(
         "checkpointLocation", "file://" + os.path.abspath(os.path.join(checkpoint, "spark")))
     if once:
