@@ -79,6 +79,8 @@ TESTED_ELSEWHERE = {
     "cli/_perf": "cli/test_brokerperf.py",
     # Parts of one compiled unit whose verbs are another part's.
     "plane/segment": "plane/test_store.py",
+    "plane/sync": "plane/test_core.py",
+    "plane/routes": "plane/test_publish.py",
     "plane/channel": "plane/test_connection.py",
     "plane/heap": "plane/test_store.py",
     "plane/_plane": "plane/test_inspect.py",

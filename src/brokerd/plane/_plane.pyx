@@ -22,7 +22,9 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     settle.pxi      acks by delivery tag; confirms
     publish.pxi     a message on its way in
     connection.pxi  frames; Connection, as the loop and the session see it
-    core.pxi        the turn; routes remembered
+    sync.pxi        what waits for the disk
+    routes.pxi      where messages go, remembered
+    core.pxi        the turn
     queue.pxi       Queue, as the control plane sees it
     channel.pxi     Channel and Consumer, as the session sees them
     inspect.pxi     crc32c, layouts, reading a segment file
@@ -102,6 +104,8 @@ include "settle.pxi"
 include "single.pxi"
 include "publish.pxi"
 include "connection.pxi"
+include "sync.pxi"
+include "routes.pxi"
 include "core.pxi"
 include "queue.pxi"
 include "channel.pxi"

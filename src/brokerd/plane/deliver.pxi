@@ -151,6 +151,15 @@ cdef inline void queue_mark(queue_t *q) noexcept nogil:
     core.dirty_tail = q
 
 
+cdef inline bint can_deliver(queue_t *q) noexcept nogil:
+    cdef level_t *level = q.levels
+    while level != NULL:
+        if level.head != NULL:
+            return not q.paused
+        level = level.next
+    return False
+
+
 cdef level_t *level_of(queue_t *q, int32_t priority) noexcept nogil:
     cdef level_t **at = &q.levels
     cdef level_t *level

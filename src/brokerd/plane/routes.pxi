@@ -1,0 +1,165 @@
+# Where messages go, remembered: Routes keeps one route_t for each (exchange, routing key, bits) of a basic.publish; and the
+# counters of an exchange.  Knows nothing of bindings: resolve() answers for those above.
+
+cdef class Tally:
+    """See plane/__init__.pyi."""
+
+    @property
+    def published(self):
+        return self.t.published
+
+    @property
+    def routed(self):
+        return self.t.routed
+
+
+cdef enum:
+    ROUTES_MOST = 16384     # remembered; then all are forgotten and learnt anew
+
+@cython.no_gc_clear
+cdef class Routes:
+    """See plane/__init__.pyi."""
+
+    def __cinit__(self, Core core, resolve):
+        self.core = core
+        self.resolve = resolve
+        self.keep = []
+        self.generation = 1
+
+    def __dealloc__(self):
+        self.forget()
+
+    cdef void forget(self):
+        cdef uint32_t i
+        for i in range(self.slots_n):
+            route_free(self.slots[i])
+        free(self.slots)
+        self.slots = NULL
+        self.slots_n = self.used = 0
+        route_free(self.once)
+        self.once = NULL
+
+    def clear(self):
+        # The publish under way may have caused this, by a dead letter whose waiting room is made: its route is freed
+        # when the next one asks.  Until then no channel believes what it remembers.
+        self.generation += 1
+        self.stale = True
+
+    cdef void renew(self):
+        self.stale = False
+        self.forget()
+        self.keep = []
+        self.once_keep = None
+
+    cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash):
+        cdef uint32_t i
+        cdef route_t *r
+        if self.stale:
+            self.renew()
+        if self.slots_n == 0:
+            return NULL
+        i = hash & (self.slots_n - 1)
+        while self.slots[i] != NULL:
+            r = self.slots[i]
+            if r.hash == hash and r.method_n == n and memcmp(r.method, method, n) == 0:
+                return r
+            i = (i + 1) & (self.slots_n - 1)
+        return NULL
+
+    cdef int place(self, route_t *r) except -1:
+        cdef uint32_t i, n
+        cdef route_t **slots
+        if self.used * 2 >= self.slots_n:
+            n = self.slots_n * 2 if self.slots_n else 16
+            slots = <route_t **>calloc(n, sizeof(route_t *))
+            if slots == NULL:
+                raise MemoryError
+            for i in range(self.slots_n):
+                if self.slots[i] != NULL:
+                    put_slot(slots, n, self.slots[i])
+            free(self.slots)
+            self.slots = slots
+            self.slots_n = n
+        put_slot(self.slots, self.slots_n, r)
+        self.used += 1
+        return 0
+
+    cdef int learn(self, channel_t *ch, const event_t *e) except -1:
+        """Ask where the publish of event e leads, and remember.  Raises what resolve raises."""
+        cdef const uint8_t *p = e.payload
+        cdef uint32_t exchange_n, key_n
+        cdef route_t *r
+        cdef object properties = None, handler = None, channel = <Channel>ch.owner
+        cdef tuple answer
+        exchange_n = p[6] if e.payload_n > 6 else 255
+        if e.payload_n < 9 or 7 + exchange_n >= e.payload_n - 1:
+            raise by_reply_code(502, "basic.publish ends before its fields do", hard=True)
+        key_n = p[7 + exchange_n]
+        if 8 + exchange_n + key_n + 1 != e.payload_n:
+            raise by_reply_code(502, "basic.publish is not of the length of its fields", hard=True)
+        answer = self.resolve(
+            (<const char *>p)[7:7 + exchange_n], (<const char *>p)[8 + exchange_n:8 + exchange_n + key_n],
+            (<const char *>e.header)[:e.header_n], channel)
+        queues, tally, cacheable = answer[:3]
+        if len(answer) > 3:
+            properties = answer[3]
+        if len(answer) > 4:
+            handler = answer[4]
+        if self.used >= ROUTES_MOST:
+            self.clear()
+        if self.stale:
+            self.renew()            # resolve() may have changed what there is.
+        r = route_new(p, e.payload_n, queues, tally)
+        if handler is not None:
+            r.handler = <void *>handler
+        if properties is not None:
+            r.properties = <const uint8_t *><bytes>properties
+            r.properties_n = <uint32_t>len(<bytes>properties)
+        if cacheable and not e.ask and properties is None:
+            self.keep.append((queues, tally, handler))
+            self.place(r)
+        else:
+            # Every other channel's idea of the last such route is void from here on.
+            self.generation += 1
+            route_free(self.once)
+            self.once = r
+            self.once_keep = (queues, tally, properties, handler)
+            r.once = True
+        ch.route = r
+        ch.route_generation = self.generation
+        return 0
+
+
+cdef void put_slot(route_t **slots, uint32_t n, route_t *r) noexcept nogil:
+    cdef uint32_t i = r.hash & (n - 1)
+    while slots[i] != NULL:
+        i = (i + 1) & (n - 1)
+    slots[i] = r
+
+
+cdef route_t *route_new(const uint8_t *method, uint32_t n, tuple queues, Tally tally) except NULL:
+    cdef size_t count = len(queues)
+    cdef route_t *r = <route_t *>malloc(sizeof(route_t) + count * sizeof(queue_t *) + n)
+    cdef size_t i
+    if r == NULL:
+        raise MemoryError
+    r.targets = <queue_t **>(r + 1)
+    r.method = <uint8_t *>(r.targets + count)
+    memcpy(r.method, method, n)
+    r.method_n = n
+    r.hash = crc_update(0, method, n)
+    r.targets_n = <uint32_t>count
+    r.mandatory = method[n - 1] & 1
+    r.immediate = method[n - 1] >> 1 & 1
+    r.handler = NULL
+    r.properties = NULL
+    r.properties_n = 0
+    r.once = False
+    r.tally = &tally.t if tally is not None else NULL
+    for i in range(count):
+        r.targets[i] = &(<Queue?>queues[i]).q
+    return r
+
+
+cdef void route_free(route_t *r) noexcept nogil:
+    free(r)

@@ -1,0 +1,67 @@
+# What waits for the disk: the files that hold unsynced records of confirmed publishes, and the mark that a full segment
+# is on disk whole.  The sync itself is the control plane's, in a thread (store/sync.py).
+
+cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
+    """Duplicated descriptors of all of q that is not on disk, newest data of the active segment in."""
+    cdef store_t *st = NULL
+    if q.dropped:
+        return 0
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            return 0
+        collect_store(st, files, sealing)
+
+
+cdef int collect_store(store_t *st, list files, list sealing) except -1:
+    cdef seg_t *s = st.last
+    cdef int fd, err
+    while s != NULL and st.unsynced_n:
+        if s.unsynced:
+            err = seg_open(s)
+            if err:
+                raise OSError(err, os_strerror(err), text_path(s, "msgs"))
+            fd = fcntl(s.fd, F_DUPFD_CLOEXEC, 3)
+            if fd < 0:
+                raise OSError(errno, os_strerror(errno), text_path(s, "msgs"))
+            files.append((fd, text_path(s, "msgs")))
+            s.unsynced = False
+            st.unsynced_n -= 1
+            if s.sealed:
+                sealing.append((<Queue>st.queue.owner, st.level, s.number))
+                if s.map == NULL:
+                    close(s.fd)
+                    s.fd = -1
+        s = s.prev
+    for name in directories_unsynced(st):
+        fd = open(name.encode(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+        if fd < 0:
+            raise OSError(errno, os_strerror(errno), name)
+        files.append((fd, name))
+    return 0
+
+
+cdef list directories_unsynced(store_t *st):
+    cdef str directory
+    cdef list names = []
+    if not (st.directory_unsynced or st.parent_unsynced):
+        return names
+    directory = (<bytes>st.directory).decode()
+    if st.directory_unsynced:
+        names.append(directory + "/")
+        st.directory_unsynced = False
+    if st.parent_unsynced:
+        names.append(directory.rpartition("/")[0] + "/")
+        st.parent_unsynced = False
+    return names
+
+
+cdef void mark_synced(Queue queue, uint8_t level, uint64_t number):
+    """A sealed segment is on disk whole: after a power cut it need not be read to be believed."""
+    cdef store_t *st = store_at(&queue.q, level)
+    cdef seg_t *s = st.last if st != NULL else NULL
+    while s != NULL and s.number != number:
+        s = s.prev
+    if s == NULL or not s.sealed or queue.q.dropped:
+        return
+    seg_put_sealed(s, 2)
