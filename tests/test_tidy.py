@@ -63,7 +63,7 @@ TESTED_ELSEWHERE = {
     "exchanges/fanout": "exchanges/test_exchange.py",
     "exchanges/held": "exchanges/test_topic.py",
     "vhost/names": "session/test_topology.py",
-    "audit/layout": "store/test_format.py",
+    "audit/layout": "store/test_reading.py",
     "spark/bounds": "spark/test_source.py",
     "spark/tables": "spark/test_source.py",
     "spark/engine": "spark/test_audit.py",
@@ -151,13 +151,15 @@ def test_compiled_parts_import_nothing_but_errors():
         assert set(lines) <= {"brokerd.errors"}, short(path)
 
 
-def test_what_a_reader_of_the_files_needs_is_the_layouts_alone():
-    allowed = {"brokerd.store.format", "brokerd.store", "brokerd.plane"}    # the last to be quicker, where it is there
+def test_what_a_reader_of_the_files_needs_is_the_layouts_and_how_to_read_them():
+    allowed = {"brokerd.store.format", "brokerd.store.reading", "brokerd.store",
+               "brokerd.plane"}         # the last to be quicker, where it is there
     for path in sorted((SOURCE / "audit").glob("*.py")):
         others = {name for name in imported_modules(path) if package(name) != "audit"}
         assert others - {"brokerd.__version__"} <= allowed, short(path)
         of_store = re.findall(r"from brokerd\.store import (.*)", path.read_text())
-        assert set(of_store) <= {"format as layout"}, short(path)
+        assert set(of_store) <= {"format as layout", "reading"}, short(path)
+    assert imported_modules(SOURCE / "store" / "reading.py") <= {"brokerd.store.format", "brokerd.store"}
     imports = [node for node in ast.parse((SOURCE / "store" / "format.py").read_text()).body
                if isinstance(node, ast.Import | ast.ImportFrom)]
     for node in imports:

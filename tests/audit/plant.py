@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brokerd.store import format as layout
+from brokerd.store import reading
 from brokerd.store.format import ACKED, DELIVERED, REDELIVERED, RETURNED, STARTED
 
 EVENT = np.dtype([("seq", "<u8"), ("ts", "<i8"), ("consumer", "<u4"), ("aux", "<u4"), ("count", "<u2"), ("type", "u1"),
@@ -42,13 +43,13 @@ class Part:
         self.folder, self.level, self.number = folder, level, number
         with open(self.path("msgs"), "rb") as file:
             octets = file.read()
-        header = np.frombuffer(octets, layout.segment_dtype(), 1)[0]
+        header = np.frombuffer(octets, reading.segment_dtype(), 1)[0]
         self.octets = bytearray(octets[:int(header["end"])])
-        found = layout.scan_records(bytes(self.octets), len(self.octets))
+        found = reading.scan_records(bytes(self.octets), len(self.octets))
         assert not found.gaps, self.path("msgs")
         self.headers, self.positions = found.headers, found.positions
-        self.entries = self._words("acks", layout.entry_dtype())
-        self.events = self._words("journal", layout.event_dtype())
+        self.entries = self._words("acks", reading.entry_dtype())
+        self.events = self._words("journal", reading.event_dtype())
         self.changed: set[str] = set()
 
     def path(self, kind: str) -> str:
@@ -97,8 +98,8 @@ class Part:
         if "msgs" in self.changed:
             self._write("msgs", bytes(self.octets))
         if "acks" in self.changed and os.path.exists(self.path("acks")):
-            self.entries["check"] = layout.entry_checks(self.entries, self.number)
-            settled = layout.settled_positions(self.entries).size
+            self.entries["check"] = reading.entry_checks(self.entries, self.number)
+            settled = reading.settled_positions(self.entries).size
             words = layout.WORDS.pack(0, 0, *layout.word(len(self.entries)), *layout.word(int(settled)))[8:]
             self._write("acks", words + bytes(16) + self.entries.tobytes(), 32)
         if "journal" in self.changed:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.audit import properties
-from brokerd.store import format as layout
+from brokerd.store import reading
 
 TEXT = st.text(max_size=20)
 
@@ -50,7 +50,7 @@ def segment(metas):
     made = writer.messages(range(1, len(metas) + 1), range(1, len(metas) + 1))
     octets, positions = writer.pack_records(made, 1, 9, metas)
     octets = bytes(64) + octets
-    return octets, layout.scan_records(octets, len(octets)), positions
+    return octets, reading.scan_records(octets, len(octets)), positions
 
 
 STRINGS = [name for name, kind in properties.PROPERTIES if kind == "s"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from brokerd.audit import layout as shapes
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 MESSAGE = np.dtype([("seq", "u8"), ("ts", "i8"), ("connection", "u4"), ("channel", "u2"), ("flags", "u2"),
                     ("publish_seq", "u8")])
@@ -114,7 +115,7 @@ def pack_entries(happened, seqs, positions, number):
     reason = np.where(some["type"] == layout.ACKED, 0, some["reason"])
     made["kind"] = some["type"] | reason << 4
     made["count"] = some["count"]
-    made["check"] = layout.entry_checks(made, number)
+    made["check"] = reading.entry_checks(made, number)
     return made.tobytes(), int(np.count_nonzero(made["kind"] & 15 != layout.RETURNED))
 
 

@@ -5,6 +5,7 @@ import os
 import numpy as np
 
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 
 class Audit:
@@ -50,12 +51,12 @@ class Audit:
     def read_segment(path):
         with open(path, "rb") as file:
             octets = file.read()
-        header = np.frombuffer(octets.ljust(layout.HEADER_OCTETS, b"\0"), layout.segment_dtype(), 1)[0]
+        header = np.frombuffer(octets.ljust(layout.HEADER_OCTETS, b"\0"), reading.segment_dtype(), 1)[0]
         if int(header["crc"]) != layout.crc32c(octets[:layout.SEGMENT_CRC_END]) or int(header["end"]) == 0:
             assert not any(octets[layout.HEADER_OCTETS:]), path     # Killed while it was being made.
-            return np.empty(0, layout.record_dtype())
+            return np.empty(0, reading.record_dtype())
         assert layout.word_ok(int(header["end"]), int(header["end_complement"])), path
-        found = layout.scan_records(octets, int(header["end"]))
+        found = reading.scan_records(octets, int(header["end"]))
         assert not found.gaps, (path, found.gaps)
-        assert layout.record_checks(octets, found, int(header["number"])).all(), path
+        assert reading.record_checks(octets, found, int(header["number"])).all(), path
         return found.headers

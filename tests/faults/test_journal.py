@@ -23,6 +23,7 @@ from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options
 from brokerd.audit.verdicts import audit
 from brokerd.store import format as layout
+from brokerd.store import reading
 from brokerd.wire import methods
 
 ROUNDS = 8
@@ -128,8 +129,8 @@ def bodies(source, queue):
     found = []
     for triple in queue.triples:
         octets = source.read(triple.msgs)
-        records = layout.scan_records(octets, int.from_bytes(octets[40:44], "little"))
-        sizes = layout.body_octets(octets, records)
+        records = reading.scan_records(octets, int.from_bytes(octets[40:44], "little"))
+        sizes = reading.body_octets(octets, records)
         ends = records.positions + records.headers["length"]
         found += [octets[end - size:end] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
     return found

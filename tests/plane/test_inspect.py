@@ -10,6 +10,7 @@ from tests.plane.harness import publish
 
 from brokerd import plane
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 
 def test_crc32c_is_right_for_octets_of_any_number_and_place():
@@ -59,8 +60,8 @@ def test_the_compiled_layout_is_the_written_one(name, fields):
 
 
 def test_the_dtypes_agree_with_the_compiled_layout():
-    for name, dtype in (("record", layout.record_dtype()), ("segment", layout.segment_dtype()),
-                        ("acks", layout.acks_dtype()), ("entry", layout.entry_dtype())):
+    for name, dtype in (("record", reading.record_dtype()), ("segment", reading.segment_dtype()),
+                        ("acks", reading.acks_dtype()), ("entry", reading.entry_dtype())):
         for field, (at, octets) in plane.layout()[name].items():
             assert (dtype.fields[field][1], dtype.fields[field][0].itemsize) == (at, octets)
 

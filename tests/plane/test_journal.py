@@ -10,6 +10,7 @@ from tests.plane.harness import ack, consume, nack, publish, reject
 from tests.plane.test_store import mounted
 
 from brokerd.store import format as layout
+from brokerd.store import reading
 from brokerd.store.format import (
     ACKED,
     BEFORE_START,
@@ -37,12 +38,12 @@ def read(path):
     """(header, events) of a journal, of which each is sound."""
     with open(path, "rb") as file:
         octets = file.read()
-    header = np.frombuffer(octets, layout.journal_dtype(), 1)[0]
+    header = np.frombuffer(octets, reading.journal_dtype(), 1)[0]
     assert header["magic"] == layout.JOURNAL_MAGIC
     assert header["crc"] == layout.crc32c(octets[:24])
     assert layout.word_ok(int(header["events"]), int(header["events_complement"]))
     assert layout.word_ok(int(header["lost"]), int(header["lost_complement"]))
-    events = np.frombuffer(octets, layout.event_dtype(), int(header["events"]), layout.HEADER_OCTETS)
+    events = np.frombuffer(octets, reading.event_dtype(), int(header["events"]), layout.HEADER_OCTETS)
     for at, one in enumerate(events):
         start = layout.HEADER_OCTETS + at * layout.EVENT_OCTETS
         seeded = layout.crc32c(int(header["number"]).to_bytes(8, "little"))
@@ -180,8 +181,8 @@ def test_times_rise_strictly_over_records_and_events(bench, queue, connection):
     _, events = read(journals(queue.directory)[0])
     with open(journals(queue.directory)[0].replace("journal.", "msgs."), "rb") as file:
         octets = file.read()
-    end = int(np.frombuffer(octets, layout.segment_dtype(), 1)[0]["end"])
-    records = layout.scan_records(octets, end).headers
+    end = int(np.frombuffer(octets, reading.segment_dtype(), 1)[0]["end"])
+    records = reading.scan_records(octets, end).headers
     times = np.concatenate((records["ts"], events["ts"]))
     assert np.unique(times).size == times.size == 25
     by_seq = {int(r["seq"]): int(r["ts"]) for r in records}
@@ -321,8 +322,8 @@ def test_pages_lost_with_the_power_leave_the_later_ones_to_be_read(make_bench):
     recovered(make_bench, suspect=True)
     with open(path, "rb") as file:
         octets = file.read()
-    events = np.frombuffer(octets, layout.event_dtype(), -1 + len(octets) // 32 - 1, 64)
-    assert int(np.frombuffer(octets, layout.journal_dtype(), 1)["events"][0]) == 202
+    events = np.frombuffer(octets, reading.event_dtype(), -1 + len(octets) // 32 - 1, 64)
+    assert int(np.frombuffer(octets, reading.journal_dtype(), 1)["events"][0]) == 202
     assert (int(events[200]["type"]), int(events[201]["type"])) == (ACKED, STARTED)
 
 
@@ -359,8 +360,8 @@ def test_switched_on_late_it_begins_then(bench, connection):
     assert events.size == 0
     with open(journals(queue.directory)[0].replace("journal.", "msgs."), "rb") as file:
         octets = file.read()
-    end = int(np.frombuffer(octets, layout.segment_dtype(), 1)[0]["end"])
-    times = layout.scan_records(octets, end).headers["ts"]
+    end = int(np.frombuffer(octets, reading.segment_dtype(), 1)[0]["end"])
+    times = reading.scan_records(octets, end).headers["ts"]
     assert [bool(ts > header["begun"]) for ts in times] == [False] * 3 + [True] * 3
 
 
@@ -394,7 +395,7 @@ FULL = """
 import glob, sys
 import numpy as np
 from tests.plane.harness import Bench, ack, consume, nack, publish
-from brokerd.store import format as layout
+from brokerd.store import format as layout, reading
 
 bench = Bench(sys.argv[1])
 queue, connection, reader = bench.queue(), bench.connection(1), bench.connection(1)
@@ -418,7 +419,7 @@ reader.feed(ack(1, 1600, multiple=True))
 assert (queue.ready, queue.unacked, bench.damages) == (0, 0, [])
 lost = events = 0
 for path in glob.glob(sys.argv[1] + "/q/**/journal.*", recursive=True):
-    header = np.fromfile(path, layout.journal_dtype(), 1)[0]
+    header = np.fromfile(path, reading.journal_dtype(), 1)[0]
     lost += int(header["lost"])
     events += int(header["events"])
 assert 500 <= events < 3200, events

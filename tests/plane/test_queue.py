@@ -7,6 +7,7 @@ import pytest
 from tests.plane.harness import Bench, ack, consume, nack, publish
 
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_counts_of_failed_deliveries_are_kept(bench, queue, connection, again):
     reader.feed(nack(1, 2) + nack(1, 3))
     found.close()
     octets = Path(f"{found.directory}/acks.0000000001").read_bytes()
-    entries = layout.read_entries(octets, 1).entries
+    entries = reading.read_entries(octets, 1).entries
     counts = {}
     for entry in entries:
         counts.setdefault(int(entry["position"]), []).append(int(entry["count"]))

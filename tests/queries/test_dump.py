@@ -13,7 +13,7 @@ from brokerd.queries import QueryError, copying
 from brokerd.queries.dump import Dump, matches
 from brokerd.queries.jobs import IN_THREAD, ON_LOOP, Running
 from brokerd.store import format as layout
-from brokerd.store import order_log
+from brokerd.store import order_log, reading
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 
@@ -60,9 +60,9 @@ class Copy:
             assert header[7] == len(octets), "the word says what is there"
             end, count, *_ = plane.scan_segment(octets, number, layout.HEADER_OCTETS)
             assert (end, count) == (len(octets), header[9])
-            found = layout.scan_records(octets, len(octets)).headers if count else []
+            found = reading.scan_records(octets, len(octets)).headers if count else []
             seqs = {int(each["seq"]): int(each["ts"]) for each in found}
-            positions = layout.scan_records(octets, len(octets)).positions if count else []
+            positions = reading.scan_records(octets, len(octets)).positions if count else []
             by_position = dict(zip(map(int, positions), seqs, strict=True))
             records |= seqs
             settled = self._settled(folder, number, by_position)
@@ -75,10 +75,10 @@ class Copy:
             octets = (folder / layout.acks_name(number)).read_bytes()
         except FileNotFoundError:
             return set()
-        entries = layout.read_entries(octets, number)
+        entries = reading.read_entries(octets, number)
         words = layout.ACKS_HEADER.unpack(octets[:64])
         assert (words[7], len(octets), entries.damaged) == (entries.written, 64 + 8 * entries.written, 0)
-        return {by_position[int(position)] for position in layout.settled_positions(entries.entries)}
+        return {by_position[int(position)] for position in reading.settled_positions(entries.entries)}
 
     def _events(self, folder, number):
         try:

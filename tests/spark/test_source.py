@@ -16,6 +16,7 @@ from brokerd.audit.segment import read_triple
 from brokerd.spark import tables
 from brokerd.spark.source import Settings, packs, read
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 START = 1_700_000_000_000_000_000
 
@@ -78,7 +79,7 @@ def test_messages_are_the_records_of_all_segments(spark, root):
     expected = []
     for source, triple in triples(root):
         data = read_triple(source, triple)
-        bodies = layout.body_octets(data.octets, data.records).tolist()
+        bodies = reading.body_octets(data.octets, data.records).tolist()
         expected += [(triple.queue, triple.priority, triple.number, position, int(h["seq"]), int(h["ts"]),
                       int(h["connection"]), int(h["channel"]), int(h["publish_seq"]), body, bool(h["flags"] & 1), True)
                      for position, h, body in zip(data.positions.tolist(), data.headers, bodies, strict=True)]

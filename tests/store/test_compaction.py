@@ -5,6 +5,7 @@ from tests.store.segments import Files
 
 from brokerd import plane
 from brokerd.store import format as layout
+from brokerd.store import reading
 from brokerd.store.compaction import Sparse, candidate, compact, prepare
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
@@ -46,10 +47,10 @@ def files(tmp_path):
 
 def live_of(files):
     octets, acks = files.read(files.msgs(1)), files.read(files.acks(1))
-    found = layout.scan_records(octets, int.from_bytes(octets[40:44], "little"))
-    assert layout.record_checks(octets, found, 1).all()
+    found = reading.scan_records(octets, int.from_bytes(octets[40:44], "little"))
+    assert reading.record_checks(octets, found, 1).all()
     assert found.gaps == []
-    settled = set(layout.settled_positions(layout.read_entries(acks, 1).entries).tolist())
+    settled = set(reading.settled_positions(reading.read_entries(acks, 1).entries).tolist())
     return {int(seq): octets[p + 71:p + length] for seq, p, length in zip(
         found.headers["seq"], found.positions.tolist(), found.headers["length"].tolist(), strict=True)
         if p not in settled}
@@ -73,7 +74,7 @@ def test_live_records_keep_number_order_and_octets_and_the_rest_is_gone(files):
 def test_the_last_count_of_failed_deliveries_moves_along(files):
     queue = Queue(files)
     compact(queue, Disk())
-    entries = layout.read_entries(files.read(files.acks(1)), 1).entries
+    entries = reading.read_entries(files.read(files.acks(1)), 1).entries
     assert [(int(e["position"]), int(e["kind"]), int(e["count"])) for e in entries] == [
         (queue.replaced[2][1], layout.RETURNED, 2)]
 

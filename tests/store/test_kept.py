@@ -7,7 +7,7 @@ import pytest
 from tests.store.segments import Files
 
 from brokerd.store import format as layout
-from brokerd.store import kept
+from brokerd.store import kept, reading
 from brokerd.store.disk import Disk
 
 BODIES = [b"body %d" % i for i in range(10)]
@@ -201,10 +201,10 @@ def test_a_crash_at_any_step_leaves_a_segment_in_one_place_or_the_other(files, t
 def journal_of(files, number=7):
     with open(files.path(layout.journal_name(number)), "rb") as file:
         octets = file.read()
-    header = layout.journal_dtype()
+    header = reading.journal_dtype()
     import numpy as np
     head = np.frombuffer(octets, header, 1)[0]
-    return head, np.frombuffer(octets, layout.event_dtype(), int(head["events"]), layout.HEADER_OCTETS)
+    return head, np.frombuffer(octets, reading.event_dtype(), int(head["events"]), layout.HEADER_OCTETS)
 
 
 def test_a_segment_that_was_synced_says_so(files):

@@ -8,6 +8,7 @@ from tests.store.segments import Files, record
 from brokerd import plane
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
+from brokerd.store import reading
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 
@@ -343,8 +344,8 @@ def test_synced_messages_survive_power_loss_and_unsynced_ones_never_come_out_wro
     for attached, facts in queue.segments.items():
         octets = Files.read(str(directory / layout.segment_name(attached)))
         assert len(octets) >= facts["end"]
-        found = layout.scan_records(octets, facts["end"])
-        right = layout.record_checks(octets, found, attached)
+        found = reading.scan_records(octets, facts["end"])
+        right = reading.record_checks(octets, found, attached)
         assert int(right.sum()) == facts["records"]
         for seq, position, length in zip(found.headers["seq"][right], found.positions[right],
                                          found.headers["length"][right], strict=True):

@@ -1,9 +1,8 @@
 """The layouts of segments, acks and journals as numpy dtypes, for readers that are not the broker.
 
-Needs numpy and ``brokerd.store.format`` (standard library only), so a zip of
-``brokerd/__init__.py``, ``brokerd/store/__init__.py``, ``brokerd/store/format.py`` and
-``brokerd/audit/`` is all a Spark worker must be sent.  Nothing is defined here: what
-is on disk is written down in ``store.format``.
+Needs numpy, ``brokerd.store.format`` and ``brokerd.store.reading`` (which need the standard library and numpy), so a
+zip of ``brokerd/__init__.py``, these two with ``brokerd/store/__init__.py``, and ``brokerd/audit/`` is all that a Spark
+worker must be sent.  What is on disk is written down in ``store.format``.
 """
 
 from functools import cache
@@ -21,22 +20,24 @@ from brokerd.store.format import (
     PURGED,
     REJECTED,
     RETURNED,
+    acks_name,
+    crc32c,
+    journal_name,
+    segment_name,
+    segment_number,
+)
+from brokerd.store.reading import (
     Entries,
     Records,
     acks_dtype,
-    acks_name,
-    crc32c,
     entry_dtype,
     event_dtype,
     journal_dtype,
-    journal_name,
     read_entries,
     record_checks,
     record_dtype,
     scan_records,
     segment_dtype,
-    segment_name,
-    segment_number,
     settled_positions,
 )
 

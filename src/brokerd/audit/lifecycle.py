@@ -11,6 +11,7 @@ import numpy as np
 from brokerd.audit.files import FOREVER
 from brokerd.audit.segment import SegmentData, record_at
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 READY, UNACKED = 0, 8           # beside the types 1, 2, 4 to 7 of layout: how a message stands
 ENDED = ("ready", "acked", "rejected", "", "dead-lettered", "expired", "dropped", "purged", "unacked")
@@ -208,6 +209,6 @@ def lifecycle(data: SegmentData) -> dict[str, np.ndarray]:
         "returns": life.returns[rows].astype(np.int32), "ended": np.array(ENDED, object)[ended],
         "reason": np.array(REASONS, object)[why], "connection": headers["connection"].astype(np.int64),
         "channel": headers["channel"].astype(np.int32), "publish_seq": headers["publish_seq"].astype(np.int64),
-        "body_octets": layout.body_octets(data.octets, data.records)[life.record[rows]],
+        "body_octets": reading.body_octets(data.octets, data.records)[life.record[rows]],
         "covered": life.covered[rows],
     }

@@ -9,6 +9,7 @@ are taken as absent: a damaged record must not make us read another's.
 import numpy as np
 
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 # In the order of the flags, from bit 15 down; what each is.
 PROPERTIES = (
@@ -57,7 +58,7 @@ class _Octets:
         return self.u2(at) << 16 | self.u2(at + 2)
 
 
-def texts(octets: bytes, records: layout.Records, name: str, *, header: bool = False) -> Texts:
+def texts(octets: bytes, records: reading.Records, name: str, *, header: bool = False) -> Texts:
     """Where the property (or ``routing-key``, or with ``header`` the header) of that name stands, if there is one.
 
     Only strings count: of a header, types S and x.

@@ -16,6 +16,7 @@ from brokerd.audit.lifecycle import SETTLING, Lives, lives
 from brokerd.audit.properties import ROUTING_KEY, hashes, text, texts
 from brokerd.audit.segment import Gap, SegmentData, read_triple, seen
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 AUDITS = (
     "publish_order", "fifo", "returned_first", "overtaking", "priority", "delivery_limit", "limit_kept",
@@ -480,7 +481,7 @@ def _ids(s: Pass) -> Table:
         return Table({"hash": nothing.view(np.uint64), "ts": nothing, "seq": nothing, "known": nothing.astype(bool)})
     data = s.data
     rows = np.flatnonzero(data.sound)
-    records = layout.Records(data.headers[rows], data.positions[rows], [])
+    records = reading.Records(data.headers[rows], data.positions[rows], [])
     where = texts(data.octets, records, "message-id")
     where = where.chosen(np.flatnonzero(where.length > 0))
     hash_ = hashes(data.octets, where)
@@ -513,7 +514,7 @@ def group_keys(s: Pass) -> tuple[np.ndarray, np.ndarray]:
     data, options, life = s.data, s.options, s.life
     rows = np.flatnonzero(life.record >= 0)
     index = life.record[rows]
-    records = layout.Records(data.headers[index], data.positions[index], [])
+    records = reading.Records(data.headers[index], data.positions[index], [])
     header = options.group_header is not None
     where = texts(data.octets, records, options.group_header or options.group_by or ROUTING_KEY, header=header)
     return rows[where.index], hashes(data.octets, where).view(np.int64)
@@ -559,7 +560,7 @@ def _latency(life: Lives) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
 
 def _hours(data: SegmentData, life: Lives) -> Table:
     headers = data.headers[data.sound]
-    octets = layout.body_octets(data.octets, data.records)[data.sound] if data.octets else np.zeros(0, np.int64)
+    octets = reading.body_octets(data.octets, data.records)[data.sound] if data.octets else np.zeros(0, np.int64)
     published = headers["ts"] // HOUR
     delivered = life.ts[life.type == layout.DELIVERED] // HOUR
     settled = life.settled[life.settled > 0] // HOUR

@@ -13,6 +13,7 @@ import numpy as np
 from brokerd.audit import layout as shapes
 from brokerd.audit.files import FOREVER, Damage, Source, Triple, reason
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 WINDOW = 256                    # findings of one kind and file that are told one by one
 POWER_LOST_WORDS = "power was lost"
@@ -62,9 +63,9 @@ class SegmentData(NamedTuple):
         return np.array([gap.stop for gap in self.gaps if gap.why == POWER_LOST_WORDS], np.int64)
 
     @property
-    def records(self) -> layout.Records:
-        """As ``store.format`` has them."""
-        return layout.Records(self.headers, self.positions, [])
+    def records(self) -> reading.Records:
+        """As ``store.reading`` has them."""
+        return reading.Records(self.headers, self.positions, [])
 
     def matters(self, what: str) -> bool:
         """Whether some of "records", "events" or "acks" is missing for damage."""
@@ -81,7 +82,7 @@ class _Journal(NamedTuple):
 
 class _Segment(NamedTuple):
     octets: bytes
-    records: layout.Records
+    records: reading.Records
     sound: np.ndarray
     header: Any                     # dtype SEGMENT, or None
     gone: bool = False
@@ -90,7 +91,7 @@ class _Segment(NamedTuple):
 NO_EVENTS = np.empty(0, shapes.EVENT)
 NO_ENTRIES = np.empty(0, shapes.ENTRY)
 NO_PLACES = np.empty(0, np.int64)
-NO_RECORDS = layout.Records(np.empty(0, shapes.RECORD), NO_PLACES, [])
+NO_RECORDS = reading.Records(np.empty(0, shapes.RECORD), NO_PLACES, [])
 NO_JOURNAL = _Journal(None, NO_EVENTS, NO_PLACES, NO_PLACES, [])
 
 
@@ -200,7 +201,7 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
             return nothing
     if header is None:          # Sums are made with the number of the name.
         octets = head[:8] + triple.number.to_bytes(8, "little") + octets[16:]
-    records = layout.scan_records(octets, len(octets))
+    records = reading.scan_records(octets, len(octets))
     if crc:
         sound = check_records(octets, records, triple.number)
     else:                       # What nobody could have written is damaged, sums or not.
@@ -235,7 +236,7 @@ def _segment_header(head: bytes, triple: Triple, damage: list[Damage]) -> tuple[
     return header, end
 
 
-def check_records(octets: bytes, records: layout.Records, number: int) -> np.ndarray:
+def check_records(octets: bytes, records: reading.Records, number: int) -> np.ndarray:
     """Which records have the right CRC; by the compiled plane as far as all is well, where there is one."""
     good = layout.HEADER_OCTETS
     try:
@@ -247,16 +248,16 @@ def check_records(octets: bytes, records: layout.Records, number: int) -> np.nda
     sound = records.positions < good
     rest = np.flatnonzero(~sound)
     if rest.size:
-        some = layout.Records(records.headers[rest], records.positions[rest], [])
+        some = reading.Records(records.headers[rest], records.positions[rest], [])
         whole = (some.headers["length"] >= layout.HEADER_OCTETS) & (
             some.positions + some.headers["length"].astype(np.int64) <= len(octets))
-        sound[rest[whole]] = layout.record_checks(
-            octets, layout.Records(some.headers[whole], some.positions[whole], []), number)
+        sound[rest[whole]] = reading.record_checks(
+            octets, reading.Records(some.headers[whole], some.positions[whole], []), number)
     return sound
 
 
-def _without_stale_end(records: layout.Records, sound: np.ndarray, octets: bytes, crc: bool,
-                       number: int) -> tuple[layout.Records, np.ndarray]:
+def _without_stale_end(records: reading.Records, sound: np.ndarray, octets: bytes, crc: bool,
+                       number: int) -> tuple[reading.Records, np.ndarray]:
     """Where the end is not known: what is behind the last sound record is not of this segment."""
     if not crc:
         sound = check_records(octets, records, number)
@@ -267,10 +268,10 @@ def _without_stale_end(records: layout.Records, sound: np.ndarray, octets: bytes
     if count:
         stop = layout.round_up(int(positions[-1]) + int(records.headers["length"][count - 1]))
     gaps = [(a, min(b, stop)) for a, b in records.gaps if a < stop]
-    return layout.Records(records.headers[:count], positions, gaps), sound[:count]
+    return reading.Records(records.headers[:count], positions, gaps), sound[:count]
 
 
-def _tell_records(triple: Triple, records: layout.Records, sound: np.ndarray, damage: list[Damage]) -> None:
+def _tell_records(triple: Triple, records: reading.Records, sound: np.ndarray, damage: list[Damage]) -> None:
     for start, stop in records.gaps[:WINDOW]:
         damage.append(Damage(triple.msgs, start, 0, 0, f"{stop - start} octets that hold no record", ("records",)))
     if len(records.gaps) > WINDOW:
@@ -307,7 +308,7 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> tuple[in
     if (int(header["magic"]) != layout.ACKS_MAGIC or int(header["number"]) != triple.number
             or layout.crc32c(octets[:layout.ACKS_CRC_END]) != int(header["crc"])):
         damage.append(Damage(triple.acks, 0, 0, 0, "has a damaged header", matters))
-    found = layout.read_entries(octets[:len(octets) & ~7], triple.number)
+    found = reading.read_entries(octets[:len(octets) & ~7], triple.number)
     if found.damaged:
         damage.append(Damage(triple.acks, -1, 0, 0, f"{found.damaged} entries with a wrong check", matters))
     said = int(header["entries"])

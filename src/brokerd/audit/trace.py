@@ -14,6 +14,7 @@ from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives
 from brokerd.audit.properties import texts
 from brokerd.audit.segment import SegmentData, elsewhere, read_triple, record_at
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 WHAT = ("", "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered")
 KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "nothing"
@@ -102,7 +103,7 @@ def _told(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> dict[s
 
 def _record(data: SegmentData, index: int) -> dict[str, Any]:
     header = data.headers[index]
-    records = layout.Records(data.headers[index:index + 1], data.positions[index:index + 1], [])
+    records = reading.Records(data.headers[index:index + 1], data.positions[index:index + 1], [])
     at = int(data.positions[index]) + layout.HEADER_OCTETS + (4 if int(header["meta_len"]) == layout.LONG_META else 0)
     octets = data.octets
     exchange = octets[at + 1:at + 1 + octets[at]]
@@ -116,7 +117,7 @@ def _record(data: SegmentData, index: int) -> dict[str, Any]:
         "ts": int(header["ts"]), "connection": int(header["connection"]), "channel": int(header["channel"]),
         "publish_seq": int(header["publish_seq"]), "exchange": exchange.decode("utf-8", "replace"),
         "routing_key": key.decode("utf-8", "replace"), "message_id": message_id,
-        "body_octets": int(layout.body_octets(octets, records)[0]),
+        "body_octets": int(reading.body_octets(octets, records)[0]),
         "persistent": bool(int(header["flags"]) & layout.PERSISTENT),
     }
 

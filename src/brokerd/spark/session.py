@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGE = Path(brokerd.__file__).parent
-SHIPPED = ("__init__.py", "store/__init__.py", "store/format.py", "audit/*.py", "spark/*.py")
+SHIPPED = ("__init__.py", "store/__init__.py", "store/format.py", "store/reading.py", "audit/*.py", "spark/*.py")
 LOGGING = """\
 status = error
 rootLogger.level = {level}

@@ -30,6 +30,7 @@ from brokerd.spark import tables
 from brokerd.spark.bounds import Bounds
 from brokerd.spark.source import packs
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 if TYPE_CHECKING:
     from brokerd.spark.source import Settings
@@ -159,7 +160,7 @@ class MessageStream(_Stream):
         octets = _octets(source, triple.msgs, end)
         if octets is None or len(octets) < end:
             return None
-        records = layout.scan_records(octets, end)
+        records = reading.scan_records(octets, end)
         sound = check_records(octets, records, triple.number) if self.settings.crc else None
         seqs = records.headers["seq"] if sound is None else records.headers["seq"][sound]
         return int(seqs[-1]) if seqs.size else None

@@ -24,6 +24,7 @@ from brokerd.audit.properties import ROUTING_KEY, Texts, texts
 from brokerd.audit.segment import SegmentData, read_triple
 from brokerd.spark.bounds import Bounds, clean
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 _OF_ALL = {"vhost": "string", "queue": "string", "priority": "int", "segment": "bigint"}
 _PUBLISHER = {"connection": "bigint", "channel": "int", "publish_seq": "bigint"}
@@ -153,8 +154,8 @@ class Messages(Reading):
         return rows[self.data.sound[rows]] if self.bounds is not None and self.bounds.sound_only else rows
 
     @cached_property
-    def _records(self) -> layout.Records:
-        return layout.Records(self.data.headers[self._rows], self.data.positions[self._rows], [])
+    def _records(self) -> reading.Records:
+        return reading.Records(self.data.headers[self._rows], self.data.positions[self._rows], [])
 
     @property
     def count(self) -> int:
@@ -193,7 +194,7 @@ class Messages(Reading):
         return strings(self.data.octets, texts(self.data.octets, self._records, "message-id"), self.count)
 
     def _body_octets(self) -> Any:
-        return layout.body_octets(self.data.octets, self._records)
+        return reading.body_octets(self.data.octets, self._records)
 
     def _persistent(self) -> Any:
         return self._records.headers["flags"] & layout.PERSISTENT != 0
@@ -338,7 +339,7 @@ class Lifecycle(Reading):
         return _named(REASONS, np.where(named, np.minimum(why, len(REASONS)), 0))
 
     def _body_octets(self) -> Any:
-        return layout.body_octets(self.data.octets, self.data.records)[self._record()]
+        return reading.body_octets(self.data.octets, self.data.records)[self._record()]
 
 
 class Segments(Reading):
@@ -364,7 +365,7 @@ class Segments(Reading):
         return int(self.data.entries.size)
 
     def _settled(self) -> Any:
-        return int(np.isin(layout.settled_positions(self.data.entries), self.data.positions).sum())
+        return int(np.isin(reading.settled_positions(self.data.entries), self.data.positions).sum())
 
     def _events(self) -> Any:
         return int(self.data.events.size)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brokerd.store import format as layout
+from brokerd.store import reading
 from brokerd.store.disk import Disk
 
 if TYPE_CHECKING:
@@ -124,15 +125,15 @@ class Compaction:
         import numpy as np  # Compaction is rare; a broker that never does it saves 20 MB.
 
         octets, acks = self._disk.read(self._msgs), self._disk.read(self._acks)
-        header = np.frombuffer(octets, layout.segment_dtype(), 1)[0]
+        header = np.frombuffer(octets, reading.segment_dtype(), 1)[0]
         old_end, number = int(header["end"]), self.number
         if old_end > len(octets) or int(header["number"]) != number:
             return False
-        records = layout.scan_records(octets, old_end)
+        records = reading.scan_records(octets, old_end)
         if records.gaps:
             return False        # Damaged: left as it is for whoever wants to look at it.
-        found = layout.read_entries(acks, number)
-        live = ~np.isin(records.positions, layout.settled_positions(found.entries))
+        found = reading.read_entries(acks, number)
+        live = ~np.isin(records.positions, reading.settled_positions(found.entries))
         old = records.positions[live]
         words = records.headers["length"][live].astype(np.int64) + 7 >> 3
         live_octets = int(words.sum()) * 8
@@ -162,7 +163,7 @@ class Compaction:
         positions, last = np.unique(returned["position"], return_index=True)
         kept = returned[last].copy()
         kept["position"] = self.new[np.searchsorted(self.old, positions)]
-        kept["check"] = layout.entry_checks(kept, self.number)
+        kept["check"] = reading.entry_checks(kept, self.number)
         return kept
 
     def _write(self, path: str, content: bytes) -> None:

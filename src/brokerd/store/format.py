@@ -104,15 +104,12 @@ broker reads its own version and all before, writes its own, and refuses later o
 with a StoreError that names the file.  Segments are never rewritten for an upgrade:
 old ones are read as they are until they are settled.
 
-Importing this module does not import numpy; the functions that need it do.
+Readers of many records at once, with numpy, are in ``store.reading``.
 """
 
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    import numpy
+from typing import Any
 
 SEGMENT_VERSION = 1
 ACKS_VERSION = 1
@@ -281,7 +278,7 @@ def order_header() -> bytes:
 
 
 @cache
-def _tables(count: int = 8) -> list[list[int]]:
+def crc_tables(count: int = 8) -> list[list[int]]:
     """Tables[k][octet]: the raw CRC32C of that octet and k octets of zeros behind it."""
     first = []
     for octet in range(256):
@@ -297,7 +294,7 @@ def _tables(count: int = 8) -> list[list[int]]:
 
 def crc32c_table(data: bytes | memoryview, value: int = 0) -> int:
     """CRC32C in plain Python, about 10 MB/s: the definition the compiled one is held against."""
-    state, table = value ^ 0xFFFFFFFF, _tables()[0]
+    state, table = value ^ 0xFFFFFFFF, crc_tables()[0]
     for octet in data:
         state = table[(state ^ octet) & 0xFF] ^ state >> 8
     return state ^ 0xFFFFFFFF
@@ -323,16 +320,16 @@ def record_crc(octets: bytes | memoryview, number: int) -> int:
 
 
 @cache
-def _folded_tables() -> list[bytes]:
+def check_tables() -> list[bytes]:
     """Folded[k][octet]: what octet k of an entry adds (by exclusive or) to its check."""
-    return [bytes((s ^ s >> 8 ^ s >> 16 ^ s >> 24) & 0xFF for s in table) for table in reversed(_tables())]
+    return [bytes((s ^ s >> 8 ^ s >> 16 ^ s >> 24) & 0xFF for s in table) for table in reversed(crc_tables())]
 
 
 def entry_check(number: int, position: int, kind: int, count: int) -> int:
     """The check octet of one entry, from 0 to 255."""
     octets = (position ^ number & 0xFFFFFFFF).to_bytes(4, "little") + bytes((kind, 0, count & 0xFF, count >> 8))
     check = 0
-    for table, octet in zip(_folded_tables(), octets, strict=True):
+    for table, octet in zip(check_tables(), octets, strict=True):
         check ^= table[octet]
     return check
 
@@ -340,255 +337,3 @@ def entry_check(number: int, position: int, kind: int, count: int) -> int:
 def entry(number: int, position: int, kind: int, count: int = 0) -> bytes:
     """The 8 octets of one acks entry."""
     return ENTRY.pack(position, kind, entry_check(number, position, kind, count), count)
-
-
-# --- numpy: dtypes and vectorised readers
-
-
-@cache
-def _dtype(fields: tuple[tuple[str, str, int], ...], octets: int) -> "numpy.dtype":
-    import numpy as np  # Not at the top: a start that recovers nothing pays no 20 MB for it.
-
-    names, formats, offsets = zip(*fields, strict=True)
-    return np.dtype({"names": list(names), "formats": list(formats), "offsets": list(offsets), "itemsize": octets})
-
-
-def segment_dtype() -> "numpy.dtype":
-    """The 64-octet header of a segment."""
-    return _dtype(SEGMENT_FIELDS, HEADER_OCTETS)
-
-
-def record_dtype() -> "numpy.dtype":
-    """The 64-octet header of a record."""
-    return _dtype(RECORD_FIELDS, HEADER_OCTETS)
-
-
-def acks_dtype() -> "numpy.dtype":
-    """The 64-octet header of an acks file."""
-    return _dtype(ACKS_FIELDS, HEADER_OCTETS)
-
-
-def entry_dtype() -> "numpy.dtype":
-    """One acks entry."""
-    return _dtype(ENTRY_FIELDS, ENTRY_OCTETS)
-
-
-def journal_dtype() -> "numpy.dtype":
-    """The 64-octet header of a journal."""
-    return _dtype(JOURNAL_FIELDS, HEADER_OCTETS)
-
-
-def event_dtype() -> "numpy.dtype":
-    """One event of a journal."""
-    return _dtype(EVENT_FIELDS, EVENT_OCTETS)
-
-
-class Records(NamedTuple):
-    """What ``scan_records`` found.
-
-    ``headers`` is a copy with dtype ``record_dtype()``, ``positions`` (int64) where each
-    stands, ``gaps`` the (from, to) octets that hold no record that can be followed.
-    """
-
-    headers: "numpy.ndarray"
-    positions: "numpy.ndarray"
-    gaps: list[tuple[int, int]]
-
-
-class Entries(NamedTuple):
-    """What ``read_entries`` found.
-
-    ``entries`` have dtype ``entry_dtype()``, in order; ``written`` is the index behind the
-    last one that is not zero; ``damaged`` counts those whose check was wrong (left out).
-    """
-
-    entries: "numpy.ndarray"
-    written: int
-    damaged: int
-
-
-def scan_records(octets: Any, end: int) -> Records:
-    """Find the records of a segment (a map or bytes) below position ``end``, without a loop over records.
-
-    All aligned places with a record's magic are candidates; normally each leads to the
-    next and the last to ``end``.  Where they do not (damage, or a body that holds what
-    looks like a record) the chain is followed; behind a break the next candidate counts
-    whose CRC is right and whose seq is higher.  CRCs are not looked at otherwise: see
-    ``record_checks``.
-    """
-    import numpy as np
-
-    words = np.frombuffer(octets, "<u4", end // 8 * 2)
-    positions = np.flatnonzero(words[::2] == RECORD_MAGIC) * 8
-    positions = positions[(positions >= HEADER_OCTETS) & (positions <= end - HEADER_OCTETS)]
-    lengths = words[positions // 4 + 1].astype(np.int64)
-    following = positions + lengths + 7 & ~7
-    whole = positions.size and positions[0] == HEADER_OCTETS and following[-1] == end
-    gaps: list[tuple[int, int]] = []
-    if not (whole and np.array_equal(following[:-1], positions[1:])):
-        kept, gaps = _follow_chain(octets, end, positions, lengths, following)
-        positions = positions[kept]
-    places = np.ndarray((max(end // 8 - 7, 0),), record_dtype(), octets, 0, (8,))
-    return Records(places[positions >> 3], positions, gaps)
-
-
-def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "numpy.ndarray",
-                  following: "numpy.ndarray") -> tuple["numpy.ndarray", list[tuple[int, int]]]:
-    """Which candidates are records, and the gaps between them; one turn of the loop per gap."""
-    import numpy as np
-
-    view, count = memoryview(octets).cast("B"), positions.size
-    number = int.from_bytes(view[8:16], "little")
-
-    def crc_is_right(index: int) -> bool:
-        position, length = int(positions[index]), int(lengths[index])
-        if length < HEADER_OCTETS or position + length > end:
-            return False
-        stored = int.from_bytes(view[position + 8:position + 12], "little")
-        return record_crc(view[position:position + length], number) == stored
-
-    def seq(index: int) -> int:
-        return int.from_bytes(view[int(positions[index]) + 16:int(positions[index]) + 24], "little")
-
-    successor = np.searchsorted(positions, following)
-    successor[lengths < HEADER_OCTETS] = count
-    inside = np.flatnonzero(successor < count)
-    successor[inside[positions[successor[inside]] != following[inside]]] = count
-    successor = np.append(successor, count)     # The last place stands for "leads nowhere", and leads to itself.
-    kept, gaps = np.zeros(count, bool), []
-    at, index, last_seq = HEADER_OCTETS, 0, 0
-    while at < end:
-        while index < count and not (int(positions[index]) == at and last_seq < seq(index)) and not (
-                seq(index) > last_seq and crc_is_right(index)):
-            index += 1
-        if index == count:
-            gaps.append((at, end))
-            break
-        if positions[index] > at:
-            gaps.append((at, int(positions[index])))
-        run = _reachable(successor, index)
-        last = int(run[-1])
-        if following[last] != end and not crc_is_right(last):
-            run = run[:-1]                      # It led nowhere because it is itself the damaged one.
-            at, index = int(positions[last]), last + 1
-        else:
-            at = int(following[last])
-            index = int(np.searchsorted(positions, at))
-        kept[run] = True
-        last_seq = max(last_seq, seq(int(run[-1]))) if run.size else last_seq
-    return kept, _joined(gaps)
-
-
-def _reachable(successor: "numpy.ndarray", start: int) -> "numpy.ndarray":
-    """Indices met from ``start`` on, rising; by doubling the stride, not step by step."""
-    import numpy as np
-
-    count = successor.size - 1
-    run, jump = np.array([start]), successor
-    while True:
-        ahead = jump[run]
-        ahead = ahead[ahead < count]
-        if not ahead.size:
-            return run
-        run = np.concatenate((run, ahead))
-        jump = jump[jump]
-
-
-def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for start, stop in gaps:
-        if joined and joined[-1][1] >= start:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined
-
-
-def record_checks(octets: Any, records: Records, number: int) -> "numpy.ndarray":
-    """Which of ``records`` have the right CRC, as booleans: all in step, four octets at a time.
-
-    For readers without the compiled plane; some 100 MB/s where records are many.
-    """
-    import numpy as np
-
-    view, words = memoryview(octets).cast("B"), np.frombuffer(octets, "<u4", len(octets) // 4)
-    low, high = _word_tables()
-    order = np.argsort(-records.headers["length"].astype(np.int64), kind="stable")
-    starts, lengths = records.positions[order] + 12, records.headers["length"][order].astype(np.int64) - 12
-    seed = crc32c(number.to_bytes(8, "little"))
-    state = np.full(order.size, seed ^ 0xFFFFFFFF, np.uint32)
-    few, done = 16, 0                           # Fewer lanes than this are quicker one by one.
-    active = int(np.searchsorted(-lengths, -4, "right"))
-    while active >= few:
-        mixed = state[:active] ^ words[(starts[:active] + done) >> 2]
-        state[:active] = low[mixed & 0xFFFF] ^ high[mixed >> 16]
-        done += 4
-        active = int(np.searchsorted(-lengths[:active], -(done + 4), "right"))
-    finished = np.minimum(done, lengths & ~3)
-    for lane in range(active):                  # The longest: what is left of them.
-        rest = view[int(starts[lane] + finished[lane]):int(starts[lane] + lengths[lane])]
-        state[lane] = crc32c(rest, int(state[lane]) ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
-    first = np.array(_tables()[0], np.uint32)
-    tails, octet = slice(active, None), np.frombuffer(octets, np.uint8)
-    for step in range(3):                       # The others: their last one to three octets.
-        lanes = np.flatnonzero(lengths[tails] - finished[tails] > step) + active
-        index = (state[lanes] ^ octet[starts[lanes] + finished[lanes] + step]) & 0xFF
-        state[lanes] = first[index] ^ state[lanes] >> 8
-    right = np.empty(order.size, bool)
-    right[order] = (state ^ np.uint32(0xFFFFFFFF)) == records.headers["crc"][order]
-    return right
-
-
-@cache
-def _word_tables() -> tuple["numpy.ndarray", "numpy.ndarray"]:
-    import numpy as np
-
-    t = np.array(_tables(4), np.uint32)
-    value = np.arange(1 << 16)
-    return t[3][value & 0xFF] ^ t[2][value >> 8], t[1][value & 0xFF] ^ t[0][value >> 8]
-
-
-def body_octets(octets: Any, records: Records) -> "numpy.ndarray":
-    """Octets of the body of each of ``records`` (int64)."""
-    import numpy as np
-
-    words = np.frombuffer(octets, "<u4", len(octets) // 4)
-    meta = records.headers["meta_len"].astype(np.int64)
-    long = np.flatnonzero(meta == LONG_META)
-    places = np.minimum(records.positions[long] + HEADER_OCTETS >> 2, words.size - 1)
-    meta[long] = 4 + words[places].astype(np.int64)
-    return np.maximum(records.headers["length"].astype(np.int64) - HEADER_OCTETS - meta, 0)
-
-
-def entry_checks(entries: "numpy.ndarray", number: int) -> "numpy.ndarray":
-    """The check each of ``entries`` should carry in segment ``number`` (u1)."""
-    import numpy as np
-
-    tables = np.frombuffer(b"".join(_folded_tables()), np.uint8).reshape(8, 256)
-    octets = np.ascontiguousarray(entries).view(np.uint8).reshape(-1, ENTRY_OCTETS)
-    seed = (number & 0xFFFFFFFF).to_bytes(4, "little") + bytes(4)
-    check = np.zeros(len(octets), np.uint8)
-    for k in (0, 1, 2, 3, 4, 6, 7):
-        check ^= tables[k][octets[:, k] ^ seed[k]]
-    return check
-
-
-def read_entries(octets: Any, number: int) -> Entries:
-    """The entries of an acks file (a map or bytes, header included) that can be believed."""
-    import numpy as np
-
-    count = max(len(octets) - HEADER_OCTETS, 0) // ENTRY_OCTETS
-    entries = np.frombuffer(octets, entry_dtype(), count, HEADER_OCTETS) if count else np.empty(0, entry_dtype())
-    words = entries.view("<u8")
-    nonzero = np.flatnonzero(words)
-    written = int(nonzero[-1]) + 1 if nonzero.size else 0
-    entries = entries[nonzero]
-    right = (entries["check"] == entry_checks(entries, number)) & (entries["position"] != 0)
-    return Entries(entries[right], written, int(np.count_nonzero(~right)))
-
-
-def settled_positions(entries: "numpy.ndarray") -> "numpy.ndarray":
-    """Positions of the records that ``entries`` settle, rising, each once."""
-    import numpy as np
-
-    return np.unique(entries["position"][entries["kind"] & 0x0F != RETURNED])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
+from brokerd.store import reading
 from brokerd.store.disk import Disk
 from brokerd.store.kept import seal
 
@@ -466,8 +467,8 @@ class _Recovery:
             return                  # As a rule, and not worth importing numpy.
         import numpy as np  # Only after a power cut or damage.
 
-        found = layout.read_entries(octets, s.number)
-        settled = layout.settled_positions(found.entries)
+        found = reading.read_entries(octets, s.number)
+        settled = reading.settled_positions(found.entries)
         settled = settled[(settled >= layout.HEADER_OCTETS) & (settled < s.end)]
         if s.runs is not None:
             positions, body_octets = _records_in(self._disk.read(s.path), s.end, s.runs)
@@ -501,10 +502,10 @@ def _records_in(octets: bytes, end: int, runs: list[tuple[int, int]]) -> tuple["
     import numpy as np
 
     starts, ends = np.array([run[0] for run in runs] or [0]), np.array([run[1] for run in runs] or [0])
-    records = layout.scan_records(octets, end // 8 * 8)
+    records = reading.scan_records(octets, end // 8 * 8)
     run = np.searchsorted(starts, records.positions, "right") - 1
     inside = (run >= 0) & (records.positions < ends[run])
-    return records.positions[inside], layout.body_octets(octets, records)[inside]
+    return records.positions[inside], reading.body_octets(octets, records)[inside]
 
 
 def _later_version(path: str, version: int, known: int) -> StoreError:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -347,7 +348,7 @@ def published_in(directory: str, disk: "Disk", connection: int, channel: int) ->
         end, complement = Struct("<II").unpack_from(octets, layout.SEGMENT_WORDS_AT)
         if not layout.word_ok(end, complement) or end > len(octets):
             end = len(octets)
-        headers = layout.scan_records(octets, end).headers
+        headers = reading.scan_records(octets, end).headers
         ours = headers[(headers["connection"] == connection) & (headers["channel"] == channel)]
         found.update(ours["publish_seq"].tolist())
     return found

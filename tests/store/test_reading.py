@@ -1,0 +1,106 @@
+"""Records and entries found with numpy are those that stand in the file, whatever is damaged or pretends to be one."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.store.segments import record
+
+from brokerd import plane
+from brokerd.store import format as layout
+from brokerd.store import reading
+
+np = pytest.importorskip("numpy")
+
+
+def segment(bodies, number=5, base_seq=1):
+    return layout.segment_header(number, base_seq=base_seq, created=1) + b"".join(
+        record(number, seq, body) for seq, body in enumerate(bodies, base_seq))
+
+
+def test_importing_the_readers_does_not_import_numpy():
+    code = "import sys, brokerd.store.reading; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@given(st.lists(st.binary(max_size=200), max_size=40))
+def test_scanning_finds_every_record(bodies):
+    octets = segment(bodies)
+    found = reading.scan_records(octets, len(octets))
+    assert found.headers["seq"].tolist() == list(range(1, len(bodies) + 1))
+    assert found.gaps == []
+    assert reading.body_octets(octets, found).tolist() == [len(body) for body in bodies]
+    assert reading.record_checks(octets, found, 5).all()
+    end, records, *_ = plane.scan_segment(octets, 5, 64)
+    assert (end, records) == (len(octets), len(bodies))
+
+
+def test_scanning_is_not_deceived_by_bodies_that_hold_records():
+    fake = record(5, 3, b"fake")
+    bodies = [b"a", b"\0" + fake + fake, b"b" * 7, fake * 3, b"c"]
+    octets = segment(bodies)
+    found = reading.scan_records(octets, len(octets))
+    assert found.headers["seq"].tolist() == [1, 2, 3, 4, 5]
+    assert found.gaps == []
+
+
+@given(st.data())
+def test_a_damaged_header_costs_its_own_record_only(data):
+    bodies = data.draw(st.lists(st.binary(max_size=60), min_size=3, max_size=20))
+    octets = bytearray(segment(bodies))
+    whole = reading.scan_records(bytes(octets), len(octets))
+    victim = data.draw(st.integers(0, len(bodies) - 1))
+    position = int(whole.positions[victim])
+    octets[position:position + 8] = data.draw(st.binary(min_size=8, max_size=8).filter(
+        lambda o: o[:4] != layout.RECORD_MAGIC.to_bytes(4, "little")))
+    found = reading.scan_records(bytes(octets), len(octets))
+    expected = [seq for seq in range(1, len(bodies) + 1) if seq != victim + 1]
+    assert found.headers["seq"].tolist() == expected
+    until = int(whole.positions[victim + 1]) if victim + 1 < len(bodies) else len(octets)
+    assert found.gaps == [(position, until)]
+
+
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=60), st.data())
+def test_a_flipped_bit_fails_the_check_of_its_record_alone(bodies, data):
+    octets = bytearray(segment(bodies))
+    found = reading.scan_records(bytes(octets), len(octets))
+    victim = data.draw(st.integers(0, len(bodies) - 1))
+    length = int(found.headers["length"][victim])
+    octets[int(found.positions[victim]) + data.draw(st.integers(12, length - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    right = reading.record_checks(bytes(octets), found, 5)
+    assert np.flatnonzero(~right).tolist() == [victim]
+
+
+def test_records_of_a_segment_used_before_fail():
+    octets = segment([b"a"] * 20, number=4)
+    found = reading.scan_records(octets, len(octets))
+    assert not reading.record_checks(octets, found, 5).any()
+
+
+def test_meta_of_more_than_a_u2_is_kept():
+    meta = b"\0\0" + b"\x20\x00" + b"h" * 70_000
+    octets = layout.segment_header(5, base_seq=1, created=1) + record(5, 1, b"body", meta) + record(5, 2, b"next")
+    found = reading.scan_records(octets, len(octets))
+    assert reading.body_octets(octets, found).tolist() == [4, 4]
+    assert reading.record_checks(octets, found, 5).all()
+    assert plane.scan_segment(octets, 5, 64)[5] == 8
+
+
+def test_unwritten_and_damaged_entries_are_left_out():
+    entries = [layout.entry(9, 64, layout.ACKED), bytes(8), layout.entry(9, 128, layout.RETURNED, 2),
+               layout.entry(9, 192, layout.PURGED), layout.entry(9, 64, layout.ACKED)]
+    entries[3] = entries[3][:4] + bytes((entries[3][4] ^ 1,)) + entries[3][5:]
+    found = reading.read_entries(layout.acks_header(9) + b"".join(entries) + bytes(80), 9)
+    assert found.entries["position"].tolist() == [64, 128, 64]
+    assert (found.written, found.damaged) == (5, 1)
+    assert reading.settled_positions(found.entries).tolist() == [64]
+
+
+def test_the_audit_shares_the_dtypes():
+    from brokerd.audit import layout as audit
+
+    assert reading.record_dtype() == audit.RECORD
+    assert audit.RECORD.itemsize == audit.SEGMENT.itemsize == audit.ACKS.itemsize == 64
+    assert audit.ENTRY.itemsize == 8
