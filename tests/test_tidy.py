@@ -29,6 +29,7 @@ FLOORS = (
     ("exchanges",),
     ("queues",),
     ("vhost",),
+    ("upkeep",),
     ("node",),
     ("queries",),
     ("session",),

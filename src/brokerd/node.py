@@ -22,13 +22,13 @@ from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS, checked_limits
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
 from brokerd.store import json_file
-from brokerd.store.data_dir import CRASHED, POWER_LOST
+from brokerd.store.data_dir import CRASHED, POWER_LOST, SPARE_FOLDER
 from brokerd.store.sync import GroupCommit
+from brokerd.upkeep.upkeep import Submit, Upkeep
 from brokerd.vhost import events, journal, listing, trace
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
 from brokerd.vhost.listing import MAX_QUEUES, VHOST_LIMITS, VHOSTS_FILE
-from brokerd.vhost.upkeep import Submit, Upkeep
 from brokerd.vhost.vhost import UNWANTED, CallAt, Doors, Timer, VHost
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-SPARE_FOLDER = "spare"  # segments for whichever queue needs one next
 DISK, MEMORY = "disk", "memory"  # what can be short: RabbitMQ's words, told to blocked publishers
 EVENTS_VHOST = "/"  # where the broker tells what happens
 

@@ -8,8 +8,8 @@ from brokerd import plane
 from brokerd.queries.jobs import IN_THREAD, ON_LOOP
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
+from brokerd.upkeep.upkeep import Upkeep
 from brokerd.vhost.folder import open_vhost
-from brokerd.vhost.upkeep import Upkeep
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 

@@ -9,9 +9,9 @@ from tests.session.harness import Client, Node
 from brokerd.errors import NotFound, StoreError
 from brokerd.store.definitions import FILE_NAME, DefinitionsLog
 from brokerd.store.disk import Disk
+from brokerd.store.garbage import Garbage
 from brokerd.store.recovery import recover
 from brokerd.vhost.folder import open_vhost
-from brokerd.vhost.garbage import Garbage
 from brokerd.vhost.names import folder_name
 from brokerd.vhost.vhost import queue_declare
 from brokerd.wire import methods

@@ -27,7 +27,7 @@ from brokerd.queries import DUMP_STAGE, QueryError
 from brokerd.queries.copying import Copier, Cut, take_cut
 from brokerd.queries.files import first_kept_seq
 from brokerd.queries.jobs import IN_THREAD, ON_LOOP, Steps
-from brokerd.vhost.garbage import remove_tree
+from brokerd.store.garbage import remove_tree
 
 if TYPE_CHECKING:
     from brokerd.node import Node

@@ -54,7 +54,7 @@ class Tracer(Protocol):
 
 
 class OrderLog(Protocol):
-    """Who is told of the consumers of a queue with an order journal: see vhost/kept."""
+    """Who is told of the consumers of a queue with an order journal: see upkeep/retention."""
 
     def consumer(self, consumer: Any) -> None:
         """It is there now."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.queries import DUMP_STAGE
 from brokerd.server import local_socket
-from brokerd.vhost.garbage import remove_tree
+from brokerd.store.garbage import remove_tree
 
 if TYPE_CHECKING:
     from brokerd.node import Node

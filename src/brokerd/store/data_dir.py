@@ -7,7 +7,12 @@
 
 The marker tells three starts apart: none is a clean stop; one of this boot a crash (the
 page cache kept all that was written); one of another boot a power cut (only what was
-synced is sure).  Knows nothing of what else lies in the directory.
+synced is sure).  Others own the rest of the directory; the names of its folders stand here
+together, so that no two are alike ::
+
+    garbage/  garbage.old/  what is about to be removed: store/garbage
+    spare/                  segments to be used again: node
+    archiving/              deleted queues on their way into an archive: upkeep/retention
 """
 
 import os
@@ -18,6 +23,7 @@ from brokerd.errors import StoreError
 from brokerd.store.disk import Disk
 
 SCHEMA_VERSION = 1
+GARBAGE_FOLDER, SPARE_FOLDER, ARCHIVING_FOLDER = "garbage", "spare", "archiving"
 CONNECTION_BLOCK = 10_000       # Numbers reserved at once: one fsync for so many connections.
 CONNECTION_NUMBERS_MAX = (1 << 32) - 1
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"

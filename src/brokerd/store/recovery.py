@@ -20,7 +20,7 @@ from brokerd.errors import StoreError
 from brokerd.store import format as layout
 from brokerd.store import reading
 from brokerd.store.disk import Disk
-from brokerd.store.kept import seal
+from brokerd.store.settled_segments import seal
 
 if TYPE_CHECKING:
     import numpy

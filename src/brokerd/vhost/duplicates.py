@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from brokerd.exchanges import Exchange
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
-    from brokerd.vhost.garbage import Submit
+    from brokerd.store.garbage import Submit
 
 log = getLogger("brokerd")
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from brokerd import plane
 from brokerd.policies import Policies
 from brokerd.store.definitions import FILE_NAME, DefinitionsLog
+from brokerd.store.garbage import Garbage
 from brokerd.vhost.definitions import Replay, replay
-from brokerd.vhost.garbage import Garbage
 from brokerd.vhost.names import folder_name
 from brokerd.vhost.vhost import TRANSIENT_FOLDER, Doors, VHost
 

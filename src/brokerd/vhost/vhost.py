@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
     from brokerd.store.disk import Disk
+    from brokerd.store.garbage import Submit
     from brokerd.vhost.access import Access
     from brokerd.vhost.dead_letters import DeadLetters
     from brokerd.vhost.delays import Delays
     from brokerd.vhost.duplicates import Duplicates
-    from brokerd.vhost.garbage import Submit
 
 log = getLogger("brokerd")
 

@@ -5,16 +5,16 @@ import logging
 import os
 
 import pytest
-from tests.vhost.journaled import Journaled, kept_names, kept_numbers
+from tests.upkeep.journaled import Journaled, kept_names, kept_numbers
 
 from brokerd.policies import Policy
 from brokerd.store import format as layout
-from brokerd.store import kept as files
 from brokerd.store import order_log, reading
+from brokerd.store import settled_segments as files
 from brokerd.store.disk import Disk
-from brokerd.vhost.kept import HEADROOM_OCTETS
+from brokerd.upkeep.order_journals import SWEEP_TICKS
+from brokerd.upkeep.retention import HEADROOM_OCTETS
 from brokerd.vhost.names import folder_name
-from brokerd.vhost.order_journals import SWEEP_TICKS
 
 HOUR = 3_600 * 10**9
 

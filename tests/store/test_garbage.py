@@ -1,4 +1,4 @@
-from brokerd.vhost.garbage import Garbage
+from brokerd.store.garbage import Garbage
 
 
 class Thread:

@@ -17,16 +17,17 @@ from logging import INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.queues.order import settings
-from brokerd.store import kept, order_log
+from brokerd.store import order_log
+from brokerd.store import settled_segments as settled
+from brokerd.store.data_dir import ARCHIVING_FOLDER
 from brokerd.store.format import ORDER_LOG, QUEUE_NAME_FILE, segment_name
 from brokerd.vhost.names import folder_name
-from brokerd.vhost.upkeep import ARCHIVING
 
 if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
-    from brokerd.vhost.garbage import Garbage, Submit
+    from brokerd.store.garbage import Garbage, Submit
 
 log = getLogger("brokerd")
 
@@ -34,7 +35,7 @@ HEADROOM_OCTETS = 64 << 20  # above the limit of free space, or a quarter of tha
 AGE, SIZE, SPACE, ARCHIVED = "age", "size", "space", "archived"
 _MS = 1_000_000  # ns
 
-Chosen = list[tuple[kept.Kept, str]]  # what is to go, and why
+Chosen = list[tuple[settled.SettledSegment, str]]  # what is to go, and why
 
 
 class Entry:
@@ -45,7 +46,7 @@ class Entry:
     def __init__(self, queue: "Queue", now: Callable[[], int], write_soon: "Callable[[Entry], object]") -> None:
         """``write_soon(entry)`` is told that there are lines."""
         self.queue = queue
-        self.kept: list[kept.Kept] = []  # the oldest first
+        self.kept: list[settled.SettledSegment] = []  # the oldest first
         self.octets = 0  # of those
         self.lines: deque[bytes] = deque()
         self.said: dict[str, Any] | None = None  # the settings last written
@@ -88,7 +89,7 @@ class Entry:
         """No more deliveries to it."""
         self.note("consumer_gone", {"number": consumer.number})
 
-    def add(self, more: list[kept.Kept]) -> None:
+    def add(self, more: list[settled.SettledSegment]) -> None:
         """More are kept; those that are known already are passed over."""
         for each in more:
             at = bisect_left(self.kept, each[:3])  # There may be very many.
@@ -96,7 +97,7 @@ class Entry:
                 self.kept.insert(at, each)
                 self.octets += each.octets
 
-    def take_oldest(self) -> kept.Kept:
+    def take_oldest(self) -> settled.SettledSegment:
         """It is to go."""
         oldest = self.kept.pop(0)
         self.octets -= oldest.octets
@@ -136,7 +137,7 @@ class Retention:
         self._freeing = False  # a removal is under way because the disk is nearly full
         self._done: dict[str, list[int]] = {}  # why: segments and octets, since the log last told
         self._told: set[str] = set()  # complaints of this minute
-        self._leaving = os.path.join(data_dir, ARCHIVING)
+        self._leaving = os.path.join(data_dir, ARCHIVING_FOLDER)
         self.left_over = os.path.exists(self._leaving)  # by the broker before this one
 
     def tell(self) -> None:
@@ -182,7 +183,7 @@ class Retention:
         self._tell(None)
 
     def _take_away(self, chosen: dict[Entry, Chosen], then: Callable[[], object]) -> None:
-        left: dict[Entry, list[kept.Kept]] = {}
+        left: dict[Entry, list[settled.SettledSegment]] = {}
         gone: list[tuple[str, int, int]] = []
         archive = self.archive
 
@@ -214,14 +215,14 @@ class Retention:
     def _take_away_of(self, entry: Entry, found: Chosen, archive: str) -> list[tuple[str, int, int]]:
         """In the thread: say what goes, then let it go: why, segments, octets.  Raises OSError."""
         directory, for_space = entry.queue.directory, found[0][1] == SPACE
-        to: kept.Archive | None = None
+        to: settled.Archive | None = None
         if archive:
             try:
                 to = self._staged(entry.queue, [each for each, _ in found], for_space)
             except OSError:
                 if not for_space:
                     raise
-        groups: dict[tuple[int, str], list[kept.Kept]] = {}
+        groups: dict[tuple[int, str], list[settled.SettledSegment]] = {}
         for each, why in found:
             groups.setdefault((each.level, why if to is None else ARCHIVED), []).append(each)
         lines = b"".join([self._removed(entry.queue, *group, segments) for group, segments in groups.items()])
@@ -229,12 +230,12 @@ class Retention:
         if not for_space:
             append(entry, lines, self._disk, sync=self._sync)
         for (level, _), segments in groups.items():
-            folder = kept.kept_folder(directory, level)
+            folder = settled.kept_folder(directory, level)
             for each in segments:
                 if to is not None:
                     to.finish(level, each.number, folder)
                 else:
-                    kept.remove(folder, each.number, self._disk)
+                    settled.remove(folder, each.number, self._disk)
         if for_space:
             append(entry, lines, self._disk, sync=self._sync)
         if to is not None:
@@ -242,23 +243,25 @@ class Retention:
         return [(why, len(segments), sum([each.octets for each in segments]))
                 for (_, why), segments in groups.items()]  # fmt: skip
 
-    def _staged(self, queue: "Queue", segments: list[kept.Kept], for_space: bool) -> kept.Archive | None:
+    def _staged(
+        self, queue: "Queue", segments: list[settled.SettledSegment], for_space: bool
+    ) -> settled.Archive | None:
         """The archive, ready to take these; None: moving them there would make no room."""
         directory = queue.directory
-        archive = kept.Archive(directory, self._target(directory), self._disk)
+        archive = settled.Archive(directory, self._target(directory), self._disk)
         archive.open(*[name.encode("utf-8", "surrogateescape") for name in (queue.vhost_name, queue.name)])
-        if for_space and kept.same_file_system(archive.source, archive.target):
+        if for_space and settled.same_file_system(archive.source, archive.target):
             return None
-        rows = [(each.level, each.number, kept.kept_folder(directory, each.level)) for each in segments]
+        rows = [(each.level, each.number, settled.kept_folder(directory, each.level)) for each in segments]
         archive.make_way(rows)
         for row in rows:
             archive.stage(*row)
         return archive
 
-    def _removed(self, queue: "Queue", level: int, why: str, segments: list[kept.Kept]) -> bytes:
+    def _removed(self, queue: "Queue", level: int, why: str, segments: list[settled.SettledSegment]) -> bytes:
         """The line that says so; none where nothing is there."""
-        folder = kept.kept_folder(queue.directory, level)
-        found = [kept.content(folder, each.number, self._disk, dense=not queue.max_priority) for each in segments]
+        folder = settled.kept_folder(queue.directory, level)
+        found = [settled.content(folder, each.number, self._disk, dense=not queue.max_priority) for each in segments]
         parts = [part for part in found if part is not None]
         return b"" if not parts else order_log.encode({
             "at": self._now(),
@@ -283,14 +286,14 @@ class Retention:
         """In the thread: the rest of a segment whose records were removed, or archived, before a crash."""
         directory = entry.queue.directory
         if self.archive:
-            archive = kept.Archive(directory, self._target(directory), self._disk)
+            archive = settled.Archive(directory, self._target(directory), self._disk)
             try:
                 if archive.take_rest(level, number):
                     return
             except OSError as error:
                 log.warning("%s: %s", archive.target, error)
                 return
-        kept.remove(kept.kept_folder(directory, level), number, self._disk)
+        settled.remove(settled.kept_folder(directory, level), number, self._disk)
 
     # --- whole queues into the archive
 
@@ -302,7 +305,7 @@ class Retention:
     def send_away(self, queue: "Queue") -> None:
         """Move the folder of a deleted queue out of the way, and its segments into the archive.  Raises OSError."""
         os.makedirs(self._leaving, exist_ok=True)
-        with open(f"{queue.directory}/{kept.VHOST_NAME_FILE}", "wb") as file:
+        with open(f"{queue.directory}/{settled.VHOST_NAME_FILE}", "wb") as file:
             file.write(queue.vhost_name.encode("utf-8", "surrogateescape"))
         count = 1
         while os.path.exists(f"{self._leaving}/{count}"):
@@ -314,9 +317,9 @@ class Retention:
         archive = os.path.abspath(self.archive)
 
         def work() -> None:
-            vhost, queue = (self._disk.read(f"{path}/{name}") for name in (kept.VHOST_NAME_FILE, QUEUE_NAME_FILE))
+            vhost, queue = (self._disk.read(f"{path}/{name}") for name in (settled.VHOST_NAME_FILE, QUEUE_NAME_FILE))
             folders = [folder_name(name.decode("utf-8", "surrogateescape")) for name in (vhost, queue)]
-            kept.archive_whole(path, os.path.join(archive, *folders), vhost, queue, self._disk)
+            settled.archive_whole(path, os.path.join(archive, *folders), vhost, queue, self._disk)
 
         def done(error: BaseException | None) -> None:
             if error is not None:
@@ -346,8 +349,8 @@ def append(entry: Entry, octets: bytes, disk: "Disk", *, sync: bool) -> None:
         disk.close(fd)
 
 
-def _records_of(queue: "Queue", each: kept.Kept) -> str:
-    return f"{kept.kept_folder(queue.directory, each.level)}/{segment_name(each.number)}"
+def _records_of(queue: "Queue", each: settled.SettledSegment) -> str:
+    return f"{settled.kept_folder(queue.directory, each.level)}/{segment_name(each.number)}"
 
 
 def _nothing() -> None:

@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-FOLDER = "garbage"
+from brokerd.store.data_dir import GARBAGE_FOLDER
+
 Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
 
 
@@ -20,7 +21,7 @@ class Garbage:
     __slots__ = ("_count", "_directory", "_made", "_paths", "_submit")
 
     def __init__(self, data_dir: str, submit: Submit) -> None:
-        self._directory = os.path.join(data_dir, FOLDER)
+        self._directory = os.path.join(data_dir, GARBAGE_FOLDER)
         self._submit = submit
         self._count = 0
         self._paths: list[str] = []

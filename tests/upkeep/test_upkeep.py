@@ -13,10 +13,10 @@ from brokerd.policies import Policies, Policy
 from brokerd.queues.rules import Rules
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
-from brokerd.vhost import upkeep
+from brokerd.upkeep import upkeep
+from brokerd.upkeep.upkeep import Upkeep
 from brokerd.vhost.definitions import COMPACT_DELETES_MIN
 from brokerd.vhost.folder import open_vhost
-from brokerd.vhost.upkeep import Upkeep
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_BODY, body_frames, header_frame
 

@@ -3,14 +3,14 @@
 import os
 
 from tests.session.harness import Client, Node
-from tests.vhost.test_upkeep import SEGMENT_OCTETS, Place, Thread, delivered
+from tests.upkeep.test_upkeep import SEGMENT_OCTETS, Place, Thread, delivered
 
 from brokerd import plane
 from brokerd.store import format as layout
 from brokerd.store import order_log
 from brokerd.store.recovery import recover
+from brokerd.upkeep.upkeep import Upkeep
 from brokerd.vhost.folder import open_vhost
-from brokerd.vhost.upkeep import Upkeep
 from brokerd.wire import methods
 
 JOURNAL = {"x-order-journal": True}

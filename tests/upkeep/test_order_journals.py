@@ -5,13 +5,13 @@ import logging
 import os
 
 import pytest
-from tests.vhost.journaled import JOURNAL, NEVER, Journaled, kept_names, kept_numbers
+from tests.upkeep.journaled import JOURNAL, NEVER, Journaled, kept_names, kept_numbers
 
 from brokerd.policies import Policy
 from brokerd.store import format as layout
 from brokerd.store.disk import Disk
-from brokerd.vhost import upkeep
-from brokerd.vhost.order_journals import SWEEP_TICKS
+from brokerd.upkeep import upkeep
+from brokerd.upkeep.order_journals import SWEEP_TICKS
 from brokerd.wire import methods
 
 

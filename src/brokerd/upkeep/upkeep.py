@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from brokerd.clock import Clock
 from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.queues.expires import CallAt, Expires
+from brokerd.store.data_dir import ARCHIVING_FOLDER
+from brokerd.store.garbage import Garbage, Submit
 from brokerd.vhost import definitions
-from brokerd.vhost.garbage import Garbage, Submit
 
 if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.queues.queue import Queue
     from brokerd.store.compaction import Sparse
     from brokerd.store.disk import Disk
-    from brokerd.vhost.order_journals import Journals
+    from brokerd.upkeep.order_journals import Journals
     from brokerd.vhost.vhost import VHost
 
 log = getLogger("brokerd")
@@ -31,7 +32,6 @@ log = getLogger("brokerd")
 REST_QUEUES_PER_TICK = 2000
 COMPACT_QUEUES_PER_TICK = 100
 COMPACT_EVERY_TICKS = 30
-ARCHIVING = "archiving"  # deleted queues on their way into an archive: see kept
 
 
 class Upkeep:
@@ -74,7 +74,7 @@ class Upkeep:
         self._suspect = suspect
         self.archive = ""  # the folder that order journals go to after their retention; "": none
         self._journals: Journals | None = None
-        if os.path.exists(os.path.join(data_dir, ARCHIVING)):
+        if os.path.exists(os.path.join(data_dir, ARCHIVING_FOLDER)):
             self.journals  # noqa: B018 - it has work to do
 
     def tick(self, idle_since_ns: int) -> None:
@@ -102,7 +102,7 @@ class Upkeep:
     def journals(self) -> "Journals":
         """Those who keep order journals: there from the first that is asked for."""
         if self._journals is None:
-            from brokerd.vhost.order_journals import Journals  # Most brokers have none.
+            from brokerd.upkeep.order_journals import Journals  # Most brokers have none.
 
             self._journals = Journals(
                 self._core, self._disk, self._data_dir, self._submit, self.garbage, self._now, sync=self._sync,

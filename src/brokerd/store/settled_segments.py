@@ -30,7 +30,7 @@ ALL_SYNCED = struct.pack("<qq", (1 << 63) - 1, ~((1 << 63) - 1))
 VHOST_NAME_FILE = ".vhost"
 
 
-class Kept(NamedTuple):
+class SettledSegment(NamedTuple):
     """One settled segment.  ``newest_ns``: its last event's time, or where there is none when it was last written to.
 
     They sort by age, the oldest first.
@@ -96,7 +96,9 @@ def _number(name: str) -> int | None:
 # --- cut to size
 
 
-def trim(folder: str, level: int, number: int, disk: Disk, *, cut: bool = True, sync: bool = True) -> Kept | None:
+def trim(
+    folder: str, level: int, number: int, disk: Disk, *, cut: bool = True, sync: bool = True
+) -> SettledSegment | None:
     """Cut the files of a segment in ``folder`` to their committed ends; None: it has no records' file.
 
     ``cut`` False: only look (after a loss of power their words may be older than what they count).
@@ -125,7 +127,7 @@ def trim(folder: str, level: int, number: int, disk: Disk, *, cut: bool = True, 
             seal(folder, number, disk)
     except FileNotFoundError:
         return None
-    return Kept(newest, level, number, octets)
+    return SettledSegment(newest, level, number, octets)
 
 
 def seal(folder: str, number: int, disk: Disk, *, power_lost: bool = False) -> None:

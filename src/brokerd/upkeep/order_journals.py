@@ -1,8 +1,8 @@
 """Order journals, once a second: synced, cut to size when their segment is settled; and what stands beside them.
 
-    data plane    take_kept          ->  cut to size (store/kept)  ->  Entry.kept, the oldest first
+    data plane    take_kept          ->  cut to size (store/settled_segments)  ->  Entry.kept, the oldest first
     each second   unsynced_journals  ->  sync  ->  journals_synced
-    each minute   what is beyond its queue's retention goes (kept)
+    each minute   what is beyond its queue's retention goes (retention)
     at once       the lines of ``order.jsonl``: settings, consumers
 
 Only queues that have an order journal, or have something of an earlier one, are in here: they alone are walked.  Files
@@ -16,15 +16,15 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.store import kept
+from brokerd.store import settled_segments as settled
 from brokerd.store.format import ENTRY_OCTETS, EVENT_OCTETS, KEPT_FOLDER, priority_level, segment_name
-from brokerd.vhost.kept import Entry, Retention, append
+from brokerd.upkeep.retention import Entry, Retention, append
 
 if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
-    from brokerd.vhost.garbage import Garbage, Submit
+    from brokerd.store.garbage import Garbage, Submit
 
 log = getLogger("brokerd")
 
@@ -156,16 +156,16 @@ class Journals:
 
     def _measure(self, new: list[tuple[Entry, int, int]], *, cut: bool) -> None:
         """Cut settled segments to size, in the thread; then they count."""
-        found: list[tuple[Entry, kept.Kept]] = []
+        found: list[tuple[Entry, settled.SettledSegment]] = []
 
         def work() -> None:
             folders = set()
             for entry, level, number in new:
-                folder = kept.kept_folder(entry.queue.directory, level)
+                folder = settled.kept_folder(entry.queue.directory, level)
                 if entry.queue.deleted:
                     continue
                 try:
-                    each = kept.trim(folder, level, number, self._disk, cut=cut, sync=self._sync)
+                    each = settled.trim(folder, level, number, self._disk, cut=cut, sync=self._sync)
                 except OSError as error:
                     log.warning("%s/%s: %s", folder, segment_name(number), error)
                     continue
@@ -182,7 +182,7 @@ class Journals:
         def done(error: BaseException | None) -> None:
             if error is not None:
                 log.warning("order journals: %s", error)
-            by_entry: dict[Entry, list[kept.Kept]] = {}
+            by_entry: dict[Entry, list[settled.SettledSegment]] = {}
             for entry, each in found:
                 by_entry.setdefault(entry, []).append(each)
             for entry, more in by_entry.items():
@@ -199,7 +199,8 @@ class Journals:
         def work() -> None:
             for entry in unread:
                 if not entry.queue.deleted:
-                    new.extend((entry, level, number) for level, number in kept.find(entry.queue.directory, self._disk))
+                    there = settled.find(entry.queue.directory, self._disk)
+                    new.extend((entry, level, number) for level, number in there)
 
         def done(error: BaseException | None) -> None:
             if error is not None:
@@ -295,7 +296,7 @@ class Journals:
         since = self._now() - queue.rules.retention_ms * _MS
 
         def keep(segment: dict[str, Any]) -> bool:
-            folder = kept.level_folder(queue.directory, segment["level"])
+            folder = settled.level_folder(queue.directory, segment["level"])
             try:
                 return os.stat(f"{folder}/{segment_name(segment['number'])}").st_mtime_ns >= since
             except OSError:

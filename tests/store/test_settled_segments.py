@@ -7,7 +7,8 @@ import pytest
 from tests.store.segments import Files
 
 from brokerd.store import format as layout
-from brokerd.store import kept, reading
+from brokerd.store import reading
+from brokerd.store import settled_segments as settled
 from brokerd.store.disk import Disk
 
 BODIES = [b"body %d" % i for i in range(10)]
@@ -30,22 +31,22 @@ def write_journal(files, *, events, counted=None, room=4096, number=7):
 
 
 def sizes(files, number=7):
-    return [os.path.getsize(files.path(name)) for name in kept.names_of(number)]
+    return [os.path.getsize(files.path(name)) for name in settled.names_of(number)]
 
 
 END = 64 + sum((71 + len(body) + 7) & ~7 for body in BODIES)
 
 
 def test_each_file_is_cut_to_what_it_says_is_in_it(files):
-    found = kept.trim(files.directory, 2, 7, Disk())
-    assert found == kept.Kept(1009, 2, 7, END + (64 + 320) + (64 + 80))
+    found = settled.trim(files.directory, 2, 7, Disk())
+    assert found == settled.SettledSegment(1009, 2, 7, END + (64 + 320) + (64 + 80))
     assert sizes(files) == [END, 64 + 320, 64 + 80]
-    assert kept.trim(files.directory, 2, 7, Disk()) == found
+    assert settled.trim(files.directory, 2, 7, Disk()) == found
 
 
 def test_without_cutting_sizes_are_as_they_are(files):
     before = sizes(files)
-    found = kept.trim(files.directory, 0, 7, Disk(), cut=False, sync=False)
+    found = settled.trim(files.directory, 0, 7, Disk(), cut=False, sync=False)
     assert (sizes(files), found.octets, found.newest_ns) == (before, sum(before), 1009)
 
 
@@ -54,7 +55,7 @@ def test_a_file_whose_word_is_torn_is_not_cut(files, name):
     path = files.path(f"{name}.0000000007")
     before = os.path.getsize(path)
     files.poke(path, 40 if name == "msgs" else 32, b"\x01\x02\x03\x04")
-    kept.trim(files.directory, 0, 7, Disk())
+    settled.trim(files.directory, 0, 7, Disk())
     assert os.path.getsize(path) == before
 
 
@@ -64,37 +65,37 @@ def test_a_file_of_another_segment_or_none_of_ours_is_not_cut(files, name):
     before = os.path.getsize(path)
     for at in (8, 0):
         files.poke(path, at, b"\x55")
-        kept.trim(files.directory, 0, 7, Disk())
+        settled.trim(files.directory, 0, 7, Disk())
         assert os.path.getsize(path) == before
 
 
 def test_what_was_written_and_not_yet_counted_is_not_cut_off(files):
     write_journal(files, events=10, counted=9)
     before = sizes(files)[1]
-    kept.trim(files.directory, 0, 7, Disk())
+    settled.trim(files.directory, 0, 7, Disk())
     assert sizes(files)[1] == before
 
 
 @pytest.mark.parametrize("octets", [b"", b"x" * 63])
 def test_a_file_shorter_than_a_header_is_no_fault(files, octets):
-    for name in kept.names_of(7):
+    for name in settled.names_of(7):
         files.write(files.path(name), octets)
-    assert kept.trim(files.directory, 0, 7, Disk()).octets == 3 * len(octets)
-    assert kept.content(files.directory, 7, Disk(), dense=True) is None
+    assert settled.trim(files.directory, 0, 7, Disk()).octets == 3 * len(octets)
+    assert settled.content(files.directory, 7, Disk(), dense=True) is None
 
 
 def test_without_a_journal_the_age_is_that_of_the_records_file(files):
     os.unlink(files.path(layout.journal_name(7)))
     os.utime(files.msgs(7), ns=(5, 12345))
-    assert kept.trim(files.directory, 0, 7, Disk(), cut=False).newest_ns == 12345
+    assert settled.trim(files.directory, 0, 7, Disk(), cut=False).newest_ns == 12345
     write_journal(files, events=0)
-    assert kept.trim(files.directory, 0, 7, Disk(), cut=False).newest_ns == 12345
+    assert settled.trim(files.directory, 0, 7, Disk(), cut=False).newest_ns == 12345
 
 
 def test_without_records_there_is_no_segment(files):
     os.unlink(files.msgs(7))
-    assert kept.trim(files.directory, 0, 7, Disk()) is None
-    assert kept.content(files.directory, 7, Disk(), dense=True) is None
+    assert settled.trim(files.directory, 0, 7, Disk()) is None
+    assert settled.content(files.directory, 7, Disk(), dense=True) is None
 
 
 def test_all_that_is_kept_is_found_by_any_of_its_files(tmp_path):
@@ -105,33 +106,33 @@ def test_all_that_is_kept_is_found_by_any_of_its_files(tmp_path):
         (tmp_path / path).touch()
     (tmp_path / "prio.004").mkdir()
     (tmp_path / "prio.005").touch()
-    assert kept.find(str(tmp_path), Disk())[:4] == [(0, 1), (0, 2), (0, 3), (3, 1)]
-    assert kept.find(str(tmp_path / "none"), Disk()) == []
+    assert settled.find(str(tmp_path), Disk())[:4] == [(0, 1), (0, 2), (0, 3), (3, 1)]
+    assert settled.find(str(tmp_path / "none"), Disk()) == []
 
 
 @pytest.mark.parametrize(("generation", "dense"), [(0, True), (0, False), (1, True)])
 def test_content_is_what_the_records_say(files, generation, dense):
     files.segment(8, BODIES, base_seq=61, generation=generation)
-    assert kept.content(files.directory, 8, Disk(), dense=dense) == kept.Content(61, 70, 10)
+    assert settled.content(files.directory, 8, Disk(), dense=dense) == settled.Content(61, 70, 10)
 
 
 def test_an_empty_segment_has_no_messages(files):
     files.segment(8, [], base_seq=71)
-    assert kept.content(files.directory, 8, Disk(), dense=False) == kept.Content(71, 70, 0)
+    assert settled.content(files.directory, 8, Disk(), dense=False) == settled.Content(71, 70, 0)
 
 
 def test_removing_what_is_partly_gone_is_no_fault(files):
     os.unlink(files.path(layout.journal_name(7)))
-    kept.remove(files.directory, 7, Disk())
-    kept.remove(files.directory, 7, Disk())
+    settled.remove(files.directory, 7, Disk())
+    settled.remove(files.directory, 7, Disk())
     assert os.listdir(files.directory) == []
 
 
 def test_a_copy_is_whole_or_not_there(files, tmp_path):
     target = str(tmp_path / "copy")
-    kept.copy(files.msgs(7), target, Disk())
+    settled.copy(files.msgs(7), target, Disk())
     assert files.read(target) == files.read(files.msgs(7))
-    kept.copy(files.msgs(99), str(tmp_path / "none"), Disk())
+    settled.copy(files.msgs(99), str(tmp_path / "none"), Disk())
     assert sorted(os.listdir(tmp_path)) == ["copy", "q"]
 
     class Full(Disk):
@@ -139,13 +140,13 @@ def test_a_copy_is_whole_or_not_there(files, tmp_path):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        kept.copy(files.msgs(7), target + "2", Full())
+        settled.copy(files.msgs(7), target + "2", Full())
     assert sorted(os.listdir(tmp_path)) == ["copy", "q"]
 
 
 def test_folders_are_made_with_those_above(tmp_path):
-    kept.make_folders(str(tmp_path / "a" / "b" / "c"), Disk())
-    kept.make_folders(str(tmp_path / "a" / "b" / "c"), Disk())
+    settled.make_folders(str(tmp_path / "a" / "b" / "c"), Disk())
+    settled.make_folders(str(tmp_path / "a" / "b" / "c"), Disk())
     assert (tmp_path / "a" / "b" / "c").is_dir()
 
 
@@ -172,12 +173,12 @@ def test_a_crash_at_any_step_leaves_a_segment_in_one_place_or_the_other(files, t
             self.step()
             super().pwrite(fd, octets, position)
 
-    monkeypatch.setattr(kept, "same_file_system", lambda one, other: same)
+    monkeypatch.setattr(settled, "same_file_system", lambda one, other: same)
     source, target = str(tmp_path / "q"), str(tmp_path / "archive" / "v" / "q")
-    before = [files.read(files.path(name)) for name in kept.names_of(7)]
+    before = [files.read(files.path(name)) for name in settled.names_of(7)]
 
     def move(disk):
-        archive = kept.Archive(source, target, disk)
+        archive = settled.Archive(source, target, disk)
         archive.open(b"v", b"q")
         archive.make_way([(0, 7, files.directory)])
         archive.stage(0, 7, files.directory)
@@ -190,9 +191,9 @@ def test_a_crash_at_any_step_leaves_a_segment_in_one_place_or_the_other(files, t
         if os.path.exists(files.msgs(7)):
             move(Disk())
         else:
-            assert kept.Archive(source, target, Disk()).take_rest(0, 7)
+            assert settled.Archive(source, target, Disk()).take_rest(0, 7)
     assert os.listdir(files.directory) == []
-    assert [files.read(f"{target}/kept/{name}") for name in kept.names_of(7)] == before
+    assert [files.read(f"{target}/kept/{name}") for name in settled.names_of(7)] == before
 
 
 # --- what is known to be on disk
@@ -208,19 +209,19 @@ def journal_of(files, number=7):
 
 
 def test_a_segment_that_was_synced_says_so(files):
-    kept.trim(files.directory, 0, 7, Disk())
+    settled.trim(files.directory, 0, 7, Disk())
     head, events = journal_of(files)
     assert (int(head["synced"]), int(head["synced_complement"]), len(events)) == ((1 << 63) - 1, -(1 << 63), 10)
 
 
 def test_a_segment_that_was_not_synced_says_nothing(files):
-    kept.trim(files.directory, 0, 7, Disk(), sync=False)
+    settled.trim(files.directory, 0, 7, Disk(), sync=False)
     assert int(journal_of(files)[0]["synced"]) == 0
 
 
 def test_after_a_loss_of_power_it_says_since_when_events_may_be_missing_and_says_it_once(files):
     for _ in range(2):
-        kept.seal(files.directory, 7, Disk(), power_lost=True)
+        settled.seal(files.directory, 7, Disk(), power_lost=True)
     head, events = journal_of(files)
     last = events[-1]
     assert (int(head["events"]), int(head["synced"])) == (11, (1 << 63) - 1)
@@ -229,8 +230,8 @@ def test_after_a_loss_of_power_it_says_since_when_events_may_be_missing_and_says
 
 
 def test_a_segment_known_to_be_synced_lost_nothing_with_the_power(files):
-    kept.trim(files.directory, 0, 7, Disk())
-    kept.seal(files.directory, 7, Disk(), power_lost=True)
+    settled.trim(files.directory, 0, 7, Disk())
+    settled.seal(files.directory, 7, Disk(), power_lost=True)
     assert len(journal_of(files)[1]) == 10
 
 
@@ -238,6 +239,6 @@ def test_events_beyond_the_count_and_holes_are_before_the_mark(files):
     path = files.path(layout.journal_name(7))
     files.poke(path, 64 + 32 * 3, bytes(64))
     files.poke(path, 32, b"".join(word.to_bytes(4, "little") for word in layout.word(2)))
-    kept.seal(files.directory, 7, Disk(), power_lost=True)
+    settled.seal(files.directory, 7, Disk(), power_lost=True)
     head, events = journal_of(files)
     assert (int(head["events"]), int(events[10]["type"]), int(events[10]["ts"])) == (11, layout.STARTED, 1010)

@@ -1,0 +1,1 @@
+"""Periodic work of a running broker: once a second, a bounded share of it, for all vhosts."""
