@@ -31,7 +31,7 @@ FLOORS = (
     ("vhost",),
     ("upkeep",),
     ("node",),
-    ("queries",),
+    ("operations",),
     ("session",),
     ("config",),                # What it says is handed down as values: nothing below the process reads it.
     ("server",),

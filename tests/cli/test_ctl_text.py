@@ -6,7 +6,7 @@ import time
 import pytest
 
 from brokerd.cli import ctl_text
-from brokerd.queries.ordering import grouped
+from brokerd.operations.ordering import grouped
 from brokerd.store.format import ORDER_COUNTERS
 
 

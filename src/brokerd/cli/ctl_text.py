@@ -97,7 +97,7 @@ def columns(rows: Iterable[Sequence[object]], right: frozenset[int] | set[int] =
 
 
 def ordering(table: dict[str, Any]) -> str:
-    """The table of ``queries.ordering``."""
+    """The table of ``operations.ordering``."""
     lines = [queue(table), ""]
     lines.append(f"  guarantee   {table['guarantee']}")
     lines += [f"              because: {clean(reason)}" for reason in table["reasons"]]

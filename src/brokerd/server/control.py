@@ -8,9 +8,9 @@ A stream socket for the broker's own user (mode 0600).  Both sides write JSON ob
                 {"error": "no queue 'orders' in vhost '/'", "code": 404}
 
     verb        fields (default)                            result
-    ordering    vhost ("/"), queue                          queries.ordering.ordering()
-    trace       vhost ("/"), queue, seq                     queries.trace: the life of one message
-    dump        queues ("": all), out (absolute path)       queries.dump: a consistent copy, made by the broker
+    ordering    vhost ("/"), queue                          operations.ordering.ordering()
+    trace       vhost ("/"), queue, seq                     operations.trace: the life of one message
+    dump        queues ("": all), out (absolute path)       operations.dump: a consistent copy, made by the broker
 
 Codes are HTTP's: 400 the request is wrong, 404 there is no such thing, 409 not now, 500 it failed.  Requests of one
 connection are answered one after the other; a request has at most 64 KiB.  A client that goes away ends what it
@@ -26,13 +26,13 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.queries import DUMP_STAGE
+from brokerd.operations import DUMP_STAGE
 from brokerd.server import local_socket
 from brokerd.store.garbage import remove_tree
 
 if TYPE_CHECKING:
     from brokerd.node import Node
-    from brokerd.queries.jobs import Job, Running, Submit
+    from brokerd.operations.jobs import Job, Running, Submit
 
 log = getLogger("brokerd")
 
@@ -187,7 +187,7 @@ class Peer(asyncio.Protocol):
         except Exception as error:  # Every fault is the client's to hear, and none is to end the broker.
             self._fault(error)
             return
-        from brokerd.queries.jobs import Running
+        from brokerd.operations.jobs import Running
 
         control = self._control
         self._quiet()
@@ -246,9 +246,9 @@ def told(error: Exception) -> tuple[str, int]:
     """A fault in one line, with its code; what should not have happened goes to the log."""
     from brokerd.audit import AuditError
     from brokerd.errors import BrokerError
-    from brokerd.queries import QueryError
+    from brokerd.operations import OperationError
 
-    if isinstance(error, QueryError):
+    if isinstance(error, OperationError):
         return str(error), error.code
     if isinstance(error, BrokerError | AuditError):
         return str(error), 500
@@ -263,19 +263,19 @@ def told(error: Exception) -> tuple[str, int]:
 
 
 def _ordering(node: "Node", asked: dict[str, Any]) -> dict[str, Any]:
-    from brokerd.queries.ordering import ordering
+    from brokerd.operations.ordering import ordering
 
     return ordering(node, asked["vhost"], asked["queue"])
 
 
 def _trace(node: "Node", asked: dict[str, Any]) -> "Job":
-    from brokerd.queries.trace import Trace
+    from brokerd.operations.trace import Trace
 
     return Trace(node, asked["vhost"], asked["queue"], asked["seq"])
 
 
 def _dump(node: "Node", asked: dict[str, Any]) -> "Job":
-    from brokerd.queries.dump import Dump
+    from brokerd.operations.dump import Dump
 
     return Dump(node, asked["queues"], asked["out"])
 
@@ -289,7 +289,7 @@ TYPE_NAMES = {str: "a text", int: "a whole number"}
 
 
 def ask(node: "Node", line: bytes) -> "dict[str, Any] | Job":
-    """The answer to one request, or the job that leads to it.  Raises QueryError and what the verb raises."""
+    """The answer to one request, or the job that leads to it.  Raises OperationError and what the verb raises."""
     import json
 
     try:
@@ -315,6 +315,6 @@ def ask(node: "Node", line: bytes) -> "dict[str, Any] | Job":
 
 
 def _wrong(text: str) -> Exception:
-    from brokerd.queries import QueryError
+    from brokerd.operations import OperationError
 
-    return QueryError(text, 400)
+    return OperationError(text, 400)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from brokerd.queries import copying
+from brokerd.operations import copying
 
 
 def no_way(*_):

@@ -1,9 +1,9 @@
 """Jobs: between loop and thread, a step at a time, closed when nobody wants them any more."""
 
 import pytest
-from tests.queries.stand_in import Thread
+from tests.operations.stand_in import Thread
 
-from brokerd.queries.jobs import IN_THREAD, ON_LOOP, Running
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running
 
 
 class Job:

@@ -1,11 +1,11 @@
 """The life of a message of a running broker: what is there to be asked for; the reading is brokerd.audit's."""
 
 import pytest
-from tests.queries.stand_in import Place, work
+from tests.operations.stand_in import Place, work
 
-from brokerd.queries import QueryError
-from brokerd.queries.jobs import IN_THREAD
-from brokerd.queries.trace import Trace, read
+from brokerd.operations import OperationError
+from brokerd.operations.jobs import IN_THREAD
+from brokerd.operations.trace import Trace, read
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_what_cannot_be_there_is_refused_at_once(place, name, seq, told, code):
     place.queue("lost", durable=False)
     place.queue()
     place.publish(3)
-    with pytest.raises(QueryError) as no:
+    with pytest.raises(OperationError) as no:
         Trace(place.node, "/", name, seq)
     assert (str(no.value), no.value.code) == (told, code)
 
@@ -59,8 +59,8 @@ def test_a_queue_that_is_deleted_meanwhile_is_told(place):
     next(steps)
     directory = queue.directory
     place.vhost.delete_queue(queue)
-    with pytest.raises(QueryError, match="^the queue was deleted meanwhile$") as no:
+    with pytest.raises(OperationError, match="^the queue was deleted meanwhile$") as no:
         next(steps)
     assert no.value.code == 404
-    with pytest.raises(QueryError):
+    with pytest.raises(OperationError):
         read(directory, 1)

@@ -6,12 +6,12 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from tests.queries.stand_in import Place, work
+from tests.operations.stand_in import Place, work
 
 from brokerd import plane
-from brokerd.queries import QueryError, copying
-from brokerd.queries.dump import Dump, matches
-from brokerd.queries.jobs import IN_THREAD, ON_LOOP, Running
+from brokerd.operations import OperationError, copying
+from brokerd.operations.dump import Dump, matches
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running
 from brokerd.store import format as layout
 from brokerd.store import order_log, reading
 from brokerd.store.disk import Disk
@@ -293,7 +293,8 @@ def test_queues_that_are_not_durable_are_left_out_and_named(place, out):
     result = work(Dump(place.node, "", str(out)))
     assert result["skipped"] == [{"vhost": "/", "queue": "lost", "why": "it is not durable"}]
     assert Copy(out).queues.keys() == {"kept"}
-    with pytest.raises(QueryError, match="^no queue is called like 'lo\\*', but for some that are not durable$") as no:
+    told = "^no queue is called like 'lo\\*', but for some that are not durable$"
+    with pytest.raises(OperationError, match=told) as no:
         Dump(place.node, "lo*", f"{out}2")
     assert no.value.code == 404
 
@@ -341,7 +342,7 @@ def test_a_place_that_cannot_be_used_is_refused_before_anything_is_done(place, t
     elif made == "full":
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "mine").touch()
-    with pytest.raises(QueryError) as no:
+    with pytest.raises(OperationError) as no:
         Dump(place.node, "", path.format(tmp_path))
     assert (str(no.value), no.value.code) == (told.format(tmp_path), code)
 
@@ -356,7 +357,7 @@ def test_an_empty_folder_can_be_used(place, out):
 def test_what_an_unfinished_dump_left_is_not_touched(place, out, tmp_path):
     place.queue()
     (tmp_path / "out.partial").mkdir()
-    with pytest.raises(QueryError, match="of a dump that did not end: remove it first") as no:
+    with pytest.raises(OperationError, match="of a dump that did not end: remove it first") as no:
         work(Dump(place.node, "", str(out)))
     assert no.value.code == 409
     assert (tmp_path / "out.partial").exists()
@@ -370,7 +371,7 @@ def test_one_dump_keeps_another_out(place, out, tmp_path):
 
     def second(where):
         if (place.path / "dumping").exists() and not refused:
-            with pytest.raises(QueryError, match="^another dump is under way$") as no:
+            with pytest.raises(OperationError, match="^another dump is under way$") as no:
                 work(Dump(place.node, "", str(tmp_path / "second")))
             refused.append(no.value.code)
 
@@ -392,7 +393,7 @@ def test_too_little_room_is_told_with_its_figures_and_nothing_is_left(place, out
     place.publish(10)
     place.node.disk = SimpleNamespace(make_directory=os.mkdir, open=Disk().open, pwrite=Disk().pwrite,
                                       close=os.close, replace=Disk().replace, free_octets=lambda path: 5000)
-    with pytest.raises(QueryError, match=r"^no space: \d{5} octets are to be copied, and 5000 may be written$"):
+    with pytest.raises(OperationError, match=r"^no space: \d{5} octets are to be copied, and 5000 may be written$"):
         work(Dump(place.node, "", str(out)))
     nothing_is_left(place, tmp_path)
 
@@ -401,7 +402,7 @@ def test_publishers_are_not_blocked_by_a_copy_beside_the_messages(place, out, tm
     place.queue()
     place.publish(10)
     place.node.config = SimpleNamespace(free_disk_min_octets=1 << 60)
-    with pytest.raises(QueryError, match="and 0 may be written$"):
+    with pytest.raises(OperationError, match="and 0 may be written$"):
         work(Dump(place.node, "", str(out)))
     nothing_is_left(place, tmp_path)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from tests.session.harness import Client, Node
 
 from brokerd import plane
-from brokerd.queries.jobs import IN_THREAD, ON_LOOP
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 from brokerd.upkeep.upkeep import Upkeep

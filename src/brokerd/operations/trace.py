@@ -6,24 +6,24 @@ The work is ``brokerd.audit.trace``'s, in the slow thread: it reads, and touches
 import os
 from typing import TYPE_CHECKING, Any
 
-from brokerd.queries import QueryError, find_queue
-from brokerd.queries.jobs import IN_THREAD, Steps
+from brokerd.operations import OperationError, find_queue
+from brokerd.operations.jobs import IN_THREAD, Steps
 
 if TYPE_CHECKING:
     from brokerd.node import Node
 
 
 class Trace:
-    """A job: ``audit.trace.trace()`` of a message of a queue.  Raises QueryError (404, 409)."""
+    """A job: ``audit.trace.trace()`` of a message of a queue.  Raises OperationError (404, 409)."""
 
     def __init__(self, node: "Node", vhost: str, name: str, seq: int) -> None:
         queue = find_queue(node, vhost, name)
         self._directory = queue.directory
         self._seq = seq
         if not queue.durable:
-            raise QueryError(f"{queue} is not durable: its messages leave no trace", 409)
+            raise OperationError(f"{queue} is not durable: its messages leave no trace", 409)
         if not 0 < seq < queue.next_seq:
-            raise QueryError(f"no message {seq} in {queue}: {_there(queue.next_seq)}", 404)
+            raise OperationError(f"no message {seq} in {queue}: {_there(queue.next_seq)}", 404)
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
@@ -35,7 +35,7 @@ class Trace:
 
 
 def read(directory: str, seq: int) -> dict[str, Any]:
-    """The life of a message of the queue in that folder.  Raises QueryError (404), AuditError, OSError."""
+    """The life of a message of the queue in that folder.  Raises OperationError (404), AuditError, OSError."""
     from brokerd.audit.files import open_source  # Whoever asks waits for numpy; the broker's start does not.
     from brokerd.audit.trace import trace
 
@@ -43,7 +43,7 @@ def read(directory: str, seq: int) -> dict[str, Any]:
         source = open_source(directory)
         for queue in source.queues():
             return trace(source, queue, seq)
-    raise QueryError("the queue was deleted meanwhile", 404)
+    raise OperationError("the queue was deleted meanwhile", 404)
 
 
 def _there(next_seq: int) -> str:

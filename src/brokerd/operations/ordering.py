@@ -20,8 +20,8 @@ Counters are those of ``store.format.ORDER_COUNTERS``, in groups::
 
 from typing import TYPE_CHECKING, Any
 
-from brokerd.queries import find_queue
-from brokerd.queries.files import first_kept_seq, keeps
+from brokerd.operations import find_queue
+from brokerd.operations.files import first_kept_seq, keeps
 from brokerd.queues.guarantee import facts_of, guarantee
 from brokerd.store.format import ORDER_COUNTERS
 
@@ -34,7 +34,7 @@ DROPPED = frozenset({"rejected", "expired", "removed", "purged"})  # counters na
 
 
 def ordering(node: "Node", vhost: str, name: str) -> dict[str, Any]:
-    """The table of one queue.  Raises QueryError (404); OSError."""
+    """The table of one queue.  Raises OperationError (404); OSError."""
     queue = find_queue(node, vhost, name)
     held = guarantee(facts_of(queue))
     since_declare, since_start = queue.order_counts()

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from tests.queries.stand_in import Place
+from tests.operations.stand_in import Place
 
+from brokerd.operations import OperationError
+from brokerd.operations.ordering import grouped, ordering
 from brokerd.policies import Policy
-from brokerd.queries import QueryError
-from brokerd.queries.ordering import grouped, ordering
 from brokerd.store.format import ORDER_COUNTERS
 
 
@@ -118,7 +118,7 @@ def test_the_first_message_moves_with_what_is_settled(place):
 ])
 def test_what_is_not_there_is_named(place, vhost, name, told):
     place.queue()
-    with pytest.raises(QueryError) as no:
+    with pytest.raises(OperationError) as no:
         ordering(place.node, vhost, name)
     assert (str(no.value), no.value.code) == (told, 404)
 

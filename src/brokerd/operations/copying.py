@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.queries import QueryError
-from brokerd.queries.files import NAMES, kept_segments, levels
+from brokerd.operations import OperationError
+from brokerd.operations.files import NAMES, kept_segments, levels
 from brokerd.queues.order import settings
 from brokerd.store import format as layout
 from brokerd.store import order_log
@@ -162,7 +162,7 @@ class Copier:
     def copy(self, room: Callable[[], int]) -> Iterator[None]:
         """Copy all, stopping in between every ``STEP_SECONDS``.  ``room()``: octets that may be written.
 
-        Raises QueryError (500): there is not enough room; OSError.
+        Raises OperationError (500): there is not enough room; OSError.
         """
         cut, since = self._cut, self._clock()
         self._disk.make_directory(self.folder)
@@ -175,7 +175,8 @@ class Copier:
                 since = self._clock()
         needed, there_is = sum(piece.octets for piece in (*cut.pieces, *kept)), room()
         if needed > there_is:
-            raise QueryError(f"no space: {needed} octets are to be copied, and {max(there_is, 0)} may be written", 500)
+            there_is = max(there_is, 0)
+            raise OperationError(f"no space: {needed} octets are to be copied, and {there_is} may be written", 500)
         if cut.order:
             self._write(layout.ORDER_FILE, cut.order)
         for piece in (*cut.pieces, *kept):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.queries.files import Level, first_kept_seq, first_seq, keeps, kept_segments, levels
+from brokerd.operations.files import Level, first_kept_seq, first_seq, keeps, kept_segments, levels
 from brokerd.store import format as layout
 
 NO_RECORD = b"\0" * 64

@@ -23,10 +23,10 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from brokerd import __version__
-from brokerd.queries import DUMP_STAGE, QueryError
-from brokerd.queries.copying import Copier, Cut, take_cut
-from brokerd.queries.files import first_kept_seq
-from brokerd.queries.jobs import IN_THREAD, ON_LOOP, Steps
+from brokerd.operations import DUMP_STAGE, OperationError
+from brokerd.operations.copying import Copier, Cut, take_cut
+from brokerd.operations.files import first_kept_seq
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Steps
 from brokerd.store.garbage import remove_tree
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Dump:
     """A job: copy the queues that ``glob`` names ("": all) to the folder ``out``.
 
     Its answer: {"out", "queues", "segments", "octets", "skipped": [{"vhost", "queue", "why"}]}.  How far it is:
-    {"vhost", "queue", "number", "queues", "octets"}.  Raises QueryError (400, 404, 409); while it runs QueryError (409,
-    500), OSError.
+    {"vhost", "queue", "number", "queues", "octets"}.  Raises OperationError (400, 404, 409); while it runs
+    OperationError (409, 500), OSError.
     """
 
     __slots__ = ("_begun", "_copied", "_copying", "_entries", "_node", "_out", "_partial", "_queues", "_segments",
@@ -75,7 +75,7 @@ class Dump:
                     self._skip(queue, "it is not durable")
         if not queues:
             what = f"no queue is called like '{glob}'" if glob else "there is no queue"
-            raise QueryError(f"{what}{', but for some that are not durable' if self._skipped else ''}", 404)
+            raise OperationError(f"{what}{', but for some that are not durable' if self._skipped else ''}", 404)
         return queues
 
     def _skip(self, queue: "Queue", why: str) -> None:
@@ -114,7 +114,7 @@ class Dump:
         try:
             self._node.disk.make_directory(path)
         except FileExistsError:
-            raise QueryError(taken, 409) from None
+            raise OperationError(taken, 409) from None
 
     # --- on the loop
 
@@ -189,25 +189,25 @@ def matches(glob: str, vhost: str, name: str) -> bool:
 
 
 def _checked_out(out: str, data_dir: str) -> str:
-    """Raises QueryError (400, 409)."""
+    """Raises OperationError (400, 409)."""
     if not os.path.isabs(out) or "\0" in out:
-        raise QueryError(f"'{out}' is not an absolute path", 400)
+        raise OperationError(f"'{out}' is not an absolute path", 400)
     out = os.path.normpath(out)
     parent = os.path.dirname(out)
     if not os.path.isdir(parent):
-        raise QueryError(f"{parent}: no such folder", 400)
+        raise OperationError(f"{parent}: no such folder", 400)
     inside = os.path.join(os.path.realpath(data_dir), "")
     if os.path.join(os.path.realpath(out), "").startswith(inside):
-        raise QueryError(f"{out} is in the data directory", 400)
+        raise OperationError(f"{out} is in the data directory", 400)
     try:
         if os.listdir(out):
-            raise QueryError(f"{out} is not empty", 409)
+            raise OperationError(f"{out} is not empty", 409)
     except FileNotFoundError:
         pass
     except NotADirectoryError:
-        raise QueryError(f"{out} is there, and is no folder", 409) from None
+        raise OperationError(f"{out} is there, and is no folder", 409) from None
     except OSError as error:
-        raise QueryError(f"{out}: {error.strerror}", 400) from None
+        raise OperationError(f"{out}: {error.strerror}", 400) from None
     return out
 
 
