@@ -348,6 +348,19 @@ def test_nothing_that_is_built_is_tracked():
 
 # --- one fact, one version
 
+# Where magic numbers of files may stand beside store/format.py, and why.
+FORMATS_ELSEWHERE = {
+    "queues/deduplication.py": "the file of keys",
+}
+
+
+def test_layouts_of_files_stand_in_one_place():
+    for path in PYTHON:
+        if short(path) != "store/format.py" and short(path) not in FORMATS_ELSEWHERE:
+            found = re.findall(r"^(?:\w+_)?MAGIC = 0x", path.read_text(), re.MULTILINE)
+            assert not found, f"{short(path)}: {found}"
+
+
 def test_the_version_is_the_same_everywhere():
     version = brokerd.__version__
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

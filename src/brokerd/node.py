@@ -21,11 +21,12 @@ from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
 from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS, checked_limits
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
-from brokerd.store import json_file
-from brokerd.store.data_dir import CRASHED, POWER_LOST, SPARE_FOLDER
+from brokerd.store import commit_journal, json_file
+from brokerd.store.data_dir import CRASHED, POWER_LOST
+from brokerd.store.format import SPARE_FOLDER
 from brokerd.store.sync import GroupCommit
 from brokerd.upkeep.upkeep import Submit, Upkeep
-from brokerd.vhost import events, journal, listing, trace
+from brokerd.vhost import commits, events, listing, trace
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
 from brokerd.vhost.listing import MAX_QUEUES, VHOST_LIMITS, VHOSTS_FILE
@@ -331,9 +332,9 @@ class Node:
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
         vhost.remove_files = partial(self._remove_files, vhost)
         self.vhosts[name] = vhost
-        journals = journal.recover(vhost, self.disk, suspect=suspect, report=log.warning)
+        journals = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
         if journals:  # They go when all they decided is on disk.
-            self.commit.wait(partial(journal.discard, journals, self.disk))
+            self.commit.wait(partial(commit_journal.discard, journals, self.disk))
         return vhost
 
     def _install_events(self, vhost: VHost) -> None:

@@ -14,7 +14,7 @@ from brokerd.wire import methods
 KILLER = '''
 import os
 from brokerd.session import channel, transactions
-from brokerd.vhost import journal
+from brokerd.store.commit_journal import CommitJournal
 
 def killing(cls, name, after=False):
     original = getattr(cls, name)
@@ -29,10 +29,10 @@ def killing(cls, name, after=False):
     setattr(cls, name, step)
 
 armed, left = True, int(os.environ["KILL_AT"].partition(":")[2])
-killing(journal.Journal, "decide")
-killing(journal.Journal, "read", after=True)
-killing(journal.Journal, "applied")
-killing(journal.Journal, "remove")
+killing(CommitJournal, "decide")
+killing(CommitJournal, "read", after=True)
+killing(CommitJournal, "applied")
+killing(CommitJournal, "remove")
 killing(channel.Channel, "settle")
 killing(transactions.Transaction, "_done", after=True)
 '''

@@ -11,8 +11,7 @@ from tests.faults.test_power import QUEUES, Story
 from brokerd.audit.files import open_source
 from brokerd.audit.segment import read_triple
 from brokerd.audit.verdicts import audit
-from brokerd.store.format import DELIVERED, QUEUE_NAME_FILE
-from brokerd.vhost.names import folder_name
+from brokerd.store.format import DELIVERED, QUEUE_NAME_FILE, folder_name
 
 NEED_EVENTS = ("fifo", "returned_first", "overtaking", "ack_without_delivery", "delivery_after_settle")
 PROMISES = ("publish_order", "fifo", "returned_first", "ack_without_delivery", "double_settle",

@@ -15,7 +15,7 @@ from brokerd.node import Node
 from brokerd.store import format as layout
 from brokerd.store import order_log
 from brokerd.store.disk import Disk
-from brokerd.vhost.names import folder_name
+from brokerd.store.format import folder_name
 
 BODY = b"x" * 20_000
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

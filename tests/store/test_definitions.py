@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.errors import StoreError
-from brokerd.store.definitions import FILL_OCTETS, HEADER_OCTETS, DefinitionsLog
+from brokerd.store.definitions import FILL_OCTETS, DefinitionsLog
 from brokerd.store.disk import Disk
+from brokerd.store.format import DEFINITIONS_HEADER
 
 PAYLOADS = [b"\0\x32\0\x0a" + bytes([i]) * (20 + 7 * i) for i in range(6)]
 
@@ -45,7 +46,7 @@ def test_what_was_appended_is_loaded_in_order(path):
 
 def test_entries_are_amqp_frames_each_with_its_check(path):
     write(path, [b"abcd"])
-    assert path.read_bytes()[HEADER_OCTETS:HEADER_OCTETS + 12] == b"\x01\0\0\0\0\0\x04abcd\xce"
+    assert path.read_bytes()[DEFINITIONS_HEADER.size:DEFINITIONS_HEADER.size + 12] == b"\x01\0\0\0\0\0\x04abcd\xce"
 
 
 def test_appending_goes_on_behind_what_was_loaded(path):
@@ -81,7 +82,7 @@ def test_space_is_filled_in_steps_so_that_a_definition_changes_no_length(path):
 def test_a_file_cut_short_anywhere_loses_only_the_frame_it_was_cut_in(path, suspect):
     ends = write(path, PAYLOADS)
     whole = path.read_bytes()
-    for size in range(HEADER_OCTETS, ends[-1]):
+    for size in range(DEFINITIONS_HEADER.size, ends[-1]):
         path.write_bytes(whole[:size])
         payloads, reports = load(path, suspect=suspect)
         kept = sum(end <= size for end in ends) - 1

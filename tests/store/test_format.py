@@ -39,6 +39,24 @@ def test_the_compiled_plane_has_the_same_offsets():
             assert (struct_name, field, (offset, kind.itemsize)) == (struct_name, field, tuple(place))
 
 
+def test_the_layout_of_a_commit_journal_is_the_one_written_down():
+    assert layout.COMMIT_HEADER.size + 4 == layout.COMMIT_APPLIED_AT
+    octets = layout.COMMIT_HEADER.pack(layout.COMMIT_MAGIC, 1, 2, 3, 0, 4, 5, 6)
+    assert octets[:8] == b"BTXJ\1\0\0\0"
+    assert [octets[at] for at in (8, 12, 16, 24, 32)] == [2, 3, 4, 5, 6]
+    assert layout.COMMIT_SETTLEMENT.pack(1, 2, layout.COMMIT_REJECTED) == b"\1\0\0\0\2\0\0\0\0\0\0\0\1"
+
+
+def test_the_layout_of_a_definitions_log_is_the_one_written_down():
+    assert layout.DEFINITIONS_HEADER.pack(layout.DEFINITIONS_MAGIC, 1, 2, 3) == b"BDEF\1\0\0\0\2\0\0\0\3\0\0\0"
+    assert layout.FRAME_HEAD.pack(1, 0, 258) == b"\1\0\0\0\0\1\2"
+    assert layout.FRAME_HEAD.size + len(bytes([layout.FRAME_END])) + 4 == layout.FRAME_OVERHEAD
+
+
+def test_a_folder_is_named_by_the_sha1_of_the_name_in_hex():
+    assert layout.folder_name("/") == "42099b4af021e53fd8fd4e056c2568d7c2e3ffa8"
+
+
 @given(st.binary(max_size=300), st.binary(max_size=20))
 def test_the_table_crc_is_the_compiled_one(data, more):
     assert layout.crc32c_table(data) == plane.crc32c(data)

@@ -12,9 +12,9 @@ from brokerd.store import format as layout
 from brokerd.store import order_log, reading
 from brokerd.store import settled_segments as files
 from brokerd.store.disk import Disk
+from brokerd.store.format import folder_name
 from brokerd.upkeep.order_journals import SWEEP_TICKS
 from brokerd.upkeep.retention import HEADROOM_OCTETS
-from brokerd.vhost.names import folder_name
 
 HOUR = 3_600 * 10**9
 

@@ -7,12 +7,12 @@ import pytest
 from tests.session.harness import Client, Node
 
 from brokerd.errors import NotFound, StoreError
-from brokerd.store.definitions import FILE_NAME, DefinitionsLog
+from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.disk import Disk
+from brokerd.store.format import DEFINITIONS_FILE, folder_name
 from brokerd.store.garbage import Garbage
 from brokerd.store.recovery import recover
 from brokerd.vhost.folder import open_vhost
-from brokerd.vhost.names import folder_name
 from brokerd.vhost.vhost import queue_declare
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -76,7 +76,7 @@ class Place:
         """What is in the vhost's folder, hashes told as the queues' names."""
         known = {folder_name(name): name for name in "abcdefgh"}
         names = os.listdir(self.folder)
-        return {known.get(name[:40], name[:40]) + name[40:] for name in names} - {".vhost", FILE_NAME}
+        return {known.get(name[:40], name[:40]) + name[40:] for name in names} - {".vhost", DEFINITIONS_FILE}
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_the_folder_of_a_queue_that_nothing_defines_is_kept_and_told_of_once(pla
     place.publish("a", "a")
     before = sorted(os.listdir(place.folder / folder_name("a")))
     place.close()
-    os.unlink(place.folder / FILE_NAME)
+    os.unlink(place.folder / DEFINITIONS_FILE)
     place.open()
     path = place.folder / folder_name("a")
     assert place.told == [f"{path}: no queue of vhost '/' has its messages here; kept as {path.name}.orphan"]
@@ -208,18 +208,18 @@ def test_an_entry_that_cannot_be_followed_is_told_with_its_file_and_the_rest_hol
     place.vhost.write(methods.QueueBind(queue="a", exchange="gone", routing_key="k").encode())
     declare(place.vhost, "b")
     vhost = place.again()
-    assert place.told == [f"{place.folder / FILE_NAME}: entry 2: no exchange 'gone' in vhost '/'"]
+    assert place.told == [f"{place.folder / DEFINITIONS_FILE}: entry 2: no exchange 'gone' in vhost '/'"]
     assert list(vhost.queues) == ["a", "b"]
 
 
 def test_a_damaged_log_stops_the_open_and_is_not_touched(place):
     declare(place.open(), *"abcdefgh")
     place.close()
-    path = place.folder / FILE_NAME
+    path = place.folder / DEFINITIONS_FILE
     content = bytearray(path.read_bytes())
     content[40] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=rf"{FILE_NAME}"):
+    with pytest.raises(StoreError, match=rf"{DEFINITIONS_FILE}"):
         place.open()
     assert path.read_bytes() == content
 
@@ -238,7 +238,7 @@ def test_a_log_that_mostly_undoes_itself_is_short_after_the_next_open(place):
 def test_ten_thousand_queues_with_bindings_open_in_a_second_or_so(place):
     place.open()
     place.close()
-    log = DefinitionsLog(str(place.folder / FILE_NAME), Disk())
+    log = DefinitionsLog(str(place.folder / DEFINITIONS_FILE), Disk())
     log.load()
     payloads = [queue_declare(f"queue {number}", False, {}) for number in range(10_000)]
     payloads += [methods.QueueBind(queue=f"queue {number}", exchange="amq.topic", routing_key=f"key.{number}").encode()

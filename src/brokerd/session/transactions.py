@@ -11,7 +11,7 @@
 A commit that touches one message in one durable queue, or none, is whole by itself and goes without journal.
 What the client sends on the channel between commit and commit-ok waits here in its order.  Exchange, permission and
 properties are checked at publish, as RabbitMQ does, and again at commit.  Where the journal is, and how it is
-read at start, is vhost/journal's.
+read at start, is store/commit_journal's.
 """
 
 from collections import deque
@@ -19,7 +19,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.errors import ChannelStateError, PreconditionFailed
-from brokerd.vhost import journal
+from brokerd.store.commit_journal import CommitJournal, Message, Place, Plan
+from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, COMMIT_REJECTED
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd.session")
 
 OPEN, DECIDED, STORED = range(3)
-ACK, REJECT, REQUEUE = journal.ACKED, journal.REJECTED, 2
+ACK, REJECT, REQUEUE = COMMIT_ACKED, COMMIT_REJECTED, 2
 RECORD_OCTETS = 80  # what a message takes in a queue besides what the journal holds of it, at most
 
 _MANDATORY, _IMMEDIATE = 1, 2
@@ -44,7 +45,7 @@ _COMMIT = methods.TxCommit.INDEX
 class Kept(NamedTuple):
     """One publish of an open transaction."""
 
-    place: journal.Place
+    place: Place
     bits: int  # mandatory, immediate
     header: bytes | None  # of its content as it came, where other properties are stored
 
@@ -52,7 +53,7 @@ class Kept(NamedTuple):
 class Step(NamedTuple):
     """One publish of a transaction that is committed: where it goes."""
 
-    place: journal.Place
+    place: Place
     queues: "tuple[Queue, ...]"
     handler: "Callable[..., None] | None"
     returned: int  # reply code of basic.return, or 0
@@ -76,8 +77,8 @@ class Transaction:
 
     def _begin(self) -> None:
         directory = self._connection.access.vhost.directory
-        name = f"{journal.PREFIX}{self._connection.number}.{self._channel.number}"
-        self._journal = journal.Journal(f"{directory}/{name}", self._connection.node.disk)
+        name = f"{COMMIT_PREFIX}{self._connection.number}.{self._channel.number}"
+        self._journal = CommitJournal(f"{directory}/{name}", self._connection.node.disk)
         self._stage = OPEN
         self._kept: list[Kept] = []
         self._settlements: list[tuple[int, Queue | None, int, int]] = []  # delivery tag, queue, seq, outcome
@@ -106,7 +107,7 @@ class Transaction:
         try:
             # Its number is no other publish's: the record in a queue is known by it.
             place = self._journal.add(
-                journal.Message(self._channel.publishes_one(), exchange, key, properties, body)
+                Message(self._channel.publishes_one(), exchange, key, properties, body)
             )
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
@@ -186,10 +187,10 @@ class Transaction:
         if octets > node.disk.free_octets(self._connection.access.vhost.directory):
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
-    def _plan(self) -> journal.Plan:
+    def _plan(self) -> Plan:
         """What must be found again after a crash."""
         found = [(step.place.position, [queue for queue in step.queues if queue.durable]) for step in self._steps]
-        return journal.Plan(
+        return Plan(
             [(position, queues) for position, queues in found if queues],
             [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
              if queue is not None and queue.durable and outcome != REQUEUE],

@@ -1,18 +1,8 @@
 """The data directory as a whole: who may use it, how it was left, and which connection numbers are used up.
 
-    .lock               held (flock) while a broker runs; pid and host of the holder
-    schema_version      "1": which arrangement of files this is
-    running             there while a broker runs: the kernel's boot id, then "whole" or "suspect"
-    connection_numbers  first number not yet reserved, and its zlib.crc32 in hex
-
 The marker tells three starts apart: none is a clean stop; one of this boot a crash (the
 page cache kept all that was written); one of another boot a power cut (only what was
-synced is sure).  Others own the rest of the directory; the names of its folders stand here
-together, so that no two are alike ::
-
-    garbage/  garbage.old/  what is about to be removed: store/garbage
-    spare/                  segments to be used again: node
-    archiving/              deleted queues on their way into an archive: upkeep/retention
+synced is sure).  Its files are laid out in store/format.  Knows nothing of what is in its folders.
 """
 
 import os
@@ -21,9 +11,8 @@ import zlib
 
 from brokerd.errors import StoreError
 from brokerd.store.disk import Disk
+from brokerd.store.format import CONNECTION_NUMBERS_FILE, LOCK_FILE, RUNNING_FILE, SCHEMA_FILE, SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
-GARBAGE_FOLDER, SPARE_FOLDER, ARCHIVING_FOLDER = "garbage", "spare", "archiving"
 CONNECTION_BLOCK = 10_000       # Numbers reserved at once: one fsync for so many connections.
 CONNECTION_NUMBERS_MAX = (1 << 32) - 1
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
@@ -87,7 +76,7 @@ class DataDir:
             if self._next > CONNECTION_NUMBERS_MAX:
                 self._next = 1
             reserved = min(self._next + CONNECTION_BLOCK, CONNECTION_NUMBERS_MAX + 1)
-            self._disk.replace(self._file("connection_numbers"), _checked(reserved))
+            self._disk.replace(self._file(CONNECTION_NUMBERS_FILE), _checked(reserved))
             self._reserved = reserved
         number = self._next
         self._next += 1
@@ -103,7 +92,7 @@ class DataDir:
             return
         try:
             self._disk.syncfs(self._lock, self.path)
-            self._disk.unlink(self._file("running"))
+            self._disk.unlink(self._file(RUNNING_FILE))
             self._disk.sync_directory(self.path)
         finally:
             self.abandon()
@@ -118,7 +107,7 @@ class DataDir:
         return f"{self.path}/{name}"
 
     def _take_lock(self) -> int:
-        fd = self._disk.open(self._file(".lock"), os.O_RDWR | os.O_CREAT)
+        fd = self._disk.open(self._file(LOCK_FILE), os.O_RDWR | os.O_CREAT)
         try:
             if not self._disk.lock(fd):
                 holder = self._disk.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
@@ -132,7 +121,7 @@ class DataDir:
 
     def _check_schema(self) -> bool:
         """True for a directory that was empty and is now ours."""
-        path = self._file("schema_version")
+        path = self._file(SCHEMA_FILE)
         try:
             text = self._disk.read(path).strip()
         except FileNotFoundError:
@@ -153,17 +142,17 @@ class DataDir:
 
     def _how_it_was_left(self) -> str:
         try:
-            words = self._disk.read(self._file("running")).decode(errors="replace").split()
+            words = self._disk.read(self._file(RUNNING_FILE)).decode(errors="replace").split()
         except FileNotFoundError:
             return CLEAN
         return CRASHED if self._boot and words == [self._boot, "whole"] else POWER_LOST
 
     def _mark(self, state: str) -> None:
         """On disk before this returns: else a power cut soon after would look like a clean stop."""
-        self._disk.replace(self._file("running"), f"{self._boot or 'unknown'} {state}\n".encode())
+        self._disk.replace(self._file(RUNNING_FILE), f"{self._boot or 'unknown'} {state}\n".encode())
 
     def _read_connection_numbers(self) -> int:
-        path = self._file("connection_numbers")
+        path = self._file(CONNECTION_NUMBERS_FILE)
         try:
             content = self._disk.read(path)
         except FileNotFoundError:

@@ -1,16 +1,7 @@
 """The definitions log: what was declared, bound and deleted in one vhost, as AMQP methods, in order.
 
-File ``definitions.amqp``: a header of 16 octets, little endian ::
-
-    0 magic "BDEF"   4 version u4   8 salt u4   12 zlib.crc32 of octets 0..12, u4
-
-then AMQP frames as on the wire, each followed by its check ::
-
-    type 1 | channel 0 u2 | size u4 (big endian) | payload | 0xCE | u4: zlib.crc32(frame, salt), little endian
-
-then zeros: space is filled 64 KiB ahead, so that syncing a definition writes its page
-and no metadata.  The salt is random, lest a payload that holds a whole frame be taken
-for one.  A frame type of 0 is the end.
+The layout stands in store/format.  Space is filled with zeros 64 KiB ahead, so that syncing a
+definition writes its page and no metadata.
 
 What ``load`` does with an unusable frame: behind it all is zero or missing (a torn
 write): it is cut off.  After a power cut, a block of zeros where data should be and
@@ -22,19 +13,19 @@ broker must not guess about: StoreError.  Knows no method: payloads in, payloads
 import os
 import zlib
 from collections.abc import Callable, Iterable
-from struct import Struct
 
 from brokerd.errors import StoreError
 from brokerd.store.disk import Disk
+from brokerd.store.format import (
+    DEFINITIONS_CRC_END,
+    DEFINITIONS_HEADER,
+    DEFINITIONS_MAGIC,
+    DEFINITIONS_VERSION,
+    FRAME_END,
+    FRAME_HEAD,
+    FRAME_OVERHEAD,
+)
 
-FILE_NAME = "definitions.amqp"
-MAGIC = 0x46454442              # "BDEF"
-VERSION = 1
-HEADER = Struct("<IIII")
-HEADER_OCTETS = 16
-FRAME_HEAD = Struct(">BHI")
-FRAME_OVERHEAD = 7 + 1 + 4      # head, 0xCE, check
-FRAME_END = 0xCE
 FILL_OCTETS = 64 << 10
 SECTOR_OCTETS = 512             # The least that a disk writes whole.
 
@@ -54,7 +45,7 @@ class DefinitionsLog:
         self._fd = -1
         self._salt = 0
         self._filled = 0        # Zeros are written up to here.
-        self.octets = HEADER_OCTETS
+        self.octets = DEFINITIONS_HEADER.size
         self.frames = 0
         self.dirty = False
 
@@ -106,7 +97,7 @@ class DefinitionsLog:
         Either the old or the new is found after a crash, whole.  Raises OSError: then the old one is in use.
         """
         salt = int.from_bytes(os.urandom(4), "little")
-        head = HEADER.pack(MAGIC, VERSION, salt, 0)[:12]
+        head = DEFINITIONS_HEADER.pack(DEFINITIONS_MAGIC, DEFINITIONS_VERSION, salt, 0)[:DEFINITIONS_CRC_END]
         parts = [head, zlib.crc32(head).to_bytes(4, "little")]
         for payload in payloads:
             frame = b"%b%b\xce" % (FRAME_HEAD.pack(1, 0, len(payload)), payload)
@@ -146,19 +137,19 @@ class DefinitionsLog:
 
     def _check_header(self, content: bytes) -> int:
         """The salt.  Raises StoreError."""
-        if len(content) >= HEADER_OCTETS:
-            magic, version, salt, check = HEADER.unpack_from(content)
-            if magic == MAGIC and check == zlib.crc32(content[:12]):
-                if version > VERSION:
+        if len(content) >= DEFINITIONS_HEADER.size:
+            magic, version, salt, check = DEFINITIONS_HEADER.unpack_from(content)
+            if magic == DEFINITIONS_MAGIC and check == zlib.crc32(content[:DEFINITIONS_CRC_END]):
+                if version > DEFINITIONS_VERSION:
                     raise StoreError(f"{self.path} has version {version} at offset 4: written by a later brokerd; this "
-                                     f"one knows up to {VERSION}")
+                                     f"one knows up to {DEFINITIONS_VERSION}")
                 return salt
         raise self._damage(0, "its header is not that of a definitions log")
 
     def _read_frames(self, content: bytes) -> tuple[list[bytes], int]:
         """The whole frames from the start, and where they end."""
         payloads: list[bytes] = []
-        at, salt, octets = HEADER_OCTETS, self._salt, len(content)
+        at, salt, octets = DEFINITIONS_HEADER.size, self._salt, len(content)
         crc32, head = zlib.crc32, FRAME_HEAD
         while at + FRAME_OVERHEAD <= octets:
             kind, channel, size = head.unpack_from(content, at)

@@ -99,6 +99,52 @@ The highest-numbered segment of a queue is neither removed nor compacted: its la
 record tells the next sequence number.  An acks file is zeros behind its entries (never
 recycled unwiped): the check of one octet does not tell old entries from new ones.
 
+COMMIT JOURNAL ``tx.CONNECTION.CHANNEL`` in the vhost's folder (decimal numbers): what one
+transaction publishes, which becomes a decision with its header, 64 octets::
+
+     0 magic "BTXJ"   4 version u4     8 connection u4  12 channel u2   14 zero u2
+    16 plan_at u8    24 end u8        32 check u4 (CRC32C of octets 64..end)
+    36 crc u4 (CRC32C of octets 0..36)
+    40 applied u4: 1, all of it was done      44 zeros up to 64
+
+MESSAGES from 64 on, back to back, as they were published::
+
+    publish_seq u8 | exchange: length u1, octets | routing key: length u1, octets
+    | property flags and list: length u4, octets | body: length u8, octets
+
+PLAN at ``plan_at``, up to ``end``: what commit resolved, durable queues only::
+
+    queues u4, each: name length u1, octets
+    messages u4, each: position u8 in this file, queues u4, each: number u4 of the queue above
+    settlements u4, each: number u4 of the queue, seq u8, outcome u1 (0 acked, 1 rejected)
+
+A file that has no whole header (zeros, until commit) is no decision: a transaction that never was.
+
+DEFINITIONS LOG ``definitions.amqp`` in the vhost's folder: a header of 16 octets ::
+
+    0 magic "BDEF"   4 version u4   8 salt u4   12 zlib.crc32 of octets 0..12, u4
+
+then AMQP frames as on the wire, each followed by its check ::
+
+    type 1 | channel 0 u2 | size u4 (big endian) | payload | 0xCE | u4: zlib.crc32(frame, salt), little endian
+
+then zeros.  The salt is random, lest a payload that holds a whole frame be taken for one.  A
+frame type of 0 is the end.
+
+DATA DIRECTORY::
+
+    .lock               held (flock) while a broker runs; pid and host of the holder
+    schema_version      "1": which arrangement of files this is
+    running             there while a broker runs: the kernel's boot id, then "whole" or "suspect"
+    connection_numbers  first number not yet reserved, and its zlib.crc32 in hex
+    garbage/  garbage.old/    what is about to be removed
+    spare/              segments to be used again
+    archiving/          deleted queues on their way into an archive
+    <sha1 of vhost>/    .vhost (its name), definitions.amqp, tx.*
+        <sha1 of queue>/        a durable queue that has held a message, or has an order journal
+        <sha1 of queue>.orphan/ a queue's folder that no definition explains
+        transient/              queues that do not survive a restart
+
 UPGRADE RULE: a version is raised when an older broker would misread the file.  A
 broker reads its own version and all before, writes its own, and refuses later ones
 with a StoreError that names the file.  Segments are never rewritten for an upgrade:
@@ -187,6 +233,38 @@ ENTRY = struct.Struct("<IBBH")
 JOURNAL_FIXED = struct.Struct("<IIQq")          # What the crc of a journal's header covers.
 EVENT = struct.Struct("<QqIIHBB")               # Without its crc.
 ORDER_FIXED = struct.Struct("<II")
+
+COMMIT_PREFIX = "tx."
+COMMIT_MAGIC = 0x4A585442   # "BTXJ"
+COMMIT_VERSION = 1
+COMMIT_ACKED, COMMIT_REJECTED = 0, 1            # How a delivery was settled in the transaction.
+COMMIT_HEADER = struct.Struct("<IIIHHQQI")      # Without its crc.
+COMMIT_APPLIED_AT = 40
+COMMIT_SETTLEMENT = struct.Struct("<IQB")
+
+DEFINITIONS_FILE = "definitions.amqp"
+DEFINITIONS_MAGIC = 0x46454442  # "BDEF"
+DEFINITIONS_VERSION = 1
+DEFINITIONS_HEADER = struct.Struct("<IIII")
+DEFINITIONS_CRC_END = 12
+FRAME_HEAD = struct.Struct(">BHI")
+FRAME_OVERHEAD = 7 + 1 + 4      # head, 0xCE, check
+FRAME_END = 0xCE
+
+SCHEMA_VERSION = 1
+LOCK_FILE, SCHEMA_FILE, RUNNING_FILE = ".lock", "schema_version", "running"
+CONNECTION_NUMBERS_FILE = "connection_numbers"
+GARBAGE_FOLDER, SPARE_FOLDER, ARCHIVING_FOLDER = "garbage", "spare", "archiving"
+VHOST_NAME_FILE = ".vhost"
+TRANSIENT_FOLDER = "transient"
+ORPHAN = ".orphan"
+
+
+def folder_name(name: str) -> str:
+    """The folder of the vhost or queue called ``name``: 40 hex digits, whatever the name contains."""
+    from hashlib import sha1  # A server that holds nothing yet starts without OpenSSL.
+
+    return sha1(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 def segment_name(number: int) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.store.data_dir import GARBAGE_FOLDER
+from brokerd.store.format import GARBAGE_FOLDER
 
 Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
 

@@ -27,7 +27,6 @@ from brokerd.store.disk import Disk
 COPY_OCTETS = 1 << 20
 SYNCED_AT = 48          # in a journal's header
 ALL_SYNCED = struct.pack("<qq", (1 << 63) - 1, ~((1 << 63) - 1))
-VHOST_NAME_FILE = ".vhost"
 
 
 class SettledSegment(NamedTuple):
@@ -258,7 +257,7 @@ class Archive:
         """Make the folder, with the names in it, where it is missing."""
         make_folders(self.target, self._disk)
         above = os.path.dirname(self.target)
-        for path, name in ((f"{above}/{VHOST_NAME_FILE}", vhost_name),
+        for path, name in ((f"{above}/{layout.VHOST_NAME_FILE}", vhost_name),
                            (f"{self.target}/{layout.QUEUE_NAME_FILE}", queue_name)):
             if not self._disk.exists(path):
                 self._disk.replace(path, name)

@@ -19,9 +19,14 @@ from typing import TYPE_CHECKING, Any
 from brokerd.queues.order import settings
 from brokerd.store import order_log
 from brokerd.store import settled_segments as settled
-from brokerd.store.data_dir import ARCHIVING_FOLDER
-from brokerd.store.format import ORDER_LOG, QUEUE_NAME_FILE, segment_name
-from brokerd.vhost.names import folder_name
+from brokerd.store.format import (
+    ARCHIVING_FOLDER,
+    ORDER_LOG,
+    QUEUE_NAME_FILE,
+    VHOST_NAME_FILE,
+    folder_name,
+    segment_name,
+)
 
 if TYPE_CHECKING:
     from brokerd import plane
@@ -305,7 +310,7 @@ class Retention:
     def send_away(self, queue: "Queue") -> None:
         """Move the folder of a deleted queue out of the way, and its segments into the archive.  Raises OSError."""
         os.makedirs(self._leaving, exist_ok=True)
-        with open(f"{queue.directory}/{settled.VHOST_NAME_FILE}", "wb") as file:
+        with open(f"{queue.directory}/{VHOST_NAME_FILE}", "wb") as file:
             file.write(queue.vhost_name.encode("utf-8", "surrogateescape"))
         count = 1
         while os.path.exists(f"{self._leaving}/{count}"):
@@ -317,7 +322,7 @@ class Retention:
         archive = os.path.abspath(self.archive)
 
         def work() -> None:
-            vhost, queue = (self._disk.read(f"{path}/{name}") for name in (settled.VHOST_NAME_FILE, QUEUE_NAME_FILE))
+            vhost, queue = (self._disk.read(f"{path}/{name}") for name in (VHOST_NAME_FILE, QUEUE_NAME_FILE))
             folders = [folder_name(name.decode("utf-8", "surrogateescape")) for name in (vhost, queue)]
             settled.archive_whole(path, os.path.join(archive, *folders), vhost, queue, self._disk)
 

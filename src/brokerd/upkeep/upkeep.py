@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd.clock import Clock
 from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.queues.expires import CallAt, Expires
-from brokerd.store.data_dir import ARCHIVING_FOLDER
+from brokerd.store.format import ARCHIVING_FOLDER
 from brokerd.store.garbage import Garbage, Submit
 from brokerd.vhost import definitions
 

@@ -31,8 +31,8 @@ from brokerd.exchanges.delayed import DELAY, DelayedExchange, Held, delay_of, du
 from brokerd.exchanges.exchange import Lazily
 from brokerd.queues.dead_letter import is_key, keys_in, read_properties, write_properties
 from brokerd.queues.queue import WAITING_ROOM_PREFIX
+from brokerd.store.format import folder_name
 from brokerd.vhost.dead_letters import CallAt, Timer, find
-from brokerd.vhost.names import folder_name
 from brokerd.wire.properties import Properties
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.exchanges.exchange import Handler, Lazily
 from brokerd.queues.deduplication import FILE_NAME, Deduplication, rule_of
-from brokerd.vhost.names import folder_name
+from brokerd.store.format import folder_name
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Exchange

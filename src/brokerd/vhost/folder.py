@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 
 from brokerd import plane
 from brokerd.policies import Policies
-from brokerd.store.definitions import FILE_NAME, DefinitionsLog
+from brokerd.store.definitions import DefinitionsLog
+from brokerd.store.format import DEFINITIONS_FILE, ORPHAN, TRANSIENT_FOLDER, VHOST_NAME_FILE, folder_name
 from brokerd.store.garbage import Garbage
 from brokerd.vhost.definitions import Replay, replay
-from brokerd.vhost.names import folder_name
-from brokerd.vhost.vhost import TRANSIENT_FOLDER, Doors, VHost
+from brokerd.vhost.vhost import Doors, VHost
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
 
-NAME_FILE = ".vhost"
-ORPHAN = ".orphan"
 _HEX_DIGITS = 40
 
 
@@ -48,12 +46,12 @@ def open_vhost(
     that has a folder; ``prepare`` for the vhost before its definitions are read.  Raises StoreError, OSError.
     """
     directory = os.path.join(data_dir, folder_name(name))
-    if not disk.exists(os.path.join(directory, NAME_FILE)):
+    if not disk.exists(os.path.join(directory, VHOST_NAME_FILE)):
         if not disk.exists(directory):
             disk.make_directory(directory)
-        disk.replace(os.path.join(directory, NAME_FILE), name.encode("utf-8", "surrogateescape"))
+        disk.replace(os.path.join(directory, VHOST_NAME_FILE), name.encode("utf-8", "surrogateescape"))
         disk.sync_directory(data_dir)
-    log = DefinitionsLog(os.path.join(directory, FILE_NAME), disk)
+    log = DefinitionsLog(os.path.join(directory, DEFINITIONS_FILE), disk)
     vhost = VHost(name, directory, core, log, doors)
     vhost.policies = Policies(directory, disk)
     if prepare is not None:

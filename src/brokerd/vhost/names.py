@@ -31,10 +31,3 @@ def check_not_reserved(kind: str, name: str) -> None:
     """Refuse to make something whose name begins with ``amq.`` (403)."""
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
-
-
-def folder_name(name: str) -> str:
-    """The folder of the vhost or queue called ``name``: 40 hex digits, whatever the name contains."""
-    from hashlib import sha1  # A server that holds nothing yet starts without OpenSSL.
-
-    return sha1(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()

@@ -27,7 +27,8 @@ from brokerd.exchanges import (
 )
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
-from brokerd.vhost.names import RESERVED_PREFIX, folder_name
+from brokerd.store.format import TRANSIENT_FOLDER, folder_name
+from brokerd.vhost.names import RESERVED_PREFIX
 from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
 
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-TRANSIENT_FOLDER = "transient"
 SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type, internal (RabbitMQ)
     ("amq.direct", DirectExchange, False),
     ("amq.fanout", FanoutExchange, False),

@@ -1,63 +1,34 @@
 """The commit journal: one transaction on disk, whole, before the first of its messages is in a queue.
 
-File ``tx.CONNECTION.CHANNEL`` in the vhost's folder (decimal numbers; connection numbers are never given twice).
-It holds what a transaction publishes, and becomes a decision with its header::
-
-     0 magic "BTXJ"   4 version u4     8 connection u4  12 channel u2   14 zero u2
-    16 plan_at u8    24 end u8        32 check u4 (CRC32C of octets 64..end)
-    36 crc u4 (CRC32C of octets 0..36)
-    40 applied u4: 1, all of it was done      44 zeros up to 64
-
-MESSAGES from 64 on, back to back, as they were published::
-
-    publish_seq u8 | exchange: length u1, octets | routing key: length u1, octets
-    | property flags and list: length u4, octets | body: length u8, octets
-
-PLAN at ``plan_at``, up to ``end``: what commit resolved, durable queues only::
-
-    queues u4, each: name length u1, octets
-    messages u4, each: position u8 in this file, queues u4, each: number u4 of the queue above
-    settlements u4, each: number u4 of the queue, seq u8, outcome u1 (0 acked, 1 rejected)
-
-All numbers are little endian.  A file whose header is not whole (zeros, until commit) is no decision: a transaction
-that never was.  Large transactions write their messages here as they come, small ones with the header.
+The layout stands in store/format.  Connection numbers are never given twice, so a file's name is its own.  Large
+transactions write their messages here as they come, small ones with the header.
 
 Order: messages, plan, header; sync of file and name; the messages into the queues, the settlements; ``applied``;
-sync of the queues; the file is removed.  At start (``recover``) a decision that is not ``applied`` is done for those
+sync of the queues; the file is removed.  At start (vhost/commits) a decision that is not ``applied`` is done for those
 messages whose record (connection, channel, publish_seq) is in no segment of their queue: the broker died between
 the first and the last of them, so no segment of theirs is gone yet.  After a power cut ``applied`` says nothing, since
 the queues may have lost what the journal kept: the same search decides.  (Then, and only then, a message may come
 twice: if it was delivered and acknowledged, its segment given up, and the power cut, all before the sync was over.)
 
-UPGRADE RULE: as store/format's: a broker reads its own version and those before, and refuses later ones.
+Knows nothing of what queues do with it: vhost/commits carries decisions out at start, session/transactions before.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
 from brokerd.store import reading
 
 if TYPE_CHECKING:
-    from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
-    from brokerd.vhost.vhost import VHost
 
-PREFIX = "tx."
-MAGIC = 0x4A585442  # "BTXJ"
-VERSION = 1
-HEADER_OCTETS = 64
 IN_MEMORY_OCTETS_MAX = 1 << 20  # of messages; what is more is written into the file before commit
-ACKED, REJECTED = 0, 1
 
-_HEADER = Struct("<IIIHHQQI")
 _U4, _U8 = Struct("<I"), Struct("<Q")
-_APPLIED_AT = 40
-_SETTLEMENT = Struct("<IQB")
 
 
 class Message(NamedTuple):
@@ -77,14 +48,20 @@ class Place(NamedTuple):
     octets: int
 
 
+class Named(Protocol):
+    """What is asked of a queue here: no floor above this one is needed for it."""
+
+    name: str
+
+
 class Plan(NamedTuple):
     """What commit decided: each message's durable queues, and the deliveries that are settled (queue, seq, outcome)."""
 
-    messages: "list[tuple[int, list[Queue]]]"
-    settlements: "list[tuple[Queue, int, int]]"
+    messages: Sequence[tuple[int, Sequence[Named]]]
+    settlements: Sequence[tuple[Named, int, int]]
 
 
-class Journal:
+class CommitJournal:
     """The messages of one transaction, in memory and on disk, and its decision.
 
     ``dirty``, ``path`` and ``fileno`` are what the group commit asks for.
@@ -98,7 +75,7 @@ class Journal:
         self._disk = disk
         self._fd = -1
         self._rest = bytearray()  # messages not yet in the file
-        self._written = HEADER_OCTETS  # where they go
+        self._written = layout.HEADER_OCTETS  # where they go
         self._check = 0
 
     def add(self, message: Message) -> Place:
@@ -127,8 +104,10 @@ class Journal:
         self._disk.pwrite(self._fd, octets, self._written)
         check = layout.crc32c(octets, self._check)
         end = self._written + len(octets)
-        head = _HEADER.pack(MAGIC, VERSION, connection, channel, 0, self._written, end, check)
-        self._disk.pwrite(self._fd, (head + _U4.pack(layout.crc32c(head))).ljust(HEADER_OCTETS, b"\0"), 0)
+        head = layout.COMMIT_HEADER.pack(
+            layout.COMMIT_MAGIC, layout.COMMIT_VERSION, connection, channel, 0, self._written, end, check
+        )
+        self._disk.pwrite(self._fd, (head + _U4.pack(layout.crc32c(head))).ljust(layout.HEADER_OCTETS, b"\0"), 0)
         self.dirty = True
 
     def sync(self) -> None:
@@ -140,7 +119,7 @@ class Journal:
     def applied(self) -> None:
         """All is in the queues: after a crash nothing is to be done.  Never fails: then it is looked for."""
         try:
-            self._disk.pwrite(self._fd, _U4.pack(1), _APPLIED_AT)
+            self._disk.pwrite(self._fd, _U4.pack(1), layout.COMMIT_APPLIED_AT)
         except OSError:
             return
 
@@ -186,7 +165,7 @@ def _encode_message(message: Message) -> bytes:
 
 
 def _encode_plan(plan: Plan) -> bytes:
-    numbers: dict[Queue, int] = {}
+    numbers: dict[Named, int] = {}
     for queues in (*[queues for _, queues in plan.messages], [queue for queue, _, _ in plan.settlements]):
         for queue in queues:
             numbers.setdefault(queue, len(numbers))
@@ -196,7 +175,7 @@ def _encode_plan(plan: Plan) -> bytes:
     for position, queues in plan.messages:
         parts += [_U8.pack(position), _U4.pack(len(queues)), *[_U4.pack(numbers[queue]) for queue in queues]]
     parts.append(_U4.pack(len(plan.settlements)))
-    parts += [_SETTLEMENT.pack(numbers[queue], seq, outcome) for queue, seq, outcome in plan.settlements]
+    parts += [layout.COMMIT_SETTLEMENT.pack(numbers[queue], seq, outcome) for queue, seq, outcome in plan.settlements]
     return b"".join(parts)
 
 
@@ -246,22 +225,22 @@ class Decision(NamedTuple):
 def load(path: str, disk: "Disk") -> Decision | None:
     """The decision in a journal; None where none was made.  Raises StoreError (a later version), OSError."""
     octets = disk.read(path)
-    if len(octets) < HEADER_OCTETS or not any(octets[:HEADER_OCTETS]):
+    if len(octets) < layout.HEADER_OCTETS or not any(octets[:layout.HEADER_OCTETS]):
         return None
-    magic, version, connection, channel, _, plan_at, end, check = _HEADER.unpack_from(octets)
-    crc = _U4.unpack_from(octets, _HEADER.size)[0]
-    if magic != MAGIC or crc != layout.crc32c(octets[: _HEADER.size]):
+    magic, version, connection, channel, _, plan_at, end, check = layout.COMMIT_HEADER.unpack_from(octets)
+    crc = _U4.unpack_from(octets, layout.COMMIT_HEADER.size)[0]
+    if magic != layout.COMMIT_MAGIC or crc != layout.crc32c(octets[: layout.COMMIT_HEADER.size]):
         return None
-    if version > VERSION:
+    if version > layout.COMMIT_VERSION:
         raise StoreError(f"{path} has version {version} at offset 4: written by a later brokerd; this one knows up to "
-                         f"{VERSION}")
-    if end > len(octets) or check != layout.crc32c(memoryview(octets)[HEADER_OCTETS:end]):
+                         f"{layout.COMMIT_VERSION}")
+    if end > len(octets) or check != layout.crc32c(memoryview(octets)[layout.HEADER_OCTETS:end]):
         return None
     try:
         messages, settlements = _decode_plan(octets, plan_at)
     except (IndexError, struct_error):
         return None
-    applied = _U4.unpack_from(octets, _APPLIED_AT)[0] == 1
+    applied = _U4.unpack_from(octets, layout.COMMIT_APPLIED_AT)[0] == 1
     return Decision(connection, channel, applied, messages, settlements)
 
 
@@ -274,62 +253,24 @@ def _decode_plan(octets: bytes, at: int) -> tuple[list[tuple[Message, list[str]]
         messages.append((message, [names[reader.number(_U4)] for _ in range(reader.number(_U4))]))
     settlements = []
     for _ in range(reader.number(_U4)):
-        number, seq, outcome = _SETTLEMENT.unpack(reader.take(_SETTLEMENT.size))
+        number, seq, outcome = layout.COMMIT_SETTLEMENT.unpack(reader.take(layout.COMMIT_SETTLEMENT.size))
         settlements.append((names[number], seq, outcome))
     return messages, settlements
 
 
-def recover(vhost: "VHost", disk: "Disk", *, suspect: bool, report: Callable[[str], None]) -> list[str]:
-    """Do what was decided and not done, in a vhost whose queues are recovered; the journals found.
-
-    They are to be removed (``discard``) once all queues are synced.  ``suspect``: power was lost.  ``report``
-    hears of each transaction in one line.  Raises StoreError, OSError.
-    """
-    paths = [os.path.join(vhost.directory, name) for name in sorted(disk.names(vhost.directory))
-             if name.startswith(PREFIX)]  # fmt: skip
-    for path in paths:
-        decision = load(path, disk)
-        if decision is None:
-            report(f"{path}: a transaction that was not committed: dropped")
-        elif suspect or not decision.applied:
-            stored, settled = _apply(vhost, disk, decision)
-            report(f"{path}: a committed transaction was brought to its end: {stored} stored, {settled} settled")
-    return paths
+def find(directory: str, disk: "Disk") -> list[str]:
+    """The journals in a vhost's folder, by their paths."""
+    return [os.path.join(directory, name) for name in sorted(disk.names(directory))
+            if name.startswith(layout.COMMIT_PREFIX)]  # fmt: skip
 
 
 def discard(paths: Iterable[str], disk: "Disk") -> None:
-    """Remove journals that ``recover`` has returned.  Never fails: what stays is found again at the next start."""
+    """Remove journals that ``find`` has returned.  Never fails: what stays is found again at the next start."""
     for path in paths:
         try:
             disk.unlink(path)
         except OSError:
             continue
-
-
-def _apply(vhost: "VHost", disk: "Disk", decision: Decision) -> tuple[int, int]:
-    """How many messages were stored (once a queue), and how many deliveries settled."""
-    present: dict[str, set[int]] = {}
-    stored = settled = 0
-    for message, names in decision.messages:
-        for name in names:
-            queue = vhost.queues.get(name)
-            if queue is None:
-                continue
-            if name not in present:
-                present[name] = published_in(queue.directory, disk, decision.connection, decision.channel)
-            if message.publish_seq not in present[name]:
-                vhost.core.put((queue,), *message[1:], connection=decision.connection, channel=decision.channel,
-                               publish_seq=message.publish_seq, sync=True)  # fmt: skip
-                stored += 1
-    for name, seq, outcome in decision.settlements:
-        queue = vhost.queues.get(name)
-        row = None if queue is None else queue.remove(seq)
-        if queue is not None and row is not None:
-            settled += 1
-            if outcome == REJECTED:
-                _, _, _, exchange, routing_key, properties, body = row
-                queue.on_dead("rejected", 0, exchange, routing_key, properties, body, 0)
-    return stored, settled
 
 
 def published_in(directory: str, disk: "Disk", connection: int, channel: int) -> set[int]:

@@ -5,42 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.forgetful_disk import ForgetfulDisk
-from tests.store.segments import Files
 
 from brokerd.errors import StoreError
+from brokerd.store import commit_journal as journal
 from brokerd.store import format as layout
+from brokerd.store.commit_journal import CommitJournal, Message, Plan
 from brokerd.store.disk import Disk
-from brokerd.vhost import journal
-from brokerd.vhost.journal import ACKED, REJECTED, Journal, Message, Plan
+from brokerd.store.format import COMMIT_ACKED as ACKED
+from brokerd.store.format import COMMIT_REJECTED as REJECTED
 
 
 class Queue:
-    """A queue whose folder is real and whose plane is not; ``ready`` holds what remove() finds."""
+    """A queue by its name and folder alone."""
 
     def __init__(self, directory, name):
         self.name = name
         self.directory = os.path.join(directory, name)
-        self.ready = {}
-        self.dead = []
-
-    def remove(self, seq):
-        return self.ready.pop(seq, None)
-
-    def on_dead(self, *message):
-        self.dead.append(message)
-        return True
 
 
 class VHost:
     def __init__(self, directory):
         self.directory = str(directory)
         self.queues = {name: Queue(self.directory, name) for name in ("a", "b")}
-        self.core = self
-        self.puts = []
-
-    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync):
-        assert sync
-        self.puts.append((*[queue.name for queue in queues], body, connection, channel, publish_seq))
 
 
 @pytest.fixture
@@ -54,7 +40,7 @@ def message(seq, body=b"body"):
 
 def decide(vhost, count=3, *, names=("a",), settlements=(), applied=False, number=7):
     """A journal of connection ``number``, channel 1, with publishes 1..count."""
-    entry = Journal(os.path.join(vhost.directory, f"tx.{number}.1"), Disk())
+    entry = CommitJournal(os.path.join(vhost.directory, f"tx.{number}.1"), Disk())
     places = [entry.add(message(seq, b"%d" % seq)) for seq in range(1, count + 1)]
     queues = [vhost.queues[name] for name in names]
     entry.decide(number, 1, Plan([(place.position, queues) for place in places],
@@ -64,11 +50,6 @@ def decide(vhost, count=3, *, names=("a",), settlements=(), applied=False, numbe
     return entry
 
 
-def recover(vhost, *, suspect=False):
-    lines = []
-    return journal.recover(vhost, Disk(), suspect=suspect, report=lines.append), lines
-
-
 messages = st.lists(st.builds(
     Message, st.integers(0, 2**64 - 1), st.binary(max_size=255), st.binary(max_size=255), st.binary(max_size=300),
     st.binary(max_size=2000)), max_size=20)
@@ -76,7 +57,7 @@ messages = st.lists(st.builds(
 
 @given(messages)
 def test_what_is_kept_is_read_again(tmp_path_factory, kept):
-    entry = Journal(str(tmp_path_factory.getbasetemp() / "tx.1.1"), Disk())
+    entry = CommitJournal(str(tmp_path_factory.getbasetemp() / "tx.1.1"), Disk())
     places = [entry.add(one) for one in kept]
     assert [entry.read(place) for place in places] == kept
     entry.decide(1, 1, Plan([(place.position, []) for place in places], []))
@@ -86,7 +67,7 @@ def test_what_is_kept_is_read_again(tmp_path_factory, kept):
 
 
 def test_messages_beyond_what_memory_may_hold_are_in_the_file(vhost):
-    entry = Journal(os.path.join(vhost.directory, "tx.1.1"), Disk())
+    entry = CommitJournal(os.path.join(vhost.directory, "tx.1.1"), Disk())
     large = [message(seq, bytes([seq]) * 400_000) for seq in range(9)]
     places = [entry.add(one) for one in large]
     assert os.path.getsize(entry.path) > 2_000_000
@@ -94,7 +75,7 @@ def test_messages_beyond_what_memory_may_hold_are_in_the_file(vhost):
 
 
 def test_no_file_is_made_for_what_is_rolled_back_early(vhost):
-    entry = Journal(os.path.join(vhost.directory, "tx.1.1"), Disk())
+    entry = CommitJournal(os.path.join(vhost.directory, "tx.1.1"), Disk())
     entry.add(message(1))
     assert entry.remove() is False
     assert os.listdir(vhost.directory) == []
@@ -107,75 +88,6 @@ def test_a_decision_is_found_as_it_was_made(vhost):
     assert [(one.publish_seq, one.body, names) for one, names in found.messages] == [
         (1, b"1", ["b", "a"]), (2, b"2", ["b", "a"])]
     assert found.settlements == [("a", 5, ACKED), ("b", 6, REJECTED)]
-
-
-def test_a_decision_not_carried_out_is_carried_out_at_start(vhost):
-    decide(vhost, 3, names=("a", "b"))
-    paths, lines = recover(vhost)
-    assert vhost.puts == [(name, b"%d" % seq, 7, 1, seq) for seq in (1, 2, 3) for name in ("a", "b")]
-    assert lines == [f"{paths[0]}: a committed transaction was brought to its end: 6 stored, 0 settled"]
-
-
-@pytest.mark.parametrize("there", range(4))
-def test_only_what_is_missing_is_stored(vhost, there):
-    Files(vhost.queues["a"].directory).segment(1, [b"x"] * there, room=4096)
-    decide(vhost, 3)
-    recover(vhost)
-    assert [put[-1] for put in vhost.puts] == list(range(there + 1, 4))
-
-
-def test_records_of_others_are_not_taken_for_ours(vhost):
-    Files(vhost.queues["a"].directory).segment(1, [b"x"] * 3)
-    decide(vhost, 3, number=8)
-    recover(vhost)
-    assert len(vhost.puts) == 3
-
-
-def test_records_are_found_in_every_segment(vhost):
-    files = Files(vhost.queues["a"].directory)
-    files.segment(1, [b"x"], sealed=layout.FULL)
-    files.segment(4, [b"x"], base_seq=2, sealed=layout.OPEN, room=64)
-    decide(vhost, 3)
-    recover(vhost)
-    assert [put[-1] for put in vhost.puts] == [3]
-
-
-def test_what_was_applied_is_left_alone_unless_power_was_lost(vhost):
-    decide(vhost, 2, applied=True)
-    recover(vhost)
-    assert vhost.puts == []
-    recover(vhost, suspect=True)
-    assert len(vhost.puts) == 2
-
-
-def test_settlements_are_carried_out_where_the_message_is_there_again(vhost):
-    row = (5, 0, True, b"x", b"k", b"\0\0", b"body")
-    vhost.queues["a"].ready = {5: row}
-    vhost.queues["b"].ready = {6: (6, *row[1:])}
-    decide(vhost, 0, settlements=[("a", 5, ACKED), ("a", 9, ACKED), ("b", 6, REJECTED)])
-    _, lines = recover(vhost)
-    assert vhost.queues["a"].ready == vhost.queues["b"].ready == {}
-    assert vhost.queues["a"].dead == []
-    assert vhost.queues["b"].dead == [("rejected", 0, b"x", b"k", b"\0\0", b"body", 0)]
-    assert lines[0].endswith("0 stored, 2 settled")
-
-
-def test_a_queue_that_is_gone_is_passed_over(vhost):
-    decide(vhost, 2, names=("a", "b"), settlements=[("b", 1, ACKED)])
-    del vhost.queues["b"]
-    recover(vhost)
-    assert [put[0] for put in vhost.puts] == ["a", "a"]
-
-
-def test_what_was_not_decided_never_was(vhost):
-    entry = Journal(os.path.join(vhost.directory, "tx.7.1"), Disk())
-    for seq in range(9):
-        entry.add(message(seq, bytes(400_000)))
-    paths, lines = recover(vhost)
-    assert vhost.puts == []
-    assert lines == [f"{entry.path}: a transaction that was not committed: dropped"]
-    journal.discard(paths, Disk())
-    assert os.listdir(vhost.directory) == []
 
 
 def test_a_decision_cut_or_changed_anywhere_is_none(vhost):
@@ -203,13 +115,7 @@ def test_a_later_version_is_refused(vhost):
         file.seek(0)
         file.write(head + layout.crc32c(head).to_bytes(4, "little"))
     with pytest.raises(StoreError, match="version 2 at offset 4: written by a later brokerd"):
-        recover(vhost)
-
-
-def test_other_files_of_the_folder_are_not_looked_at(vhost):
-    with open(os.path.join(vhost.directory, "definitions.amqp"), "w") as file:
-        file.write("x")
-    assert recover(vhost) == ([], [])
+        journal.load(path, Disk())
 
 
 def test_a_journal_is_gone_when_it_is_over(vhost):
@@ -228,7 +134,7 @@ def test_after_a_power_cut_a_decision_is_whole_or_none_and_there_if_it_was_synce
     disk = ForgetfulDisk(str(root))
     vhost = VHost(root)
     kept = [message(seq, bytes([seq]) * size) for seq in range(1, 9)]
-    entry = Journal(os.path.join(vhost.directory, "tx.7.1"), disk)
+    entry = CommitJournal(os.path.join(vhost.directory, "tx.7.1"), disk)
     places = [entry.add(one) for one in kept]
     entry.decide(7, 1, Plan([(place.position, [vhost.queues["a"]]) for place in places], []))
     if synced:

@@ -1,0 +1,60 @@
+"""What a transaction had decided when the broker died is brought to its end at start.
+
+A decision is a commit journal with its header (store/commit_journal).  Messages that are in none of a queue's segments
+are stored now, settlements are done for messages that are there again.  Knows nothing of how a journal lies on disk.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brokerd.store import commit_journal
+from brokerd.store.commit_journal import published_in
+from brokerd.store.format import COMMIT_REJECTED
+
+if TYPE_CHECKING:
+    from brokerd.store.commit_journal import Decision
+    from brokerd.store.disk import Disk
+    from brokerd.vhost.vhost import VHost
+
+
+def finish_commits(vhost: "VHost", disk: "Disk", *, suspect: bool, report: Callable[[str], None]) -> list[str]:
+    """Do what was decided and not done, in a vhost whose queues are recovered; the journals found.
+
+    They are to be removed (``commit_journal.discard``) once all queues are synced.  ``suspect``: power was lost.
+    ``report`` hears of each transaction in one line.  Raises StoreError, OSError.
+    """
+    paths = commit_journal.find(vhost.directory, disk)
+    for path in paths:
+        decision = commit_journal.load(path, disk)
+        if decision is None:
+            report(f"{path}: a transaction that was not committed: dropped")
+        elif suspect or not decision.applied:
+            stored, settled = _apply(vhost, disk, decision)
+            report(f"{path}: a committed transaction was brought to its end: {stored} stored, {settled} settled")
+    return paths
+
+
+def _apply(vhost: "VHost", disk: "Disk", decision: "Decision") -> tuple[int, int]:
+    """How many messages were stored (once a queue), and how many deliveries settled."""
+    present: dict[str, set[int]] = {}
+    stored = settled = 0
+    for message, names in decision.messages:
+        for name in names:
+            queue = vhost.queues.get(name)
+            if queue is None:
+                continue
+            if name not in present:
+                present[name] = published_in(queue.directory, disk, decision.connection, decision.channel)
+            if message.publish_seq not in present[name]:
+                vhost.core.put((queue,), *message[1:], connection=decision.connection, channel=decision.channel,
+                               publish_seq=message.publish_seq, sync=True)  # fmt: skip
+                stored += 1
+    for name, seq, outcome in decision.settlements:
+        queue = vhost.queues.get(name)
+        row = None if queue is None else queue.remove(seq)
+        if queue is not None and row is not None:
+            settled += 1
+            if outcome == COMMIT_REJECTED:
+                _, _, _, exchange, routing_key, properties, body = row
+                queue.on_dead("rejected", 0, exchange, routing_key, properties, body, 0)
+    return stored, settled
