@@ -164,3 +164,24 @@ def test_redeliveries_carry_their_count_where_asked(bench, connection, headers, 
                                    "x-acquired-count": count}
         assert (decoded.delivery_mode, decoded.content_type) == (2, "text" if content_type else None)
         assert got.body == b"x"
+
+
+def test_no_frame_of_a_redelivery_is_larger_than_the_connection_allows(bench):
+    connection = bench.connection(1, 2, frame_max=4096)
+    queue = bench.queue(delivery_counts=True)
+    consume(connection.channels[2], queue)
+    added = 52                          # Octets of the two headers, in a table that is there.
+    counted = {}
+    for tag, room in enumerate(range(120), 1):
+        value = b"v" * (4096 - 8 - 12 - room - 2 - 4 - 7)
+        table = b"\x01kS" + len(value).to_bytes(4) + value
+        properties = (1 << 13).to_bytes(2) + len(table).to_bytes(4) + table
+        connection.feed(publish(1, b"x" * 5000, properties=properties, frame_max=4096))
+        connection.feed(nack(2, 2 * tag - 1))
+        connection.feed(ack(2, 2 * tag))
+        frames = connection.frames()
+        assert all(len(payload) + 8 <= 4096 for _, _, payload in frames), room
+        counted[room] = [b"x-delivery-count" in payload for kind, _, payload in frames if kind == 2]
+        assert len(counted[room]) == 2
+    assert all(counted[room] == [False, False] for room in range(added))
+    assert all(counted[room] == [False, True] for room in range(added + 4, 120))

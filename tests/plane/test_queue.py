@@ -330,6 +330,19 @@ def test_spoiled_acks_entries_settle_nothing(bench, queue, connection, again):
     assert 2 not in order(everything(after, found))
 
 
+@pytest.mark.parametrize("at", [0, 4])
+@pytest.mark.parametrize("octets", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x40\0\0\0"])
+def test_where_the_mark_of_what_was_handed_out_cannot_be_read_all_may_have_been(
+        bench, queue, connection, again, at, octets):
+    connection.feed(numbered(1, 3))
+    connection.channels[2].prefetch = 2
+    consume(connection.channels[2], queue)
+    bench.turns()
+    spoil(f"{queue.directory}/acks.0000000001", layout.ACKS_WORDS_AT + at, octets)
+    after, found = again()
+    assert flags(everything(after, found)) == [(1, True), (2, True), (3, True)]
+
+
 def test_a_segment_that_vanished_is_no_crash(bench, queue, connection, again):
     connection.feed(numbered(1, 9))
     after, found = again()

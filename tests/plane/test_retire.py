@@ -6,6 +6,9 @@ import shutil
 import pytest
 from tests.plane.harness import Bench, ack, consume, nack, publish
 
+from brokerd.store import format as layout
+from brokerd.store import reading
+
 BODY = b"b" * 1500          # two to a segment of 4096 octets
 
 
@@ -170,3 +173,46 @@ def test_a_transient_queue_goes_on_in_what_another_has_settled(bench, connection
     connection.frames()
     bench.turns()
     assert connection.bodies() == [BODY] * 4
+
+
+def test_what_somebody_copies_is_not_written_over_by_other_queues_either(bench, connection, spare, tmp_path):
+    queue = bench.queue(b"first")
+    consume(connection.channels[2], queue, b"first")
+    connection.feed(publish(1, BODY, key=b"first") * 10)
+    connection.feed(ack(2, 2, multiple=True))       # Its own spare is there: what else is settled is too much for it.
+    assert os.path.exists(f"{queue.directory}/spare.msgs")
+    queue.copying = True
+    copies = []
+    for number in numbers(queue):
+        copies.append(tmp_path / f"copied.{number}")
+        os.link(f"{queue.directory}/msgs.{number:010d}", copies[-1])
+    before = [copy.read_bytes()[64:] for copy in copies]
+    connection.feed(ack(2, 0, multiple=True))
+    assert len(numbers(queue)) == 1
+    assert os.listdir(spare) == []
+    bench.queue(b"second")
+    connection.feed(publish(1, b"S" * 1500, key=b"second") * 20)
+    assert [copy.read_bytes()[64:] for copy in copies] == before
+    queue.copying = False
+    connection.feed(publish(1, BODY, key=b"first") * 10)
+    connection.feed(ack(2, 0, multiple=True))
+    assert os.listdir(spare) != []
+
+
+def test_nothing_of_an_older_message_is_left_between_the_records_of_a_newer(bench, connection, spare):
+    queue = bench.queue(b"first")
+    consume(connection.channels[2], queue, b"first")
+    connection.feed(publish(1, b"\xff" * 3800, key=b"first") * 8)
+    connection.feed(ack(2, 0, multiple=True))
+    assert os.listdir(spare) != []
+    second = bench.queue(b"second")
+    for size in range(1, 24):
+        connection.feed(publish(1, b"n" * size, key=b"second") * 2)
+    pads = set()
+    for row in second.segments():
+        with open(f"{second.directory}/msgs.{row['number']:010d}", "rb") as file:
+            octets = file.read()
+        found = reading.scan_records(octets, row["end"])
+        for position, length in zip(found.positions.tolist(), found.headers["length"].tolist(), strict=True):
+            pads.add(octets[position + length:position + layout.round_up(length)])
+    assert pads == {bytes(size) for size in range(8)}

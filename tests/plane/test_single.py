@@ -1,5 +1,7 @@
 """The single active consumer, and deliveries that are unacked for too long."""
 
+import sys
+
 import pytest
 from tests.plane.harness import ack, consume, nack, publish
 
@@ -133,6 +135,56 @@ def test_a_late_ack_after_everything_else_is_settled_is_no_fault(clocked):
     assert (connection.channels[2].unacked, queue.ready) == (0, 1)
     connection.feed(ack(2, 0, multiple=True) + ack(2, 0, multiple=True))
     assert (connection.channels[2].late, connection.errors) == (1, [])
+
+
+def timed_out(bench, connection):
+    """A channel 2 with one delivery, of tag 1, that timed out and is acknowledged by nobody yet."""
+    queue = bench.queue(consumer_timeout_ms=100)
+    one = consume(connection.channels[2], queue, b"slow")
+    connection.feed(numbered(1, 1))
+    connection.channels[2].cancel(one)
+    bench.at(1200)
+    bench.core.overdue()
+    assert (queue.ready, connection.channels[2].unacked) == (1, 0)
+    connection.frames()
+
+
+def test_deliveries_that_need_no_ack_leave_the_tag_of_a_timed_out_one_known(clocked):
+    connection = clocked.connection(1, 2)
+    timed_out(clocked, connection)
+    other = clocked.queue(b"other")
+    consume(connection.channels[2], other, b"fast", no_ack=True)
+    for _ in range(200):
+        connection.feed(publish(1, b"x", key=b"other"))
+    assert [one.tag for one in connection.delivered()] == list(range(2, 202))
+    assert clocked.queues[b"q"].remove(1) is not None
+    connection.feed(publish(1, b"y") + ack(2, 1))
+    assert (connection.channels[2].late, connection.errors) == (1, [])
+    connection.feed(ack(2, 1))
+    assert connection.fault[1] == 406
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_once_late_acks_have_come_deliveries_that_need_none_take_no_memory(clocked):
+    connection = clocked.connection(1, 2)
+    timed_out(clocked, connection)
+    connection.feed(ack(2, 1))
+    assert connection.channels[2].late == 1
+    consume(connection.channels[2], clocked.queue(b"other"), b"fast", no_ack=True)
+    thousand = publish(1, b"x", key=b"other") * 1000
+    for round_ in range(200):
+        if round_ == 20:
+            before = own_memory()
+        connection.feed(thousand)
+        connection.out.octets = b""
+    assert clocked.queues[b"other"].delivered == 200_000
+    assert own_memory() - before < 4 << 20      # As entries of unacked deliveries they would take some 10 MiB.
+
+
+def own_memory():
+    """Octets of this process' that are in no file."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
 
 
 def test_a_consumer_whose_channel_is_to_close_is_named_and_nothing_returns(clocked):

@@ -191,6 +191,18 @@ def test_a_deleted_vhost_takes_its_connections_along(node):
     assert refused(node, vhost="two") == "vhost two not found"
 
 
+def test_what_was_granted_in_a_deleted_vhost_is_gone_should_one_of_that_name_come(make_node):
+    node = make_node()
+    for vhost in ("two", "three"):
+        node.add_vhost(vhost)
+        node.permissions.set("guest", vhost, ".*", ".*", ".*")
+    node.delete_vhost("two")
+    node.add_vhost("two")
+    assert refused(node, vhost="two") == "access to vhost 'two' refused for user 'guest'"
+    assert refused(make_node(), vhost="two") == "access to vhost 'two' refused for user 'guest'"
+    assert refused(make_node(), vhost="three") is None
+
+
 def test_a_deleted_user_is_cut_off_and_what_was_granted_is_forgotten(node):
     ann, guest = Client(node).open(user="ann"), Client(node).open()
     node.delete_user("ann")

@@ -27,6 +27,17 @@ class Full(Disk):
     free = 1 << 40
     broken = False
 
+    def __init__(self):
+        self.synced = []
+
+    def fsync(self, fd, path):
+        super().fsync(fd, path)
+        self.synced.append(path)
+
+    def sync_directory(self, path):
+        super().sync_directory(path)
+        self.synced.append(path)
+
     def free_octets(self, path):
         return self.free
 
@@ -87,8 +98,12 @@ class Connection:
     def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync):
         if self.full:
             raise OSError(28, "No space left on device")
+        self.on_put()
         self.log.append((*[queue.name for queue in queues], body, publish_seq))
         return self.refuses
+
+    def on_put(self):
+        pass
 
     def write(self, octets):
         for frame in self.scanner.feed(octets):
@@ -390,6 +405,26 @@ def test_a_channel_that_goes_takes_what_is_open_with_it_and_completes_what_is_de
     peer.synced()
     assert peer.synced() == []
     assert peer.files == []
+
+
+def test_a_channel_that_goes_between_the_decision_and_its_sync_has_it_on_disk_before_anything_is_stored(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    assert peer.node.disk.synced == []
+    decision = {str(peer.directory / "tx.7.1"), str(peer.directory)}
+    peer.connection.on_put = lambda: peer.connection.log.append(decision <= set(peer.node.disk.synced))
+    peer.channel.transaction.leave()
+    assert peer.seen() == [True, ("q", b"1", 1), True, ("q", b"2", 2)]
+
+
+def test_a_channel_that_goes_syncs_no_decision_where_nothing_is_synced(peer, monkeypatch):
+    monkeypatch.setattr(peer.node.config, "sync", False)
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    peer.channel.transaction.leave()
+    assert str(peer.directory / "tx.7.1") not in peer.node.disk.synced
 
 
 def test_a_decided_transaction_that_finds_no_room_when_its_channel_goes_is_there_for_the_next_start(peer):

@@ -1,6 +1,7 @@
 import os
 
 import pytest
+from tests.plane.harness import Bench, ack, consume, nack, publish, reject
 from tests.store.segments import Files
 
 from brokerd import plane
@@ -250,3 +251,90 @@ def test_a_journal_stays_as_it_is(files):
     files.write(files.path(layout.journal_name(1)), octets)
     assert compact(Queue(files), Disk())
     assert files.read(files.path(layout.journal_name(1))) == octets
+
+
+# --- what the plane holds positions for follows
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def found_again(tmp_path):
+    """(seq, body) of what a broker that starts now finds ready."""
+    made = []
+
+    def find():
+        made.append(Bench(tmp_path))
+        return [(row[0], row[6]) for row in made[-1].recovered().browse(1, 10_000)]
+
+    yield find
+    for bench in made:
+        bench.close()
+
+
+def several_segments(bench, **rules):
+    """(queue, connection): some 4000 messages whose body is their number, all of them unacked on channel 2."""
+    queue, connection = bench.queue(**rules), bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    connection.feed(b"".join(publish(1, b"%d" % number, persistent=True) for number in range(1, 4001)))
+    bench.turns()
+    connection.frames()
+    assert queue.unacked == 4000
+    assert len(queue.segments()) > 4
+    return queue, connection
+
+
+def compact_all(queue):
+    """How many segments were compacted."""
+    n = 0
+    while compact(queue, Disk()):
+        n += 1
+    return n
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_dead_letters_that_are_kept_are_settled_where_they_lie_now(bench, found_again, order):
+    queue, connection = several_segments(bench, dead_letters=True)
+    queue.keeps = True
+    connection.feed(b"".join(reject(2, tag, requeue=False) for tag in (5, 300, 700)))
+    connection.feed(b"".join(ack(2, tag) for tag in range(1, 4000) if tag not in (5, 300, 700, 44)))
+    assert (queue.kept_dead, queue.unacked) == (3, 2)
+    assert compact_all(queue) == 1
+    for seq in (5, 300)[::order]:
+        queue.dead_done(seq)
+    assert queue.kept_dead == 1
+    assert found_again() == [(44, b"44"), (700, b"700"), (4000, b"4000")]
+
+
+def test_dead_letters_that_nobody_was_told_of_yet_are_told_from_where_they_lie_now(bench, found_again):
+    queue, connection = several_segments(bench, dead_letters=True)
+    few = {5, 300, 700}
+    connection.feed(b"".join(nack(2, tag) for tag in sorted(few)))      # They come again, with tags above all others.
+    connection.feed(b"".join(ack(2, tag) for tag in range(1, 4000) if tag not in few and not 2500 <= tag < 3100))
+    connection.feed(nack(2, 4003, multiple=True, requeue=False))        # More than are told of in one turn.
+    assert not {5, 300, 700} & {one[1] for one in queue.dead}
+    assert compact_all(queue) >= 1
+    bench.turns()
+    told = [(one[1], one[5]) for one in queue.dead]
+    assert told[-3:] == [(5, b"5"), (300, b"300"), (700, b"700")]
+    assert len(told) == 604
+    assert found_again() == []
+
+
+def test_returned_and_unacked_messages_are_handed_out_and_settled_where_they_lie_now(bench, found_again):
+    queue, connection = several_segments(bench)
+    connection.channels[2].flow = False
+    connection.feed(nack(2, 5) + nack(2, 700))
+    connection.feed(b"".join(ack(2, tag) for tag in range(1, 4000) if tag not in (5, 300, 400, 700)))
+    assert compact_all(queue) == 1
+    connection.feed(ack(2, 400))
+    reader = bench.connection(1)
+    consume(reader.channels[1], queue)
+    bench.turns()
+    assert reader.bodies() == [b"5", b"700"]
+    reader.feed(ack(1, 2))
+    assert found_again() == [(5, b"5"), (300, b"300"), (4000, b"4000")]

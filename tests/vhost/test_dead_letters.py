@@ -245,6 +245,17 @@ def test_a_missing_exchange_keeps_it_until_it_is_made(safe):
     assert safe.source.done == [1]
 
 
+def test_what_is_tried_again_is_kept_until_its_target_is_on_disk_too(safe):
+    assert not safe.die(seq=3)
+    safe.vhost.fanout("dlx", "a")
+    safe.clock.advance(RETRY_MS)
+    assert safe.vhost.queues["a"].bodies == [b"m"]
+    assert safe.vhost.core.puts == [True]
+    assert (safe.source.done, safe.letters.kept) == ([], 0)
+    safe.commit.end()
+    assert safe.source.done == [3]
+
+
 def test_asked_for_another_round_while_one_is_under_way_there_is_one(safe, monkeypatch):
     monkeypatch.setattr(dead_letters, "RETRIES_PER_TURN", 1)
     dlx = safe.vhost.exchange("dlx")
