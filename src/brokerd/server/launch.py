@@ -22,7 +22,7 @@ from brokerd.clock import Clock
 from brokerd.config import changed
 from brokerd.errors import ConfigError
 from brokerd.node import Node
-from brokerd.server import amqp, listeners, memory
+from brokerd.server import amqp, listeners, lost_errors, memory
 from brokerd.server.control import Control
 from brokerd.server.log import configure
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
@@ -46,6 +46,7 @@ def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
     configure(config)
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
+    lost_errors.install(loop)
     try:
         return loop.run_until_complete(Server(config, loop, reload).run())
     except ConfigError as error:
