@@ -6,7 +6,7 @@ import pytest
 from tests.exchanges.destinations import Queue
 
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges import DirectExchange, HeadersExchange, TopicExchange
+from brokerd.exchanges import DirectExchange, HeadersExchange, Intercepted, TopicExchange
 from brokerd.exchanges.delayed import (
     DUE_MS_MAX,
     DelayedExchange,
@@ -113,9 +113,9 @@ def test_the_holder_is_asked_for_every_message_with_its_key():
     class Holder:
         def hold(self, *question):
             asked.append(question)
-            return ("somewhere",), None
+            return Intercepted(("somewhere",))
 
     exchange = DelayedExchange("x", arguments={"x-delayed-type": "fanout"})
     exchange.holder = Holder()
-    assert exchange.intercept("k", Properties) == (("somewhere",), None)
+    assert exchange.intercept("k", Properties) == Intercepted(("somewhere",), (), None)
     assert asked == [(exchange, "k", Properties)]

@@ -4,6 +4,7 @@ import pytest
 from tests.exchanges.destinations import queues
 
 from brokerd.exchanges import RecentHistoryExchange, recent_history
+from brokerd.plane import Message
 from brokerd.wire.properties import Properties, encode_header
 
 
@@ -13,8 +14,8 @@ def octets(**properties):
 
 def kept(exchange, messages):
     for body in messages:
-        exchange.keep(b"x", b"k", octets(), body)
-    return [body for _, _, _, body in exchange.kept()]
+        exchange.keep(Message(b"x", b"k", octets(), body))
+    return [message.body for message in exchange.kept()]
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [({}, 20), ({"x-recent-history-length": 3}, 3)])
@@ -26,8 +27,8 @@ def test_the_last_messages_are_kept_oldest_first(arguments, expected):
 
 def test_what_is_kept_is_the_message_as_it_was_published():
     exchange = RecentHistoryExchange("x")
-    message = (b"outer", b"k\xff", octets(message_id="m"), b"body")
-    exchange.keep(*message)
+    message = Message(b"outer", b"k\xff", octets(message_id="m"), b"body")
+    exchange.keep(message)
     assert list(exchange.kept()) == [message]
 
 
@@ -38,13 +39,13 @@ def test_what_is_kept_is_the_message_as_it_was_published():
 ])
 def test_a_header_that_is_true_keeps_a_message_out(headers, stored):
     exchange = RecentHistoryExchange("x")
-    exchange.keep(b"x", b"k", octets(headers=headers), b"")
+    exchange.keep(Message(b"x", b"k", octets(headers=headers), b""))
     assert bool(exchange.kept()) is stored
 
 
 def test_headers_that_cannot_be_decoded_are_kept():
     exchange = RecentHistoryExchange("x")
-    exchange.keep(b"x", b"k", b"\x20\x00\x00\x00\x00\x1c\x19x-recent-history-no-storeQ", b"")
+    exchange.keep(Message(b"x", b"k", b"\x20\x00\x00\x00\x00\x1c\x19x-recent-history-no-storeQ", b""))
     assert len(exchange.kept()) == 1
 
 

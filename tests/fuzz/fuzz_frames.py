@@ -93,7 +93,7 @@ class Fuzz:
             raise NotFound("no exchange")
         queues = {b"q": (self.queue,), b"other": (self.other,), b"both": (self.queue, self.other),
                   b"ruled": (self.ruled,), b"all": (self.ruled, self.queue)}
-        return queues.get(key, ()), None, exchange != b"headers"
+        return plane.Answer(queues.get(key, ()), cacheable=exchange != b"headers")
 
     def run(self, pieces):
         """Feed one input; what the plane must keep is checked behind it."""

@@ -234,6 +234,7 @@ class Bench:
                                deadline=self.deadlines.append, **options)
         self.queues, self.connections, self.resolved, self.tallies = {}, [], [], {}
         self.cacheable = True
+        self.participants = ()
         self.bound = {}                     # (exchange, key): names of queues, instead of the queue named as the key
         self.routes = plane.Routes(self.core, self.resolve)
 
@@ -249,8 +250,9 @@ class Bench:
     def resolve(self, exchange, key, header, channel):
         self.resolved.append((exchange, key, header))
         names = self.bound.get((exchange, key), (key,))
-        return tuple(self.queues[name] for name in names if name in self.queues), self.tallies.get(exchange), \
-            self.cacheable
+        return plane.Answer(tuple(self.queues[name] for name in names if name in self.queues),
+                            tally=self.tallies.get(exchange), cacheable=self.cacheable,
+                            participants=self.participants)
 
     def queue(self, name=b"q", durable=True, folder=None, max_priority=0, **rules):
         queue = Queue(self.core, os.path.join(self.directory, folder or name.decode()), durable=durable,

@@ -219,7 +219,7 @@ def test_what_resolve_raises_closes_the_channel_and_the_rest_goes_on(bench, queu
     def resolve(exchange, key, header, channel):
         if exchange == b"missing":
             raise NotFound("no exchange 'missing' in vhost '/'")
-        return (queue,), None, True
+        return plane.Answer((queue,), cacheable=True)
 
     connection = bench.connection(1, 2)
     connection.routes = plane.Routes(bench.core, resolve)

@@ -180,10 +180,10 @@ def test_immediate_returns_what_no_consumer_takes_at_once(bench, connection):
     assert connection.delivered()[0].body == b"again"
 
 
-def test_put_stores_by_the_rules_and_counts_who_refuses(bench):
+def test_put_stores_by_the_rules_and_tells_which_queues_took_it(bench):
     full, other = bench.queue(b"full", max_length=0, overflow=1), bench.queue(b"other", max_length=1)
-    assert bench.core.put((full, other), b"x", b"k", PERSISTENT, b"one") == 1
-    assert bench.core.put((other,), b"x", b"k", PERSISTENT, b"two", connection=7, channel=3, publish_seq=9) == 0
+    assert bench.core.put((full, other), b"x", b"k", PERSISTENT, b"one") == (other,)
+    assert bench.core.put((other,), b"x", b"k", PERSISTENT, b"two", connection=7, channel=3, publish_seq=9) == (other,)
     bench.turns()
     assert drain(bench, other) == [b"two"]
     with pytest.raises(ValueError, match="properties"):

@@ -248,7 +248,7 @@ def test_tags_hold_as_they_are_now_and_an_impersonator_may_send_any_user_id(node
     access = node.enter("/", "proxy")
     header = (60).to_bytes(2) + bytes(10) + (1 << 4).to_bytes(2) + b"\x05alice"
     access.vhost.add_queue("q", durable=False, auto_delete=False, arguments={})
-    assert len(access.resolve(b"", b"q", header, None)[0]) == 1
+    assert len(access.resolve(b"", b"q", header, None).queues) == 1
     node.users.set_tags("proxy", [])
     with pytest.raises(PreconditionFailed, match="user_id property set to 'alice' but authenticated user was 'proxy'"):
         access.resolve(b"", b"q", header, None)

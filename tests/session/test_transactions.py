@@ -5,6 +5,7 @@ import os
 import pytest
 from tests.session.harness import Commit
 
+from brokerd import plane
 from brokerd.errors import AccessRefused, ChannelError, NotFound, PreconditionFailed
 from brokerd.session import transactions
 from brokerd.store import commit_journal as journal
@@ -77,7 +78,7 @@ class Access:
             raise self.refusal
         if exchange == b"missing":
             raise NotFound("no exchange 'missing' in vhost '/'")
-        return self.routes.get(key, ()), None, True
+        return plane.Answer(self.routes.get(key, ()))
 
 
 class Connection:
@@ -100,7 +101,7 @@ class Connection:
             raise OSError(28, "No space left on device")
         self.on_put()
         self.log.append((*[queue.name for queue in queues], body, publish_seq))
-        return self.refuses
+        return queues[self.refuses:]
 
     def on_put(self):
         pass

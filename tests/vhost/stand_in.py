@@ -92,13 +92,10 @@ class Core:
         if self.full:
             raise OSError(28, "No space left on device")
         self.puts.append(sync)
-        refused = 0
-        for queue in queues:
-            if queue.refuses:
-                refused += 1
-            else:
-                queue.append(exchange, routing_key, properties, body)
-        return refused
+        stored = tuple([queue for queue in queues if not queue.refuses])
+        for queue in stored:
+            queue.append(exchange, routing_key, properties, body)
+        return stored
 
     def turn(self):
         self.turns += 1

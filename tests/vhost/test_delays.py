@@ -8,6 +8,7 @@ from tests.vhost.stand_in import START_MS, Clock, Commit, Real, VHost, octets
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges import FanoutExchange, RecentHistoryExchange
 from brokerd.exchanges.delayed import DelayedExchange, due_of
+from brokerd.plane import Message
 from brokerd.queues.dead_letter import DeadLetterRule, read_properties
 from brokerd.queues.rules import Rules
 from brokerd.vhost import delays as delays_module
@@ -46,10 +47,10 @@ class Bench:
         answer = self.exchange.intercept(key.decode(), lambda: read_properties(stored))
         if answer is None:
             return False
-        queues, handler, *instead = answer
-        stored = instead[0] if instead else stored
-        self.vhost.core.put(queues, b"x", key, stored, body)
-        handler(None, b"x", key, stored, body)
+        stored = stored if answer.properties is None else answer.properties
+        took = self.vhost.core.put(answer.queues, b"x", key, stored, body)
+        for participant in answer.participants:
+            participant.after_storing(Message(b"x", key, stored, body), None, took)
         return True
 
     def advance(self, ms):
@@ -209,7 +210,7 @@ def test_a_backlog_gives_others_their_turn(bench, monkeypatch):
 
 def test_an_inner_type_that_keeps_messages_keeps_those_that_were_delayed_when_they_go(monkeypatch):
     kept = []
-    monkeypatch.setattr(RecentHistoryExchange, "keep", lambda self, *message: kept.append(message[3]))
+    monkeypatch.setattr(RecentHistoryExchange, "keep", lambda self, message: kept.append(message.body))
     monkeypatch.setattr(RecentHistoryExchange, "kept", lambda self: kept)
     bench = Bench("x-recent-history")
     assert bench.exchange.keeps_messages is RecentHistoryExchange.keeps_messages

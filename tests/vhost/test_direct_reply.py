@@ -3,6 +3,7 @@ import re
 import pytest
 
 from brokerd.errors import PreconditionFailed
+from brokerd.plane import Message
 from brokerd.vhost.direct_reply import PREFIX, REPLY_TO, Replies, is_volatile
 from brokerd.wire import methods
 from brokerd.wire.frames import FrameScanner
@@ -44,6 +45,12 @@ def name_of(replies, channel):
     return replies.rewrite(channel, Properties(reply_to=REPLY_TO)).reply_to
 
 
+def answer(requester, name, properties=b"\0\0", body=b""):
+    """Publish an answer."""
+    assert requester.before_storing(("queue",)) == ("queue",)
+    requester.after_storing(Message(b"", name.encode(), properties, body), None, ())
+
+
 @pytest.mark.parametrize("literal", [REPLY_TO, "amq.direct.reply-to"])
 def test_a_request_gets_the_name_of_its_channel(replies, channel, literal):
     properties = replies.rewrite(channel, Properties(reply_to=literal, correlation_id="7"))
@@ -75,7 +82,7 @@ def test_an_answer_is_delivered_in_frames_of_the_requesters_size(replies, channe
     name = name_of(replies, channel)
     body, properties = bytes(range(256)) * 40, Properties(headers={"h": 1})
     for _ in range(2):
-        replies.handler(name)(None, b"", name.encode(), encode_header(0, properties)[12:], body)
+        answer(replies.requester(name), name, encode_header(0, properties)[12:], body)
     frames = FrameScanner(channel.frame_max).feed(channel.octets)
     deliver = methods.decode(frames[0].payload)
     assert deliver == methods.BasicDeliver(consumer_tag="tag", delivery_tag=1, exchange="", routing_key=name)
@@ -87,7 +94,7 @@ def test_an_answer_is_delivered_in_frames_of_the_requesters_size(replies, channe
 
 def test_an_empty_answer_has_no_body_frame(replies, channel):
     name = name_of(replies, channel)
-    replies.handler(name)(None, b"", name.encode(), b"\0\0", b"")
+    answer(replies.requester(name), name)
     assert len(FrameScanner().feed(channel.octets)) == 2
 
 
@@ -95,8 +102,13 @@ def test_an_empty_answer_has_no_body_frame(replies, channel):
 def test_nobody_takes_what_comes_too_late(replies, channel, tag):
     name = name_of(replies, channel)
     assert replies.exists(name)
+    requester = replies.requester(name)
+    assert requester.counts_as_routed
     assert replies.remove(channel, tag)
-    assert replies.handler(name) is None
+    assert replies.requester(name) is None
+    answer(requester, name)  # It was routed before.
+    assert not requester.counts_as_routed
+    assert channel.octets == b""
     assert not replies.exists(name)
     assert not replies.remove(channel, tag)
 

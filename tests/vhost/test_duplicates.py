@@ -129,6 +129,6 @@ def test_what_is_published_elsewhere_is_still_remembered_as_before(node, client)
     plain = node.vhost.add_queue("plain", durable=False, auto_delete=False, arguments={})
     access = node.vhost.accesses["guest"]
     header = encode_header(0, Properties(headers={"x-deduplication-header": "a"}))
-    assert access.resolve(b"", b"plain", header)[2] is True
-    assert access.resolve(b"", b"q", header)[2] is False
+    assert access.resolve(b"", b"plain", header).cacheable
+    assert not access.resolve(b"", b"q", header).cacheable
     assert plain.duplicates == 0

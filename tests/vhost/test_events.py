@@ -23,6 +23,7 @@ class Puts:
             raise OSError(28, "No space left on device")
         _, properties = decode_header(b"\0\x3c\0\0" + bytes(8) + properties)
         self.messages.append(([queue.name for queue in queues], exchange, key, properties, body))
+        return queues
 
     def turn(self):
         self.turns += 1

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.session.harness import Client, Node
 
+from brokerd import plane
 from brokerd.errors import AccessRefused, NotFound, PreconditionFailed, SyntaxError_
-from brokerd.exchanges import FanoutExchange
+from brokerd.exchanges import FanoutExchange, Intercepted
 from brokerd.policies import Policies
 from brokerd.policies.policies import Policy
 from brokerd.store.disk import Disk
@@ -53,13 +54,24 @@ def publish(access, exchange_name, key, channel=CHANNEL, **properties):
     return access.resolve(exchange_name.encode(), key.encode("utf-8", "surrogateescape"), header, channel)
 
 
+def whole(answer):
+    """All that is in an answer."""
+    return answer.queues, answer.tally, answer.cacheable, answer.properties, answer.participants
+
+
+def tell(answer, exchange_name, key, properties=b"\0\0", body=b""):
+    """What the plane does with the participants of an answer, where every queue takes the message."""
+    queues = answer.before_storing()
+    answer.after_storing(plane.Message(exchange_name, key, properties, body), CHANNEL, queues)
+
+
 def names(answer):
-    return [each.name for each in answer[0]]
+    return [each.name for each in answer.queues]
 
 
 def stored(answer):
     """The properties that replace those that came."""
-    return None if len(answer) == 3 else decode_header(b"\0\x3c" + bytes(10) + answer[3])[1]
+    return None if answer.properties is None else decode_header(b"\0\x3c" + bytes(10) + answer.properties)[1]
 
 
 def refused(error, access, *what, **properties):
@@ -73,16 +85,16 @@ def refused(error, access, *what, **properties):
 def test_a_plain_message_is_told_its_queues_and_the_exchange_and_may_be_remembered(access, vhost):
     q = queue(vhost, "q", ("amq.direct", "k"))
     tally = vhost.exchange("amq.direct").tally
-    assert publish(access, "amq.direct", "k") == ((q,), tally, True)
+    assert whole(publish(access, "amq.direct", "k")) == ((q,), tally, True, None, ())
     more = {"headers": {"a": 1}, "delivery_mode": 2, "expiration": "60000"}
-    assert publish(access, "amq.direct", "k", **more) == ((q,), tally, True)
-    assert publish(access, "", "q") == ((q,), vhost.exchange("").tally, True)
-    assert publish(access, "", "nowhere")[0] == ()
+    assert whole(publish(access, "amq.direct", "k", **more)) == ((q,), tally, True, None, ())
+    assert whole(publish(access, "", "q")) == ((q,), vhost.exchange("").tally, True, None, ())
+    assert publish(access, "", "nowhere").queues == ()
 
 
 def test_the_channel_may_be_left_out(access, vhost):
     q = queue(vhost, "q")
-    assert access.resolve(b"", b"q", encode_header(0))[0] == (q,)
+    assert access.resolve(b"", b"q", encode_header(0)).queues == (q,)
 
 
 def test_permission_is_asked_before_anything_is_told(access, node):
@@ -105,15 +117,15 @@ def test_an_internal_exchange_is_reached_through_others_only(access, vhost):
 
 def test_names_that_are_not_utf_8_lead_somewhere(access, vhost):
     q = queue(vhost, "\udcff", ("amq.topic", "\udcfe.#"))
-    assert access.resolve(b"", b"\xff", encode_header(0))[0] == (q,)
-    assert access.resolve(b"amq.topic", b"\xfe.x", encode_header(0))[0] == (q,)
+    assert access.resolve(b"", b"\xff", encode_header(0)).queues == (q,)
+    assert access.resolve(b"amq.topic", b"\xfe.x", encode_header(0)).queues == (q,)
 
 
 # --- expiration
 
 @pytest.mark.parametrize("expiration", ["0", "5", "+5", "00", "-0", "315360000000"])
 def test_a_number_of_milliseconds_up_to_ten_years_passes(access, expiration):
-    assert publish(access, "", "k", expiration=expiration)[2] is True
+    assert publish(access, "", "k", expiration=expiration).cacheable
 
 
 @pytest.mark.parametrize(("expiration", "fault"), [
@@ -140,7 +152,7 @@ def test_no_text_is_a_fault_of_ours(text):
 
 def test_a_user_id_must_be_the_users_own_and_is_never_remembered(access, vhost):
     q = queue(vhost, "q")
-    assert publish(access, "", "q", user_id="guest") == ((q,), vhost.exchange("").tally, False)
+    assert whole(publish(access, "", "q", user_id="guest")) == ((q,), vhost.exchange("").tally, False, None, ())
     assert refused(PreconditionFailed, access, "", "q", user_id="bob") == (
         "PRECONDITION_FAILED - user_id property set to 'bob' but authenticated user was 'guest'")
 
@@ -161,16 +173,16 @@ def test_cc_and_bcc_add_keys_and_bcc_is_taken_out_of_what_is_stored(access, vhos
         queue(vhost, f"q{number}", ("amq.direct", number))
     answer = publish(access, "amq.direct", "1", headers={"CC": ["2", "2"], "BCC": ["3"], "a": 1}, message_id="m")
     assert names(answer) == ["q1", "q2", "q3"]
-    assert answer[2] is False
+    assert not answer.cacheable
     assert stored(answer) == Properties(headers={"CC": ["2", "2"], "a": 1}, message_id="m")
-    assert answer[4] is None
+    assert answer.participants == ()
 
 
 def test_cc_alone_changes_nothing_of_the_message(access, vhost):
     queue(vhost, "a")
     queue(vhost, "b")
     answer = publish(access, "", "a", headers={"CC": ["b"]})
-    assert (names(answer), len(answer), answer[2]) == (["a", "b"], 3, False)
+    assert (names(answer), *whole(answer)[2:]) == (["a", "b"], False, None, ())
 
 
 def test_bcc_alone_leaves_an_empty_table(access):
@@ -221,7 +233,7 @@ def test_the_alternate_exchange_gets_what_finds_no_binding(access, vhost, argume
     assert names(publish(access, "x", "k", headers={"CC": ["nope"]})) == ["here"]
     assert names(publish(access, "x", "nope", headers={"CC": ["k"]})) == ["here"]
     assert names(publish(access, "x", "nope")) == ["there"]
-    assert publish(access, "x", "nope")[1:] == (vhost.exchange("x").tally, True)
+    assert whole(publish(access, "x", "nope"))[1:] == (vhost.exchange("x").tally, True, None, ())
 
 
 def test_each_exchange_on_the_way_has_its_own_alternate(access, vhost):
@@ -235,9 +247,9 @@ def test_each_exchange_on_the_way_has_its_own_alternate(access, vhost):
 
 def test_alternates_that_are_missing_or_go_in_a_circle_lead_nowhere(access, vhost):
     exchange(vhost, "a", alternate_exchange="b")
-    assert publish(access, "a", "k")[0] == ()
+    assert publish(access, "a", "k").queues == ()
     exchange(vhost, "b", alternate_exchange="a")
-    assert publish(access, "a", "k")[0] == ()
+    assert publish(access, "a", "k").queues == ()
 
 
 def test_an_alternate_may_be_internal_and_no_permission_is_asked_for_it(access, vhost, node):
@@ -276,9 +288,9 @@ def test_messages_of_nobody_take_the_same_way_without_permission(vhost, node):
 def test_an_exchange_that_reads_the_message_is_asked_every_time(access, vhost):
     queue(vhost, "q")
     vhost.bind(vhost.exchange("amq.headers"), vhost.queue("q"), "", {"a": 1})
-    assert publish(access, "amq.headers", "", headers={"a": 1})[0::2] == ((vhost.queue("q"),), False)
-    assert publish(access, "amq.headers", "", headers={"a": 2})[0::2] == ((), False)
-    assert publish(access, "amq.headers", "")[0::2] == ((), False)
+    assert whole(publish(access, "amq.headers", "", headers={"a": 1}))[0:3:2] == ((vhost.queue("q"),), False)
+    assert whole(publish(access, "amq.headers", "", headers={"a": 2}))[0:3:2] == ((), False)
+    assert whole(publish(access, "amq.headers", ""))[0:3:2] == ((), False)
 
 
 def test_an_exchange_that_intercepts_decides_instead_of_the_bindings(access, vhost):
@@ -292,27 +304,27 @@ def test_an_exchange_that_intercepts_decides_instead_of_the_bindings(access, vho
 
     x = vhost.exchanges["x"] = Intercepting("x")
     q, other = queue(vhost, "q", ("x", "")), queue(vhost, "other")
-    assert publish(access, "x", "k", headers={"a": 1}) == ((q,), None, False)
+    assert whole(publish(access, "x", "k", headers={"a": 1})) == ((q,), None, False, None, ())
     assert x.asked == ("k", {"a": 1})
-    Intercepting.answer = ((other,), print)
-    assert publish(access, "x", "k") == ((other,), None, False, None, print)
-    assert publish(access, "x", "k", headers={"BCC": ["b"]})[3] is None  # routed later, by BCC too
-    Intercepting.answer = ((other,), None, b"\0\0")
-    assert publish(access, "x", "k", message_id="m") == ((other,), None, False, b"\0\0", None)
+    Intercepting.answer = Intercepted((other,), (print,))
+    assert whole(publish(access, "x", "k")) == ((other,), None, False, None, (print,))
+    assert publish(access, "x", "k", headers={"BCC": ["b"]}).properties is None  # routed later, by BCC too
+    Intercepting.answer = Intercepted((other,), (), b"\0\0")
+    assert whole(publish(access, "x", "k", message_id="m")) == ((other,), None, False, b"\0\0", ())
 
 
-def test_while_it_is_traced_a_message_is_asked_for_every_time_and_the_trace_told(access, vhost):
+def test_while_it_is_traced_a_message_is_asked_for_every_time_and_the_trace_is_told_last(access, vhost):
     class Trace:
         on = True
 
-        def handler(self, queues, further):
-            return ("traced", queues, further)
+        def shown(self):
+            return "shown"
 
     q, vhost.trace, vhost.replies = queue(vhost, "q"), Trace(), Replies()
-    assert publish(access, "", "q")[2:] == (False, None, ("traced", (q,), None))
-    assert publish(access, "", "amq.rabbitmq.reply-to.token")[4][2] is not None
+    assert whole(publish(access, "", "q"))[2:] == (False, None, ("shown",))
+    assert publish(access, "", "amq.rabbitmq.reply-to.token").participants[1:] == ("shown",)
     Trace.on = False
-    assert publish(access, "", "q") == ((q,), vhost.exchange("").tally, True)
+    assert whole(publish(access, "", "q")) == ((q,), vhost.exchange("").tally, True, None, ())
 
 
 # --- direct reply-to
@@ -328,10 +340,21 @@ class Replies:
         properties.reply_to = "amq.rabbitmq.reply-to.token"
         return properties
 
-    def handler(self, routing_key):
-        if routing_key.endswith(".gone"):
-            return None
-        return lambda *message: self.given.append((routing_key, *message))
+    def requester(self, routing_key):
+        return None if routing_key.endswith(".gone") else Requester(self, routing_key)
+
+
+class Requester:
+    counts_as_routed = True
+
+    def __init__(self, replies, key):
+        self.replies, self.key = replies, key
+
+    def before_storing(self, queues):
+        return queues
+
+    def after_storing(self, message, channel, stored):
+        self.replies.given.append((self.key, channel, message.routing_key, message.body))
 
 
 @pytest.mark.parametrize("name", ["amq.rabbitmq.reply-to", "amq.direct.reply-to"])
@@ -340,15 +363,15 @@ def test_the_name_of_replies_is_rewritten_and_no_other(access, vhost, name):
     vhost.replies = Replies()
     answer = publish(access, "", "q", reply_to=name, correlation_id="1")
     assert stored(answer) == Properties(reply_to="amq.rabbitmq.reply-to.token", correlation_id="1")
-    assert (names(answer), answer[2]) == (["q"], False)
+    assert (names(answer), answer.cacheable) == (["q"], False)
     for other in ("amq.rabbitmq.reply-to.x", "amq.direct.reply-to.x", "amq.rabbitmq.reply", "q"):
-        assert len(publish(access, "", "q", reply_to=other)) == 3
+        assert publish(access, "", "q", reply_to=other).properties is None
 
 
 def test_without_anybody_who_serves_replies_there_is_no_consumer(access):
     assert refused(PreconditionFailed, access, "", "q", reply_to="amq.rabbitmq.reply-to") == (
         "PRECONDITION_FAILED - fast reply consumer does not exist")
-    assert publish(access, "", "amq.rabbitmq.reply-to.token")[0] == ()
+    assert whole(publish(access, "", "amq.rabbitmq.reply-to.token"))[::4] == ((), ())
 
 
 def test_faults_are_told_in_rabbitmqs_order(access, vhost):
@@ -364,27 +387,29 @@ def test_faults_are_told_in_rabbitmqs_order(access, vhost):
 def test_a_reply_is_given_to_its_taker_and_not_remembered(access, vhost):
     vhost.replies = Replies()
     answer = publish(access, "", "amq.rabbitmq.reply-to.token")
-    assert (answer[0], answer[2:4]) == ((), (False, None))
-    answer[4](CHANNEL, b"", b"k", b"p", b"body")
-    assert vhost.replies.given == [("amq.rabbitmq.reply-to.token", CHANNEL, b"", b"k", b"p", b"body")]
+    assert (answer.queues, answer.cacheable, answer.properties) == ((), False, None)
+    tell(answer, b"", b"k", body=b"body")
+    assert answer.counts_as_routed
+    assert vhost.replies.given == [("amq.rabbitmq.reply-to.token", CHANNEL, b"k", b"body")]
 
 
 def test_a_reply_to_nobody_is_routed_nowhere(access, vhost):
     vhost.replies = Replies()
-    assert publish(access, "", "amq.rabbitmq.reply-to.gone") == ((), vhost.exchange("").tally, False)
+    answer = publish(access, "", "amq.rabbitmq.reply-to.gone")
+    assert whole(answer) == ((), vhost.exchange("").tally, False, None, ())
 
 
 def test_replies_go_through_the_default_exchange_only(access, vhost):
     vhost.replies = Replies()
-    assert publish(access, "amq.direct", "amq.rabbitmq.reply-to.token") == (
-        (), vhost.exchange("amq.direct").tally, True)
+    assert whole(publish(access, "amq.direct", "amq.rabbitmq.reply-to.token")) == (
+        (), vhost.exchange("amq.direct").tally, True, None, ())
 
 
 def test_a_message_may_be_for_queues_and_several_takers(access, vhost):
     q, vhost.replies = queue(vhost, "q"), Replies()
     answer = publish(access, "", "q", headers={"CC": ["amq.rabbitmq.reply-to.1", "amq.rabbitmq.reply-to.2"]})
-    assert answer[0] == (q,)
-    answer[4](CHANNEL, b"", b"q", b"", b"")
+    assert answer.queues == (q,)
+    tell(answer, b"", b"q")
     assert [key for key, *_ in vhost.replies.given] == ["amq.rabbitmq.reply-to.1", "amq.rabbitmq.reply-to.2"]
 
 
@@ -401,15 +426,15 @@ class Core:
         if self.full:
             raise OSError(28, "No space left on device")
         self.put_there.append(([queue.name for queue in queues], exchange, routing_key, properties, body))
-        return 0
+        return queues
 
 
 def with_history(access, vhost, messages):
     exchange(vhost, "h", "x-recent-history", x_recent_history_length=2)
     for body in messages:
         answer = publish(access, "h", "k")
-        assert (answer[2], answer[3]) == (True, None)
-        answer[4](CHANNEL, b"h", b"k", b"\0\0", body)
+        assert (answer.cacheable, answer.properties) == (True, None)
+        tell(answer, b"h", b"k", body=body)
     q = queue(vhost, "q")
     vhost.core = Core()
     return vhost.exchange("h"), q
@@ -438,7 +463,7 @@ def test_an_exchange_newly_bound_routes_them(access, vhost):
 def test_messages_that_come_by_way_of_another_exchange_are_kept_too(access, vhost):
     h, q = with_history(access, vhost, [])
     vhost.bind(vhost.exchange("amq.direct"), h, "k", {})
-    publish(access, "amq.direct", "k")[4](CHANNEL, b"amq.direct", b"k", b"\0\0", b"by way of")
+    tell(publish(access, "amq.direct", "k"), b"amq.direct", b"k", body=b"by way of")
     vhost.bind(h, q, "", {})
     assert [body for *_, body in vhost.core.put_there] == [b"by way of"]
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.default import DefaultExchange
 from brokerd.exchanges.direct import DirectExchange
-from brokerd.exchanges.exchange import Binding, Exchange, Handler, Lazily, Message
+from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Lazily
 from brokerd.exchanges.fanout import FanoutExchange
 from brokerd.exchanges.headers import HeadersExchange
 from brokerd.exchanges.random import LocalRandomExchange, RandomExchange
@@ -55,11 +55,10 @@ __all__ = [
     "DirectExchange",
     "Exchange",
     "FanoutExchange",
-    "Handler",
     "HeadersExchange",
+    "Intercepted",
     "Lazily",
     "LocalRandomExchange",
-    "Message",
     "RandomExchange",
     "RecentHistoryExchange",
     "Route",

@@ -16,24 +16,25 @@ Knows nothing of where messages wait: that is the ``holder``, the door to vhost/
 
 from collections.abc import Callable, Collection
 from functools import cache
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.arguments import DELAYED_TYPE
-from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Lazily, Message
+from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Lazily
 from brokerd.wire.values import Timestamp
+
+if TYPE_CHECKING:
+    from brokerd.plane import Message
 
 DELAY, DELIVER_AT = "x-delay", "x-deliver-at"
 DUE_MS_MAX = (1 << 63) - 1
-
-Held = Intercepted  # what a holder answers
 
 
 class Holder(Protocol):
     """Who keeps delayed messages."""
 
     def hold(self, exchange: "DelayedExchange", routing_key: str, properties: Lazily) -> Intercepted | None:
-        """Where the message waits and who is told of it; None: it is not to be delayed.  Raises AMQPError."""
+        """Where the message waits; None: it is not to be delayed.  Raises AMQPError."""
 
 
 class DelayedExchange(Exchange):
@@ -69,10 +70,10 @@ class DelayedExchange(Exchange):
     def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
         return self._inner.destinations(routing_key, properties)
 
-    def keep(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None:
-        self._inner.keep(exchange, routing_key, properties, body)
+    def keep(self, message: "Message") -> None:
+        self._inner.keep(message)
 
-    def kept(self) -> Collection[Message]:
+    def kept(self) -> "Collection[Message]":
         return self._inner.kept()
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:

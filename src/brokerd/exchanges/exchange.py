@@ -9,19 +9,23 @@ Knows nothing of sockets, permissions, durability or the names of other exchange
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from brokerd.exchanges.comparable import comparable
 
 if TYPE_CHECKING:
-    from brokerd.plane import Tally
+    from brokerd.plane import Message, Participant, Tally
     from brokerd.wire.properties import Properties
 
 Lazily = Callable[[], "Properties"]  # the message's properties, decoded when first asked for
-Message = tuple[bytes, bytes, bytes, bytes]  # exchange, routing key, properties (flags and list), body
-Handler = Callable[[Any, bytes, bytes, bytes, bytes], None]  # channel, exchange, routing key, properties, body
-# Queues, who takes the message besides, and what is stored in place of its properties, where anything is.
-Intercepted = tuple[tuple[Any, ...], Handler | None] | tuple[tuple[Any, ...], Handler | None, bytes]
+
+
+class Intercepted(NamedTuple):
+    """What becomes of a message that an exchange does not route."""
+
+    queues: tuple[Any, ...] = ()
+    participants: "tuple[Participant, ...]" = ()  # who is told when it is stored
+    properties: bytes | None = None  # stored in place of its own; None: its own are
 
 
 class Binding:
@@ -153,16 +157,17 @@ class Exchange:
         raise NotImplementedError
 
     def intercept(self, routing_key: str, properties: Lazily) -> Intercepted | None:
-        """What becomes of a message published to this very exchange, instead of being routed; None: nothing else.
+        """What becomes of a message published to this very exchange, instead of being routed; None: it is routed.
 
-        Without a queue and a taker it is dropped.  Asked for every message while ``intercepts``.  Raises AMQPError.
+        Without a queue and a participant it is dropped.  Asked for every message while ``intercepts``; raises
+        AMQPError.
         """
         return None
 
-    def keep(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None:
+    def keep(self, message: "Message") -> None:
         """A message that came by, as it was published, after it was routed; called while ``keeps_messages``."""
 
-    def kept(self) -> Collection[Message]:
+    def kept(self) -> "Collection[Message]":
         """The messages that whoever is newly bound is to get, oldest first."""
         return ()
 

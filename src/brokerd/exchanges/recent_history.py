@@ -7,11 +7,13 @@ do not outlast the broker.  Giving them out is for whoever binds: see ``kept``.
 
 from collections import deque
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from brokerd.errors import SyntaxError_
-from brokerd.exchanges.exchange import Message
 from brokerd.exchanges.fanout import FanoutExchange
+
+if TYPE_CHECKING:
+    from brokerd.plane import Message
 
 HISTORY_LENGTH = 20
 HISTORY_OCTETS_MAX = 64 << 20
@@ -33,18 +35,21 @@ class RecentHistoryExchange(FanoutExchange):
         self._history: deque[Message] = deque()  # oldest first
         self._octets = 0
 
-    def keep(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None:
-        if NO_STORE.encode() in properties and _is_not_to_be_stored(properties):
+    def keep(self, message: "Message") -> None:
+        if NO_STORE.encode() in message.properties and _is_not_to_be_stored(message.properties):
             return
-        self._history.append((exchange, routing_key, properties, body))
-        self._octets += len(properties) + len(body)
+        self._history.append(message)
+        self._octets += _octets(message)
         length = self.arguments.get("x-recent-history-length", HISTORY_LENGTH)
         while len(self._history) > length or self._octets > HISTORY_OCTETS_MAX:
-            _, _, oldest, its_body = self._history.popleft()
-            self._octets -= len(oldest) + len(its_body)
+            self._octets -= _octets(self._history.popleft())
 
-    def kept(self) -> Collection[Message]:
+    def kept(self) -> "Collection[Message]":
         return self._history
+
+
+def _octets(message: "Message") -> int:
+    return len(message.properties) + len(message.body)
 
 
 def _is_not_to_be_stored(properties: bytes) -> bool:

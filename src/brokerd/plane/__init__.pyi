@@ -6,7 +6,7 @@ Unless a verb says otherwise it is O(1) and raises nothing.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 class Core:
     """The data plane of one event loop: read buffer, dirty lists, the turn."""
@@ -38,10 +38,10 @@ class Core:
         """Deliveries unacked for longer than their consumer's timeout return to their places, alone; call turn() after.
         Consumers of which the channel is to be closed instead."""
     def put(self, queues: tuple[Queue, ...], exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, *,
-            connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False) -> int:
-        """Store a message that no client is publishing just now, in each queue by its rules; how many refused it.
-        properties: flags and list as on the wire.  sync: the next begin_sync() covers it.  Raises OSError: no space, then
-        it is stored nowhere; ValueError."""
+            connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False) -> tuple[Any, ...]:
+        """Store a message that no client is publishing just now, in each queue by its rules; the queues that have it now:
+        the others refused it, or are deleted.  properties: flags and list as on the wire.  sync: the next begin_sync()
+        covers it.  Raises OSError: no space, then it is stored nowhere; ValueError."""
     def begin_sync(self) -> list[tuple[int, str]]:
         """Duplicated fds of all that waiting confirms stand on; (fd, path). The caller fdatasyncs and closes them
         in its thread (a path ending in '/' is a directory: fsync), then calls end_sync() on the loop."""
@@ -62,14 +62,52 @@ class Tally:
     published: int
     routed: int
 
+class Message:
+    """What a message is made of, as stored: properties are flags and list as on the wire."""
+    def __init__(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None: ...
+    exchange: bytes
+    routing_key: bytes
+    properties: bytes
+    body: bytes
+
+class Participant(Protocol):
+    """A feature that takes part in a publish.  It is asked for its queues just before the message is stored, and told
+    just after.  No other message comes between the two calls; a message that waits for room is asked for again."""
+    @property
+    def counts_as_routed(self) -> bool:
+        """Whether this takes the message, so that it is not returned though no queue is left.  Asked after
+        before_storing()."""
+    def before_storing(self, queues: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The queues that the message still goes to: these, or fewer.  None: it goes nowhere at all, and the participants
+        behind this one are neither asked nor told.  Must not raise."""
+    def after_storing(self, message: Message, channel: Any, stored: tuple[Any, ...]) -> None:
+        """The message has been stored in the queues `stored`: a queue may have refused it, and an immediate message may
+        be nowhere.  channel: where it was published; None: the broker itself sent it.  Must not raise."""
+
+class Answer:
+    """What routing says of one publish.  The plane reads it in C; where participants are there, it calls them."""
+    def __init__(self, queues: tuple[Any, ...], *, tally: Tally | None = None, cacheable: bool = False,
+                 properties: bytes | None = None, participants: tuple[Participant, ...] = ()) -> None: ...
+    queues: tuple[Any, ...]      # each once, where the message is to be stored, unless a participant says otherwise
+    tally: Tally | None          # where the publish is counted
+    cacheable: bool              # the next message of that exchange and key goes there too
+    properties: bytes | None     # stored in place of the message's own; such an answer is never cached
+    participants: tuple[Participant, ...]   # asked and told in this order
+    def before_storing(self) -> tuple[Any, ...]:
+        """Ask the participants: the queues that they leave.  Who stores the message without the plane calls this first."""
+    def after_storing(self, message: Message, channel: Any, stored: tuple[Any, ...]) -> None:
+        """Tell the participants that the last before_storing() has asked."""
+    @property
+    def counts_as_routed(self) -> bool:
+        """Whether one of these takes the message, so that it is not returned though no queue is left."""
+
 class Routes:
     """Where messages go, remembered per (exchange, routing key), for one user of one vhost."""
-    def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes, Channel], tuple]) -> None:
-        """resolve(exchange, routing_key, header_payload, channel) -> (queues, tally, cacheable[, properties[, handler]]);
-        raises AMQPError.  cacheable False: asked again for the next message; as it is, whatever it says, for messages
-        with a user-id, a CC or BCC header, a reply-to that begins amq.rabbitmq.reply-to or amq.direct.reply-to, or an expiration that is not
-        a plain number of at most ten years.  properties: stored in place of the message's own; not with cacheable.
-        handler(channel, exchange, routing_key, properties, body): called when the message is stored; counts as routed."""
+    def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes, Channel], Answer]) -> None:
+        """resolve(exchange, routing_key, header_payload, channel) -> Answer; raises AMQPError.  It is asked again for the
+        next message where the answer is not cacheable; and, whatever the answer says, for messages with a user-id, a CC
+        or BCC header, a reply-to that begins amq.rabbitmq.reply-to or amq.direct.reply-to, or an expiration that is not
+        a plain number of at most ten years."""
     def clear(self) -> None:
         """Forget all: a binding, exchange, queue or permission changed."""
 

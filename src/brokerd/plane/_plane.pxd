@@ -345,7 +345,7 @@ cdef struct route_t:
     uint32_t targets_n
     bint mandatory
     bint immediate
-    void *handler               # borrowed: is given the message too
+    void *answer                # borrowed: an Answer with participants; NULL: none take part
     const uint8_t *properties   # in place of the message's own; NULL: its own
     uint32_t properties_n
     bint once                   # depends on the message's headers: good for one
@@ -421,6 +421,18 @@ cdef class Core:
 
 cdef class Tally:
     cdef tally_t t
+
+cdef class Message:
+    cdef readonly bytes exchange, routing_key, properties, body
+
+cdef class Answer:
+    cdef readonly tuple queues, participants
+    cdef readonly Tally tally
+    cdef readonly bytes properties
+    cdef readonly bint cacheable
+    cdef Py_ssize_t asked           # of the participants: the others have nothing to do with this message
+    cpdef tuple before_storing(self)
+    cpdef after_storing(self, Message message, channel, tuple stored)
 
 cdef class Routes:
     cdef Core core

@@ -20,6 +20,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     deliver.pxi     who gets the next message; its octets on the way out
     single.pxi      the single active consumer; deliveries unacked for too long
     settle.pxi      acks by delivery tag; confirms
+    answer.pxi      where a message goes, as routing answers it; the features that take part
     publish.pxi     a message on its way in
     connection.pxi  frames; Connection, as the loop and the session see it
     sync.pxi        what waits for the disk
@@ -102,6 +103,7 @@ include "browse.pxi"
 include "deliver.pxi"
 include "settle.pxi"
 include "single.pxi"
+include "answer.pxi"
 include "publish.pxi"
 include "connection.pxi"
 include "sync.pxi"

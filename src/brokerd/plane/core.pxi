@@ -156,16 +156,14 @@ cdef class Core:
         cdef known_t known
         cdef uint32_t i, stored = STORED, n = <uint32_t>len(queues)
         cdef bytes names = bytes([len(exchange)]) + exchange + bytes([len(routing_key)]) + routing_key
-        cdef queue_t **targets = <queue_t **>malloc((n + 1) * sizeof(queue_t *))
-        cdef uint64_t refused_before = 0, refused_after = 0
+        cdef queue_t **targets = <queue_t **>calloc(n + 1, sizeof(queue_t *) + 1)
+        cdef uint8_t *took = <uint8_t *>(targets + n)
         cdef int err
         if targets == NULL:
             raise MemoryError
         try:
             for i in range(n):
                 targets[i] = &(<Queue?>queues[i]).q
-                if targets[i].rules != NULL:
-                    refused_before += targets[i].rules.n_refused
             m.names = <const uint8_t *>names
             m.names_n = <uint32_t>len(names)
             m.properties = <const uint8_t *>properties
@@ -180,19 +178,17 @@ cdef class Core:
             if m.body_n > self.c.message_octets_max:
                 raise ValueError("the message is too large")
             complete(&m, &known)
-            err = store_message(targets, n, &m, sync, &stored)
+            err = store_message(targets, n, &m, sync, &stored, took)
             # Whoever puts goes on from it being there: a dead letter's origin is settled, a commit's journal marked.
             write_stages(&self.c)
             if err:
                 raise OSError(err, os_strerror(err))
-            for i in range(n):
-                if targets[i].rules != NULL:
-                    refused_after += targets[i].rules.n_refused
+            queues = those_that_took(queues, took)
         finally:
             free(targets)
         if has_affairs(&self.c) or self.c.dirty != NULL:
             self.soon()
-        return refused_after - refused_before
+        return queues
 
     cdef void soon(self):
         """A turn is to follow, if none is under way."""

@@ -82,36 +82,81 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     m.channel = ch.number
     m.publish_seq = ch.publishes + 1
     complete(&m, &known)
-    if LIKELY(not r.immediate) or can_deliver_to_one(r):
+    if UNLIKELY(r.answer != NULL):
+        return publish_with_participants(ch, r, &m, e)
+    if LIKELY(not r.immediate) or can_deliver_to_one(r.targets, r.targets_n):
         if LIKELY(r.targets_n == 1) and is_plain(r.targets[0], &m):
             e.error = reserve(&r.targets[0].store, align8(m.length))
             if LIKELY(e.error == 0):
                 stored = store_in(&r.targets[0].store, &m, ch.confirm)
         else:
-            e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored)
+            e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored, NULL)
         if UNLIKELY(e.error != 0):
             return STALL
+    published(ch, r, &m, r.targets_n, stored)
+    if UNLIKELY(r.targets_n == 0 and r.mandatory):
+        write_return(ch, &m, 312, b"\x08NO_ROUTE")
+    if UNLIKELY(r.once):
+        ch.route = NULL
+    return DONE
+
+
+cdef inline void published(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
+    """A publish is done: counted, returned where it was to be delivered at once, to be confirmed."""
     ch.publishes += 1
-    conn.publishes = True
+    ch.conn.publishes = True
     if r.tally != NULL:
         r.tally.published += 1
-        r.tally.routed += r.targets_n
-    if UNLIKELY(r.targets_n == 0 and r.mandatory and r.handler == NULL):
-        write_return(ch, &m, 312, b"\x08NO_ROUTE")
-    elif UNLIKELY(r.immediate) and stored == STORED and r.targets_n:
-        write_return(ch, &m, 313, b"\x0cNO_CONSUMERS")
+        r.tally.routed += queues_n
+    if UNLIKELY(r.immediate) and stored == STORED and queues_n:
+        write_return(ch, m, 313, b"\x0cNO_CONSUMERS")
     if ch.confirm:
         confirm_mark(ch)
         if UNLIKELY(stored & REFUSED):
             nack_mark(ch)
         elif stored & WAITS:
             ch.sync_tag = ch.publishes
-    if UNLIKELY(r.handler != NULL):
-        with gil:
-            handle_message(ch, r, &m)
-    if UNLIKELY(r.once):
+
+
+cdef int publish_with_participants(channel_t *ch, route_t *r, message_t *m, event_t *e) noexcept nogil:
+    """The same where features take part.  A publish that stalls asks them again."""
+    with gil:
+        e.error = store_with_participants(ch, r, m)
+    if UNLIKELY(e.error != 0):
+        return STALL
+    if r.once:
         ch.route = NULL
     return DONE
+
+
+cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexcept:
+    """Ask the participants of a publish, store it in the queues that they leave, tell them.  0, or the errno."""
+    cdef Answer answer = <Answer>r.answer
+    cdef list left = []
+    ask(answer, left)
+    cdef tuple queues = left[0] if left else answer.queues
+    cdef uint32_t i, n = <uint32_t>len(queues), stored = STORED
+    cdef queue_t **targets = <queue_t **>calloc(n + 1, sizeof(queue_t *) + 1)
+    cdef uint8_t *took = <uint8_t *>(targets + n)
+    cdef int err = 0
+    if targets == NULL:
+        return ENOMEM
+    for i in range(n):
+        targets[i] = &(<Queue>queues[i]).q
+    if not r.immediate or can_deliver_to_one(targets, n):
+        err = store_message(targets, n, m, ch.confirm, &stored, took)
+    if err == 0:
+        published(ch, r, m, n, stored)
+        if n == 0 and r.mandatory and not answer.counts_as_routed:
+            write_return(ch, m, 312, b"\x08NO_ROUTE")
+        tell(answer, message_object(m), <Channel>ch.owner, those_that_took(queues, took))
+    free(targets)
+    return err
+
+
+cdef Message message_object(message_t *m):
+    return Message((<const char *>m.names)[1:1 + m.names[0]], key_of(m), (<const char *>m.properties)[:m.properties_n],
+                   (<const char *>m.body)[:m.body_n])
 
 
 cdef enum:
@@ -147,8 +192,10 @@ cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept no
     return TAKEN
 
 
-cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored) noexcept nogil:
-    """Store m in every queue that does not refuse it; 0, or the errno: then in none."""
+cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored, uint8_t *took) noexcept nogil:
+    """Store m in every queue that does not refuse it; 0, or the errno: then in none.
+
+    took: set to 1 for each queue that has it; NULL: it does not matter which."""
     cdef queue_t *q
     cdef store_t *st
     cdef uint32_t i
@@ -182,6 +229,8 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
             continue
         st = store_for(q, m.priority)
         stored[0] |= store_in(st, m, waits)
+        if UNLIKELY(took != NULL):
+            took[i] = 1
         if UNLIKELY(q.rules != NULL):
             admitted(st, m)
     if UNLIKELY(dlx):
@@ -203,20 +252,13 @@ cdef void tell_refused(queue_t **targets, uint32_t n, message_t *m) noexcept:
         refused(&(<Queue>queue).q, m)
 
 
-cdef bint can_deliver_to_one(route_t *r) noexcept nogil:
+cdef bint can_deliver_to_one(queue_t **targets, uint32_t n) noexcept nogil:
     """Some queue would hand the message out at once (basic.publish, immediate)."""
     cdef uint32_t i
-    for i in range(r.targets_n):
-        if r.targets[i].ready == 0 and can_deliver(r.targets[i]):
+    for i in range(n):
+        if targets[i].ready == 0 and can_deliver(targets[i]):
             return True
     return False
-
-
-cdef void handle_message(channel_t *ch, route_t *r, message_t *m) noexcept:
-    """Give the message to whom resolve() named."""
-    handler = <object>r.handler
-    handler(<Channel>ch.owner, (<const char *>m.names)[1:1 + m.names[0]], key_of(m),
-            (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n])
 
 
 cdef void write_return(channel_t *ch, message_t *m, uint16_t code, const char *text) noexcept nogil:

@@ -89,8 +89,7 @@ cdef class Routes:
         cdef const uint8_t *p = e.payload
         cdef uint32_t exchange_n, key_n
         cdef route_t *r
-        cdef object properties = None, handler = None, channel = <Channel>ch.owner
-        cdef tuple answer
+        cdef Answer answer
         exchange_n = p[6] if e.payload_n > 6 else 255
         if e.payload_n < 9 or 7 + exchange_n >= e.payload_n - 1:
             raise by_reply_code(502, "basic.publish ends before its fields do", hard=True)
@@ -99,31 +98,21 @@ cdef class Routes:
             raise by_reply_code(502, "basic.publish is not of the length of its fields", hard=True)
         answer = self.resolve(
             (<const char *>p)[7:7 + exchange_n], (<const char *>p)[8 + exchange_n:8 + exchange_n + key_n],
-            (<const char *>e.header)[:e.header_n], channel)
-        queues, tally, cacheable = answer[:3]
-        if len(answer) > 3:
-            properties = answer[3]
-        if len(answer) > 4:
-            handler = answer[4]
+            (<const char *>e.header)[:e.header_n], <Channel>ch.owner)
         if self.used >= ROUTES_MOST:
             self.clear()
         if self.stale:
             self.renew()            # resolve() may have changed what there is.
-        r = route_new(p, e.payload_n, queues, tally)
-        if handler is not None:
-            r.handler = <void *>handler
-        if properties is not None:
-            r.properties = <const uint8_t *><bytes>properties
-            r.properties_n = <uint32_t>len(<bytes>properties)
-        if cacheable and not e.ask and properties is None:
-            self.keep.append((queues, tally, handler))
+        r = route_new(p, e.payload_n, answer)
+        if answer.cacheable and not e.ask and answer.properties is None:
+            self.keep.append(answer)
             self.place(r)
         else:
             # Every other channel's idea of the last such route is void from here on.
             self.generation += 1
             route_free(self.once)
             self.once = r
-            self.once_keep = (queues, tally, properties, handler)
+            self.once_keep = answer
             r.once = True
         ch.route = r
         ch.route_generation = self.generation
@@ -137,8 +126,8 @@ cdef void put_slot(route_t **slots, uint32_t n, route_t *r) noexcept nogil:
     slots[i] = r
 
 
-cdef route_t *route_new(const uint8_t *method, uint32_t n, tuple queues, Tally tally) except NULL:
-    cdef size_t count = len(queues)
+cdef route_t *route_new(const uint8_t *method, uint32_t n, Answer answer) except NULL:
+    cdef size_t count = len(answer.queues)
     cdef route_t *r = <route_t *>malloc(sizeof(route_t) + count * sizeof(queue_t *) + n)
     cdef size_t i
     if r == NULL:
@@ -151,13 +140,16 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, tuple queues, Tally t
     r.targets_n = <uint32_t>count
     r.mandatory = method[n - 1] & 1
     r.immediate = method[n - 1] >> 1 & 1
-    r.handler = NULL
+    r.answer = <void *>answer if answer.participants else NULL
     r.properties = NULL
     r.properties_n = 0
+    if answer.properties is not None:
+        r.properties = <const uint8_t *>answer.properties
+        r.properties_n = <uint32_t>len(answer.properties)
     r.once = False
-    r.tally = &tally.t if tally is not None else NULL
+    r.tally = &answer.tally.t if answer.tally is not None else NULL
     for i in range(count):
-        r.targets[i] = &(<Queue?>queues[i]).q
+        r.targets[i] = &(<Queue?>answer.queues[i]).q
     return r
 
 

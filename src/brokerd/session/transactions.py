@@ -18,6 +18,7 @@ from collections import deque
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd import plane
 from brokerd.errors import ChannelStateError, PreconditionFailed
 from brokerd.store.commit_journal import CommitJournal, Message, Place, Plan
 from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, COMMIT_REJECTED
@@ -25,8 +26,6 @@ from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from brokerd.queues.queue import Queue
     from brokerd.session.channel import Channel
     from brokerd.session.connection import Connection
@@ -54,9 +53,9 @@ class Step(NamedTuple):
     """One publish of a transaction that is committed: where it goes."""
 
     place: Place
-    queues: "tuple[Queue, ...]"
-    handler: "Callable[..., None] | None"
-    returned: int  # reply code of basic.return, or 0
+    answer: plane.Answer
+    queues: "tuple[Queue, ...]"  # that it goes to as things stand at the commit
+    returned: int  # reply code of basic.return: then it is stored nowhere; or 0
 
 
 class Transaction:
@@ -102,8 +101,7 @@ class Transaction:
         key_at = 7 + method[6]
         exchange, key = method[7:key_at], method[key_at + 1 : -1]
         answer = self._connection.access.resolve(exchange, key, header, self._channel)
-        changed = answer[3] if len(answer) > 3 else None
-        properties = header[12:] if changed is None else changed
+        properties = header[12:] if answer.properties is None else answer.properties
         try:
             # Its number is no other publish's: the record in a queue is known by it.
             place = self._journal.add(
@@ -111,7 +109,7 @@ class Transaction:
             )
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
-        self._kept.append(Kept(place, method[-1], None if changed is None else header))
+        self._kept.append(Kept(place, method[-1], None if answer.properties is None else header))
 
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
         """Keep an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or is kept already."""
@@ -169,13 +167,12 @@ class Transaction:
         message = self._journal.read(kept.place)
         header = kept.header or b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
         answer = self._connection.access.resolve(message.exchange, message.routing_key, header, self._channel)
-        queues: tuple[Queue, ...] = answer[0]
-        handler = answer[4] if len(answer) > 4 else None
-        if not queues and handler is None and kept.bits & _MANDATORY:
-            return Step(kept.place, (), None, 312)
+        queues: tuple[Queue, ...] = answer.before_storing()
+        if not queues and not answer.counts_as_routed and kept.bits & _MANDATORY:
+            return Step(kept.place, answer, (), 312)
         if queues and kept.bits & _IMMEDIATE and not any(queue.consumer_count for queue in queues):
-            return Step(kept.place, (), None, 313)
-        return Step(kept.place, queues, handler, 0)
+            return Step(kept.place, answer, (), 313)
+        return Step(kept.place, answer, queues, 0)
 
     def _check_space(self) -> None:
         queues = {queue for step in self._steps for queue in step.queues}
@@ -222,16 +219,15 @@ class Transaction:
         while self._next < len(self._steps):
             step = self._steps[self._next]
             number, exchange, key, properties, body = self._journal.read(step.place)
-            queues = tuple([queue for queue in step.queues if not queue.deleted])
-            still_new = getattr(step.handler, "still_new", None)  # Another of this transaction may have its key.
-            if still_new is not None:
-                queues = still_new(queues)
-            if queues and put(queues, exchange, key, properties, body, connection=connection.number,
-                              channel=channel.number, publish_seq=number,
-                              sync=any(queue.durable for queue in queues)):  # fmt: skip
-                self._refused = True
-            if step.handler is not None:
-                step.handler(channel, exchange, key, properties, body)
+            # Asked again: another message of this transaction may have had its key.
+            queues = tuple([queue for queue in step.answer.before_storing() if not queue.deleted])
+            stored: tuple[Queue, ...] = ()
+            if queues and not step.returned:
+                stored = put(queues, exchange, key, properties, body, connection=connection.number,
+                             channel=channel.number, publish_seq=number,
+                             sync=any(queue.durable for queue in queues))  # fmt: skip
+                self._refused |= len(stored) < len(queues)
+            step.answer.after_storing(plane.Message(exchange, key, properties, body), channel, stored)
             if step.returned and not self._left:
                 connection.write(_return(connection, channel.number, step.returned, exchange, key, properties, body))
             self._next += 1

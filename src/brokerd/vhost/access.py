@@ -64,7 +64,7 @@ class Access:
 
     def resolve(
         self, exchange: bytes, routing_key: bytes, header: bytes, channel: plane.Channel | None = None
-    ) -> tuple[Any, ...]:
+    ) -> plane.Answer:
         """Where a message goes; asked by the data plane.  See routing.resolve."""
         return resolve(self, exchange, routing_key, header, channel)
 

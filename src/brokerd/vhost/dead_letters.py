@@ -23,8 +23,7 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol
 
-from brokerd.errors import AMQPError
-from brokerd.exchanges import Exchange
+from brokerd import plane
 from brokerd.queues.dead_letter import (
     REJECTED,
     DeadLetter,
@@ -33,8 +32,7 @@ from brokerd.queues.dead_letter import (
     is_cycle,
     read_properties,
 )
-from brokerd.vhost.routing import route
-from brokerd.wire.properties import Properties
+from brokerd.vhost.routing import find
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -188,58 +186,59 @@ class DeadLetters:
 
     def _forward_once(self, dead: _Dead, rule: DeadLetterRule) -> bool:
         """Store in the targets as they are now.  False: there was no room on disk, and the source can keep it."""
-        letter, found = self._aim(dead, rule)
-        if letter is None or not found[0]:
+        letter, answer = self._aim(dead, rule)
+        if letter is None or not answer.queues:
             self.dropped += 1
             return True
         try:
-            refused = self._put(dead, letter, found, sync=False)
+            stored = self._put(dead, letter, answer, sync=False)
         except (OSError, ValueError) as error:  # No disk space; or no message can be so, and time does not help.
             self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
             lost = isinstance(error, ValueError) or not dead.seq
             self.dropped += lost
             return lost
-        self.forwarded += refused < len(found[0])
-        self.dropped += refused == len(found[0])
+        self.forwarded += bool(stored)
+        self.dropped += not stored
         return True
 
     def _forward(self, dead: _Dead, rule: DeadLetterRule) -> bool:
         """Store in each target that has it not yet; whether all have it now, and there was one at all."""
-        letter, (queues, handlers) = self._aim(dead, rule)
+        letter, answer = self._aim(dead, rule)
         if letter is None:
             return False
-        if not queues:
+        if not answer.queues:
             if not dead.stored:
                 self._log_once(
                     "no route", dead.queue, "no queue is found for dead letters of queue '%s' by exchange '%s'; they "
                     "stay where they are, and are tried again", letter.exchange)  # fmt: skip
             return bool(dead.stored)
         whole = True
-        for queue in queues:
+        for queue in answer.queues:
             if queue in dead.stored:
                 continue
+            participants = () if dead.stored else answer.participants  # Who is told of a message is told once.
             try:
-                refused = self._put(dead, letter, ((queue,), handlers if not dead.stored else ()), sync=True)
+                stored = self._put(dead, letter, plane.Answer((queue,), participants=participants), sync=True)
             except (OSError, ValueError) as error:
                 self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
                 return False
-            if refused:
-                whole = False
-            else:
+            if stored:
                 dead.stored.append(queue)
+            else:
+                whole = False
         self.forwarded += whole
         return whole
 
-    def _put(self, dead: _Dead, letter: DeadLetter, found: "_Found", *, sync: bool) -> int:
+    def _put(self, dead: _Dead, letter: DeadLetter, answer: plane.Answer, *, sync: bool) -> bool:
+        """Store the dead letter where ``answer`` says, by its participants' leave; whether any queue took it."""
         exchange, key = letter.exchange.encode(*_TEXT), letter.routing_keys[0].encode(*_TEXT)
-        queues, handlers = found
-        refused = self._vhost.core.put(queues, exchange, key, letter.properties, dead.body, sync=sync)
-        if refused < len(queues):
-            for handler in handlers:
-                handler(None, exchange, key, letter.properties, dead.body)
-        return refused
+        queues = answer.before_storing()
+        stored = self._vhost.core.put(queues, exchange, key, letter.properties, dead.body, sync=sync)
+        if stored:
+            answer.after_storing(plane.Message(exchange, key, letter.properties, dead.body), None, stored)
+        return bool(stored)
 
-    def _aim(self, dead: _Dead, rule: DeadLetterRule) -> "tuple[DeadLetter | None, _Found]":
+    def _aim(self, dead: _Dead, rule: DeadLetterRule) -> tuple[DeadLetter | None, plane.Answer]:
         """The dead letter, and where it goes; None and nowhere when its exchange is missing."""
         letter = dead_letter(
             dead.properties,
@@ -255,12 +254,12 @@ class DeadLetters:
         if exchange is None:
             self._log_once("no exchange", dead.queue, "queue '%s': its dead-letter exchange '%s' does not exist",
                            letter.exchange)
-            return None, ((), ())
-        queues, handlers = find(self._vhost, exchange, letter.routing_keys, Properties(headers=letter.headers),
-                                letter.properties)
+            return None, plane.Answer(())
+        answer = find(self._vhost, exchange, letter.routing_keys, partial(read_properties, letter.properties))
         if dead.reason != REJECTED:
-            queues = self._without_cycles(dead, letter, queues)
-        return letter, (queues, handlers)
+            queues = self._without_cycles(dead, letter, answer.queues)
+            answer = plane.Answer(queues, participants=answer.participants)
+        return letter, answer
 
     def _without_cycles(self, dead: _Dead, letter: DeadLetter, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
         cycling = [queue for queue in queues if is_cycle(letter.headers, queue.name)]
@@ -329,31 +328,3 @@ class DeadLetters:
         self._logged.add(key)
         log.warning("vhost '%s': " + text, self._vhost.name, queue.name, detail)
 
-
-_Found = tuple[tuple[Any, ...], tuple[Callable[..., object], ...]]  # queues; who is told when it is stored
-
-
-def find(
-    vhost: "VHost", exchange: Exchange, keys: tuple[str, ...], properties: Properties, octets: bytes,
-    *, intercept: bool = True
-) -> "_Found":
-    """Where the broker's own message goes from ``exchange``: the queues, and who is to be told when they have it.
-
-    ``keys``: the routing key and those of CC and BCC.  ``octets`` are all of the properties, of which ``properties``
-    has at least the headers.  Those told are called with (None, exchange, routing key, octets, body).
-    """
-
-    if intercept and exchange.intercepts:
-        try:
-            held = exchange.intercept(keys[0], lambda: properties)
-        except AMQPError:  # There is nobody to tell it; it goes on as if it had not asked.
-            held = None
-        if held is not None:
-            queues, handler = held[:2]  # A dead letter has no expiration: its properties are stored as they are.
-            return queues, (() if handler is None else (handler,))
-    way = route(vhost, exchange, keys[0], lambda: read_properties(octets), further_keys=keys[1:])
-    return way.queues, tuple([partial(_keep, keeper) for keeper in way.keepers])
-
-
-def _keep(keeper: Exchange, _: object, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None:
-    keeper.keep(exchange, routing_key, properties, body)

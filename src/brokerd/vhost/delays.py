@@ -26,13 +26,15 @@ from functools import partial
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, NamedTuple
 
+from brokerd import plane
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges.delayed import DELAY, DelayedExchange, Held, delay_of, due_of
-from brokerd.exchanges.exchange import Lazily
+from brokerd.exchanges.delayed import DELAY, DelayedExchange, delay_of, due_of
+from brokerd.exchanges.exchange import Intercepted, Lazily
 from brokerd.queues.dead_letter import is_key, keys_in, read_properties, write_properties
 from brokerd.queues.queue import WAITING_ROOM_PREFIX
 from brokerd.store.format import folder_name
-from brokerd.vhost.dead_letters import CallAt, Timer, find
+from brokerd.vhost.dead_letters import CallAt, Timer
+from brokerd.vhost.routing import find
 from brokerd.wire.properties import Properties
 
 if TYPE_CHECKING:
@@ -166,33 +168,28 @@ class Delays:
 
     # --- messages come
 
-    def hold(
-        self, exchange: DelayedExchange, routing_key: str, properties: Lazily
-    ) -> Held | None:
-        """Where a message waits, and who is to be told when it is there; None: it goes on at once.
-
-        A third element, where there is one, is to be stored in place of its properties.
-        """
+    def hold(self, exchange: DelayedExchange, routing_key: str, properties: Lazily) -> Intercepted | None:
+        """Where a message waits; None: it goes on at once.  Its expiration is for later."""
         message = properties()
         due = due_of(message.headers, self._epoch_ns() // _MS)
         if due is None:
             return None
         waiting = self._room(exchange)
-        told = partial(self._stored, waiting, due)
+        arrival = _Arrival(self, waiting, due)
         headers = message.headers or {}
         if message.expiration is None and EXPIRATION not in headers:
-            return (waiting.queue,), told
+            return Intercepted((waiting.queue,), (arrival,))
         headers = {name: value for name, value in headers.items() if name != EXPIRATION}
         if message.expiration is not None:
             headers[EXPIRATION] = message.expiration
-        return (waiting.queue,), told, write_properties(
+        return Intercepted((waiting.queue,), (arrival,), write_properties(
             Properties(**message.present() | {"headers": headers, "expiration": None})
-        )
+        ))  # fmt: skip
 
-    def _stored(self, waiting: _Waiting, due: int, *_: object) -> None:
+    def arrived(self, waiting: _Waiting, due_ms: int) -> None:
         """A message was stored just now, so it is the queue's last."""
-        heappush(waiting.heap, due << _SEQ_BITS | waiting.queue.next_seq - 1)
-        if not self._timer_ms or due < self._timer_ms:
+        heappush(waiting.heap, due_ms << _SEQ_BITS | waiting.queue.next_seq - 1)
+        if not self._timer_ms or due_ms < self._timer_ms:
             self._arm()
 
     # --- messages go
@@ -247,33 +244,35 @@ class Delays:
                 headers[DELAY] = -delay
             message.headers = dict(sorted(headers.items()))
             octets = write_properties(message)
-        queues, handlers = find(
-            self._vhost, waiting.exchange, (routing_key.decode("utf-8", "surrogateescape"), *copies), message, octets,
-            intercept=False,
-        )  # fmt: skip
-        refused = 0
-        unrouted = not queues
-        if any(queue.deduplication is not None for queue in queues):
-            queues, told = self._vhost.duplicates.sift(None, queues, lambda: message)
-            handlers = handlers if told is None else (told, *handlers)
+        answer = self._aim(waiting, (routing_key.decode("utf-8", "surrogateescape"), *copies), message)
+        queues = answer.before_storing()
+        stored: tuple[Queue, ...] = ()
         if queues:
             try:
-                refused = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable)
+                stored = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable)
             except (OSError, ValueError):  # No disk space; larger than messages may be by now.
-                refused = len(queues)
-            if refused == len(queues):
+                stored = ()
+            if not stored:
                 heappush(waiting.heap, self._epoch_ns() // _MS + RETRY_MS << _SEQ_BITS | seq)
                 return True
-        for handler in handlers:
-            handler(None, exchange, routing_key, octets, body)
+        answer.after_storing(plane.Message(exchange, routing_key, octets, body), None, stored)
         self.released += 1
-        self.unrouted += unrouted
+        self.unrouted += not answer.queues
         if queues and waiting.queue.durable:
             waiting.leaving.add(seq)
             self._wait(partial(self._gone, waiting, seq))
         else:
             waiting.queue.remove(seq)
         return True
+
+    def _aim(self, waiting: _Waiting, keys: tuple[str, ...], message: Properties) -> plane.Answer:
+        """Where a message that is due goes; queues that have had one with its key are left out."""
+        answer = find(self._vhost, waiting.exchange, keys, lambda: message, intercept=False)
+        if not any(queue.deduplication is not None for queue in answer.queues):
+            return answer
+        check = self._vhost.duplicates.check(None, answer.queues, lambda: message)
+        participants = answer.participants if check is None else (check, *answer.participants)
+        return plane.Answer(answer.queues, participants=participants)
 
     def _gone(self, waiting: _Waiting, seq: int) -> None:
         """It is on disk where it went."""
@@ -321,6 +320,28 @@ class Delays:
         self._arm()
         self._vhost.core.turn()
         return True
+
+
+class _Arrival:
+    """Takes part in the publish of one message that is held back (plane.Participant)."""
+
+    __slots__ = ("_delays", "_due_ms", "_waiting")
+
+    counts_as_routed = False  # Its queue does.
+
+    def __init__(self, delays: Delays, waiting: _Waiting, due_ms: int) -> None:
+        self._delays = delays
+        self._waiting = waiting
+        self._due_ms = due_ms
+
+    def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
+        """It waits, whatever else is done with it."""
+        return queues
+
+    def after_storing(self, message: plane.Message, channel: object, stored: "tuple[Queue, ...]") -> None:
+        """From now on it is known when the message is due; not of one that its waiting room refused."""
+        if self._waiting.queue in stored:
+            self._delays.arrived(self._waiting, self._due_ms)
 
 
 def queue_name(exchange: str) -> str:

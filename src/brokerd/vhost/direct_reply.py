@@ -17,12 +17,10 @@ from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Any
 
     from brokerd import plane
     from brokerd.wire.properties import Properties
-
-    Handler = Callable[[plane.Channel, bytes, bytes, bytes, bytes], None]
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 PSEUDO_QUEUES = frozenset((REPLY_TO, "amq.direct.reply-to"))
@@ -35,32 +33,38 @@ def is_volatile(queue: str) -> bool:
 
 
 class Requester:
-    """One channel that consumes answers under one name."""
+    """One channel that consumes answers under one name; takes part in the publish of each (plane.Participant)."""
 
-    __slots__ = ("channel", "name", "tag")
+    __slots__ = ("channel", "counts_as_routed", "name", "tag")
 
     def __init__(self, channel: "plane.Channel", tag: str) -> None:
         self.channel = channel
         self.tag = tag
         self.name = random_name(PREFIX)
+        self.counts_as_routed = True  # while it consumes
 
-    def deliver(
-        self, publisher: "plane.Channel", exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
-    ) -> None:
-        """Write the answer to the requester: what the data plane calls for a message that resolve gave to it."""
+    def before_storing(self, queues: "tuple[Any, ...]") -> "tuple[Any, ...]":
+        """An answer goes to queues as well, where CC names any."""
+        return queues
+
+    def after_storing(self, message: "plane.Message", channel: object, stored: "tuple[Any, ...]") -> None:
+        """Write the answer to the requester, unless it has gone since the answer was routed."""
+        if self.counts_as_routed:
+            self._deliver(message)
+
+    def _deliver(self, message: "plane.Message") -> None:
         channel = self.channel
         connection = channel.connection
         number = channel.number
         deliver = methods.BasicDeliver(
             consumer_tag=self.tag,
             delivery_tag=channel.take_tag(),
-            exchange=exchange.decode("utf-8", "surrogateescape"),
-            routing_key=routing_key.decode("utf-8", "surrogateescape"),
+            exchange=message.exchange.decode("utf-8", "surrogateescape"),
+            routing_key=message.routing_key.decode("utf-8", "surrogateescape"),
         )
-        header = b"\0\x3c\0\0" + len(body).to_bytes(8) + properties
-        connection.write(
-            deliver.frame(number) + header_frame(number, header) + body_frames(number, body, connection.frame_max)
-        )
+        header = b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
+        body = body_frames(number, message.body, connection.frame_max)
+        connection.write(deliver.frame(number) + header_frame(number, header) + body)
 
 
 class Replies:
@@ -87,6 +91,7 @@ class Replies:
         if requester is None or tag not in (None, requester.tag):
             return False
         del self._by_channel[channel], self._by_name[requester.name]
+        requester.counts_as_routed = False
         return True
 
     def tag(self, channel: "plane.Channel") -> str | None:
@@ -110,7 +115,6 @@ class Replies:
             properties.reply_to = requester.name
         return properties
 
-    def handler(self, routing_key: str) -> "Handler | None":
+    def requester(self, routing_key: str) -> Requester | None:
         """Who takes a message that was published to the default exchange with this key; None: nobody (any more)."""
-        requester = self._by_name.get(routing_key)
-        return None if requester is None else requester.deliver
+        return self._by_name.get(routing_key)

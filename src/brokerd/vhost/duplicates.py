@@ -7,8 +7,8 @@ A key is told to a queue when the message was stored there, never before: a publ
 queue that refuses and a broker that dies in between let the next one through.  It is told to an exchange when any queue
 has it.  Messages that are held back count as published when they came, for their exchange; for the queues when they
 are due.  Dead letters are neither looked at nor told: they came in once, and one that comes back to its queue (a retry)
-would be taken for its own duplicate.  Publishes of a transaction are looked at when it is committed, and once more when
-each is stored (``still_new``), since one may be the duplicate of another; a crash in between lets such a one through.
+would be taken for its own duplicate.  Keys are asked for just before a message is stored, so that of two in one
+transaction the second is found to be a duplicate; a crash between its commit and its storing lets it through.
 
 ``settle`` is called once a second: keys become safe (queues/deduplication) when a sync of all their messages' segments
 has ended.  Windows of exchanges are files ``dedup.<sha1 of the name>`` in the vhost's folder; those of exchanges that
@@ -20,12 +20,13 @@ from collections.abc import Callable, Mapping
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.exchanges.exchange import Handler, Lazily
+from brokerd.exchanges.exchange import Lazily
 from brokerd.queues.deduplication import FILE_NAME, Deduplication, rule_of
 from brokerd.store.format import folder_name
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Exchange
+    from brokerd.plane import Message
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
     from brokerd.store.garbage import Submit
@@ -83,36 +84,22 @@ class Duplicates:
         """Since the epoch."""
         return self._epoch_ns() // _MS
 
-    def known_to_exchange(self, exchange: "Exchange", properties: Lazily) -> Handler | None:
-        """Who takes a message in place of all queues, being a duplicate for its exchange; None: it is none."""
-        known = self.exchanges.get(exchange.name)
-        if known is None or not known.is_duplicate(properties().headers, self.now_ms):
-            return None
-        return _Dropped((known,), None)
+    def check(
+        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: Lazily, *, taken: bool = False
+    ) -> "Check | None":
+        """Who takes part in the publish of a message that goes to these queues; None: nobody here asks for keys.
 
-    def sift(
-        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: Lazily,
-        further: Handler | None = None,
-    ) -> "tuple[tuple[Queue, ...], Handler | None]":  # fmt: skip
-        """The queues that do not know the key, and who is to be called when the message is stored.
-
-        ``exchange``: whose key it is too, if it has a rule; ``further`` is called besides, and given back where
-        nobody here asks for keys.
+        ``exchange``: where the message is published, if it is its key too.  ``taken``: somebody else takes the
+        message, though no queue does.
         """
-        asking = None if exchange is None else self.exchanges.get(exchange.name)
-        if asking is None and not any(queue.deduplication is not None for queue in queues):
-            return queues, further
-        headers, now_ms = properties().headers, self.now_ms
-        dropped = [queue.deduplication for queue in queues
-                   if queue.deduplication is not None and queue.deduplication.is_duplicate(headers, now_ms)]
-        left = tuple([queue for queue in queues if queue.deduplication not in dropped]) if dropped else queues
-        if dropped:
-            further = _Dropped(tuple([each for each in dropped if each is not None]), further)
-        if left or (asking is not None and further is not None):
-            return left, _Passed(self, asking, left, headers, further)
-        return left, further
+        name = "" if exchange is None or exchange.name not in self.exchanges else exchange.name
+        if not name and not any(queue.deduplication is not None for queue in queues):
+            return None
+        return Check(self, name, properties().headers, taken)
 
-    def passed(self, asking: Deduplication | None, headers: Mapping[str, Any] | None, stored: "list[Queue]") -> None:
+    def passed(
+        self, asking: Deduplication | None, headers: Mapping[str, Any] | None, stored: "tuple[Queue, ...]"
+    ) -> None:
         """A message with these headers is in these queues."""
         now_ms = self.now_ms
         if asking is not None:
@@ -121,9 +108,9 @@ class Duplicates:
         for queue in stored:
             if queue.deduplication is not None:
                 queue.deduplication.accepted(headers, now_ms)
-                self._note(queue.deduplication, [queue])
+                self._note(queue.deduplication, (queue,))
 
-    def _note(self, known: Deduplication, queues: "list[Queue]") -> None:
+    def _note(self, known: Deduplication, queues: "tuple[Queue, ...]") -> None:
         if known.window.path is not None:
             unsafe = self._unsafe.setdefault(known, {})
             for queue in queues:
@@ -162,63 +149,59 @@ class Duplicates:
         return bool(self._unsafe)
 
 
-class _Dropped:
-    """Takes a message that was left out: counts it."""
+class Check:
+    """Takes part in one publish (plane.Participant): drops duplicates, tells new keys to those that ask for them."""
 
-    __slots__ = ("_further", "_known")
-
-    def __init__(self, known: tuple[Deduplication, ...], further: Handler | None) -> None:
-        self._known = known
-        self._further = further
-
-    def __call__(self, *message: Any) -> None:
-        for known in self._known:
-            known.duplicates += 1
-        if self._further is not None:
-            self._further(*message)
-
-
-class _Passed:
-    """Takes a message that was stored: tells its key to whom it is new."""
-
-    __slots__ = ("_asking", "_duplicates", "_further", "_headers", "_left_out", "_marks")
+    __slots__ = ("_duplicates", "_exchange", "_headers", "_knew", "_left", "_taken")
 
     def __init__(
-        self, duplicates: Duplicates, asking: Deduplication | None, queues: "tuple[Queue, ...]",
-        headers: Mapping[str, Any] | None, further: Handler | None,
-    ) -> None:  # fmt: skip
+        self, duplicates: Duplicates, exchange: str, headers: Mapping[str, Any] | None, taken: bool
+    ) -> None:
         self._duplicates = duplicates
-        self._asking = asking
+        self._exchange = exchange  # that asks for the key; "": only queues do
         self._headers = headers
-        self._further = further
-        self._left_out = False
-        self._marks = [(queue, queue.next_seq, queue.refused) for queue in queues
-                       if asking is not None or queue.deduplication is not None]
+        self._taken = taken
+        self._knew: list[Deduplication] = []  # who knew the key when it was asked for last
+        self._left = False  # a queue was left then
 
-    def still_new(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
-        """The queues that do not know the key by now either: to be asked just before it is stored, if that is later."""
+    @property
+    def counts_as_routed(self) -> bool:
+        """A duplicate is not returned: it has been routed once."""
+        return bool(self._knew)
+
+    def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...] | None":
+        """The queues that do not know the key; None: the exchange knows it."""
         now_ms = self._duplicates.now_ms
-        if self._asking is not None and self._asking.is_duplicate(self._headers, now_ms):
-            self._asking.duplicates += 1
-            queues = ()
+        self._knew = []
+        self._left = False
+        asking = self._asking
+        if asking is not None and asking.is_duplicate(self._headers, now_ms):
+            self._knew.append(asking)
+            return None
         left = []
         for queue in queues:
-            if queue.deduplication is not None and queue.deduplication.is_duplicate(self._headers, now_ms):
-                queue.deduplication.duplicates += 1
-            else:
+            known = queue.deduplication
+            if queue.deleted or known is None or not known.is_duplicate(self._headers, now_ms):
                 left.append(queue)
-        self._marks = [(queue, queue.next_seq, queue.refused) for queue in left]
-        self._left_out = not left
-        return tuple(left)
+            else:
+                self._knew.append(known)
+        self._left = bool(left)
+        return tuple(left) if self._knew else queues
 
-    def __call__(self, *message: Any) -> None:
-        # A queue that is full has refused it; nobody has it where it was to be delivered at once, and was not.
-        stored = [queue for queue, next_seq, refused in self._marks
-                  if queue.next_seq > next_seq and queue.refused == refused]
-        if stored or not (self._marks or self._left_out):
-            self._duplicates.passed(self._asking, self._headers, stored)
-        if self._further is not None:
-            self._further(*message)
+    def after_storing(self, message: "Message", channel: object, stored: "tuple[Queue, ...]") -> None:
+        """Count who knew the key; tell it to those that did not, where the message has come to be anywhere."""
+        for known in self._knew:
+            known.duplicates += 1
+        asking = self._asking
+        if asking is not None and asking in self._knew:
+            return
+        if stored or (not self._left and (self._taken or self._knew)):
+            self._duplicates.passed(asking, self._headers, stored)
+
+    @property
+    def _asking(self) -> Deduplication | None:
+        """The exchange's window; None: it asks for no keys, or has been deleted since the message was routed."""
+        return self._duplicates.exchanges.get(self._exchange)
 
 
 def _files_since(queue: "Queue", seq: int) -> list[str]:

@@ -2,9 +2,11 @@
 
     resolve    a client's publish: permission, internal exchange, properties that are refused, CC and BCC,
                direct reply-to; in RabbitMQ's order
-    route      the walk alone, for messages that no client is publishing just now (dead letters, delayed ones)
+    find       a message that the broker itself sends: a dead letter, or one that was delayed; no permission is asked
+    route      the walk alone
 
-The answer to a publish is remembered by the data plane where it depends on nothing but exchange and
+The first two answer a plane.Answer: the queues, and the features that take part when the message is stored.  The
+answer to a publish is remembered by the data plane where it depends on nothing but exchange and
 routing key.  Most messages are therefore never seen here, and those that are should cost little: properties are
 decoded only when one of those that matter is there.  Knows nothing of queues' rules, nor of channels.
 """
@@ -14,9 +16,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from brokerd import plane
 from brokerd.arguments import EXPIRY_MS_MAX
-from brokerd.errors import AccessRefused, PreconditionFailed
-from brokerd.exchanges import Exchange, Handler, Lazily, Route
+from brokerd.errors import AccessRefused, AMQPError, PreconditionFailed
+from brokerd.exchanges import Exchange, Intercepted, Lazily, Route
 from brokerd.exchanges import route as walk
 from brokerd.exchanges.arguments import alternate_exchange
 from brokerd.exchanges.terms import char_list
@@ -24,7 +27,6 @@ from brokerd.wire.properties import Properties, decode_header, encode_header
 from brokerd.wire.values import type_name
 
 if TYPE_CHECKING:
-    from brokerd.plane import Channel
     from brokerd.vhost.access import Access
     from brokerd.vhost.vhost import VHost
 
@@ -41,53 +43,154 @@ _REPLY_TO_OCTETS = (b"\x15amq.rabbitmq.reply-to", b"\x13amq.direct.reply-to")  #
 _CC_OCTETS, _BCC_OCTETS = b"\x02CC", b"\x03BCC"
 _PROPERTIES_AT = 12  # in a header's payload
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_TEXT = ("utf-8", "surrogateescape")
 
 
 def resolve(
-    access: "Access", exchange_octets: bytes, key_octets: bytes, header: bytes, channel: "Channel | None" = None
-) -> tuple[Any, ...]:
+    access: "Access", exchange: bytes, routing_key: bytes, header: bytes, channel: "plane.Channel | None" = None
+) -> plane.Answer:
     """Where a publish goes: what plane.Routes asks for (see plane/__init__.pyi).
 
     ``header`` is the payload of its content header.  Raises AccessRefused, NotFound; PreconditionFailed for
     properties that cannot be; SyntaxError_ for octets that are none.
     """
-    vhost = access.vhost
-    name = exchange_octets.decode("utf-8", "surrogateescape")
-    access.check_exchange("write", name)
-    exchange = vhost.exchange(name)
-    if exchange.internal:
-        raise AccessRefused(f"cannot publish to internal exchange '{name}' in vhost '{vhost.name}'")
-    key = key_octets.decode("utf-8", "surrogateescape")
-    check_topic(access, exchange, key)
-    properties: Lazily = _Decoded(header)
-    checked = _Checked(access, properties(), channel) if _matters(header) else _NOTHING_TO_CHECK
-    changed, octets = checked.rewritten, None
-    if vhost.finds_duplicates(exchange):
-        dropped = vhost.duplicates.known_to_exchange(exchange, properties)
-        if dropped is not None:
-            return (), exchange.tally, False, None, dropped
-    intercepted = exchange.intercept(key, properties) if exchange.intercepts else None
-    if intercepted is not None:  # It is stored with its BCC, which counts when it is routed later.
-        queues, handler = intercepted[:2]
-        octets = intercepted[2] if len(intercepted) > 2 else None
-        cacheable = False
-    else:
-        changed = checked.without_bcc() or changed
-        found = route(vhost, exchange, key, properties, further_keys=checked.further_keys)
-        replying, handler = _handler(vhost, exchange, (key, *checked.further_keys), found)
-        cacheable = found.cacheable and checked.cacheable and not replying and not exchange.intercepts
-        queues = found.queues
-    if vhost.finds_duplicates(exchange) or any(queue.deduplication is not None for queue in queues):
-        cacheable = False
+    publish = _Publish(access, exchange.decode(*_TEXT), routing_key.decode(*_TEXT), header, channel)
+    publish.check_permission()
+    publish.check_properties()
+    if not publish.is_intercepted():
+        publish.take_out_bcc()
+        publish.follow_bindings()
+        publish.find_requesters()
+        publish.find_keepers()
+    publish.find_duplicates()
+    publish.show_to_firehose()
+    return publish.answer()
+
+
+class _Publish:
+    """One publish on its way through the steps of ``resolve``."""
+
+    __slots__ = (
+        "_access", "_cacheable", "_channel", "_checked", "_exchange", "_header", "_keepers", "_key", "_octets",
+        "_participants", "_properties", "_queues", "_rewritten", "_vhost",
+    )  # fmt: skip
+
+    def __init__(
+        self, access: "Access", exchange: str, key: str, header: bytes, channel: "plane.Channel | None"
+    ) -> None:
+        access.check_exchange("write", exchange)
+        self._access = access
+        self._vhost = access.vhost
+        self._exchange = access.vhost.exchange(exchange)
+        self._key = key
+        self._header = header
+        self._channel = channel
+        self._properties: Lazily = _Decoded(header)
+        self._checked: _Checked | _NothingToCheck = _NOTHING_TO_CHECK
+        self._queues: tuple[Any, ...] = ()
+        self._participants: tuple[plane.Participant, ...] = ()
+        self._keepers: tuple[Exchange, ...] = ()
+        self._cacheable = False
+        self._rewritten: Properties | None = None  # stored in place of its own properties
+        self._octets: bytes | None = None  # the same, as they are on the wire
+
+    def check_permission(self) -> None:
+        """Whether the user may publish there with that key."""
+        exchange = self._exchange
+        if exchange.internal:
+            vhost = self._vhost.name
+            raise AccessRefused(f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost}'")
+        check_topic(self._access, exchange, self._key)
+
+    def check_properties(self) -> None:
+        """Whether the message may have these properties; a request gets its requester's name as reply-to."""
+        if _matters(self._header):
+            self._checked = _Checked(self._access, self._properties(), self._channel)
+            self._rewritten = self._checked.rewritten
+
+    def is_intercepted(self) -> bool:
+        """Whether the exchange holds the message back.  It is stored with its BCC, which counts when it is routed."""
+        found = self._exchange.intercept(self._key, self._properties) if self._exchange.intercepts else None
+        if found is None:
+            return False
+        self._queues, self._participants, self._octets = found
+        return True
+
+    def take_out_bcc(self) -> None:
+        """Who else gets a copy by BCC is for no reader to see."""
+        self._rewritten = self._checked.without_bcc() or self._rewritten
+
+    def follow_bindings(self) -> None:
+        """The queues that exchanges and their alternates lead to, by the routing key and those of CC and BCC."""
+        exchange, checked = self._exchange, self._checked
+        found = route(self._vhost, exchange, self._key, self._properties, further_keys=checked.further_keys)
+        self._queues = found.queues
+        self._keepers = found.keepers
+        self._cacheable = found.cacheable and checked.cacheable and not exchange.intercepts
+
+    def find_requesters(self) -> None:
+        """Who waits for an answer under one of the keys.  Not remembered: it may be gone by the next message."""
+        replies = self._vhost.replies
+        if self._exchange.name or replies is None:
+            return
+        for key in (self._key, *self._checked.further_keys):
+            if key.startswith(REPLY_PREFIX):
+                self._cacheable = False
+                requester = replies.requester(key)
+                if requester is not None:
+                    self._participants += (requester,)
+
+    def find_keepers(self) -> None:
+        """Exchanges on the way that keep the messages that come by."""
+        if self._keepers:
+            self._participants += (Keepers(self._keepers),)
+
+    def find_duplicates(self) -> None:
+        """The exchange and the queues that ask for keys: before all others, since a duplicate goes nowhere."""
+        vhost, queues = self._vhost, self._queues
+        if not (vhost.finds_duplicates(self._exchange) or any(queue.deduplication is not None for queue in queues)):
+            return
+        self._cacheable = False
         if vhost.doors is not None:
-            queues, handler = vhost.duplicates.sift(exchange, queues, properties, handler)
-    if vhost.trace is not None and vhost.trace.on:
-        handler, cacheable = vhost.trace.handler(queues, handler), False
-    if octets is None and changed is not None:
-        octets = encode_header(0, changed)[_PROPERTIES_AT:]
-    if octets is None and handler is None:
-        return queues, exchange.tally, cacheable
-    return queues, exchange.tally, cacheable, octets, handler
+            taken = bool(self._participants)
+            check = vhost.duplicates.check(self._exchange, queues, self._properties, taken=taken)
+            if check is not None:
+                self._participants = (check, *self._participants)
+
+    def show_to_firehose(self) -> None:
+        """Behind all others, who may change where the message goes."""
+        trace = self._vhost.trace
+        if trace is not None and trace.on:
+            self._cacheable = False
+            self._participants += (trace.shown(),)
+
+    def answer(self) -> plane.Answer:
+        """What all of this comes to."""
+        octets = self._octets
+        if octets is None and self._rewritten is not None:
+            octets = encode_header(0, self._rewritten)[_PROPERTIES_AT:]
+        return plane.Answer(self._queues, tally=self._exchange.tally, cacheable=self._cacheable, properties=octets,
+                            participants=self._participants)  # fmt: skip
+
+
+def find(
+    vhost: "VHost", exchange: Exchange, keys: tuple[str, ...], properties: Lazily, *, intercept: bool = True
+) -> plane.Answer:
+    """Where a message that the broker itself sends goes from ``exchange``: a dead letter, or one that was delayed.
+
+    ``keys``: the routing key and those of CC and BCC.  With ``intercept`` a delayed exchange may hold it back; it is
+    stored with its properties as they are, since a dead letter has no expiration.
+    """
+    if intercept and exchange.intercepts:
+        held: Intercepted | None
+        try:
+            held = exchange.intercept(keys[0], properties)
+        except AMQPError:  # There is nobody to tell it; it goes on as if it had not asked.
+            held = None
+        if held is not None:
+            return plane.Answer(held.queues, participants=held.participants)
+    found = route(vhost, exchange, keys[0], properties, further_keys=keys[1:])
+    return plane.Answer(found.queues, participants=(Keepers(found.keepers),) if found.keepers else ())
 
 
 def route(
@@ -116,13 +219,35 @@ def alternate_of(vhost: "VHost", exchange: Exchange) -> Exchange | None:
 def give_history(vhost: "VHost", exchange: Exchange, destination: Any) -> None:
     """Store what the exchange has kept in what is newly bound to it, a queue or what an exchange leads to."""
     for message in tuple(exchange.kept()):
-        source, key, properties, body = message
         queues: tuple[Any, ...] = (destination,)
         if isinstance(destination, Exchange):
-            decoded = _Decoded(_header_of(properties))
-            queues = route(vhost, destination, key.decode("utf-8", "surrogateescape"), decoded).queues
+            decoded = _Decoded(_header_of(message.properties))
+            queues = route(vhost, destination, message.routing_key.decode(*_TEXT), decoded).queues
         if queues:
-            vhost.core.put(queues, source, key, properties, body)
+            vhost.core.put(queues, message.exchange, message.routing_key, message.properties, message.body)
+
+
+class Keepers:
+    """Exchanges that keep the messages that come by: they take part in a publish (plane.Participant).
+
+    A message that only these have is returned, where it is to be: no queue has it yet.
+    """
+
+    __slots__ = ("_exchanges",)
+
+    counts_as_routed = False
+
+    def __init__(self, exchanges: tuple[Exchange, ...]) -> None:
+        self._exchanges = exchanges
+
+    def before_storing(self, queues: tuple[Any, ...]) -> tuple[Any, ...]:
+        """They keep it wherever it goes."""
+        return queues
+
+    def after_storing(self, message: plane.Message, channel: object, stored: tuple[Any, ...]) -> None:
+        """Keep it."""
+        for exchange in self._exchanges:
+            exchange.keep(message)
 
 
 def check_topic(access: "Access", exchange: Exchange, routing_key: str) -> None:
@@ -178,7 +303,7 @@ class _Checked:
 
     __slots__ = ("_properties", "cacheable", "further_keys", "rewritten")
 
-    def __init__(self, access: "Access", properties: Properties, channel: "Channel | None") -> None:
+    def __init__(self, access: "Access", properties: Properties, channel: "plane.Channel | None") -> None:
         self.rewritten: Properties | None = None
         if properties.reply_to in REPLY_TO and channel is not None:
             replies = access.vhost.replies
@@ -208,6 +333,8 @@ class _Checked:
 class _NothingToCheck:
     """The same for a message that has none of these properties."""
 
+    __slots__ = ()
+
     rewritten = None
     further_keys = ()
     cacheable = True
@@ -227,41 +354,6 @@ def _keys_in(headers: dict[str, Any], name: str) -> list[str]:
     if not isinstance(value, list):
         raise PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(value)}}}')
     return [key for key in value if isinstance(key, str)]
-
-
-def _handler(vhost: "VHost", exchange: Exchange, keys: tuple[str, ...], found: Route) -> tuple[bool, Handler | None]:
-    """Who is given the whole message besides the queues: direct replies, exchanges that keep messages.
-
-    And whether one of the keys asks for a reply: its taker may be gone by the next message.
-    """
-    handlers: list[Handler] = []
-    replying = False
-    if not exchange.name and vhost.replies is not None:
-        for key in keys:
-            if key.startswith(REPLY_PREFIX):
-                replying = True
-                handler = vhost.replies.handler(key)
-                if handler is not None:
-                    handlers.append(handler)
-    if found.keepers:
-        handlers.append(partial(_keep, found.keepers))
-    if len(handlers) < 2:
-        return replying, handlers[0] if handlers else None
-    return replying, partial(_each, handlers)
-
-
-def _keep(
-    keepers: tuple[Exchange, ...], channel: Any, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
-) -> None:
-    for keeper in keepers:
-        keeper.keep(exchange, routing_key, properties, body)
-
-
-def _each(
-    handlers: list[Handler], channel: Any, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
-) -> None:
-    for handler in handlers:
-        handler(channel, exchange, routing_key, properties, body)
 
 
 def _header_of(octets: bytes) -> bytes:

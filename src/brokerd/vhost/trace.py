@@ -17,13 +17,9 @@ from brokerd.vhost.routing import route
 from brokerd.wire.properties import Properties, decode_header, encode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from brokerd import plane
     from brokerd.queues.queue import Queue
     from brokerd.vhost.vhost import VHost
-
-    Handler = Callable[[plane.Channel, bytes, bytes, bytes, bytes], None]
 
 log = getLogger("brokerd")
 
@@ -62,22 +58,15 @@ class Trace:
         queue.tracer = self if self.on else None
         queue.traced = self.on
 
-    def handler(self, queues: "tuple[Queue, ...]", further: "Handler | None" = None) -> "Handler":
-        """What resolve gives as a message's handler while the trace is on (and cacheable as False).
+    def shown(self) -> "Shown":
+        """What takes part in a publish while the trace is on."""
+        return Shown(self)
 
-        ``further`` is the handler that the message had without the trace: called first.
-        """
-
-        def traced(
-            channel: "plane.Channel", exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
-        ) -> None:
-            if further is not None:
-                further(channel, exchange, routing_key, properties, body)
-            headers = self._headers(channel, exchange, routing_key, properties)
-            headers["routed_queues"] = [queue.name for queue in queues]
-            self._publish(f"publish.{headers['exchange_name']}", headers, body)
-
-        return traced
+    def published(self, message: "plane.Message", channel: "plane.Channel", queues: "tuple[Queue, ...]") -> None:
+        """A message was published on ``channel``, and routed to these queues."""
+        headers = self._headers(channel, message.exchange, message.routing_key, message.properties)
+        headers["routed_queues"] = [queue.name for queue in queues]
+        self._publish(f"publish.{headers['exchange_name']}", headers, message.body)
 
     def delivered(
         self,
@@ -125,6 +114,30 @@ class Trace:
             self._core.put(queues, _EXCHANGE_OCTETS, key, encode_header(0, properties)[12:], body)
         except OSError as error:  # The message itself is stored; that it was seen is lost.
             log.warning("a traced message could not be stored: %s", error.strerror)
+
+
+class Shown:
+    """Takes part in a publish (plane.Participant), behind all others: shows it with the queues that they leave.
+
+    Good for one message: what is shown to the firehose is never cached.
+    """
+
+    __slots__ = ("_queues", "_trace")
+
+    counts_as_routed = False
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._queues: tuple[Queue, ...] = ()
+
+    def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
+        """Note where it goes: also where a queue is full and will refuse it (RabbitMQ)."""
+        self._queues = queues
+        return queues
+
+    def after_storing(self, message: "plane.Message", channel: "plane.Channel", stored: "tuple[Queue, ...]") -> None:
+        """Show it."""
+        self._trace.published(message, channel, self._queues)
 
 
 def _carbon_copies(headers: dict[str, Any] | None) -> list[str]:

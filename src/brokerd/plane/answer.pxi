@@ -1,0 +1,68 @@
+# What routing answers: where a message goes, and which features take part in its publish.
+
+cdef class Message:
+    """See plane/__init__.pyi."""
+
+    def __init__(self, bytes exchange not None, bytes routing_key not None, bytes properties not None,
+                 bytes body not None):
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.properties = properties
+        self.body = body
+
+
+cdef class Answer:
+    """See plane/__init__.pyi."""
+
+    def __init__(self, tuple queues not None, *, Tally tally=None, bint cacheable=False, bytes properties=None,
+                 tuple participants not None=()):
+        self.queues = queues
+        self.tally = tally
+        self.cacheable = cacheable
+        self.properties = properties
+        self.participants = participants
+
+    cpdef tuple before_storing(self):
+        cdef tuple queues = self.queues, left
+        self.asked = 0
+        for participant in self.participants:
+            self.asked += 1
+            left = participant.before_storing(queues)
+            if left is None:
+                return ()
+            queues = left
+        return queues
+
+    cpdef after_storing(self, Message message, channel, tuple stored):
+        for participant in self.participants[:self.asked]:
+            participant.after_storing(message, channel, stored)
+
+    @property
+    def counts_as_routed(self):
+        for participant in self.participants[:self.asked]:
+            if participant.counts_as_routed:
+                return True
+        return False
+
+
+cdef void ask(Answer answer, list left) noexcept:
+    """Append the queues that the participants leave.  Nothing where one of them fails: that is told, and all stay."""
+    cdef tuple queues = answer.before_storing()
+    for queue in queues:
+        <Queue?>queue
+    left.append(queues)
+
+
+cdef void tell(Answer answer, Message message, channel, tuple stored) noexcept:
+    """A participant that fails is told of by the interpreter; the message is stored all the same."""
+    answer.after_storing(message, channel, stored)
+
+
+cdef tuple those_that_took(tuple queues, const uint8_t *took):
+    """Of the queues, those that are marked; all of them is the same tuple."""
+    cdef Py_ssize_t i, n = 0
+    for i in range(len(queues)):
+        n += took[i]
+    if n == len(queues):
+        return queues
+    return tuple([queues[i] for i in range(len(queues)) if took[i]])
