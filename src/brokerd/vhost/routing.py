@@ -54,45 +54,46 @@ def resolve(
     ``header`` is the payload of its content header.  Raises AccessRefused, NotFound; PreconditionFailed for
     properties that cannot be; SyntaxError_ for octets that are none.
     """
-    publish = _Publish(access, exchange.decode(*_TEXT), routing_key.decode(*_TEXT), header, channel)
+    publish = _Publish(access, exchange.decode(*_TEXT), routing_key.decode(*_TEXT), header)
     publish.check_permission()
-    publish.check_properties()
-    if not publish.is_intercepted():
-        publish.take_out_bcc()
+    publish.check_properties(channel)
+    if not publish.is_held_back():
         publish.follow_bindings()
         publish.find_requesters()
-        publish.find_keepers()
     publish.find_duplicates()
     publish.show_to_firehose()
     return publish.answer()
 
 
 class _Publish:
-    """One publish on its way through the steps of ``resolve``."""
+    """One publish on its way through the steps of ``resolve``, each of which most messages pass untouched."""
 
     __slots__ = (
-        "_access", "_cacheable", "_channel", "_checked", "_exchange", "_header", "_keepers", "_key", "_octets",
-        "_participants", "_properties", "_queues", "_rewritten", "_vhost",
+        "_access", "_cacheable", "_checked", "_decoded", "_exchange", "_header", "_key", "_octets", "_participants",
+        "_queues", "_rewritten", "_vhost",
     )  # fmt: skip
 
-    def __init__(
-        self, access: "Access", exchange: str, key: str, header: bytes, channel: "plane.Channel | None"
-    ) -> None:
+    _queues: tuple[Any, ...]
+
+    def __init__(self, access: "Access", exchange: str, key: str, header: bytes) -> None:
+        """Raises AccessRefused, NotFound."""
         access.check_exchange("write", exchange)
         self._access = access
-        self._vhost = access.vhost
-        self._exchange = access.vhost.exchange(exchange)
+        self._vhost = vhost = access.vhost
+        self._exchange = vhost.exchange(exchange)
         self._key = key
         self._header = header
-        self._channel = channel
-        self._properties: Lazily = _Decoded(header)
-        self._checked: _Checked | _NothingToCheck = _NOTHING_TO_CHECK
-        self._queues: tuple[Any, ...] = ()
+        self._decoded: Properties | None = None
         self._participants: tuple[plane.Participant, ...] = ()
-        self._keepers: tuple[Exchange, ...] = ()
         self._cacheable = False
         self._rewritten: Properties | None = None  # stored in place of its own properties
         self._octets: bytes | None = None  # the same, as they are on the wire
+
+    def properties(self) -> Properties:
+        """The message's, decoded when they are first asked for."""
+        if self._decoded is None:
+            _, self._decoded = decode_header(self._header)
+        return self._decoded
 
     def check_permission(self) -> None:
         """Whether the user may publish there with that key."""
@@ -102,31 +103,35 @@ class _Publish:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost}'")
         check_topic(self._access, exchange, self._key)
 
-    def check_properties(self) -> None:
+    def check_properties(self, channel: "plane.Channel | None") -> None:
         """Whether the message may have these properties; a request gets its requester's name as reply-to."""
+        self._checked: _Checked | _NothingToCheck = _NOTHING_TO_CHECK
         if _matters(self._header):
-            self._checked = _Checked(self._access, self._properties(), self._channel)
+            self._checked = _Checked(self._access, self.properties(), channel)
             self._rewritten = self._checked.rewritten
 
-    def is_intercepted(self) -> bool:
-        """Whether the exchange holds the message back.  It is stored with its BCC, which counts when it is routed."""
-        found = self._exchange.intercept(self._key, self._properties) if self._exchange.intercepts else None
-        if found is None:
+    def is_held_back(self) -> bool:
+        """Whether the exchange keeps the message for later: with its BCC, which counts when it is routed."""
+        exchange = self._exchange
+        held = exchange.intercept(self._key, self.properties) if exchange.intercepts else None
+        if held is None:
             return False
-        self._queues, self._participants, self._octets = found
+        self._queues, self._participants, self._octets = held
         return True
 
-    def take_out_bcc(self) -> None:
-        """Who else gets a copy by BCC is for no reader to see."""
-        self._rewritten = self._checked.without_bcc() or self._rewritten
-
     def follow_bindings(self) -> None:
-        """The queues that exchanges and their alternates lead to, by the routing key and those of CC and BCC."""
+        """The queues that exchanges and their alternates lead to, by the routing key and those of CC and BCC.
+
+        The message loses its BCC.  Exchanges on the way may keep it.
+        """
         exchange, checked = self._exchange, self._checked
-        found = route(self._vhost, exchange, self._key, self._properties, further_keys=checked.further_keys)
-        self._queues = found.queues
-        self._keepers = found.keepers
-        self._cacheable = found.cacheable and checked.cacheable and not exchange.intercepts
+        self._rewritten = checked.without_bcc() or self._rewritten
+        self._queues, cacheable, keepers = route(
+            self._vhost, exchange, self._key, self.properties, further_keys=checked.further_keys
+        )
+        self._cacheable = cacheable and checked.cacheable and not exchange.intercepts
+        if keepers:
+            self._participants = (Keepers(keepers),)
 
     def find_requesters(self) -> None:
         """Who waits for an answer under one of the keys.  Not remembered: it may be gone by the next message."""
@@ -140,22 +145,21 @@ class _Publish:
                 if requester is not None:
                     self._participants += (requester,)
 
-    def find_keepers(self) -> None:
-        """Exchanges on the way that keep the messages that come by."""
-        if self._keepers:
-            self._participants += (Keepers(self._keepers),)
-
     def find_duplicates(self) -> None:
-        """The exchange and the queues that ask for keys: before all others, since a duplicate goes nowhere."""
+        """Whether the exchange or a queue asks for keys: in front of all others, since a duplicate goes nowhere."""
         vhost, queues = self._vhost, self._queues
-        if not (vhost.finds_duplicates(self._exchange) or any(queue.deduplication is not None for queue in queues)):
-            return
-        self._cacheable = False
-        if vhost.doors is not None:
-            taken = bool(self._participants)
-            check = vhost.duplicates.check(self._exchange, queues, self._properties, taken=taken)
-            if check is not None:
-                self._participants = (check, *self._participants)
+        asked = vhost.finds_duplicates(self._exchange)
+        if not asked:
+            for queue in queues:
+                if queue.deduplication is not None:
+                    asked = True
+        if asked:
+            self._cacheable = False
+            if vhost.doors is not None:
+                taken = bool(self._participants)
+                check = vhost.duplicates.check(self._exchange, queues, self.properties, taken=taken)
+                if check is not None:
+                    self._participants = (check, *self._participants)
 
     def show_to_firehose(self) -> None:
         """Behind all others, who may change where the message goes."""
