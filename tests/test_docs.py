@@ -115,7 +115,7 @@ def test_the_walk_through_the_order_comes_to_the_numbers_it_names(demo, tmp_path
     told = ctl("-D", "data", "message", "trace", "orders", "20")
     events = ("enqueued", "delivered", "returned", "delivered", "acked")
     assert re.findall(r"^ +\d{4}-\S+ \S+ +(?:\+\S+ \S+ +)?(\w+)", told, re.MULTILINE) == list(events), told
-    ctl("-D", "data", "dump", "--queues", "orders", "./dump")
+    ctl("-D", "data", "queue", "dump", "--queues", "orders", "./dump")
     assert "100 messages" in ctl("inspect", "./dump")
 
 

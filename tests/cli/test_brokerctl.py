@@ -13,7 +13,7 @@ from tests.broker import ROOT, SECONDS, Broker, environment
 from tests.server.clients import PERSISTENT, close_all, connect, publish_confirmed
 
 from brokerd import __version__
-from brokerd.cli import brokerctl
+from brokerd.cli import brokerctl, ctl_commands
 
 JOURNALED = {"x-order-journal": True}
 
@@ -95,7 +95,7 @@ def test_watching_says_it_again_until_interrupted(ctl, broker, monkeypatch):
 
     monkeypatch.setattr("time.sleep", nap)
     status, out, err = ctl("queue", "ordering", "orders", "--watch", "--json")
-    assert (status, err, len(out.splitlines()), naps) == (130, "", 3, [brokerctl.WATCH_SECONDS] * 3)
+    assert (status, err, len(out.splitlines()), naps) == (130, "", 3, [ctl_commands.WATCH_SECONDS] * 3)
 
 
 # --- message trace
@@ -232,7 +232,7 @@ def test_what_fails_is_one_line_with_status_1(ctl, arguments, told):
 
 @pytest.mark.parametrize(("arguments", "told"), [
     (["nonsense"], "No such command 'nonsense'.* (see brokerctl --help)"),
-    (["queue", "ordering"], "Missing argument 'NAME' (see brokerctl queue ordering --help)"),
+    (["queue", "ordering"], "Missing argument 'QUEUE' (see brokerctl queue ordering --help)"),
     (["queue", "ordering", "q", "--jsno"], "No such option.* (see brokerctl queue ordering --help)"),
     (["message", "trace", "q", "one"], "Invalid value for .*'one' is not a valid .* (see brokerctl message .*)"),
     (["message", "trace", "q", "0"], "Invalid value for .* (see brokerctl message trace --help)"),

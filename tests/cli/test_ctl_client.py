@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from brokerd.cli import ctl_client
-from brokerd.cli.ctl_client import Answered, Client, NotRunning
+from brokerd.cli.ctl_client import Client, NotRunning, Refused
 from brokerd.errors import BrokerError
 from brokerd.server import local_socket
 
@@ -37,9 +37,9 @@ def answer(tmp_path):
         thread.join(20)
 
 
-def ask(tmp_path, verb="ordering", **fields):
+def ask(tmp_path, verb="ordering", progress=None, seconds=20, **fields):
     with Client(str(tmp_path)) as client:
-        return client.ask(verb, **fields)
+        return client.ask(verb, fields, progress, seconds=seconds)
 
 
 def test_a_result_is_returned_and_progress_is_heard(answer, tmp_path):
@@ -51,7 +51,7 @@ def test_a_result_is_returned_and_progress_is_heard(answer, tmp_path):
 
 def test_a_refusal_keeps_its_text_and_code(answer, tmp_path):
     answer(b'{"error": "no queue", "code": 404}\n')
-    with pytest.raises(Answered, match="^no queue$") as no:
+    with pytest.raises(Refused, match="^no queue$") as no:
         ask(tmp_path)
     assert no.value.code == 404
 

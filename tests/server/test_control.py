@@ -2,11 +2,16 @@
 
 import json
 import stat
+from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
 from tests.broker import SECONDS, Broker
 from tests.server.clients import PERSISTENT, close_all, connect, publish_confirmed
+from tests.test_config import imported_by
 
+from brokerd.operations import table
+from brokerd.operations.rows import Field, Operation, Right, TypedDict, request
 from brokerd.server import control, local_socket
 
 
@@ -153,13 +158,17 @@ def test_who_writes_no_more_is_answered_and_then_let_go(peer, tmp_path):
 
 @pytest.mark.parametrize(("line", "told"), [
     (b"hello", "not JSON: "), (b"\xff\xfe", "not JSON: "), (b"[" * 50000, "not JSON: "), (b"[]", "not a JSON object"),
-    (b"1", "not a JSON object"), (b"{}", "verb must be one of ordering, trace, dump"),
-    (b'{"verb": 1}', "verb must be one of"), (b'{"verb": "stop"}', "verb must be one of"),
-    (b'{"verb": "ordering"}', "ordering: queue must be a text"),
+    (b"1", "not a JSON object"), (b"{}", "verb is missing: it must be a noun and a verb, as in 'queue ordering'"),
+    (b'{"verb": 1}', "verb is missing"), (b'{"verb": "stop"}', "no operation 'stop'"),
+    (b'{"verb": "queue trace"}', "no operation 'queue trace'; did you mean "),
+    (b'{"verb": "ordering"}', "ordering: queue is missing: it must be a text"),
+    (b'{"verb": "queue ordering", "queue": null}', "queue ordering: queue must be a text"),
+    (b'{"verb": "queue ordering", "queue": "q", "as": 1}', "as must be the name of a user"),
     (b'{"verb": "ordering", "queue": 1}', "ordering: queue must be a text"),
     (b'{"verb": "ordering", "queue": "q", "vhots": "/"}', "ordering: unknown field 'vhots'"),
     (b'{"verb": "trace", "queue": "q", "seq": "1"}', "trace: seq must be a whole number"),
-    (b'{"verb": "trace", "queue": "q", "seq": true}', "trace: seq must be a whole number"),
+    (b'{"verb": "trace", "queue": "q", "seq": true}', "trace: seq must be a whole number, 1 or more"),
+    (b'{"verb": "trace", "queue": "q", "seq": 0}', "trace: seq must be a whole number, 1 or more"),
     (b'{"verb": "dump", "out": "here"}', "'here' is not an absolute path"),
 ])
 def test_a_request_that_is_wrong_is_told_so_and_the_next_one_is_heard(peer, line, told):
@@ -172,12 +181,98 @@ def test_a_request_that_is_wrong_is_told_so_and_the_next_one_is_heard(peer, line
 
 @pytest.mark.parametrize("request_", [
     {"verb": "trace", "queue": "none", "seq": 1}, {"verb": "trace", "queue": "there", "seq": 1},
-    {"verb": "trace", "queue": "there", "seq": 0}, {"verb": "trace", "queue": "there", "seq": 1 << 70},
-    {"verb": "trace", "queue": "there", "seq": -1}, {"verb": "dump", "queues": "none", "out": "/out"},
-    {"verb": "ordering", "queue": "there", "vhost": "\udc00"},
+    {"verb": "trace", "queue": "there", "seq": 1 << 70}, {"verb": "dump", "queues": "none", "out": "/out"},
+    {"verb": "ordering", "queue": "there", "vhost": "\udc00"}, {"verb": "ordering", "queue": "\udcff"},
+    {"verb": "queue ordering", "queue": "none", "as": "guest"},
 ])
 def test_what_is_not_there_is_404(peer, request_):
     assert peer.ask(**request_)["code"] == 404
+
+
+def test_short_names_are_those_of_the_same_operation(peer):
+    assert peer.ask(verb="ordering", queue="there") == peer.ask(verb="queue ordering", queue="there")
+
+
+def test_what_is_asked_for_a_user_needs_that_users_rights(peer):
+    assert peer.ask(verb="queue ordering", queue="there", **{"as": "guest"})["result"]["queue"] == "there"
+    assert peer.ask(verb="queue ordering", queue="there", **{"as": "stranger"}) == {
+        "error": "queue ordering refused: no user 'stranger'", "code": 403}
+
+
+# --- an operation more
+
+@request
+class Greet:
+    name: Annotated[str, Field("Its name.", argument=True)]
+
+
+class Greeting(TypedDict):
+    text: str
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self):
+        self.written = b""
+
+    def is_closing(self):
+        return False
+
+    def abort(self):
+        pytest.fail("nothing is to end this connection")
+
+    def write(self, octets):
+        self.written += octets
+
+    def answers(self):
+        return [json.loads(line) for line in self.written.splitlines()]
+
+
+class Timer:
+    def cancel(self):
+        pass
+
+
+def peer_of(submit):
+    """A connection, without a loop."""
+    loop = SimpleNamespace(call_later=lambda *_: Timer(), call_soon=lambda callback: callback())
+    made = control.Control(SimpleNamespace(data=SimpleNamespace(path="")), loop, submit)
+    peer, wire = control.Peer(made), Wire()
+    peer.connection_made(wire)
+    return peer, wire
+
+
+def test_a_row_added_to_the_table_is_a_verb_of_the_socket(monkeypatch):
+    row = Operation("node", "greet", "Greet.", Greet, Greeting, Right("management"),
+                    lambda node, who, request: {"text": f"hello {request.name}"})
+    monkeypatch.setitem(table.by_name(), row.name, row)
+    peer, wire = peer_of(lambda work, done: (work(), done(None)))
+    peer.data_received(b'{"verb": "node greet", "name": "x"}\n{"verb": "node greet"}\n')
+    assert wire.answers() == [{"result": {"text": "hello x"}},
+                              {"error": "node greet: name is missing: it must be a text", "code": 400}]
+
+
+def test_requests_wait_until_what_they_need_is_imported():
+    waiting = []
+    peer, wire = peer_of(lambda work, done: waiting.append((work, done)))
+    peer.data_received(b'{"verb": "node')
+    assert not waiting, "a whole request is what needs it"
+    peer.data_received(b' stop"}\n{"verb": 1}\n')
+    peer.data_received(b'[]\n')
+    assert (len(waiting), wire.written) == (1, b"")
+    work, done = waiting.pop()
+    work()
+    done(None)
+    assert [answer["code"] for answer in wire.answers()] == [400, 400, 400]
+    peer.data_received(b'[]\n')
+    assert not waiting
+    assert len(wire.answers()) == 4
+
+
+def test_a_start_imports_nothing_for_requests():
+    assert not {name for name in imported_by("import brokerd.server.launch") if name.startswith((
+        "pydantic", "brokerd.operations.", "json"))}
 
 
 # --- limits

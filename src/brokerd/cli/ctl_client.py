@@ -1,4 +1,4 @@
-"""A running broker, asked through its control socket: one request, its answer.  Protocol: ``server/control``."""
+"""The client of a broker's control socket: one request, its answer.  Protocol: ``server/control``."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from brokerd.server import local_socket
 ANSWER_SECONDS = 60.0
 
 
-class Answered(BrokerError):
-    """The broker says no.  ``code``: see ``server/control``."""
+class Refused(BrokerError):
+    """The broker refuses.  ``code``: see ``server/control``."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -20,7 +20,7 @@ class Answered(BrokerError):
 
 
 class NotRunning(BrokerError):
-    """There is no broker on that data directory."""
+    """No broker runs on that data directory."""
 
 
 class Client:
@@ -45,12 +45,13 @@ class Client:
         self._socket.close()
 
     def ask(
-        self, verb: str, progress: Callable[[dict[str, Any]], object] | None = None, *,
-        seconds: float | None = ANSWER_SECONDS, **fields: Any,
+        self, verb: str, fields: dict[str, Any], progress: Callable[[dict[str, Any]], object] | None = None, *,
+        seconds: float | None = ANSWER_SECONDS,
     ) -> Any:  # fmt: skip
-        """The result; ``progress`` hears how far the broker is.  ``seconds``: between two lines, None: however long.
+        """Ask for an operation; its result.  ``progress`` is called with how far the broker is.  ``seconds`` may pass
+        between two lines of the broker; None: any time.
 
-        Raises Answered; BrokerError: the broker went away, or says nothing.
+        Raises Refused; BrokerError: the broker went away, or says nothing.
         """
         try:
             self._socket.settimeout(seconds)
@@ -66,7 +67,7 @@ class Client:
                 elif "result" in answer:
                     return answer["result"]
                 else:
-                    raise Answered(str(answer.get("error")), int(answer.get("code", 500)))
+                    raise Refused(str(answer.get("error")), int(answer.get("code", 500)))
         except TimeoutError:
             raise BrokerError(f"{self._path}: no answer in {seconds:g} s") from None
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Tables for people: what brokerctl prints when it is not asked for JSON.  Tables in, text out."""
+"""Tables for people: what brokerctl prints unless it is asked for JSON.  Tables in, text out."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -93,7 +93,63 @@ def columns(rows: Iterable[Sequence[object]], right: frozenset[int] | set[int] =
     return lines
 
 
-# --- ordering
+# --- answers without a form of their own
+
+
+def plain(answer: object) -> str:
+    """Names and values, one a line; rows of a list as a table."""
+    return "\n".join(_plain(answer))
+
+
+def plain_line(answer: dict[str, Any]) -> str:
+    """The same in one line, for progress."""
+    return ", ".join(f"{name} {_value(each)}" for name, each in answer.items())
+
+
+def _plain(value: object) -> list[str]:
+    if isinstance(value, dict):
+        width = max((len(clean(name)) for name in value), default=0)
+        lines = []
+        for name, each in value.items():
+            if isinstance(each, dict | list) and each:
+                lines += [clean(name), *["  " + line for line in _plain(each)]]
+            else:
+                lines.append(f"{clean(name).ljust(width)}  {_value(each)}")
+        return lines
+    if isinstance(value, list):
+        if not all(isinstance(each, dict) for each in value):
+            return [_value(each) for each in value]
+        head = list(dict.fromkeys(name for each in value for name in each))
+        return columns([head, *[[_value(each.get(name)) for name in head] for each in value]])
+    return [_value(value)]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None or value in ([], {}, "") else clean(value)
+
+
+# --- queue dump
+
+
+def dumped(table: dict[str, Any]) -> str:
+    """How much was copied."""
+    return (f"{many(table['queues'], 'queue')}, {many(table['segments'], 'segment')}, "
+            f"{octets(table['octets'])} copied to {clean(table['out'])}")  # fmt: skip
+
+
+def dump_progress(table: dict[str, Any]) -> str:
+    """How far it is."""
+    return f"queue {table['number']} of {table['queues']}, {octets(table['octets'])}"
+
+
+def dump_remarks(table: dict[str, Any]) -> list[str]:
+    """Queues that were left out."""
+    return [f"left out: {queue(each)}: {each['why']}" for each in table["skipped"]]
+
+
+# --- queue ordering
 
 
 def ordering(table: dict[str, Any]) -> str:

@@ -1,7 +1,12 @@
-"""What can be asked of a running broker, whoever asks: functions of (node, what is asked) that return JSON-able tables.
+"""What can be asked of a running broker, and what can be changed: one table of operations.
 
-Nothing here knows how a question came or how the answer goes back; nothing waits.  What takes
-longer than a turn of the loop is a job: see ``operations/jobs.py``.
+An operation is a noun, a verb, and one row in ``operations/<noun>.py`` (its shape: ``rows.Operation``).  ``table``
+finds the rows, checks requests with pydantic, and calls the row's function with (node, who asks, request).  The
+verbs of the control socket and the commands of brokerctl follow from the rows.
+
+The functions do not know how a request came or how the answer goes back, and they never wait.  Work that takes
+longer than a turn of the loop is a job: see ``jobs``.  The rows can be listed without pydantic, and a broker's start
+imports none of them.
 """
 
 from typing import TYPE_CHECKING
@@ -13,12 +18,12 @@ if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
 
 
-DUMP_STAGE = "dumping"  # in the data directory, see operations/dump; where a crash leaves it the next start removes it
+DUMP_STAGE = "dumping"  # in the data directory, see operations/dump; the next start removes what a crash left there
 
 
 class OperationError(BrokerError):
-    """A question that has no answer.  ``code`` is HTTP's: 404 there is no such thing, 400 the question is wrong,
-    409 not now, 500 it failed."""
+    """An operation that is refused or fails.  ``code`` is HTTP's: 400 the request is wrong, 403 the user may not,
+    404 no such thing, 409 not now, 500 it failed."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

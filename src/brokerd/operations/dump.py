@@ -42,9 +42,9 @@ VHOST_FILE = ".vhost"
 class Dump:
     """A job: copy the queues that ``glob`` names ("": all) to the folder ``out``.
 
-    Its answer: {"out", "queues", "segments", "octets", "skipped": [{"vhost", "queue", "why"}]}.  How far it is:
-    {"vhost", "queue", "number", "queues", "octets"}.  Raises OperationError (400, 404, 409); while it runs
-    OperationError (409, 500), OSError.
+    Its answer is ``operations.queue.Dumped``.  How far it is: {"vhost", "queue", "number", "queues", "octets"}, the
+    queue being the one that is copied.  Raises OperationError (400, 404, 409); while it runs OperationError (409, 500),
+    OSError.
     """
 
     __slots__ = ("_begun", "_copied", "_copying", "_entries", "_node", "_out", "_partial", "_queues", "_segments",

@@ -1,24 +1,9 @@
 """How a queue keeps its order now, why, and what has disturbed it: one table for people and programs.
 
-    {"vhost", "queue", "durable",
-     "guarantee": "best-effort", "reasons": ["2 consumers compete"], "notes": [...],         queues/guarantee
-     "messages": {"ready", "unacked", "next_seq"},
-     "counters": {"since_start": {...}, "since_declare": {...}},
-     "journal": {"on": bool, "why": text,
-                 "kept_octets",         of settled segments, as of the last second
-                 "first_kept_seq"},     the first message that is on disk; 0: none is
-     "consumers": [{"number", "tag", "prefetch", "global_prefetch", "unacked", "no_ack", "priority", "active",
-                    "connection", "channel", "peer", "user"}]}
-
-Counters are those of ``store.format.ORDER_COUNTERS``, in groups::
-
-    {"returned": {"nack", "reject", "recover", "channel_closed", "connection_closed", "consumer_timeout"},
-     "redelivered", "redelivered_after_restart", "out_of_sequence", "overtakings",
-     "dead_lettered": {"rejected", "expired", "maxlen", "delivery_limit"},
-     "dropped": {"rejected", "expired", "maxlen", "delivery_limit", "removed", "purged"}}
+The table's shape is ``operations.queue.Ordering``.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from brokerd.operations import find_queue
 from brokerd.operations.files import first_kept_seq, keeps
@@ -27,13 +12,14 @@ from brokerd.store.format import ORDER_COUNTERS
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.operations.queue import Consumer, Counters, Journal, Ordering
     from brokerd.queues.queue import Queue
 
 GROUPS = ("returned", "dead_lettered", "dropped")
 DROPPED = frozenset({"rejected", "expired", "removed", "purged"})  # counters named by the cause alone
 
 
-def ordering(node: "Node", vhost: str, name: str) -> dict[str, Any]:
+def ordering(node: "Node", vhost: str, name: str) -> "Ordering":
     """The table of one queue.  Raises OperationError (404); OSError."""
     queue = find_queue(node, vhost, name)
     held = guarantee(facts_of(queue))
@@ -52,7 +38,7 @@ def ordering(node: "Node", vhost: str, name: str) -> dict[str, Any]:
     }
 
 
-def grouped(counts: list[int]) -> dict[str, Any]:
+def grouped(counts: list[int]) -> "Counters":
     """The counters of ``plane.Queue.order_counts`` by name, causes under what they cause."""
     table: dict[str, Any] = {"returned": {}}
     for name, count in zip(ORDER_COUNTERS, counts, strict=True):
@@ -61,11 +47,11 @@ def grouped(counts: list[int]) -> dict[str, Any]:
             table[name] = count
         else:
             table.setdefault(group, {})[name.removeprefix(f"{group}_")] = count
-    return table
+    return cast("Counters", table)
 
 
-def _journal(node: "Node", queue: "Queue") -> dict[str, Any]:
-    # Whoever keeps journals is made by asking for it.
+def _journal(node: "Node", queue: "Queue") -> "Journal":
+    # The first use of upkeep.journals creates it: a broker without journals does without.
     kept = queue.journaled or keeps(queue.directory, queue.max_priority)
     entry = node.upkeep.journals.entries.get(queue.directory) if kept else None
     live: dict[int, list[int]] = {}
@@ -95,7 +81,7 @@ def _why(node: "Node", queue: "Queue") -> str:
     return "neither argument x-order-journal nor policy order-journal asks for it"
 
 
-def _consumer(queue: "Queue", consumer: Any) -> dict[str, Any]:
+def _consumer(queue: "Queue", consumer: Any) -> "Consumer":
     channel = consumer.channel
     connection = channel.connection
     return {

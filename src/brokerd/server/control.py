@@ -2,27 +2,27 @@
 
 A stream socket for the broker's own user (mode 0600).  Both sides write JSON objects, one a line.
 
-    request     {"verb": "ordering", "vhost": "/", "queue": "orders"}
+    request     {"verb": "queue ordering", "vhost": "/", "queue": "orders"}
     answer      {"progress": {...}}     any number of them, while the work goes on
                 {"result": {...}}       or
                 {"error": "no queue 'orders' in vhost '/'", "code": 404}
 
-    verb        fields (default)                            result
-    ordering    vhost ("/"), queue                          operations.ordering.ordering()
-    trace       vhost ("/"), queue, seq                     operations.trace: the life of one message
-    dump        queues ("": all), out (absolute path)       operations.dump: a consistent copy, made by the broker
+A verb is the name of an operation, or an alias of it; its other fields are the operation's request, and the result is
+its answer: see ``operations``.  The peer is the broker's own user and may do everything.  With "as": "alice" it asks
+for a user it has authenticated, and the operation needs that user's rights.
 
-Codes are HTTP's: 400 the request is wrong, 404 there is no such thing, 409 not now, 500 it failed.  Requests of one
-connection are answered one after the other; a request has at most 64 KiB.  A client that goes away ends what it
-asked for.  One that does not read is not read from, nor told of progress: it costs one answer.  After a minute of
-silence a connection is closed, but for one whose request is being worked.
+Codes are HTTP's: 400 the request is wrong, 403 the user may not, 404 no such thing, 409 not now, 500 it failed.
 
-Made without haste: nothing is imported for it before the first request.
+Requests of one connection are answered one after the other; a request has at most 64 KiB.  When a client goes away,
+the job it asked for is cancelled.  From a client that does not read the broker does not read either, and it sends that
+client no progress: such a client costs the memory of one answer.  A connection is closed after a minute of silence,
+unless its request is being worked on.
+
+A broker's start imports nothing for this.  The first request does, in the slow thread, so that no message waits.
 """
 
 import asyncio
 import os
-from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ from brokerd.store.garbage import remove_tree
 
 if TYPE_CHECKING:
     from brokerd.node import Node
-    from brokerd.operations.jobs import Job, Running, Submit
+    from brokerd.operations.jobs import Running, Submit
+    from brokerd.operations.rows import Operation
 
 log = getLogger("brokerd")
 
@@ -43,9 +44,9 @@ BACKLOG = 128
 
 
 class Control:
-    """The listening socket and who is connected to it."""
+    """The listening socket and its connections."""
 
-    __slots__ = ("_directory", "_server", "loop", "node", "peers", "submit")
+    __slots__ = ("_directory", "_preparing", "_server", "loop", "node", "peers", "ready", "submit")
 
     def __init__(self, node: "Node", loop: asyncio.AbstractEventLoop, submit: "Submit") -> None:
         """``submit(work, done)`` runs work() in a thread that may be slow, then done(error or None) on the loop."""
@@ -53,11 +54,13 @@ class Control:
         self.loop = loop
         self.submit = submit
         self.peers: set[Peer] = set()
+        self.ready = False  # what requests need is imported
+        self._preparing = False
         self._directory = node.data.path
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Listen.  A data directory that can hold no socket is told in the log and stops nobody."""
+        """Listen.  A broker whose data directory can hold no socket says so in the log, and runs."""
         self._tidy()
         try:
             sock = local_socket.bound(self._directory)
@@ -71,13 +74,24 @@ class Control:
             log.warning("%s: %s: brokerctl cannot reach this broker", path, error.strerror or error)
 
     def _tidy(self) -> None:
-        """Remove what a crash in the middle of a dump has left."""
+        """Remove what a crash during a dump has left."""
         stage = os.path.join(self._directory, DUMP_STAGE)
         if os.path.exists(stage):
             self.submit(lambda: remove_tree(stage), lambda error: None)
 
+    def prepare(self) -> None:
+        """Import what requests need, in the slow thread; then the peers go on."""
+        if not self._preparing:
+            self._preparing = True
+            self.submit(_prepare, self._prepared)
+
+    def _prepared(self, error: object) -> None:
+        self.ready = True  # After an error too: the request that needs the import tells it.
+        for peer in list(self.peers):
+            peer.work()
+
     def stop(self) -> None:
-        """Nobody is heard any more; jobs are closed by the thread they run in."""
+        """Close the socket and all connections; jobs are closed by the thread they run in."""
         if self._server is None:
             return
         self._server.close()
@@ -99,9 +113,9 @@ class Peer(asyncio.Protocol):
         self._control = control
         self._buffer = b""
         self._job: Running | None = None
-        self._ended = False  # The client writes no more: what it asked is answered, then the connection closed.
+        self._ended = False  # The client writes no more: it gets its answers, then the connection is closed.
         self._slow = False  # The client does not read.
-        self._held = False  # It is not read from.
+        self._held = False  # The broker does not read from it.
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
 
@@ -122,12 +136,12 @@ class Peer(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._buffer += octets
-        self._work()
+        self.work()
 
     def eof_received(self) -> bool:
-        """As the loop calls it: the client may still read."""
+        """As the loop calls it: the client writes no more, but may still read."""
         self._ended = True
-        self._work()
+        self.work()
         return True
 
     def pause_writing(self) -> None:
@@ -138,10 +152,10 @@ class Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         """As the loop calls it."""
         self._slow = False
-        self._work()
+        self.work()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """As the loop calls it: what was asked for is not wanted any more."""
+        """As the loop calls it: the client no longer wants what it asked for."""
         self._control.peers.discard(self)
         self._quiet()
         if self._job is not None:
@@ -150,7 +164,7 @@ class Peer(asyncio.Protocol):
 
     # --- requests
 
-    def _work(self) -> None:
+    def work(self) -> None:
         """Answer what can be answered, up to the first job."""
         while self._job is None and not self._slow and not self._transport.is_closing():
             line, newline, rest = self._buffer.partition(b"\n")
@@ -160,6 +174,10 @@ class Peer(asyncio.Protocol):
             if not newline:
                 if self._ended:
                     self._transport.close()
+                break
+            if line.strip() and not self._control.ready:
+                self._quiet()
+                self._control.prepare()
                 break
             self._buffer = rest
             if line.strip():
@@ -171,7 +189,8 @@ class Peer(asyncio.Protocol):
         """Do not read more than can be answered."""
         if self._transport.is_closing():
             return
-        hold = self._slow or (self._job is not None and len(self._buffer) > REQUEST_OCTETS_MAX)
+        busy = self._job is not None or not self._control.ready
+        hold = self._slow or (busy and len(self._buffer) > REQUEST_OCTETS_MAX)
         if hold and not self._held:
             self._transport.pause_reading()
         elif self._held and not hold:
@@ -180,11 +199,11 @@ class Peer(asyncio.Protocol):
 
     def _answer(self, line: bytes) -> None:
         try:
-            answer = ask(self._control.node, line)
-            if isinstance(answer, dict):
+            row, answer = ask(self._control.node, line)
+            if not row.job:
                 self._write({"result": answer})
                 return
-        except Exception as error:  # Every fault is the client's to hear, and none is to end the broker.
+        except Exception as error:  # The client hears of every fault, and no fault ends the broker.
             self._fault(error)
             return
         from brokerd.operations.jobs import Running
@@ -205,10 +224,10 @@ class Peer(asyncio.Protocol):
         else:
             self._write({"result": answer})
         self._rest()
-        self._work()
+        self.work()
 
     def _fault(self, error: Exception) -> None:
-        text, code = told(error)
+        text, code = fault_in_words(error)
         self._write({"error": text, "code": code})
 
     def _write(self, table: dict[str, Any]) -> None:
@@ -219,7 +238,7 @@ class Peer(asyncio.Protocol):
     # --- the end
 
     def end(self, text: str) -> None:
-        """The broker's end of it."""
+        """The broker ends the connection."""
         if self._job is not None:
             self._job.cancel()
             self._job = None
@@ -232,7 +251,7 @@ class Peer(asyncio.Protocol):
         self._transport.close()
 
     def _rest(self) -> None:
-        """From now on it is silent."""
+        """The minute of silence begins."""
         self._quiet()
         self._timer = self._control.loop.call_later(SILENCE_SECONDS, self._transport.abort)
 
@@ -242,8 +261,14 @@ class Peer(asyncio.Protocol):
             self._timer = None
 
 
-def told(error: Exception) -> tuple[str, int]:
-    """A fault in one line, with its code; what should not have happened goes to the log."""
+def _prepare() -> None:
+    from brokerd.operations.table import prepare
+
+    prepare()
+
+
+def fault_in_words(error: Exception) -> tuple[str, int]:
+    """A fault in one line, with its code; a fault of the broker's own goes to the log."""
     from brokerd.audit import AuditError
     from brokerd.errors import BrokerError
     from brokerd.operations import OperationError
@@ -259,62 +284,25 @@ def told(error: Exception) -> tuple[str, int]:
     return "internal error: see the broker's log", 500
 
 
-# --- verbs: what each is asked with, and who answers
+def ask(node: "Node", line: bytes) -> "tuple[Operation[Any, Any], Any]":
+    """Do what one line asks for: the operation's row, and its answer or job.
 
-
-def _ordering(node: "Node", asked: dict[str, Any]) -> dict[str, Any]:
-    from brokerd.operations.ordering import ordering
-
-    return ordering(node, asked["vhost"], asked["queue"])
-
-
-def _trace(node: "Node", asked: dict[str, Any]) -> "Job":
-    from brokerd.operations.trace import Trace
-
-    return Trace(node, asked["vhost"], asked["queue"], asked["seq"])
-
-
-def _dump(node: "Node", asked: dict[str, Any]) -> "Job":
-    from brokerd.operations.dump import Dump
-
-    return Dump(node, asked["queues"], asked["out"])
-
-
-VERBS: dict[str, tuple[Callable[["Node", dict[str, Any]], Any], dict[str, tuple[type, Any]]]] = {
-    "ordering": (_ordering, {"vhost": (str, "/"), "queue": (str, None)}),
-    "trace": (_trace, {"vhost": (str, "/"), "queue": (str, None), "seq": (int, None)}),
-    "dump": (_dump, {"queues": (str, ""), "out": (str, None)}),
-}
-TYPE_NAMES = {str: "a text", int: "a whole number"}
-
-
-def ask(node: "Node", line: bytes) -> "dict[str, Any] | Job":
-    """The answer to one request, or the job that leads to it.  Raises OperationError and what the verb raises."""
+    Raises OperationError and what the operation raises.
+    """
     import json
+
+    from brokerd.operations import OperationError, table
+    from brokerd.operations.rows import LOCAL, Who
 
     try:
         asked = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _wrong(f"not JSON: {error}") from error
+        raise OperationError(f"not JSON: {error}", 400) from error
     if not isinstance(asked, dict):
-        raise _wrong("not a JSON object")
-    verb = asked.pop("verb", None)
-    if not isinstance(verb, str) or verb not in VERBS:
-        raise _wrong(f"verb must be one of {', '.join(VERBS)}")
-    answer, fields = VERBS[verb]
-    for name in asked:
-        if name not in fields:
-            raise _wrong(f"{verb}: unknown field '{name}'")
-    values = {}
-    for name, (kind, default) in fields.items():
-        value = asked.get(name, default)
-        if type(value) is not kind:
-            raise _wrong(f"{verb}: {name} must be {TYPE_NAMES[kind]}")
-        values[name] = value
-    return answer(node, values)
-
-
-def _wrong(text: str) -> Exception:
-    from brokerd.operations import OperationError
-
-    return OperationError(text, 400)
+        raise OperationError("not a JSON object", 400)
+    name, user = asked.pop("verb", None), asked.pop("as", None)
+    if not isinstance(name, str):
+        raise OperationError("verb is missing: it must be a noun and a verb, as in 'queue ordering'", 400)
+    if user is not None and not isinstance(user, str):
+        raise OperationError("as must be the name of a user", 400)
+    return table.perform(node, LOCAL if user is None else Who(user), name, asked)

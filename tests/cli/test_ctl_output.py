@@ -1,9 +1,9 @@
-"""How far something is, on a terminal and nowhere else."""
+"""What is written where; progress on a terminal and nowhere else."""
 
 import io
 import sys
 
-from brokerd.cli.ctl_progress import Progress
+from brokerd.cli.ctl_output import Progress, remark, show
 
 
 class Terminal(io.StringIO):
@@ -45,3 +45,9 @@ def test_without_progress_nothing_is_written(monkeypatch):
     with Progress():
         pass
     assert sys.stderr.getvalue() == ""
+
+
+def test_answers_and_remarks_go_to_their_own_streams(capsys):
+    show("an answer\nof two lines")
+    remark("a remark\nof two lines")
+    assert capsys.readouterr() == ("an answer\nof two lines\n", "brokerctl: a remark of two lines\n")

@@ -1,10 +1,24 @@
-"""How far something is: one line on standard error, written over, where that is a terminal; else nothing."""
+"""What brokerctl writes: answers to standard output; remarks, faults and progress to standard error."""
 
 import sys
 
 
+def show(text: str) -> None:
+    """Print an answer, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def remark(text: str) -> None:
+    """Print one line to standard error."""
+    sys.stderr.write(f"brokerctl: {' '.join(text.split())}\n")
+
+
 class Progress:
-    """Within ``with``; the line is taken away at its end."""
+    """One line on standard error that is written over, if that is a terminal; nothing elsewhere.
+
+    Used with ``with``; the line is gone at the end.
+    """
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -17,7 +31,7 @@ class Progress:
         self._write("")
 
     def at(self, text: str) -> None:
-        """This far."""
+        """Say how far the work is."""
         self._write(text)
 
     def _write(self, text: str) -> None:

@@ -3,9 +3,10 @@
 import pytest
 from tests.operations.stand_in import Place, work
 
-from brokerd.operations import OperationError
+from brokerd.operations import OperationError, table
 from brokerd.operations.jobs import IN_THREAD
-from brokerd.operations.trace import Trace, read
+from brokerd.operations.message import Trace, Tracing, trace_in
+from brokerd.operations.rows import LOCAL
 
 
 @pytest.fixture
@@ -19,10 +20,32 @@ def test_a_message_is_followed_while_its_queue_goes_on(place):
     place.consume()
     place.settle(2)
     places = []
-    table = work(Trace(place.node, "/", "q", 2), lambda where: (places.append(where), place.publish(5)))
+    trace = work(Tracing(place.node, "/", "q", 2), lambda where: (places.append(where), place.publish(5)))
     assert places == [IN_THREAD]
-    assert (table["vhost"], table["queue"], table["seq"], table["known"]) == ("/", "q", 2, "all")
-    assert [event["what"] for event in table["events"]] == ["enqueued", "delivered", "acked"]
+    assert (trace["vhost"], trace["queue"], trace["seq"], trace["known"]) == ("/", "q", 2, "all")
+    assert [event["what"] for event in trace["events"]] == ["enqueued", "delivered", "acked"]
+
+
+@pytest.mark.parametrize("arguments", [{"order_journal": True}, {}])
+def test_the_answer_is_as_its_model_says(place, arguments):
+    place.queue(**arguments)
+    place.publish(3)
+    place.consume()
+    place.settle(1, requeue=True)
+    place.settle(2)
+    for seq in (1, 2, 3):
+        _, job = table.perform(place.node, LOCAL, "message trace", {"queue": "q", "seq": seq})
+        answer = work(job)
+        assert table.adapter(Trace).validate_python(answer, strict=True) == answer
+
+
+def test_the_answer_of_which_nothing_is_known_is_as_its_model_says(place):
+    place.queue()
+    place.publish(200)
+    place.consume()
+    place.settle(1, 200)
+    answer = work(Tracing(place.node, "/", "q", 1))
+    assert table.adapter(Trace).validate_python(answer, strict=True) == answer
 
 
 def test_of_a_settled_message_that_was_not_kept_it_is_said_why_nothing_is_known(place):
@@ -30,9 +53,9 @@ def test_of_a_settled_message_that_was_not_kept_it_is_said_why_nothing_is_known(
     place.publish(200)
     place.consume()
     place.settle(1, 200)
-    table = work(Trace(place.node, "/", "q", 1))
-    assert (table["known"], table["state"]) == ("nothing", "unknown")
-    assert table["why"]
+    trace = work(Tracing(place.node, "/", "q", 1))
+    assert (trace["known"], trace["state"]) == ("nothing", "unknown")
+    assert trace["why"]
 
 
 @pytest.mark.parametrize(("name", "seq", "told", "code"), [
@@ -48,14 +71,14 @@ def test_what_cannot_be_there_is_refused_at_once(place, name, seq, told, code):
     place.queue()
     place.publish(3)
     with pytest.raises(OperationError) as no:
-        Trace(place.node, "/", name, seq)
+        Tracing(place.node, "/", name, seq)
     assert (str(no.value), no.value.code) == (told, code)
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_told(place):
     queue = place.queue()
     place.publish()
-    steps = Trace(place.node, "/", "q", 1).steps()
+    steps = Tracing(place.node, "/", "q", 1).steps()
     next(steps)
     directory = queue.directory
     place.vhost.delete_queue(queue)
@@ -63,4 +86,4 @@ def test_a_queue_that_is_deleted_meanwhile_is_told(place):
         next(steps)
     assert no.value.code == 404
     with pytest.raises(OperationError):
-        read(directory, 1)
+        trace_in(directory, 1)

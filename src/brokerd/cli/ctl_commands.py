@@ -1,0 +1,180 @@
+"""brokerctl's commands for operations.  Name, arguments, options and help follow from the operation's row.
+
+``brokerctl queue ordering orders`` is the operation "queue ordering".  The broker is asked over its control socket;
+where no broker runs, an operation that can do so reads the files.  How answers are shown: ``ctl_views``.
+"""
+
+import json
+import os
+import sys
+from inspect import cleandoc
+from typing import Any
+
+import click
+
+from brokerd.cli.ctl_client import Client, NotRunning
+from brokerd.cli.ctl_output import Progress, remark, show
+from brokerd.cli.ctl_views import View, view_of
+from brokerd.operations import table
+from brokerd.operations.rows import Operation, RequestField, request_fields
+
+WATCH_SECONDS = 1.0
+CLEAR = "\x1b[H\x1b[2J"
+OFFLINE = "Where no broker runs, the files are read: -D may also name a dump or an archive."
+
+
+class Commands(click.Group):
+    """A group with a subgroup for each noun of the table beside its own commands; aliases are commands too."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names that help lists."""
+        return sorted({*super().list_commands(ctx), *(row.noun for row in table.by_name().values())})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        rows = table.by_name().values()
+        of_noun = [row for row in rows if row.noun == cmd_name]
+        if of_noun:
+            return _group(cmd_name, of_noun)
+        return next((command(row, cmd_name) for row in rows if cmd_name in row.aliases), None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, and the aliases."""
+        super().format_commands(ctx, formatter)
+        aliases = [(alias, f"brokerctl {row.name}") for row in table.by_name().values() for alias in row.aliases]
+        if aliases:
+            with formatter.section("Short names"):
+                formatter.write_dl(sorted(aliases))
+
+
+def _group(noun: str, rows: list[Operation[Any, Any]]) -> click.Group:
+    verbs = ", ".join(row.verb for row in rows)
+    group = click.Group(noun, help=f"Operations: {verbs}.")
+    for row in rows:
+        group.add_command(command(row, row.verb))
+    return group
+
+
+def command(row: Operation[Any, Any], name: str) -> click.Command:
+    """The command of an operation, under that name."""
+    fields = request_fields(row.request)
+    params: list[click.Parameter] = [
+        *map(_parameter, fields), click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
+    ]  # fmt: skip
+    if not row.changes and not row.job:
+        params.append(click.Option(["--watch"], is_flag=True, help="Print it again each second, until interrupted."))
+
+    def run(as_json: bool, watch: bool = False, **values: Any) -> None:
+        request = {each.name: _value(each, values[each.name]) for each in fields if values[each.name] is not None}
+        perform(row, directory_of(click.get_current_context()), request, as_json, watch)
+
+    return click.Command(name, params=params, callback=run, help=_help(row), short_help=row.help.partition("\n")[0])
+
+
+def _help(row: Operation[Any, Any]) -> str:
+    """The row's help, and that of the arguments, which click shows nowhere."""
+    parts = [cleandoc(row.help)]
+    if view_of(row.noun, row.verb).offline is not None:
+        parts.append(OFFLINE)
+    arguments = {each.name.upper(): each.field.help for each in request_fields(row.request) if each.field.argument}
+    if arguments:
+        width = max(map(len, arguments))
+        parts.append("\n".join(["\b", *(f"{name.ljust(width)}  {text}" for name, text in arguments.items())]))
+    return "\n\n".join(parts)
+
+
+def directory_of(context: click.Context) -> str:
+    """The data directory that is meant: by flag, environment, the broker's file of options, or by default."""
+    data_dir, config_file = context.obj
+    if not data_dir:
+        from brokerd.config import Config, load
+
+        data_dir = (load(config_file, {}, {}) if config_file else Config()).data_dir
+    return os.path.abspath(data_dir)
+
+
+# --- a field of the request
+
+
+class _Json(click.ParamType):
+    """A value that is written as JSON: a list, a table."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            self.fail(f"not JSON: {error}", param, ctx)
+
+
+def _parameter(each: RequestField) -> click.Parameter:
+    attributes: dict[str, Any] = {"type": _type(each), "required": each.required}
+    if not each.required:
+        attributes["default"] = each.default  # click takes even None for a value that is given.
+    if each.field.argument:
+        return click.Argument([each.name], metavar=each.name.upper(), **attributes)
+    flag = f"--{each.name.replace('_', '-')}"
+    shown = f"  [default: {each.default}]" if each.default not in (None, "", False) else ""
+    if each.type is bool:
+        flag += f"/--no-{flag[2:]}"
+    return click.Option([flag, each.name], help=each.field.help + shown, **attributes)
+
+
+def _type(each: RequestField) -> Any:
+    if each.choices:
+        return click.Choice(each.choices)
+    if each.type is int:
+        return click.IntRange(each.field.low, each.field.high)
+    return {bool: click.BOOL, str: click.STRING}.get(each.type) or _Json()
+
+
+def _value(each: RequestField, value: Any) -> Any:
+    return os.path.abspath(value) if each.field.path else value
+
+
+# --- doing it
+
+
+def perform(
+    row: Operation[Any, Any], directory: str, request: dict[str, Any], as_json: bool, watch: bool
+) -> None:
+    """Ask the broker on that data directory, and show what it answers."""
+    view = view_of(row.noun, row.verb)
+    try:
+        with Client(directory) as client:
+            answer = _ask(client, row, request, view)
+            while watch:
+                show((CLEAR if not as_json and sys.stdout.isatty() else "") + _shown(answer, view, as_json))
+                _nap()
+                answer = _ask(client, row, request, view)
+    except NotRunning:
+        if view.offline is None:
+            raise
+        answer = view.offline(directory, request)
+    if not as_json:
+        for line in view.remarks(answer):
+            remark(line)
+    show(_shown(answer, view, as_json))
+
+
+def _ask(client: Client, row: Operation[Any, Any], request: dict[str, Any], view: View) -> Any:
+    if not row.job:
+        return client.ask(row.name, request)
+    with Progress() as progress:
+        return client.ask(row.name, request, lambda far: progress.at(view.progress(far)), seconds=None)
+
+
+def _shown(answer: Any, view: View, as_json: bool) -> str:
+    return json.dumps(answer) if as_json else view.text(answer)
+
+
+def _nap() -> None:
+    from time import sleep  # Here, because only --watch waits.
+
+    sleep(WATCH_SECONDS)

@@ -1,0 +1,38 @@
+"""How brokerctl shows the answers of operations to people, by (noun, verb).
+
+An operation without a row here is shown as names and values.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from brokerd.cli import ctl_text, ctl_trace
+
+
+class View(NamedTuple):
+    """``text`` of an answer; ``progress`` of a job in one line; ``remarks`` on an answer, for standard error.
+    ``offline``: the answer from the files, for a data directory (or a copy) that no broker runs on."""
+
+    text: Callable[[Any], str] = ctl_text.plain
+    progress: Callable[[dict[str, Any]], str] = ctl_text.plain_line
+    remarks: Callable[[Any], list[str]] = lambda answer: []
+    offline: Callable[[str, dict[str, Any]], Any] | None = None
+
+
+def _trace_offline(directory: str, request: dict[str, Any]) -> dict[str, Any]:
+    return ctl_trace.read(directory, request["vhost"], request["queue"], request["seq"])
+
+
+VIEWS: dict[tuple[str, str], View] = {
+    ("message", "trace"): View(ctl_trace.text, offline=_trace_offline),
+    ("queue", "dump"): View(ctl_text.dumped, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks),
+    ("queue", "ordering"): View(ctl_text.ordering),
+}
+
+
+def view_of(noun: str, verb: str) -> View:
+    """The view of an operation."""
+    return VIEWS.get((noun, verb), PLAIN)
+
+
+PLAIN = View()

@@ -1,0 +1,48 @@
+"""Whether a user may do an operation: ``Right`` of its row against the user's tags and permissions.
+
+A refusal comes before anything is looked up, so that it does not tell strangers which names exist.
+"""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from brokerd.errors import NotFound
+from brokerd.operations import OperationError
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.operations.rows import Operation, Tag, Who
+
+# The tags that include a tag, itself among them.  RabbitMQ's tags, and its order of them.
+INCLUDED_IN: "dict[Tag, frozenset[str]]" = {
+    "management": frozenset({"management", "policymaker", "monitoring", "administrator"}),
+    "policymaker": frozenset({"policymaker", "administrator"}),
+    "monitoring": frozenset({"monitoring", "administrator"}),
+    "administrator": frozenset({"administrator"}),
+}
+SEES_ALL_VHOSTS = INCLUDED_IN["monitoring"]
+
+
+def check(node: "Node", who: "Who", row: "Operation[Any, Any]", request: Any) -> None:
+    """Raises OperationError (403)."""
+    if who.local:
+        return
+    right = row.right
+    try:
+        tags = node.users.get(who.user).tags
+    except NotFound:
+        raise OperationError(f"{row.name} refused: no user '{who.user}'", 403) from None
+    if INCLUDED_IN[right.tag].isdisjoint(tags):
+        raise OperationError(f"{row.name} refused: user '{who.user}' does not have the tag {right.tag}", 403)
+    if not right.permission:
+        return
+    vhost = request.vhost
+    if right.permission == "visit":
+        if SEES_ALL_VHOSTS.isdisjoint(tags) and not node.permissions.has_access(who.user, vhost):
+            raise OperationError(f"{row.name} refused: user '{who.user}' has no permissions in vhost '{vhost}'", 403)
+        return
+    thing = asdict(request)[right.on]
+    if not node.permissions.check(who.user, vhost, right.permission, thing):
+        raise OperationError(
+            f"{row.name} refused: user '{who.user}' may not {right.permission} '{thing}' in vhost '{vhost}'", 403
+        )

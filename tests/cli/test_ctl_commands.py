@@ -1,0 +1,113 @@
+"""Commands made from rows: a row added to the table is a command, with its arguments, options and help."""
+
+import json
+import threading
+from typing import Annotated, Literal
+
+import pytest
+
+from brokerd.cli import brokerctl
+from brokerd.operations import table
+from brokerd.operations.rows import Field, Operation, Right, TypedDict, request
+from brokerd.server import local_socket
+
+
+@request
+class Asked:
+    name: Annotated[str, Field("Its name.", argument=True)]
+    out: Annotated[str, Field("A folder.", path=True)] = "."
+    most_octets: Annotated[int, Field("Size.", low=1, high=9)] = 5
+    colour: Annotated[Literal["red", "green"], Field("Colour.")] = "red"
+    fast: Annotated[bool, Field("Whether it is fast.")] = True
+    slow: Annotated[bool, Field("Whether it is slow.")] = False
+    arguments: Annotated[dict[str, int] | None, Field("Arguments.")] = None
+    note: Annotated[str, Field("A note.")] = ""
+
+
+class Answer(TypedDict):
+    name: str
+
+
+ROW = Operation("thing", "make_one", """Make a thing.
+
+    It takes a while.
+    """, Asked, Answer, Right("administrator"), lambda node, who, request: {"name": ""}, changes=True,
+    aliases=("make_thing",))
+DEFAULTS = {"most_octets": 5, "colour": "red", "fast": True, "slow": False, "note": ""}
+
+
+@pytest.fixture(autouse=True)
+def row(monkeypatch):
+    monkeypatch.setitem(table.by_name(), ROW.name, ROW)
+    return ROW
+
+
+@pytest.fixture
+def ctl(tmp_path, capsys, monkeypatch):
+    """Run a command line on a broker that answers once with ``answer``: status, output, error, what it was asked."""
+    def run(*arguments, answer=None):
+        asked = []
+        server = local_socket.bound(str(tmp_path))
+        server.settimeout(20)
+        server.listen()
+
+        def serve():
+            with server.accept()[0] as client:
+                asked.append(json.loads(client.makefile("rb").readline()))
+                client.sendall(json.dumps(answer or {"result": {"name": "x"}}).encode() + b"\n")
+
+        thread = threading.Thread(target=serve)
+        if answer is not None:
+            thread.start()
+        with server:
+            status = brokerctl.run(["-D", str(tmp_path), *arguments])
+            if answer is not None:
+                thread.join(20)
+        return status, *capsys.readouterr(), asked
+
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+def test_it_is_listed_with_its_help(ctl):
+    out = ctl("--help")[1]
+    assert "  thing    Operations: make_one.\n" in out
+    assert "  make_thing  brokerctl thing make_one\n" in out
+    out = ctl("thing", "make_one", "--help")[1]
+    assert out.startswith("Usage: brokerctl thing make_one [OPTIONS] NAME\n\n  Make a thing.\n\n  It takes a while.\n\n"
+                          "  NAME  Its name.\n")
+    for line in ("--most-octets INTEGER RANGE", "Size.  [default: 5]", "--colour [red|green]", "--fast / --no-fast",
+                 "--slow / --no-slow", "--arguments JSON", "--json"):
+        assert line in out, line
+    assert "--watch" not in out, "what changes something is not repeated"
+
+
+def test_its_request_has_what_was_given_and_the_defaults(ctl, tmp_path):
+    status, out, err, asked = ctl("thing", "make_one", "x", answer={"result": {"name": "x", "octets": 5}})
+    assert (status, out, err) == (0, "name    x\noctets  5\n", "")
+    assert asked == [{"verb": "thing make_one", "name": "x", "out": str(tmp_path), **DEFAULTS}]
+    _, _, _, asked = ctl("make_thing", "y", "--out", "there", "--most-octets", "9", "--colour", "green", "--no-fast",
+                         "--slow", "--arguments", '{"a": 1}', "--note", "q\udcff", answer={"result": {}})
+    assert asked == [{"verb": "thing make_one", "name": "y", "out": f"{tmp_path}/there", "most_octets": 9,
+                      "colour": "green", "fast": False, "slow": True, "arguments": {"a": 1}, "note": "q\udcff"}]
+
+
+def test_json_is_what_was_answered(ctl):
+    assert ctl("thing", "make_one", "x", "--json", answer={"result": {"name": "z"}})[1] == '{"name": "z"}\n'
+
+
+def test_a_refusal_is_one_line(ctl):
+    assert ctl("thing", "make_one", "x", answer={"error": "no such thing", "code": 404})[:3] == (
+        1, "", "brokerctl: no such thing\n")
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["x", "--most-octets", "10"], "10 is not in the range"), (["x", "--colour", "blue"], "'blue' is not one of"),
+    (["x", "--arguments", "{"], "not JSON: "), ([], "Missing argument 'NAME'"), (["x", "--watch"], "No such option"),
+])
+def test_what_the_request_would_refuse_is_refused_before_it_is_asked(ctl, arguments, told):
+    status, out, err, _ = ctl("thing", "make_one", *arguments)
+    assert (status, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+    assert "(see brokerctl thing make_one --help)" in err

@@ -1,0 +1,133 @@
+"""The table: every row is whole and in the manual, requests are checked by it, and rights before anything else."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, get_type_hints
+
+import pytest
+
+from brokerd import operations
+from brokerd.operations import OperationError, table
+from brokerd.operations.rows import LOCAL, Field, Operation, Right, TypedDict, Who, request, request_fields
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ROWS = list(table.by_name().values())
+RESERVED = {"verb", "as", "json", "watch", "help"}  # what the control socket and brokerctl call their own
+
+
+@request
+class Asked:
+    queue: Annotated[str, Field("Its name.", argument=True)]
+    names: Annotated[list[str], Field("Several.")] = ()
+    vhost: Annotated[str, Field("Its vhost.")] = "/"
+
+
+class Answer(TypedDict):
+    done: str
+
+
+@pytest.fixture
+def row(monkeypatch):
+    """A row more in the table."""
+    row = Operation("queue", "try", "Try.", Asked, Answer, Right("management", "visit"),
+                    lambda node, who, asked: {"done": f"{asked.queue} by {who.user}"}, aliases=("try_queue",))
+    monkeypatch.setitem(table.by_name(), row.name, row)
+    return row
+
+
+# --- laws
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_is_whole(row):
+    assert re.fullmatch("[a-z_]+ [a-z_]+", row.name)
+    assert re.match(r"[A-Z][^\n]+[.:]?(\n|$)", row.help)
+    assert row.help.partition("\n")[0].endswith(".")
+    table.adapter(row.request).json_schema()
+    schema = table.adapter(row.answer).json_schema()
+    assert schema["type"] == "object"
+    assert schema["properties"]
+    fields = request_fields(row.request)
+    assert all(each.field.help.endswith(".") for each in fields)
+    names = {each.name for each in fields}
+    assert not names & RESERVED
+    assert (row.right.permission in ("", "visit")) == (not row.right.on)
+    assert not row.right.permission or "vhost" in names
+    assert not row.right.on or row.right.on in names
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_has_a_function_of_node_who_and_request(row):
+    code = row.function.__code__
+    assert code.co_varnames[:code.co_argcount] == ("node", "who", "request")
+    assert row.request.__module__ == row.function.__module__ == f"brokerd.operations.{row.noun}"
+
+
+def test_names_and_aliases_mean_one_operation_each():
+    names = [name for row in ROWS for name in (row.name, *row.aliases)]
+    assert len(set(names)) == len(names)
+    assert not {alias for row in ROWS for alias in row.aliases} & {row.noun for row in ROWS}
+
+
+def test_every_module_with_rows_is_in_the_table():
+    modules = {path.stem for path in Path(operations.__file__).parent.glob("*.py")
+               if re.search("^OPERATIONS", path.read_text(), re.MULTILINE)}
+    assert modules == set(table.NOUNS)
+
+
+def test_the_manual_has_every_operation_and_no_other():
+    manual = (ROOT / "docs" / "running.md").read_text().split("\n## Looking in\n")[1].split("\n## ")[0]
+    commands = set(re.findall(r"^\| `([^`]+)` \|", manual, re.MULTILINE))
+    assert commands == {row.usage for row in ROWS} | {"inspect DIR", "audit DIR"}
+    assert all(f"`{alias}`" in manual for row in ROWS for alias in row.aliases)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_answers_have_types_that_mypy_can_hold_functions_to(row):
+    assert get_type_hints(row.answer)
+
+
+# --- requests
+
+def test_an_operation_is_found_by_its_name_or_alias(row):
+    assert table.find("queue try") is row
+    assert table.find("try_queue") is row
+    assert table.find("ordering") is table.find("queue ordering")
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("stop", "no operation 'stop'"), ("queue orderin", "no operation 'queue orderin'; did you mean queue ordering?"),
+    ("", "no operation ''"), ("queue", "no operation 'queue'"),
+])
+def test_a_name_that_is_no_operation_is_told_the_nearest_one(name, text):
+    with pytest.raises(OperationError) as no:
+        table.find(name)
+    assert str(no.value).startswith(text)
+    assert no.value.code == 400
+
+
+@pytest.mark.parametrize(("fields", "text"), [
+    ({}, "try_queue: queue is missing: it must be a text"),
+    ({"queue": 1}, "try_queue: queue must be a text"),
+    ({"qeueu": "x"}, "try_queue: unknown field 'qeueu'"),
+    ({"queue": "q", "names": ["a", 1]}, "try_queue: names.1: Input should be a valid string"),
+    ({"queue": "q", "names": 5}, "try_queue: names: Input should be a valid list"),
+])
+def test_what_is_wrong_with_a_request_is_one_line_that_names_the_field(row, fields, text):
+    with pytest.raises(OperationError) as no:
+        table.perform(None, LOCAL, "try_queue", fields)
+    assert (str(no.value), no.value.code) == (text, 400)
+
+
+def test_a_request_is_done_with_its_defaults(row):
+    done, answer = table.perform(None, LOCAL, "queue try", {"queue": "q"})
+    assert (done, answer) == (row, {"done": "q by "})
+
+
+def test_rights_are_checked_before_the_operation_is_done(row):
+    users = SimpleNamespace(get=lambda name: SimpleNamespace(tags=("management",)))
+    node = SimpleNamespace(users=users, permissions=SimpleNamespace(has_access=lambda user, vhost: vhost == "/"))
+    assert table.perform(node, Who("alice"), "queue try", {"queue": "q"})[1] == {"done": "q by alice"}
+    with pytest.raises(OperationError, match="alice") as no:
+        table.perform(node, Who("alice"), "queue try", {"queue": "q", "vhost": "other"})
+    assert no.value.code == 403
