@@ -169,8 +169,8 @@ def second_life(client, directory):
     low = [(n, "waiting", 0) for n in range(13, 25)]
     found["levels"] = [*low, *usual(client, "levels"), *((n, "waiting", 0) for n in range(7, 13))]
     client.ask(methods.ExchangeDeclare(exchange="nowhere", type="fanout", durable=True), methods.ExchangeDeclareOk)
-    client.declare("dead", x_queue_type="quorum", x_dead_letter_exchange="nowhere", x_dead_letter_strategy="at-least-once",
-                   x_overflow="reject-publish")
+    client.declare("dead", x_queue_type="quorum", x_dead_letter_exchange="nowhere",
+                   x_dead_letter_strategy="at-least-once", x_overflow="reject-publish")
     client.put("dead", range(1, 7))
     assert client.get("dead", 4) == [1, 2, 3, 4]
     client.give_back("dead", 3)
