@@ -67,6 +67,8 @@ TESTED_ELSEWHERE = {
     "audit/layout": "store/test_reading.py",
     "spark/bounds": "spark/test_source.py",
     "spark/tables": "spark/test_source.py",
+    "spark/packs": "spark/test_source.py",
+    "spark/small_tables": "spark/test_views.py",
     "spark/engine": "spark/test_audit.py",
     "spark/session": "spark/test_cluster.py",
     # Seen only in a running process.
@@ -138,6 +140,47 @@ def test_imports_go_down_only(path):
         other = package(target)
         if other != own and (short(path), target) not in UPWARD_IMPORTS:
             assert FLOOR[other] < FLOOR[own], f"{own} may not import {target}"
+
+
+def inner_imports(path, modules):
+    """Which of ``modules`` the file imports when it runs, at its top or later: ``from package import module`` too."""
+    found = set()
+    waiting = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if is_type_checking(node):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names if names <= modules else names | {node.module}
+        waiting += ast.iter_child_nodes(node)
+    return found & modules
+
+
+def circles(graph):
+    """The modules that can be come back to from themselves: those left when what imports nothing left is taken away."""
+    left = {module: set(imports) for module, imports in graph.items()}
+    while done := {module for module, imports in left.items() if not imports & left.keys()}:
+        left = {module: imports for module, imports in left.items() if module not in done}
+    while done := left.keys() - set().union(*left.values()):    # Those that only lead into a circle.
+        left = {module: imports for module, imports in left.items() if module not in done}
+    return left
+
+
+def test_no_modules_of_a_package_import_each_other_in_a_circle():
+    by_package = {}
+    for path in PYTHON:
+        by_package.setdefault(package(module_name(path)), {})[module_name(path)] = path
+    for name, paths in by_package.items():
+        found = circles({module: inner_imports(path, paths.keys()) for module, path in paths.items()})
+        assert not found, f"{name}: {found}"
+
+
+def test_a_circle_of_imports_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}).keys() == {"b", "c"}
 
 
 def test_every_package_has_its_floor():

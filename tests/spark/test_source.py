@@ -14,7 +14,8 @@ from brokerd.audit.files import open_source
 from brokerd.audit.lifecycle import lifecycle
 from brokerd.audit.segment import read_triple
 from brokerd.spark import tables
-from brokerd.spark.source import Settings, packs, read
+from brokerd.spark.packs import packs
+from brokerd.spark.source import Settings, read
 from brokerd.store import format as layout
 from brokerd.store import reading
 

@@ -7,7 +7,8 @@ from tests.broker import ROOT
 
 from brokerd.audit import AuditError
 from brokerd.audit.scan import Options as Judged
-from brokerd.spark.views import NAMES, views
+from brokerd.spark.small_tables import NAMES
+from brokerd.spark.views import views
 from brokerd.store import format as layout
 
 START = 1_780_000_000_000_000_000

@@ -7,12 +7,15 @@ shown, and neither checked nor compared.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.arguments import BY_NAME
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.terms import term
 from brokerd.wire.values import Timestamp, type_name
+
+if TYPE_CHECKING:
+    from brokerd.exchanges.exchange import Exchange
 
 Arguments = Mapping[str, Any]
 Check = Callable[[Any, Arguments, str], "str | None"]
@@ -65,13 +68,23 @@ def _as_for_queues(name: str) -> Check:
 
 
 def _delayed_type(value: Any, arguments: Arguments, thing: str) -> str | None:
-    from brokerd.exchanges.delayed import inner_type  # Few exchanges delay.
-
     try:
-        inner_type(dict(arguments))
+        inner_type(arguments)
     except PreconditionFailed as error:
         return str(error)
     return None
+
+
+def inner_type(arguments: Arguments) -> "type[Exchange]":
+    """The class that ``x-delayed-type`` names, and which delays nothing.  Raises PreconditionFailed (plugin's text)."""
+    from brokerd.exchanges import exchange_type  # Few exchanges delay.
+
+    name = arguments.get(DELAYED_TYPE)
+    if isinstance(name, str):
+        cls = exchange_type(name)
+        if not cls.intercepts:
+            return cls
+    raise PreconditionFailed("Invalid argument, 'x-delayed-type' must be an existing exchange type")
 
 
 def _hash_header(name: str) -> Check:

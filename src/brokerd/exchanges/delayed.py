@@ -19,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges.arguments import DELAYED_TYPE
+from brokerd.exchanges.arguments import inner_type
 from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Lazily
 from brokerd.wire.values import Timestamp
 
@@ -92,18 +92,6 @@ class DelayedExchangeByItsOtherName(DelayedExchange):
     __slots__ = ()
 
     type: ClassVar[str] = "x-delayed-exchange"
-
-
-def inner_type(arguments: dict[str, Any]) -> type[Exchange]:
-    """The class that ``x-delayed-type`` names.  Raises PreconditionFailed (the plugin's text)."""
-    from brokerd.exchanges import exchange_type  # It lists this module's classes too.
-
-    name = arguments.get(DELAYED_TYPE)
-    if isinstance(name, str):
-        cls = exchange_type(name)
-        if not issubclass(cls, DelayedExchange):
-            return cls
-    raise PreconditionFailed("Invalid argument, 'x-delayed-type' must be an existing exchange type")
 
 
 @cache

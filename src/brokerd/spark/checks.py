@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.audit.scan import Options
+from brokerd.spark.small_tables import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -509,8 +510,6 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
     ``source``: options of the source (``queues``, ``crc``).  Reads everything once and keeps it, in memory or on the
     workers' disks, while it runs.  Raises AuditError.
     """
-    from brokerd.spark.views import tables  # They have a view of what is found here.
-
     tables(spark, path, **source)
     names = chosen(options)
     helpers(spark, options, keep=names)

@@ -16,7 +16,7 @@ from brokerd.audit import AuditError
 from brokerd.audit.files import QueueFiles, Source, Triple
 from brokerd.audit.scan import Options, Summary, scan
 from brokerd.audit.verdicts import Judged, judge
-from brokerd.spark.source import SPLIT_OCTETS, packs
+from brokerd.spark.packs import SPLIT_OCTETS, packs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

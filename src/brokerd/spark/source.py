@@ -12,8 +12,8 @@ A task reads whole segments, several of them, and yields Arrow batches.  What ta
 columns are made is in ``tables``, how a live broker is followed in ``stream``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -22,14 +22,13 @@ from brokerd.audit import AuditError
 from brokerd.audit.files import Source, Triple, open_source
 from brokerd.spark import tables
 from brokerd.spark.bounds import Bounds
+from brokerd.spark.packs import SPLIT_OCTETS, packs
+from brokerd.spark.stream import stream_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPTIONS = {"path", "table", "queues", "crc", "split", "missing"}
-SPLIT_OCTETS = 64 << 20         # Some 40 ms a task costs before it reads anything.
-TASKS_MAX = 10_000
-T = TypeVar("T")
 TRUE_WORDS, FALSE_WORDS = {"true", "yes", "1"}, {"false", "no", "0"}
 
 
@@ -107,8 +106,6 @@ class BrokerdSource(DataSource):
         return BrokerdReader(Settings(self.options), schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  (Spark's name)
-        from brokerd.spark.stream import stream_reader  # Batches do without.
-
         return stream_reader(Settings(self.options), schema)
 
 
@@ -139,20 +136,6 @@ def read(spark: "SparkSession", path: str, table: str = "messages", *, columns: 
     for key, value in options.items():
         reader = reader.option(key, value)
     return reader.load(path)
-
-
-def packs(work: Sequence[T], size: Callable[[T], int], octets: int) -> list[list[T]]:
-    """Share out ``work``, in order, in packs of about ``octets``, and no more than TASKS_MAX of them."""
-    aim = max(octets, sum(map(size, work)) // TASKS_MAX)
-    packed: list[list[T]] = []
-    filled = aim
-    for one in work:
-        if filled >= aim:
-            packed.append([])
-            filled = 0
-        packed[-1].append(one)
-        filled += max(size(one), 1)
-    return packed
 
 
 def _truth(name: str, value: str) -> bool:

@@ -28,7 +28,7 @@ from brokerd.audit.files import QueueFiles, Source, Triple, open_source
 from brokerd.audit.segment import check_records, elsewhere
 from brokerd.spark import tables
 from brokerd.spark.bounds import Bounds
-from brokerd.spark.source import packs
+from brokerd.spark.packs import packs
 from brokerd.store import format as layout
 from brokerd.store import reading
 

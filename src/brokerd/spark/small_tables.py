@@ -1,0 +1,121 @@
+"""The views of a directory but for what audits find: the tables of the source ``brokerd``, and small ones beside them.
+
+The small ones are made from the names and side files of queues alone: queues, settings, consumers, removals, damage.
+What each is stands in ``views``.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from brokerd.audit.files import FOREVER, QueueFiles, Rule, open_source
+from brokerd.spark.source import read
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Views of the source, and the columns in ns that get a timestamp beside them.
+TIMES: dict[str, dict[str, str]] = {
+    "messages": {},
+    "events": {},
+    "lifecycle": {"published": "published_time", "first_delivered": "first_delivered_time",
+                  "last_delivered": "last_delivered_time", "settled": "settled_time"},
+    "segments": {"first_ts": "first_time", "last_ts": "last_time"},
+}
+QUEUES = ("vhost string, queue string, folder string, journaled boolean, max_priority int, delivery_limit int, "
+          "dead_letter_exchange string, overflow string, message_ttl_ms long, single_active_consumer boolean, "
+          "policy string, segments int, levels int, octets long, cut long, first_kept_seq long, next_seq long, "
+          "counters map<string, long>")
+SETTINGS = ("vhost string, queue string, since long, until long, journal boolean, delivery_limit long, "
+            "dead_letters boolean")
+CONSUMERS = ("vhost string, queue string, number long, at long, time timestamp, gone long, gone_time timestamp, "
+             "tag string, connection long, channel int, peer string, user string, prefetch int, no_ack boolean, "
+             "priority int")
+REMOVALS = ("vhost string, queue string, priority int, at long, time timestamp, first_seq long, last_seq long, "
+            "messages long, octets long, why string")
+QUEUE_DAMAGE = "vhost string, queue string, what string, told string"
+NAMES = (*TIMES, "queues", "settings", "consumers", "removals", "queue_damage")
+
+
+def tables(spark: "SparkSession", path: str, **options: str) -> None:
+    """All views but ``violations``.  Raises AuditError."""
+    queues = open_source(path).queues(options.get("queues"))
+    for name, times in TIMES.items():
+        table = read(spark, path, name, **options)
+        table.selectExpr("*", *(f"timestamp_micros({ns} div 1000) AS {time}" for ns, time in times.items())
+                         ).createOrReplaceTempView(name)
+    for name, schema, rows in (("queues", QUEUES, map(_queue, queues)), ("settings", SETTINGS, _settings(queues)),
+                               ("consumers", CONSUMERS, _consumers(queues)), ("removals", REMOVALS, _removals(queues)),
+                               ("queue_damage", QUEUE_DAMAGE, _damage(queues))):
+        _table(spark, schema, rows).createOrReplaceTempView(name)
+
+
+def _table(spark: "SparkSession", schema: str, rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
+    """A small table; columns ``time`` and ``*_time`` are those of ``at`` and of the column they are named after."""
+    columns = [column.split() for column in schema.replace("map<string, long>", "map<string,long>").split(", ")]
+    plain = [(name, kind) for name, kind in columns if kind != "timestamp"]
+    values = [tuple(row.get(name) for name, _ in plain) for row in rows]
+    table = spark.createDataFrame(values, ", ".join(f"{name} {kind}" for name, kind in plain))
+    return table.selectExpr(*(
+        f"timestamp_micros({'at' if name == 'time' else name.removesuffix('_time')} div 1000) AS {name}"
+        if kind == "timestamp" else name for name, kind in columns))
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _str(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _queue(queue: QueueFiles) -> dict[str, Any]:
+    said, dump = queue.settings, queue.manifest or {}
+    counters = dump.get("counters")
+    return {
+        "vhost": queue.vhost, "queue": queue.queue, "folder": queue.folder,
+        "journaled": bool(said.get("journal", dump.get("journaled", False))),
+        **{name: _int(said.get(name)) for name in ("max_priority", "delivery_limit", "message_ttl_ms")},
+        **{name: _str(said.get(name)) for name in ("dead_letter_exchange", "overflow", "policy")},
+        "single_active_consumer": bool(said.get("single_active_consumer")),
+        "segments": len(queue.triples), "levels": len({triple.priority for triple in queue.triples}),
+        "octets": sum(triple.octets for triple in queue.triples),
+        **{name: _int(dump.get(name)) for name in ("cut", "first_kept_seq", "next_seq")},
+        "counters": {str(name): value for name, value in counters.items() if _int(value) is not None}
+        if isinstance(counters, dict) else None,
+    }
+
+
+def _settings(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
+    """The first of a queue's rules is in force from the beginning of time, its last for ever."""
+    for queue in queues:
+        rules = queue.rules or (Rule(0, False, None),)
+        ends = [rule.at for rule in rules[1:]] + [FOREVER]
+        for number, (rule, until) in enumerate(zip(rules, ends, strict=True)):
+            yield {"vhost": queue.vhost, "queue": queue.queue, "since": rule.at if number else 0, "until": until,
+                   "journal": rule.journal, "delivery_limit": rule.limit, "dead_letters": rule.dead_letters}
+
+
+def _consumers(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
+    for queue in queues:
+        for number, said in queue.consumers.items():
+            numbers = ("at", "gone", "connection", "channel", "prefetch", "priority")
+            yield {"vhost": queue.vhost, "queue": queue.queue, "number": number,
+                   **{name: _int(said.get(name)) for name in numbers},
+                   **{name: _str(said.get(name)) for name in ("tag", "peer", "user")},
+                   "no_ack": bool(said["no_ack"]) if "no_ack" in said else None}
+
+
+def _removals(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
+    for queue in queues:
+        for said in queue.removed:
+            yield {"vhost": queue.vhost, "queue": queue.queue, "priority": said["level"], "at": said["at"],
+                   **{name: _int(said.get(name)) for name in ("first_seq", "last_seq", "messages", "octets")},
+                   "why": _str(said.get("why"))}
+
+
+def _damage(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
+    """``what``: which kind of file is missed, msgs where all of them are; null where nothing is lost by it."""
+    for queue in queues:
+        for damage in queue.damage:
+            what = "msgs" if "records" in damage.matters else "journal" if "events" in damage.matters else None
+            yield {"vhost": queue.vhost, "queue": queue.queue, "what": what, "told": f"{damage.file} {damage.detail}"}
