@@ -179,8 +179,6 @@ class Node:
         if self.alarms:
             return
         self.core.blocked = False
-        for vhost in self.vhosts.values():
-            vhost.reconsider_duplicates()
         for connection in list(self.blocked):
             connection.unblock()
 

@@ -121,7 +121,7 @@ def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
         channel.cancel(consumer)
         if connection.node.events.wanted:
             connection.node.events.consumer_deleted(consumer)
-        connection.access.vhost.consumers_left(consumer.queue)  # type: ignore[arg-type]
+        connection.access.vhost.consumers_left(consumer.queue, connection.user)  # type: ignore[arg-type]
     return None if method.no_wait else methods.BasicCancelOk(consumer_tag=method.consumer_tag)
 
 

@@ -125,11 +125,7 @@ class Connection(plane.Connection):
         method = methods.decode(payload)
         vhost = self.access.vhost
         appended = vhost.appended
-        vhost.actor = self.user
-        try:
-            reply = handler(self, opened, method)
-        finally:
-            vhost.actor = ""
+        reply = handler(self, opened, method)
         # Also where somebody else's definition is what is confirmed here: the same queue, declared just now.
         if vhost.appended != vhost.on_disk and (vhost.appended != appended or index >> 16 in DEFINING):
             self._hold_until_on_disk()

@@ -117,7 +117,7 @@ class Access:
         if arguments:
             self._check_new_queue(name, arguments)
         return self.vhost.add_queue(
-            name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner
+            name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner, user=self.user
         )
 
     def _check_new_queue(self, name: str, arguments: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ class Access:
         if queue is None:
             return 0
         queue.check_access(connection)
-        return self.vhost.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+        return self.vhost.delete_queue(queue, if_unused=if_unused, if_empty=if_empty, user=self.user)
 
     def purge_queue(self, name: str, connection: object) -> int:
         """Drop the ready messages; how many."""
@@ -174,8 +174,9 @@ class Access:
             self.check_exchange("read", name)
             self.check_exchange("write", alternate)
         return self.vhost.add_exchange(
-            name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
-        )
+            name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments,
+            user=self.user,
+        )  # fmt: skip
 
     def _check_equivalent(
         self,
@@ -212,7 +213,7 @@ class Access:
         self.check_exchange("configure", name)
         exchange = self.vhost.exchanges.get(name)
         if exchange is not None:
-            self.vhost.delete_exchange(exchange, if_unused=if_unused)
+            self.vhost.delete_exchange(exchange, if_unused=if_unused, user=self.user)
 
     # --- bindings
 
@@ -225,7 +226,7 @@ class Access:
         source = self.vhost.exchange(exchange)
         destination = self.vhost.queue(queue)
         destination.check_access(connection)
-        self.vhost.bind(source, destination, routing_key, arguments)
+        self.vhost.bind(source, destination, routing_key, arguments, self.user)
 
     def unbind_queue(
         self, queue: str, exchange: str, routing_key: str, arguments: dict[str, Any], connection: object
@@ -237,14 +238,15 @@ class Access:
         source = self.vhost.exchanges.get(exchange)
         if destination is not None and source is not None:
             destination.check_access(connection)
-            self.vhost.unbind(source, destination, routing_key, arguments)
+            self.vhost.unbind(source, destination, routing_key, arguments, self.user)
 
     def bind_exchange(self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
         """Bind one exchange to another: write on the destination, read on the source."""
         destination, source = names.strip_cr_lf(destination), names.strip_cr_lf(source)
         _check_not_default(destination)
         self._check_binding("exchange", destination, source)
-        self.vhost.bind(self.vhost.exchange(source), self.vhost.exchange(destination), routing_key, arguments)
+        from_, to = self.vhost.exchange(source), self.vhost.exchange(destination)
+        self.vhost.bind(from_, to, routing_key, arguments, self.user)
 
     def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
         """Unbind; no fault when any of it is missing (RabbitMQ)."""
@@ -255,7 +257,7 @@ class Access:
             from_, to = self.vhost.exchange(source), self.vhost.exchange(destination)
         except NotFound:
             return
-        self.vhost.unbind(from_, to, routing_key, arguments)
+        self.vhost.unbind(from_, to, routing_key, arguments, self.user)
 
     def _check_binding(self, kind: str, destination: str, source: str) -> None:
         _check_not_default(source)

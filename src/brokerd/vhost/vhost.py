@@ -86,11 +86,13 @@ UNWANTED = Unwanted()
 class VHost:
     """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion.
 
+    ``user`` of a verb is who asks for it, for events to name; "": the broker itself does it.
+
     Dead letters and delayed messages need ``doors``; who serves them is made when first asked for.
     """
 
     __slots__ = (
-        "_dead_letters", "_delays", "_duplicates", "accesses", "actor", "appended", "core", "deletes", "directory",
+        "_dead_letters", "_delays", "_duplicates", "accesses", "appended", "core", "deletes", "directory",
         "doors", "events", "exchanges", "log", "max_queues", "name", "on_disk", "policies", "queues", "remove_files",
         "replies", "trace",
     )  # fmt: skip
@@ -106,7 +108,6 @@ class VHost:
         self.directory = directory
         self.max_queues = -1  # -1: no limit
         self.events: Any = UNWANTED  # who is told of what comes and goes: see events.Events
-        self.actor = ""  # the user whose method is being worked; "": the broker itself
         self.core = core
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
@@ -162,8 +163,9 @@ class VHost:
             )
 
     def add_queue(
-        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None
-    ) -> Queue:
+        self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None,
+        user: str = "",
+    ) -> Queue:  # fmt: skip
         """Make a queue that is not there yet.  Raises PreconditionFailed for arguments no queue can have.
 
         An exclusive queue (one with an owner) ends with its connection and is never durable (RabbitMQ).
@@ -179,7 +181,7 @@ class VHost:
         queue.apply_rules(self.policies)
         self._there_is_more()
         if self.events.wanted:
-            self.events.queue_created(queue, self.actor)
+            self.events.queue_created(queue, user)
         return queue
 
     def _make_queue(
@@ -201,7 +203,9 @@ class VHost:
             self.trace.watch(queue)
         return queue
 
-    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+    def delete_queue(
+        self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False, user: str = ""
+    ) -> int:
         """Delete a queue and its bindings; how many ready messages went with it.
 
         Raises PreconditionFailed when it is in use or not empty and was not to be.  Its consumers are cancelled,
@@ -221,7 +225,7 @@ class VHost:
         wanted, unbound = self.events.wanted, list(queue.bindings)
         for source in dict.fromkeys(binding.source for binding in unbound):
             source.unbind_all(queue)
-            self._exchange_lost_bindings(source)
+            self._exchange_lost_bindings(source, user)
         count = queue.ready
         consumers = list(queue.consumers or ())
         for consumer in consumers:
@@ -234,27 +238,28 @@ class VHost:
         if wanted:
             for consumer in consumers:
                 self.events.consumer_deleted(consumer)
-            self._tell_unbound(unbound)
-            self.events.queue_deleted(queue, self.actor)
+            self._tell_unbound(unbound, user)
+            self.events.queue_deleted(queue, user)
         return count
 
-    def _tell_unbound(self, bindings: "Iterable[Binding]") -> None:
+    def _tell_unbound(self, bindings: "Iterable[Binding]", user: str) -> None:
         for binding in bindings:
-            self.events.binding_deleted(self.name, binding, self.actor)
+            self.events.binding_deleted(self.name, binding, user)
 
-    def consumers_left(self, queue: Queue) -> None:
+    def consumers_left(self, queue: Queue, user: str = "") -> None:
         """Delete an auto-delete queue whose last consumer has gone; to be called after one went."""
         if queue.auto_delete and not queue.consumer_count and self.queues.get(queue.name) is queue:
             try:
-                self.delete_queue(queue)
+                self.delete_queue(queue, user=user)
             except PreconditionFailed as error:  # Nobody asked for it, so that nobody is to be told.
                 log.warning("%s stays, though its last consumer is gone: %s", queue, error)
 
     # --- exchanges
 
     def add_exchange(
-        self, name: str, type_: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any]
-    ) -> Exchange:
+        self, name: str, type_: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any],
+        user: str = "",
+    ) -> Exchange:  # fmt: skip
         """Make an exchange that is not there yet.  Raises PreconditionFailed for an unknown type, and for arguments
         that no exchange of this type can have."""
         exchange_type(type_)
@@ -270,7 +275,7 @@ class VHost:
             self.duplicates.adopt(exchange, new=True)
         self._there_is_more()
         if self.events.wanted:
-            self.events.exchange_created(self.name, exchange, self.actor)
+            self.events.exchange_created(self.name, exchange, user)
         return exchange
 
     def _make_exchange(self, name: str, type_: str, *, arguments: dict[str, Any], **properties: Any) -> Exchange:
@@ -327,11 +332,6 @@ class VHost:
         if self._duplicates is not None:
             self._duplicates.settle(submit, disk)
 
-    def reconsider_duplicates(self) -> None:
-        """Publishes that waited are routed again: one of two with the same key may be a duplicate by now."""
-        if self._duplicates is not None:
-            self.forget_routes()
-
     def _hold_back(self, exchange: Any) -> None:
         if self.doors is not None:
             self.delays.adopt(exchange)
@@ -364,14 +364,14 @@ class VHost:
         if self._duplicates is not None:
             self._duplicates.close()
 
-    def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False) -> None:
+    def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False, user: str = "") -> None:
         """Delete an exchange and its bindings.  Raises PreconditionFailed if bindings leave it and none were to."""
         if if_unused and exchange.binding_count:
             raise PreconditionFailed(f"{self.describe(exchange)} in use")
-        for source in self._remove_exchange(exchange):
-            self._exchange_lost_bindings(source)
+        for source in self._remove_exchange(exchange, user):
+            self._exchange_lost_bindings(source, user)
 
-    def _remove_exchange(self, exchange: Exchange) -> list[Exchange]:
+    def _remove_exchange(self, exchange: Exchange, user: str) -> list[Exchange]:
         """Take an exchange away; the exchanges that were bound to it, and are not any more."""
         if exchange.durable:
             self.write(methods.ExchangeDelete(exchange=exchange.name).encode())
@@ -387,26 +387,27 @@ class VHost:
         for source in sources:
             source.unbind_all(exchange)
         if self.events.wanted:
-            self._tell_unbound(unbound)
-            self.events.exchange_deleted(self.name, exchange.name, self.actor)
+            self._tell_unbound(unbound, user)
+            self.events.exchange_deleted(self.name, exchange.name, user)
         return sources
 
-    def _exchange_lost_bindings(self, exchange: Exchange) -> None:
+    def _exchange_lost_bindings(self, exchange: Exchange, user: str) -> None:
         """Delete it if it is auto-delete and has no binding left; then those that this leaves without, and so on."""
         waiting = [exchange]
         while waiting:  # A chain of exchanges may be longer than the stack.
             exchange = waiting.pop()
             if exchange.auto_delete and not exchange.binding_count and self.exchanges.get(exchange.name) is exchange:
                 try:
-                    waiting += self._remove_exchange(exchange)
+                    waiting += self._remove_exchange(exchange, user)
                 except PreconditionFailed as error:
                     log.warning("%s stays, though its last binding is gone: %s", self.describe(exchange), error)
 
     # --- bindings
 
     def bind(
-        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]
-    ) -> None:
+        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
+        user: str = "",
+    ) -> None:  # fmt: skip
         """Bind; binding what is bound already is no fault.  It is durable when both ends are.
 
         What the source has kept for whoever comes is stored in the destination.
@@ -422,7 +423,7 @@ class VHost:
                 raise
         self._there_is_more()
         if self.events.wanted:
-            self.events.binding_created(self.name, binding, self.actor)
+            self.events.binding_created(self.name, binding, user)
         if source.keeps_messages:
             try:
                 give_history(self, source, destination)
@@ -430,8 +431,9 @@ class VHost:
                 log.warning("%s: its history was not given out: %s", self.describe(source), error.strerror)
 
     def unbind(
-        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any]
-    ) -> None:
+        self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
+        user: str = "",
+    ) -> None:  # fmt: skip
         """Unbind; unbinding what is not bound is no fault.  An auto-delete exchange goes with its last binding."""
         binding = source.unbind(destination, routing_key, arguments)
         if binding is None:
@@ -445,8 +447,8 @@ class VHost:
             self.deletes += 1
         self.forget_routes()
         if self.events.wanted:
-            self.events.binding_deleted(self.name, binding, self.actor)
-        self._exchange_lost_bindings(source)
+            self.events.binding_deleted(self.name, binding, user)
+        self._exchange_lost_bindings(source, user)
 
     # --- the definitions log
 
