@@ -189,10 +189,10 @@ def become_directory(path):
 
 
 def later_version(covered):
-    """The next version, with a header that is right in all else."""
+    """A version that is not yet, with a header that is right in all else."""
     def damage(path):
         octets = bytearray(path.read_bytes())
-        octets[4:8] = (2).to_bytes(4, "little")
+        octets[4:8] = (9).to_bytes(4, "little")
         octets[covered:covered + 4] = layout.crc32c(bytes(octets[:covered])).to_bytes(4, "little")
         path.write_bytes(octets)
     return damage
@@ -269,7 +269,7 @@ def test_a_directory_in_place_of_a_file_is_refused_by_name(whole, tmp_path, name
                                                (ACKS[0], layout.ACKS_CRC_END)])
 def test_a_file_of_a_later_version_is_refused_by_name_and_version(whole, tmp_path, name, covered):
     opened = attempt(whole, tmp_path, name, later_version(covered))
-    assert "has version 2 at offset 4" in opened.refused
+    assert "has version 9 at offset 4" in opened.refused
 
 
 @pytest.mark.parametrize("name", SEGMENTS)

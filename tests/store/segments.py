@@ -50,12 +50,14 @@ class Files:
         return header + octets
 
     def ack(self, number: int, entries: list[tuple[int, int, int]], *, generation: int = 0, delivered: int = 0,
-            settled: int | None = None, counted: int | None = None) -> None:
+            settled: int | None = None, counted: int | None = None, version: int = layout.ACKS_VERSION) -> None:
         """Write the acks of (index of record, kind, count); ``counted`` and ``settled`` override the header's."""
         octets = b"".join(layout.entry(number, self.positions[number][i], kind, count) for i, kind, count in entries)
-        done = sum(kind & 15 != layout.RETURNED for _, kind, _ in entries) if settled is None else settled
+        done = sum(kind & 15 in layout.SETTLING_TYPES for _, kind, _ in entries) if settled is None else settled
         header = layout.acks_header(number, generation=generation, delivered=delivered, settled=done,
                                     entries=len(entries) if counted is None else counted)
+        fixed = layout.ACKS_FIXED.pack(layout.ACKS_MAGIC, version, number, generation)
+        header = fixed + layout.crc32c(fixed).to_bytes(4, "little") + header[layout.ACKS_WORDS_AT:]
         self.write(self.acks(number), (header + octets).ljust(4096, b"\0"))
 
     @staticmethod

@@ -64,7 +64,7 @@ def test_live_records_keep_number_order_and_octets_and_the_rest_is_gone(files):
     assert live_of(files) == before == {i + 1: BODIES[i] for i in LIVE}
     assert os.path.getsize(files.msgs(1)) < size / 4
     number, old, new, end, capacity, generation, entries = queue.replaced
-    assert (number, generation, entries) == (1, 1, 1)
+    assert (number, generation, entries) == (1, 1, 3)
     assert old == [files.positions[1][i] for i in LIVE]
     assert new[0] == 64
     assert end == capacity == os.path.getsize(files.msgs(1))
@@ -72,12 +72,19 @@ def test_live_records_keep_number_order_and_octets_and_the_rest_is_gone(files):
                                                    (("acks", 1), ("msgs", 1), ("msgs", 2))]
 
 
-def test_the_last_count_of_failed_deliveries_moves_along(files):
+def test_what_is_known_of_each_live_record_moves_along_in_one_entry(files):
+    returned = [(50, layout.RETURNED, 1), (7, layout.RETURNED, 9), (50, layout.RETURNED | 0x10, 2),
+                (99, layout.SET_ASIDE | 0x10, 4), (50, layout.HANDED_OUT, 2)]
+    files.ack(1, returned + [(i, layout.ACKED, 0) for i in range(100) if i not in LIVE], delivered=9000)
     queue = Queue(files)
     compact(queue, Disk())
-    entries = reading.read_entries(files.read(files.acks(1)), 1).entries
+    octets = files.read(files.acks(1))
+    entries = reading.read_entries(octets, 1).entries
     assert [(int(e["position"]), int(e["kind"]), int(e["count"])) for e in entries] == [
-        (queue.replaced[2][1], layout.RETURNED, 2)]
+        (queue.replaced[2][0], layout.HANDED_OUT, 0),           # Out since the cursor passed it: no entry said so.
+        (queue.replaced[2][1], layout.HANDED_OUT, 2), (queue.replaced[2][2], layout.SET_ASIDE | 0x10, 4)]
+    words = layout.ACKS_HEADER.unpack(octets[:64])
+    assert (words[1], words[5], words[7], words[9], words[11]) == (2, queue.replaced[3], 3, 0, 0)
 
 
 def test_the_acks_file_is_at_least_a_page(files):
@@ -106,7 +113,7 @@ def test_few_records_that_are_most_of_the_octets_are_not_copied(tmp_path):
     assert sorted(os.listdir(files.directory)) == ["acks.0000000001", "msgs.0000000001"]
 
 
-@pytest.mark.parametrize("kind", [layout.ACKED, layout.RETURNED])
+@pytest.mark.parametrize("kind", [layout.ACKED, layout.RETURNED, layout.HANDED_OUT, layout.SET_ASIDE])
 def test_a_change_after_the_copy_throws_the_copy_away(files, kind):
     before = files.read(files.msgs(1))
     queue = Queue(files)

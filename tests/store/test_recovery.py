@@ -100,6 +100,86 @@ def test_settled_records_and_marks_come_from_the_acks(files):
     assert 0 < queue.segments[1]["ready_octets"] < queue.segments[1]["end"]
 
 
+def test_entries_that_say_how_a_message_stands_settle_nothing(files):
+    three_segments(files)
+    told = [(0, layout.ACKED, 0), (1, layout.HANDED_OUT, 1), (2, layout.SET_ASIDE, 0), (1, layout.RETURNED, 2),
+            (2, layout.SET_ASIDE | 0x10, 1)]
+    for number, suspect in ((1, False), (2, True)):
+        files.ack(number, told, delivered=300)
+        queue, findings = run(files.directory, suspect)
+        assert findings == []
+        assert (queue.segments[number]["settled"], queue.segments[number]["acks"]) == (1, 5)
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_acks_files_of_version_1_are_version_2_after_a_start(files, suspect):
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0), (1, layout.RETURNED, 1)], delivered=200, version=1)
+    files.ack(2, [], version=1)
+    before = files.read(files.acks(1))
+    os.mkdir(files.path("kept"))
+    os.rename(files.acks(2), files.path("kept/acks.0000000002"))
+    os.rename(files.msgs(2), files.path("kept/msgs.0000000002"))
+    kept = files.read(files.path("kept/acks.0000000002"))
+    queue, findings = run(files.directory, suspect)
+    after = files.read(files.acks(1))
+    assert after[:24] == layout.acks_header(1)[:24]
+    assert after[56:] == before[56:]
+    assert (queue.segments[1]["settled"], queue.segments[1]["delivered"], findings) == (1, 200, [])
+    assert files.read(files.path("kept/acks.0000000002")) == kept
+
+
+def test_an_acks_file_is_raised_to_version_2_in_one_write(files):
+    class Watching(Disk):
+        def __init__(self):
+            self.writes = []
+
+        def pwrite(self, fd, octets, position):
+            self.writes.append((position, octets))
+            super().pwrite(fd, octets, position)
+
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0)], version=1, generation=0)
+    disk = Watching()
+    run(files.directory, disk=disk)
+    assert disk.writes == [(0, layout.acks_header(1)[:24])]
+    run(files.directory, disk=disk)
+    assert len(disk.writes) == 1
+
+
+@pytest.mark.parametrize("damage", ["power", "delivered", "doubted", "missing", "blank", "header"])
+def test_where_marks_may_be_lost_all_is_doubted_and_stays_so_over_crashes(files, damage):
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0)], delivered=200)
+    if damage == "delivered":
+        files.poke(files.acks(1), 24, b"\x01")
+    elif damage == "doubted":
+        files.poke(files.acks(1), 48, b"\x01")
+    elif damage == "missing":
+        os.unlink(files.acks(1))
+    elif damage == "blank":
+        files.poke(files.acks(1), 0, bytes(64))
+    elif damage == "header":
+        files.poke(files.acks(1), 8, b"\x07")
+    first, _ = run(files.directory, suspect=damage in ("power", "missing"))
+    facts = first.segments[1]
+    assert facts["doubted"] == facts["end"]
+    assert facts["delivered"] == (200 if damage in ("power", "doubted") else 0)
+    again, findings = run(files.directory)
+    assert {k: again.segments[1][k] for k in ("doubted", "delivered", "settled", "acks")} == {
+        k: facts[k] for k in ("doubted", "delivered", "settled", "acks")}
+    assert findings == []
+
+
+def test_a_word_that_counts_and_is_damaged_makes_nobody_doubt_what_was_handed_out(files):
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0)], delivered=200)
+    files.poke(files.acks(1), 32, b"\x09")
+    queue, _ = run(files.directory)
+    assert {k: queue.segments[1][k] for k in ("delivered", "doubted", "acks", "settled")} == {
+        "delivered": 200, "doubted": 0, "acks": 1, "settled": 1}
+
+
 @pytest.mark.parametrize(("counted", "settled"), [(1, 1), (2, 1), (2, 2)])
 def test_a_kill_between_an_entry_and_its_counts_loses_no_settlement(files, counted, settled):
     three_segments(files)
@@ -227,7 +307,7 @@ def test_damaged_acks_are_put_aside_and_the_messages_come_again_marked(files, po
     files.poke(files.acks(1), position, bytes((files.read(files.acks(1))[position] ^ 2,)))
     queue, findings = run(files.directory)
     facts = queue.segments[1]
-    assert (facts["settled"], facts["acks"], facts["delivered"]) == (0, 0, facts["end"])
+    assert (facts["settled"], facts["acks"], facts["delivered"], facts["doubted"]) == (0, 0, 0, facts["end"])
     assert kinds(findings) == ["damaged"]
     assert os.path.exists(files.acks(1) + ".damaged")
 
@@ -300,7 +380,7 @@ def test_acks_made_but_not_begun_when_the_broker_died_are_begun_before_records_f
     assert files.read(files.acks(1)) == layout.acks_header(1).ljust(max(octets, 4096), b"\0")
     files.segment(1, BODIES, sealed=layout.OPEN, room=8192)     # Appended, and nothing delivered.
     queue, findings = run(files.directory)
-    assert (queue.segments[1]["delivered"], findings) == (0, [])
+    assert (queue.segments[1]["delivered"], queue.segments[1]["doubted"], findings) == (0, 0, [])
 
 
 def test_a_last_segment_full_of_old_records_of_others_is_read_to_its_own_end_only(files):

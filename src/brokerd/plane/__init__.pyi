@@ -158,8 +158,9 @@ class Queue:
     paused: bool         # no delivery while set
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
-                       level: int = 0) -> None:
-        """Recovery: one segment found on disk, in rising order of number; acks: sound entries in its acks file.
+                       level: int = 0, doubted: int = 0) -> None:
+        """Recovery: one segment found on disk, in rising order of number; acks: sound entries in its acks file;
+        delivered and doubted: the words of that name in it.
         Each of its records is checked (bounds, CRC) when it is read.  See store/recovery.py."""
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
         """The last attached segment is appended to again.  suspect (power cut): every message counts as delivered

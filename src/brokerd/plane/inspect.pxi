@@ -24,7 +24,7 @@ def layout():
         "segment": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "base_seq": (16, 8), "created": (24, 8),
                     "generation": (32, 4), "crc": (36, 4), "end": (40, 4), "records": (48, 4), "sealed": (56, 4)},
         "acks": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "generation": (16, 4), "crc": (20, 4),
-                 "delivered": (24, 4), "entries": (32, 4), "settled": (40, 4)},
+                 "delivered": (24, 4), "entries": (32, 4), "settled": (40, 4), "doubted": (48, 4)},
         "journal": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "begun": (16, 8), "crc": (24, 4),
                     "events": (32, 4), "lost": (40, 4), "synced": (48, 8)},
         "event": {"seq": (0, 8), "ts": (8, 8), "consumer": (16, 4), "aux": (20, 4), "count": (24, 2), "type": (26, 1),

@@ -290,7 +290,7 @@ cdef class Queue:
 
     def attach_segment(self, uint64_t number, *, uint32_t end, uint32_t records, uint32_t settled, uint64_t base_seq,
                        uint32_t delivered, uint32_t acks, uint32_t capacity, uint64_t ready_octets, bint synced,
-                       uint32_t generation=0, uint8_t level=0):
+                       uint32_t generation=0, uint8_t level=0, uint32_t doubted=0):
         cdef store_t *st = store_for(&self.q, level)
         cdef seg_t *s = <seg_t *>calloc(1, sizeof(seg_t))
         if s == NULL or st == NULL:
@@ -309,7 +309,7 @@ cdef class Queue:
         s.records = records
         s.settled = min(settled, records)
         s.waiting = records - s.settled
-        s.redeliver_below = delivered
+        s.redeliver_below = max(delivered, doubted)
         s.entries = acks
         s.acks_zeroed = 0
         s.sealed = 2 if synced else 1

@@ -21,6 +21,7 @@ cdef enum:
     REJECTED = 2
     RETURNED = 3
     PURGED = 7
+    SETTLING = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7      # a bit for each type of entry that does
 
 
 cdef inline uint32_t align8(uint32_t n) noexcept nogil:
@@ -99,7 +100,7 @@ cdef void seg_write_header(seg_t *s) noexcept nogil:
 cdef void acks_write_header(seg_t *s, uint32_t delivered) noexcept nogil:
     cdef uint8_t *m = s.acks
     put_le32(m, ACKS_MAGIC)
-    put_le32(m + 4, 1)
+    put_le32(m + 4, 2)
     put_le64(m + 8, s.number)
     put_le32(m + 16, s.generation)
     put_le32(m + 20, ~crc_update(0xFFFFFFFF, m, 20))
@@ -345,7 +346,7 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
         if entry_is_sound(s, entry):
             if (entry >> 32 & 15) == RETURNED:
                 returns += 1
-            elif not was_settled(s, position):
+            elif SETTLING >> (entry >> 32 & 15) & 1 and not was_settled(s, position):
                 s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
                 found += 1
         elif unsound == 0:

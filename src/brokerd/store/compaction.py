@@ -145,7 +145,7 @@ class Compaction:
         self.old, self.new = old.astype(np.uint32), (before * 8 + layout.HEADER_OCTETS).astype(np.uint32)
         self.end, self.generation = layout.HEADER_OCTETS + live_octets, int(header["generation"]) + 1
         self._entries_seen = found.written
-        entries = self._counts(found.entries)
+        entries = self._standing(found.entries)
         self.entries = len(entries)
         self._write(self._msgs, layout.segment_header(
             number, base_seq=int(header["base_seq"]), created=int(header["created"]), generation=self.generation,
@@ -155,16 +155,21 @@ class Compaction:
         self._write(self._acks, content + bytes(-len(content) % PAGE_OCTETS))
         return True
 
-    def _counts(self, entries: "numpy.ndarray") -> "numpy.ndarray":
-        """The last count of failed deliveries of each live record that has one, as new entries."""
+    def _standing(self, entries: "numpy.ndarray") -> "numpy.ndarray":
+        """One entry for each live record, which says how it stands, in the order of the records.
+
+        The cursor has passed them all: one without an entry was handed out by it, and in the new file only an entry
+        can say so for that record alone.
+        """
         import numpy as np
 
-        returned = entries[(entries["kind"] & 0x0F == layout.RETURNED) & np.isin(entries["position"], self.old)][::-1]
-        positions, last = np.unique(returned["position"], return_index=True)
-        kept = returned[last].copy()
-        kept["position"] = self.new[np.searchsorted(self.old, positions)]
-        kept["check"] = reading.entry_checks(kept, self.number)
-        return kept
+        told = reading.standing(entries[np.isin(entries["position"], self.old)])
+        made = np.zeros(self.old.size, reading.entry_dtype())
+        made["kind"] = layout.HANDED_OUT
+        made[np.searchsorted(self.old, told["position"])] = told
+        made["position"] = self.new
+        made["check"] = reading.entry_checks(made, self.number)
+        return made
 
     def _write(self, path: str, content: bytes) -> None:
         fd = self._disk.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

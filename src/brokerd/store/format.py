@@ -13,6 +13,7 @@ twice while a broker runs, so that records left in a file written over belong to
     spare.*             a segment to be used again; nothing in it counts
     msgs.N.new acks.N.new     a compaction under way
     *.damaged           put aside by recovery, never deleted by the broker
+    prio.001/           messages of priority 1, and so on to prio.255: segments, acks, journals and kept/ as here
 
 All numbers are little endian.  A *word* is a u4 followed by its complement, so that
 a torn or flipped one is seen (``word_ok``).
@@ -46,21 +47,41 @@ ACKS FILE, 64-octet header::
 
      0 magic "BACK"   4 version u4    8 number u8      16 generation u4
     20 crc u4 (CRC32C of octets 0..20)
-    24 delivered word  positions below it have been handed out
+    24 delivered word  the cursor has passed all records below this position
     32 entries   word  entries written
     40 settled   word  records settled
-    48 zero
+    48 doubted   word  below this position the word ``delivered`` may have been higher once; 8 zeros: 0
+    56 zero
 
 then ENTRIES of 8 octets, in order of time::
 
      0 position u4 of the record, 0 = unwritten    4 kind u1: low nibble type, high nibble reason
      5 check u1                                    6 count u2, failed deliveries so far
 
-Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped, 7 purged settle the
-record; 3 returned only counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4
-delivery limit, 5 taken out by an operator.  Reasons of 3: 1 nack, 2 reject, 3 recover, 4
-channel closed, 5 connection closed, 6 consumer timeout.  A queue's priority levels above 0 have
-folders ``prio.001`` to ``prio.255``.
+Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped and 7 purged settle the record (SETTLING_TYPES).
+Types 3 returned, 8 handed out and 10 set aside say how an unsettled record stands (STANDING_TYPES); the last of them
+counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4 delivery limit, 5 taken out by an operator.  Reasons of
+3: 1 nack, 2 reject, 3 recover, 4 channel closed, 5 connection closed, 6 consumer timeout.  Reasons of 10: 0 the record
+was never handed out, 1 it was.
+
+The cursor goes through the records once, and hands each out or sets it aside.  The first hand-out, by the cursor, has
+no entry: the word ``delivered`` tells it.  Each later hand-out has an entry of type 8.  A record that the cursor passes
+without handing it out has an entry of type 10, which is written before ``delivered`` passes the record.  So a start
+knows of each unsettled record how it stood when the broker ended, whether redelivered is true, and its failed
+deliveries::
+
+    last entry          where                 how it stood           redelivered     failed deliveries
+    3 returned                                lay ready              yes             as the entry says
+    8 handed out                              was out                yes             one more than the entry says
+    10 set aside                              was aside, is ready    if reason is 1  as the entry says
+    none                below ``delivered``   was out                yes             1
+    none                below ``doubted``     not known              yes             0
+    none                above both            lay ready              no              0
+
+A start writes no entries: until a record is handed out again the same entries give the same answer, however often the
+broker ends.  After a loss of power, and where the acks of a segment cannot be read, ``doubted`` is the end of the
+segment, and redelivered is true for each of its records.
+
 ``check``: let *raw(state, octets)* be the bare reflected CRC32C update (polynomial
 0x82F63B78: what the crc32 instruction does, no inversion before or after).  r =
 raw(number mod 2**32, the 8 octets with check = 0);
@@ -79,7 +100,7 @@ then EVENTS of 32 octets, in order of ts, which rises strictly in a queue over r
      0 seq u8         8 ts i8 ns     16 consumer u4   20 aux u4   24 count u2  26 type u1  27 reason u1
     28 crc u4 (CRC32C of the segment's number as u8, then octets 0..28)
 
-Types 1 to 7 are those of acks entries, with the same reasons.  8 delivered: reason is a sum of
+Types 1 to 7 are those of acks entries, with the same reasons.  8 delivered, each time: reason is a sum of
 1 redelivered, 2 by basic.get, 4 handed out before the broker's last start and not settled since, 8 without ack;
 ``aux`` is the delivery tag modulo 2**32.  ``consumer`` is the number of the consumer, or with
 basic.get that of the connection; 0: nobody's doing.  ``count`` is failed deliveries so far.
@@ -150,6 +171,11 @@ broker reads its own version and all before, writes its own, and refuses later o
 with a StoreError that names the file.  Segments are never rewritten for an upgrade:
 old ones are read as they are until they are settled.
 
+Acks files of version 1 have neither entries of types 8 and 10 nor the word ``doubted``, and are read by the rules
+above: a message that had returned and was out again counts what its last entry says.  A start gives each of them that
+belongs to a segment in use the header of version 2, octets 0..24 in one write, because entries of types 8 and 10 will
+follow, and an older broker would take them for settlements.  Files in ``kept/`` stay as they are.
+
 Readers of many records at once, with numpy, are in ``store.reading``.
 """
 
@@ -158,7 +184,7 @@ from functools import cache
 from typing import Any
 
 SEGMENT_VERSION = 1
-ACKS_VERSION = 1
+ACKS_VERSION = 2
 JOURNAL_VERSION = 1
 ORDER_VERSION = 1
 HEADER_OCTETS = 64          # of a segment, an acks file and a record alike
@@ -173,7 +199,11 @@ ORDER_MAGIC = 0x44524F42    # "BORD"
 OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
 PERSISTENT = 1              # Bit 0 of a record's flags.
 LONG_META = 0xFFFF
-ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED = range(1, 10)
+ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED, SET_ASIDE = range(1, 11)
+HANDED_OUT = DELIVERED      # In acks: of each hand-out but the first.
+SETTLING_TYPES = frozenset((ACKED, REJECTED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED))
+STANDING_TYPES = frozenset((RETURNED, HANDED_OUT, SET_ASIDE))       # The last of a record's says how it stands.
+NEVER_OUT, WAS_OUT = 0, 1   # reasons of SET_ASIDE
 REASON_REJECTED, REASON_EXPIRED, REASON_LENGTH, REASON_LIMIT, REASON_REMOVED = range(1, 6)
 CAUSE_NACK, CAUSE_REJECT, CAUSE_RECOVER, CAUSE_CHANNEL, CAUSE_CONNECTION, CAUSE_TIMEOUT = range(1, 7)
 REDELIVERED, BY_GET, BEFORE_START, WITHOUT_ACK = 1, 2, 4, 8     # bits of a delivery's reason
@@ -210,6 +240,7 @@ ACKS_FIELDS = (
     ("magic", "<u4", 0), ("version", "<u4", 4), ("number", "<u8", 8), ("generation", "<u4", 16),
     ("crc", "<u4", 20), ("delivered", "<u4", 24), ("delivered_complement", "<u4", 28), ("entries", "<u4", 32),
     ("entries_complement", "<u4", 36), ("settled", "<u4", 40), ("settled_complement", "<u4", 44),
+    ("doubted", "<u4", 48), ("doubted_complement", "<u4", 52),
 )
 JOURNAL_FIELDS = (
     ("magic", "<u4", 0), ("version", "<u4", 4), ("number", "<u8", 8), ("begun", "<i8", 16), ("crc", "<u4", 24),
@@ -223,10 +254,11 @@ EVENT_FIELDS = (
 ENTRY_FIELDS = (("position", "<u4", 0), ("kind", "u1", 4), ("check", "u1", 5), ("count", "<u2", 6))
 
 SEGMENT_HEADER = struct.Struct("<IIQQqII6I")    # In the order of SEGMENT_FIELDS.
-ACKS_HEADER = struct.Struct("<IIQII6I16x")
+ACKS_HEADER = struct.Struct("<IIQII8I8x")
 SEGMENT_FIXED = struct.Struct("<IIQQqI")        # What the crc of a segment's header covers.
 ACKS_FIXED = struct.Struct("<IIQI")
 WORDS = struct.Struct("<6I")                    # Three words: at 40 of a segment, at 24 of an acks file.
+ACKS_WORDS = struct.Struct("<8I")               # With ``doubted``.
 SEGMENT_WORDS_AT, ACKS_WORDS_AT = 40, 24
 SEGMENT_CRC_END, ACKS_CRC_END = 36, 20
 ENTRY = struct.Struct("<IBBH")
@@ -308,6 +340,11 @@ def word(value: int) -> tuple[int, int]:
     return value, value ^ 0xFFFFFFFF
 
 
+def word_or_zeros(value: int) -> tuple[int, int]:
+    """A word that was not always there: zeros stand for 0."""
+    return word(value) if value else (0, 0)
+
+
 def word_ok(value: int, complement: int) -> bool:
     """Whether a word is whole."""
     return value ^ complement == 0xFFFFFFFF
@@ -325,11 +362,17 @@ def segment_header(number: int, *, base_seq: int, created: int, generation: int 
     return fixed + crc32c(fixed).to_bytes(4, "little") + WORDS.pack(*word(end), *word(records), *word(sealed))
 
 
-def acks_header(number: int, *, generation: int = 0, delivered: int = 0, entries: int = 0, settled: int = 0) -> bytes:
-    """The 64 octets at the head of an acks file."""
+def acks_fixed(number: int, generation: int = 0) -> bytes:
+    """The first 24 octets of an acks file: what no word changes."""
     fixed = ACKS_FIXED.pack(ACKS_MAGIC, ACKS_VERSION, number, generation)
-    words = WORDS.pack(*word(delivered), *word(entries), *word(settled))
-    return fixed + crc32c(fixed).to_bytes(4, "little") + words + bytes(16)
+    return fixed + crc32c(fixed).to_bytes(4, "little")
+
+
+def acks_header(number: int, *, generation: int = 0, delivered: int = 0, entries: int = 0, settled: int = 0,
+                doubted: int = 0) -> bytes:
+    """The 64 octets at the head of an acks file."""
+    words = ACKS_WORDS.pack(*word(delivered), *word(entries), *word(settled), *word_or_zeros(doubted))
+    return acks_fixed(number, generation) + words + bytes(8)
 
 
 def journal_header(number: int, *, begun: int, events: int = 0, lost: int = 0, synced: int = 0) -> bytes:

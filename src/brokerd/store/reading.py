@@ -260,4 +260,12 @@ def settled_positions(entries: "numpy.ndarray") -> "numpy.ndarray":
     """Positions of the records that ``entries`` settle, rising, each once."""
     import numpy as np
 
-    return np.unique(entries["position"][entries["kind"] & 0x0F != layout.RETURNED])
+    return np.unique(entries["position"][np.isin(entries["kind"] & 0x0F, tuple(layout.SETTLING_TYPES))])
+
+
+def standing(entries: "numpy.ndarray") -> "numpy.ndarray":
+    """The last of each record's ``entries`` that says how it stands, by position: a start goes by these."""
+    import numpy as np
+
+    those = entries[np.isin(entries["kind"] & 0x0F, tuple(layout.STANDING_TYPES))][::-1]
+    return those[np.unique(those["position"], return_index=True)[1]]

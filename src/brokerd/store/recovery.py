@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Scan = Callable[["mmap.mmap", int, int], tuple[int, int, int, int, int, int]]
 EMPTY_HEADER = bytes(layout.HEADER_OCTETS)
 ACKS_OCTETS_MIN = 4096          # An acks file is never made shorter.
-SETTLING = bytes(type_ & 0x0F not in (0, layout.RETURNED) for type_ in range(256))     # by kind
+SETTLING = bytes(kind & 0x0F in layout.SETTLING_TYPES for kind in range(256))
 
 
 class Finding(NamedTuple):
@@ -58,7 +58,7 @@ class Recoverable(Protocol):
 
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
-                       level: int = 0) -> None: ...
+                       level: int = 0, doubted: int = 0) -> None: ...
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None: ...
 
 
@@ -84,7 +84,7 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
             queue.attach_segment(
                 s.number, end=s.end, records=s.records, settled=s.settled, base_seq=s.base_seq, delivered=s.delivered,
                 acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
-                generation=s.generation, level=level)
+                generation=s.generation, level=level, doubted=s.doubted)
         next_seq, last_ts = max(next_seq, found.next_seq), max(last_ts, found.last_ts)
         journaled = journaled or found.journaled
     queue.finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
@@ -115,8 +115,8 @@ def _levels(queue: Recoverable, disk: Disk, report: Callable[[Finding], object])
 class _Segment:
     """One segment as it will be attached."""
 
-    __slots__ = ("base_seq", "body_octets", "capacity", "delivered", "end", "entries", "generation", "number", "path",
-                 "records", "runs", "sealed", "settled", "unsettled_octets", "words")
+    __slots__ = ("base_seq", "body_octets", "capacity", "delivered", "doubted", "end", "entries", "generation",
+                 "number", "path", "records", "runs", "sealed", "settled", "unsettled_octets", "words")
 
     def __init__(self, number: int, path: str, header: tuple[int, ...], size: int) -> None:
         self.number = number
@@ -125,7 +125,7 @@ class _Segment:
         self.words = header[7:13]
         self.end, self.records, self.sealed = header[7], header[9], header[11]
         self.capacity = size
-        self.settled = self.entries = self.delivered = 0
+        self.settled = self.entries = self.delivered = self.doubted = 0
         self.runs: list[tuple[int, int]] | None = None      # Where whole records are, if it was read through.
         self.body_octets = max(self.end - layout.HEADER_OCTETS * (1 + self.records), 0)     # With meta, if not read.
         self.unsettled_octets: int | None = None
@@ -384,9 +384,9 @@ class _Recovery:
                 self._begin_acks(s, path)
                 return
             header = layout.ACKS_HEADER.unpack(octets.ljust(layout.HEADER_OCTETS, b"\0"))
-            delivered, _, entries, _, settled, _ = words = header[5:11]
-            whole = not blank and all(layout.word_ok(*words[i:i + 2]) for i in (0, 2, 4))
-            s.delivered = delivered if not blank and layout.word_ok(*words[:2]) else (0 if blank else s.end)
+            delivered, _, entries, _, settled, _, doubted, _ = words = header[5:13]
+            known = layout.word_ok(*words[:2]) and (words[6:] == (0, 0) or layout.word_ok(*words[6:]))
+            whole = known and all(layout.word_ok(*words[i:i + 2]) for i in (2, 4))
             cut_short = whole and self._disk.size(fd) < layout.HEADER_OCTETS + entries * layout.ENTRY_OCTETS
             if self._suspect or not whole or settled > s.records or cut_short:
                 self._recount(s, path)
@@ -396,23 +396,29 @@ class _Recovery:
             else:
                 s.entries, s.settled = entries, settled
                 self._check_last_entry(s, fd)
-            lost = blank and s.records and not self._suspect
-            if lost:                    # The header is written before the first record is.
+            if blank and s.records and not self._suspect:   # The header is written before the first record is.
                 self._tell("damaged", path, 0, layout.HEADER_OCTETS,
                            f"its header is blank; {s.records - s.settled} messages of the segment come again")
-            if self._suspect or lost:
-                s.delivered = s.end     # Also in the file: the next crash must not forget it.
-            now = (*layout.word(s.delivered), *layout.word(s.entries), *layout.word(s.settled))
+            s.delivered = min(delivered, s.end) if layout.word_ok(*words[:2]) else 0
+            if known and not self._suspect:
+                s.doubted = doubted
+            elif s.records:
+                s.doubted = s.end       # Also in the file: the next crash must not forget it.
+            now = (*layout.word(s.delivered), *layout.word(s.entries), *layout.word(s.settled),
+                   *layout.word_or_zeros(s.doubted))
             if blank:                   # Also where nothing is recorded yet: the plane appends to this segment.
                 self._write_acks_header(s, fd)
-            elif not blank and now != words:
-                self._disk.pwrite(fd, layout.WORDS.pack(*now), layout.ACKS_WORDS_AT)
+                return
+            if header[1] < layout.ACKS_VERSION:
+                self._disk.pwrite(fd, layout.acks_fixed(s.number, s.generation), 0)
+            if now != words:
+                self._disk.pwrite(fd, layout.ACKS_WORDS.pack(*now), layout.ACKS_WORDS_AT)
         finally:
             self._disk.close(fd)
 
     def _begin_acks(self, s: _Segment, path: str) -> None:
         """A new acks file, which says that all may have been handed out: it outlasts the next crash as well."""
-        s.delivered = s.end
+        s.doubted = s.end
         fd = self._disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             self._write_acks_header(s, fd)
@@ -422,7 +428,7 @@ class _Recovery:
     def _write_acks_header(self, s: _Segment, fd: int) -> None:
         """Give a file without header one, and the blocks of its first page."""
         header = layout.acks_header(s.number, generation=s.generation, delivered=s.delivered, entries=s.entries,
-                                    settled=s.settled)
+                                    settled=s.settled, doubted=s.doubted)
         size = self._disk.size(fd)
         first = max(size, layout.HEADER_OCTETS)
         try:
