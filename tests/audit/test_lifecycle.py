@@ -43,6 +43,26 @@ def test_without_a_journal_the_acks_tell_the_end_and_no_times(tmp_path):
     assert not rows["covered"].any()
 
 
+def test_without_a_journal_the_last_entry_tells_who_is_out(tmp_path):
+    aside = layout.SET_ASIDE
+    rows = [(1, 1, D), (2, 1, R, 1), (3, 1, D, 1, 1, 1),        # out again
+            (4, 2, D), (5, 2, R, 1, 1, 1),                      # back, and ready
+            (6, 3, aside), (7, 4, aside), (8, 4, D, 1),         # never out; out after it was aside
+            (9, 5, D), (10, 5, R, 1, 1, 1), (11, 5, aside, 1, 1, 1),
+            (12, 6, D), (13, 7, D), (14, 7, D, 1), (15, 7, A)]  # out, and told by the cursor alone; acked
+    told = lifecycle(read(tmp_path, rows, count=8, journal=False))
+    assert told["ended"].tolist() == ["unacked", "ready", "ready", "unacked", "ready", "unacked", "acked", "ready"]
+    assert told["returns"].tolist() == [1, 1, 0, 0, 1, 0, 0, 0]
+
+
+def test_hand_outs_and_what_is_set_aside_are_no_settlements(tmp_path):
+    rows = [(1, 1, layout.SET_ASIDE), (2, 1, D, 1), (3, 1, R, 1), (4, 1, D, 1), (5, 1, A), (6, 2, D), (7, 2, D, 1)]
+    for journal in (True, False):
+        data = read(tmp_path / str(journal), rows, journal=journal)
+        assert lives(data).settlements.tolist() == [1, 0, 0]
+        assert data.damage == []
+
+
 def test_messages_from_before_the_journal_are_not_covered(tmp_path):
     assert lives(read(tmp_path, [(1, 1, A)], begun=T + 1)).covered.tolist() == [False, False, True]
 

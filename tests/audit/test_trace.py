@@ -48,7 +48,7 @@ def test_without_a_journal_the_acks_tell_what_they_know(tmp_path):
     told = traced(prepared(tmp_path, journal=False), 12)
     assert told["known"] == "acks only"
     assert [(e["what"], e["ts"] is None) for e in told["events"]] == [
-        ("enqueued", False), ("returned", True), ("acked", True)]
+        ("enqueued", False), ("returned", True), ("delivered again", True), ("delivered again", True), ("acked", True)]
 
 
 def test_a_life_that_began_before_the_journal_is_known_in_part(tmp_path):

@@ -105,18 +105,26 @@ def pack_events(happened, number):
 
 
 def pack_entries(happened, seqs, positions, number):
-    """The entries that go with events: all but deliveries."""
-    some = happened[(happened["type"] >= 1) & (happened["type"] <= 7)]
+    """The entries that go with events: all but first deliveries."""
+    again = (happened["type"] == layout.DELIVERED) & (happened["reason"] & layout.REDELIVERED != 0)
+    some = happened[again | (happened["type"] >= 1) & (happened["type"] <= 7) | (happened["type"] == layout.SET_ASIDE)]
     place = np.searchsorted(seqs, some["seq"])
     here = (place < len(seqs)) & (seqs[np.minimum(place, len(seqs) - 1)] == some["seq"]) if len(seqs) else place < 0
     some, place = some[here], place[here]
     made = np.zeros(len(some), shapes.ENTRY)
     made["position"] = positions[place]
-    reason = np.where(some["type"] == layout.ACKED, 0, some["reason"])
+    reason = np.where(np.isin(some["type"], (layout.ACKED, layout.HANDED_OUT)), 0, some["reason"])
     made["kind"] = some["type"] | reason << 4
     made["count"] = some["count"]
     made["check"] = reading.entry_checks(made, number)
-    return made.tobytes(), int(np.count_nonzero(made["kind"] & 15 != layout.RETURNED))
+    return made.tobytes(), reading.settled_positions(made).size
+
+
+def cursor_of(happened, seqs, positions, end):
+    """The position up to which a cursor passed that handed out or set aside what events say."""
+    passed = np.isin(happened["type"], (layout.DELIVERED, layout.SET_ASIDE))
+    beyond = int(np.searchsorted(seqs, happened["seq"][passed].max(), "right")) if passed.any() else 0
+    return int(positions[beyond]) if beyond < len(positions) else end
 
 
 def write_triple(folder, number, made, happened, level, options, priority=0, chosen=slice(None)):
@@ -133,9 +141,11 @@ def write_triple(folder, number, made, happened, level, options, priority=0, cho
         file.write(head + octets)
     if options.acks:
         entries, settled = pack_entries(happened, made["seq"], positions, number)
-        head = layout.acks_header(number, generation=options.generation, entries=len(entries) // 8, settled=settled)
+        head = layout.acks_header(number, generation=options.generation, entries=len(entries) // 8, settled=settled,
+                                  delivered=cursor_of(happened, made["seq"], positions, 64 + len(octets)))
         with open(f"{folder}/{layout.acks_name(number)}", "wb") as file:
             file.write((head + entries).ljust(4096, b"\0"))
+    happened = happened[happened["type"] != layout.SET_ASIDE]       # Acks alone tell it.
     if options.journal:
         head = layout.journal_header(number, begun=options.begun, events=len(happened), synced=options.synced)
         with open(f"{folder}/{layout.journal_name(number)}", "wb") as file:

@@ -57,9 +57,11 @@ def test_how_it_ended_is_told_with_the_reason():
 
 
 def test_what_acks_files_say_has_no_time():
-    told = lines(event("enqueued"), event("acked") | {"ts": None}, known="acks only")
-    assert [line.split() for line in told[6:7]] == [["-", "acked"]]
-    assert told[-1] == "  The queue had no order journal: deliveries are not known, nor when it was settled."
+    told = lines(event("enqueued"), event("delivered again", count=2) | {"ts": None}, event("acked") | {"ts": None},
+                 known="acks only")
+    assert [line.split() for line in told[6:8]] == [
+        ["-", "delivered", "again", "failed", "deliveries:", "2"], ["-", "acked"]]
+    assert told[-1] == "  The queue had no order journal: its first delivery is not known, nor when anything happened."
 
 
 @pytest.mark.parametrize(("more", "told"), [

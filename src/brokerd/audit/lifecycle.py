@@ -17,7 +17,7 @@ READY, UNACKED = 0, 8           # beside the types 1, 2, 4 to 7 of layout: how a
 ENDED = ("ready", "acked", "rejected", "", "dead-lettered", "expired", "dropped", "purged", "unacked")
 REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit", "removed")
 CAUSES = ("", "nack", "reject", "recover", "channel closed", "connection closed", "consumer timeout")
-SETTLING = np.array([type_ in (1, 2, 4, 5, 6, 7) for type_ in range(256)])
+SETTLING = np.array([type_ in layout.SETTLING_TYPES for type_ in range(256)])
 
 
 class Lives(NamedTuple):
@@ -181,8 +181,20 @@ def _from_entries(data: SegmentData, index: np.ndarray, columns: dict[str, Any],
     columns["settlements"] = np.maximum(columns["settlements"], np.where(
         covered, 0, np.bincount(of[settling], minlength=index.size)))
     if data.begun is None:
-        handed_out = open_ & (ends == 0) & (position < data.delivered_below) & (returns == 0)
+        handed_out = open_ & (ends == 0) & _was_out(of, entries, position < data.delivered_below)
         columns["ended"] = np.where(handed_out, UNACKED, columns["ended"])
+
+
+def _was_out(of: np.ndarray, entries: np.ndarray, passed: np.ndarray) -> np.ndarray:
+    """Which messages were handed out and not back, by the last entry of each: see store.format.
+
+    ``of``: the message of each entry, -1: none; ``passed``: below the position that the cursor has passed.
+    """
+    out = passed.copy()         # Without an entry: handed out by the cursor.
+    type_ = entries["kind"] & 0x0F
+    told = np.flatnonzero((of >= 0) & np.isin(type_, tuple(layout.STANDING_TYPES)))
+    out[of[told]] = type_[told] == layout.HANDED_OUT    # Of repeated places the last one written stays.
+    return out
 
 
 def lifecycle(data: SegmentData) -> dict[str, np.ndarray]:

@@ -294,7 +294,7 @@ def _tell_records(triple: Triple, records: reading.Records, sound: np.ndarray, d
 
 
 def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> tuple[int, np.ndarray]:
-    """The position below which all was handed out, and the entries."""
+    """The position below which the cursor has passed all records, and the entries."""
     matters = ("acks",)
     if triple.acks is None:
         return 0, NO_ENTRIES    # None before the first delivery.
@@ -305,6 +305,10 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> tuple[in
         damage.append(Damage(triple.acks, len(octets), 0, 0, f"has {len(octets)} octets: not even a header", matters))
         return 0, NO_ENTRIES
     header = np.frombuffer(octets, shapes.ACKS, 1)[0]
+    if int(header["magic"]) == layout.ACKS_MAGIC and int(header["version"]) > layout.ACKS_VERSION:
+        damage.append(Damage(triple.acks, 0, 0, 0, f"is of version {int(header['version'])}, of a later broker",
+                             matters))
+        return 0, NO_ENTRIES
     if (int(header["magic"]) != layout.ACKS_MAGIC or int(header["number"]) != triple.number
             or layout.crc32c(octets[:layout.ACKS_CRC_END]) != int(header["crc"])):
         damage.append(Damage(triple.acks, 0, 0, 0, "has a damaged header", matters))

@@ -17,6 +17,7 @@ from brokerd.store import format as layout
 from brokerd.store import reading
 
 WHAT = ("", "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered")
+IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside"}     # where entries have other words
 KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "nothing"
 
 
@@ -174,8 +175,8 @@ def _from_entries(data: SegmentData, index: int) -> list[dict[str, Any]]:
     told = []
     for entry in data.entries[of == index]:
         type_, why = int(entry["kind"]) & 15, int(entry["kind"]) >> 4
-        one: dict[str, Any] = {"ts": None, "what": WHAT[type_] if type_ < len(WHAT) else str(type_), "consumer": None,
-                               "count": int(entry["count"])}
+        what = IN_ACKS.get(type_) or (WHAT[type_] if type_ < len(WHAT) else str(type_))
+        one: dict[str, Any] = {"ts": None, "what": what, "consumer": None, "count": int(entry["count"])}
         names = CAUSES if type_ == layout.RETURNED else REASONS
         if type_ in (layout.RETURNED, layout.DEAD_LETTERED, layout.DROPPED):
             one["cause"] = names[why] if why < len(names) else str(why)

@@ -19,7 +19,7 @@ from brokerd.errors import BrokerError
 
 KNOWN = {
     "part": "The order journal does not cover its whole life: there may have been more.",
-    "acks only": "The queue had no order journal: deliveries are not known, nor when it was settled.",
+    "acks only": "The queue had no order journal: its first delivery is not known, nor when anything happened.",
 }
 
 
@@ -93,7 +93,7 @@ def _details(event: dict[str, Any]) -> list[str]:
             ("redelivered", "redelivered"), ("by_get", "by basic.get"), ("no_ack", "without ack"),
             ("before_start", "handed out before the broker's last start"),
         ) if event.get(name)]  # fmt: skip
-    if event.get("count") and event["what"] in ("delivered", "returned"):
+    if event.get("count") and event["what"] in ("delivered", "delivered again", "returned", "set aside"):
         details.append(f"failed deliveries: {event['count']}")
     return details
 
