@@ -1,5 +1,11 @@
+import hypothesis
 import pytest
 from tests.broker import Broker
+
+# A busy machine makes every example slow: that says nothing of what is tested.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[
+    hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large])
+hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture

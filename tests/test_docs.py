@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.broker import Broker, environment
+from tests.broker import SECONDS, Broker, environment
 
 from brokerd import errors
 from brokerd.arguments import BY_NAME as QUEUE_ARGUMENTS
@@ -49,7 +49,7 @@ def run_block(block, number, directory, port):
     script.write_text(block, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUNNER, str(port), str(script)],
-        env=environment(), cwd=directory, capture_output=True, text=True, timeout=30,
+        env=environment(), cwd=directory, capture_output=True, text=True, timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -105,7 +105,7 @@ def test_the_walk_through_the_order_comes_to_the_numbers_it_names(demo, tmp_path
 
     def ctl(*arguments):
         return subprocess.run([sys.executable, "-m", "brokerd.cli.brokerctl", *arguments], env=environment(),
-                              cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30).stdout
+                              cwd=tmp_path, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
 
     told = ctl("-D", "data", "queue", "ordering", "orders")
     rejected, again, overtakings = (re.search(rf"{name} +(\d+) +(\d+)\n", told).groups() for name in (

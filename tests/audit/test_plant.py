@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.audit import plant
 from tests.audit.runs import VHOST, Run, in_groups, whole
-from tests.broker import ROOT
+from tests.broker import ROOT, SECONDS
 from tests.plane.harness import nack, reject
 
 from brokerd.audit import AuditError
@@ -283,7 +283,7 @@ def as_nobody(path):
     """What an audit says to a user who has no privileges."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}/src"}
     done = subprocess.run([sys.executable, "-c", UNPRIVILEGED, str(path)], env=env, cwd="/", capture_output=True,
-                          text=True, timeout=30)
+                          text=True, timeout=SECONDS)
     assert done.stderr == ""
     return done.stdout.strip()
 

@@ -1,7 +1,7 @@
 """Classes channel and access: open, close, flow, and methods on channels that are not open."""
 
 import pytest
-from tests.conversations.peer import Peer, content, differs, publish
+from tests.conversations.peer import OTHER, Peer, content, differs, publish
 
 from brokerd.wire import methods
 from brokerd.wire.frames import HEARTBEAT_FRAME
@@ -89,9 +89,18 @@ def test_unacked_messages_of_a_closed_channel_return(peer, queue):
     assert [peer.get(queue), peer.get(queue)] == [(True, b"1"), (False, b"2")]
 
 
-def test_a_close_ok_out_of_nowhere_harms_nobody_else(peer):
-    peer.send(methods.ChannelCloseOk(), HEARTBEAT_FRAME)
-    peer.ask(methods.BasicQos())  # or a refusal: RabbitMQ says nothing
+def test_a_close_ok_out_of_nowhere_harms_nobody_else(peer, queue):
+    peer.open_channel(2)
+    peer.send(publish(queue, b"1", channel=2), publish(queue, b"2", channel=2))
+    peer.consume(queue, channel=2)
+    assert [peer.delivery()[1], peer.delivery()[1]] == [b"1", b"2"]
+    peer.send(methods.ChannelCloseOk(), (3, methods.ChannelCloseOk()), HEARTBEAT_FRAME)
+    answer = peer.ask(methods.BasicQos())
+    assert OTHER or answer == methods.BasicQosOk()  # RabbitMQ says nothing, or refuses.
+    peer.send((2, methods.BasicAck(delivery_tag=1)), (2, methods.BasicNack(delivery_tag=2, requeue=True)))
+    deliver, body = peer.delivery()
+    assert (peer.channel, deliver.redelivered, body) == (2, True, b"2")
+    assert peer.ask(methods.QueueDeclare(queue=queue, passive=True), 2).consumer_count == 1
 
 
 @differs("`channel.flow` from a client")

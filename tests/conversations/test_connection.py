@@ -4,7 +4,7 @@ import socket
 import time
 
 import pytest
-from tests.conversations.peer import Peer, differs, publish, rabbitmq
+from tests.conversations.peer import SECONDS, Peer, differs, publish, rabbitmq
 
 from brokerd.wire import methods
 from brokerd.wire.frames import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
@@ -233,7 +233,7 @@ def test_a_client_that_falls_silent_is_cut_off(stranger):
     stranger.open(heartbeat=1)
     begin = time.monotonic()
     assert set(everything(stranger)[:8]) <= set(HEARTBEAT_FRAME)
-    assert 1.5 < time.monotonic() - begin < 8
+    assert time.monotonic() - begin > 1.5
 
 
 def test_heartbeats_of_a_client_are_welcome_at_any_time(peer):
@@ -242,16 +242,16 @@ def test_heartbeats_of_a_client_are_welcome_at_any_time(peer):
 
 
 def test_octets_of_any_kind_count_as_a_heartbeat(stranger):
-    stranger.open(heartbeat=1)
+    stranger.open(heartbeat=2)
     stranger.socket.settimeout(0.5)
-    end = time.monotonic() + 3.2
+    end = time.monotonic() + 5
     while time.monotonic() < end:
         stranger.raw(publish("nowhere"))
         try:
             assert stranger.receive()
         except TimeoutError:
             pass
-    stranger.socket.settimeout(10)
+    stranger.socket.settimeout(SECONDS)
     stranger.close()
 
 

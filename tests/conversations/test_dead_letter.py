@@ -165,12 +165,33 @@ def test_a_retry_over_a_waiting_queue_comes_back_with_both_deaths(sure, name):
         sure.send(methods.BasicReject(delivery_tag=letter.method.delivery_tag, requeue=True))
 
 
-def test_a_circle_in_which_nobody_rejects_ends(sure, name):
-    """Expired in its own queue a second time, a message is dropped."""
-    sure.declare({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, "x-message-ttl": 30}, name,
-                 exclusive=False)
-    sure.put(name)
-    eventually(lambda: sure.count(name)[0], lambda ready: ready == 0)
+def test_a_circle_in_which_nobody_rejects_ends(sure, queue, name):
+    """A message that expired on all of its way would come back to its first queue by itself: it is not sent there."""
+    second = f"{name}.second"
+    there, back = sure.exchange("fanout"), sure.exchange("fanout")
+    sure.declare({"x-dead-letter-exchange": there}, name, exclusive=False)
+    sure.declare({"x-dead-letter-exchange": back, "x-message-ttl": 30}, second)
+    for target, exchange in ((second, there), (name, back), (queue, back)):
+        sure.bind(target, exchange)
+    sure.put(name, b"once round", expiration="30")
+    letter = sure.arrived(queue)        # What came back would be stored with it, and stay: its expiration is gone.
+    assert [(death["queue"], death["reason"], death["count"]) for death in deaths(letter)] == [
+        (second, "expired", 1), (name, "expired", 1)]
+    sure.put(name, b"fence")
+    assert sure.bodies(name) == [b"fence"]
+    assert (sure.count(second)[0], sure.bodies(queue)) == (0, [])
+
+
+def test_a_queue_that_is_its_own_target_does_not_get_back_what_expired_in_it(sure, queue, name):
+    exchange = sure.exchange("fanout")
+    sure.declare({"x-dead-letter-exchange": exchange}, name, exclusive=False)
+    sure.bind(name, exchange)
+    sure.bind(queue, exchange)
+    sure.put(name, b"m", expiration="30")
+    assert deaths(sure.arrived(queue))[0]["count"] == 1
+    sure.put(name, b"fence")
+    assert sure.bodies(name) == [b"fence"]
+    assert sure.bodies(queue) == []
 
 
 def test_what_is_purged_or_deleted_is_no_dead_letter(sure, source, queue):

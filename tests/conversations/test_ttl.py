@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from tests.conversations.peer import Peer, eventually, publish
+from tests.conversations.peer import SECONDS, Peer, eventually, publish
 
 from brokerd.wire import methods
 
@@ -158,9 +158,11 @@ def test_a_queue_nobody_uses_goes(sure, name):
 
 
 def test_a_queue_with_a_consumer_stays_and_goes_some_time_after_it(sure, name):
-    sure.declare({"x-expires": 100}, name, exclusive=False)
+    sure.send(methods.QueueDeclare(queue=name, arguments={"x-expires": 100}),
+              methods.BasicConsume(queue=name, consumer_tag="t"))
+    assert isinstance(sure.read(), methods.QueueDeclareOk)
+    assert sure.read() == methods.BasicConsumeOk(consumer_tag="t")
     sure.declare({"x-expires": 200}, f"{name}.clock", exclusive=False)
-    sure.consume(name)
     eventually(lambda: gone(sure, f"{name}.clock"))
     assert sure.count(name)[1] == 1
     assert sure.ask(methods.BasicCancel(consumer_tag="t")) == methods.BasicCancelOk(consumer_tag="t")
@@ -168,13 +170,13 @@ def test_a_queue_with_a_consumer_stays_and_goes_some_time_after_it(sure, name):
 
 
 @pytest.mark.parametrize("use", [
-    methods.QueueDeclare(passive=True), methods.QueueDeclare(arguments={"x-expires": 300}), methods.BasicGet(),
+    methods.QueueDeclare(passive=True), methods.QueueDeclare(arguments={"x-expires": 1000}), methods.BasicGet(),
 ])
 def test_a_queue_that_is_used_stays(sure, name, use):
-    sure.declare({"x-expires": 300}, name, exclusive=False)
+    sure.declare({"x-expires": 1000}, name, exclusive=False)
     begin = time.monotonic()
     use.queue = name
-    while time.monotonic() < begin + 0.6:
+    while time.monotonic() < begin + 1.6:
         assert not isinstance(sure.ask(use), methods.ChannelClose)
     eventually(lambda: gone(sure, name))
 
@@ -183,21 +185,23 @@ def test_publishing_is_not_use(sure, name):
     sure.declare({"x-expires": 150}, name, exclusive=False)
     begin = time.monotonic()
     while not gone(sure, name):
-        assert time.monotonic() < begin + 5
+        assert time.monotonic() < begin + SECONDS
 
 
 def test_messages_of_a_queue_that_goes_are_no_dead_letters(sure, dead, queue, name):
-    sure.declare({"x-expires": 80} | dead, name, exclusive=False)
+    sure.declare({"x-expires": 1000} | dead, name, exclusive=False)
     sure.put(name, b"gone")
     eventually(lambda: gone(sure, name))
     assert sure.got(queue) is None
 
 
 def test_a_consumer_elsewhere_keeps_a_queue_too(port, sure, name):
-    sure.declare({"x-expires": 100}, name, exclusive=False)
-    sure.declare({"x-expires": 250}, f"{name}.clock", exclusive=False)
     with Peer(port).open() as other:
-        other.consume(name)
+        other.send(methods.QueueDeclare(queue=name, arguments={"x-expires": 100}),
+                   methods.BasicConsume(queue=name, consumer_tag="t"))
+        assert isinstance(other.read(), methods.QueueDeclareOk)
+        assert other.read() == methods.BasicConsumeOk(consumer_tag="t")
+        sure.declare({"x-expires": 250}, f"{name}.clock", exclusive=False)
         eventually(lambda: gone(sure, f"{name}.clock"))
         assert sure.count(name)[1] == 1
     eventually(lambda: gone(sure, name))

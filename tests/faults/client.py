@@ -14,7 +14,7 @@ from brokerd.wire import methods
 from brokerd.wire.frames import PROTOCOL_HEADER
 from brokerd.wire.properties import decode_header
 
-SECONDS = 30            # limit of every wait: none is reached while all is well
+SECONDS = 120           # limit of every wait: none is reached while all is well
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 CONTENT_METHODS = (b"\0\x3c\0\x32", b"\0\x3c\0\x3c", b"\0\x3c\0\x47")       # return, deliver, get-ok
 CLOSE = methods.ConnectionClose.INDEX
@@ -149,6 +149,7 @@ class Actor(Client):
     def __init__(self, port):
         super().__init__(port)
         self.out = bytearray()
+        self.heard = 0                  # frames
 
     def wants_write(self):
         return bool(self.out)
@@ -172,6 +173,7 @@ class Actor(Client):
 
     def readable(self):
         self.receive()
+        self.heard += len(self.frames)
         while self.frames:
             self.take(*self.frames.popleft())
 
@@ -183,8 +185,8 @@ class Actor(Client):
             del self.out[:sent]
 
 
-def drive(actors):
-    """Run all actors until the broker has closed every one of their sockets."""
+def drive(actors, each_round=lambda: None):
+    """Run all actors until the broker has closed all of their sockets.  ``each_round`` is called again and again."""
     with selectors.DefaultSelector() as selector:
         for actor in actors:
             actor.sock.setblocking(False)
@@ -192,6 +194,7 @@ def drive(actors):
         while selector.get_map():
             events = selector.select(SECONDS)
             assert events, "the broker neither answers nor ends"
+            each_round()
             for key, mask in events:
                 actor = key.data
                 try:

@@ -16,13 +16,14 @@ BATCH = 16              # message n of a transaction's stream: transaction times
 class Step:
     """One message, and what is known of it."""
 
-    __slots__ = ("confirmed", "count", "due", "priority", "received", "settled")
+    __slots__ = ("confirmed", "count", "due", "late", "look", "priority", "received", "settled")
 
     def __init__(self, priority, due):
         self.priority, self.due = priority, due
         self.confirmed = self.received = False
         self.settled = OPEN
         self.count = 0              # failed deliveries, as the last delivery told
+        self.look = self.late = 0   # number of the look that missed it, and how often it came after that
 
 
 class Trail:
@@ -34,6 +35,7 @@ class Trail:
         self.levels, self.counts, self.delays = levels, counts, delays
         self.steps = {}
         self.before = {}            # those that were looked for before
+        self.looks = 0
         self.twice = 0              # messages of which a kill made two
         self.deaths = self.highest = 0      # dead letters seen, and failed deliveries of one message
 
@@ -83,7 +85,20 @@ class Trail:
         assert not missing, f"{self.name}: {len(missing)} confirmed are missing, first {sorted(missing)[:5]}"
         self.twice += len(here & there) + len(dead) - len(there)
         self.deaths += len(dead)
-        self.before, self.steps = self.steps, {}
+        self.looks += 1
+        for step in self.steps.values():
+            step.look = self.looks
+        self.before |= self.steps
+        self.steps = {}
+
+    def came_late(self, message):
+        """Whether it was looked for before.  It may come once, and once more for each kill since it was published."""
+        step = self.before.get(message)
+        if step is None:
+            return False
+        step.late += 1
+        assert step.late <= 3 + self.looks - step.look, f"{self.name}: {message} comes again and again"
+        return True
 
 
 class Batches:

@@ -258,15 +258,16 @@ def test_amqp_consume_binds_a_queue_of_its_own(tools, broker):
     consumer = subprocess.Popen(
         ["amqp-consume", "-u", f"amqp://guest:guest@127.0.0.1:{broker.port}/", "-e", "amq.topic", "-r", "k.*",
          "-c", "1", "cat"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    connection = connect(broker)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    while True:  # until its binding is there
-        try:
-            channel.basic_publish("amq.topic", "k.1", b"bound", mandatory=True)
-            break
-        except pika.exceptions.UnroutableError:
-            pass
-    assert consumer.communicate(timeout=SECONDS)[0] == b"bound"
-    assert consumer.returncode == 0
-    connection.close()
+    with consumer:
+        connection = connect(broker)
+        channel = connection.channel()
+        channel.confirm_delivery()
+        while consumer.poll() is None:  # until its binding is there
+            try:
+                channel.basic_publish("amq.topic", "k.1", b"bound", mandatory=True)
+                break
+            except pika.exceptions.UnroutableError:
+                pass
+        assert consumer.communicate(timeout=SECONDS)[0] == b"bound"
+        assert consumer.returncode == 0
+        connection.close()

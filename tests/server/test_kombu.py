@@ -225,10 +225,10 @@ def test_a_lost_socket_is_mended(connection, queue):
 
 
 def test_heartbeats_go_both_ways(broker):
-    with kombu.Connection(f"amqp://127.0.0.1:{broker.port}//", heartbeat=1) as connection:
+    with kombu.Connection(f"amqp://127.0.0.1:{broker.port}//", heartbeat=2) as connection:
         connection.connect()
-        assert connection.get_heartbeat_interval() == 1
-        received, end = connection.connection.bytes_recv, time.monotonic() + 3
+        assert connection.get_heartbeat_interval() == 2
+        received, end = connection.connection.bytes_recv, time.monotonic() + 5
         while time.monotonic() < end:
             connection.heartbeat_check(rate=2)
             with contextlib.suppress(TimeoutError):

@@ -321,12 +321,14 @@ def test_a_faulty_reload_changes_nothing(configured, connect, tmp_path, text, to
 def test_a_reload_can_silence_the_log_and_wake_it_again(configured, connect, tmp_path):
     broker, reload = configured
     begin = len(broker.lines)
-    (tmp_path / "brokerd.toml").write_text("log_level = 'error'")
+    connect(broker)
+    (tmp_path / "brokerd.toml").write_text("log_level = 'error'\nconnection_max = 1")
     os.kill(broker.pid, signal.SIGHUP)
-    # Of this nothing is said: the log is silent.  Signals of one kind may be heard as one, so wait for the effect.
-    connect(broker).close()
-    connect(broker).close()
-    assert reload("")[-2:] == ["INFO    reload: log_level is now info", "INFO    reloaded"]
+    # Of this nothing is said: the log is silent.  The effect of the other option tells that it was read.
+    while (peer := Peer(broker.port)).answer.NAME == "connection.open-ok":
+        peer.close()
+    peer.close()
+    assert {"INFO    reload: log_level is now info", "INFO    reloaded"} < set(reload(""))
     assert "now error" not in "\n".join(broker.lines[begin:])
 
 

@@ -109,7 +109,14 @@ def test_limits_are_read_again_too_and_new_vhosts_wait_for_the_next_start(broker
         channel.queue_declare("b")
 
 
-@pytest.mark.parametrize("row", [{"name": "/", "tracing": 1}, {"name": "/", "tracing": "on"}])
-def test_what_is_no_switch_changes_nothing(broker, row):
-    write_json(broker.directory / "vhosts.json", [row])
+@pytest.mark.parametrize(("on", "tracing"), [(False, 1), (False, "on"), (True, 0), (True, "off"), (True, None)])
+def test_what_is_no_switch_changes_nothing(broker, on, tracing):
+    channel = connect(broker).channel()
+    channel.queue_declare("trace")
+    channel.queue_bind("trace", TRACE, "#")
+    switch(broker, on)
+    write_json(broker.directory / "vhosts.json", [{"name": "/", "tracing": tracing, "limits": {"max-queues": 1}}])
     reload(broker, "vhosts.json: entry 1: tracing is neither true nor false")
+    channel.basic_publish("", "nowhere", b"1")
+    channel.queue_declare("another")            # The limits beside it are not taken either.
+    assert take(channel) == [("publish.", None, b"1")] * on

@@ -128,7 +128,7 @@ def test_a_working_broker_is_followed_until_interrupted(broker, tmp_path):
         [sys.executable, str(ROOT / "spark_jobs" / "ordering_audit.py"), str(broker.directory), "--follow",
          "--master", "local[1]", "--checkpoint", str(tmp_path / "checkpoint")],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    limit = threading.Timer(60, process.kill)
+    limit = threading.Timer(600, process.kill)    # None is reached while all is well.
     limit.start()
     try:
         for count in (30, 20):
@@ -145,5 +145,6 @@ def test_a_working_broker_is_followed_until_interrupted(broker, tmp_path):
     finally:
         limit.cancel()
         process.kill()
+        process.communicate()
         close_all()
     assert (process.returncode, out) == (0, "held: 0 messages out of the order in which they were published\n"), errors
