@@ -20,7 +20,7 @@ TESTS = ROOT / "tests"
 
 # Higher numbers may import lower ones, never the same.
 FLOORS = (
-    ("errors", "clock"),
+    ("errors", "clock", "settings"),
     ("wire",),
     ("arguments",),
     ("plane",),
@@ -57,6 +57,7 @@ SOURCES = [*PYTHON, *CYTHON, *sorted([*SOURCE.rglob("*.pyi"), *SOURCE.rglob("*.h
 TESTED_ELSEWHERE = {
     # Too small to be wrong alone; said through what uses them.
     "clock": "server/test_launch.py",
+    "settings": "server/test_values.py",
     "errors": "session/test_connection.py",
     "exchanges/comparable": "exchanges/test_headers.py",
     "exchanges/default": "exchanges/test_exchange.py",
@@ -238,6 +239,15 @@ def test_nothing_below_the_server_asks_the_time_by_itself(path):
         return
     for name in re.findall(r"\btime\.(?:time|time_ns|monotonic|monotonic_ns|perf_counter|sleep)\(", path.read_text()):
         pytest.fail(f"{name}: take the clock that is handed in")
+
+
+@pytest.mark.parametrize("path", BELOW_SERVER, ids=short)
+def test_nothing_below_the_server_reads_the_configuration(path):
+    if short(path) == "config.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not (isinstance(node, ast.Attribute) and node.attr == "config"), node.lineno
+        assert not (isinstance(node, ast.ImportFrom) and node.module == "brokerd.config"), node.lineno
 
 
 # What a start does without: modules that cost more than they give at the top of a file.

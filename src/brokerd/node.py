@@ -34,8 +34,8 @@ from brokerd.vhost.vhost import UNWANTED, CallAt, Doors, Timer, VHost
 
 if TYPE_CHECKING:
     from brokerd.auth import Permissions, Users
-    from brokerd.config import Config
     from brokerd.queues.queue import Queue
+    from brokerd.settings import Limits, Settings
     from brokerd.store.data_dir import DataDir
     from brokerd.store.disk import Disk
 
@@ -46,17 +46,18 @@ EVENTS_VHOST = "/"  # where the broker tells what happens
 
 
 class Node:
-    """Everything one broker holds.  ``config`` may be replaced by another while running (reload)."""
+    """Everything one broker holds.  A reload replaces ``settings`` and ``limits`` by others."""
 
     __slots__ = (
-        "_call_at", "_due", "_expiry", "_submit_slow", "alarms", "blocked", "clock", "commit", "config", "connections",
-        "core", "data", "disk", "disk_full", "doors", "events", "later", "memory_octets", "permissions", "start_frames",
-        "stopping", "upkeep", "used_memory", "users", "vhost_limits", "vhosts",
+        "_call_at", "_due", "_expiry", "_submit_slow", "alarms", "blocked", "clock", "commit", "connections", "core",
+        "data", "disk", "disk_full", "doors", "events", "later", "limits", "memory_octets", "permissions", "settings",
+        "start_frames", "stopping", "upkeep", "used_memory", "users", "vhost_limits", "vhosts",
     )  # fmt: skip
 
     def __init__(
         self,
-        config: "Config",
+        settings: "Settings",
+        limits: "Limits",
         *,
         clock: Clock,
         disk: "Disk",
@@ -75,7 +76,8 @@ class Node:
         in another, for what nobody waits for.  ``sync_failed`` hears that nothing can be promised any more.
         ``used_memory()`` is how much of ``memory_octets`` this process uses.  ``call_at(when, callback)`` calls back on
         the loop at that time (ns since the epoch); without it times to live and delays are kept to the second."""
-        self.config = config
+        self.settings = settings
+        self.limits = limits
         self.clock = clock
         self.disk = disk
         self.data = data
@@ -99,12 +101,12 @@ class Node:
             request_sync=self._request_sync,
             storage_failed=self.storage_failed,
             damaged=self._damaged,
-            segment_octets=config.segment_octets,
-            deliver_octets_per_turn=config.deliver_octets_per_turn,
-            message_octets_max=config.message_octets_max,
-            frame_octets_max=config.frame_max_octets,
+            segment_octets=settings.segment_octets,
+            deliver_octets_per_turn=settings.deliver_octets_per_turn,
+            message_octets_max=settings.message_octets_max,
+            frame_octets_max=limits.frame_max_octets,
             deadline=self._deadline,
-            sync=config.sync,
+            sync=settings.sync,
             spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
         )
         self._call_at = call_at or self._at_a_tick
@@ -113,11 +115,11 @@ class Node:
         self._expiry: Timer | None = None
         self.upkeep = Upkeep(
             self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns, call_at=self._call_at,
-            sync=config.sync, suspect=data.suspect,
+            sync=settings.sync, suspect=data.suspect,
         )  # fmt: skip
-        self.upkeep.archive = config.order_journal_archive
+        self.upkeep.archive = settings.order_journal_archive
         self.commit = GroupCommit(
-            self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=config.sync
+            self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=settings.sync
         )
         self.doors = Doors(clock.epoch_ns, self.commit.wait, self._call_at)
 
@@ -184,27 +186,26 @@ class Node:
 
     def check_disk(self) -> None:
         """Block publishers when free space falls below the limit; let them go on when there is room again."""
-        limit = self.config.free_disk_min_octets
+        limit = self.settings.free_disk_min_octets
         raised = DISK in self.alarms
         if not limit and not raised:
             return
-        free = self.disk.free_octets(self.config.data_dir)
+        free = self.disk.free_octets(self.data.path)
         if self.upkeep.make_room(free, limit) and not raised:
             return  # There will be, in a moment.
         if free < limit:
             if not raised:
                 log.warning("low on disk: %d octets free, limit %d; publishers are blocked", free, limit)
             self._raise_alarm(DISK)
-        elif raised and (not self.disk_full or free >= 2 * self.config.segment_octets):
+        elif raised and (not self.disk_full or free >= 2 * self.settings.segment_octets):
             self.disk_full = False
             self._clear_alarm(DISK)
             log.warning("no longer low on disk: %d octets free; %s", free, self._publishers)
 
     def check_memory(self) -> None:
         """The same for this process's memory, which grows with connections, queues and what is unacked."""
-        config = self.config
-        limit = config.memory_high_watermark_octets
-        limit = limit or self.memory_octets * config.memory_high_watermark_percent // 100
+        limit = self.settings.memory_high_watermark_octets
+        limit = limit or self.memory_octets * self.settings.memory_high_watermark_percent // 100
         raised = MEMORY in self.alarms
         if not limit and not raised:
             return
@@ -337,7 +338,7 @@ class Node:
 
     def _install_events(self, vhost: VHost) -> None:
         exchange = events.install(vhost, events.EVENT_EXCHANGE)
-        if self.config.log_exchange:
+        if self.settings.log_exchange:
             events.install(vhost, events.LOG_EXCHANGE)
         self.events = events.Events(vhost, exchange, self.clock, self.name)
         for other in self.vhosts.values():
@@ -412,14 +413,14 @@ class Node:
     def authenticate(self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "") -> str:
         """The user who logs in.  Raises LoginRefused with the reason for the log."""
         if mechanism in (EXTERNAL, ANONYMOUS):
-            name = certificate_name if mechanism == EXTERNAL else self.config.anonymous_login_user
+            name = certificate_name if mechanism == EXTERNAL else self.settings.anonymous_login_user
             if name not in self.users:
                 raise LoginRefused(f"user '{name}' of mechanism {mechanism} - invalid credentials")
         else:
             name, password = credentials(mechanism, response)
             if self.users.authenticate(name, password) is None:
                 raise LoginRefused(f"user '{name}' - invalid credentials")
-        if not loopback and self.config.default_user_only_loopback and name == self.config.default_user:
+        if not loopback and self.settings.default_user_only_loopback and name == self.settings.default_user:
             raise LoginRefused(f"user '{name}' can only connect via localhost")
         return name
 
@@ -444,7 +445,7 @@ class Node:
 
     def _check_connection_limits(self, vhost_name: str, user: str) -> None:
         """Of the node, the vhost and the user, in RabbitMQ's order and words.  Raises NotAllowed (530)."""
-        limit = self.config.connection_max
+        limit = self.settings.connection_max
         if limit and len(self.connections) > limit:
             raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
         vhost = self.vhosts.get(vhost_name)
@@ -504,11 +505,11 @@ class Node:
             self._close_overdue()
         self.check_disk()
         self.check_memory()
-        if self.config.sync:
+        if self.settings.sync:
             for vhost in self.vhosts.values():
                 vhost.settle_duplicates(self._submit_slow, self.disk)
-        self.upkeep.archive = self.config.order_journal_archive
-        self.upkeep.tick(self.clock.epoch_ns() - self.config.idle_queue_seconds * 1_000_000_000)
+        self.upkeep.archive = self.settings.order_journal_archive
+        self.upkeep.tick(self.clock.epoch_ns() - self.settings.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
 
     def _run_due(self) -> None:

@@ -18,6 +18,7 @@ from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
 from brokerd.config import Config
 from brokerd.node import Node
+from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import DataDir
 from brokerd.wire import methods
 
@@ -123,7 +124,7 @@ class Machine:
         self.clients = []
         self.data = DataDir(directory, self.disk, boot=boot)
         config = Config(data_dir=directory, segment_octets=SEGMENT_OCTETS, free_disk_min_octets=0)
-        self.node = Node(config, clock=Clock(), disk=self.disk, data=self.data,
+        self.node = Node(settings_of(config), limits_of(config), clock=Clock(), disk=self.disk, data=self.data,
                          users=Users(directory, self.disk), permissions=Permissions(directory, self.disk),
                          later=self.calls.append, submit=self.submit, submit_slow=self.submit,
                          sync_failed=self.sync_failed)

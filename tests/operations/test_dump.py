@@ -401,7 +401,7 @@ def test_too_little_room_is_told_with_its_figures_and_nothing_is_left(place, out
 def test_publishers_are_not_blocked_by_a_copy_beside_the_messages(place, out, tmp_path):
     place.queue()
     place.publish(10)
-    place.node.config = SimpleNamespace(free_disk_min_octets=1 << 60)
+    place.node.settings = place.node.settings._replace(free_disk_min_octets=1 << 60)
     with pytest.raises(OperationError, match="and 0 may be written$"):
         work(Dump(place.node, "", str(out)))
     nothing_is_left(place, tmp_path)

@@ -12,6 +12,7 @@ from brokerd.clock import Clock
 from brokerd.config import Config
 from brokerd.errors import LoginRefused, NotFound, PreconditionFailed, StoreError
 from brokerd.node import Node
+from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import DataDir
 from brokerd.store.disk import Disk
 from brokerd.wire import methods
@@ -27,8 +28,9 @@ def make_node(tmp_path):
         if made:
             made[-1].close()
         data = DataDir(directory, disk)
+        config = Config(data_dir=directory, **options)
         made.append(Node(
-            Config(data_dir=directory, **options), clock=Clock(), disk=disk, data=data, users=Users(directory, disk),
+            settings_of(config), limits_of(config), clock=Clock(), disk=disk, data=data, users=Users(directory, disk),
             permissions=Permissions(directory, disk), later=lambda callback: callback(), submit=at_once,
             submit_slow=at_once, sync_failed=pytest.fail))
         made[-1].open_vhosts()

@@ -178,7 +178,8 @@ def test_publishers_do_not_wait_where_what_is_kept_makes_room_enough(enough, ala
         return enough
 
     node = SimpleNamespace(
-        config=SimpleNamespace(free_disk_min_octets=100, data_dir="d", segment_octets=1), alarms=set(), disk_full=False,
+        settings=SimpleNamespace(free_disk_min_octets=100, segment_octets=1), data=SimpleNamespace(path="d"),
+        alarms=set(), disk_full=False,
         disk=SimpleNamespace(free_octets=lambda path: 99), upkeep=SimpleNamespace(make_room=make_room),
         _raise_alarm=raised.append)
     Node.check_disk(node)

@@ -5,6 +5,7 @@ import logging
 from brokerd import plane
 from brokerd.config import Config
 from brokerd.errors import LoginRefused, NotAllowed
+from brokerd.server.values import limits_of, settings_of
 from brokerd.session.connection import Connection
 from brokerd.vhost.access import Access
 from brokerd.vhost.vhost import VHost
@@ -78,7 +79,7 @@ class Node:
     def __init__(self, directory, **config):
         self.core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=lambda number: None,
                                damaged=lambda *_: None)
-        self.config = Config(**config)
+        self.settings, self.limits = settings_of(Config(**config)), limits_of(Config(**config))
         self.clock = Clock()
         self.commit = Commit()
         self.data = Data()
@@ -97,7 +98,7 @@ class Node:
 
     def authenticate(self, mechanism, response, loopback, certificate_name=""):
         if mechanism in ("EXTERNAL", "ANONYMOUS"):
-            return certificate_name or self.config.anonymous_login_user
+            return certificate_name or self.settings.anonymous_login_user
         _, user, password = response.decode().split("\0")
         if user != password:
             raise LoginRefused("no")

@@ -49,7 +49,7 @@ class Full(Disk):
 
 
 class Node:
-    class config:
+    class settings:
         sync = True
         segment_octets = 1 << 20
 
@@ -420,7 +420,7 @@ def test_a_channel_that_goes_between_the_decision_and_its_sync_has_it_on_disk_be
 
 
 def test_a_channel_that_goes_syncs_no_decision_where_nothing_is_synced(peer, monkeypatch):
-    monkeypatch.setattr(peer.node.config, "sync", False)
+    monkeypatch.setattr(peer.node.settings, "sync", False)
     peer.publish(body=b"1")
     peer.publish(body=b"2")
     peer.say(methods.TxCommit())

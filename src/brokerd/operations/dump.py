@@ -164,7 +164,7 @@ class Dump:
         """Octets that may be written: on the broker's own filesystem not so many that publishers are blocked."""
         free = self._node.disk.free_octets(self._partial)
         if os.stat(self._partial).st_dev == os.stat(self._node.data.path).st_dev:
-            free -= self._node.config.free_disk_min_octets
+            free -= self._node.settings.free_disk_min_octets
         return free
 
     def _finish(self) -> None:

@@ -25,6 +25,7 @@ from brokerd.node import Node
 from brokerd.server import amqp, listeners, lost_errors, memory
 from brokerd.server.control import Control
 from brokerd.server.log import configure
+from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
 from brokerd.store.disk import Disk
 from brokerd.store.sync import SyncThread
@@ -120,7 +121,8 @@ class Server:
         self.sync_thread = SyncThread(call)
         self.slow_thread = SlowThread(call)
         node = Node(
-            config,
+            settings_of(config),
+            limits_of(config),
             clock=Clock(),
             disk=disk,
             data=data,
@@ -221,7 +223,8 @@ class Server:
         if values:
             from dataclasses import replace
 
-            self.config = self.node.config = replace(self.config, **values)
+            self.config = replace(self.config, **values)
+            self.node.settings, self.node.limits = settings_of(self.config), limits_of(self.config)
         if self.gate is not None and context is not None:
             self.gate.config, self.gate.context = self.config, context
         log.info("reloaded")

@@ -177,7 +177,7 @@ def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
             gate.context,
             done,
             server_side=True,
-            ssl_handshake_timeout=node.config.handshake_timeout_seconds,
+            ssl_handshake_timeout=node.limits.handshake_timeout_seconds,
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
         done.add_done_callback(partial(_shaken, tls))

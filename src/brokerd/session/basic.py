@@ -49,7 +49,7 @@ def consume(connection: "Connection", channel: "Channel", method: Any) -> Any:
     if (consumers and octets in consumers) or (replies is not None and replies.tag(channel) == tag):
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
     if consumers:
-        limit = connection.node.config.consumers_per_channel_max
+        limit = connection.node.limits.consumers_per_channel_max
         if limit and len(consumers) >= limit:
             raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
     if name in PSEUDO_QUEUES:

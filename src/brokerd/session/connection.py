@@ -77,7 +77,7 @@ class Connection(plane.Connection):
         super().__init__(core)
         self.node = node
         self.state = WAITING
-        self.deadline = node.clock.monotonic() + node.config.handshake_timeout_seconds  # of the present state
+        self.deadline = node.clock.monotonic() + node.limits.handshake_timeout_seconds  # of the present state
         self.access = None  # type: ignore[assignment]
         self.transport = None  # type: ignore[assignment]
         self.peer = "?"

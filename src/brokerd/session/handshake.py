@@ -49,8 +49,7 @@ SERVER_CAPABILITIES = {
 
 def mechanisms(connection: "Connection") -> str:
     """What this client may log in with."""
-    config = connection.node.config
-    return offered(certificate=bool(connection.certificate_name), anonymous=bool(config.anonymous_login_user))
+    return offered(certificate=bool(connection.certificate_name), anonymous=connection.node.limits.anonymous)
 
 
 def start_frame(mechanisms: str) -> bytes:
@@ -132,7 +131,7 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
         return
     if connection.node.events.wanted:
         connection.node.events.authentication(connection, connection.user, mechanism)
-    limits = connection.node.config
+    limits = connection.node.limits
     connection.write(
         methods.ConnectionTune(
             channel_max=limits.channel_max, frame_max=limits.frame_max_octets, heartbeat=limits.heartbeat_seconds
@@ -151,7 +150,7 @@ def _claimed(method: Any) -> str:
 
 def tune_ok(connection: "Connection", method: Any, payload: bytes) -> None:
     """The client's limits, which may be lower than ours but not higher (0: none)."""
-    limits = connection.node.config
+    limits = connection.node.limits
     _check_limit("frame_max", method.frame_max, FRAME_MIN_SIZE, limits.frame_max_octets)
     _check_limit("channel_max", method.channel_max, 1, limits.channel_max)
     connection.frame_max = method.frame_max or limits.frame_max_octets

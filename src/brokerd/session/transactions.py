@@ -180,7 +180,7 @@ class Transaction:
             return
         node = self._connection.node
         octets = sum((step.place.octets + RECORD_OCTETS) * len(step.queues) for step in self._steps)
-        octets += len(queues) * node.config.segment_octets
+        octets += len(queues) * node.settings.segment_octets
         if octets > node.disk.free_octets(self._connection.access.vhost.directory):
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
@@ -283,7 +283,7 @@ class Transaction:
             self.rollback()
         elif self._stage == DECIDED:
             try:
-                if self._journal.dirty and self._connection.node.config.sync:
+                if self._journal.dirty and self._connection.node.settings.sync:
                     self._journal.sync()
                 self._store()
             except OSError as error:

@@ -1,0 +1,41 @@
+"""The configuration as the values that are handed down: what the node goes by, what sessions hold clients to."""
+
+from typing import TYPE_CHECKING
+
+from brokerd.settings import Limits, Settings
+
+if TYPE_CHECKING:
+    from brokerd.config import Config
+
+
+def limits_of(config: "Config") -> Limits:
+    """What sessions get of it."""
+    return Limits(
+        handshake_timeout_seconds=config.handshake_timeout_seconds,
+        heartbeat_seconds=config.heartbeat_seconds,
+        frame_max_octets=config.frame_max_octets,
+        channel_max=config.channel_max,
+        consumers_per_channel_max=config.consumers_per_channel_max,
+        anonymous=bool(config.anonymous_login_user),
+        tcp_nodelay=config.tcp_nodelay,
+    )
+
+
+def settings_of(config: "Config") -> Settings:
+    """What the node gets of it."""
+    return Settings(
+        sync=config.sync,
+        segment_octets=config.segment_octets,
+        message_octets_max=config.message_octets_max,
+        deliver_octets_per_turn=config.deliver_octets_per_turn,
+        free_disk_min_octets=config.free_disk_min_octets,
+        memory_high_watermark_octets=config.memory_high_watermark_octets,
+        memory_high_watermark_percent=config.memory_high_watermark_percent,
+        connection_max=config.connection_max,
+        idle_queue_seconds=config.idle_queue_seconds,
+        order_journal_archive=config.order_journal_archive,
+        log_exchange=config.log_exchange,
+        default_user=config.default_user,
+        default_user_only_loopback=config.default_user_only_loopback,
+        anonymous_login_user=config.anonymous_login_user,
+    )

@@ -1,0 +1,38 @@
+"""What a broker goes by, as values: the server hands them down, and replaces them whole on a reload.
+
+Nothing below the server reads the configuration.  Options that no module below the server asks for are not here.
+Knows neither where a value comes from nor whether a reload may change it.
+"""
+
+from typing import NamedTuple
+
+
+class Limits(NamedTuple):
+    """What sessions hold clients to, and offer them.  0 is no limit."""
+
+    handshake_timeout_seconds: int
+    heartbeat_seconds: int
+    frame_max_octets: int
+    channel_max: int
+    consumers_per_channel_max: int
+    anonymous: bool  # clients may log in without a name
+    tcp_nodelay: bool
+
+
+class Settings(NamedTuple):
+    """What the node goes by."""
+
+    sync: bool
+    segment_octets: int
+    message_octets_max: int
+    deliver_octets_per_turn: int
+    free_disk_min_octets: int
+    memory_high_watermark_octets: int  # 0: the percentage counts
+    memory_high_watermark_percent: int
+    connection_max: int
+    idle_queue_seconds: int
+    order_journal_archive: str  # a directory; "": settled segments are removed when their time is over
+    log_exchange: bool
+    default_user: str
+    default_user_only_loopback: bool
+    anonymous_login_user: str  # who ANONYMOUS logins become; "": there are none
