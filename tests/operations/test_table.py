@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Annotated, get_type_hints
 
 import pytest
+from tests.test_config import imported_by
 
 from brokerd import operations
 from brokerd.operations import OperationError, table
@@ -131,3 +132,20 @@ def test_rights_are_checked_before_the_operation_is_done(row):
     with pytest.raises(OperationError, match="alice") as no:
         table.perform(node, Who("alice"), "queue try", {"queue": "q", "vhost": "other"})
     assert no.value.code == 403
+
+
+def test_after_prepare_no_request_imports_pydantic_or_builds_a_model():
+    program = """
+from brokerd.operations import OperationError, table
+table.prepare()
+import sys
+before, models = set(sys.modules), len(table._ADAPTERS)
+for row in table.by_name().values():
+    try:
+        table.read(row, row.name, {})
+    except OperationError:
+        pass
+assert len(table._ADAPTERS) == models >= 3
+assert {name for name in set(sys.modules) - before if name.startswith("pydantic")} == set()
+"""
+    assert "pydantic" in imported_by(program)
