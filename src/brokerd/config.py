@@ -1,9 +1,9 @@
 """Every option of the broker: one field with default, unit, bounds and help.
 
 A value comes from the default, the file (TOML), the environment (``BROKERD_`` and
-the option's name in capitals) or a command-line flag; the later one wins.  A field
-is all there is to an option: ``OPTIONS`` lists the rows that file, environment,
-flags, ``--help`` and the test of ``config/brokerd.toml`` are made from.
+the option's name in capitals) or a command-line flag; the later one wins.  One field
+makes an option: ``OPTIONS`` lists the rows from which file, environment, flags,
+``--help`` and the test of ``config/brokerd.toml`` follow.
 
 Knows nothing of what an option does: ``server/launch.py`` hands values down.
 """
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from brokerd.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "BROKERD_"
-# Names that begin like ours and are none: the path of the file, switches of the build, and what
+# Names that begin like an option's but are not options: the path of the file, switches of the build, and what
 # Kubernetes puts into every pod's environment when a service is called brokerd.
 NOT_OPTIONS = frozenset({"BROKERD_CONFIG", "BROKERD_SANITIZE", "BROKERD_COVERAGE", "BROKERD_WERROR"})
 KUBERNETES_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT_")
@@ -32,7 +32,7 @@ SANType = Literal["dns", "ip", "email", "uri"]
 
 
 class Option:
-    """What is known of an option beside its type and default; the metadata of its field's type.
+    """An option's section, help and bounds, beside its type and default: the metadata of its field's type.
 
     ``low`` and ``high`` bound a number, ends included, or the characters of a text.
     ``short`` is another spelling of its flag, mostly one letter.  ``reloadable`` options take effect on
@@ -64,146 +64,151 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The broker's options, checked; nobody changes them behind its back."""
+    """The broker's options, checked.  They do not change: a reload makes another Config."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
     data_dir: Annotated[str, Option(
-        "main", "Directory of everything the broker keeps.", low=1, short="-D",
+        "main", "Directory in which the broker keeps all its data.", low=1, short="-D",
     )] = "/var/lib/brokerd"
     log_level: Annotated[LogLevel, Option(
-        "main", "Least severity that is logged.", short="-l", reloadable=True,
+        "main", "The broker logs events of this severity and above.", short="-l", reloadable=True,
     )] = "info"
     log_file: Annotated[str, Option(
-        "main", "File to log to; empty: standard error.",
+        "main", "File to log to; empty means standard error.",
     )] = ""
     log_exchange: Annotated[bool, Option(
-        "main", "Publish what is logged to the exchange amq.rabbitmq.log of the vhost / too.",
+        "main", "Publish each log line also to the exchange amq.rabbitmq.log in the vhost /.",
     )] = False
     pid_file: Annotated[str, Option(
-        "main", "File to write the process id to while running; empty: none.",
+        "main", "File that holds the process id while the broker runs; empty means no file.",
     )] = ""
     stop_timeout_seconds: Annotated[int, Option(
-        "main", "How long a stopping broker waits for its clients to close before it cuts them off.", low=0, high=3600,
+        "main", "A stopping broker waits this long for its clients to close, then it cuts them off.", low=0, high=3600,
     )] = 15
     memory_high_watermark_percent: Annotated[int, Option(
-        "main", "With the broker using more of the machine's (or cgroup's) memory, publishers are blocked; 0: never.",
+        "main", "Publishers are blocked while the broker uses more of the machine's (or cgroup's) memory; 0: never.",
         low=0, high=100, reloadable=True,
     )] = 60
     memory_high_watermark_octets: Annotated[int, Option(
-        "main", "The same in octets, and instead of the percentage; 0: the percentage holds.",
+        "main", "The same limit in octets, in place of the percentage; 0 means that the percentage holds.",
         low=0, high=1 << 50, reloadable=True,
     )] = 0
 
     bind: Annotated[str, Option(
-        "amqp", "Address to listen on; 0.0.0.0 or :: for all.", low=1, short="-b",
+        "amqp", "Address to listen on; 0.0.0.0 or :: means all.", low=1, short="-b",
     )] = "127.0.0.1"
     amqp_port: Annotated[int, Option(
-        "amqp", "TCP port for AMQP; 0: any free one.", low=0, high=65535, short="-p",
+        "amqp", "TCP port for AMQP; 0 means any free port.", low=0, high=65535, short="-p",
     )] = 5672
     amqps_bind: Annotated[str, Option(
-        "amqp", "Address to listen on for AMQP over TLS; empty: that of bind.",
+        "amqp", "Address to listen on for AMQP over TLS; empty means the address of bind.",
     )] = ""
     amqps_port: Annotated[int, Option(
-        "amqp", "TCP port for AMQP over TLS, where tls_cert is given; 0: any free one.", low=0, high=65535,
+        "amqp", "TCP port for AMQP over TLS, used if tls_cert is set; 0 means any free port.", low=0, high=65535,
     )] = 5671
     tcp_nodelay: Annotated[bool, Option(
         "amqp", "Send small segments at once (TCP_NODELAY).",
     )] = True
     handshake_timeout_seconds: Annotated[int, Option(
-        "amqp", "Time a client has from connecting to connection.open.", low=1, high=3600,
+        "amqp", "A client has this long from connecting to connection.open.", low=1, high=3600,
     )] = 10
     heartbeat_seconds: Annotated[int, Option(
-        "amqp", "Heartbeat offered to clients; 0: none offered.", low=0, high=65535,
+        "amqp", "Heartbeat interval offered to clients; 0 offers no heartbeat.", low=0, high=65535,
     )] = 60
     frame_max_octets: Annotated[int, Option(
-        "amqp", "Largest frame offered to clients, its eight octets of frame included.", low=8192, high=16 * MIB,
+        "amqp", "Largest frame size offered to clients, including the eight octets around the payload.",
+        low=8192, high=16 * MIB,
     )] = 131072
     channel_max: Annotated[int, Option(
-        "amqp", "Highest number of channels of one connection offered to clients.", low=1, high=65535,
+        "amqp", "Most channels per connection offered to clients.", low=1, high=65535,
     )] = 2047
     connection_max: Annotated[int, Option(
-        "amqp", "Most connections at one time; 0: no limit.", low=0, high=10_000_000, reloadable=True,
+        "amqp", "The broker accepts at most this many connections at a time; 0 means no limit.",
+        low=0, high=10_000_000, reloadable=True,
     )] = 0
     consumers_per_channel_max: Annotated[int, Option(
-        "amqp", "Most consumers of one channel; 0: no limit.", low=0, high=1_000_000, reloadable=True,
+        "amqp", "A channel may have at most this many consumers; 0 means no limit.",
+        low=0, high=1_000_000, reloadable=True,
     )] = 0
     message_octets_max: Annotated[int, Option(
-        "amqp", "Largest body of one message; a larger one closes its channel.", low=1, high=512 * MIB,
+        "amqp", "Largest message body; publishing a larger one closes the channel.", low=1, high=512 * MIB,
     )] = 128 * MIB
     deliver_octets_per_turn: Annotated[int, Option(
-        "amqp", "How much is delivered before other connections are read again.", low=4096, high=1024 * MIB,
+        "amqp", "The broker delivers at most this much before it reads from connections again.",
+        low=4096, high=1024 * MIB,
     )] = MIB
 
     tls_cert: Annotated[str, Option(
-        "tls", "File of the broker's certificate and those that lead to its CA (PEM); empty: no TLS.",
+        "tls", "File with the broker's certificate and the chain up to its CA (PEM); empty turns TLS off.",
         short="--cert", reloadable=True,
     )] = ""
     tls_key: Annotated[str, Option(
-        "tls", "File of the certificate's private key (PEM); empty: it is in the file of tls_cert.",
+        "tls", "File with the certificate's private key (PEM); empty means that tls_cert holds it.",
         short="--key", reloadable=True,
     )] = ""
     tls_ca_cert: Annotated[str, Option(
-        "tls", "File of the CAs whose clients are believed (PEM).", reloadable=True,
+        "tls", "File with the CAs that client certificates must be signed by (PEM).", reloadable=True,
     )] = ""
     tls_verify_peer: Annotated[bool, Option(
-        "tls", "Ask clients for a certificate; one that is not of tls_ca_cert is refused.", reloadable=True,
+        "tls", "Ask clients for a certificate, and refuse one that tls_ca_cert does not cover.", reloadable=True,
     )] = False
     tls_fail_if_no_peer_cert: Annotated[bool, Option(
-        "tls", "Refuse clients without a certificate; asks for one as tls_verify_peer does.", reloadable=True,
+        "tls", "Ask clients for a certificate, and refuse clients that show none.", reloadable=True,
     )] = False
     tls_min_version: Annotated[TLSVersion, Option(
-        "tls", "Oldest version of TLS that is spoken.", reloadable=True,
+        "tls", "Oldest TLS version that clients may use.", reloadable=True,
     )] = "1.2"
     tls_ciphers: Annotated[str, Option(
-        "tls", "Ciphers of TLS 1.2, as OpenSSL writes lists of them; empty: Python's choice.",
+        "tls", "Ciphers for TLS 1.2, as an OpenSSL cipher list; empty means Python's default.",
         short="--ciphers", reloadable=True,
     )] = ""
     tls_cert_login_from: Annotated[LoginFrom, Option(
-        "tls", "What of a client's certificate is its user name, with the mechanism EXTERNAL.", reloadable=True,
+        "tls", "Part of a client's certificate that EXTERNAL logins take as user name.", reloadable=True,
     )] = "distinguished_name"
     tls_cert_login_san_type: Annotated[SANType, Option(
-        "tls", "Which kind of subject alternative name, where that is the user name.", reloadable=True,
+        "tls", "Kind of subject alternative name that becomes the user name.", reloadable=True,
     )] = "dns"
     tls_cert_login_san_index: Annotated[int, Option(
-        "tls", "Which of its subject alternative names of that kind, counted from 0.", low=0, high=100, reloadable=True,
+        "tls", "Which of the certificate's names of that kind becomes the user name, counted from 0.",
+        low=0, high=100, reloadable=True,
     )] = 0
 
     http_port: Annotated[int, Option(
-        "mgmt", "TCP port for HTTP; 0: none. Nothing listens there yet: only 0 is of use.", low=0, high=65535,
+        "mgmt", "TCP port for HTTP; 0 means no HTTP. Nothing listens there yet, so leave it at 0.", low=0, high=65535,
     )] = 0
 
     sync: Annotated[bool, Option(
-        "store", "Confirm a persistent message only when it is on the disk (fdatasync); false: when it is written.",
+        "store", "Confirm a persistent message when it is on the disk (fdatasync); false: as soon as it is written.",
     )] = True
     segment_octets: Annotated[int, Option(
         "store", "Size of one file of messages.", low=MIB, high=1024 * MIB,
     )] = 8 * MIB
     free_disk_min_octets: Annotated[int, Option(
-        "store", "With less free space than this publishers are blocked; 0: never.", low=0, high=1 << 50,
-        reloadable=True,
+        "store", "The broker blocks publishers while the disk has less free space than this; 0 means never.",
+        low=0, high=1 << 50, reloadable=True,
     )] = 50_000_000
     idle_queue_seconds: Annotated[int, Option(
-        "store", "A queue untouched for this long gives its open files and maps back.", low=1, high=86400,
+        "store", "A queue that is idle for this long closes its files and maps.", low=1, high=86400,
         reloadable=True,
     )] = 30
 
     order_journal_archive: Annotated[str, Option(
-        "store", "Folder that settled segments of order journals are moved to after their retention; empty: removed.",
+        "store", "Folder for settled segments of order journals after their retention; empty removes them.",
         reloadable=True,
     )] = ""
 
     default_user: Annotated[str, Option(
-        "auth", "User made on the first start, with all permissions on the vhost /.", low=1, high=255,
+        "auth", "User that the first start creates, with all permissions on the vhost /.", low=1, high=255,
     )] = "guest"
     default_password: Annotated[str, Option(
         "auth", "The first password of default_user.", low=1, high=255, secret=True,
     )] = field(default="guest", repr=False)
     default_user_only_loopback: Annotated[bool, Option(
-        "auth", "default_user may connect from this machine only.",
+        "auth", "default_user may connect only from this machine.",
     )] = True
     anonymous_login_user: Annotated[str, Option(
-        "auth", "User as whom whoever asks is logged in with the mechanism ANONYMOUS; empty: nobody.",
+        "auth", "User that ANONYMOUS logins become; empty turns ANONYMOUS off.",
         reloadable=True,
     )] = ""
 
@@ -250,8 +255,8 @@ OPTIONS: dict[str, Row] = {each.name: Row(each.name, each.type, each.default) fo
 def load(path: str | os.PathLike[str] | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
     """The configuration from the file at ``path`` (None: no file), ``environ`` and ``flags``.
 
-    ``flags`` are values by option name that whoever parsed the command line has typed and
-    bounded by ``OPTIONS``; None stands for a flag not given.  Raises ConfigError, one line,
+    ``flags`` are values by option name.  The caller has checked their types and bounds by
+    ``OPTIONS``; None stands for a flag not given.  Raises ConfigError, one line,
     for a file that cannot be read, an unknown option or section, and a value out of bounds.
     """
     values: dict[str, Any] = {}
@@ -323,7 +328,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_text(row: Row, text: str) -> Any:
-    """The value that ``text`` writes; what writes none stays a text and is refused for its type."""
+    """The value that ``text`` means; a text without a meaning stays a text, and its type is refused later."""
     if row.type is bool:
         return TRUTH.get(text.lower(), text)
     if row.type is int and text.isascii() and text.isdigit() and len(text) < 20:

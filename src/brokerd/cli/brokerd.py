@@ -69,7 +69,7 @@ def command() -> click.Command:
         "brokerd",
         params=options,
         callback=_serve,
-        help="Run the broker until it is told to stop (TERM or INT).  HUP reads the configuration again.",
+        help="Run the broker until TERM or INT stops it.  HUP makes it read the configuration again.",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     return click.version_option(__version__, "-v", "--version", message="%(prog)s %(version)s")(run)
