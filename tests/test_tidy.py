@@ -250,6 +250,23 @@ def test_nothing_below_the_server_reads_the_configuration(path):
         assert not (isinstance(node, ast.ImportFrom) and node.module == "brokerd.config"), node.lineno
 
 
+# What a session may ask of a vhost by itself; all else goes through vhost/access.py, which knows the user.
+BEFORE_THE_DOOR = frozenset({"name", "directory", "log", "appended", "on_disk"})
+
+
+def is_a_vhost(node):
+    return getattr(node, "id", None) == "vhost" or getattr(node, "attr", None) == "vhost"
+
+
+@pytest.mark.parametrize("path", [path for path in PYTHON if package(module_name(path)) == "session"], ids=short)
+def test_a_session_enters_a_vhost_by_its_one_door(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and is_a_vhost(node.value):
+            assert node.attr in BEFORE_THE_DOOR, f"line {node.lineno}: vhost.{node.attr}"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "channel":
+            assert node.attr not in {"consume", "cancel", "get"}, f"line {node.lineno}: channel.{node.attr}"
+
+
 # What a start does without: modules that cost more than they give at the top of a file.
 HEAVY = frozenset({"numpy", "pydantic", "json", "tomllib", "hashlib", "secrets", "hmac", "shutil", "urllib", "ssl"})
 

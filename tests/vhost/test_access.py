@@ -73,3 +73,78 @@ def test_the_alternate_exchanges_type_is_looked_at_before_permissions_and_the_re
     node.refused.clear()
     assert refusal(access, "x", "x-consistent-hash", arguments=arguments) == (
         "PRECONDITION_FAILED - Unsupported property: foo")
+
+
+# --- consumers
+
+class Channel:
+    """What of a channel is used; its own connection."""
+
+    def __init__(self):
+        self.connection = self
+        self.consumers = None
+        self.asked = []
+
+    def consume(self, queue, tag, **wishes):
+        self.asked.append(("consume", queue.name, tag))
+
+    def get(self, queue, no_ack):
+        self.asked.append(("get", queue.name, no_ack))
+        return True
+
+
+def enter(access, channel, verb):
+    if verb == "get":
+        return access.get(channel, "q", no_ack=True)
+    return access.consume(channel, "q", "tag", no_ack=True, exclusive=False, arguments={}, next_number=lambda: 7)
+
+
+@pytest.mark.parametrize(("verb", "asked"), [("get", ("get", "q", True)), ("consume", ("consume", "q", b"tag"))])
+def test_who_may_not_read_a_queue_gets_no_message_of_it(access, node, verb, asked):
+    access.declare_queue("q", object())
+    channel = Channel()
+    enter(access, channel, verb)
+    assert channel.asked == [asked]
+    node.refused.add(("read", "q"))
+    with pytest.raises(AMQPError, match="read access to queue 'q' in vhost '/' refused for user 'guest'"):
+        enter(access, channel, verb)
+    assert channel.asked == [asked]
+
+
+@pytest.mark.parametrize("verb", ["get", "consume"])
+def test_an_exclusive_queue_gives_messages_to_its_owner_only(access, verb):
+    owner, other = Channel(), Channel()
+    access.declare_queue("q", owner, exclusive=True)
+    enter(access, owner, verb)
+    with pytest.raises(AMQPError, match="cannot obtain exclusive access to locked queue 'q'"):
+        enter(access, other, verb)
+
+
+def test_a_tag_is_taken_by_a_consumer_of_answers_too(access):
+    channel = Channel()
+    assert not access.has_consumer(channel, "tag")
+    access.consume_replies(channel, "tag", no_ack=True)
+    assert access.has_consumer(channel, "tag")
+    access.cancel(channel, "tag")
+    assert not access.has_consumer(channel, "tag")
+
+
+def test_events_name_who_asked(access, node):
+    told = []
+
+    class Events:
+        wanted = True
+
+        def __getattr__(self, name):
+            return lambda *fields: told.append((name, fields[-1]))
+
+    node.vhost.events = Events()
+    access.declare_queue("q", object())
+    access.declare_exchange("x", auto_delete=True)
+    access.bind_queue("q", "x", "k", {}, None)
+    access.delete_queue("q", None)
+    access.vhost.delete_queue(access.vhost.add_queue("own", durable=False, auto_delete=False, arguments={}))
+    assert told == [
+        *((name, "guest") for name in ("queue_created", "exchange_created", "binding_created", "exchange_deleted",
+                                       "binding_deleted", "queue_deleted")),
+        ("queue_created", ""), ("queue_deleted", "")]

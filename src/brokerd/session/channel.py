@@ -51,9 +51,7 @@ class Channel(plane.Channel):
             self.cancel(consumer)
         if self.transaction is not None:
             self.transaction.leave()
-        replies = self.connection.access.vhost.replies  # type: ignore[attr-defined]
-        if replies is not None:
-            replies.remove(self)
+        self.connection.access.channel_left(self)  # type: ignore[attr-defined]
         self.recover()
         events = self.connection.node.events  # type: ignore[attr-defined]
         if events.wanted and not self.closing:

@@ -149,7 +149,7 @@ class Connection(plane.Connection):
         queues = opened.leave()
         opened.closing = True
         self.write(_close(methods.ChannelClose, error, class_id, method_id).frame(channel))
-        self._consumers_left(queues)
+        self.access.consumers_left(queues)
 
     def on_publisher_blocked(self) -> None:
         """No room for messages: tell the client once.  The data plane reads no more from it."""
@@ -223,7 +223,7 @@ class Connection(plane.Connection):
         """The few that end or begin a channel, and those that only a server sends."""
         number = channel.number
         if index == CHANNEL_CLOSE:
-            self._consumers_left(channel.leave())
+            self.access.consumers_left(channel.leave())
             channel.close()
             self.write(methods.ChannelCloseOk().frame(number))
         elif index == CHANNEL_CLOSE_OK:
@@ -285,16 +285,10 @@ class Connection(plane.Connection):
         for channel in list(self.channels.values()) if self.channels else ():
             queues += channel.leave()
         if self.own_queues:
-            vhost = self.access.vhost
-            for queue in list(self.own_queues):
-                vhost.delete_queue(queue)
+            self.access.owner_left(list(self.own_queues))
             self.own_queues = None
-        self._consumers_left(queues)
-
-    def _consumers_left(self, queues: "list[Queue]") -> None:
-        for queue in queues:
-            if queue.auto_delete:
-                self.access.vhost.consumers_left(queue)
+        if queues:
+            self.access.consumers_left(queues)
 
     def opened(self) -> None:
         """The handshake is done."""

@@ -7,7 +7,7 @@ connection's affair.  Knows nothing of permissions or of frames.
 
 from typing import TYPE_CHECKING, Any
 
-from brokerd.errors import AccessRefused, NotFound
+from brokerd.errors import AccessRefused
 from brokerd.vhost import direct_reply
 from brokerd.wire import methods
 
@@ -72,9 +72,7 @@ def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> 
 
 def _declare_volatile(connection: "Connection", channel: "Channel", name: str, *, no_wait: bool) -> Any:
     """A name of direct reply-to, passive or not: whether somebody waits for an answer there (RabbitMQ)."""
-    vhost = connection.access.vhost
-    if name not in direct_reply.PSEUDO_QUEUES and (vhost.replies is None or not vhost.replies.exists(name)):
-        raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")
+    connection.access.declare_replies(name)
     channel.last_queue = name
     return None if no_wait else methods.QueueDeclareOk(queue=name, message_count=0, consumer_count=1)
 

@@ -3,7 +3,7 @@
 Each verb checks what RabbitMQ checks, in its order: name, permission, existence,
 exclusive owner, equivalence.  Owns the routes that the user's connections
 remember in the data plane, so a revoked permission takes effect by forgetting them.
-Knows nothing of channels and frames: names in, queues and exchanges out.
+Knows nothing of frames: names in, queues and exchanges out.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,11 +15,13 @@ from brokerd.exchanges import Exchange, exchange_type
 from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
+from brokerd.vhost.consuming import check_consume, check_get
+from brokerd.vhost.direct_reply import PSEUDO_QUEUES, Replies
 from brokerd.vhost.routing import resolve
 from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 class Rights(Protocol):
     """What a user may do in one vhost, by name; see auth.Permissions."""
@@ -140,6 +142,81 @@ class Access:
     def purge_queue(self, name: str, connection: object) -> int:
         """Drop the ready messages; how many."""
         return self.queue_to_use(names.strip_cr_lf(name), "read", connection).purge()
+
+    # --- consumers
+
+    def has_consumer(self, channel: plane.Channel, tag: str) -> bool:
+        """Whether a consumer of ``channel`` has that tag, one of answers included."""
+        replies = self.vhost.replies
+        return _octets(tag) in (channel.consumers or ()) or (replies is not None and replies.tag(channel) == tag)
+
+    def consume(
+        self, channel: plane.Channel, name: str, tag: str, *, no_ack: bool, exclusive: bool,
+        arguments: dict[str, Any], next_number: "Callable[[], int]",
+    ) -> None:  # fmt: skip
+        """Let ``channel`` consume from a queue; deliveries start in the next turn.  Journals name the consumer by what
+        ``next_number`` returns.  Raises AccessRefused, NotFound, ResourceLocked; PreconditionFailed for its arguments.
+        """
+        queue = self.queue_to_use(name, "read", channel.connection)
+        wishes = check_consume(queue, arguments, exclusive=exclusive)
+        consumer = channel.consume(
+            queue, _octets(tag), no_ack=no_ack, exclusive=exclusive, priority=wishes.priority, arguments=arguments,
+            timeout_ms=wishes.timeout_ms, timeout_closes=wishes.timeout_closes, consumer_number=next_number(),
+        )  # fmt: skip
+        if queue.order_log is not None:
+            queue.order_log.consumer(consumer)
+        if self.vhost.events.wanted:
+            self.vhost.events.consumer_created(consumer)
+
+    def cancel(self, channel: plane.Channel, tag: str) -> None:
+        """A consumer of ``channel`` goes, of answers or of a queue; no fault when there is none (RabbitMQ)."""
+        vhost = self.vhost
+        if vhost.replies is not None and vhost.replies.remove(channel, tag):
+            return
+        consumer = (channel.consumers or {}).get(_octets(tag))
+        if consumer is not None:
+            channel.cancel(consumer)
+            if vhost.events.wanted:
+                vhost.events.consumer_deleted(consumer)
+            vhost.consumers_left(consumer.queue, self.user)  # type: ignore[arg-type]
+
+    def get(self, channel: plane.Channel, name: str, *, no_ack: bool) -> bool:
+        """Write basic.get-ok with the next message of a queue; False: there is none."""
+        queue = self.queue_to_use(name, "read", channel.connection)
+        check_get(queue)
+        return channel.get(queue, no_ack)
+
+    # --- direct reply-to
+
+    def consume_replies(self, channel: plane.Channel, tag: str, *, no_ack: bool) -> None:
+        """Let ``channel`` wait for answers.  It asks for no permission (RabbitMQ).  Raises PreconditionFailed."""
+        if self.vhost.replies is None:
+            self.vhost.replies = Replies()
+        self.vhost.replies.add(channel, tag, no_ack=no_ack)
+
+    def declare_replies(self, name: str) -> None:
+        """Whether somebody waits for answers under that name.  Raises NotFound."""
+        replies = self.vhost.replies
+        if name not in PSEUDO_QUEUES and (replies is None or not replies.exists(name)):
+            raise NotFound(f"no queue '{name}' in vhost '{self.vhost.name}'")
+
+    # --- what ends with its client, and at no user's wish
+
+    def channel_left(self, channel: plane.Channel) -> None:
+        """``channel`` waits for no answers any more."""
+        if self.vhost.replies is not None:
+            self.vhost.replies.remove(channel)
+
+    def consumers_left(self, queues: "Iterable[Queue]") -> None:
+        """Consumers of these queues went with their channel: those that are to go with their last one do."""
+        for queue in queues:
+            if queue.auto_delete:
+                self.vhost.consumers_left(queue)
+
+    def owner_left(self, queues: "Iterable[Queue]") -> None:
+        """Exclusive queues go with their connection."""
+        for queue in queues:
+            self.vhost.delete_queue(queue)
 
     # --- exchanges
 
@@ -263,6 +340,10 @@ class Access:
         _check_not_default(source)
         self._check("write", kind, destination)
         self.check_exchange("read", source)
+
+
+def _octets(tag: str) -> bytes:
+    return tag.encode("utf-8", "surrogateescape")
 
 
 def _no_tag(tag: str) -> bool:

@@ -1,0 +1,63 @@
+"""What basic.consume and basic.get ask of a queue: their arguments, who else consumes, what kind of queue it is.
+
+Raises what the client is told, in RabbitMQ's words.  Knows nothing of permissions, nor of who asks.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.arguments import EXPIRY_MS_MAX, Check, boolean, integer
+from brokerd.errors import AccessRefused, PreconditionFailed, ResourceLocked
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+
+PRIORITY_MIN, PRIORITY_MAX = -(1 << 31), (1 << 31) - 1
+# What is checked of basic.consume's arguments; others (of streams, of older versions) are kept and mean nothing.
+CONSUMER_ARGUMENTS: tuple[tuple[str, Check], ...] = (
+    ("x-priority", integer(-(1 << 63))),
+    ("x-cancel-on-ha-failover", boolean),
+    ("x-consumer-timeout", integer(0, EXPIRY_MS_MAX, too_big="value_too_large")),
+)
+
+
+class Wishes(NamedTuple):
+    """What the arguments of basic.consume ask of the data plane."""
+
+    priority: int = 0
+    timeout_ms: int = -1  # of a delivery; -1: the queue's own
+    timeout_closes: bool | None = None  # the channel then; None: as the queue says
+
+
+NO_WISHES = Wishes()
+
+
+def check_consume(queue: "Queue", arguments: dict[str, Any], *, exclusive: bool) -> Wishes:
+    """Whether one more may consume from ``queue``.  Raises PreconditionFailed, then AccessRefused."""
+    wishes = _wishes(queue, arguments) if arguments else NO_WISHES
+    if queue.exclusively_consumed or (exclusive and (queue.consumer_count or _single_active(queue))):
+        raise AccessRefused(f"{queue} in exclusive use")
+    return wishes
+
+
+def check_get(queue: "Queue") -> None:
+    """Whether single messages may be taken from ``queue``.  Raises ResourceLocked."""
+    if queue.arguments.get("x-queue-type") == "quorum" and _single_active(queue):
+        raise ResourceLocked(
+            f"cannot obtain access to locked {queue}. "
+            "basic.get operations are not supported by quorum queues with single active consumer"
+        )
+
+
+def _wishes(queue: "Queue", arguments: dict[str, Any]) -> Wishes:
+    for name, check in CONSUMER_ARGUMENTS:
+        if name in arguments:
+            reason = check(arguments[name], arguments)
+            if reason is not None:
+                raise PreconditionFailed(f"invalid arg '{name}' for {queue}: {reason}")
+    priority = min(max(arguments.get("x-priority", 0), PRIORITY_MIN), PRIORITY_MAX)
+    timeout = arguments.get("x-consumer-timeout")
+    return Wishes(priority) if timeout is None else Wishes(priority, int(timeout), timeout_closes=True)
+
+
+def _single_active(queue: "Queue") -> bool:
+    return queue.arguments.get("x-single-active-consumer") is True
