@@ -30,6 +30,7 @@ FLOORS = (
     ("queues",),
     ("vhost",),
     ("upkeep",),
+    ("alarms",),
     ("node",),
     ("operations",),
     ("session",),

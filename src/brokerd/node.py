@@ -1,12 +1,11 @@
-"""The broker as one process: users, vhosts, connections, alarms; started, ticked once a second, stopped.
+"""The broker as one process: users, vhosts, connections; started, ticked once a second, stopped.
 
     data_dir/                      users, vhosts, connection numbers, lock: see store/data_dir
         <sha1 of vhost>/           .vhost (its name), definitions.amqp, policies.json
             <sha1 of queue>/       .queue (its name), segments
             transient/             the same for queues that do not survive a restart: emptied at start
 
-Knows neither loop nor sockets: whoever builds a Node hands in ``later`` (call this
-soon) and calls ``tick``.
+Knows neither loop nor sockets: its builder hands in ``later`` (call this soon), and calls ``tick``.
 """
 
 import os
@@ -17,19 +16,20 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
+from brokerd.alarms import Alarms
 from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
-from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS, checked_limits
+from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
-from brokerd.store import commit_journal, json_file
+from brokerd.store import commit_journal
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.format import SPARE_FOLDER
 from brokerd.store.sync import GroupCommit
 from brokerd.upkeep.upkeep import Submit, Upkeep
-from brokerd.vhost import commits, events, listing, trace
+from brokerd.vhost import commits, events, trace
 from brokerd.vhost.access import Access
 from brokerd.vhost.folder import open_vhost
-from brokerd.vhost.listing import MAX_QUEUES, VHOST_LIMITS, VHOSTS_FILE
+from brokerd.vhost.listing import MAX_QUEUES, NEW, Listing
 from brokerd.vhost.vhost import UNWANTED, CallAt, Doors, Timer, VHost
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-DISK, MEMORY = "disk", "memory"  # what can be short: RabbitMQ's words, told to blocked publishers
 EVENTS_VHOST = "/"  # where the broker tells what happens
 
 
@@ -50,8 +49,8 @@ class Node:
 
     __slots__ = (
         "_call_at", "_due", "_expiry", "_submit_slow", "alarms", "blocked", "clock", "commit", "connections", "core",
-        "data", "disk", "disk_full", "doors", "events", "later", "limits", "memory_octets", "permissions", "settings",
-        "start_frames", "stopping", "upkeep", "used_memory", "users", "vhost_limits", "vhosts",
+        "data", "disk", "doors", "events", "later", "limits", "listing", "permissions", "settings", "start_frames",
+        "stopping", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -87,13 +86,8 @@ class Node:
         self.later = later
         self.vhosts: dict[str, VHost] = {}
         self.events: Any = UNWANTED  # Events, once there is the vhost they are published in
-        self.vhost_limits: dict[str, dict[str, int]] = {}  # by vhost, of those that have any
+        self.listing: Listing  # of the vhosts there are: see open_vhosts
         self.connections: dict[Any, None] = {}  # in order of arrival
-        self.blocked: set[Any] = set()  # connections told that there is no room
-        self.used_memory = used_memory
-        self.memory_octets = memory_octets
-        self.alarms: set[str] = set()  # what there is too little of
-        self.disk_full = False  # a write failed for want of space
         self.stopping = False
         self.start_frames: dict[str, bytes] = {}  # connection.start by the mechanisms it offers
         self.core = plane.Core(
@@ -121,6 +115,11 @@ class Node:
         self.commit = GroupCommit(
             self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=settings.sync
         )
+        self.alarms = Alarms(
+            self.core, free_disk=lambda: disk.free_octets(data.path), used_memory=used_memory,
+            memory_octets=memory_octets, make_room=self.upkeep.make_room, tell=self._tell_alarm,
+        )  # fmt: skip
+        self.blocked = self.alarms.blocked
         self.doors = Doors(clock.epoch_ns, self.commit.wait, self._call_at)
 
     # --- what the data plane asks
@@ -144,29 +143,18 @@ class Node:
 
     def storage_failed(self, number: int) -> None:
         """A write failed; the message was not taken and its publisher stands still."""
-        if not self.disk_full:
-            log.error("cannot write messages: %s; publishers wait", os.strerror(number))
-        self.disk_full = True
-        self._raise_alarm(DISK)
+        self.alarms.storage_failed(number)
 
     def _damaged(self, path: str, position: int, octets: int) -> None:
         what = "what they settled comes again" if "/acks." in path else "the messages in them are lost"
         log.error("%s: damaged at %d: %d octets skipped, %s", path, position, octets, what)
 
-    # --- alarms
-
     @property
     def alarm_reason(self) -> str:
-        """What blocked publishers are told, in RabbitMQ's words; "" while there is no alarm."""
-        return "low on " + " & ".join(sorted(self.alarms)) if self.alarms else ""
+        """What blocked publishers are told; "" while there is no alarm."""
+        return self.alarms.reason
 
-    def _raise_alarm(self, what: str) -> None:
-        if what not in self.alarms:
-            self._tell_alarm(what, raised=True)
-        self.alarms.add(what)
-        self.core.blocked = True
-
-    def _tell_alarm(self, what: str, *, raised: bool) -> None:
+    def _tell_alarm(self, what: str, raised: bool) -> None:
         def tell() -> None:  # Not from within a publish that failed.
             self.events.alarm(what, raised=raised)
             self.core.turn()
@@ -174,87 +162,31 @@ class Node:
         if self.events.wanted:
             self.later(tell)
 
-    def _clear_alarm(self, what: str) -> None:
-        """One reason less; with the last one publishers go on."""
-        self.alarms.discard(what)
-        self._tell_alarm(what, raised=False)
-        if self.alarms:
-            return
-        self.core.blocked = False
-        for connection in list(self.blocked):
-            connection.unblock()
-
-    def check_disk(self) -> None:
-        """Block publishers when free space falls below the limit; let them go on when there is room again."""
-        limit = self.settings.free_disk_min_octets
-        raised = DISK in self.alarms
-        if not limit and not raised:
-            return
-        free = self.disk.free_octets(self.data.path)
-        if self.upkeep.make_room(free, limit) and not raised:
-            return  # There will be, in a moment.
-        if free < limit:
-            if not raised:
-                log.warning("low on disk: %d octets free, limit %d; publishers are blocked", free, limit)
-            self._raise_alarm(DISK)
-        elif raised and (not self.disk_full or free >= 2 * self.settings.segment_octets):
-            self.disk_full = False
-            self._clear_alarm(DISK)
-            log.warning("no longer low on disk: %d octets free; %s", free, self._publishers)
-
-    def check_memory(self) -> None:
-        """The same for this process's memory, which grows with connections, queues and what is unacked."""
-        limit = self.settings.memory_high_watermark_octets
-        limit = limit or self.memory_octets * self.settings.memory_high_watermark_percent // 100
-        raised = MEMORY in self.alarms
-        if not limit and not raised:
-            return
-        used = self.used_memory()
-        if limit and used > limit:
-            if not raised:
-                log.warning("low on memory: %d octets used, limit %d; publishers are blocked", used, limit)
-            self._raise_alarm(MEMORY)
-        elif raised:
-            self._clear_alarm(MEMORY)
-            log.warning("no longer low on memory: %d octets used; %s", used, self._publishers)
-
-    @property
-    def _publishers(self) -> str:
-        return f"still {self.alarm_reason}" if self.alarms else "publishers go on"
-
     # --- users and vhosts
 
     def open_vhosts(self) -> None:
-        """Open every vhost of vhosts.json, which is made with "/" in it where it is missing.  Raises StoreError."""
-        path = os.path.join(self.data.path, VHOSTS_FILE)
-        known = json_file.read(path, self.disk)
-        if known is None:
-            known = [{"name": "/"}]
-            json_file.replace(path, known, self.disk)
-        rows = listing.rows(path, known)
-        for name, row in rows.items():
-            self.vhost_limits[name] = row.limits
+        """Open every vhost that is listed in vhosts.json.  Raises StoreError, OSError."""
+        self.listing = Listing(self.data.path, self.disk)
+        for name in self.listing.rows:
             self.open_vhost(name)
-        for name, row in rows.items():
+        for name, row in self.listing.rows.items():
             trace.switch(self.vhosts[name], row.tracing, self.name)
         self.later(self.core.turn)  # What expired while there was no broker goes.
 
     def reload_vhosts(self) -> list[str]:
         """Read vhosts.json again: limits and tracing of the vhosts there are; what could not be done, in words."""
-        path = os.path.join(self.data.path, VHOSTS_FILE)
+        before = dict(self.listing.rows)
         try:
-            rows = listing.rows(path, json_file.read(path, self.disk) or [])
+            found = self.listing.read_again()
         except (StoreError, OSError) as error:
             return [str(error)]
-        for name, row in rows.items():
-            if name in self.vhosts:
-                self.vhost_limits[name] = row.limits
-                self.vhosts[name].max_queues = row.limits.get(MAX_QUEUES, -1)
-                if row.tracing is not self.traces(name):
-                    trace.switch(self.vhosts[name], row.tracing, self.name)
-                    log.info("reload: tracing of vhost '%s' is %s", name, "on" if row.tracing else "off")
-        if rows.keys() != self.vhosts.keys():
-            return [f"{path}: vhosts are made and deleted at the next start"]
+        for name, row in self.listing.rows.items():
+            self.vhosts[name].max_queues = row.limit(MAX_QUEUES)
+            if row.tracing is not before[name].tracing:
+                trace.switch(self.vhosts[name], row.tracing, self.name)
+                log.info("reload: tracing of vhost '%s' is %s", name, "on" if row.tracing else "off")
+        if found.keys() != self.vhosts.keys():
+            return [f"{self.listing.path}: vhosts are made and deleted at the next start"]
         return []
 
     @property
@@ -264,23 +196,17 @@ class Node:
 
     def traces(self, name: str) -> bool:
         """Whether the firehose of a vhost is on.  Raises KeyError."""
-        vhost = self.vhosts[name]
-        return vhost.trace is not None and vhost.trace.on
+        return self.listing.rows[name].tracing
 
     def switch_trace(self, name: str, on: bool) -> None:
         """Turn the firehose of a vhost on or off (``tracing`` in vhosts.json).  Raises KeyError; OSError: not done."""
-        before = self.traces(name)
+        self.listing.put(name, self.listing.rows[name]._replace(tracing=on))
         trace.switch(self.vhosts[name], on, self.name)
-        try:
-            self._write_vhosts()
-        except OSError:
-            trace.switch(self.vhosts[name], before, self.name)
-            raise
 
     def add_vhost(self, name: str) -> VHost:
         """Make a vhost that is not there yet.  Raises OSError."""
         vhost = self.open_vhost(name)
-        self._write_vhosts()
+        self.listing.put(name)
         self._tell("vhost.created", {"name": name})
         return vhost
 
@@ -290,22 +216,11 @@ class Node:
             self.events.named(name, fields)
             self.core.turn()
 
-    def _write_vhosts(self) -> None:
-        path = os.path.join(self.data.path, VHOSTS_FILE)
-        rows = {name: listing.Row(self.vhost_limits.get(name, {}), self.traces(name)) for name in self.vhosts}
-        json_file.replace(path, listing.entries(rows), self.disk)
-
     def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
         """Replace a vhost's limits ({}: none).  Raises KeyError; PreconditionFailed for what is no limit; OSError."""
         vhost = self.vhosts[name]
-        before = self.vhost_limits.get(name, {})
-        self.vhost_limits[name] = checked_limits(limits, VHOST_LIMITS, f"vhost '{name}'")
-        try:
-            self._write_vhosts()
-        except OSError:
-            self.vhost_limits[name] = before
-            raise
-        vhost.max_queues = self.vhost_limits[name].get(MAX_QUEUES, -1)
+        self.listing.set_limits(name, limits)
+        vhost.max_queues = self.listing.rows[name].limit(MAX_QUEUES)
         self._tell(f"vhost.limits.{'set' if limits else 'cleared'}", {"name": name, "limits": limits})
 
     def open_vhost(self, name: str) -> VHost:
@@ -324,7 +239,7 @@ class Node:
             prepare=self._install_events if name == EVENTS_VHOST else None,
         )
         vhost.events = self.events
-        vhost.max_queues = self.vhost_limits.get(name, {}).get(MAX_QUEUES, -1)
+        vhost.max_queues = self.listing.rows.get(name, NEW).limit(MAX_QUEUES)
         self.upkeep.apply_policies(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
             # The broker before may have died before its sync; from now on messages are confirmed into these queues.
@@ -382,7 +297,6 @@ class Node:
     def delete_vhost(self, name: str) -> None:
         """Close a vhost's connections, then drop all it holds.  Raises KeyError."""
         vhost = self.vhosts.pop(name)
-        self.vhost_limits.pop(name, None)
         for connection in list(self.connections):
             if connection.access is not None and connection.access.vhost is vhost:
                 connection.shut(ConnectionForced(f"vhost '{name}' is down"))
@@ -392,7 +306,7 @@ class Node:
             queue.drop()
         vhost.log.close()
         self.upkeep.forget(vhost.queues.values())
-        self._write_vhosts()
+        self.listing.remove(name)
         self.permissions.forget_vhost(name)
         if name == EVENTS_VHOST:
             self.events = UNWANTED
@@ -451,7 +365,7 @@ class Node:
         vhost = self.vhosts.get(vhost_name)
         if vhost is None:
             raise NotAllowed(f"vhost {vhost_name} not found")
-        limit = self.vhost_limits.get(vhost_name, {}).get(MAX_CONNECTIONS, -1)
+        limit = self.listing.rows.get(vhost_name, NEW).limit(MAX_CONNECTIONS)
         if limit >= 0 and limit <= sum(each.access.vhost is vhost for each in self._opened()):
             raise NotAllowed(
                 f"access to vhost '{vhost_name}' refused for user '{user}': connection limit ({limit}) is reached"
@@ -503,8 +417,7 @@ class Node:
             self._run_due()
         if self.core.timeouts:
             self._close_overdue()
-        self.check_disk()
-        self.check_memory()
+        self.alarms.check(self.settings)
         if self.settings.sync:
             for vhost in self.vhosts.values():
                 vhost.settle_duplicates(self._submit_slow, self.disk)

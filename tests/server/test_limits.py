@@ -149,7 +149,7 @@ def test_what_is_no_limit_is_refused_and_changes_nothing(node, limits):
     node.set_vhost_limits("/", {"max-connections": 5})
     with pytest.raises(PreconditionFailed, match="of vhost '/'"):
         node.set_vhost_limits("/", limits)
-    assert node.vhost_limits["/"] == {"max-connections": 5}
+    assert node.listing.rows["/"].limits == {"max-connections": 5}
     with pytest.raises(KeyError):
         node.set_vhost_limits("nowhere", {})
 

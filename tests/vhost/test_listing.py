@@ -1,7 +1,11 @@
+import json
+from pathlib import Path
+
 import pytest
 
-from brokerd.errors import StoreError
-from brokerd.vhost.listing import Row, entries, rows
+from brokerd.errors import PreconditionFailed, StoreError
+from brokerd.store.disk import Disk
+from brokerd.vhost.listing import NEW, Listing, Row, entries, rows
 
 
 def test_what_is_written_is_read_again_and_says_no_more_than_it_must():
@@ -27,3 +31,54 @@ def test_what_is_no_listing_is_named(content, text):
     with pytest.raises(StoreError) as refused:
         rows("f", content)
     assert str(refused.value).startswith(text)
+
+
+@pytest.fixture
+def listing(tmp_path):
+    return Listing(str(tmp_path), Disk())
+
+
+class Full(Disk):
+    def replace(self, path, content):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_directory_without_the_file_gets_one_with_the_default_vhost(listing):
+    assert listing.rows == {"/": NEW}
+    assert json.loads(Path(listing.path).read_text()) == [{"name": "/"}]
+
+
+def test_what_was_put_is_there_again_and_what_was_removed_is_not(listing, tmp_path):
+    listing.put("two", Row({"max-queues": 3}, True))
+    listing.put("three")
+    listing.remove("/")
+    assert Listing(str(tmp_path), Disk()).rows == listing.rows == {"two": Row({"max-queues": 3}, True), "three": NEW}
+    assert (listing.rows["two"].limit("max-queues"), listing.rows["two"].limit("max-connections")) == (3, -1)
+
+
+def test_rows_stay_as_they_were_where_the_file_cannot_be_written(listing, tmp_path):
+    listing._disk = Full()
+    for change in (lambda: listing.put("/", Row({}, True)), lambda: listing.set_limits("/", {"max-queues": 1}),
+                   lambda: listing.put("two")):
+        with pytest.raises(OSError, match="No space"):
+            change()
+    assert Listing(str(tmp_path), Disk()).rows == listing.rows == {"/": NEW}
+
+
+def test_limits_are_replaced_and_what_is_none_is_refused(listing):
+    listing.set_limits("/", {"max-queues": 3})
+    with pytest.raises(PreconditionFailed, match="of vhost '/'"):
+        listing.set_limits("/", {"max-things": 3})
+    assert listing.rows["/"] == Row({"max-queues": 3}, False)
+    listing.set_limits("/", {})
+    assert listing.rows["/"] == NEW
+
+
+def test_a_file_that_is_read_again_changes_the_rows_that_are_listed_and_adds_none(listing):
+    Path(listing.path).write_text('[{"name": "/", "tracing": true}, {"name": "two"}]')
+    assert listing.read_again().keys() == {"/", "two"}
+    assert listing.rows == {"/": Row({}, True)}
+    Path(listing.path).write_text('[{"name": 5}]')
+    with pytest.raises(StoreError):
+        listing.read_again()
+    assert listing.rows == {"/": Row({}, True)}

@@ -1,19 +1,25 @@
-"""vhosts.json: which vhosts there are.
+"""vhosts.json: which vhosts there are, and what is set for each.
 
     [{"name": ..., "limits": {...}, "tracing": true}, ...]
 
-``limits`` and ``tracing`` (the firehose) may be left out.  Knows nothing of what is in a vhost.
+``limits`` and ``tracing`` (the firehose) may be left out.  The rows in memory are those of the file: where it cannot be
+written they stay as they were.  Knows nothing of what is in a vhost.
 """
 
-from typing import Any, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.auth.users import MAX_CONNECTIONS, checked_limits
 from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.store import json_file
 
+if TYPE_CHECKING:
+    from brokerd.store.disk import Disk
+
 VHOSTS_FILE = "vhosts.json"
 MAX_QUEUES = "max-queues"
 VHOST_LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
+DEFAULT_VHOST = "/"  # what a file that is not there yet begins with
 
 
 class Row(NamedTuple):
@@ -21,6 +27,56 @@ class Row(NamedTuple):
 
     limits: dict[str, int]
     tracing: bool
+
+    def limit(self, name: str) -> int:
+        """The limit of that name; -1: there is none."""
+        return self.limits.get(name, -1)
+
+
+NEW = Row({}, False)
+
+
+class Listing:
+    """The file, and its rows by name."""
+
+    __slots__ = ("_disk", "path", "rows")
+
+    def __init__(self, data_dir: str, disk: "Disk") -> None:
+        """Read it; made with "/" in it where it is missing.  Raises StoreError, OSError."""
+        self.path = os.path.join(data_dir, VHOSTS_FILE)
+        self._disk = disk
+        content = json_file.read(self.path, disk)
+        if content is None:
+            content = entries({DEFAULT_VHOST: NEW})
+            json_file.replace(self.path, content, disk)
+        self.rows = rows(self.path, content)
+
+    def read_again(self) -> dict[str, Row]:
+        """What the file says now: rows of vhosts that are listed count from now on, by name; the others do not.
+
+        Returns all.  Raises StoreError, OSError: nothing changed.
+        """
+        found = rows(self.path, json_file.read(self.path, self._disk) or [])
+        self.rows |= {name: row for name, row in found.items() if name in self.rows}
+        return found
+
+    def put(self, name: str, row: Row = NEW) -> None:
+        """Add a vhost, or change what is set for it.  Raises OSError: nothing changed."""
+        self._write(self.rows | {name: row})
+
+    def remove(self, name: str) -> None:
+        """The vhost is gone.  Raises OSError: the file still has it."""
+        left = {each: row for each, row in self.rows.items() if each != name}
+        self.rows = left
+        self._write(left)
+
+    def set_limits(self, name: str, limits: Any) -> None:
+        """Replace a vhost's limits ({}: none).  Raises PreconditionFailed for what is no limit; OSError."""
+        self.put(name, self.rows[name]._replace(limits=checked_limits(limits, VHOST_LIMITS, f"vhost '{name}'")))
+
+    def _write(self, rows: dict[str, Row]) -> None:
+        json_file.replace(self.path, entries(rows), self._disk)
+        self.rows = rows
 
 
 def rows(path: str, content: Any) -> dict[str, Row]:

@@ -1,0 +1,131 @@
+"""Alarms: what there is too little of, and who stands still because of it.
+
+    disk     free space below its limit, or a write that failed for want of it
+    memory   this process over its limit
+
+While there is an alarm publishers are blocked (``core.blocked``), and those that can hear it are told why in RabbitMQ's
+words.  Looks when it is asked to, once a second, with the settings as they are then.  Knows nothing of vhosts, of
+connections but that they are let go, nor of what is done to make room.
+"""
+
+import os
+from collections.abc import Callable
+from logging import getLogger
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from brokerd import plane
+    from brokerd.settings import Settings
+
+log = getLogger("brokerd")
+
+DISK, MEMORY = "disk", "memory"  # RabbitMQ's words, told to blocked publishers
+
+
+class Blocked(Protocol):
+    """Something that waits for the end of all alarms: a connection, a transaction."""
+
+    def unblock(self) -> None:
+        """There is room again."""
+
+
+class Alarms:
+    """The alarms of one broker, and all that waits for their end (``blocked``)."""
+
+    __slots__ = (
+        "_core", "_disk_full", "_free_disk", "_make_room", "_memory_octets", "_raised", "_tell", "_used_memory",
+        "blocked",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        core: "plane.Core",
+        *,
+        free_disk: Callable[[], int],
+        used_memory: Callable[[], int],
+        memory_octets: int,
+        make_room: Callable[[int, int], bool],
+        tell: Callable[[str, bool], object],
+    ) -> None:
+        """``free_disk()`` and ``used_memory()`` measure, in octets; ``memory_octets`` is how much memory there is.
+        ``make_room(free, limit)`` is asked first: whether there will be enough in a moment.  ``tell(what, raised)``
+        hears of each alarm and of its end."""
+        self._core = core
+        self._free_disk = free_disk
+        self._used_memory = used_memory
+        self._memory_octets = memory_octets
+        self._make_room = make_room
+        self._tell = tell
+        self._raised: set[str] = set()
+        self._disk_full = False  # a write failed for want of space
+        self.blocked: set[Blocked] = set()  # told that there is no room
+
+    @property
+    def reason(self) -> str:
+        """What blocked publishers are told; "" while there is no alarm."""
+        return "low on " + " & ".join(sorted(self._raised)) if self._raised else ""
+
+    def storage_failed(self, number: int) -> None:
+        """A write failed; the message was not taken and its publisher stands still."""
+        if not self._disk_full:
+            log.error("cannot write messages: %s; publishers wait", os.strerror(number))
+        self._disk_full = True
+        self._raise(DISK)
+
+    def check(self, settings: "Settings") -> None:
+        """Block publishers when there is too little of anything; let them go on when there is enough again."""
+        self._check_disk(settings)
+        self._check_memory(settings)
+
+    def _check_disk(self, settings: "Settings") -> None:
+        limit = settings.free_disk_min_octets
+        raised = DISK in self._raised
+        if not limit and not raised:
+            return
+        free = self._free_disk()
+        if self._make_room(free, limit) and not raised:
+            return  # There will be, in a moment.
+        if free < limit:
+            if not raised:
+                log.warning("low on disk: %d octets free, limit %d; publishers are blocked", free, limit)
+            self._raise(DISK)
+        elif raised and (not self._disk_full or free >= 2 * settings.segment_octets):
+            self._disk_full = False
+            self._clear(DISK)
+            log.warning("no longer low on disk: %d octets free; %s", free, self._publishers)
+
+    def _check_memory(self, settings: "Settings") -> None:
+        """Memory grows with connections, queues and what is unacked."""
+        limit = settings.memory_high_watermark_octets
+        limit = limit or self._memory_octets * settings.memory_high_watermark_percent // 100
+        raised = MEMORY in self._raised
+        if not limit and not raised:
+            return
+        used = self._used_memory()
+        if limit and used > limit:
+            if not raised:
+                log.warning("low on memory: %d octets used, limit %d; publishers are blocked", used, limit)
+            self._raise(MEMORY)
+        elif raised:
+            self._clear(MEMORY)
+            log.warning("no longer low on memory: %d octets used; %s", used, self._publishers)
+
+    @property
+    def _publishers(self) -> str:
+        return f"still {self.reason}" if self._raised else "publishers go on"
+
+    def _raise(self, what: str) -> None:
+        if what not in self._raised:
+            self._tell(what, True)
+        self._raised.add(what)
+        self._core.blocked = True
+
+    def _clear(self, what: str) -> None:
+        """One reason less; with the last one publishers go on."""
+        self._raised.discard(what)
+        self._tell(what, False)
+        if self._raised:
+            return
+        self._core.blocked = False
+        for each in list(self.blocked):
+            each.unblock()
