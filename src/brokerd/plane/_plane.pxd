@@ -235,6 +235,8 @@ cdef struct queue_t:
     store_t **levels_above      # NULL: no priorities; else [level - 1], NULL until used
     uint8_t max_priority
     uint8_t top                 # no level above it is ready
+    seg_t *staged               # the one segment, of all levels', whose records are gathered; NULL: none
+    bint mixed                  # publishes of one chunk went to several levels: its records are not gathered
     uint64_t next_seq
     int64_t last_ts
     rules_t *rules              # NULL: the plain path

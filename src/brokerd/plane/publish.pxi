@@ -215,7 +215,11 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         if q.dropped or (UNLIKELY(q.rules != NULL) and q.rules.refuses):
             continue
         st = store_for(q, m.priority)
-        err = reserve(st, need) if LIKELY(st != NULL) else ENOMEM
+        if UNLIKELY(st == NULL):
+            return ENOMEM
+        if UNLIKELY(q.staged != NULL):
+            end_other_stage(st)
+        err = reserve(st, need)
         if UNLIKELY(err != 0):
             return err
     for i in range(n):

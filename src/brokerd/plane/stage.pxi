@@ -8,6 +8,11 @@
 #
 # Invariant: outside of one chunk's work nothing is staged.  So whoever reads a segment (deliver, get, purge,
 # sync, recovery of a killed broker's files) sees every record that was answered for.
+#
+# Invariant: of a queue's levels at most one is staged, and a message of another one is stored only when that stage is
+# written (end_other_stage()).  So messages reach their files in the order of their sequence numbers, and kill -9 leaves
+# no number out that a later one follows.  A queue whose chunks mix levels stages nothing until its next segment: two
+# writes a message cost more than the faults.
 
 cdef enum:
     STAGE_ROOM = OUT_ROOM       # a buffer of the core's pool
@@ -31,6 +36,7 @@ cdef int stage_begin(seg_t *s) noexcept nogil:
     s.words = s.stage_words
     s.stage_next = core.staged
     core.staged = s
+    s.queue.staged = s
     return 0
 
 
@@ -58,9 +64,18 @@ cdef void stage_end(seg_t *s) noexcept nogil:
         free(s.stage)
     s.stage = NULL
     s.stage_next = NULL
+    s.queue.staged = NULL
     s.base = s.map
     s.words = s.map + 40
     s.zeroed = s.end            # The next record asks again.
+
+
+cdef inline void end_other_stage(store_t *st) noexcept nogil:
+    """The queue's next message goes to st: what is gathered of another level is written first."""
+    cdef seg_t *s = st.queue.staged
+    if s != NULL and s.store != st:
+        stage_end(s)
+        st.queue.mixed = True
 
 
 cdef inline void write_stages(core_t *core) noexcept nogil:

@@ -153,6 +153,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         seg_free(s)
         return err
     st.next_number += 1
+    q.mixed = False
     st.directory_unsynced = True
     if st.first == NULL:
         # Others make folders too, and a broker before this one may have: whether their names are on disk is not known.
@@ -272,7 +273,7 @@ cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
         return err
     if s.end + need <= s.zeroed:
         return 0
-    if st.queue.syncs and need <= STAGE_ROOM:
+    if st.queue.syncs and need <= STAGE_ROOM and not st.queue.mixed:
         return seg_stage(s, need)
     if s.stage != NULL:
         stage_end(s)
