@@ -131,16 +131,16 @@ queue_options = stacked(
         "--prefetch",
         type=click.IntRange(0, 65535),
         default=0,
-        help="Unacknowledged messages a consumer may have; 0: any.",
+        help="Unacknowledged messages a consumer may have; 0: no limit.",
     ),
-    click.option("--verify-order", is_flag=True, help="Check that each queue delivers in order, all and once."),
-    click.option("--keep", is_flag=True, help="Use the queues as they are and leave them there."),
+    click.option("--verify-order", is_flag=True, help="Check that queues deliver each message once, in order."),
+    click.option("--keep", is_flag=True, help="Use existing queues as they are, and do not delete them."),
     click.option(
         "--stall",
         type=click.FloatRange(min=0.1),
         default=30,
         show_default=True,
-        help="Give up when nothing has moved for so many seconds.",
+        help="Give up when no message has moved for so many seconds.",
     ),
 )
 
@@ -157,7 +157,7 @@ def main() -> None:
 @click.option(
     "-y", "--consumers", type=click.IntRange(0, 1000), default=1, show_default=True, help="Consuming connections."
 )
-@click.option("-z", "--seconds", type=click.FloatRange(min=0), default=0, help="Publish for so long.  [default: 10]")
+@click.option("-z", "--seconds", type=click.FloatRange(min=0), default=0, help="Seconds to publish.  [default: 10]")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, help="Publish so many messages per producer.")
 @click.option(
     "-c",
@@ -165,7 +165,7 @@ def main() -> None:
     type=click.IntRange(0, 1 << 20),
     default=0,
     metavar="WINDOW",
-    help="Publish with confirms, so many of them outstanding; 0: without.",
+    help="Publish with confirms, and wait when so many are outstanding; 0: without confirms.",
 )
 @click.option(
     "-r", "--rate", type=click.FloatRange(min=0), default=0, help="Messages a second, of all producers together."
@@ -177,16 +177,16 @@ def main() -> None:
     "--routing-key",
     "routing_keys",
     multiple=True,
-    help="May be repeated: keys take turns; {} in one stands for 0 to --keys less one.  [default: the queue's name]",
+    help="Routing key; several take turns. {} stands for 0 to --keys less one.  [default: the queue's name]",
 )
 @click.option(
     "-b",
     "--binding-key",
     "binding_keys",
     multiple=True,
-    help="Bind each queue with it; may be repeated, {} as above.  [default: the queue's name]",
+    help="Bind each queue with this key; may be repeated, {} as above.  [default: the queue's name]",
 )
-@click.option("--keys", type=click.IntRange(1, 100_000), default=1, help="What {} counts to.")
+@click.option("--keys", type=click.IntRange(1, 100_000), default=1, help="How many numbers {} takes.")
 @click.option(
     "--copies", type=click.IntRange(1), default=1, show_default=True, help="Queues that each message goes to."
 )
@@ -204,7 +204,7 @@ def throughput(
     if options["exchange_type"] and not options["exchange"]:
         raise click.UsageError("--exchange-type needs --exchange")
     check(options)
-    # Whoever only consumes wants what is there.
+    # A run that only consumes takes the messages that are already in the queues.
     options["keep"] |= not options["producers"]
     load = perfrun.Load(
         address=uri, seconds=seconds or (0 if count else 10), count=count, pids=processes(uri, pids), **options
@@ -217,7 +217,7 @@ def throughput(
     "-r", "--rate", type=click.FloatRange(min=0.1), default=5000, show_default=True, help="Messages a second."
 )
 @click.option(
-    "-z", "--seconds", type=click.FloatRange(min=0.1), default=10, show_default=True, help="Publish for so long."
+    "-z", "--seconds", type=click.FloatRange(min=0.1), default=10, show_default=True, help="Seconds to publish."
 )
 @click.option(
     "--warmup", type=click.FloatRange(min=0), default=1, show_default=True, help="Seconds not counted at the start."
@@ -243,7 +243,7 @@ def latency(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **o
 @click.option(
     "-y", "--consumers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Consuming connections."
 )
-@click.option("-n", "--count", type=click.IntRange(0), default=0, help="Consume so many.  [default: all there are]")
+@click.option("-n", "--count", type=click.IntRange(0), default=0, help="Consume so many messages.  [default: all]")
 @queue_options
 @common
 def drain(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **options: Any) -> None:
@@ -273,7 +273,7 @@ def connections(
 @click.option("--durable/--transient", default=True, show_default=True, help="Kind of queue.")
 @click.option("--bind/--no-bind", default=True, show_default=True, help="Bind each to amq.direct.")
 @click.option("--queue-args", type=Arguments(), default="{}", help="Arguments of the queues, a JSON object.")
-@click.option("--keep", is_flag=True, help="Leave them there.")
+@click.option("--keep", is_flag=True, help="Do not delete them at the end.")
 @common
 def queues(
     count: int,
@@ -304,7 +304,7 @@ def check(options: dict[str, Any]) -> None:
 
 
 def processes(address: Address, pids: tuple[int, ...]) -> tuple[int, ...]:
-    """The processes to measure: those named, else whoever of this host listens on the broker's port."""
+    """The processes to measure: those named, else those of this host that listen on the broker's port."""
     if pids or address.host not in LOCAL:
         return pids
     return tuple(listeners(address.port))

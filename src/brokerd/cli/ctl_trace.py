@@ -99,7 +99,7 @@ def _details(event: dict[str, Any]) -> list[str]:
 
 
 def _who(consumer: dict[str, Any]) -> str:
-    """A consumer by its tag; where nobody wrote that down by its number."""
+    """A consumer by its tag, or by its number if the tag is not known."""
     if "tag" in consumer:
         return f"'{consumer['tag']}' ({consumer.get('peer', '?')})"
     if "number" in consumer:

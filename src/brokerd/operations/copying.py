@@ -1,4 +1,4 @@
-"""One queue's files as they are at an instant, copied later: the part of a dump that knows what is in them.
+"""One queue's files as they are at an instant, copied later: the part of a dump that knows their contents.
 
 ``take_cut`` runs on the loop and notes, for each file, how many of its octets count and what the words of its header
 say; it gives the file a second name, under which it stays.  ``Copier`` runs in a thread.  Layouts are
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK_OCTETS = 4 << 20
 SYNC_OCTETS = 1 << 20  # files from this size on are synced one by one, so that not too much is dirty at the end
-STEP_SECONDS = 0.1  # in the thread, before somebody else's work gets its turn
+STEP_SECONDS = 0.1  # in the thread, before other work gets its turn
 NO_SUCH_WAY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
@@ -61,7 +61,7 @@ def take_cut(queue: "Queue", stage: str, now_ns: int) -> Cut:
     kept = []
     for level in levels(queue.directory, queue.max_priority):
         for number, there in kept_segments(os.path.join(queue.directory, level.path)).items():
-            if "msgs" in there:  # Else it is on its way out.
+            if "msgs" in there:  # Else retention is removing it.
                 kept.append((level.path, number, frozenset(there)))
     counts = queue.order_counts()[0]
     facts = {
@@ -265,7 +265,7 @@ def chunks(source: int, target: int, octets: int) -> Iterator[int]:
         except OSError as error:
             if error.errno not in NO_SUCH_WAY or len(ways) == 1:
                 raise
-            ways.pop(0)  # Between these two filesystems, or for this kernel, it is none.
+            ways.pop(0)  # These two filesystems, or this kernel, do not have this way.
             continue
         if not count:
             if len(ways) == 1:

@@ -1,19 +1,19 @@
 """A consistent copy of queues' files, made while messages come and go.
 
-    out/manifest.json                       what there is: written last, a copy without one is none
+    out/manifest.json                       the list of all files: written last, so only a whole copy has one
     out/<vhost>/.vhost
     out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
 
 Each queue is copied as it was at one instant, its *cut*.  On the loop: the lengths of all files are noted, and each
-file gets a second name (a hard link) in ``<data_dir>/dumping``, so that whatever becomes of the first, its octets
-stay.  Files only grow at their end, and until the queue is copied none is written over (``Queue.copying``).  In the
-thread: so many octets of each are copied, and the words in the headers are written as they were at the cut.  Settled
-segments that are kept for their journals do not change: they get their second name in the thread, and one that
-retention is quicker to remove is left out, and the copy's order.jsonl says so.
+file gets a second name (a hard link) in ``<data_dir>/dumping``, so that its octets stay when the first name goes.  Files
+only grow at their end, and no file is written over until its queue is copied (``Queue.copying``).  In the thread: so many
+octets of each file are copied, and the words in the headers are written as they were at the cut.  Settled segments that
+are kept for their journals do not change: they get their second name in the thread.  If retention removes one first,
+the copy goes without it, and its order.jsonl says so.
 
 Queues that are not durable have no files with names, and are left out.  One dump at a time: ``dumping`` keeps a second
 one out; where a crash left it, it is removed at the next start (``server/control``).  The copy is made as
-``out.partial``, and renamed when all of it is on disk.  Knows nothing of who asked.
+``out.partial``, and renamed when all of it is on disk.
 """
 
 import os
@@ -119,7 +119,7 @@ class Dump:
     # --- on the loop
 
     def _cut(self, queue: "Queue") -> Cut | Exception | None:
-        """The queue at this instant; what went wrong is not raised here, for undoing it takes time."""
+        """The queue at this instant; or the error, which is raised in the thread, because undoing takes time."""
         self.ended()
         vhost = self._node.vhosts.get(queue.vhost_name)
         if vhost is None or vhost.queues.get(queue.name) is not queue:

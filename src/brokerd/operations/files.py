@@ -1,4 +1,4 @@
-"""Where the files of a queue lie, and what little must be known of one without reading it through.
+"""Where the files of a queue lie, and the few facts about one that need no reading through.
 
 Layouts are ``store.format``'s.  Knows nothing of queues but their folder.
 """
@@ -57,7 +57,7 @@ NAMES = {"msgs": layout.segment_name, "acks": layout.acks_name, "journal": layou
 
 
 def first_seq(path: str) -> int:
-    """The sequence number of the first record of a segment; 0: it has none.  Raises OSError."""
+    """The sequence number of the first record of a segment; 0 if it has no record.  Raises OSError."""
     with open(path, "rb", buffering=0) as file:
         octets = file.read(layout.HEADER_OCTETS * 2)
     if len(octets) < layout.HEADER_OCTETS * 2:
@@ -68,7 +68,7 @@ def first_seq(path: str) -> int:
 
 
 def first_kept_seq(directory: str, max_priority: int, live: dict[int, list[int]]) -> int:
-    """The lowest sequence number of which the record is still there; 0: none is.
+    """The lowest sequence number with a record on disk; 0 if no record is.
 
     ``live`` are the numbers of the segments in use, by level.  Raises OSError.
     """
@@ -82,7 +82,7 @@ def first_kept_seq(directory: str, max_priority: int, live: dict[int, list[int]]
             try:
                 seq = first_seq(path)
             except FileNotFoundError:
-                continue  # Removed by somebody's thread just now.
+                continue  # Another thread has just removed it.
             if seq:
                 lowest = min(lowest or seq, seq)
                 break

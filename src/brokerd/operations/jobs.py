@@ -2,11 +2,11 @@
 
     yield IN_THREAD     what follows runs in the slow thread
     yield ON_LOOP       what follows runs on the loop, where queues may be touched
-    yield {...}         how far it is; it goes on where it was
+    yield {...}         how far it is; it goes on in the same place
 
-A job begins on the loop.  It yields a few times a second, also while it stays in the thread: whatever
-else waits for that thread gets its turn in between.  What it returns is the answer.  When nobody wants
-that any more it is closed where it stands, in the thread, so that its ``finally`` clauses undo what it did.
+A job begins on the loop.  It yields a few times a second, also while it stays in the thread, so that other
+work for that thread gets its turn in between.  It returns the answer.  When the answer is no longer wanted,
+the job is closed where it stands, in the thread, so that its ``finally`` clauses undo what it did.
 
 Knows neither loop nor thread: it is given ``submit`` and ``later``.
 """
@@ -64,7 +64,7 @@ class Running:
         later(self._go)
 
     def cancel(self) -> None:
-        """Nobody wants the answer: the job is closed in the thread, after the step that it is in."""
+        """The answer is no longer wanted: close the job in the thread, after the step that it is in."""
         if not self.over and not self.cancelled:
             self.cancelled = True
             self._submit(self._steps.close, self._closed)
@@ -86,11 +86,11 @@ class Running:
             self._said = next(self._steps)
         except StopIteration as end:
             self.over, self._said = True, end.value
-        except Exception as error:  # Whatever it is, whoever asked is told.
+        except Exception as error:  # The client hears of every fault.
             self.over, self._error = True, error
 
     def _stepped(self, _error: object) -> None:
-        """On the loop: what the step has said."""
+        """On the loop, after a step: go on as its yield says."""
         if self.cancelled:
             return
         if self.over:

@@ -66,7 +66,7 @@ def _journal(node: "Node", queue: "Queue") -> "Journal":
 
 
 def _why(node: "Node", queue: "Queue") -> str:
-    """Who said that there is an order journal, or none."""
+    """Which argument or policy decides whether there is an order journal."""
     asked = queue.rules.journal
     if asked and not queue.durable:
         return "the queue is not durable"

@@ -29,7 +29,7 @@ class AMQPProtocol(Connection, BufferedProtocol):
         self.peer, self.loopback = address(transport)
         if self.node.limits.tcp_nodelay and not self.peer.startswith("unix"):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # What the socket does not take stops us at once: see the plane.  TLS takes 0 for "always full".
+        # Output that the socket does not take stops us at once: see the plane.  TLS takes 0 for "always full".
         transport.set_write_buffer_limits(high=0 if fd >= 0 else 1)
         self.attach(transport, fd)
         self.node.connected(self)

@@ -1,7 +1,7 @@
 """The only main: build the node, listen, wait for a signal, stop.
 
-Everything that is a choice of this process stands here: which loop, which clock,
-which disk, who is told what at start and end.
+The choices of this process stand here: which loop, which clock, which disk, and what
+it says at start and end.
 """
 
 import asyncio
@@ -91,9 +91,9 @@ class Server:
             await self._listen()
         except BaseException:
             self._close_ports()
-            await self._stop()  # What was opened is closed as after any other run.
+            await self._stop()  # Close what was opened, as after any other run.
             raise
-        gc.freeze()  # What is here now stays: never to be looked at again by the collector, which starts here.
+        gc.freeze()  # The collector starts here; the objects of now stay, so it need not look at them.
         gc.enable()
         timer = self.loop.call_later(TICK_SECONDS, self._tick)
         try:
@@ -181,7 +181,7 @@ class Server:
             log.info("listening on %s (AMQP)", address)
 
     def _call_at(self, when_ns: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call back at that time; where the loop's timer is early, whoever is called asks again."""
+        """Call back at that time.  The loop's timer may be early: then the callback asks again."""
         return self.loop.call_later(max(0.0, (when_ns - time.time_ns()) / 1e9), callback)
 
     def _tick(self) -> None:
@@ -201,7 +201,7 @@ class Server:
         self.stopped.set()
 
     def _on_reload_signal(self) -> None:
-        """Read the configuration again; what can change while running does."""
+        """Read the configuration again, and apply the options that can change while running."""
         try:
             new = self.reload()
             context = _tls_context(new) if self.gate is not None and new.tls_cert else None
@@ -230,7 +230,7 @@ class Server:
         log.info("reloaded")
 
     def _storage_lost(self, error: BaseException) -> None:
-        """Nothing can be promised any more: a sync failed."""
+        """A sync failed: the broker can promise nothing any more."""
         log.critical("sync failed, stopping at once: %s", error)
         self.failed = True
         self.stopped.set()
@@ -245,7 +245,7 @@ class Server:
         await asyncio.sleep(0)
         while not self.node.commit.idle and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
-        for handler in self.handlers:  # Whoever was bound to it is gone.
+        for handler in self.handlers:  # The vhost that they publish to is gone.
             getLogger().removeHandler(handler)
         self.node.upkeep.close()
         self.sync_thread.stop()
@@ -255,7 +255,7 @@ class Server:
 
 def _tls_context(config: "Config") -> "SSLContext":
     """Raises ConfigError."""
-    from brokerd.server.tls import context  # Only who wants TLS waits for it.
+    from brokerd.server.tls import context  # A start without TLS does without it.
 
     return context(config)
 
@@ -269,7 +269,7 @@ def remove_if_there(path: str) -> None:
 
 
 class SlowThread:
-    """A thread made when first needed, for what nobody waits for."""
+    """A thread, made when first needed, for work that no client waits for."""
 
     __slots__ = ("_call", "_thread")
 

@@ -36,7 +36,7 @@ def bound(directory: str) -> socket.socket:
         pass
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(made.fileno(), MODE)  # Before it has a name: there is no moment in which others could connect.
+        os.fchmod(made.fileno(), MODE)  # Before it has a name, so that others cannot connect at any moment.
         with address(directory) as name:
             made.bind(name)
     except BaseException:

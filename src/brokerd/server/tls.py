@@ -25,7 +25,7 @@ log = getLogger("brokerd.tls")
 
 SHUTDOWN_SECONDS = 5  # how long a client may take to answer the end of TLS
 
-# Python's names for what stands in a distinguished name, and those of RFC 4514 as RabbitMQ prints them.
+# Python's names for the parts of a distinguished name, and RFC 4514's as RabbitMQ prints them.
 ATTRIBUTES = {
     "surname": "SN",
     "givenName": "GIVENNAME",
