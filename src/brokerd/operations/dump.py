@@ -5,11 +5,11 @@
     out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
 
 Each queue is copied as it was at one instant, its *cut*.  On the loop: the lengths of all files are noted, and each
-file gets a second name (a hard link) in ``<data_dir>/dumping``, so that its octets stay when the first name goes.  Files
-only grow at their end, and no file is written over until its queue is copied (``Queue.copying``).  In the thread: so many
-octets of each file are copied, and the words in the headers are written as they were at the cut.  Settled segments that
-are kept for their journals do not change: they get their second name in the thread.  If retention removes one first,
-the copy goes without it, and its order.jsonl says so.
+file gets a second name (a hard link) in ``<data_dir>/dumping``, so that its octets stay when the first name goes.
+Files only grow at their end, and no file is written over until its queue is copied (``Queue.copying``).  In the
+thread: so many octets of each file are copied, and the words in the headers are written as they were at the cut.
+Settled segments that are kept for their journals do not change: they get their second name in the thread.  If
+retention removes one first, the copy goes without it, and its order.jsonl says so.
 
 Queues that are not durable have no files with names, and are left out.  One dump at a time: ``dumping`` keeps a second
 one out; where a crash left it, it is removed at the next start (``server/control``).  The copy is made as
