@@ -1,7 +1,7 @@
 """Who gets the next message: round robin, priorities, credit."""
 
 import pytest
-from tests.plane.harness import PERSISTENT, ack, consume, nack, publish
+from tests.plane.harness import PERSISTENT, Queue, ack, consume, frame, nack, publish
 
 
 @pytest.fixture
@@ -292,3 +292,106 @@ def test_a_wide_window_of_unacked_deliveries_is_kept_in_order(bench, queue, conn
     assert connection.channels[2].unacked == 2500
     connection.feed(nack(2, 4999, multiple=True))
     assert [int(one.body) for one in connection.delivered()] == list(range(1, 5001, 2))
+
+
+# ---- basic.get does with a message all that basic.deliver does
+
+def by_get(bench, connection, queue, *, no_ack=False):
+    assert connection.channels[2].get(queue, no_ack)
+    bench.turns()
+
+
+def by_consume(bench, connection, queue, *, no_ack=False):
+    channel = connection.channels[2]
+    channel.prefetch = 1
+    queue.paused = True
+    one = consume(channel, queue, b"%d" % bench.scheduled, no_ack=no_ack)
+    queue.paused = False
+    bench.turns()
+    channel.cancel(one)
+
+
+@pytest.fixture(params=[by_get, by_consume])
+def hand_out(request):
+    """Hand out the next message, on channel 2."""
+    return request.param
+
+
+def test_what_is_handed_out_is_counted(bench, hand_out):
+    queue, connection = bench.queue(delivery_counts=True), bench.connection(1, 2)
+    connection.feed(publish(1, b"12345") + publish(1, b"123"))
+    hand_out(bench, connection, queue)
+    assert (queue.ready, queue.unacked, queue.ready_octets, queue.redelivered) == (1, 1, 3, 0)
+    connection.feed(nack(2, 1))
+    assert (queue.ready, queue.ready_octets) == (2, 8)
+    connection.frames()
+    hand_out(bench, connection, queue)
+    one, = connection.delivered()
+    assert (one.redelivered, one.tag, one.body) == (True, 2, b"12345")
+    assert b"x-delivery-count" in one.properties
+    assert (queue.redelivered, queue.got + queue.delivered, queue.acked) == (1, 2, 0)
+    connection.feed(ack(2, 2))
+    hand_out(bench, connection, queue, no_ack=True)
+    assert (queue.ready, queue.unacked, queue.acked) == (0, 0, 2)
+
+
+def test_who_is_handed_a_message_uses_its_queue(bench, hand_out):
+    bench.at(1000)
+    queue, connection = bench.queue(), bench.connection(1, 2)
+    connection.feed(publish(1, b"x"))
+    bench.at(5000)
+    assert queue.unused_since == 1000 * 1_000_000
+    hand_out(bench, connection, queue)
+    assert queue.unused_since == queue.touched == 5000 * 1_000_000
+
+
+def test_what_is_handed_out_is_told_where_that_is_asked(bench, hand_out):
+    told = []
+
+    class Traced(Queue):
+        def on_delivered(self, channel, exchange, key, properties, body, redelivered):
+            told.append((channel.number, key, body, redelivered))
+
+    queue = bench.queues[b"q"] = Traced(bench.core, f"{bench.directory}/q", durable=True)
+    queue.traced = True
+    connection = bench.connection(1, 2)
+    connection.feed(publish(1, b"x"))
+    hand_out(bench, connection, queue)
+    connection.feed(nack(2, 1))
+    hand_out(bench, connection, queue, no_ack=True)
+    assert told == [(2, b"q", b"x", False), (2, b"q", b"x", True)]
+
+
+def test_what_needs_no_ack_leaves_the_tag_of_a_timed_out_delivery_known(bench, hand_out):
+    bench.at(1000)
+    queue, connection = bench.queue(consumer_timeout_ms=100), bench.connection(1, 2)
+    other = bench.queue(b"other")
+    connection.feed(publish(1, b"x") + publish(1, b"y", key=b"other") * 40)
+    by_consume(bench, connection, queue)
+    bench.at(1200)
+    bench.core.overdue()
+    for _ in range(40):
+        hand_out(bench, connection, other, no_ack=True)
+    connection.feed(ack(2, 1))
+    assert (connection.channels[2].late, connection.errors) == (1, [])
+
+
+def test_a_message_whose_time_is_over_this_instant_is_not_got(bench):
+    bench.at(1000)
+    queue, connection = bench.queue(ttl_ms=0), bench.connection(1, 2)
+    found = []
+    connection.on_method = lambda channel, payload: found.append(connection.channels[2].get(queue, True))
+    connection.feed(publish(1, b"x") + frame(1, 1, b"\0\x3c\0\x46"))
+    assert (found, queue.expired) == ([False], 1)
+
+
+def test_what_is_behind_a_message_that_was_handed_out_expires_at_its_own_time(bench, hand_out):
+    bench.at(1000)
+    queue, connection = bench.queue(), bench.connection(1, 2)
+    for ms in (b"9000", b"50"):
+        connection.feed(publish(1, ms, properties=b"\x01\x00" + bytes([len(ms)]) + ms))
+    hand_out(bench, connection, queue)
+    assert queue.ready == 1
+    assert bench.deadlines[-1] // 1_000_000 == 1050
+    bench.at(1051)
+    assert queue.ready == 0

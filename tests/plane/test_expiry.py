@@ -145,3 +145,24 @@ def test_what_comes_to_the_head_by_a_limit_expires_on_time(bench, connection):
     assert queue.ready == 1
     bench.at(T + 101)
     assert queue.died[1:] == [("expired", b"short")]
+
+
+def test_a_message_with_no_time_at_all_reaches_a_consumer_that_waits(bench, connection):
+    queue = bench.queue(ttl_ms=0)
+    consume(connection.channels[2], queue)
+    connection.feed(publish(1, b"x"))
+    assert connection.bodies() == [b"x"]
+    assert queue.expired == 0
+
+
+def test_octets_of_what_expired_behind_a_head_are_gone_with_it(bench, connection):
+    queue = bench.queue()
+    for ms, body in ((9000, b"1" * 10), (10, b"2" * 100), (9000, b"3" * 1000), (9000, b"4" * 10_000)):
+        connection.feed(expiring(ms, body))
+    bench.at(T + 500)
+    assert (queue.ready, queue.ready_octets) == (4, 11_110)
+    connection.channels[2].prefetch = 2
+    consume(connection.channels[2], queue)
+    bench.turns()
+    assert [len(body) for body in connection.bodies()] == [10, 1000]
+    assert (queue.ready, queue.ready_octets, queue.expired) == (1, 10_000, 1)

@@ -359,3 +359,11 @@ def test_a_channel_closed_in_the_middle_of_a_message_forgets_it(bench, queue, co
     connection.feed(publish(1, b"whole"))
     assert not connection.errors
     assert [one.body for one in read(bench, queue)] == [b"whole"]
+
+
+def test_a_queue_is_touched_by_what_is_published_to_it(bench):
+    bench.at(1000)
+    queue, connection = bench.queue(), bench.connection(1)
+    bench.at(5000)
+    connection.feed(publish(1, b"x"))
+    assert queue.touched == 5000 * 1_000_000

@@ -1,6 +1,8 @@
 """Deliveries settled by tag, and publishes confirmed."""
 
+import gc
 import struct
+import weakref
 
 import pytest
 from tests.plane.harness import ack, consume, frame, nack, publish, reject
@@ -188,6 +190,38 @@ def test_persistent_messages_in_durable_queues_wait_for_the_sync(bench, queue, p
     assert confirms(publisher) == [(2, True)]
 
 
+def test_the_names_of_files_and_folders_are_in_the_sync_that_a_confirm_waits_for(bench, make_bench, publisher):
+    queue = bench.queue()
+    folder, parent = f"{queue.directory}/", f"{bench.directory}/"
+    one = publish(1, b"x" * 30_000, persistent=True)
+    publisher.feed(one)
+    assert set(bench.sync()) == {f"{queue.directory}/msgs.0000000001", folder, parent}
+    publisher.feed(one)
+    assert set(bench.sync()) == {f"{queue.directory}/msgs.0000000001"}
+    publisher.feed(one)                 # The second segment: a new name.
+    assert set(bench.sync()) == {f"{queue.directory}/msgs.0000000002", folder}
+    after = make_bench()                # What the broker before made may not have been synced.
+    after.recovered()
+    again = after.connection(1)
+    again.channels[1].select_confirm()
+    again.feed(publish(1, b"x", persistent=True))
+    assert set(after.sync()) == {f"{queue.directory}/msgs.0000000002", folder, parent}
+
+
+def test_the_name_of_a_folder_that_was_there_already_is_in_the_first_sync(bench, publisher):
+    queue = bench.queue()
+    queue.make_directory()
+    publisher.feed(publish(1, b"x", persistent=True))
+    assert {f"{queue.directory}/", f"{bench.directory}/"} < set(bench.sync())
+
+
+def test_nothing_is_confirmed_on_a_channel_that_the_broker_closes(bench, queue, publisher):
+    publisher.feed(publish(1, b"x", persistent=True))
+    publisher.channels[1].closing = True
+    bench.sync()
+    assert confirms(publisher) == []
+
+
 @pytest.mark.parametrize(("durable", "persistent"), [(False, True), (True, False)])
 def test_what_is_not_both_persistent_and_durable_waits_for_no_sync(bench, publisher, durable, persistent):
     bench.queue(durable=durable)
@@ -310,3 +344,18 @@ def test_messages_consumed_before_the_sync_are_confirmed_by_it(make_bench):
     assert len(publisher.delivered()) == 10
     bench.sync()
     assert confirms(publisher) == [(10, True)]
+
+
+def test_a_deleted_queue_is_let_go_of_with_its_last_unacked_delivery(bench, connection):
+    gone = weakref.ref(bench.queue(b"gone"))
+    connection.feed(publish(1, b"1", key=b"gone") + publish(1, b"2", key=b"gone"))
+    assert connection.channels[2].get(gone(), False)
+    assert connection.channels[2].get(gone(), False)
+    bench.queues.pop(b"gone").drop()
+    bench.routes.clear()
+    connection.feed(publish(1, b"nowhere") + ack(2, 1))     # What routes remembered goes with the next publish.
+    gc.collect()
+    assert gone() is not None
+    connection.feed(ack(2, 2))
+    gc.collect()
+    assert gone() is None

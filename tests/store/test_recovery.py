@@ -66,6 +66,7 @@ def test_a_whole_directory_is_attached_in_order_and_nothing_is_told(files, suspe
     queue, findings = run(files.directory, suspect)
     assert (list(queue.segments), queue.next_seq, findings) == ([1, 2, 3], 31, [])
     assert queue.segments[3]["ready_octets"] == sum(map(len, BODIES))
+    assert queue.segments[1]["ready_octets"] == queue.segments[1]["end"] - 64 - 10 * 64     # Names and pads with it.
     assert all(s["records"] == 10 and s["settled"] == 0 for s in queue.segments.values())
     assert [s["synced"] for s in queue.segments.values()] == [True, True, False]
 

@@ -376,7 +376,9 @@ def test_too_many_that_wait_stay_where_they_are_and_take_no_memory(safe, monkeyp
     safe.clock.advance(RETRY_MS)
     safe.commit.end()
     assert safe.source.done == [1, 2]
+    safe.rule("none", at_least_once=True)
     assert not safe.die(bytes(98), seq=9)
+    assert safe.letters.kept == 1               # Those that went on make room.
 
 
 def test_a_broker_that_stops_tries_nothing_again(safe):
