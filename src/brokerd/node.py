@@ -26,11 +26,12 @@ from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.format import SPARE_FOLDER
 from brokerd.store.sync import GroupCommit
 from brokerd.upkeep.upkeep import Submit, Upkeep
-from brokerd.vhost import commits, events, trace
+from brokerd.vhost import commits, events
 from brokerd.vhost.access import Access
+from brokerd.vhost.features import CallAt, Doors, Timer, on_demand
 from brokerd.vhost.folder import open_vhost
 from brokerd.vhost.listing import MAX_QUEUES, NEW, Listing
-from brokerd.vhost.vhost import UNWANTED, CallAt, Doors, Timer, VHost
+from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
     from brokerd.auth import Permissions, Users
@@ -48,9 +49,9 @@ class Node:
     """Everything one broker holds.  A reload replaces ``settings`` and ``limits`` by others."""
 
     __slots__ = (
-        "_call_at", "_due", "_expiry", "_submit_slow", "alarms", "blocked", "clock", "commit", "connections", "core",
-        "data", "disk", "doors", "events", "later", "limits", "listing", "permissions", "settings", "start_frames",
-        "stopping", "upkeep", "users", "vhosts",
+        "_call_at", "_due", "_expiry", "_give_features", "_submit_slow", "alarms", "blocked", "clock", "commit",
+        "connections", "core", "data", "disk", "events", "later", "limits", "listing", "permissions", "settings",
+        "start_frames", "stopping", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +86,7 @@ class Node:
         permissions.on_change = self._permission_changed
         self.later = later
         self.vhosts: dict[str, VHost] = {}
-        self.events: Any = UNWANTED  # Events, once there is the vhost they are published in
+        self.events = events.Events(clock, self.name)
         self.listing: Listing  # of the vhosts there are: see open_vhosts
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.stopping = False
@@ -120,7 +121,8 @@ class Node:
             memory_octets=memory_octets, make_room=self.upkeep.make_room, tell=self._tell_alarm,
         )  # fmt: skip
         self.blocked = self.alarms.blocked
-        self.doors = Doors(clock.epoch_ns, self.commit.wait, self._call_at)
+        doors = Doors(clock.epoch_ns, self.commit.wait, self._call_at)
+        self._give_features = on_demand(doors, self.events, self.name)
 
     # --- what the data plane asks
 
@@ -170,7 +172,7 @@ class Node:
         for name in self.listing.rows:
             self.open_vhost(name)
         for name, row in self.listing.rows.items():
-            trace.switch(self.vhosts[name], row.tracing, self.name)
+            self.vhosts[name].firehose.switch(row.tracing)
         self.later(self.core.turn)  # What expired while there was no broker goes.
 
     def reload_vhosts(self) -> list[str]:
@@ -183,7 +185,7 @@ class Node:
         for name, row in self.listing.rows.items():
             self.vhosts[name].max_queues = row.limit(MAX_QUEUES)
             if row.tracing is not before[name].tracing:
-                trace.switch(self.vhosts[name], row.tracing, self.name)
+                self.vhosts[name].firehose.switch(row.tracing)
                 log.info("reload: tracing of vhost '%s' is %s", name, "on" if row.tracing else "off")
         if found.keys() != self.vhosts.keys():
             return [f"{self.listing.path}: vhosts are made and deleted at the next start"]
@@ -201,7 +203,7 @@ class Node:
     def switch_trace(self, name: str, on: bool) -> None:
         """Turn the firehose of a vhost on or off (``tracing`` in vhosts.json).  Raises KeyError; OSError: not done."""
         self.listing.put(name, self.listing.rows[name]._replace(tracing=on))
-        trace.switch(self.vhosts[name], on, self.name)
+        self.vhosts[name].firehose.switch(on)
 
     def add_vhost(self, name: str) -> VHost:
         """Make a vhost that is not there yet.  Raises OSError."""
@@ -235,16 +237,16 @@ class Node:
             suspect=suspect,
             report=log.warning,
             recover=self._recover,
-            doors=self.doors,
+            give_features=self._give_features,
+            remove_files=self._remove_files,
+            listen=self.upkeep.listen,
             prepare=self._install_events if name == EVENTS_VHOST else None,
         )
-        vhost.events = self.events
         vhost.max_queues = self.listing.rows.get(name, NEW).limit(MAX_QUEUES)
-        self.upkeep.apply_policies(vhost)
+        self.upkeep.opened(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
             # The broker before may have died before its sync; from now on messages are confirmed into these queues.
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
-        vhost.remove_files = partial(self._remove_files, vhost)
         self.vhosts[name] = vhost
         journals = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
         if journals:  # They go when all they decided is on disk.
@@ -255,9 +257,7 @@ class Node:
         exchange = events.install(vhost, events.EVENT_EXCHANGE)
         if self.settings.log_exchange:
             events.install(vhost, events.LOG_EXCHANGE)
-        self.events = events.Events(vhost, exchange, self.clock, self.name)
-        for other in self.vhosts.values():
-            other.events = self.events
+        self.events.begin(vhost, exchange)
 
     def log_handler(self, soon: Callable[[Callable[[], object]], object]) -> events.LogExchange | None:
         """What publishes log lines to the log exchange; None: there is none.  ``soon``: call_soon_threadsafe."""
@@ -276,12 +276,12 @@ class Node:
         self.core.turn()
         return faults
 
-    def _remove_files(self, vhost: VHost, queue: "Queue") -> None:
+    def _remove_files(self, queue: "Queue") -> None:
         """Of a deleted queue; its folder's new place is on disk before delete-ok goes out, or a power cut could
         bring its messages back into another queue of that name."""
         self.upkeep.remove_files(queue)
         if queue.durable:
-            self.commit.sync_directory(vhost.directory)
+            self.commit.sync_directory(os.path.dirname(queue.directory))
 
     def _recover(self, queue: "Queue") -> None:
         from brokerd.store.recovery import recover  # An empty broker has nothing to recover.
@@ -309,9 +309,7 @@ class Node:
         self.listing.remove(name)
         self.permissions.forget_vhost(name)
         if name == EVENTS_VHOST:
-            self.events = UNWANTED
-            for other in self.vhosts.values():
-                other.events = UNWANTED
+            self.events.end()
         self._tell("vhost.deleted", {"name": name})
         self.upkeep.garbage.discard(vhost.directory)
 
@@ -420,7 +418,7 @@ class Node:
         self.alarms.check(self.settings)
         if self.settings.sync:
             for vhost in self.vhosts.values():
-                vhost.settle_duplicates(self._submit_slow, self.disk)
+                vhost.duplicates.settle(self._submit_slow, self.disk)
         self.upkeep.archive = self.settings.order_journal_archive
         self.upkeep.tick(self.clock.epoch_ns() - self.settings.idle_queue_seconds * 1_000_000_000)
         self.core.turn()

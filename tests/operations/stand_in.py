@@ -55,9 +55,9 @@ class Place:
                                   now=self.node.clock.epoch_ns)
         self.vhost = vhosts["/"] = self.node.vhost = open_vhost(
             "/", str(path), self.node.core, self.node.disk, self.node.upkeep.garbage, suspect=False, report=print,
-            recover=lambda queue: recover(queue, self.node.disk, False, print))
-        self.vhost.remove_files = self.node.upkeep.remove_files
-        self.node.upkeep.apply_policies(self.vhost)
+            recover=lambda queue: recover(queue, self.node.disk, False, print), listen=self.node.upkeep.listen,
+            remove_files=self.node.upkeep.remove_files)
+        self.node.upkeep.opened(self.vhost)
         self.client = Client(self.node).open()
         self.vhost.accesses["guest"] = self.client.connection.access
 

@@ -39,9 +39,8 @@ class Journaled(Place):
         self.upkeep.archive = self.journals.retention.archive = self.archive
         self.vhost = self.vhosts["/"] = self.node.vhost = open_vhost(
             "/", str(self.path), self.node.core, self.disk, self.upkeep.garbage, suspect=self.suspect, report=print,
-            recover=self._recover)
-        self.vhost.remove_files = self.upkeep.remove_files
-        self.upkeep.apply_policies(self.vhost)
+            recover=self._recover, listen=self.upkeep.listen, remove_files=self.upkeep.remove_files)
+        self.upkeep.opened(self.vhost)
         self.client = Client(self.node).open()
         self.vhost.accesses["guest"] = self.client.connection.access
 

@@ -68,8 +68,8 @@ class Place:
         self.upkeep = Upkeep(self.vhosts, self.node.core, self.disk, str(self.path), self.thread.submit)
         self.vhost = self.vhosts["/"] = self.node.vhost = open_vhost(
             "/", str(self.path), self.node.core, self.disk, self.upkeep.garbage, suspect=False, report=print,
-            recover=lambda queue: recover(queue, self.disk, False, print))
-        self.vhost.remove_files = self.upkeep.remove_files
+            recover=lambda queue: recover(queue, self.disk, False, print), listen=self.upkeep.listen,
+            remove_files=self.upkeep.remove_files)
         self.client = Client(self.node).open()
         self.vhost.accesses["guest"] = self.client.connection.access
 
@@ -524,13 +524,11 @@ def test_policies_are_put_in_force_on_every_queue_and_routes_are_forgotten(place
     assert place.vhost.policies.on_expires == place.upkeep.expires.watch
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before the door was there", "by it"])
-def test_a_queue_whose_rules_came_from_disk_expires_too(place, before):
-    queue = place.vhost.add_queue("q", durable=True, auto_delete=False, arguments={"x-expires": 60_000})
-    place.vhost.policies.on_expires = None
-    if before:
-        queue.apply_rules(place.vhost.policies)
-    place.upkeep.apply_policies(place.vhost)
+def test_a_queue_whose_rules_came_from_disk_expires_too(place):
+    place.vhost.add_queue("q", durable=True, auto_delete=False, arguments={"x-expires": 60_000})
+    place.close()
+    place.reopen()
+    queue = place.vhost.queues["q"]
     place.upkeep.apply_policies(place.vhost)
     assert (len(place.upkeep.expires), queue in place.upkeep.expires) == (1, True)
 

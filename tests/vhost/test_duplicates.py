@@ -6,7 +6,7 @@ from tests.vhost.stand_in import Clock
 
 from brokerd.queues.deduplication import Rule, distrust
 from brokerd.store.disk import Disk
-from brokerd.vhost.vhost import Doors
+from brokerd.vhost.features import DelaysOnDemand, Doors, DuplicatesOnDemand
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, encode_header
@@ -18,7 +18,8 @@ DEDUPLICATES = {"x-message-deduplication": True}
 def node(tmp_path):
     node = Node(tmp_path)
     clock = Clock()
-    node.vhost.doors = Doors(clock, node.commit.wait, clock.call_at)
+    node.vhost.duplicates = DuplicatesOnDemand(node.vhost.directory, clock)
+    node.vhost.delays = DelaysOnDemand(node.vhost, Doors(clock, node.commit.wait, clock.call_at))
     return node
 
 
@@ -67,13 +68,13 @@ def test_keys_are_safe_from_a_power_cut_once_their_messages_were_synced(node, cl
 
     for exchange in ("", "x"):
         publish(client, "safe", exchange=exchange)
-    assert node.vhost.duplicates.unsafe
-    node.vhost.settle_duplicates(at_once, Watched())
-    assert not node.vhost.duplicates.unsafe
+    assert node.vhost.duplicates.made().unsafe
+    node.vhost.duplicates.settle(at_once, Watched())
+    assert not node.vhost.duplicates.made().unsafe
     assert sorted(os.path.dirname(path) for path in synced) == sorted([q.directory, other.directory])
     for exchange in ("", "x"):
         publish(client, "late", exchange=exchange)
-    windows = (q.deduplication.window, node.vhost.duplicates.exchanges["x"].window)
+    windows = (q.deduplication.window, node.vhost.duplicates.made().exchanges["x"].window)
     for window in windows:
         window.close()
         distrust(window.path, print)
@@ -86,8 +87,8 @@ def test_keys_are_safe_from_a_power_cut_once_their_messages_were_synced(node, cl
 def test_after_a_sync_that_failed_no_key_becomes_safe(node, client):
     q = queue(node)
     publish(client, "a")
-    node.vhost.settle_duplicates(lambda work, done: done(OSError(5, "Input/output error")), Disk())
-    node.vhost.settle_duplicates(at_once, Disk())
+    node.vhost.duplicates.settle(lambda work, done: done(OSError(5, "Input/output error")), Disk())
+    node.vhost.duplicates.settle(at_once, Disk())
     q.deduplication.window.close()
     distrust(q.deduplication.window.path, print)
     publish(client, "a")

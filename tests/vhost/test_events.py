@@ -43,7 +43,19 @@ def vhost(tmp_path):
 
 @pytest.fixture
 def events(vhost):
-    return Events(vhost, install(vhost, EVENT_EXCHANGE), Clock(), "brokerd@here")
+    events = Events(Clock(), "brokerd@here")
+    assert not events.wanted
+    events.begin(vhost, install(vhost, EVENT_EXCHANGE))
+    return events
+
+
+def test_nothing_is_wanted_or_told_once_the_vhost_of_the_exchange_is_gone(vhost, events):
+    bind(vhost)
+    assert events.wanted
+    events.end()
+    assert not events.wanted
+    events.named("vhost.deleted", {"name": "/"})
+    assert vhost.core.messages == []
 
 
 def bind(vhost, key="#", exchange=EVENT_EXCHANGE, queue="q"):

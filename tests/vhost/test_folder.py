@@ -7,6 +7,7 @@ import pytest
 from tests.session.harness import Client, Node
 
 from brokerd.errors import NotFound, StoreError
+from brokerd.queues.queue import Queue
 from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.disk import Disk
 from brokerd.store.format import DEFINITIONS_FILE, folder_name
@@ -252,3 +253,27 @@ def test_ten_thousand_queues_with_bindings_open_in_a_second_or_so(place):
     place.publish("queue 0", "queue 9999")
     assert [vhost.queue(f"queue {number}").ready for number in (0, 1, 9999)] == [1, 0, 1]
     assert used < 3, used
+
+
+def test_rules_are_put_in_force_once_when_messages_are_there_and_after_listeners_are(place, monkeypatch):
+    declare(place.open(), "a", "b")
+    place.publish("a")
+    place.close()
+    done = []
+    monkeypatch.setattr(Queue, "apply_rules", lambda queue, policies: done.append((queue.name, queue.ready)))
+    node = Node(place.path)
+    place.vhost = open_vhost(place.name, str(place.path), node.core, Disk(), place.garbage, suspect=False,
+                             report=place.told.append, recover=place._recover, listen=lambda _: done.append("listens"),
+                             prepare=lambda vhost: done.append(len(vhost.queues)))
+    assert done == ["listens", 0, ("a", 1), ("b", 0)]
+
+
+def test_files_of_a_queue_that_is_deleted_are_removed_by_whoever_was_given_for_it(place):
+    removed, node = [], Node(place.path)
+    declare(place.open(), "a")
+    place.close()
+    place.vhost = open_vhost(place.name, str(place.path), node.core, Disk(), place.garbage, suspect=False,
+                             report=place.told.append, recover=place._recover, remove_files=removed.append)
+    queue = place.vhost.queue("a")
+    place.vhost.delete_queue(queue)
+    assert removed == [queue]

@@ -320,7 +320,7 @@ def test_while_it_is_traced_a_message_is_asked_for_every_time_and_the_trace_is_t
         def shown(self):
             return "shown"
 
-    q, vhost.trace, vhost.replies = queue(vhost, "q"), Trace(), Replies()
+    q, vhost.firehose, vhost.replies = queue(vhost, "q"), Trace(), Replies()
     assert whole(publish(access, "", "q"))[2:] == (False, None, ("shown",))
     assert publish(access, "", "amq.rabbitmq.reply-to.token").participants[1:] == ("shown",)
     Trace.on = False

@@ -4,7 +4,7 @@ from tests.session.test_basic import publish
 from tests.vhost.test_events import Puts
 
 from brokerd import plane
-from brokerd.vhost.trace import EXCHANGE, Trace, switch
+from brokerd.vhost.trace import EXCHANGE, Trace
 from brokerd.vhost.vhost import VHost
 from brokerd.wire import methods
 from brokerd.wire.properties import Properties, decode_header, encode_header
@@ -61,14 +61,12 @@ def test_a_delivery_is_shown_with_its_queue(vhost, trace):
         (b"deliver.q", {**COMMON, "redelivered": 0}), (b"deliver.q", {**COMMON, "redelivered": 1})]
 
 
-def test_it_is_made_when_first_switched_on_and_no_route_is_remembered_then(vhost, monkeypatch):
+def test_no_route_is_remembered_from_before_a_switch_and_none_is_forgotten_for_nothing(vhost, monkeypatch):
     forgotten = []
     monkeypatch.setattr(VHost, "forget_routes", lambda self: forgotten.append(self))
-    switch(vhost, False, "brokerd@here")
-    assert vhost.trace is None
-    for on in (True, False):
-        switch(vhost, on, "brokerd@here")
-        assert vhost.trace.on is on
+    for on in (False, True, True, False):
+        vhost.firehose.switch(on)
+        assert vhost.firehose.on is on
     assert forgotten == [vhost, vhost]
 
 
@@ -76,7 +74,7 @@ def test_queues_there_are_and_those_to_come_are_told_of(tmp_path):
     vhost = Node(tmp_path).vhost
     vhost.add_queue("old", durable=False, auto_delete=False, arguments={})
     for on in (True, False):
-        switch(vhost, on, "brokerd@here")
+        vhost.firehose.switch(on)
         vhost.add_queue(f"new {on}", durable=False, auto_delete=False, arguments={})
         assert [queue.traced for queue in vhost.queues.values()] == [on] * len(vhost.queues)
 
@@ -88,10 +86,10 @@ def test_what_a_client_publishes_is_seen(tmp_path):
                    methods.QueueBind(queue="trace", exchange=EXCHANGE, routing_key="publish.#")):
         client.ask(method)
     publish(client, "q", b"before")
-    switch(node.vhost, True, "brokerd@here")
+    node.vhost.firehose.switch(True)
     publish(client, "q", b"1")
     publish(client, "nowhere", b"2")
-    switch(node.vhost, False, "brokerd@here")
+    node.vhost.firehose.switch(False)
     publish(client, "q", b"after")
     assert node.vhost.queue("q").ready == 3
     seen = node.vhost.queue("trace").browse(1, 10)

@@ -21,6 +21,7 @@ from brokerd.vhost import definitions
 
 if TYPE_CHECKING:
     from brokerd import plane
+    from brokerd.policies import Policies
     from brokerd.queues.queue import Queue
     from brokerd.store.compaction import Sparse
     from brokerd.store.disk import Disk
@@ -192,22 +193,22 @@ class Upkeep:
 
     # --- policies
 
-    def apply_policies(self, vhost: "VHost") -> None:
-        """Put the vhost's policies in force: to be called when it was opened, and after each change of them."""
-        policies = vhost.policies
-        if policies is None:
-            return
-        opened = policies.on_expires is None
+    def listen(self, policies: "Policies") -> None:
+        """Be told of the queues that expire or have an order journal: to be called before any rule is in force."""
         policies.on_expires = self.expires.watch
         policies.on_journal = self._watch_journal
-        for queue in vhost.queues.values():
-            queue.apply_rules(policies)
-            if opened and queue.rules.expires_ms is not None and queue not in self.expires:
-                self.expires.watch(queue)  # Its rules were in force before anybody listened.
-            if opened and queue.rules.journal:
-                self.journals.watch(queue)
+
+    def opened(self, vhost: "VHost") -> None:
+        """The vhost was read from disk, and its rules are in force."""
         if self._journals is not None:
             self._journals.review(vhost.name)
+
+    def apply_policies(self, vhost: "VHost") -> None:
+        """Put the vhost's policies in force: to be called after each change of them."""
+        if vhost.policies is None:
+            return
+        vhost.apply_rules()
+        self.opened(vhost)
         vhost.forget_routes()  # Alternate exchanges may be others now.
 
     def reload_policies(self) -> list[str]:

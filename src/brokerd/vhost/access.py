@@ -16,7 +16,7 @@ from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exch
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
 from brokerd.vhost.consuming import check_consume, check_get
-from brokerd.vhost.direct_reply import PSEUDO_QUEUES, Replies
+from brokerd.vhost.direct_reply import PSEUDO_QUEUES
 from brokerd.vhost.routing import resolve
 from brokerd.vhost.vhost import VHost
 
@@ -148,7 +148,7 @@ class Access:
     def has_consumer(self, channel: plane.Channel, tag: str) -> bool:
         """Whether a consumer of ``channel`` has that tag, one of answers included."""
         replies = self.vhost.replies
-        return _octets(tag) in (channel.consumers or ()) or (replies is not None and replies.tag(channel) == tag)
+        return _octets(tag) in (channel.consumers or ()) or replies.tag(channel) == tag
 
     def consume(
         self, channel: plane.Channel, name: str, tag: str, *, no_ack: bool, exclusive: bool,
@@ -171,7 +171,7 @@ class Access:
     def cancel(self, channel: plane.Channel, tag: str) -> None:
         """A consumer of ``channel`` goes, of answers or of a queue; no fault when there is none (RabbitMQ)."""
         vhost = self.vhost
-        if vhost.replies is not None and vhost.replies.remove(channel, tag):
+        if vhost.replies.remove(channel, tag):
             return
         consumer = (channel.consumers or {}).get(_octets(tag))
         if consumer is not None:
@@ -190,22 +190,18 @@ class Access:
 
     def consume_replies(self, channel: plane.Channel, tag: str, *, no_ack: bool) -> None:
         """Let ``channel`` wait for answers.  It asks for no permission (RabbitMQ).  Raises PreconditionFailed."""
-        if self.vhost.replies is None:
-            self.vhost.replies = Replies()
         self.vhost.replies.add(channel, tag, no_ack=no_ack)
 
     def declare_replies(self, name: str) -> None:
         """Whether somebody waits for answers under that name.  Raises NotFound."""
-        replies = self.vhost.replies
-        if name not in PSEUDO_QUEUES and (replies is None or not replies.exists(name)):
+        if name not in PSEUDO_QUEUES and not self.vhost.replies.exists(name):
             raise NotFound(f"no queue '{name}' in vhost '{self.vhost.name}'")
 
     # --- what ends with its client, and at no user's wish
 
     def channel_left(self, channel: plane.Channel) -> None:
         """``channel`` waits for no answers any more."""
-        if self.vhost.replies is not None:
-            self.vhost.replies.remove(channel)
+        self.vhost.replies.remove(channel)
 
     def consumers_left(self, queues: "Iterable[Queue]") -> None:
         """Consumers of these queues went with their channel: those that are to go with their last one do."""

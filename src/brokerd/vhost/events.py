@@ -63,24 +63,35 @@ class Events:
     """Tells events to ``amq.rabbitmq.event``.  One method each; called only where ``wanted``.
 
     ``user`` is who asked for it ("" : nobody, the broker itself).  An event that cannot be stored is lost.
-    Must be called from within a turn, or be followed by ``core.turn()``.
+    Must be called from within a turn, or be followed by ``core.turn()``.  One for all vhosts of a broker; before
+    ``begin`` and after ``end``, while the vhost of the exchange is not there, none is wanted.
     """
 
     __slots__ = ("_clock", "_exchange", "_node_name", "_vhost")
 
-    def __init__(self, vhost: "VHost", exchange: WatchedExchange, clock: "Clock", node_name: str) -> None:
-        self._vhost = vhost
-        self._exchange = exchange
+    def __init__(self, clock: "Clock", node_name: str) -> None:
         self._clock = clock
         self._node_name = node_name
+        self._vhost: VHost | None = None
+        self._exchange: WatchedExchange | None = None
+
+    def begin(self, vhost: "VHost", exchange: WatchedExchange) -> None:
+        """From now on events are published to ``exchange`` of ``vhost``."""
+        self._vhost, self._exchange = vhost, exchange
+
+    def end(self) -> None:
+        """The vhost is deleted."""
+        self._vhost = self._exchange = None
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody is bound: ask before the fields of an event are put together."""
-        return self._exchange.wanted
+        """Whether anything is bound: ask before the fields of an event are put together."""
+        return self._exchange is not None and self._exchange.wanted
 
     def tell(self, name: str, fields: dict[str, Any], user: str | None = None) -> None:
         """Publish the event ``name``; ``user`` None: the event does not say who."""
+        if self._vhost is None or self._exchange is None:
+            return
         now = self._clock.epoch_ns()
         if user is not None:
             fields["user_who_performed_action"] = user or INTERNAL_USER

@@ -18,7 +18,8 @@ from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.format import DEFINITIONS_FILE, ORPHAN, TRANSIENT_FOLDER, VHOST_NAME_FILE, folder_name
 from brokerd.store.garbage import Garbage
 from brokerd.vhost.definitions import Replay, replay
-from brokerd.vhost.vhost import Doors, VHost
+from brokerd.vhost.features import Features, alone
+from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -37,40 +38,68 @@ def open_vhost(
     suspect: bool,
     report: Callable[[str], None],
     recover: "Callable[[Queue], None]",
-    doors: Doors | None = None,
+    give_features: Callable[[VHost], Features] = alone,
+    remove_files: "Callable[[Queue], object] | None" = None,
+    listen: Callable[[Policies], None] | None = None,
     prepare: Callable[[VHost], None] | None = None,
 ) -> VHost:
     """The vhost with all its folder holds; the folder is made where there is none.
 
     ``report`` hears, in one line each, of all that was not as it should be; ``recover`` is called for each queue
-    that has a folder; ``prepare`` for the vhost before its definitions are read.  Raises StoreError, OSError.
+    that has a folder; ``listen`` is told of the policies before any rule is in force, ``prepare`` of the vhost before
+    its definitions are read.  Raises StoreError, OSError.
     """
     directory = os.path.join(data_dir, folder_name(name))
-    if not disk.exists(os.path.join(directory, VHOST_NAME_FILE)):
-        if not disk.exists(directory):
-            disk.make_directory(directory)
-        disk.replace(os.path.join(directory, VHOST_NAME_FILE), name.encode("utf-8", "surrogateescape"))
-        disk.sync_directory(data_dir)
+    _make_folder(name, directory, disk)
     log = DefinitionsLog(os.path.join(directory, DEFINITIONS_FILE), disk)
-    vhost = VHost(name, directory, core, log, doors)
-    vhost.policies = Policies(directory, disk)
+    policies = Policies(directory, disk)
+    if listen is not None:
+        listen(policies)
+    vhost = VHost(
+        name, directory, core, log, give_features=give_features, policies=policies, remove_files=remove_files
+    )
     if prepare is not None:
         prepare(vhost)
-    replayed = replay(vhost, log.load(suspect=suspect, report=report))
-    vhost.deletes = replayed.undone
-    for failure in replayed.failed:
-        report(f"{log.path}: {failure}")
-    folders = disk.names(directory)
-    if TRANSIENT_FOLDER in folders:
-        garbage.discard(os.path.join(directory, TRANSIENT_FOLDER))
-    if suspect:
-        _distrust_keys(directory, folders, report)
+    replayed = _replay_log(vhost, suspect=suspect, report=report)
+    folders = _sweep(directory, disk, garbage, suspect=suspect, report=report)
     _settle_folders(vhost, folders, replayed, garbage, report, recover)
-    vhost.recovered()
+    vhost.apply_rules()
+    vhost.take_up_features()
     if replayed.undone and 2 * replayed.undone >= len(vhost.queues) + len(vhost.exchanges):
         log.compact(vhost.definitions())
         vhost.deletes = 0
     return vhost
+
+
+def _make_folder(name: str, directory: str, disk: "Disk") -> None:
+    """The vhost's folder with its name in it, where there is none."""
+    path = os.path.join(directory, VHOST_NAME_FILE)
+    if not disk.exists(path):
+        if not disk.exists(directory):
+            disk.make_directory(directory)
+        disk.replace(path, name.encode("utf-8", "surrogateescape"))
+        disk.sync_directory(os.path.dirname(directory))
+
+
+def _replay_log(vhost: VHost, *, suspect: bool, report: Callable[[str], None]) -> Replay:
+    """Queues, exchanges and bindings as the definitions log has them."""
+    replayed = replay(vhost, vhost.log.load(suspect=suspect, report=report))
+    vhost.deletes = replayed.undone
+    for failure in replayed.failed:
+        report(f"{vhost.log.path}: {failure}")
+    return replayed
+
+
+def _sweep(
+    directory: str, disk: "Disk", garbage: Garbage, *, suspect: bool, report: Callable[[str], None]
+) -> list[str]:
+    """Remove what does not outlast a broker; the names of all that was there."""
+    names = disk.names(directory)
+    if TRANSIENT_FOLDER in names:
+        garbage.discard(os.path.join(directory, TRANSIENT_FOLDER))
+    if suspect:
+        _distrust_keys(directory, names, report)
+    return names
 
 
 def _distrust_keys(directory: str, names: list[str], report: Callable[[str], None]) -> None:

@@ -135,38 +135,36 @@ class _Publish:
 
     def find_requesters(self) -> None:
         """Who waits for an answer under one of the keys.  Not remembered: it may be gone by the next message."""
-        replies = self._vhost.replies
-        if self._exchange.name or replies is None:
+        if self._exchange.name:
             return
         for key in (self._key, *self._checked.further_keys):
             if key.startswith(REPLY_PREFIX):
                 self._cacheable = False
-                requester = replies.requester(key)
+                requester = self._vhost.replies.requester(key)
                 if requester is not None:
                     self._participants += (requester,)
 
     def find_duplicates(self) -> None:
         """Whether the exchange or a queue asks for keys: in front of all others, since a duplicate goes nowhere."""
         vhost, queues = self._vhost, self._queues
-        asked = vhost.finds_duplicates(self._exchange)
+        asked = vhost.duplicates.asks(self._exchange)
         if not asked:
             for queue in queues:
                 if queue.deduplication is not None:
                     asked = True
         if asked:
             self._cacheable = False
-            if vhost.doors is not None:
-                taken = bool(self._participants)
-                check = vhost.duplicates.check(self._exchange, queues, self.properties, taken=taken)
-                if check is not None:
-                    self._participants = (check, *self._participants)
+            taken = bool(self._participants)
+            check = vhost.duplicates.check(self._exchange, queues, self.properties, taken=taken)
+            if check is not None:
+                self._participants = (check, *self._participants)
 
     def show_to_firehose(self) -> None:
         """Behind all others, who may change where the message goes."""
-        trace = self._vhost.trace
-        if trace is not None and trace.on:
+        firehose = self._vhost.firehose
+        if firehose.on:
             self._cacheable = False
-            self._participants += (trace.shown(),)
+            self._participants += (firehose.shown(),)
 
     def answer(self) -> plane.Answer:
         """What all of this comes to."""
@@ -310,10 +308,7 @@ class _Checked:
     def __init__(self, access: "Access", properties: Properties, channel: "plane.Channel | None") -> None:
         self.rewritten: Properties | None = None
         if properties.reply_to in REPLY_TO and channel is not None:
-            replies = access.vhost.replies
-            if replies is None:
-                raise PreconditionFailed("fast reply consumer does not exist")
-            self.rewritten = properties = replies.rewrite(channel, properties)
+            self.rewritten = properties = access.vhost.replies.rewrite(channel, properties)
         if properties.user_id not in (None, access.user) and not access.has_tag(IMPERSONATOR):
             raise PreconditionFailed(
                 f"user_id property set to '{properties.user_id}' but authenticated user was '{access.user}'"

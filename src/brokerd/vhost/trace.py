@@ -27,14 +27,6 @@ EXCHANGE = "amq.rabbitmq.trace"
 _EXCHANGE_OCTETS = EXCHANGE.encode()
 
 
-def switch(vhost: "VHost", on: bool, node_name: str) -> None:
-    """Turn the firehose of ``vhost`` on or off; it is made when it is first turned on."""
-    if vhost.trace is None and on:
-        vhost.trace = Trace(vhost, node_name)
-    if vhost.trace is not None:
-        vhost.trace.switch(on)
-
-
 class Trace:
     """The firehose of one vhost."""
 
@@ -48,6 +40,8 @@ class Trace:
 
     def switch(self, on: bool) -> None:
         """Turn it on or off, for messages from now on."""
+        if on is self.on:
+            return
         self.on = on
         for queue in self._vhost.queues.values():
             self.watch(queue)

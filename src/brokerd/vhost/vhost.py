@@ -12,7 +12,7 @@ is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 import os
 from collections.abc import Callable, Iterable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.errors import NotFound, PreconditionFailed
@@ -28,6 +28,7 @@ from brokerd.exchanges import (
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
 from brokerd.store.format import TRANSIENT_FOLDER, folder_name
+from brokerd.vhost.features import alone
 from brokerd.vhost.names import RESERVED_PREFIX
 from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
@@ -36,12 +37,8 @@ if TYPE_CHECKING:
     from brokerd.exchanges import Binding
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
-    from brokerd.store.disk import Disk
-    from brokerd.store.garbage import Submit
     from brokerd.vhost.access import Access
-    from brokerd.vhost.dead_letters import DeadLetters
-    from brokerd.vhost.delays import Delays
-    from brokerd.vhost.duplicates import Duplicates
+    from brokerd.vhost.features import Features
 
 log = getLogger("brokerd")
 
@@ -55,59 +52,34 @@ SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type
 )
 
 
-class Timer(Protocol):
-    """What ``Doors.call_at`` returns."""
-
-    def cancel(self) -> object: ...
-
-
-CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
-
-
-class Doors(NamedTuple):
-    """What a vhost may ask of the broker around it."""
-
-    epoch_ns: Callable[[], int]
-    wait: Callable[..., object]  # GroupCommit.wait(callback, log=None)
-    call_at: CallAt
-
-
-class Unwanted:
-    """Stands for events.Events where nobody can ask for any."""
-
-    __slots__ = ()
-
-    wanted = False
-
-
-UNWANTED = Unwanted()
-
-
 class VHost:
     """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion.
 
     ``user`` of a verb is who asks for it, for events to name; "": the broker itself does it.
 
-    Dead letters and delayed messages need ``doors``; who serves them is made when first asked for.
+    ``give_features(self)`` makes what it is given besides queues and exchanges (features).
     """
 
     __slots__ = (
-        "_dead_letters", "_delays", "_duplicates", "accesses", "appended", "core", "deletes", "directory",
-        "doors", "events", "exchanges", "log", "max_queues", "name", "on_disk", "policies", "queues", "remove_files",
-        "replies", "trace",
+        "_remove_files", "accesses", "appended", "core", "dead_letters", "delays", "deletes", "directory", "duplicates",
+        "events", "exchanges", "firehose", "log", "max_queues", "name", "on_disk", "policies", "queues", "replies",
     )  # fmt: skip
 
     def __init__(
-        self, name: str, directory: str, core: plane.Core, log: "DefinitionsLog", doors: Doors | None = None
+        self,
+        name: str,
+        directory: str,
+        core: plane.Core,
+        log: "DefinitionsLog",
+        *,
+        give_features: "Callable[[VHost], Features]" = alone,
+        policies: "Policies | None" = None,
+        remove_files: "Callable[[Queue], object] | None" = None,
     ) -> None:
+        """``remove_files(queue)`` is called for each queue that was deleted; None: there are no files."""
         self.name = name
-        self.doors = doors
-        self._dead_letters: DeadLetters | None = None
-        self._delays: Delays | None = None
-        self._duplicates: Duplicates | None = None
         self.directory = directory
         self.max_queues = -1  # -1: no limit
-        self.events: Any = UNWANTED  # who is told of what comes and goes: see events.Events
         self.core = core
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
@@ -116,12 +88,17 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self._addressed, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
-        self.policies: Policies | None = None  # set when opened from its folder
-        self.replies: Any = None  # direct reply-to: whoever serves it sets rewrite() and handler(), see routing
-        self.trace: Any = None  # the firehose: while its ``on`` is true, its handler() is told of every publish
-        self.remove_files: Callable[[Queue], None] = _nothing_to_remove  # of a queue that is deleted
+        self.policies = policies
+        self._remove_files = remove_files
         for exchange, cls, internal in SYSTEM_EXCHANGES:
             self.exchanges[exchange] = cls(exchange, durable=True, internal=internal, tally=plane.Tally())
+        given = give_features(self)
+        self.dead_letters = given.dead_letters
+        self.delays = given.delays
+        self.duplicates = given.duplicates
+        self.replies = given.replies
+        self.firehose = given.firehose
+        self.events = given.events
 
     # --- finding
 
@@ -198,9 +175,9 @@ class VHost:
             arguments=arguments,
             owner=owner,
         )
-        queue.dead_letters = self
-        if self.trace is not None and self.trace.on:
-            self.trace.watch(queue)
+        queue.dead_letters = self.dead_letters
+        if self.firehose.on:
+            self.firehose.watch(queue)
         return queue
 
     def delete_queue(
@@ -232,7 +209,8 @@ class VHost:
             consumer.channel.cancel(consumer)
         queue.deleted = True
         queue.drop()
-        self.remove_files(queue)
+        if self._remove_files is not None:
+            self._remove_files(queue)
         for consumer in consumers:
             consumer.channel.connection.on_consumer_cancelled(consumer)  # type: ignore[attr-defined]
         if wanted:
@@ -270,8 +248,8 @@ class VHost:
             name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
         if exchange.intercepts:
-            self._hold_back(exchange)
-        if _deduplicates(exchange) and self.doors is not None:
+            self.delays.adopt(exchange)
+        if _deduplicates(exchange):
             self.duplicates.adopt(exchange, new=True)
         self._there_is_more()
         if self.events.wanted:
@@ -287,82 +265,35 @@ class VHost:
         exchange = self.exchanges[name] = cls(name, tally=plane.Tally(), arguments=arguments, **properties)
         return exchange
 
-    # --- what waits elsewhere
+    # --- opened and closed
 
-    def dead_letter(
-        self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
-    ) -> bool:
-        """The door of queues for their dead messages: see dead_letters."""
-        if self._dead_letters is None:
-            if self.doors is None:
-                return True
-            from brokerd.vhost.dead_letters import DeadLetters
-
-            doors = self.doors
-            self._dead_letters = DeadLetters(self, epoch_ns=doors.epoch_ns, wait=doors.wait, call_at=doors.call_at)
-        return self._dead_letters.dead_letter(queue, reason, seq, exchange, routing_key, properties, body)
-
-    @property
-    def delays(self) -> "Delays":
-        """The waiting rooms of delayed exchanges."""
-        if self._delays is None:
-            assert self.doors is not None
-            from brokerd.vhost.delays import Delays
-
-            doors = self.doors
-            self._delays = Delays(self, epoch_ns=doors.epoch_ns, wait=doors.wait, call_at=doors.call_at)
-        return self._delays
-
-    @property
-    def duplicates(self) -> "Duplicates":
-        """The keys that queues and exchanges know."""
-        if self._duplicates is None:
-            assert self.doors is not None
-            from brokerd.vhost.duplicates import Duplicates
-
-            self._duplicates = Duplicates(self.directory, self.doors.epoch_ns)
-        return self._duplicates
-
-    def finds_duplicates(self, exchange: Exchange) -> bool:
-        """Whether ``exchange`` asks for the keys of messages."""
-        return self._duplicates is not None and exchange.name in self._duplicates.exchanges
-
-    def settle_duplicates(self, submit: "Submit", disk: "Disk") -> None:
-        """Once a second: see Duplicates.settle."""
-        if self._duplicates is not None:
-            self._duplicates.settle(submit, disk)
-
-    def _hold_back(self, exchange: Any) -> None:
-        if self.doors is not None:
-            self.delays.adopt(exchange)
-
-    def recovered(self) -> None:
-        """All of it was read from disk: rules in force, delayed messages taken up."""
+    def apply_rules(self) -> None:
+        """Put arguments and policies in force, once all queues were read from disk."""
         for queue in self.queues.values():
             queue.apply_rules(self.policies)
-        if self.doors is not None and (
-            any(exchange.intercepts for exchange in self.exchanges.values())
-            or any(name.startswith(WAITING_ROOM_PREFIX) for name in self.queues)
+
+    def take_up_features(self) -> None:
+        """Once the rules are in force: what was delayed waits again, keys that exchanges know are known again."""
+        if any(exchange.intercepts for exchange in self.exchanges.values()) or any(
+            name.startswith(WAITING_ROOM_PREFIX) for name in self.queues
         ):
             self.delays.open()
         for exchange in self.exchanges.values():
-            if _deduplicates(exchange) and self.doors is not None:
+            if _deduplicates(exchange):
                 self.duplicates.adopt(exchange)
 
     def _there_is_more(self) -> None:
         """Something that messages may go to has come to be."""
         self.forget_routes()
-        if self._dead_letters is not None and self._dead_letters.kept:
-            self._dead_letters.retry()
+        self.dead_letters.retry()
 
     def close(self) -> None:
         """The broker stops, or the vhost is deleted: no timer runs any more."""
-        if self._dead_letters is not None:
-            self._dead_letters.close()
-        if self._delays is not None:
-            self._delays.close()
-        if self._duplicates is not None:
-            self._duplicates.close()
+        self.dead_letters.close()
+        self.delays.close()
+        self.duplicates.close()
+
+    # --- the end of exchanges
 
     def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False, user: str = "") -> None:
         """Delete an exchange and its bindings.  Raises PreconditionFailed if bindings leave it and none were to."""
@@ -378,9 +309,9 @@ class VHost:
             self.deletes += 1
         del self.exchanges[exchange.name]
         self.forget_routes()
-        if exchange.intercepts and self.doors is not None:
-            self.delays.exchange_deleted(exchange)  # type: ignore[arg-type]
-        if self.finds_duplicates(exchange):
+        if exchange.intercepts:
+            self.delays.exchange_deleted(exchange)
+        if self.duplicates.asks(exchange):
             self.duplicates.exchange_deleted(exchange.name)
         unbound = [*exchange.unbind_everything(), *exchange.bindings_to]
         sources = list(dict.fromkeys(binding.source for binding in exchange.bindings_to))
@@ -480,10 +411,6 @@ class VHost:
                     if binding.destination.durable
                 ]
         return payloads
-
-
-def _nothing_to_remove(queue: Queue) -> None:
-    """A vhost without files."""
 
 
 def _deduplicates(exchange: Exchange) -> bool:

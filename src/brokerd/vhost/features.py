@@ -1,0 +1,243 @@
+"""What a vhost is given besides queues and exchanges: dead letters, delays, duplicates, replies, firehose, events.
+
+All of it is there from the start, so that no other module asks whether it is.  Dead letters, delays and duplicates are
+small doors here; what stands behind one is imported and made at its first use, since most vhosts never need it.
+
+    on_demand(doors, ...)    the features of a vhost in a broker
+    alone(vhost)             those of one that stands alone: nothing dead-lettered, delayed or known as a duplicate
+
+Decides nothing: a door passes on what it is asked.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from brokerd.clock import Clock
+from brokerd.vhost.direct_reply import Replies
+from brokerd.vhost.events import Events
+from brokerd.vhost.trace import Trace
+
+if TYPE_CHECKING:
+    from brokerd.exchanges import Exchange, Lazily
+    from brokerd.queues.queue import Queue
+    from brokerd.store.disk import Disk
+    from brokerd.store.garbage import Submit
+    from brokerd.vhost.dead_letters import DeadLetters
+    from brokerd.vhost.delays import Delays
+    from brokerd.vhost.duplicates import Check, Duplicates
+    from brokerd.vhost.vhost import VHost
+
+
+class Timer(Protocol):
+    """What ``Doors.call_at`` returns."""
+
+    def cancel(self) -> object: ...
+
+
+CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
+
+
+class Doors(NamedTuple):
+    """What features may ask of the broker around their vhost."""
+
+    epoch_ns: Callable[[], int]
+    wait: Callable[..., object]  # GroupCommit.wait(callback, log=None)
+    call_at: CallAt
+
+
+class NoDeadLetters:
+    """Dead messages are dropped."""
+
+    __slots__ = ()
+
+    def dead_letter(
+        self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
+    ) -> bool:
+        """What queues ask of ``on_dead``: see dead_letters."""
+        return True
+
+    def retry(self) -> None:
+        """Something that messages may go to has come to be."""
+
+    def close(self) -> None:
+        """No timer runs any more."""
+
+
+class DeadLettersOnDemand(NoDeadLetters):
+    """The door to dead_letters."""
+
+    __slots__ = ("_doors", "_made", "_vhost")
+
+    def __init__(self, vhost: "VHost", doors: Doors) -> None:
+        self._vhost = vhost
+        self._doors = doors
+        self._made: DeadLetters | None = None
+
+    def dead_letter(
+        self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
+    ) -> bool:
+        if self._made is None:
+            from brokerd.vhost.dead_letters import DeadLetters
+
+            self._made = DeadLetters(self._vhost, **self._doors._asdict())
+        return self._made.dead_letter(queue, reason, seq, exchange, routing_key, properties, body)
+
+    def retry(self) -> None:
+        if self._made is not None:
+            self._made.retry()
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class NoDelays:
+    """Nothing is delayed: what a delayed exchange should hold back goes on at once."""
+
+    __slots__ = ()
+
+    def adopt(self, exchange: "Exchange") -> None:
+        """An exchange that delays was made."""
+
+    def open(self) -> None:
+        """The vhost was read from disk."""
+
+    def exchange_deleted(self, exchange: "Exchange") -> None:
+        """What the exchange holds back goes with it."""
+
+    def close(self) -> None:
+        """No timer runs any more."""
+
+
+class DelaysOnDemand(NoDelays):
+    """The door to delays."""
+
+    __slots__ = ("_doors", "_made", "_vhost")
+
+    def __init__(self, vhost: "VHost", doors: Doors) -> None:
+        self._vhost = vhost
+        self._doors = doors
+        self._made: Delays | None = None
+
+    def made(self) -> "Delays":
+        """What stands behind the door."""
+        if self._made is None:
+            from brokerd.vhost.delays import Delays
+
+            self._made = Delays(self._vhost, **self._doors._asdict())
+        return self._made
+
+    def adopt(self, exchange: "Exchange") -> None:
+        self.made().adopt(exchange)  # type: ignore[arg-type]  # One that intercepts is a delayed one.
+
+    def open(self) -> None:
+        self.made().open()
+
+    def exchange_deleted(self, exchange: "Exchange") -> None:
+        self.made().exchange_deleted(exchange)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class NoDuplicates:
+    """No message is known to be a duplicate."""
+
+    __slots__ = ()
+
+    def adopt(self, exchange: "Exchange", *, new: bool = False) -> None:
+        """An exchange that asks for keys was made (``new``) or read from disk."""
+
+    def exchange_deleted(self, name: str) -> None:
+        """Its keys go with it."""
+
+    def asks(self, exchange: "Exchange") -> bool:
+        """Whether ``exchange`` asks for the keys of messages."""
+        return False
+
+    def check(
+        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "Lazily", *, taken: bool = False
+    ) -> "Check | None":
+        """What takes part in a publish that a queue or ``exchange`` asks a key of: see Duplicates.check."""
+        return None
+
+    def settle(self, submit: "Submit", disk: "Disk") -> None:
+        """Once a second: see Duplicates.settle."""
+
+    def close(self) -> None:
+        """The broker stops."""
+
+
+class DuplicatesOnDemand(NoDuplicates):
+    """The door to duplicates."""
+
+    __slots__ = ("_directory", "_epoch_ns", "_made")
+
+    def __init__(self, directory: str, epoch_ns: Callable[[], int]) -> None:
+        self._directory = directory
+        self._epoch_ns = epoch_ns
+        self._made: Duplicates | None = None
+
+    def made(self) -> "Duplicates":
+        """What stands behind the door."""
+        if self._made is None:
+            from brokerd.vhost.duplicates import Duplicates
+
+            self._made = Duplicates(self._directory, self._epoch_ns)
+        return self._made
+
+    def adopt(self, exchange: "Exchange", *, new: bool = False) -> None:
+        self.made().adopt(exchange, new=new)
+
+    def exchange_deleted(self, name: str) -> None:
+        if self._made is not None:
+            self._made.exchange_deleted(name)
+
+    def asks(self, exchange: "Exchange") -> bool:
+        return self._made is not None and exchange.name in self._made.exchanges
+
+    def check(
+        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "Lazily", *, taken: bool = False
+    ) -> "Check | None":
+        return self.made().check(exchange, queues, properties, taken=taken)
+
+    def settle(self, submit: "Submit", disk: "Disk") -> None:
+        if self._made is not None:
+            self._made.settle(submit, disk)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class Features(NamedTuple):
+    """What one vhost is given."""
+
+    dead_letters: NoDeadLetters
+    delays: NoDelays
+    duplicates: NoDuplicates
+    replies: Replies
+    firehose: Trace
+    events: Events
+
+
+def alone(vhost: "VHost") -> Features:
+    """For a vhost without a broker around it."""
+    return Features(NoDeadLetters(), NoDelays(), NoDuplicates(), Replies(), Trace(vhost, ""), Events(Clock(), ""))
+
+
+def on_demand(doors: Doors, events: Events, node_name: str) -> "Callable[[VHost], Features]":
+    """For the vhosts of a broker."""
+
+    def give(vhost: "VHost") -> Features:
+        return Features(
+            DeadLettersOnDemand(vhost, doors),
+            DelaysOnDemand(vhost, doors),
+            DuplicatesOnDemand(vhost.directory, doors.epoch_ns),
+            Replies(),
+            Trace(vhost, node_name),
+            events,
+        )
+
+    return give
