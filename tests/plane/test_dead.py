@@ -3,6 +3,9 @@
 import pytest
 from tests.plane.harness import ack, consume, nack, publish, reject
 
+from brokerd.store import format as layout
+from brokerd.store import reading
+
 
 @pytest.fixture
 def connection(bench):
@@ -185,3 +188,51 @@ def test_no_frame_of_a_redelivery_is_larger_than_the_connection_allows(bench):
         assert len(counted[room]) == 2
     assert all(counted[room] == [False, False] for room in range(added))
     assert all(counted[room] == [False, True] for room in range(added + 4, 120))
+
+
+def test_dead_ones_that_are_done_with_make_room_for_those_that_follow(bench, connection, queue, make_bench):
+    queue.keeps = True
+    connection.feed(b"".join(publish(1, b"%d" % number) for number in range(1, 41)))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(b"".join(reject(2, tag, requeue=False) for tag in range(1, 17)))
+    for seq in range(1, 6):
+        queue.dead_done(seq)
+    connection.feed(b"".join(reject(2, tag, requeue=False) for tag in range(17, 31)))
+    assert queue.kept_dead == 25
+    for seq in range(6, 31):
+        queue.dead_done(seq)
+    assert queue.kept_dead == 0
+    assert [row[0] for row in make_bench().recovered().browse(1, 100)] == list(range(31, 41))
+
+
+def test_a_queue_that_goes_while_its_dead_wait_to_be_told_of_takes_no_other_along(bench, connection):
+    bench.at(1_000_000)
+    names = [b"many", b"second", b"third", b"expiring"]
+    many, second, third, expiring = (bench.queue(name, dead_letters=True) for name in names)
+    expiring.set_rules(dead_letters=True, ttl_ms=100)
+    for name, count in zip(names, (600, 1, 1, 1), strict=True):
+        connection.feed(publish(1, name, key=name) * count)
+        if name != b"expiring":
+            consume(connection.channels[2], bench.queues[name], name)
+            bench.turns()
+    connection.feed(nack(2, 0, multiple=True, requeue=False))
+    assert len(many.died) < 600         # The rest is for the next turns.
+    third.drop()
+    bench.at(1_000_200)
+    assert (len(many.died), second.died) == (600, [("rejected", b"second")])
+    assert (third.died, expiring.died) == ([], [("expired", b"expiring")])
+
+
+@pytest.mark.parametrize(("keeps", "done"), [(False, ()), (True, (1,))])
+def test_a_dead_letter_is_settled_with_the_reason_of_its_death(bench, connection, queue, keeps, done):
+    queue.keeps = keeps
+    three(connection, queue)
+    bench.turns()
+    connection.feed(reject(2, 1, requeue=False))
+    for seq in done:
+        queue.dead_done(seq)
+    with open(f"{queue.directory}/acks.0000000001", "rb") as file:
+        entries = reading.read_entries(file.read(), 1).entries
+    assert [int(kind) for kind in entries["kind"] if kind & 15 == layout.DEAD_LETTERED] == [
+        layout.DEAD_LETTERED | 1 << 4]

@@ -166,3 +166,22 @@ def test_octets_of_what_expired_behind_a_head_are_gone_with_it(bench, connection
     bench.turns()
     assert [len(body) for body in connection.bodies()] == [10, 1000]
     assert (queue.ready, queue.ready_octets, queue.expired) == (1, 10_000, 1)
+
+
+def test_octets_of_what_expires_are_gone_with_it(bench, connection):
+    queue = bench.queue()
+    connection.feed(expiring(10, b"1" * 10) + publish(1, b"2" * 100))
+    bench.at(T + 10)
+    assert (queue.ready, queue.ready_octets) == (1, 100)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_earliest_of_all_levels_heads_is_waited_for(bench, connection, first):
+    queue = bench.queue(max_priority=1)
+    for priority, ms in ((first, 10), (first, 9000), (1 - first, 50)):
+        own = str(ms).encode()
+        connection.feed(publish(1, b"x", properties=b"\x09\x00" + bytes([priority]) + shortstr(own)))
+    bench.at(T + 11)
+    assert queue.ready == 2
+    bench.at(T + 51)
+    assert queue.ready == 1

@@ -215,3 +215,32 @@ def test_a_refusal_may_make_every_route_be_forgotten_while_its_publish_goes_on(b
     assert connection.said() == [("nack", 1, 1, 0), ("nack", 1, 2, 0), ("nack", 1, 3, 0)]
     assert (tally.published, tally.routed, other.ready) == (3, 6, 3)
     assert [queue.ready for queue in made] == [1, 1, 1]
+
+
+def test_as_many_octets_as_the_limit_says_stay_and_then_no_more_is_taken(bench, connection):
+    queue = bench.queue(max_octets=25)
+    connection.feed(publish(1, b"x" * 10) + publish(1, b"y" * 15))
+    assert (queue.ready, queue.ready_octets) == (2, 25)
+    queue.set_rules(max_octets=25, overflow=1)
+    connection.feed(publish(1, b"z"))
+    assert (queue.ready, queue.refused) == (2, 1)
+    assert connection.channels[2].get(queue, True)
+    connection.feed(publish(1, b"z"))
+    assert (queue.ready, queue.ready_octets) == (2, 16)
+
+
+def test_a_limit_is_kept_though_far_more_is_there_than_goes_at_a_time(bench, connection):
+    queue = bench.queue()
+    for _ in range(10):
+        connection.feed(publish(1, b"x") * 1000)
+    queue.set_rules(max_length=1)
+    bench.turns()
+    assert (queue.ready, queue.discarded) == (1, 9999)
+
+
+def test_a_consumer_that_waits_has_a_message_before_the_limit_does_also_between_methods(bench, connection):
+    queue = bench.queue(max_length=0)
+    consume(connection.channels[2], queue)
+    connection.feed(publish(1, b"x") + frame(1, 1, b"\0\x3c\0\x0a") + publish(1, b"y"))
+    assert connection.bodies() == [b"x", b"y"]
+    assert queue.discarded == 0

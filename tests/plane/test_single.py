@@ -225,3 +225,31 @@ def test_no_consumer_is_active_in_a_deleted_queue(bench, queue, connection):
     consume(connection.channels[2], queue)
     queue.drop()
     assert queue.active is None
+
+
+def test_the_active_one_gets_what_it_has_credit_for_when_who_was_to_take_over_leaves(bench, queue, connection):
+    consume(connection.channels[2], queue, b"a")
+    connection.feed(numbered(1, 1))
+    assert served(connection) == [(b"a", b"1")]
+    better = consume(connection.channels[3], queue, b"b", priority=1)
+    connection.feed(numbered(2, 2))
+    assert served(connection) == []
+    connection.channels[3].cancel(better)
+    bench.turns()
+    assert served(connection) == [(b"a", b"2")]
+
+
+def test_what_a_timed_out_delivery_held_of_the_channel_s_prefetch_is_free_for_others(clocked):
+    connection = clocked.connection(1, 2)
+    connection.channels[2].global_prefetch = 1
+    other = clocked.queue(b"other")
+    one = consume(connection.channels[2], clocked.queue(consumer_timeout_ms=100), b"slow")
+    consume(connection.channels[2], other, b"waits")
+    connection.feed(numbered(1, 1))
+    connection.feed(publish(1, b"2", key=b"other"))
+    assert served(connection) == [(b"slow", b"1")]
+    connection.channels[2].cancel(one)
+    clocked.at(1200)
+    clocked.core.overdue()
+    clocked.turns()
+    assert served(connection) == [(b"waits", b"2")]
