@@ -221,6 +221,16 @@ def test_an_inner_type_that_keeps_messages_keeps_those_that_were_delayed_when_th
     assert bench.exchange.kept() is kept
 
 
+def test_what_its_waiting_room_refuses_moves_no_other_messages_time(bench):
+    bench.publish(b"waits", {"x-delay": 1000})
+    bench.room.refuses = True
+    bench.publish(b"refused", {"x-delay": 10})
+    bench.advance(500)
+    assert (bench.q.bodies, bench.room.bodies) == ([], [b"waits"])
+    bench.advance(500)
+    assert bench.q.bodies == [b"waits"]
+
+
 # --- where they wait
 
 def test_the_room_is_durable_as_the_exchange_is_and_its_definition_is_synced_first():

@@ -1,6 +1,7 @@
 import os
 
 import pytest
+from tests.plane.test_store import no_larger_than
 from tests.session.harness import Client, Node
 from tests.vhost.stand_in import Clock
 
@@ -133,3 +134,28 @@ def test_what_is_published_elsewhere_is_still_remembered_as_before(node, client)
     assert access.resolve(b"", b"plain", header).cacheable
     assert not access.resolve(b"", b"q", header).cacheable
     assert plain.duplicates == 0
+
+
+def test_an_exchange_knows_what_its_queues_have_had_by_another_way(node, client):
+    q = queue(node)
+    plain = node.vhost.add_queue("plain", durable=False, auto_delete=False, arguments={})
+    node.vhost.add_exchange("x", "fanout", durable=False, auto_delete=False, internal=False, arguments=DEDUPLICATES)
+    node.vhost.bind(node.vhost.exchanges["x"], q, "", {})
+    publish(client, "a")
+    publish(client, "a", exchange="x")
+    node.vhost.bind(node.vhost.exchanges["x"], plain, "", {})
+    publish(client, "a", exchange="x")
+    assert (q.ready, q.duplicates, plain.ready) == (1, 1, 0)
+    assert node.vhost.duplicates.exchanges["x"].duplicates == 1
+
+
+def test_a_message_that_waited_for_room_is_compared_with_those_that_came_meanwhile(node, client):
+    q = queue(node)
+    other = Client(node).open()
+    with no_larger_than(1000):
+        publish(client, "a")
+        publish(other, "a")
+        assert q.ready == 0
+    for each in (client, other):
+        each.connection.unblock()
+    assert (q.ready, q.duplicates) == (1, 1)

@@ -42,6 +42,11 @@ class Rules(NamedTuple):
     retention_octets: int = RETENTION_OCTETS  # of the journal, and how long it is kept
     retention_ms: int = RETENTION_MS
 
+    @property
+    def dead_letters_refused(self) -> bool:
+        """Whether a message that the queue refuses goes to its dead-letter exchange."""
+        return self.dead_letter is not None and self.overflow == "reject-publish-dlx"
+
 
 PLAIN = Rules()
 

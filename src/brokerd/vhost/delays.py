@@ -11,7 +11,7 @@ made anew from the queue at the start.
 When it is due, ``x-delay`` is negated (as RabbitMQ's plugin does: who gets it sees that it was delayed, and no
 exchange delays it again), and it is routed by the exchange's inner type, by its key and those of CC and BCC.  Equal
 due times go in the order of publishing.  What no queue is found for is dropped; what all queues refuse, or the disk
-has no room for, is tried again after ``RETRY_MS``.
+has no room for, is tried again after ``RETRY_MS``, unless a queue has sent what it refused to its dead-letter exchange.
 
 First it is stored in its queues, then, when that is on disk, taken out of here.  A broker that dies in between
 finds it here again, due, and delivers it a second time; none is lost.  (An exchange that is not durable keeps its
@@ -248,11 +248,13 @@ class Delays:
         queues = answer.before_storing()
         stored: tuple[Queue, ...] = ()
         if queues:
+            gone = False  # to a queue, or to the dead-letter exchange of one that refused it
             try:
                 stored = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable)
+                gone = bool(stored) or any(queue.rules.dead_letters_refused for queue in queues)
             except (OSError, ValueError):  # No disk space; larger than messages may be by now.
-                stored = ()
-            if not stored:
+                pass
+            if not gone:
                 heappush(waiting.heap, self._epoch_ns() // _MS + RETRY_MS << _SEQ_BITS | seq)
                 return True
         answer.after_storing(plane.Message(exchange, routing_key, octets, body), None, stored)
