@@ -131,3 +131,11 @@ def test_taking_out_of_the_middle_of_a_long_segment_does_not_read_it_all(make_be
     assert queue.ready == 17_099
     assert [int(body) for body in drain(bench, queue)] == sorted(left[3000:] + list(range(20_001, 20_050))
                                                                   + list(range(20_051, 20_101)))
+
+
+def test_octets_of_what_is_taken_out_of_the_middle_are_gone_with_it(bench):
+    queue, connection = bench.queue(), bench.connection(1)
+    for size in (1, 10, 100):
+        connection.feed(publish(1, b"x" * size))
+    assert queue.remove(2) is not None
+    assert (queue.ready, queue.ready_octets) == (2, 101)

@@ -185,3 +185,16 @@ def test_the_earliest_of_all_levels_heads_is_waited_for(bench, connection, first
     assert queue.ready == 2
     bench.at(T + 51)
     assert queue.ready == 1
+
+
+@pytest.mark.parametrize("ttl_ms", [-1, 100])
+def test_after_a_start_what_is_at_the_head_expires_with_nobody_there(bench, connection, make_bench, ttl_ms):
+    bench.queue()
+    connection.feed(expiring(100, b"x") + publish(1, b"y"))
+    after = make_bench()
+    after.at(T + 50)
+    queue = after.recovered(ttl_ms=ttl_ms)
+    assert queue.ready == 2
+    after.at(T + 51)
+    after.at(T + 101)
+    assert queue.ready == (1 if ttl_ms < 0 else 0)

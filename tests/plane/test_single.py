@@ -253,3 +253,17 @@ def test_what_a_timed_out_delivery_held_of_the_channel_s_prefetch_is_free_for_ot
     clocked.core.overdue()
     clocked.turns()
     assert served(connection) == [(b"waits", b"2")]
+
+
+def test_single_active_may_be_asked_for_and_given_up_while_consumers_are_there(bench, connection):
+    queue = bench.queue()
+    for channel, tag in ((2, b"a"), (3, b"b")):
+        consume(connection.channels[channel], queue, tag)
+    queue.set_rules(single_active=True)
+    assert queue.active.tag == b"a"
+    connection.feed(numbered(1, 3))
+    assert served(connection) == [(b"a", b"1"), (b"a", b"2"), (b"a", b"3")]
+    queue.set_rules()
+    assert queue.active is None
+    connection.feed(numbered(4, 5))
+    assert {consumer for consumer, _ in served(connection)} == {b"a", b"b"}
