@@ -146,7 +146,7 @@ def test_an_exchange_knows_what_its_queues_have_had_by_another_way(node, client)
     node.vhost.bind(node.vhost.exchanges["x"], plain, "", {})
     publish(client, "a", exchange="x")
     assert (q.ready, q.duplicates, plain.ready) == (1, 1, 0)
-    assert node.vhost.duplicates.exchanges["x"].duplicates == 1
+    assert node.vhost.duplicates.made().exchanges["x"].duplicates == 1
 
 
 def test_a_message_that_waited_for_room_is_compared_with_those_that_came_meanwhile(node, client):

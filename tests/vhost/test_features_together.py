@@ -158,7 +158,7 @@ class World:
             self.bind("cc", "x", "cc")
             self.bind("bcc", "x", "bcc")
         if FIREHOSE in self.features:
-            trace.switch(self.vhost, True, "brokerd@here")
+            self.vhost.firehose.switch(True)
         if REQUEST in self.features:
             self.client.ask(methods.BasicConsume(queue=REPLY_TO, no_ack=True))
 

@@ -238,7 +238,7 @@ class Channel:
         """What basic.ack, nack and reject do.  False: unknown delivery tag, nothing done."""
     def knows(self, tag: int, multiple: bool) -> bool:
         """Whether settle() would find it."""
-    def deliveries(self, tag: int, multiple: bool) -> list[tuple[int, Queue | None, int]]:
+    def deliveries(self, tag: int, multiple: bool) -> list[tuple[int, Any, int]]:
         """What settle() would settle: (delivery tag, queue, seq), oldest first; no queue where it has timed out."""
     def take_tag(self) -> int:
         """The delivery tag of something that the session itself delivers, without acks."""

@@ -114,7 +114,7 @@ class Transaction:
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
         """Keep an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or is kept already."""
         everything = multiple and not tag
-        deliveries = outstanding(self._channel, tag, multiple)
+        deliveries = self._channel.deliveries(tag, multiple)
         if not everything and (not deliveries or tag in self._claimed):
             raise PreconditionFailed(f"unknown delivery tag {tag}")
         for tag_, queue, seq in deliveries:
@@ -124,7 +124,7 @@ class Transaction:
 
     def recover(self) -> None:
         """Return the deliveries that this transaction has not settled."""
-        for tag, _, _ in outstanding(self._channel, 0, True):
+        for tag, _, _ in self._channel.deliveries(0, True):
             if tag not in self._claimed:
                 self._channel.settle(tag, False, requeue=True)
 
@@ -290,27 +290,6 @@ class Transaction:
                 log.error("%s: a transaction is committed, but not stored before the next start: %s",
                           self._connection, error)  # fmt: skip
             self._connection.node.blocked.discard(self)
-
-
-def outstanding(channel: "Channel", tag: int, multiple: bool) -> "list[tuple[int, Queue | None, int]]":
-    """What a settlement of ``tag`` settles: (delivery tag, queue, seq); nothing for a tag that is not outstanding.
-
-    Without queue: a delivery that has timed out, or of which only the tag is known; no journal can name it.
-    """
-    see = getattr(channel, "deliveries", None)
-    if see is not None:
-        return list(see(tag, multiple))
-    if not channel.knows(tag, multiple):
-        return []
-    if not multiple:
-        return [(tag, None, 0)]
-    found: list[tuple[int, Queue | None, int]] = []
-    at, most = 1, channel.unacked
-    while len(found) < most and (not tag or at <= tag):
-        if channel.knows(at, False):
-            found.append((at, None, 0))
-        at += 1
-    return found
 
 
 def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:
