@@ -333,6 +333,7 @@ def test_spoiled_acks_entries_settle_nothing(bench, queue, connection, again):
     after, found = again()
     assert order(everything(after, found)) == [1, 3]
     assert found.ready == 0
+    assert after.damages == [(f"{queue.directory}/acks.0000000001", 64, 8)]
 
 
 @pytest.mark.parametrize("at", [0, 4])

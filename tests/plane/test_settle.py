@@ -359,3 +359,21 @@ def test_a_deleted_queue_is_let_go_of_with_its_last_unacked_delivery(bench, conn
     connection.feed(ack(2, 2))
     gc.collect()
     assert gone() is None
+
+
+def test_a_full_segment_says_so_in_its_file_and_that_it_is_on_disk_once_it_is(bench, publisher):
+    queue = bench.queue()
+    publisher.feed(publish(1, b"x" * 30_000, persistent=True) * 5)
+
+    def sealed():
+        said = []
+        for row in queue.segments():
+            with open(f"{queue.directory}/msgs.{row['number']:010d}", "rb") as file:
+                said.append(int.from_bytes(file.read(60)[56:], "little"))
+        return said
+
+    assert sealed() == [1, 1, 0]
+    bench.begin_sync()
+    assert sealed() == [1, 1, 0]
+    bench.core.end_sync()
+    assert sealed() == [2, 2, 0]

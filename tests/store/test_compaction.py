@@ -345,3 +345,29 @@ def test_returned_and_unacked_messages_are_handed_out_and_settled_where_they_lie
     assert reader.bodies() == [b"5", b"700"]
     reader.feed(ack(1, 2))
     assert found_again() == [(5, b"5"), (300, b"300"), (4000, b"4000")]
+
+
+# --- what must be on disk when
+
+def test_both_files_are_on_disk_before_either_is_renamed_and_their_names_after(files):
+    class Watched(Disk):
+        def __init__(self):
+            self.done = []
+
+        def fdatasync(self, fd, path):
+            super().fdatasync(fd, path)
+            self.done.append(("sync", os.path.basename(path)))
+
+        def rename(self, old, new):
+            super().rename(old, new)
+            self.done.append(("rename", os.path.basename(new)))
+
+        def sync_directory(self, path):
+            super().sync_directory(path)
+            self.done.append(("names", os.path.basename(path)))
+
+    disk = Watched()
+    assert compact(Queue(files), disk)
+    assert [what for what, _ in disk.done] == ["sync", "sync", "rename", "rename", "names"]
+    assert {name for what, name in disk.done if what == "rename"} == {"msgs.0000000001", "acks.0000000001"}
+    assert disk.done[-1] == ("names", "q")
