@@ -367,3 +367,13 @@ def test_a_queue_is_touched_by_what_is_published_to_it(bench):
     bench.at(5000)
     connection.feed(publish(1, b"x"))
     assert queue.touched == 5000 * 1_000_000
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_names_and_properties_of_sixty_four_ki_octets_less_one_are_where_the_long_form_begins(bench, queue, more):
+    connection = bench.connection(1, 2)
+    value = b"v" * (0xFFFF + more - len(b"\0\1q") - 2 - 4 - 7)
+    table = b"\x01kS" + len(value).to_bytes(4) + value
+    properties = (1 << 13).to_bytes(2) + len(table).to_bytes(4) + table
+    connection.feed(publish(1, b"body", properties=properties) + publish(1, b"next"))
+    assert [(one.properties, one.body) for one in read(bench, queue)] == [(properties, b"body"), (TRANSIENT, b"next")]
