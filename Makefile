@@ -13,6 +13,8 @@ JOBS ?= 2
 PEER ?= rabbitmq
 
 BIN := $(VENV)/bin
+# The tests run the plane with its assertions, which is compiled beside the other.
+ASSERTED := BROKERD_ASSERTS=1
 COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
 	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
 
@@ -23,8 +25,8 @@ run: build
 
 build: $(VENV)/compiled
 
-test: build $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
+test: $(VENV)/asserted $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools
+	$(ASSERTED) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 # The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT
 test-peer: build $(VENV)/test-tools
@@ -84,6 +86,10 @@ $(VENV)/compiled: $(COMPILED) $(VENV)/installed
 
 $(VENV)/test-tools: pyproject.toml | $(VENV)/installed
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/asserted: $(COMPILED) $(VENV)/compiled
+	$(ASSERTED) $(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
 # Spark is 450 MB: it comes with the first audit or test.

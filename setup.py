@@ -2,7 +2,8 @@
 
 Environment switches:
 
-    BROKERD_SANITIZE=1   address and undefined-behaviour sanitizers (run Python with libasan preloaded)
+    BROKERD_ASSERTS=1    also the plane with its assertions compiled in, for tests; set it when it is run, too
+    BROKERD_SANITIZE=1   address and undefined-behaviour sanitizers (run Python with libasan preloaded), with assertions
     BROKERD_COVERAGE=1   line tracing, for coverage.py with the plugin Cython.Coverage
     BROKERD_WERROR=0     let a compiler newer than ours warn without stopping the build
 """
@@ -19,6 +20,8 @@ MODULES = (
     ("brokerd.plane._plane", PLANE / "_plane.pyx", PLANE),
     ("brokerd.cli._perf", Path("src/brokerd/cli/_perf.pyx"), Path("src/brokerd/cli")),
 )
+# The same plane with its assertions, beside the other: what the tests run.
+ASSERTED = ("brokerd.plane._asserted", PLANE / "_asserted.pyx", PLANE)
 
 WARNINGS = [
     "-Wall",
@@ -45,6 +48,7 @@ def switch(name: str, default: str = "0") -> bool:
 
 
 SANITIZE = switch("BROKERD_SANITIZE")
+ASSERTS = switch("BROKERD_ASSERTS")
 COVERAGE = switch("BROKERD_COVERAGE")
 
 
@@ -58,6 +62,14 @@ def flags() -> tuple[list[str], list[str]]:
     return [*compile_args, "-O1" if COVERAGE else "-O3", "-g1"], []
 
 
+def macros(name: str) -> list[tuple[str, str]]:
+    """What the C of this extension is compiled with."""
+    found = [("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else []
+    if SANITIZE or name == ASSERTED[0]:
+        found.append(("BROKERD_ASSERTS", "1"))
+    return found
+
+
 def extensions() -> list[Extension]:
     """One extension per module whose source is there."""
     compile_args, link_args = flags()
@@ -69,11 +81,11 @@ def extensions() -> list[Extension]:
                            for pattern in ("*.pxi", "*.pxd", "*.h")
                            for path in (ROOT / folder).glob(pattern)) if folder else [],
             include_dirs=[str(source.parent)],
-            define_macros=[("CYTHON_TRACE_NOGIL", "1")] if COVERAGE else [],
+            define_macros=macros(name),
             extra_compile_args=compile_args,
             extra_link_args=link_args,
         )
-        for name, source, folder in MODULES
+        for name, source, folder in (*MODULES, *([ASSERTED] if ASSERTS else []))
         if (ROOT / source).exists()
     ]
 

@@ -23,7 +23,8 @@ FAULTS = ("Traceback (most recent call last)", "internal error", "Fatal Python e
 
 def environment(extra=None):
     """The environment of a broker: this one without its BROKERD_ variables, and with the sources in the path."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")}
+    env = {name: value for name, value in os.environ.items()
+           if not name.startswith("BROKERD_") or name == "BROKERD_ASSERTS"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), env.get("PYTHONPATH")]))
     return env | (extra or {})
 

@@ -84,11 +84,21 @@ TESTED_ELSEWHERE = {
     "cli/_perf": "cli/test_brokerperf.py",
     # Parts of one compiled unit whose verbs are another part's.
     "plane/segment": "plane/test_store.py",
+    "plane/confirms": "plane/test_settle.py",
+    "plane/consumers": "plane/test_deliver.py",
+    "plane/deadlines": "plane/test_expiry.py",
+    "plane/fate": "plane/test_settle.py",
+    "plane/layout": "plane/test_inspect.py",
+    "plane/limits": "plane/test_rules.py",
+    "plane/output": "plane/test_deliver.py",
+    "plane/places": "plane/test_aside.py",
+    "plane/recovery": "plane/test_queue.py",
     "plane/sync": "plane/test_core.py",
     "plane/routes": "plane/test_publish.py",
     "plane/channel": "plane/test_connection.py",
     "plane/heap": "plane/test_store.py",
     "plane/_plane": "plane/test_inspect.py",
+    "plane/_asserted": "plane/test_check.py",
 }
 
 
@@ -285,6 +295,45 @@ def test_heavy_modules_are_imported_where_they_are_needed(path):
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         assert not {name.partition(".")[0] for name in names} & HEAVY, node.lineno
+
+
+# --- the floors of the plane
+
+PLANE = SOURCE / "plane"
+
+
+def included_files():
+    """The plane's files in the order in which they are compiled."""
+    return re.findall(r'^include "(\w+\.pxi)"', (PLANE / "_plane.pyx").read_text(), re.MULTILINE)
+
+
+def without_words(text):
+    """Cython code without comments and docstrings."""
+    return re.sub(r"#.*", "", re.sub(r'""".*?"""', "", text, flags=re.DOTALL))
+
+
+def defined_functions():
+    """Function name: the file of the plane that defines it, outside of a class."""
+    found = {}
+    for file in included_files():
+        for head in re.finditer(r"^(?:cdef|def)\b(?! (?:class|extern|struct|enum)\b)[^=(\n]*?(\w+)\(",
+                                (PLANE / file).read_text(), re.MULTILINE):
+            found[head.group(1)] = file
+    return found
+
+
+def test_all_files_of_the_plane_are_included_once():
+    files = included_files()
+    assert sorted(files) == sorted(path.name for path in PLANE.glob("*.pxi"))
+
+
+@pytest.mark.parametrize("file", included_files())
+def test_a_file_of_the_plane_calls_only_files_before_it(file):
+    order, defined = included_files(), defined_functions()
+    calls = re.findall(r"(?<![\w.])(?<!def )(\w+)\(", without_words((PLANE / file).read_text()))
+    upward = {name: defined[name] for name in calls
+              if name in defined and order.index(defined[name]) > order.index(file)}
+    assert not upward
 
 
 # --- how long

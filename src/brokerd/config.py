@@ -18,7 +18,7 @@ from brokerd.errors import ConfigError
 ENVIRONMENT_PREFIX = "BROKERD_"
 # Names that begin like an option's but are not options: the path of the file, switches of the build, and what
 # Kubernetes puts into every pod's environment when a service is called brokerd.
-NOT_OPTIONS = frozenset({"BROKERD_CONFIG", "BROKERD_SANITIZE", "BROKERD_COVERAGE", "BROKERD_WERROR"})
+NOT_OPTIONS = frozenset({"BROKERD_CONFIG", "BROKERD_ASSERTS", "BROKERD_SANITIZE", "BROKERD_COVERAGE", "BROKERD_WERROR"})
 KUBERNETES_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT_")
 KUBERNETES_NAMES = frozenset({"BROKERD_PORT"})
 

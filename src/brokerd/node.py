@@ -455,8 +455,16 @@ class Node:
             connection.shut(ConnectionForced("broker forced connection closure with reason 'shutdown'"))
         self.core.turn()
 
+    def check_queues(self) -> None:
+        """In tests: every count of every queue agrees with what it counts.  Raises AssertionError."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.check()
+
     def close(self) -> None:
         """All on disk, nothing open: the next start finds a clean end.  Raises OSError."""
+        if plane.asserted:
+            self.check_queues()
         for vhost in self.vhosts.values():
             vhost.close()
             for queue in vhost.queues.values():

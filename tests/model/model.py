@@ -20,15 +20,15 @@ class Clock:
 
 
 class Message:
-    __slots__ = ("body", "count", "exchange", "key", "level", "lifetime", "persistent", "priority", "properties",
-                 "recorded", "redelivered", "seq", "ts")
+    __slots__ = ("body", "count", "exchange", "from_before", "key", "level", "lifetime", "persistent", "priority",
+                 "properties", "redelivered", "seq", "ts")
 
     def __init__(self, key, body, persistent, properties, *, exchange=b"", priority=0, lifetime=None):
         self.key, self.body, self.persistent, self.properties = key, body, persistent, properties
         self.exchange, self.priority, self.lifetime = exchange, priority, lifetime
-        self.redelivered = False
+        self.redelivered = False        # it was handed out before
+        self.from_before = False        # ... and not since the last restart
         self.count = 0                  # failed deliveries
-        self.recorded = 0               # of them, those that the files tell of
         self.seq = self.ts = self.level = 0
 
     def __lt__(self, other):
@@ -71,7 +71,6 @@ class Queue:
         self.rules = Rules()
         self.next_seq = 1
         self.last_ts = 0
-        self.taken = {}                 # level: the highest sequence number ever handed out, dead or purged
         self.ready = []
         self.unacked = 0
         self.rings = {}                 # priority: consumers, the next to be served first
@@ -102,21 +101,34 @@ class Queue:
 
     def leaves(self, message):
         self.ready.remove(message)
-        self.taken[message.level] = max(self.taken.get(message.level, 0), message.seq)
         return message
+
+    def death(self, message):
+        """Why it dies instead of being handed out; None: it does not."""
+        if self.expires(message) < self.clock.now:
+            return "expired"
+        if message.from_before and message.count >= self.rules.delivery_limit:
+            return "delivery_limit"
+        return None
 
     def coming(self):
         """What would be handed out next."""
-        return next((message for message in self.ready if self.expires(message) >= self.clock.now), None)
+        return next((message for message in self.ready if self.death(message) is None), None)
 
     def take(self):
-        """The message that comes next; what is over before it dies.  None: there is none."""
-        while self.ready and self.expires(self.ready[0]) < self.clock.now:
-            self.kill(self.leaves(self.ready[0]), "expired")
+        """The message that comes next; what dies before it goes.  None: there is none."""
+        self.look()
         return self.leaves(self.ready[0]) if self.ready else None
+
+    def look(self):
+        """What dies at the head when a consumer looks for a message."""
+        while self.ready and (reason := self.death(self.ready[0])) is not None:
+            self.limited += reason == "delivery_limit"
+            self.kill(self.leaves(self.ready[0]), reason)
 
     def give_back(self, message):
         message.redelivered = True
+        message.from_before = False
         if self.dropped:
             return
         message.count += 1
@@ -124,7 +136,6 @@ class Queue:
             self.limited += 1
             self.kill(message, "delivery_limit")
         else:
-            message.recorded = message.count
             insort(self.ready, message)
 
     def remove(self, message):
@@ -177,6 +188,7 @@ class Queue:
     def kill(self, message, reason):
         if self.dropped:
             return
+        message.from_before = False
         self.expired += reason == "expired"
         self.discarded += reason == "maxlen"
         if self.rules.dead_letters and not (reason == "delivery_limit" and self.rules.limit_drops):
@@ -231,20 +243,21 @@ class Queue:
             best.credit_again()
 
     def restart(self, unacked):
-        """What is left after kill -9: what had been handed out comes again, as redelivered; nothing of a queue that is
-        not durable."""
+        """What is left after kill -9, nothing of a queue that is not durable.  What was out comes again, as redelivered
+        and with one failure more; what lay ready, or was kept, is as it was."""
         self.octets_estimated = True    # see store/recovery.py
+        for message in unacked:
+            message.redelivered = True
+            message.count += 1
         self.ready = sorted([*self.ready, *unacked, *self.kept.values()]) if self.durable else []
         if not self.durable:
-            self.next_seq, self.taken = 1, {}
+            self.next_seq = 1
         self.unacked = 0
         self.rings, self.consumers, self.kept, self.died = {}, [], {}, []
         self.active, self.draining = None, False
         self.expired = self.discarded = self.dead_lettered = self.refused = self.limited = self.timed_out = 0
         for message in self.ready:
-            message.redelivered = message.seq <= self.taken.get(message.level, 0)
-            # Whether it was out a last time is not known: it is counted.
-            message.count = message.recorded + 1 if message.redelivered else 0
+            message.from_before = message.redelivered
 
 
 class Consumer:
@@ -374,6 +387,7 @@ class Channel:
         if requeue:
             queue.give_back(message)
         elif reject:
+            message.redelivered = True
             queue.kill(message, "rejected")
         if consumer is not None:
             consumer.unacked -= 1

@@ -184,9 +184,10 @@ class PlaneMachine(RuleBasedStateMachine):
                 len(queue.ready), queue.unacked, len(queue.consumers), queue.next_seq)
             queue.octets_estimated &= bool(queue.ready)
             assert real.ready_octets < 1 << 40 if queue.octets_estimated else real.ready_octets == queue.octets
+            real.check()
             segments = real.segments()
             assert sum(one["records"] - one["settled"] for one in segments) == (
-                real.ready + real.unacked + real.kept_dead)
+                real.ready + real.unacked + real.aside)
             assert sum(one["waiting"] + one["returned"] for one in segments) == real.ready
             assert sum(one["unacked"] for one in segments) == real.unacked
         for link, real, channel in self.channels():

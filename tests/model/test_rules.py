@@ -79,7 +79,8 @@ class RulesMachine(PlaneMachine):
 
     def rules_kept(self):
         for name, queue in self.queues.items():
-            queue.next_consumer(leave=True)     # Looked for, though all that waited was over.
+            if queue.next_consumer(leave=True):     # It looked, though all that waited was to die.
+                queue.look()
             queue.expire()
             queue.keep_limits()
             queue.expire()          # What is at the head then.
@@ -92,7 +93,7 @@ class RulesMachine(PlaneMachine):
             assert died == queue.died, name
             real.dead, queue.died = [], []
             assert {one: getattr(real, one) for one in COUNTERS} == {one: getattr(queue, one) for one in COUNTERS}
-            assert real.kept_dead == len(queue.kept)
+            assert real.aside == len(queue.kept)
             assert (real.active and real.active.tag) == (
                 queue.active.tag if queue.rules.single_active and queue.active and not queue.active.closed else None)
         for _, real, channel in self.channels():

@@ -12,6 +12,7 @@ from brokerd import plane
 CE = b"\xce"
 HEADER = b"AMQP\0\0\x09\x01"
 ACK, REJECT, NACK, PUBLISH = 80, 90, 120, 40
+CHECKED_MESSAGES_MAX = 2000      # A larger queue is not counted after each chunk.
 PERSISTENT = b"\x10\x00\x02"
 TRANSIENT = b"\x00\x00"
 
@@ -145,11 +146,20 @@ class Queue(plane.Queue):
 class Connection(plane.Connection):
     """Records what is asked of it; errors stop it as the session would."""
 
+    bench = None
+
     def __init__(self, core):
         super().__init__(core)
         self.out = Transport()
         self.attach(self.out, -1)
         self.methods, self.errors, self.headers, self.told_blocked = [], [], [], 0
+
+    def feed(self, octets):
+        """Work the octets; then all counts of all queues agree with what they count."""
+        super().feed(octets)
+        for queue in self.bench.queues.values() if self.bench is not None else ():
+            if queue.ready + queue.unacked + queue.aside < CHECKED_MESSAGES_MAX:
+                queue.check()
 
     def on_method(self, channel, payload):
         self.methods.append((channel, payload))
@@ -274,6 +284,7 @@ class Bench:
 
     def connection(self, *channels, greeted=True, frame_max=131072):
         connection = Connection(self.core)
+        connection.bench = self
         connection.routes = self.routes
         connection.frame_max = frame_max
         connection.number = len(self.connections) + 1

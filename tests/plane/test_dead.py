@@ -56,11 +56,11 @@ def test_a_message_that_is_kept_is_in_no_count_and_settled_when_done(bench, conn
     three(connection, queue)
     bench.turns()
     connection.feed(nack(2, 3, multiple=True, requeue=False))
-    assert (queue.ready, queue.unacked, queue.kept_dead) == (0, 0, 3)
+    assert (queue.ready, queue.unacked, queue.aside) == (0, 0, 3)
     queue.dead_done(2)
     queue.dead_done(1)
     queue.dead_done(17)
-    assert queue.kept_dead == 1
+    assert queue.aside == 1
     after = make_bench().recovered()
     assert after.ready == 1             # The third, as if it had not died.
 
@@ -74,7 +74,7 @@ def test_what_raises_when_told_keeps_the_message(bench, connection, queue):
     three(connection, queue)
     bench.turns()
     connection.feed(reject(2, 1, requeue=False))
-    assert (queue.kept_dead, queue.unacked) == (1, 2)
+    assert (queue.aside, queue.unacked) == (1, 2)
 
 
 def test_a_dead_letter_may_go_to_any_queue_even_its_own(bench, connection, queue):
@@ -199,10 +199,10 @@ def test_dead_ones_that_are_done_with_make_room_for_those_that_follow(bench, con
     for seq in range(1, 6):
         queue.dead_done(seq)
     connection.feed(b"".join(reject(2, tag, requeue=False) for tag in range(17, 31)))
-    assert queue.kept_dead == 25
+    assert queue.aside == 25
     for seq in range(6, 31):
         queue.dead_done(seq)
-    assert queue.kept_dead == 0
+    assert queue.aside == 0
     assert [row[0] for row in make_bench().recovered().browse(1, 100)] == list(range(31, 41))
 
 

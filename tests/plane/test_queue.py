@@ -199,12 +199,12 @@ def test_counts_of_failed_deliveries_are_kept(bench, queue, connection, again):
     found.close()
     octets = Path(f"{found.directory}/acks.0000000001").read_bytes()
     entries = reading.read_entries(octets, 1).entries
-    counts = {}
-    for entry in entries:
-        counts.setdefault(int(entry["position"]), []).append(int(entry["count"]))
     first = 64 + layout.round_up(64 + 3 + 3 + 1002)
-    # Four returns before, the delivery that the restart ended, and one more.
-    assert counts[first] == [1, 2, 3, 4, 6]
+    said = [(int(entry["kind"]) & 15, int(entry["count"])) for entry in entries if entry["position"] == first]
+    out, returned = 8, layout.RETURNED
+    # Four returns, each handed out again; the delivery that the restart ended; a return, and out once more.
+    assert said == [(returned, 1), (out, 1), (returned, 2), (out, 2), (returned, 3), (out, 3), (returned, 4), (out, 4),
+                    (out, 5), (returned, 6), (out, 6)]
 
 
 def test_many_restarts_lose_nothing_and_double_nothing(bench, queue, connection, again):

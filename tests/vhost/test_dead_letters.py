@@ -449,9 +449,9 @@ def test_at_least_once_settles_when_the_target_is_on_disk(real):
     source = real.queue("a", **TO_DLQ, **SAFELY)
     real.publish(b"m", key="a")
     real.reject("a")
-    assert (real.bodies("dlq"), source.kept_dead) == ([b"m"], 1)
+    assert (real.bodies("dlq"), source.aside) == ([b"m"], 1)
     real.commit.end()
-    assert source.kept_dead == 0
+    assert source.aside == 0
 
 
 def test_at_least_once_comes_twice_rather_than_never_when_the_broker_is_killed(real):
@@ -475,7 +475,7 @@ def test_what_finds_no_queue_is_in_its_source_after_the_broker_is_killed(real):
     source = real.queue("a", **TO_DLQ, **SAFELY)
     real.publish(b"m", key="a")
     real.reject("a")
-    assert (source.ready, source.kept_dead) == (0, 1)
+    assert (source.ready, source.aside) == (0, 1)
     real.restart()
     assert real.bodies("a") == [b"m"]
 

@@ -133,8 +133,18 @@ class Queue:
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
         """Overridden: a message was written to a client, by basic.deliver or basic.get-ok.  Must not raise."""
-    def dead_done(self, seq: int) -> None: ...
-    kept_dead: int
+    def dead_done(self, seq: int) -> None:
+        """A message that on_dead() kept is dead-lettered by now: it is settled.  Unknown numbers do no harm."""
+    aside: int           # messages set aside: dead letters under way or kept, and those of set_aside()
+    def set_aside(self, seq: int) -> bool:
+        """Take a ready message out of the order, wherever it stands, and keep it: it is not handed out, does not expire and
+        counts for no limit, until release(); ready again after a restart.  False: no such message is ready."""
+    def release(self, seq: int) -> bool:
+        """Give a message of set_aside() back to its place.  False: it is not aside."""
+    def browse_aside(self, start_seq: int, count: int) -> list[tuple[int, int, bool, bytes, bytes, bytes, bytes]]:
+        """As browse(), of the messages that are aside."""
+    def check(self) -> None:
+        """Compare every count with what it counts: for tests.  Raises AssertionError."""
     def browse(self, start_seq: int, count: int) -> list[tuple[int, int, bool, bytes, bytes, bytes, bytes]]:
         """Ready messages from that sequence number on, as they would be handed out: (seq, ns, redelivered, exchange,
         routing key, properties, body).  Reads from disk."""
@@ -301,6 +311,8 @@ class Connection:
         """Core.blocked is set, or the disk is full, and this connection published: it is to be told.  The plane has
         stopped reading from it, until unblock()."""
 
+RULES: dict[str, tuple[int, int, int, int]]     # what Queue.set_rules() may be told, by name
+asserted: bool           # this build checks its own assertions (tests)
 def crc32c(data: bytes | memoryview, value: int = 0) -> int: ...
 def crc32c_by_table(data: bytes | memoryview, value: int = 0) -> int: ...
 def check_of_entry(segment: int, entry: int) -> int: ...

@@ -6,12 +6,15 @@
 #   store_t     in queue_t, or malloc   one priority level's messages; levels above 0 are made when first used and
 #               by queue_t              freed with the queue
 #   rules_t     malloc, by queue_t      what is asked of the queue beside order; made when first asked, freed with the object
-#   dead_t      in rules_t              arrays of messages that died, freed with it
+#   place_t     by value                where one record is.  HELD in four kinds of containers, and in no other:
+#                                       store_t.returned, rules_t.dying, queue_t.aside, channel_t.ring (entry_t).
+#                                       Whatever moves records asks places.pxi, which walks all four
+#   places_t    in rules_t              an array of places, freed with it
+#   asides_t    malloc, by queue_t      records set aside; made with the first one, freed with the object
 #   journal_t   malloc, by queue_t      what the order journal needs; freed when it is switched off, or with the object
 #   order_t     malloc, by queue_t      counters; made with the first disturbance of the order, freed with the object
 #   seg_t       malloc, by store_t      freed by seg_free() alone: retired, dropped, or the Queue object goes;
 #                                       the core_t's while it is in core_t.spares (files that any queue may use)
-#   ret_t       in store_t.returned     a heap array, freed with the store
 #   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
 #   channel_t   in Channel              freed with the object; Channel.close() empties it
@@ -31,7 +34,8 @@ cdef struct store_t
 cdef struct rules_t
 cdef struct journal_t
 cdef struct order_t
-cdef struct ret_t
+cdef struct place_t
+cdef struct asides_t
 cdef struct level_t
 cdef struct queue_t
 cdef struct consumer_t
@@ -75,9 +79,12 @@ cdef struct tally_t:
     uint64_t published
     uint64_t routed
 
-cdef struct count_t:            # failed deliveries of one record, from the acks file
+cdef struct count_t:            # the last that the acks file says of one record which is not settled
     uint32_t position
-    uint16_t count
+    uint32_t index              # of the entry
+    uint16_t count              # failed deliveries
+    uint8_t type                # RETURNED, HANDED_OUT or SET_ASIDE
+    uint8_t reason
 
 cdef struct mark_t:             # where a record of a segment begins
     uint64_t seq
@@ -117,7 +124,9 @@ cdef struct seg_t:
     uint32_t unacked            # records handed out now
     uint32_t waiting            # records the cursor has not passed yet
     uint32_t returned           # records in the store's heap of returned ones
-    uint32_t redeliver_below    # handed out before this broker started
+    uint32_t aside              # records that are dying or set aside
+    uint32_t passed_below       # the cursor of a broker before this one had passed these positions
+    uint32_t doubted_below      # ... or may have, before power was lost
     uint32_t entries            # in the acks file
     uint32_t acks_zeroed
     uint32_t acks_capacity      # octets mapped
@@ -135,12 +144,19 @@ cdef struct seg_t:
     bint journal_dirty          # written since somebody asked what is to be synced
     bint journal_syncing
 
-cdef struct ret_t:
-    uint64_t seq
+cdef enum:                      # bits of place_t.flags
+    PLACE_WAS_OUT = 1           # handed out before: redelivered, if it goes out again
+    PLACE_OUT_SINCE_START = 2   # ... since this broker started
+    PLACE_PASSED = 4            # the acks file's watermark is past it: a hand-out needs an entry there
+
+cdef struct place_t:            # one record: where it is, and how often it was handed out
     seg_t *seg
+    uint64_t seq
     uint32_t position
-    uint16_t count
-    uint32_t ordinal            # as in taken_t
+    uint32_t ordinal            # handed out as the how-manieth of its level since the start, modulo 2**32
+    uint16_t count              # failed deliveries
+    uint8_t flags               # PLACE_*
+    uint8_t reason              # why it died, or is aside
 
 cdef struct level_t:
     level_t *next               # lower priority
@@ -159,7 +175,7 @@ cdef struct store_t:            # the messages of one priority level, in a direc
     uint32_t returned_n
     uint32_t returned_capacity
     uint32_t unsynced_n         # segments that hold what a confirm waits for
-    ret_t *returned             # heap, lowest sequence number on top
+    place_t *returned           # heap, lowest sequence number on top
     uint64_t ready
     uint32_t handed             # messages handed out for the first time since the start, modulo 2**32
     seg_t *spare
@@ -168,18 +184,30 @@ cdef struct store_t:            # the messages of one priority level, in a direc
     bint directory_unsynced
     bint parent_unsynced
 
-cdef struct dead_t:             # a message that is neither ready nor unacked nor settled
-    seg_t *seg
-    uint64_t seq
-    uint32_t position
-    uint16_t count
-    uint8_t reason
+cdef struct message_t:          # a message on its way in, or read from its record: pieces that lie somewhere
+    const uint8_t *names        # exchange and routing key, as short strings
+    uint32_t names_n
+    const uint8_t *properties   # flags and list
+    uint32_t properties_n
+    const uint8_t *body
+    uint64_t body_n
+    uint32_t length             # of the record, header and all
+    uint32_t connection
+    uint16_t channel
+    uint16_t flags
+    uint8_t priority
+    uint64_t publish_seq
 
-cdef struct deads_t:
-    dead_t *at
+cdef struct places_t:
+    place_t *at
     uint32_t first              # of those not yet dealt with
     uint32_t n                  # one behind the last
     uint32_t capacity
+
+cdef struct asides_t:           # records set aside, by sequence number: open addressing, linear probing
+    place_t *at                 # seg NULL: free
+    uint32_t n
+    uint32_t capacity           # a power of two
 
 cdef struct rules_t:
     int64_t ttl                 # ns; -1: none
@@ -202,8 +230,7 @@ cdef struct rules_t:
     consumer_t *active
     int64_t timeout             # ns; -1: none
     bint timeout_closes
-    deads_t dying               # on_dead is to be called
-    deads_t kept                # it was, and dead_done() is to come
+    places_t dying              # on_dead is to be called
     int64_t deadline            # ns: no message expires before
     uint32_t deadline_at        # place in core_t.deadlines plus 1; 0: none
     uint64_t n_expired
@@ -242,6 +269,7 @@ cdef struct queue_t:
     rules_t *rules              # NULL: the plain path
     journal_t *journal          # NULL: none
     order_t *order              # NULL: nothing counted since the start
+    asides_t *aside             # NULL: no record was ever set aside
     int64_t used                # ns: last consumer, get or declare
     uint64_t ready
     uint64_t ready_octets
@@ -287,13 +315,9 @@ cdef struct consumer_t:
     bint closed
 
 cdef struct entry_t:
-    seg_t *seg                  # NULL: settled
+    place_t at                  # seg NULL: settled
     consumer_t *consumer        # NULL: basic.get
-    uint64_t seq
-    uint32_t position
     uint32_t when               # core_t.ms when it was handed out
-    uint16_t count
-    uint32_t ordinal            # as in taken_t
     uint8_t late                # timed out: its settlement, when it comes, means nothing
 
 cdef struct content_t:
@@ -459,7 +483,6 @@ cdef class Queue:
     cdef readonly list consumers
     cdef void leave_lists(self)
     cdef void free_stores(self)
-    cdef int move_unacked(self, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1
 
 cdef class Consumer:
     cdef consumer_t c

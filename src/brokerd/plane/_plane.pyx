@@ -5,32 +5,43 @@
 One compiled unit, so that a message's way is inlined; one concern a file:
 
     hot.h           octets, checksums, properties
-    segment.pxi     one file of records and its acks file
+    layout.pxi      numbers by their names
     stage.pxi       records gathered in memory for the end of a chunk
+    segment.pxi     one file of records and its acks file
+    levels.pxi      a queue's stores, one for each priority level; lists of segments
     heap.pxi        returned records
     order.pxi       what disturbed the order, counted
-    store.pxi       a queue's segments: append, read in order, settle, give back
     journal.pxi     the order journal: what happened to each message
-    levels.pxi      a queue's priority levels
-    rules.pxi       limits of a queue; what is due at a chunk's end
+    retire.pxi      what becomes of a segment in which all is settled
+    store.pxi       a store's segments: append, read in order
+    aside.pxi       records set aside: neither ready nor out
+    places.pxi      who holds positions of records
+    rules.pxi       what a queue asks beside order
+    deadlines.pxi   when messages expire
+    fate.pxi        settle, give back, die
+    dead.pxi        dead letters told of
     expiry.pxi      messages whose time is over
     browse.pxi      ready messages looked at, and taken out of the middle
-    dead.pxi        messages that died: told of, settled
-    retire.pxi      what becomes of a segment in which all is settled
-    deliver.pxi     who gets the next message; its octets on the way out
-    single.pxi      the single active consumer; deliveries unacked for too long
-    settle.pxi      acks by delivery tag; confirms
+    output.pxi      a connection's output; the frames of a message
+    consumers.pxi   who is next
+    single.pxi      the single active consumer
+    deliver.pxi     messages handed out
+    limits.pxi      limits of length; what a chunk's end has to do
+    settle.pxi      deliveries settled by delivery tag
+    confirms.pxi    publishes confirmed
     answer.pxi      where a message goes, as routing answers it; the features that take part
     publish.pxi     a message on its way in
     connection.pxi  frames; Connection, as the loop and the session see it
     sync.pxi        what waits for the disk
     routes.pxi      where messages go, remembered
     core.pxi        the turn
+    recovery.pxi    segments found at start, and rewritten
+    check.pxi       every count compared with what it counts: for tests
     queue.pxi       Queue, as the control plane sees it
     channel.pxi     Channel and Consumer, as the session sees them
     inspect.pxi     crc32c, layouts, reading a segment file
 
-What may be called from above is in ``__init__.pyi``.  Structs and their owners: ``_plane.pxd``.
+Each file calls only what stands before it in this list.  What may be called from above is in ``__init__.pyi``.  Structs and their owners: ``_plane.pxd``.
 """
 
 cimport cython
@@ -54,6 +65,7 @@ from brokerd.errors import by_reply_code
 cdef extern from "hot.h" nogil:
     bint LIKELY(bint)
     bint UNLIKELY(bint)
+    void ASSERT(bint)
     uint16_t be16(const uint8_t *)
     uint32_t be32(const uint8_t *)
     uint64_t be64(const uint8_t *)
@@ -88,27 +100,38 @@ cdef extern from "hot.h" nogil:
 
 crc_init()
 
-include "segment.pxi"
+include "layout.pxi"
 include "stage.pxi"
+include "segment.pxi"
+include "levels.pxi"
 include "heap.pxi"
 include "order.pxi"
-include "store.pxi"
 include "journal.pxi"
 include "retire.pxi"
-include "levels.pxi"
+include "store.pxi"
+include "aside.pxi"
+include "places.pxi"
 include "rules.pxi"
-include "expiry.pxi"
+include "deadlines.pxi"
+include "fate.pxi"
 include "dead.pxi"
+include "expiry.pxi"
 include "browse.pxi"
-include "deliver.pxi"
-include "settle.pxi"
+include "output.pxi"
+include "consumers.pxi"
 include "single.pxi"
+include "deliver.pxi"
+include "limits.pxi"
+include "settle.pxi"
+include "confirms.pxi"
 include "answer.pxi"
 include "publish.pxi"
 include "connection.pxi"
 include "sync.pxi"
 include "routes.pxi"
 include "core.pxi"
+include "recovery.pxi"
+include "check.pxi"
 include "queue.pxi"
 include "channel.pxi"
 include "inspect.pxi"

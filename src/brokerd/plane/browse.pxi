@@ -14,49 +14,83 @@ cdef bint standing(store_t *st, seg_t *s, uint32_t *position) noexcept nogil:
             p += 8
             continue
         if was_settled(s, p):
-            p += align8(le32(s.map + p + 4))
+            p += room_of(s.map + p)
             continue
         position[0] = p
         return True
     return False
 
 
+cdef bint was_out(seg_t *s, uint32_t position) noexcept nogil:
+    """A record that waits was handed out by a broker before this one."""
+    cdef place_t t
+    if not is_from_before(s, position):
+        return False
+    t.position = position
+    recall(s, &t)
+    return t.flags & PLACE_WAS_OUT != 0
+
+
 cdef tuple row(seg_t *s, uint32_t position, bint redelivered):
     cdef message_t m
     cdef const uint8_t *r = s.map + position
     message_of(r, &m)
-    return (le64(r + 16), <int64_t>le64(r + 24), redelivered, (<const char *>m.names)[1:1 + m.names[0]], key_of(&m),
+    return (seq_of(r), <int64_t>le64(r + R_TS), redelivered, (<const char *>m.names)[1:1 + m.names[0]], key_of(&m),
             (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n])
 
 
 cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) except -1:
+    """Append rows of ready records from `start` on, by rising sequence number, until `out` has `count`."""
     cdef seg_t *s = st.cursor
     cdef uint32_t position = st.position
     cdef uint32_t i
     cdef bint was_mapped
-    for _, i in sorted([(st.returned[i].seq, i) for i in range(st.returned_n) if st.returned[i].seq >= start]):
-        if len(out) < count and seg_map(st.returned[i].seg) == 0:
-            out.append(row(st.returned[i].seg, st.returned[i].position, True))
-    while s != NULL and len(out) < count:
+    cdef list found = []
+    cdef Py_ssize_t most
+    count -= len(out)
+    for _, i in sorted([(st.returned[i].seq, i) for i in range(st.returned_n) if st.returned[i].seq >= start])[:count]:
+        if seg_map(st.returned[i].seg) == 0:
+            found.append(row(st.returned[i].seg, st.returned[i].position, st.returned[i].flags & PLACE_WAS_OUT != 0))
+    # Of those that returned some may lie behind what the cursor has still to read.
+    most = count
+    if found and is_ahead(st, st.returned):
+        most += len(found)
+    while s != NULL and len(found) < most:
         if s.next == NULL or s.next.base_seq > start:
             was_mapped = s.map != NULL
-            while len(out) < count and standing(st, s, &position):
-                if le64(s.map + position + 16) >= start:
-                    out.append(row(s, position, position < s.redeliver_below))
-                position += align8(le32(s.map + position + 4))
+            while len(found) < most and standing(st, s, &position):
+                if seq_of(s.map + position) >= start:
+                    found.append(row(s, position, was_out(s, position)))
+                position += room_of(s.map + position)
             if not was_mapped and s != st.last:
                 seg_unmap(s)
         s = s.next
         position = HEADER
+    found.sort()
+    out.extend(found[:count])
     return 0
 
 
-cdef uint32_t near(seg_t *s, uint64_t seq) noexcept nogil:
+cdef int browse_aside(queue_t *q, uint64_t start, Py_ssize_t count, list out) except -1:
+    """Rows of records that are set aside, by rising sequence number."""
+    cdef uint32_t i
+    cdef place_t *t
+    if q.aside == NULL:
+        return 0
+    for _, i in sorted([(q.aside.at[i].seq, i) for i in range(q.aside.capacity)
+                        if q.aside.at[i].seg != NULL and q.aside.at[i].seq >= start])[:count]:
+        t = &q.aside.at[i]
+        if seg_map(t.seg) == 0:
+            out.append(row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0))
+    return 0
+
+
+cdef uint32_t seek(seg_t *s, uint64_t seq) noexcept nogil:
     """Where to begin looking for record `seq` of a mapped segment: at most 32 records before it, as a rule."""
     cdef uint32_t position = s.marked if s.marked else HEADER
     cdef uint32_t low = 0, high, middle
     cdef mark_t *marks
-    while position < s.end and le32(s.map + position) == RECORD_MAGIC and le32(s.map + position + 4) >= RECORD:
+    while position < s.end and le32(s.map + position) == RECORD_MAGIC and length_of(s.map + position) >= RECORD:
         if s.marks_n == s.marks_capacity:
             high = s.marks_capacity * 2 if s.marks_capacity else 64
             marks = <mark_t *>realloc(s.marks, high * sizeof(mark_t))
@@ -64,13 +98,13 @@ cdef uint32_t near(seg_t *s, uint64_t seq) noexcept nogil:
                 break
             s.marks = marks
             s.marks_capacity = high
-        s.marks[s.marks_n].seq = le64(s.map + position + 16)
+        s.marks[s.marks_n].seq = seq_of(s.map + position)
         s.marks[s.marks_n].position = position
         s.marks_n += 1
         low = 0
         while low < 32 and position < s.end and le32(s.map + position) == RECORD_MAGIC \
-                and le32(s.map + position + 4) >= RECORD:
-            position += align8(le32(s.map + position + 4))
+                and length_of(s.map + position) >= RECORD:
+            position += room_of(s.map + position)
             low += 1
         if low < 32:
             s.marks_n -= 1          # Not whole: to be marked when more has come.
@@ -90,25 +124,25 @@ cdef uint32_t near(seg_t *s, uint64_t seq) noexcept nogil:
     return s.marks[low - 1].position
 
 
-cdef bint pluck(store_t *st, uint64_t seq, taken_t *t) except -1:
+cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
     """Take the ready message `seq` out of the store, wherever it stands.  False: there is none."""
     cdef seg_t *s = st.cursor
     cdef uint32_t position = st.position
     cdef uint32_t i
-    cdef ret_t *heap
+    cdef place_t *heap
     for i in range(st.returned_n):
         if st.returned[i].seq == seq:
-            return pluck_returned(st, i, t)
+            return take_out_returned(st, i, t)
     while s != NULL and s.next != NULL and s.next.base_seq <= seq:
         s = s.next
         position = HEADER
     if s != NULL and seg_map(s) == 0:
         if s.verify and not s.loaded and seg_load_acks(s) == 0:
             s.loaded = True
-        position = max(position, near(s, seq))
-    while s != NULL and standing(st, s, &position) and le64(s.map + position + 16) < seq:
-        position += align8(le32(s.map + position + 4))
-    if s == NULL or s.map == NULL or position >= s.end or le64(s.map + position + 16) != seq or was_settled(s, position):
+        position = max(position, seek(s, seq))
+    while s != NULL and standing(st, s, &position) and seq_of(s.map + position) < seq:
+        position += room_of(s.map + position)
+    if s == NULL or s.map == NULL or position >= s.end or seq_of(s.map + position) != seq or was_settled(s, position):
         return False
     if s.settled_bits == NULL:
         s.settled_bits = <uint8_t *>calloc((s.capacity >> 6) + 1, 1)
@@ -117,24 +151,24 @@ cdef bint pluck(store_t *st, uint64_t seq, taken_t *t) except -1:
     t.seg = s
     t.seq = seq
     t.position = position
-    t.redelivered = position < s.redeliver_below
-    t.count = count_of(s, position) + 1 if t.redelivered else 0
-    t.returned = False
+    t.count = 0
+    t.flags = 0
+    if is_from_before(s, position):
+        recall(s, t)
     s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
-    s.verify = s.loaded = True          # Whoever reads on looks at the bits from now on.
+    s.verify = s.loaded = True          # Readers look at the bits from now on.
     s.waiting -= 1
     not_there(st, 1)
     return True
 
 
-cdef bint pluck_returned(store_t *st, uint32_t i, taken_t *t) except -1:
-    cdef ret_t found = st.returned[i]
-    cdef ret_t *rest
+cdef bint take_out_returned(store_t *st, uint32_t i, place_t *t) except -1:
+    cdef place_t found = st.returned[i]
+    cdef place_t *rest
     cdef uint32_t n = 0, k
-    cdef taken_t one
     if seg_map(found.seg) != 0:
         return False
-    rest = <ret_t *>malloc(st.returned_n * sizeof(ret_t))
+    rest = <place_t *>malloc(st.returned_n * sizeof(place_t))
     if rest == NULL:
         raise MemoryError
     for k in range(st.returned_n):
@@ -143,19 +177,9 @@ cdef bint pluck_returned(store_t *st, uint32_t i, taken_t *t) except -1:
             n += 1
     st.returned_n = 0
     for k in range(n):
-        one.seg = rest[k].seg
-        one.seq = rest[k].seq
-        one.position = rest[k].position
-        one.count = rest[k].count
-        one.ordinal = rest[k].ordinal
-        heap_push(st, &one)             # There is room: it held one more.
+        heap_push(st, &rest[k])         # There is room: it held one more.
     free(rest)
     found.seg.returned -= 1
-    t.seg = found.seg
-    t.seq = found.seq
-    t.position = found.position
-    t.count = found.count
-    t.ordinal = found.ordinal
-    t.redelivered = t.returned = True
+    t[0] = found
     not_there(st, 1)
     return True

@@ -173,8 +173,8 @@ cdef class Channel:
             tag = ch.next_tag - 1
         for t in range(ch.base_tag if multiple else tag, tag + 1):
             e = &ch.ring[t & mask]
-            if e.seg != NULL:
-                found.append((t, <Queue>e.seg.queue.owner, e.seq))
+            if e.at.seg != NULL:
+                found.append((t, <Queue>e.at.seg.queue.owner, e.at.seq))
             elif e.late:
                 found.append((t, None, 0))
         return found
@@ -185,13 +185,9 @@ cdef class Channel:
     def take_tag(self):
         cdef channel_t *ch = &self.c
         cdef uint64_t tag = ch.next_tag
-        if ch.unacked or ch.late:
-            if ring_reserve(ch) != 0:
-                raise MemoryError
-            skip_tag(ch)
-        else:
-            ch.next_tag += 1
-            ch.base_tag = ch.next_tag
+        if (ch.unacked or ch.late) and ring_reserve(ch) != 0:
+            raise MemoryError
+        pass_tag(ch)
         return tag
 
     def publishes_one(self):
@@ -217,10 +213,10 @@ cdef class Channel:
         level = level_of(&queue.q, priority)
         if c.prefix == NULL or level == NULL:
             raise MemoryError
-        c.prefix[0] = 1
+        c.prefix[0] = FRAME_METHOD
         put_be16(c.prefix + 1, self.c.number)
         put_be32(c.prefix + 3, 0)
-        put_be32(c.prefix + 7, 60 << 16 | 60)
+        put_be32(c.prefix + 7, BASIC_DELIVER)
         c.prefix[11] = <uint8_t>len(tag)
         memcpy(c.prefix + 12, <const char *>tag, len(tag))
         level.consumers += 1
@@ -282,44 +278,16 @@ cdef class Channel:
             self.cancelled.append(consumer)
 
     def get(self, Queue queue, bint no_ack):
-        cdef channel_t *ch = &self.c
         cdef queue_t *q = &queue.q
-        cdef taken_t t
-        cdef int64_t n
+        cdef int got
         q.core.now = max(q.core.now, q.touched)
         q.used = q.core.now
         if q.rules != NULL and q.rules.expires and not expire(q):
             self.connection.core.soon()
-        if q.paused or q.ready == 0 or ring_reserve(ch) != 0 or not take(q, &t):
-            return False
-        n = write_get_ok(ch, q, &t)
-        if n < 0:
-            untake(&t)
+        got = get_message(&self.c, q, no_ack)
+        if got < 0:
             raise MemoryError
-        q.touched = q.core.now
-        if q.rules != NULL and q.rules.traced:
-            tell_delivered(ch, &t)
-        q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= <uint64_t>n else 0
-        in_order(&t)
-        if q.journal != NULL:
-            journal_delivery(ch, NULL, &t, no_ack)
-            q.core.doer = ch.conn.number
-        q.n_got += 1
-        q.n_redelivered += t.redelivered
-        if q.rules != NULL and q.rules.expires:
-            deadline_set(q, head_expires_at(q))
-        if no_ack:
-            if ch.unacked or ch.late:
-                skip_tag(ch)
-            else:
-                ch.next_tag += 1
-                ch.base_tag = ch.next_tag
-            q.n_acked += 1
-            settle(&t, ACKED)
-        else:
-            remember(ch, q, NULL, &t)
-        q.core.doer = 0
-        return True
+        return got > 0
 
     def recover(self):
         all_return(&self.c, CAUSE_RECOVER)
@@ -344,45 +312,3 @@ cdef class Channel:
             self.connection._publishes[ch.number] = ch.publishes
         self.cancelled = None
         self.connection.channels.pop(ch.number, None)
-
-
-cdef void all_return(channel_t *ch, uint8_t cause) noexcept nogil:
-    if ch.unacked:
-        tag_settle(ch, 0, True, RETURNED, cause)
-
-
-cdef int64_t write_get_ok(channel_t *ch, queue_t *q, taken_t *t) noexcept nogil:
-    """basic.get-ok with its content; octets of the body, or -1."""
-    cdef conn_t *conn = ch.conn
-    cdef const uint8_t *r = t.seg.map + t.position
-    cdef const uint8_t *meta
-    cdef const uint8_t *body
-    cdef uint32_t meta_n = meta_of(r, &meta)
-    cdef uint32_t names_n = 1 + meta[0]
-    cdef uint64_t body_n
-    cdef uint8_t *p
-    cdef uint8_t *start
-    names_n += 1 + meta[names_n]
-    body = meta + meta_n
-    body_n = le32(r + 4) - <uint64_t>(body - r)
-    start = out_room(conn, 25 + COUNTS_ROOM + names_n + content_room(conn, meta_n - names_n, body_n))
-    if start == NULL:
-        return -1
-    p = start
-    p[0] = 1
-    put_be16(p + 1, ch.number)
-    put_be32(p + 3, 17 + names_n)
-    put_be32(p + 7, 60 << 16 | 71)
-    put_be64(p + 11, ch.next_tag)
-    p[19] = t.redelivered
-    memcpy(p + 20, meta, names_n)
-    p += 20 + names_n
-    put_be32(p, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF))
-    p[4] = 0xCE
-    p += 5
-    if t.count and counts_are_told(t):
-        p += write_counted(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t.count)
-    else:
-        p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
-    conn.out_n += p - start
-    return <int64_t>body_n

@@ -22,18 +22,18 @@ cdef inline int straight(conn_t *conn, channel_t *ch, const uint8_t *p, const ui
     cdef uint32_t header_n
     cdef uint16_t channel = le16(p + 1)
     cdef int status
-    if end - h < 22 or h[0] != 2 or le16(h + 1) != channel:
+    if end - h < 22 or h[0] != FRAME_HEADER or le16(h + 1) != channel:
         return MORE
     header_n = be32(h + 3)
-    if header_n > conn.frame_max - 8 or header_n < 14 or <size_t>(end - h) < header_n + 8 or h[7 + header_n] != 0xCE:
+    if header_n > conn.frame_max - 8 or header_n < 14 or <size_t>(end - h) < header_n + 8 or h[7 + header_n] != FRAME_END:
         return MORE
     body_n = be64(h + 11)
     b = h + 8 + header_n
     if body_n == 0:
         used[0] = b - p
     else:
-        if body_n > conn.frame_max - 8 or <size_t>(end - b) < body_n + 8 or b[0] != 3 or le16(b + 1) != channel \
-                or be32(b + 3) != body_n or b[7 + body_n] != 0xCE:
+        if body_n > conn.frame_max - 8 or <size_t>(end - b) < body_n + 8 or b[0] != FRAME_BODY or le16(b + 1) != channel \
+                or be32(b + 3) != body_n or b[7 + body_n] != FRAME_END:
             return MORE
         used[0] = b - p + 8 + body_n
         b += 7
@@ -46,7 +46,7 @@ cdef inline int straight(conn_t *conn, channel_t *ch, const uint8_t *p, const ui
 cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t size, event_t *e) noexcept nogil:
     """A whole method frame on an open channel, no content expected."""
     cdef uint32_t index = be32(p)
-    if UNLIKELY(ch.tx) and index != PUBLISH:
+    if UNLIKELY(ch.tx) and index != BASIC_PUBLISH:
         return COLD
     if index == BASIC_ACK:
         if size != 13:
@@ -66,7 +66,7 @@ cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t si
         if not tag_settle(ch, be64(p + 4), False, REJECTED, CAUSE_REJECT if p[12] & 1 else 0):
             e.number = be64(p + 4)
             return fault(e, False, 406, b"unknown delivery tag %llu", index)
-    elif index == PUBLISH:
+    elif index == BASIC_PUBLISH:
         return content_begin(ch, p, size, e)
     else:
         return COLD
@@ -103,28 +103,28 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
     used[0] = size + 8
     e.payload = p + 7
     e.payload_n = size
-    if UNLIKELY(p[7 + size] != 0xCE):
+    if UNLIKELY(p[7 + size] != FRAME_END):
         e.number = p[7 + size]
         return unframed(conn, end - p, used, e, b"type %u, %b: {invalid_frame_end_marker,%llu}", kind)
     ch = channel_at(conn, e.channel)
-    if LIKELY(kind == 1):
+    if LIKELY(kind == FRAME_METHOD):
         if UNLIKELY(size < 4):
             if conn.discard:
                 return DONE
             return unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
         if UNLIKELY(conn.discard):
-            return COLD if e.channel == 0 and (be32(p + 7) == (10 << 16 | 50) or be32(p + 7) == (10 << 16 | 51)) else DONE
+            return COLD if e.channel == 0 and (be32(p + 7) == (CONNECTION_CLOSE) or be32(p + 7) == (CONNECTION_CLOSE_OK)) else DONE
         if UNLIKELY(ch == NULL):
             return COLD
         if UNLIKELY(ch.closing):
-            return COLD if be32(p + 7) == (20 << 16 | 40) or be32(p + 7) == (20 << 16 | 41) else DONE
+            return COLD if be32(p + 7) == (CHANNEL_CLOSE) or be32(p + 7) == (CHANNEL_CLOSE_OK) else DONE
         if UNLIKELY(ch.state):
             # Of the publish that is not whole, not of what came instead (RabbitMQ).
             if ch.state == 1:
                 return fault(e, True, 505,
-                             b"expected content header for class 60, got non content header frame instead", PUBLISH)
-            return fault(e, True, 505, b"expected content body, got non content body frame instead", PUBLISH)
-        if be32(p + 7) == PUBLISH and LIKELY(not ch.tx):
+                             b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
+            return fault(e, True, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
+        if be32(p + 7) == BASIC_PUBLISH and LIKELY(not ch.tx):
             status = straight(conn, ch, p, end, size, used, e)
             if LIKELY(status == DONE):
                 return DONE
@@ -132,11 +132,11 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
                 return status
             used[0] = size + 8
         return parse_method(conn, ch, p + 7, size, e)
-    if kind == 8:
+    if kind == FRAME_HEARTBEAT:
         if size or e.channel:
             return unframed(conn, end - p, used, e, b"heartbeat frames are empty and on channel 0", kind)
         return DONE
-    if UNLIKELY(kind != 2 and kind != 3):
+    if UNLIKELY(kind != FRAME_HEADER and kind != FRAME_BODY):
         return unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
     if conn.discard:
         return DONE
@@ -146,7 +146,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
         return fault(e, True, 504, b"expected 'channel.open'", 0)
     if UNLIKELY(ch.closing):
         return DONE
-    return content_header(ch, p + 7, size, e) if kind == 2 else content_body(ch, p + 7, size, e)
+    return content_header(ch, p + 7, size, e) if kind == FRAME_HEADER else content_body(ch, p + 7, size, e)
 
 
 cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done, event_t *e) noexcept nogil:
@@ -386,7 +386,7 @@ cdef class Connection:
 
     cdef int handle(self, int status, event_t *e) except -1:
         cdef Channel channel
-        cdef uint32_t index = be32(e.payload) if status == COLD else PUBLISH
+        cdef uint32_t index = be32(e.payload) if status == COLD else BASIC_PUBLISH
         cdef uint16_t number = e.channel
         if has_affairs(self.c.core):
             affairs(self.c.core, AFFAIRS_MOST)

@@ -2,12 +2,12 @@
 # come, and go out in the order in which they came in.
 
 
-cdef int heap_push(store_t *st, taken_t *t) noexcept nogil:
+cdef int heap_push(store_t *st, place_t *t) noexcept nogil:
     cdef uint32_t i, parent
-    cdef ret_t *h
+    cdef place_t *h
     if st.returned_n == st.returned_capacity:
         i = st.returned_capacity * 2 if st.returned_capacity else 16
-        h = <ret_t *>realloc(st.returned, i * sizeof(ret_t))
+        h = <place_t *>realloc(st.returned, i * sizeof(place_t))
         if h == NULL:
             return ENOMEM
         st.returned = h
@@ -21,17 +21,13 @@ cdef int heap_push(store_t *st, taken_t *t) noexcept nogil:
             break
         h[i] = h[parent]
         i = parent
-    h[i].seq = t.seq
-    h[i].seg = t.seg
-    h[i].position = t.position
-    h[i].count = t.count
-    h[i].ordinal = t.ordinal
+    h[i] = t[0]
     return 0
 
 
 cdef void heap_pop(store_t *st) noexcept nogil:
-    cdef ret_t *h = st.returned
-    cdef ret_t last
+    cdef place_t *h = st.returned
+    cdef place_t last
     cdef uint32_t i = 0, child, n
     st.returned_n -= 1
     n = st.returned_n

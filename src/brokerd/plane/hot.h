@@ -32,6 +32,21 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+/* Our own mistakes: counters that must agree, bounds, ownership.  Compiled into the builds of tests and sanitizers
+ * (BROKERD_ASSERTS), and out of releases.  No peer's octets can make one fail. */
+#ifdef BROKERD_ASSERTS
+#include <stdio.h>
+#define ASSERT(x)                                                            \
+    do {                                                                     \
+        if (UNLIKELY(!(x))) {                                                \
+            fprintf(stderr, "Assertion failed: %s (%s)\n", #x, __func__);    \
+            abort();                                                         \
+        }                                                                    \
+    } while (0)
+#else
+#define ASSERT(x) ((void)0)
+#endif
+
 static inline uint16_t be16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
 static inline uint32_t be32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
 static inline uint64_t be64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }

@@ -18,17 +18,20 @@ def check_of_entry(uint32_t segment, uint64_t entry):
 def layout():
     """Where this unit reads and writes the fields of its files: name to (offset, octets)."""
     return {
-        "record": {"magic": (0, 4), "length": (4, 4), "crc": (8, 4), "meta_len": (12, 2), "priority": (14, 1),
-                   "kind": (15, 1), "seq": (16, 8), "ts": (24, 8), "connection": (32, 4), "channel": (36, 2),
-                   "flags": (38, 2), "publish_seq": (40, 8), "group_hash": (48, 8), "dedup_hash": (56, 8)},
-        "segment": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "base_seq": (16, 8), "created": (24, 8),
-                    "generation": (32, 4), "crc": (36, 4), "end": (40, 4), "records": (48, 4), "sealed": (56, 4)},
-        "acks": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "generation": (16, 4), "crc": (20, 4),
-                 "delivered": (24, 4), "entries": (32, 4), "settled": (40, 4), "doubted": (48, 4)},
-        "journal": {"magic": (0, 4), "version": (4, 4), "number": (8, 8), "begun": (16, 8), "crc": (24, 4),
-                    "events": (32, 4), "lost": (40, 4), "synced": (48, 8)},
-        "event": {"seq": (0, 8), "ts": (8, 8), "consumer": (16, 4), "aux": (20, 4), "count": (24, 2), "type": (26, 1),
-                  "reason": (27, 1), "crc": (28, 4)},
+        "record": {"magic": (R_MAGIC, 4), "length": (R_LENGTH, 4), "crc": (R_CRC, 4), "meta_len": (R_META, 2),
+                   "priority": (R_PRIORITY, 1), "kind": (R_KIND, 1), "seq": (R_SEQ, 8), "ts": (R_TS, 8),
+                   "connection": (R_CONNECTION, 4), "channel": (R_CHANNEL, 2), "flags": (R_FLAGS, 2),
+                   "publish_seq": (R_PUBLISH_SEQ, 8), "group_hash": (R_GROUP_HASH, 8), "dedup_hash": (R_DEDUP_HASH, 8)},
+        "segment": {"magic": (F_MAGIC, 4), "version": (F_VERSION, 4), "number": (F_NUMBER, 8),
+                    "base_seq": (S_BASE_SEQ, 8), "created": (S_CREATED, 8), "generation": (S_GENERATION, 4),
+                    "crc": (S_CRC, 4), "end": (S_END, 4), "records": (S_RECORDS, 4), "sealed": (S_SEALED, 4)},
+        "acks": {"magic": (F_MAGIC, 4), "version": (F_VERSION, 4), "number": (F_NUMBER, 8),
+                 "generation": (A_GENERATION, 4), "crc": (A_CRC, 4), "delivered": (A_DELIVERED, 4),
+                 "entries": (A_ENTRIES, 4), "settled": (A_SETTLED, 4), "doubted": (A_DOUBTED, 4)},
+        "journal": {"magic": (F_MAGIC, 4), "version": (F_VERSION, 4), "number": (F_NUMBER, 8), "begun": (J_BEGUN, 8),
+                    "crc": (J_CRC, 4), "events": (J_EVENTS, 4), "lost": (J_LOST, 4), "synced": (J_SYNCED, 8)},
+        "event": {"seq": (E_SEQ, 8), "ts": (E_TS, 8), "consumer": (E_CONSUMER, 4), "aux": (E_AUX, 4),
+                  "count": (E_COUNT, 2), "type": (E_TYPE, 1), "reason": (E_REASON, 1), "crc": (E_CRC, 4)},
         "entry": {"position": (0, 4), "kind": (4, 1), "check": (5, 1), "count": (6, 2)},
     }
 
@@ -50,11 +53,11 @@ def scan_segment(const uint8_t[::1] octets, uint64_t number, uint32_t start):
     with nogil:
         while position < s.end and record_is_whole(&s, position):
             r = s.map + position
-            last = le64(r + 16)
-            ts = <int64_t>le64(r + 24)
+            last = seq_of(r)
+            ts = <int64_t>le64(r + R_TS)
             if records == 0:
                 first = last
             records += 1
             body += body_octets(r)
-            position += align8(le32(r + 4))
+            position += room_of(r)
     return min(position, s.end), records, first, last, ts, body

@@ -9,42 +9,26 @@
 #
 # Never read by the broker but for its count and last time.  Nothing here decides anything about a message.
 
+
 cdef enum:
-    EVENT = 32
-    JOURNAL_MAGIC = 0x4E524A42      # "BJRN"
     JOURNAL_FIRST = 16384           # octets of the file: doubled at each step, up to ...
     JOURNAL_STEP = 1048576
-    DELIVERED = 8
-    STARTED = 9
-    RESTARTED = 1
-    POWER_LOST = 2
-    SWITCHED_ON = 3
-    SWITCHED_OFF = 4
-    BY_GET = 2
-    BEFORE_START = 4
-    WITHOUT_ACK = 8
-
-
-cdef void journal_unmap(seg_t *s) noexcept nogil:
-    if s.journal != NULL:
-        munmap(s.journal, s.journal_room)
-        s.journal = NULL
 
 
 cdef void journal_write_header(seg_t *s) noexcept nogil:
     cdef uint8_t *m = s.journal
     memset(m, 0, HEADER)
-    put_le32(m, JOURNAL_MAGIC)
-    put_le32(m + 4, 1)
-    put_le64(m + 8, s.number)
-    put_le64(m + 16, <uint64_t>s.queue.journal.begun)
-    put_le32(m + 24, ~crc_update(0xFFFFFFFF, m, 24))
-    put_word(m + 32, s.events)
-    put_word(m + 40, s.events_lost)
+    put_le32(m + F_MAGIC, JOURNAL_MAGIC)
+    put_le32(m + F_VERSION, JOURNAL_VERSION)
+    put_le64(m + F_NUMBER, s.number)
+    put_le64(m + J_BEGUN, <uint64_t>s.queue.journal.begun)
+    put_le32(m + J_CRC, ~crc_update(0xFFFFFFFF, m, J_CRC))
+    put_word(m + J_EVENTS, s.events)
+    put_word(m + J_LOST, s.events_lost)
 
 
 cdef bint event_is_sound(seg_t *s, const uint8_t *e) noexcept nogil:
-    return e[26] != 0 and le32(e + 28) == <uint32_t>~crc_update(s.crc_seed, e, 28)
+    return e[E_TYPE] != 0 and le32(e + E_CRC) == <uint32_t>~crc_update(s.crc_seed, e, E_CRC)
 
 
 cdef int journal_map(seg_t *s) noexcept nogil:
@@ -81,8 +65,8 @@ cdef int journal_map(seg_t *s) noexcept nogil:
     elif not s.journal_known:
         journal_count(s)
     s.journal_known = True
-    if s.events_lost and le32(s.journal + 40) < s.events_lost:
-        put_word(s.journal + 40, s.events_lost)
+    if s.events_lost and le32(s.journal + J_LOST) < s.events_lost:
+        put_word(s.journal + J_LOST, s.events_lost)
     return 0
 
 
@@ -90,19 +74,19 @@ cdef void journal_count(seg_t *s) noexcept nogil:
     """What is in a journal of a broker before this one."""
     cdef uint8_t *m = s.journal
     cdef uint32_t most = (s.journal_room - HEADER) // EVENT
-    s.events = le32(m + 32)
-    s.events_lost = le32(m + 40)
-    if le32(m + 40) ^ le32(m + 44) != <uint32_t>0xFFFFFFFF:
+    s.events = le32(m + J_EVENTS)
+    s.events_lost = le32(m + J_LOST)
+    if not word_is_whole(m + J_LOST):
         s.events_lost = 1           # How many is not known.
-    if le32(m + 32) ^ le32(m + 36) != <uint32_t>0xFFFFFFFF or s.events > most or s.queue.journal.suspect:
+    if not word_is_whole(m + J_EVENTS) or s.events > most or s.queue.journal.suspect:
         # After a loss of power pages may be there that were written after ones that are not.
         s.events = most
-        while s.events and m[HEADER + EVENT * (s.events - 1) + 26] == 0:
+        while s.events and m[HEADER + EVENT * (s.events - 1) + E_TYPE] == 0:
             s.events -= 1
     while s.events < most and event_is_sound(s, m + HEADER + EVENT * s.events):
         s.events += 1               # kill -9 between an event and its count
-    put_word(m + 32, s.events)
-    put_word(m + 40, s.events_lost)
+    put_word(m + J_EVENTS, s.events)
+    put_word(m + J_LOST, s.events_lost)
 
 
 cdef int journal_grow(seg_t *s) noexcept nogil:
@@ -139,7 +123,7 @@ cdef int journal_grow(seg_t *s) noexcept nogil:
 cdef void event_lost(seg_t *s) noexcept nogil:
     s.events_lost += 1
     if s.journal != NULL:
-        put_word(s.journal + 40, s.events_lost)
+        put_word(s.journal + J_LOST, s.events_lost)
 
 
 cdef inline int64_t next_ts(queue_t *q) noexcept nogil:
@@ -158,34 +142,34 @@ cdef void event_put(seg_t *s, uint64_t seq, int64_t ts, uint32_t consumer, uint3
         event_lost(s)
         return
     e = s.journal + HEADER + EVENT * s.events
-    put_le64(e, seq)
-    put_le64(e + 8, <uint64_t>ts)
-    put_le32(e + 16, consumer)
-    put_le32(e + 20, aux)
-    put_le32(e + 24, count | <uint32_t>type_ << 16 | <uint32_t>reason << 24)
-    put_le32(e + 28, ~crc_update(s.crc_seed, e, 28))
+    put_le64(e + E_SEQ, seq)
+    put_le64(e + E_TS, <uint64_t>ts)
+    put_le32(e + E_CONSUMER, consumer)
+    put_le32(e + E_AUX, aux)
+    put_le32(e + E_COUNT, count | <uint32_t>type_ << 16 | <uint32_t>reason << 24)
+    put_le32(e + E_CRC, ~crc_update(s.crc_seed, e, E_CRC))
     s.events += 1
     s.journal_dirty = True
-    put_word(s.journal + 32, s.events)
+    put_word(s.journal + J_EVENTS, s.events)
 
 
-cdef void journal_note(taken_t *t, uint8_t type_, uint8_t reason) noexcept nogil:
+cdef void journal_note(place_t *t, uint8_t type_, uint8_t reason) noexcept nogil:
     """Something happened to t, by the consumer that core_t.doer names."""
     cdef queue_t *q = t.seg.queue
     event_put(t.seg, t.seq, next_ts(q), q.core.doer, 0, t.count, type_, reason)
 
 
-cdef void journal_delivery(channel_t *ch, consumer_t *c, taken_t *t, bint no_ack) noexcept nogil:
-    """t was just written to ch; ch.next_tag is still its tag."""
-    cdef uint8_t reason = t.redelivered
-    if t.redelivered and not t.returned:
+cdef void journal_delivery(channel_t *ch, consumer_t *c, place_t *t, uint8_t before, bint no_ack) noexcept nogil:
+    """t was just written to ch; ch.next_tag is still its tag.  before: its flags when it was taken."""
+    cdef uint8_t reason = before & PLACE_WAS_OUT
+    if before & PLACE_WAS_OUT and not before & PLACE_OUT_SINCE_START:
         reason |= BEFORE_START
     if no_ack:
         reason |= WITHOUT_ACK
     if c == NULL:
         reason |= BY_GET
     event_put(t.seg, t.seq, next_ts(t.seg.queue), c.number if c != NULL else ch.conn.number, <uint32_t>ch.next_tag,
-              t.count, DELIVERED, reason)
+              t.count, HANDED_OUT, reason)
 
 
 cdef void journal_begin(seg_t *s) noexcept nogil:
@@ -195,7 +179,6 @@ cdef void journal_begin(seg_t *s) noexcept nogil:
 
 
 # ---- on, off, and after a start
-
 cdef journal_t *journal_of(queue_t *q) noexcept nogil:
     """Made if there is none; NULL: no memory."""
     if q.journal == NULL:
@@ -221,18 +204,18 @@ cdef int64_t last_event_ts(seg_t *s) noexcept nogil:
     cdef uint32_t n = s.events
     while n and not event_is_sound(s, s.journal + HEADER + EVENT * (n - 1)):
         n -= 1
-    return <int64_t>le64(s.journal + HEADER + EVENT * (n - 1) + 8) if n else <int64_t>le64(s.journal + 16)
+    return <int64_t>le64(s.journal + HEADER + EVENT * (n - 1) + E_TS) if n else <int64_t>le64(s.journal + J_BEGUN)
 
 
 cdef bint was_off(seg_t *s) noexcept nogil:
     cdef uint8_t *e = s.journal + HEADER + EVENT * (s.events - 1)
-    return s.events != 0 and e[26] == STARTED and e[27] == SWITCHED_OFF and event_is_sound(s, e)
+    return s.events != 0 and e[E_TYPE] == STARTED and e[E_REASON] == SWITCHED_OFF and event_is_sound(s, e)
 
 
 cdef int64_t synced_at(seg_t *s) noexcept nogil:
     """Up to when all was on disk, by its header."""
-    cdef uint64_t said = le64(s.journal + 48)
-    return <int64_t>said if said and said == ~le64(s.journal + 56) else <int64_t>le64(s.journal + 16)
+    cdef uint64_t said = le64(s.journal + J_SYNCED)
+    return <int64_t>said if said and said == ~le64(s.journal + J_SYNCED_NOT) else <int64_t>le64(s.journal + J_BEGUN)
 
 
 cdef void mark_start(seg_t *s, uint8_t reason) noexcept nogil:
@@ -297,7 +280,6 @@ cdef void journals_stop(queue_t *q) noexcept nogil:
 
 
 # ---- a settled segment
-
 cdef bint kept_name(seg_t *s, const char *kind, char *out) noexcept nogil:
     return snprintf(out, PATH_ROOM, b"%s/kept/%s.%010llu", s.store.directory, kind,
                     <unsigned long long>s.number) < PATH_ROOM
@@ -329,7 +311,6 @@ cdef bint keep(seg_t *s) noexcept:
 
 
 # ---- what is on disk
-
 cdef list journals_to_sync(queue_t *q):
     cdef store_t *st = NULL
     cdef seg_t *s
@@ -361,6 +342,6 @@ cdef void journals_are_synced(queue_t *q) noexcept nogil:
                 s.journal_syncing = False
                 # On the disk with the next sync: until then the header says less than is so.
                 if s.journal != NULL:
-                    put_le64(s.journal + 48, <uint64_t>q.journal.syncing)
-                    put_le64(s.journal + 56, ~<uint64_t>q.journal.syncing)
+                    put_le64(s.journal + J_SYNCED, <uint64_t>q.journal.syncing)
+                    put_le64(s.journal + J_SYNCED_NOT, ~<uint64_t>q.journal.syncing)
             s = s.next

@@ -1,6 +1,6 @@
-# A queue's priority levels: a store each, made when a message of that priority comes first.
+# A queue's stores, one for each priority level in use, and the list of segments that each of them is.
 #
-#    level 0            <queue's directory>               in queue_t: all there is without x-max-priority
+#    level 0            <queue's directory>               in queue_t: the only one without x-max-priority
 #    level 1 .. max     <queue's directory>/prio.NNN      in queue_t.levels_above
 #
 # The highest level that is ready goes first; within a level the order is that of sequence numbers, which are the
@@ -60,48 +60,75 @@ cdef store_t *next_store(queue_t *q, store_t *st) noexcept nogil:
     return NULL
 
 
-cdef void store_empty(store_t *st) noexcept nogil:
-    """Segments freed, their files left where they are, or kept as spares if the queue was deleted just now."""
-    cdef seg_t *s = st.first
-    cdef seg_t *next
+cdef store_t *top_level(queue_t *q) noexcept nogil:
+    """The highest level that is ready; level 0 if none is."""
+    cdef store_t *st
+    while q.top:
+        st = q.levels_above[q.top - 1]
+        if st != NULL and st.ready:
+            return st
+        q.top -= 1
+    return &q.store
+
+
+# ---- the list of segments
+
+
+cdef inline void not_there(store_t *st, uint64_t n) noexcept nogil:
+    """So many were counted as ready that cannot be read."""
+    st.ready -= min(n, st.ready)
+    st.queue.ready -= min(n, st.queue.ready)
+
+
+cdef inline void is_ready(store_t *st) noexcept nogil:
+    """One more."""
+    st.ready += 1
+    st.queue.ready += 1
+    if UNLIKELY(st.level > st.queue.top):
+        st.queue.top = st.level
+
+
+cdef void seg_unlink_from_list(seg_t *s) noexcept nogil:
+    cdef store_t *st = s.store
+    if s.prev != NULL:
+        s.prev.next = s.next
+    else:
+        st.first = s.next
+    if s.next != NULL:
+        s.next.prev = s.prev
+    else:
+        st.last = s.prev
+    s.next = s.prev = NULL
+
+
+cdef void seg_append_to_list(seg_t *s) noexcept nogil:
+    cdef store_t *st = s.store
+    s.prev = st.last
+    s.next = NULL
+    if st.last != NULL:
+        st.last.next = s
+    else:
+        st.first = s
+    st.last = s
+
+
+cdef void reach(store_t *st, seg_t *s) noexcept nogil:
+    """The cursor enters s."""
+    st.cursor = s
+    st.position = HEADER
+
+
+cdef int make_directory_of(store_t *st) noexcept:
     cdef queue_t *q = st.queue
-    while s != NULL:
-        next = s.next
-        # Only of a queue deleted just now: its folder is still where it was.
-        if not (q.dropped and not q.ghost_was and q.journal == NULL and spare_for_all(s)):
-            seg_free(s)
-        s = next
-    st.first = st.last = st.cursor = NULL
-    if st.spare != NULL:
-        seg_free(st.spare)
-        st.spare = NULL
-    free(st.returned)
-    st.returned = NULL
-    st.returned_n = st.returned_capacity = 0
-
-
-cdef bint store_unmap(store_t *st) noexcept nogil:
-    """True: something was held."""
-    cdef seg_t *s = st.first
-    cdef bint held = False
-    while s != NULL:
-        held = held or s.map != NULL or s.fd >= 0 or s.acks != NULL
-        seg_unmap(s)
-        acks_unmap(s)
-        journal_unmap(s)
-        s = s.next
-    return held
-
-
-cdef int describe_store(store_t *st, list out) except -1:
-    cdef seg_t *s = st.first
-    while s != NULL:
-        out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
-                    "unacked": s.unacked, "returned": s.returned, "waiting": s.waiting, "base_seq": s.base_seq,
-                    "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
-                    "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
-                    "events": s.events if s.journal_known else -1})
-        s = s.next
+    try:
+        (<Queue>q.owner).make_directory()
+        if st != &q.store:
+            os_makedirs((<bytes>st.directory).decode(), exist_ok=True)
+    except OSError as error:
+        return error.errno or EIO
+    except Exception:
+        return EIO
+    q.store.directory_unsynced = q.store.parent_unsynced = st.directory_unsynced = True
     return 0
 
 

@@ -6,7 +6,6 @@
 # stand in store/format.py, ORDER_COUNTERS, in this order.
 
 cdef enum:
-    ORDER_MAGIC = 0x44524F42        # "BORD"
     ORDER_OCTETS = 4096
     RETURNED_BY = 0                 # and five more, by cause
     REDELIVERED_N = 6
@@ -20,13 +19,6 @@ cdef enum:
     DROPPED_LIMIT = 17
     REMOVED_N = 18
     PURGED_N = 19
-
-    CAUSE_NACK = 1                  # why a message returned: also the high nibble of its entry in the acks file
-    CAUSE_REJECT = 2
-    CAUSE_RECOVER = 3
-    CAUSE_CHANNEL = 4
-    CAUSE_CONNECTION = 5
-    CAUSE_TIMEOUT = 6
 
 
 cdef bint order_map(queue_t *q, bint make) noexcept nogil:
@@ -47,11 +39,11 @@ cdef bint order_map(queue_t *q, bint make) noexcept nogil:
     if m == MAP_FAILED:
         return False
     p = <uint8_t *>m
-    if le32(p) != ORDER_MAGIC or le32(p + 8) != <uint32_t>~crc_update(0xFFFFFFFF, p, 8):
+    if le32(p) != ORDER_MAGIC or le32(p + O_CRC) != <uint32_t>~crc_update(0xFFFFFFFF, p, O_CRC):
         memset(p, 0, ORDER_OCTETS)
-        put_le32(p, ORDER_MAGIC)
-        put_le32(p + 4, 1)
-        put_le32(p + 8, ~crc_update(0xFFFFFFFF, p, 8))
+        put_le32(p + F_MAGIC, ORDER_MAGIC)
+        put_le32(p + F_VERSION, ORDER_VERSION)
+        put_le32(p + O_CRC, ~crc_update(0xFFFFFFFF, p, O_CRC))
     o.map = p
     o.counts = <uint64_t *>(p + HEADER)
     return True
@@ -95,13 +87,13 @@ cdef void order_free(queue_t *q) noexcept nogil:
     q.order = NULL
 
 
-cdef void delivered_again(taken_t *t) noexcept nogil:
+cdef void delivered_again(place_t *t) noexcept nogil:
     """A message goes out that went out before.  For one that returned, each first delivery (since the start) in its
     level after its own was an overtaking."""
     cdef queue_t *q = t.seg.queue
     cdef uint32_t overtaken
     disturbed(q, REDELIVERED_N, 1)
-    if not t.returned:
+    if not t.flags & PLACE_OUT_SINCE_START:
         disturbed(q, REDELIVERED_AFTER_RESTART, 1)
         return
     overtaken = t.seg.store.handed - t.ordinal
@@ -110,13 +102,14 @@ cdef void delivered_again(taken_t *t) noexcept nogil:
         disturbed(q, OVERTAKINGS, overtaken)
 
 
-cdef inline void in_order(taken_t *t) noexcept nogil:
+cdef inline void in_order(place_t *t) noexcept nogil:
     """t goes out: where it stands among those of its level that went out since the start."""
-    if LIKELY(not t.returned):
+    if LIKELY(not t.flags & PLACE_OUT_SINCE_START):
         t.seg.store.handed += 1
         t.ordinal = t.seg.store.handed
-    if UNLIKELY(t.redelivered):
+    if UNLIKELY(t.flags & PLACE_WAS_OUT):
         delivered_again(t)
+    t.flags |= PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_PASSED
 
 
 cdef void settled_otherwise(queue_t *q, uint8_t kind) noexcept nogil:
@@ -125,11 +118,11 @@ cdef void settled_otherwise(queue_t *q, uint8_t kind) noexcept nogil:
     kind &= 15
     if kind == REJECTED:
         disturbed(q, REJECTED_N, 1)
-    elif kind == 4:
-        disturbed(q, DEAD_LETTERED_N + reason - 1, 1)
-    elif kind == 5:
+    elif kind == DEAD_LETTERED:
+        disturbed(q, DEAD_LETTERED_N + reason - REASON_REJECTED, 1)
+    elif kind == EXPIRED:
         disturbed(q, EXPIRED_N, 1)
     elif kind == PURGED:
         disturbed(q, PURGED_N, 1)
-    elif kind == 6:
-        disturbed(q, DROPPED_MAXLEN + reason - 3, 1)
+    elif kind == DROPPED:
+        disturbed(q, DROPPED_MAXLEN + reason - REASON_LENGTH, 1)

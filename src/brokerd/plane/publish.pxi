@@ -14,11 +14,6 @@ cdef enum:
     GREETING = 6            # the eight octets of a protocol header
     CONTENT = 7             # a whole message on a channel whose publishes go up
 
-    PUBLISH = 60 << 16 | 40
-    BASIC_ACK = 60 << 16 | 80
-    BASIC_REJECT = 60 << 16 | 90
-    BASIC_NACK = 60 << 16 | 120
-
 
 cdef inline int fault(event_t *e, bint hard, uint16_t code, const char *text, uint32_t method) noexcept nogil:
     e.hard = hard
@@ -59,7 +54,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     cdef conn_t *conn = ch.conn
     cdef uint32_t stored = STORED
     if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &known)):
-        return fault(e, True, 502, b"malformed properties in content header of class 60", PUBLISH)
+        return fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
     r = route_of(ch, method, method_n)
     if UNLIKELY(r == NULL) or UNLIKELY(known.ask and not r.once):
         e.payload = method
@@ -173,7 +168,7 @@ cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
         length += 4
     m.length = <uint32_t>length
     m.priority = known.priority
-    m.flags = (1 if known.delivery_mode == 2 else 0) | (EXPIRES if known.expires else 0)
+    m.flags = (PERSISTENT if known.delivery_mode == 2 else 0) | (EXPIRES if known.expires else 0)
 
 
 cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
@@ -186,7 +181,7 @@ cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept no
     cdef queue_t *q = st.queue
     append(st, m)
     queue_mark(q)
-    if m.flags & 1 and q.durable and waits and q.core.sync:
+    if m.flags & PERSISTENT and q.durable and waits and q.core.sync:
         sync_mark(st)
         return TAKEN | WAITS
     return TAKEN
@@ -273,16 +268,16 @@ cdef void write_return(channel_t *ch, message_t *m, uint16_t code, const char *t
     cdef uint8_t *start = p
     if p == NULL:
         return
-    p[0] = 1
+    p[0] = FRAME_METHOD
     put_be16(p + 1, ch.number)
     put_be32(p + 3, 6 + text_n + m.names_n)
-    put_be32(p + 7, 60 << 16 | 50)
+    put_be32(p + 7, BASIC_RETURN)
     put_be16(p + 11, code)
     memcpy(p + 13, text, text_n)
     p += 13 + text_n
     memcpy(p, m.names, m.names_n)
     p += m.names_n
-    p[0] = 0xCE
+    p[0] = FRAME_END
     p += 1
     p += write_content(conn, ch.number, p, m.properties, m.properties_n, m.body, m.body_n)
     conn.out_n += p - start
@@ -318,7 +313,7 @@ cdef int content_begin(channel_t *ch, const uint8_t *method, uint32_t n, event_t
     ch.content = <content_t *>calloc(1, sizeof(content_t))
     if ch.content == NULL or content_add(ch.content, method, n) != 0:
         content_free(ch)
-        return fault(e, True, 506, b"no memory for this message", PUBLISH)
+        return fault(e, True, 506, b"no memory for this message", BASIC_PUBLISH)
     ch.content.method_n = n
     ch.state = 1
     return DONE
@@ -337,7 +332,7 @@ cdef int content_whole(channel_t *ch, event_t *e) noexcept nogil:
         e.body_n = c.body_n
         status = CONTENT
         if not properties_are_whole(e.header + 12, e.body, &known):
-            status = fault(e, True, 502, b"malformed properties in content header of class 60", PUBLISH)
+            status = fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
             content_free(ch)
         return status
     status = publish(ch, c.octets, c.method_n, c.octets + c.method_n, c.header_n,
@@ -354,14 +349,14 @@ cdef int check_header(channel_t *ch, const uint8_t *payload, uint32_t n, event_t
     """DONE if this content header may follow a basic.publish."""
     cdef uint64_t most = ch.conn.core.message_octets_max
     if n < 14:
-        return fault(e, True, 501, b"content header frame is too short", PUBLISH)
-    if be16(payload) != 60:
+        return fault(e, True, 501, b"content header frame is too short", BASIC_PUBLISH)
+    if be16(payload) != CLASS_BASIC:
         e.number = be16(payload)
-        return fault(e, True, 505, b"expected content header for class 60, got one for class %llu instead", PUBLISH)
+        return fault(e, True, 505, b"expected content header for class 60, got one for class %llu instead", BASIC_PUBLISH)
     if be64(payload + 4) > most:
         e.number = be64(payload + 4)
         e.limit = most
-        return fault(e, False, 406, b"message size %llu is larger than configured max size %llu", PUBLISH)
+        return fault(e, False, 406, b"message size %llu is larger than configured max size %llu", BASIC_PUBLISH)
     return DONE
 
 
@@ -371,7 +366,7 @@ cdef int content_header(channel_t *ch, const uint8_t *payload, uint32_t n, event
     if ch.state != 1:
         if ch.state == 0:
             return fault(e, True, 505, b"expected method frame, got non method frame instead", 0)
-        return fault(e, True, 505, b"expected content body, got non content body frame instead", PUBLISH)
+        return fault(e, True, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
     status = check_header(ch, payload, n, e)
     if status != DONE:
         content_free(ch)
@@ -379,7 +374,7 @@ cdef int content_header(channel_t *ch, const uint8_t *payload, uint32_t n, event
     c.body_size = be64(payload + 4)
     if content_add(c, payload, n) != 0:
         content_free(ch)
-        return fault(e, True, 506, b"no memory for this message", PUBLISH)
+        return fault(e, True, 506, b"no memory for this message", BASIC_PUBLISH)
     c.header_n = n
     ch.state = 2
     return content_whole(ch, e) if c.body_size == 0 else DONE
@@ -390,12 +385,12 @@ cdef int content_body(channel_t *ch, const uint8_t *payload, uint32_t n, event_t
     if ch.state == 0:
         return fault(e, True, 505, b"expected method frame, got non method frame instead", 0)
     if ch.state == 1:
-        return fault(e, True, 505, b"expected content header for class 60, got non content header frame instead", PUBLISH)
+        return fault(e, True, 505, b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
     if n > c.body_size - c.body_n:
         content_free(ch)
-        return fault(e, True, 501, b"content body is larger than its header said", PUBLISH)
+        return fault(e, True, 501, b"content body is larger than its header said", BASIC_PUBLISH)
     if content_add(c, payload, n) != 0:
         content_free(ch)
-        return fault(e, True, 506, b"no memory for this message", PUBLISH)
+        return fault(e, True, 506, b"no memory for this message", BASIC_PUBLISH)
     c.body_n += n
     return content_whole(ch, e) if c.body_n == c.body_size else DONE

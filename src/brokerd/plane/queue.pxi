@@ -36,6 +36,7 @@ cdef class Queue:
         self.free_stores()
         rules_free(&self.q)
         order_free(&self.q)
+        aside_clear(&self.q)
         free(self.q.journal)
         free(self.q.store.directory)
         for level in range(self.q.max_priority):
@@ -82,36 +83,28 @@ cdef class Queue:
 
     # ---- rules
 
-    def set_rules(self, *, int64_t ttl_ms=-1, int64_t max_length=-1, int64_t max_octets=-1, uint8_t overflow=0,
-                  bint dead_letters=False, int32_t delivery_limit=-1, bint limit_drops=False,
-                  bint delivery_counts=False, bint single_active=False, int64_t consumer_timeout_ms=-1,
-                  bint timeout_closes=False):
+    def set_rules(self, **given):
         cdef rules_t *r = rules_of(&self.q)
         cdef Consumer consumer
+        cdef bint single_active_before
         if r == NULL:
             raise MemoryError
-        r.expires = r.expires or ttl_ms >= 0
-        r.ttl = ttl_ms * 1000000 if ttl_ms >= 0 else -1
-        r.max_length = max_length
-        r.max_octets = max_octets
-        r.overflow = overflow
-        r.dead_letters = dead_letters
-        r.delivery_limit = delivery_limit
-        r.limit_drops = limit_drops
-        r.delivery_counts = delivery_counts
-        if r.single_active != single_active:
-            r.single_active = single_active
+        single_active_before = r.single_active
+        for name, row in RULES.items():
+            put_rule(r, row, given.pop(name, row[3]))
+        if given:
+            raise TypeError(f"set_rules() knows no rule '{next(iter(given))}'")
+        r.expires = r.expires or r.ttl >= 0
+        if r.single_active != single_active_before:
             r.active = NULL
             r.draining = False
-            if single_active:
+            if r.single_active:
                 choose_active(&self.q)
             for consumer in self.consumers or ():
                 credit_again(&consumer.c)
-        r.timeout = consumer_timeout_ms * 1000000 if consumer_timeout_ms >= 0 else -1
-        r.timeout_closes = timeout_closes
         if r.expires and self.q.ready:
             expires_by(&self.q, 0)          # Its head is looked at in the next turn.
-        if overflow == DROP_HEAD and is_over(&self.q, r):
+        if r.overflow == DROP_HEAD and is_over(&self.q, r):
             over_mark(&self.q)
         self.core.soon()
 
@@ -128,17 +121,17 @@ cdef class Queue:
 
     def remove(self, uint64_t seq):
         cdef store_t *st = NULL
-        cdef taken_t t
+        cdef place_t t
         cdef tuple found
         write_stages(self.q.core)
         while True:
             st = next_store(&self.q, st)
             if st == NULL:
                 return None
-            if st.ready and pluck(st, seq, &t):
-                found = row(t.seg, t.position, t.redelivered)
+            if st.ready and take_out(st, seq, &t):
+                found = row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0)
                 octets_gone(&self.q, t.seg.map + t.position)
-                settle(&t, 6 | 5 << 4)
+                settle(&t, DROPPED | REASON_REMOVED << 4)
                 if self.q.rules != NULL and self.q.rules.expires:
                     deadline_set(&self.q, head_expires_at(&self.q))
                 return found
@@ -154,27 +147,52 @@ cdef class Queue:
                 raise MemoryError
             self.q.rules.traced = value
 
+    # ---- set aside
+
     def dead_done(self, uint64_t seq):
-        cdef deads_t *kept
-        cdef dead_t dead
-        cdef uint32_t i
-        if self.q.rules == NULL or self.q.dropped:
-            return
-        kept = &self.q.rules.kept
-        for i in range(kept.first, kept.n):
-            if kept.at[i].seq == seq:
-                dead = kept.at[i]
-                # As a rule the first: they are done with in order.
-                memmove(kept.at + kept.first + 1, kept.at + kept.first, (i - kept.first) * sizeof(dead_t))
-                kept.first += 1
-                if kept.first == kept.n:
-                    kept.first = kept.n = 0
-                settle_dead(&self.q, &dead)
-                return
+        cdef place_t t
+        if not self.q.dropped and aside_take(&self.q, seq, &t):
+            settle_dead(&self.q, &t)
+
+    def set_aside(self, uint64_t seq):
+        cdef store_t *st = NULL
+        cdef place_t t
+        write_stages(self.q.core)
+        while True:
+            st = next_store(&self.q, st)
+            if st == NULL:
+                return False
+            if st.ready and take_out(st, seq, &t):
+                t.reason = ASIDE_HELD
+                octets_gone(&self.q, t.seg.map + t.position)
+                put_aside(&t)
+                if aside_put(&self.q, &t) != 0:
+                    ready_again(&t)
+                    raise MemoryError
+                if self.q.rules != NULL and self.q.rules.expires:
+                    deadline_set(&self.q, head_expires_at(&self.q))
+                return True
+
+    def release(self, uint64_t seq):
+        cdef place_t t
+        if self.q.dropped or not aside_take(&self.q, seq, &t):
+            return False
+        if t.reason != ASIDE_HELD or ready_again(&t) != 0:
+            aside_put(&self.q, &t)      # There is room: it was in there.
+            return False
+        came_back(&t)
+        queue_mark(&self.q)
+        self.core.soon()
+        return True
+
+    def browse_aside(self, uint64_t start_seq, Py_ssize_t count):
+        cdef list out = []
+        browse_aside(&self.q, start_seq, count, out)
+        return out
 
     @property
-    def kept_dead(self):
-        return self.q.rules.kept.n - self.q.rules.kept.first if self.q.rules != NULL else 0
+    def aside(self):
+        return aside_count(&self.q)
 
     @property
     def expired(self):
@@ -291,103 +309,40 @@ cdef class Queue:
     def attach_segment(self, uint64_t number, *, uint32_t end, uint32_t records, uint32_t settled, uint64_t base_seq,
                        uint32_t delivered, uint32_t acks, uint32_t capacity, uint64_t ready_octets, bint synced,
                        uint32_t generation=0, uint8_t level=0, uint32_t doubted=0):
-        cdef store_t *st = store_for(&self.q, level)
-        cdef seg_t *s = <seg_t *>calloc(1, sizeof(seg_t))
-        if s == NULL or st == NULL:
-            free(s)
+        cdef seg_t found
+        memset(&found, 0, sizeof(seg_t))
+        found.number = number
+        found.end = end
+        found.records = records
+        found.settled = settled
+        found.base_seq = base_seq
+        found.passed_below = delivered
+        found.doubted_below = doubted
+        found.entries = acks
+        found.capacity = capacity
+        found.sealed = 2 if synced else 1
+        found.generation = generation
+        if attach(&self.q, level, &found) != 0:
             raise MemoryError
-        s.store = st
-        s.queue = &self.q
-        s.fd = -1
-        s.number = number
-        s.base_seq = base_seq
-        s.generation = generation
-        s.crc_seed = seed_of(number)
-        s.end = end
-        s.capacity = max(capacity, end)
-        s.zeroed = s.allocated = end
-        s.records = records
-        s.settled = min(settled, records)
-        s.waiting = records - s.settled
-        s.redeliver_below = max(delivered, doubted)
-        s.entries = acks
-        s.acks_zeroed = 0
-        s.sealed = 2 if synced else 1
-        s.verify = True
-        seg_append_to_list(s)
-        st.ready += s.waiting
-        self.q.ready += s.waiting
         self.q.ready_octets += ready_octets
-        st.next_number = number + 1
-        self.q.core.next_number = max(self.q.core.next_number, number + 1)
 
     def finish_recovery(self, uint64_t next_seq, *, bint suspect, int64_t last_ts=0):
-        """The last attached segment is appended to again.  suspect: delivery marks may be lost, so that every
-        message counts as handed out before."""
-        cdef store_t *st = NULL
-        self.q.next_seq = next_seq
-        self.q.last_ts = last_ts
-        if self.q.journal != NULL:
-            self.q.journal.suspect = suspect
-            self.core.tick()
-            journals_start(&self.q, POWER_LOST if suspect else RESTARTED)
-        while True:
-            st = next_store(&self.q, st)
-            if st == NULL:
-                return
-            if st.last != NULL:
-                store_is_recovered(st, suspect)
-            if self.q.ready and st == &self.q.store:
-                # Whether what is at its head expires is not known before it is read: soon, not now.
-                if rules_of(&self.q) == NULL:
-                    raise MemoryError
-                self.q.rules.expires = True
-                deadline_set(&self.q, 0)
+        self.core.tick()
+        if finish_recovery(&self.q, next_seq, suspect, last_ts) != 0:
+            raise MemoryError
 
     def replace_segment(self, uint64_t number, const uint32_t[::1] old, const uint32_t[::1] new, uint32_t end,
                         uint32_t capacity, uint32_t generation, uint32_t entries, uint8_t level=0):
-        """Compaction put the live records of a sealed segment elsewhere in a file of the same name: old[i] is now
-        new[i] (both rising).  Unacked deliveries and returned records follow.  Raises ValueError."""
         cdef seg_t *s = segment_at(&self.q, level, number)
-        cdef store_t *st = store_at(&self.q, level)
-        cdef uint32_t i
-        if s == NULL or not s.sealed or s == st.cursor or old.shape[0] != new.shape[0] or old.shape[0] == 0:
+        cdef uint32_t missing
+        if s == NULL or not s.sealed or s == s.store.cursor or old.shape[0] != new.shape[0] or old.shape[0] == 0:
             raise ValueError(f"segment {number} cannot be replaced now")
-        seg_unmap(s)
-        acks_unmap(s)
-        for i in range(st.returned_n):
-            if st.returned[i].seg == s:
-                st.returned[i].position = moved(st.returned[i].position, old, new)
-        if self.q.rules != NULL:
-            move_dead(&self.q.rules.dying, s, old, new)
-            move_dead(&self.q.rules.kept, s, old, new)
-        self.move_unacked(s, old, new)
-        s.records = <uint32_t>old.shape[0]
-        s.settled = 0
-        s.end = end
-        s.capacity = s.allocated = s.zeroed = capacity
-        s.redeliver_below = end
-        s.generation = generation
-        s.entries = entries
-        s.acks_zeroed = s.acks_capacity = 0
-        s.verify = True
-        s.loaded = False
-        marks_free(s)
-
-    cdef int move_unacked(self, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1:
-        cdef channel_t *ch = self.q.core.channels
-        cdef entry_t *e
-        cdef uint64_t tag
-        while ch != NULL:
-            for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
-                e = &ch.ring[tag & (ch.ring_capacity - 1)]
-                if e.seg == s:
-                    e.position = moved(e.position, old, new)
-            ch = ch.core_next
-        return 0
+        missing = move_places(s, &old[0], &new[0], <uint32_t>old.shape[0])
+        if missing:
+            raise ValueError(f"record at {missing} is in use, but was not moved")
+        replace_file(s, <uint32_t>old.shape[0], end, capacity, generation, entries)
 
     def can_compact(self, uint64_t number, uint8_t level=0):
-        """Whether replace_segment() may be called for it: full, and the cursor is past it or far before it."""
         cdef seg_t *s = segment_at(&self.q, level, number)
         return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and passed(s)
 
@@ -436,7 +391,10 @@ cdef class Queue:
     def copying(self, bint value):
         self.q.copying = value
 
-    # ---- verbs
+    # ---- the whole of it
+
+    def check(self):
+        check_queue(&self.q)
 
     def purge(self):
         cdef queue_t *q = &self.q
@@ -461,6 +419,7 @@ cdef class Queue:
         self.q.ready = 0
         self.q.ready_octets = 0
         rules_leave(&self.q)
+        aside_clear(&self.q)
         self.leave_lists()
         if self.q.unacked:
             if not self.q.ghost:
@@ -470,7 +429,6 @@ cdef class Queue:
             self.free_stores()
 
     def close(self):
-        """Maps and descriptors closed; nothing may be asked of the queue any more.  Syncing is the caller's."""
         cdef store_t *st = NULL
         while True:
             st = next_store(&self.q, st)
@@ -479,7 +437,6 @@ cdef class Queue:
             store_unmap(st)
 
     def rest(self):
-        """Idle: give maps and descriptors back.  True if any were held."""
         cdef store_t *st = NULL
         cdef bint held = False
         if self.q.is_sync_dirty:
@@ -505,72 +462,3 @@ cdef class Queue:
             if st == NULL:
                 return out
             describe_store(st, out)
-
-
-
-
-cdef void purge_store(store_t *st) noexcept:
-    cdef taken_t t
-    cdef seg_t *s
-    while st.ready:
-        s = st.cursor
-        if st.queue.journal == NULL and st.returned_n == 0 and s != NULL and st.position == HEADER and s.sealed and s != st.last and \
-                s.waiting == s.records - s.settled and s.unacked == 0:
-            # All that is left of this segment is waiting: the whole file goes.
-            disturbed(st.queue, PURGED_N, s.waiting)
-            not_there(st, s.waiting)
-            s.settled = s.records
-            s.waiting = 0
-            retire_if_settled(s)
-            continue
-        if not next_of(st, &t):
-            return
-        take_next(st, &t)
-        settle(&t, PURGED)
-
-
-cdef void store_is_recovered(store_t *st, bint suspect) noexcept:
-    """Its last segment is appended to again."""
-    cdef seg_t *s = st.first
-    cdef seg_t *next
-    # The broker before may have crashed before it synced the names that are relied on from here.
-    st.directory_unsynced = st.parent_unsynced = True
-    if st.last.end < st.last.capacity:
-        st.last.sealed = 0
-    while s != NULL:
-        next = s.next
-        if suspect:
-            s.redeliver_below = s.end
-        if s.sealed and s.settled >= s.records and s != st.last:
-            retire(s)
-        s = next
-    reach(st, st.first)
-    if st.ready and st.level > st.queue.top:
-        st.queue.top = st.level
-
-
-
-cdef int move_dead(deads_t *deads, seg_t *s, const uint32_t[::1] old, const uint32_t[::1] new) except -1:
-    cdef uint32_t i
-    for i in range(deads.first, deads.n):
-        if deads.at[i].seg == s:
-            deads.at[i].position = moved(deads.at[i].position, old, new)
-    return 0
-
-
-cdef bint passed(seg_t *s) noexcept nogil:
-    """The cursor is beyond s: its live records are unacked or returned, none waits to be read in file order."""
-    return s.store.cursor != NULL and s.number < s.store.cursor.number and s.waiting == 0
-
-
-cdef uint32_t moved(uint32_t position, const uint32_t[::1] old, const uint32_t[::1] new) except? 0:
-    cdef Py_ssize_t low = 0, high = old.shape[0], middle
-    while low < high:
-        middle = (low + high) >> 1
-        if old[middle] < position:
-            low = middle + 1
-        else:
-            high = middle
-    if low >= old.shape[0] or old[low] != position:
-        raise ValueError(f"record at {position} is in use, but was not moved")
-    return new[low]

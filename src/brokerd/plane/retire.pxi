@@ -1,26 +1,16 @@
-# A segment whose records are all settled: kept to be written into again, or given back.
+# What becomes of a segment in which every record is settled: it is kept to be written into again, or given back.
 #
-#   the queue's spare       its next segment: mapped, its pages there
-#   the core's spares       for whichever queue needs one next, files in a folder of their own
-#   the garbage             unlinked by somebody else's thread
+#   the queue's spare       its next segment: mapped, its pages allocated
+#   the core's spares       for any queue that needs one next, files in a folder of their own
+#   the garbage             unlinked later, by the control plane's thread
 #
-# Records left in a file written over fail their CRC, which begins with the segment's number.
+# Records left in a file that is written over fail their CRC, which begins with the segment's number.
 
 
-cdef bint retire_if_settled(seg_t *s) noexcept nogil:
-    """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
-    True: s is not in the list any more, and may be freed."""
-    cdef store_t *st = s.store
-    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == st.last:
-        return False
-    if s == st.cursor:
-        if st.position < s.end:
-            st.position = s.end
-        s.waiting = 0
-        reach(st, s.next)
-    with gil:
-        retire(s)
-    return True
+cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
+    if s.fd < 0:
+        s.fd = open(path, O_RDWR | O_CLOEXEC)
+    return 0 if s.fd >= 0 else errno
 
 
 cdef bint spare_for_all(seg_t *s) noexcept nogil:
@@ -157,7 +147,62 @@ cdef void retire(seg_t *s):
     seg_free(s)
 
 
-cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
-    if s.fd < 0:
-        s.fd = open(path, O_RDWR | O_CLOEXEC)
-    return 0 if s.fd >= 0 else errno
+cdef bint retire_if_settled(seg_t *s) noexcept nogil:
+    """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
+    True: s is not in the list any more, and may be freed."""
+    cdef store_t *st = s.store
+    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == st.last:
+        return False
+    if s == st.cursor:
+        if st.position < s.end:
+            st.position = s.end
+        s.waiting = 0
+        reach(st, s.next)
+    with gil:
+        retire(s)
+    return True
+
+
+cdef void store_empty(store_t *st) noexcept nogil:
+    """Segments freed, their files left where they are, or kept as spares if the queue was deleted just now."""
+    cdef seg_t *s = st.first
+    cdef seg_t *next
+    cdef queue_t *q = st.queue
+    while s != NULL:
+        next = s.next
+        # Only of a queue deleted just now: its folder is still where it was.
+        if not (q.dropped and not q.ghost_was and q.journal == NULL and spare_for_all(s)):
+            seg_free(s)
+        s = next
+    st.first = st.last = st.cursor = NULL
+    if st.spare != NULL:
+        seg_free(st.spare)
+        st.spare = NULL
+    free(st.returned)
+    st.returned = NULL
+    st.returned_n = st.returned_capacity = 0
+
+
+cdef bint store_unmap(store_t *st) noexcept nogil:
+    """True: something was held."""
+    cdef seg_t *s = st.first
+    cdef bint held = False
+    while s != NULL:
+        held = held or s.map != NULL or s.fd >= 0 or s.acks != NULL
+        seg_unmap(s)
+        acks_unmap(s)
+        journal_unmap(s)
+        s = s.next
+    return held
+
+
+cdef int describe_store(store_t *st, list out) except -1:
+    cdef seg_t *s = st.first
+    while s != NULL:
+        out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
+                    "unacked": s.unacked, "returned": s.returned, "waiting": s.waiting, "base_seq": s.base_seq,
+                    "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
+                    "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
+                    "events": s.events if s.journal_known else -1})
+        s = s.next
+    return 0

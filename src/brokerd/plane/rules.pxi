@@ -1,19 +1,55 @@
-# What a queue asks beside order: limits of its length, and the affairs of a chunk's end.
+# What a queue asks beside order, and whether its limits hold.
 #
 # A queue without rules has none of this: rules_t is made when something is asked first.
 
+
 cdef enum:
-    DROP_HEAD = 0
+    DROP_HEAD = 0               # rules_t.overflow
     REJECT_PUBLISH = 1
     REJECT_PUBLISH_DLX = 2
 
-    REJECTED_REASON = 1         # why a message died; also the high nibble of its entry in the acks file
-    EXPIRED_REASON = 2
-    LENGTH_REASON = 3
-    LIMIT_REASON = 4
 
-    AFFAIRS_MOST = 4096         # messages dropped at a time, or told of before a method
-    DEAD_MOST = 512             # told of in a turn: some 20 µs each
+cdef enum:
+    RULE_INT64 = 0
+    RULE_INT32 = 1
+    RULE_UINT8 = 2
+    RULE_BINT = 3
+
+cdef rules_t SHAPE              # for the places of its fields alone
+
+# What set_rules() may be told, and all that it must know of each rule:
+#     name: (offset of its field in rules_t, the field's type, the field's units in one of the value, value without it)
+# A negative number is no limit, and stands in the field as -1.
+RULES = {
+    "ttl_ms": (<char *>&SHAPE.ttl - <char *>&SHAPE, RULE_INT64, 1000000, -1),
+    "max_length": (<char *>&SHAPE.max_length - <char *>&SHAPE, RULE_INT64, 1, -1),
+    "max_octets": (<char *>&SHAPE.max_octets - <char *>&SHAPE, RULE_INT64, 1, -1),
+    "overflow": (<char *>&SHAPE.overflow - <char *>&SHAPE, RULE_UINT8, 1, DROP_HEAD),
+    "dead_letters": (<char *>&SHAPE.dead_letters - <char *>&SHAPE, RULE_BINT, 1, False),
+    "delivery_limit": (<char *>&SHAPE.delivery_limit - <char *>&SHAPE, RULE_INT32, 1, -1),
+    "limit_drops": (<char *>&SHAPE.limit_drops - <char *>&SHAPE, RULE_BINT, 1, False),
+    "delivery_counts": (<char *>&SHAPE.delivery_counts - <char *>&SHAPE, RULE_BINT, 1, False),
+    "single_active": (<char *>&SHAPE.single_active - <char *>&SHAPE, RULE_BINT, 1, False),
+    "consumer_timeout_ms": (<char *>&SHAPE.timeout - <char *>&SHAPE, RULE_INT64, 1000000, -1),
+    "timeout_closes": (<char *>&SHAPE.timeout_closes - <char *>&SHAPE, RULE_BINT, 1, False),
+}
+
+
+cdef int put_rule(rules_t *r, tuple row, int64_t value) except -1:
+    """Write one rule into its field."""
+    cdef uint8_t *field = <uint8_t *>r + <size_t>row[0]
+    cdef uint8_t type_ = row[1]
+    cdef int64_t units = row[2]
+    value = value * units if value >= 0 else -1
+    if type_ == RULE_INT64:
+        (<int64_t *>field)[0] = value
+    elif type_ == RULE_INT32:
+        (<int32_t *>field)[0] = <int32_t>min(value, <int64_t>0x7FFFFFFF)
+    elif type_ == RULE_UINT8:
+        field[0] = <uint8_t>value
+    else:
+        (<bint *>field)[0] = value != 0
+    return 0
 
 
 cdef rules_t *rules_of(queue_t *q) noexcept nogil:
@@ -23,6 +59,13 @@ cdef rules_t *rules_of(queue_t *q) noexcept nogil:
         if q.rules != NULL:
             q.rules.ttl = q.rules.max_length = q.rules.max_octets = q.rules.delivery_limit = q.rules.timeout = -1
     return q.rules
+
+
+cdef void rules_free(queue_t *q) noexcept nogil:
+    if q.rules != NULL:
+        free(q.rules.dying.at)
+        free(q.rules)
+        q.rules = NULL
 
 
 cdef inline bint is_over(queue_t *q, rules_t *r) noexcept nogil:
@@ -35,35 +78,9 @@ cdef inline bint has_most(queue_t *q, rules_t *r) noexcept nogil:
             (r.max_octets >= 0 and q.ready_octets >= <uint64_t>r.max_octets))
 
 
-cdef bint is_full(queue_t *q, rules_t *r) noexcept nogil:
-    """One more would be too many.  With a consumer that can take it at once it is not (RabbitMQ), so that those who can
-    have something of what came in this chunk have it first."""
-    if not has_most(q, r):
-        return False
-    if q.ready and can_deliver(q):
-        write_stages(q.core)            # Nothing is reserved yet.
-        deliver(q, TURN_QUANTUM)
-    return has_most(q, r) and not can_deliver(q)
-
-
-cdef int admit(queue_t *q, bint expires) noexcept nogil:
-    """Before a message is stored: whether the queue refuses it is left in rules_t.refuses.  0 or ENOMEM."""
-    cdef rules_t *r = rules_of(q)
-    if r == NULL:
-        return ENOMEM
-    r.expires |= expires
-    r.refuses = r.overflow != DROP_HEAD and is_full(q, r)
-    return 0
-
-
-cdef void admitted(store_t *st, message_t *m) noexcept nogil:
-    """m was stored."""
-    cdef queue_t *q = st.queue
-    cdef rules_t *r = q.rules
-    if r.expires and st.ready == 1:
-        expires_by(q, expires_at(q, st.last.base + st.last.end - align8(m.length)))
-    if r.overflow == DROP_HEAD and is_over(q, r):
-        over_mark(q)
+cdef inline bint is_at_limit(rules_t *r, place_t *t) noexcept nogil:
+    """It has failed as often as it may."""
+    return r.delivery_limit >= 0 and t.count >= max(r.delivery_limit, 1)
 
 
 cdef void over_mark(queue_t *q) noexcept nogil:
@@ -73,84 +90,7 @@ cdef void over_mark(queue_t *q) noexcept nogil:
         q.core.over = q
 
 
-cdef uint64_t keep_limits(queue_t *q, uint64_t budget) noexcept nogil:
-    """Drop from the head of the lowest level until the limits hold: an urgent message never makes way for a lesser one.
-    How many were dropped."""
-    cdef store_t *st = NULL
-    cdef taken_t t
-    cdef uint64_t n = 0
-    while is_over(q, q.rules) and n < budget:
-        st = next_store(q, st)
-        if st == NULL:
-            break
-        while is_over(q, q.rules) and n < budget and st.ready and next_of(st, &t):
-            take_next(st, &t)
-            octets_gone(q, t.seg.map + t.position)
-            kill(&t, LENGTH_REASON)
-            n += 1
-    if n and q.rules.expires:
-        deadline_set(q, head_expires_at(q))
-    return n
-
-
 cdef inline void octets_gone(queue_t *q, const uint8_t *record) noexcept nogil:
     cdef uint64_t n = body_octets(record)
     # After a restart this is partly an estimate.
     q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= n else 0
-
-
-cdef uint64_t affairs(core_t *core, uint64_t dead_most) noexcept nogil:
-    """What the chunk has left to do before anybody looks: limits kept, the dead told of.  How many messages."""
-    cdef queue_t *q
-    cdef uint64_t n = 0
-    write_stages(core)
-    while core.over != NULL and n < AFFAIRS_MOST:
-        q = core.over
-        core.over = q.rules.over_next
-        q.rules.is_over = False
-        if can_deliver(q):              # Who can have a message at once has it before the limit does.
-            deliver(q, TURN_QUANTUM)
-        n += keep_limits(q, AFFAIRS_MOST)
-        if is_over(q, q.rules) and n >= AFFAIRS_MOST:
-            over_mark(q)
-    if core.dying != NULL:
-        with gil:
-            n += tell_dead(core, dead_most)
-    return n
-
-
-cdef inline bint has_affairs(core_t *core) noexcept nogil:
-    return core.staged != NULL or core.over != NULL or core.dying != NULL
-
-
-cdef void rules_free(queue_t *q) noexcept nogil:
-    if q.rules != NULL:
-        free(q.rules.dying.at)
-        free(q.rules.kept.at)
-        free(q.rules)
-        q.rules = NULL
-
-
-cdef void rules_leave(queue_t *q) noexcept nogil:
-    """Out of the core's lists."""
-    cdef queue_t **at
-    if q.rules == NULL:
-        return
-    if q.rules.is_over:
-        at = &q.core.over
-        while at[0] != q:
-            at = &at[0].rules.over_next
-        at[0] = q.rules.over_next
-        q.rules.is_over = False
-    if q.rules.is_dying:
-        at = &q.core.dying
-        while at[0] != q:
-            at = &at[0].rules.dying_next
-        at[0] = q.rules.dying_next
-        q.rules.is_dying = False
-        q.core.dying_tail = q.core.dying
-        while q.core.dying_tail != NULL and q.core.dying_tail.rules.dying_next != NULL:
-            q.core.dying_tail = q.core.dying_tail.rules.dying_next
-    deadline_clear(q)
-    q.rules.active = NULL
-    q.rules.dying.first = q.rules.dying.n = q.rules.kept.first = q.rules.kept.n = 0

@@ -1,31 +1,7 @@
-# One segment: a file of records, mapped whole, with its acks file beside it.  Layouts: store/format.py.
+# One segment: a file of records, mapped whole, with its acks file beside it.  Layouts: layout.pxi, store/format.py.
 #
-# Knows nothing of consumers.  A segment's own numbers (end, records, settled, entries, delivered) are
-# stored in the maps with every change, so that kill -9 loses none of them; what a power cut may lose,
-# the CRCs decide (store/recovery.py).
-
-cdef enum:
-    RECORD = 64                     # octets of a record's header
-    HEADER = 64                     # of a file's
-    ENTRY = 8                       # of an entry in an acks file
-    FIRST_ZEROS = 16384             # blocks allocated ahead: doubled at each step, up to ...
-    MOST_ZEROS = 1048576
-    ACKS_ZEROS = 65536
-    OUT_ROOM = 262144 + 32768       # octets of a pooled buffer
-    SPARES_MOST = 64                # segments kept for whichever queue needs one
-    PATH_ROOM = 4096
-    SEGMENT_MAGIC = 0x47455342      # "BSEG"
-    ACKS_MAGIC = 0x4B434142         # "BACK"
-    RECORD_MAGIC = 0x4D475342       # "BSGM"
-    ACKED = 1
-    REJECTED = 2
-    RETURNED = 3
-    PURGED = 7
-    SETTLING = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7      # a bit for each type of entry that does
-
-
-cdef inline uint32_t align8(uint32_t n) noexcept nogil:
-    return (n + 7) & ~<uint32_t>7
+# Knows nothing of consumers.  The segment's own numbers (end, records, settled, entries, delivered) are stored in the
+# maps with every change, so that kill -9 loses none of them.  After a power cut the CRCs decide (store/recovery.py).
 
 
 cdef void path_of(seg_t *s, const char *kind, char *out) noexcept nogil:
@@ -43,7 +19,7 @@ cdef uint32_t seed_of(uint64_t number) noexcept nogil:
 
 
 cdef inline uint32_t record_crc(seg_t *s, const uint8_t *record, uint32_t length) noexcept nogil:
-    return ~crc_update(s.crc_seed, record + 12, length - 12)
+    return ~crc_update(s.crc_seed, record + R_CRC_FROM, length - R_CRC_FROM)
 
 
 cdef bint record_is_whole(seg_t *s, uint32_t position) noexcept nogil:
@@ -52,16 +28,16 @@ cdef bint record_is_whole(seg_t *s, uint32_t position) noexcept nogil:
     cdef uint32_t length
     if s.end - position < RECORD or le32(r) != RECORD_MAGIC:
         return False
-    length = le32(r + 4)
+    length = length_of(r)
     if length < RECORD or length > s.end - position:
         return False
-    return le32(r + 8) == record_crc(s, r, length) and meta_is_whole(r, length)
+    return le32(r + R_CRC) == record_crc(s, r, length) and meta_is_whole(r, length)
 
 
 cdef inline uint32_t meta_of(const uint8_t *r, const uint8_t **meta) noexcept nogil:
     """Where the meta (exchange, routing key, properties) of a record begins, and its octets."""
-    cdef uint32_t n = le16(r + 12)
-    if UNLIKELY(n == 0xFFFF):
+    cdef uint32_t n = le16(r + R_META)
+    if UNLIKELY(n == LONG_META):
         meta[0] = r + RECORD + 4
         return le32(r + RECORD)
     meta[0] = r + RECORD
@@ -71,7 +47,7 @@ cdef inline uint32_t meta_of(const uint8_t *r, const uint8_t **meta) noexcept no
 cdef bint meta_is_whole(const uint8_t *r, uint32_t length) noexcept nogil:
     cdef const uint8_t *meta
     cdef uint32_t n, names
-    if le16(r + 12) == 0xFFFF and length < RECORD + 4:
+    if le16(r + R_META) == LONG_META and length < RECORD + 4:
         return False
     n = meta_of(r, &meta)
     if n < 4 or n > length - <uint32_t>(meta - r):
@@ -85,28 +61,28 @@ cdef bint meta_is_whole(const uint8_t *r, uint32_t length) noexcept nogil:
 
 cdef void seg_write_header(seg_t *s) noexcept nogil:
     cdef uint8_t *m = s.map
-    put_le32(m, SEGMENT_MAGIC)
-    put_le32(m + 4, 1)
-    put_le64(m + 8, s.number)
-    put_le64(m + 16, s.base_seq)
-    put_le64(m + 24, <uint64_t>s.queue.core.now)
-    put_le32(m + 32, s.generation)
-    put_le32(m + 36, ~crc_update(0xFFFFFFFF, m, 36))
-    put_word(m + 40, s.end)
-    put_word(m + 48, s.records)
-    put_word(m + 56, s.sealed)
+    put_le32(m + F_MAGIC, SEGMENT_MAGIC)
+    put_le32(m + F_VERSION, SEGMENT_VERSION)
+    put_le64(m + F_NUMBER, s.number)
+    put_le64(m + S_BASE_SEQ, s.base_seq)
+    put_le64(m + S_CREATED, <uint64_t>s.queue.core.now)
+    put_le32(m + S_GENERATION, s.generation)
+    put_le32(m + S_CRC, ~crc_update(0xFFFFFFFF, m, S_CRC))
+    put_word(m + S_END, s.end)
+    put_word(m + S_RECORDS, s.records)
+    put_word(m + S_SEALED, s.sealed)
 
 
 cdef void acks_write_header(seg_t *s, uint32_t delivered) noexcept nogil:
     cdef uint8_t *m = s.acks
-    put_le32(m, ACKS_MAGIC)
-    put_le32(m + 4, 2)
-    put_le64(m + 8, s.number)
-    put_le32(m + 16, s.generation)
-    put_le32(m + 20, ~crc_update(0xFFFFFFFF, m, 20))
-    put_word(m + 24, delivered)
-    put_word(m + 32, s.entries)
-    put_word(m + 40, s.settled)
+    put_le32(m + F_MAGIC, ACKS_MAGIC)
+    put_le32(m + F_VERSION, ACKS_VERSION)
+    put_le64(m + F_NUMBER, s.number)
+    put_le32(m + A_GENERATION, s.generation)
+    put_le32(m + A_CRC, ~crc_update(0xFFFFFFFF, m, A_CRC))
+    put_word(m + A_DELIVERED, delivered)
+    put_word(m + A_ENTRIES, s.entries)
+    put_word(m + A_SETTLED, s.settled)
 
 
 cdef void seg_unmap(seg_t *s) noexcept nogil:
@@ -131,9 +107,9 @@ cdef void seg_put_sealed(seg_t *s, uint8_t sealed) noexcept nogil:
     s.sealed = sealed
     put_word(word, sealed)
     if s.map != NULL:
-        memcpy(s.map + 56, word, 8)
+        memcpy(s.map + S_SEALED, word, 8)
     elif seg_open(s) == 0:
-        if pwrite(s.fd, word, 8, 56) != 8:
+        if pwrite(s.fd, word, 8, S_SEALED) != 8:
             pass            # not said on disk: after a power cut the segment is read whole, no more
         if not s.unlinked:
             seg_close(s)
@@ -143,6 +119,12 @@ cdef void acks_unmap(seg_t *s) noexcept nogil:
     if s.acks != NULL:
         munmap(s.acks, s.acks_capacity)
         s.acks = NULL
+
+
+cdef void journal_unmap(seg_t *s) noexcept nogil:
+    if s.journal != NULL:
+        munmap(s.journal, s.journal_room)
+        s.journal = NULL
 
 
 cdef void marks_free(seg_t *s) noexcept nogil:
@@ -192,7 +174,7 @@ cdef int seg_map(seg_t *s) noexcept nogil:
     if m == MAP_FAILED:
         return errno
     s.map = s.base = <uint8_t *>m
-    s.words = s.map + 40
+    s.words = s.map + S_END
     if s.sealed:
         if not s.unlinked:
             seg_close(s)
@@ -268,13 +250,13 @@ cdef int acks_grow(seg_t *s) noexcept nogil:
 
 
 cdef int seg_note(seg_t *s, uint32_t position, uint8_t kind, uint16_t count) noexcept nogil:
-    """Append an entry to the acks file; 0 or the errno (then nothing is written)."""
+    """Append an entry to the acks file, kind: type | reason << 4; 0 or the errno (then nothing is written)."""
     cdef uint64_t entry
     cdef uint8_t *m
     cdef int err
     if UNLIKELY(s.acks == NULL):
         if s.unlinked:
-            return 0            # Nobody reads it after this broker.
+            return 0            # No broker after this one reads it.
         err = acks_map(s)
         if err:
             return err
@@ -287,25 +269,54 @@ cdef int seg_note(seg_t *s, uint32_t position, uint8_t kind, uint16_t count) noe
     m = s.acks
     put_le64(m + HEADER + ENTRY * s.entries, entry)
     s.entries += 1
-    put_word(m + 32, s.entries)
+    put_word(m + A_ENTRIES, s.entries)
     return 0
 
 
-cdef void seg_delivered(seg_t *s, uint32_t below) noexcept nogil:
-    """All before `below` has been handed out: after a crash it comes as redelivered."""
+cdef void seg_passed(seg_t *s, uint32_t below) noexcept nogil:
+    """The cursor has passed every record before `below`: handed out, where no entry says otherwise."""
     if UNLIKELY(s.acks == NULL) and (s.unlinked or acks_map(s) != 0):
         return
-    put_word(s.acks + 24, below)
+    put_word(s.acks + A_DELIVERED, below)
+
+
+cdef inline uint64_t body_octets(const uint8_t *r) noexcept nogil:
+    cdef const uint8_t *meta
+    cdef uint32_t n = meta_of(r, &meta)
+    return length_of(r) - <uint32_t>(meta - r) - n
+
+
+cdef bytes key_of(message_t *m):
+    cdef const uint8_t *key = m.names + 1 + m.names[0]
+    return (<const char *>key)[1:1 + key[0]]
+
+
+cdef void message_of(const uint8_t *r, message_t *m) noexcept nogil:
+    """The pieces of a whole record."""
+    cdef const uint8_t *meta
+    cdef uint32_t n = meta_of(r, &meta)
+    m.names = meta
+    m.names_n = 1 + meta[0]
+    m.names_n += 1 + meta[m.names_n]
+    m.properties = meta + m.names_n
+    m.properties_n = n - m.names_n
+    m.body = meta + n
+    m.body_n = length_of(r) - <uint64_t>(m.body - r)
+    m.length = length_of(r)
+    m.flags = le16(r + R_FLAGS)
+    m.priority = r[R_PRIORITY]
+
+
+# ---- what the acks file says of records from before this broker started
 
 
 # ---- what was settled before this broker started
-
 cdef inline bint was_settled(seg_t *s, uint32_t position) noexcept nogil:
     return s.settled_bits != NULL and s.settled_bits[position >> 6] >> (position >> 3 & 7) & 1
 
 
-cdef uint16_t count_of(seg_t *s, uint32_t position) noexcept nogil:
-    """Failed deliveries of the record at position before this broker started."""
+cdef const count_t *last_entry(seg_t *s, uint32_t position) noexcept nogil:
+    """The last entry of an unsettled record when this broker started; NULL: it has none."""
     cdef uint32_t low = 0, high = s.count_n, middle
     while low < high:
         middle = (low + high) >> 1
@@ -314,23 +325,60 @@ cdef uint16_t count_of(seg_t *s, uint32_t position) noexcept nogil:
         else:
             high = middle
     if low < s.count_n and s.counts[low].position == position:
-        return s.counts[low].count
-    return 0
+        return &s.counts[low]
+    return NULL
+
+
+cdef inline bint is_from_before(seg_t *s, uint32_t position) noexcept nogil:
+    """A broker before this one had passed the record, or may have: see recall()."""
+    return position < s.passed_below or position < s.doubted_below
+
+
+cdef void recall(seg_t *s, place_t *t) noexcept nogil:
+    """Count and flags of such a record, by its last entry (store/format.py has the table).
+
+    no entry      handed out once, and out when that broker ended: one failed delivery; where only doubt says so, none
+    RETURNED      it lay ready: the start counts nothing
+    HANDED_OUT    it was out again: one failed delivery more
+    SET_ASIDE     it waited aside, and may never have been handed out
+    """
+    cdef const count_t *last = last_entry(s, t.position)
+    t.flags = PLACE_PASSED | PLACE_WAS_OUT
+    if last == NULL:
+        t.count = t.position < s.passed_below
+        return
+    t.count = last.count
+    if last.type == HANDED_OUT:
+        if t.count < 0xFFFF:
+            t.count += 1
+    elif last.type == SET_ASIDE and not last.reason & ASIDE_WAS_OUT and t.position >= s.doubted_below:
+        t.flags = PLACE_PASSED
 
 
 cdef int by_position(const void *a, const void *b) noexcept nogil:
-    cdef uint32_t x = (<count_t *>a).position, y = (<count_t *>b).position
-    if x != y:
-        return 1 if x > y else -1
-    # Same record: the higher count is the later entry, and must come last.
-    return <int>(<count_t *>a).count - <int>(<count_t *>b).count
+    cdef const count_t *x = <const count_t *>a
+    cdef const count_t *y = <const count_t *>b
+    if x.position != y.position:
+        return 1 if x.position > y.position else -1
+    return 1 if x.index > y.index else -1
+
+
+cdef inline bint settles(uint64_t entry) noexcept nogil:
+    """Whether an entry of this type settles its record."""
+    return (1 << ACKED | 1 << REJECTED | 1 << DEAD_LETTERED | 1 << EXPIRED | 1 << DROPPED | 1 << PURGED) \
+        >> (entry >> 32 & 15) & 1
+
+
+cdef inline bint entry_is_sound(seg_t *s, uint64_t entry) noexcept nogil:
+    cdef uint32_t position = <uint32_t>entry
+    return (position >= HEADER and position < s.end and position & 7 == 0 and entry >> 32 & 15 != 0 and
+            <uint8_t>(entry >> 40) == entry_check(<uint32_t>s.number, entry & ~(<uint64_t>0xFF << 40)))
 
 
 cdef int seg_load_acks(seg_t *s) noexcept nogil:
     """Read the acks file of a recovered segment into settled_bits and counts, once; 0 or the errno."""
     cdef uint64_t entry
-    cdef uint32_t i, position, returns = 0, n = 0, found = 0, unsound = 0, first_unsound = 0
-    cdef uint8_t kind
+    cdef uint32_t i, position, lasting = 0, found = 0, unsound = 0, first_unsound = 0
     cdef int err
     if s.settled_bits != NULL or s.entries == 0:
         return 0
@@ -344,9 +392,9 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
         entry = le64(s.acks + HEADER + ENTRY * i)
         position = <uint32_t>entry
         if entry_is_sound(s, entry):
-            if (entry >> 32 & 15) == RETURNED:
-                returns += 1
-            elif SETTLING >> (entry >> 32 & 15) & 1 and not was_settled(s, position):
+            if not settles(entry):
+                lasting += 1
+            elif not was_settled(s, position):
                 s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
                 found += 1
         elif unsound == 0:
@@ -363,15 +411,23 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
     if unsound:
         with gil:
             (<Queue>s.queue.owner).core.damaged_upcall(text_path(s, "acks"), first_unsound, unsound * ENTRY)
-    if returns == 0:
-        return 0
-    s.counts = <count_t *>malloc(returns * sizeof(count_t))
+    return seg_load_counts(s, lasting) if lasting else 0
+
+
+cdef int seg_load_counts(seg_t *s, uint32_t lasting) noexcept nogil:
+    """Keep the last entry of each record that none of the `lasting` settles; 0 or ENOMEM."""
+    cdef uint64_t entry
+    cdef uint32_t i, n = 0
+    s.counts = <count_t *>malloc(lasting * sizeof(count_t))
     if s.counts == NULL:
         return ENOMEM
     for i in range(s.entries):
         entry = le64(s.acks + HEADER + ENTRY * i)
-        if entry_is_sound(s, entry) and (entry >> 32 & 15) == RETURNED and n < returns:
+        if entry_is_sound(s, entry) and not settles(entry) and n < lasting and not was_settled(s, <uint32_t>entry):
             s.counts[n].position = <uint32_t>entry
+            s.counts[n].index = i
+            s.counts[n].type = entry >> 32 & 15
+            s.counts[n].reason = entry >> 36 & 15
             s.counts[n].count = <uint16_t>(entry >> 48)
             n += 1
     qsort(s.counts, n, sizeof(count_t), by_position)
@@ -383,9 +439,3 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
             s.counts[s.count_n] = s.counts[i]
             s.count_n += 1
     return 0
-
-
-cdef inline bint entry_is_sound(seg_t *s, uint64_t entry) noexcept nogil:
-    cdef uint32_t position = <uint32_t>entry
-    return (position >= HEADER and position < s.end and position & 7 == 0 and entry >> 32 & 15 != 0 and
-            <uint8_t>(entry >> 40) == entry_check(<uint32_t>s.number, entry & ~(<uint64_t>0xFF << 40)))

@@ -1,4 +1,4 @@
-# Deliveries settled: acknowledged, rejected or returned, by delivery tag; and publishes confirmed.
+# Deliveries settled by delivery tag: acknowledged, rejected or returned; and those that time out.
 
 
 cdef void ghost_is_done(queue_t *q) noexcept:
@@ -9,19 +9,13 @@ cdef void ghost_is_done(queue_t *q) noexcept:
 
 cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) noexcept nogil:
     """Done with as `kind` says, or with a cause of its return ready again."""
-    cdef seg_t *s = e.seg
-    cdef queue_t *q = s.queue
+    cdef place_t t = e.at
+    cdef queue_t *q = t.seg.queue
     cdef consumer_t *c = e.consumer
-    cdef taken_t t
-    t.seg = s
-    t.seq = e.seq
-    t.position = e.position
-    t.count = e.count
-    t.ordinal = e.ordinal
-    t.returned = False
-    e.seg = NULL
+    ASSERT(ch.unacked and t.seg.unacked and q.unacked)
+    e.at.seg = NULL
     ch.unacked -= 1
-    s.unacked -= 1
+    t.seg.unacked -= 1
     q.unacked -= 1
     if UNLIKELY(q.journal != NULL):
         q.core.doer = c.number if c != NULL else ch.conn.number
@@ -31,12 +25,13 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
     else:
         q.n_acked += 1
         if UNLIKELY(q.rules != NULL) and kind == REJECTED:
-            kill(&t, REJECTED_REASON)
+            kill(&t, REASON_REJECTED)
         else:
             settle(&t, kind)
     if UNLIKELY(q.journal != NULL):
         q.core.doer = 0
     if c != NULL:
+        ASSERT(c.unacked)
         c.unacked -= 1
         if not c.in_ring:
             credit_again(c)
@@ -54,7 +49,8 @@ cdef inline void base_advance(channel_t *ch) noexcept nogil:
     if ch.unacked == 0 and LIKELY(ch.late == 0):
         ch.base_tag = ch.next_tag
         return
-    while ch.base_tag < ch.next_tag and ch.ring[ch.base_tag & mask].seg == NULL and not ch.ring[ch.base_tag & mask].late:
+    while ch.base_tag < ch.next_tag and ch.ring[ch.base_tag & mask].at.seg == NULL \
+            and not ch.ring[ch.base_tag & mask].late:
         ch.base_tag += 1
 
 
@@ -73,7 +69,7 @@ cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexce
     if tag < ch.base_tag or tag >= ch.next_tag or (ch.unacked == 0 and ch.late == 0):
         return False
     e = &ch.ring[tag & (ch.ring_capacity - 1)]
-    return e.seg != NULL or e.late
+    return e.at.seg != NULL or e.late
 
 
 cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, uint8_t cause) noexcept nogil:
@@ -81,7 +77,7 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
     cdef uint64_t t
     cdef uint32_t mask = ch.ring_capacity - 1
     if not multiple and LIKELY(ch.late == 0):
-        if tag < ch.base_tag or tag >= ch.next_tag or ch.unacked == 0 or ch.ring[tag & mask].seg == NULL:
+        if tag < ch.base_tag or tag >= ch.next_tag or ch.unacked == 0 or ch.ring[tag & mask].at.seg == NULL:
             return False
         entry_settle(ch, &ch.ring[tag & mask], kind, cause)
         settled_some(ch)
@@ -93,7 +89,7 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
     if ch.unacked == 0 and LIKELY(ch.late == 0):
         return True
     for t in range(ch.base_tag if multiple else tag, tag + 1):
-        if ch.ring[t & mask].seg != NULL:
+        if ch.ring[t & mask].at.seg != NULL:
             entry_settle(ch, &ch.ring[t & mask], kind, cause)
         elif UNLIKELY(ch.late) and ch.ring[t & mask].late:
             ch.ring[t & mask].late = False
@@ -103,78 +99,35 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
     return True
 
 
-cdef void credit_of_channel(channel_t *ch) noexcept:
-    cdef Consumer consumer
-    cdef dict consumers = (<Channel>ch.owner).consumers
-    if consumers is not None:
-        for consumer in consumers.values():
-            credit_again(&consumer.c)
+cdef bint timed_out(channel_t *ch, uint32_t now_ms, list closing) except -1:
+    """Return what consumers of this channel have held for too long; those whose channel is to be closed for it are
+    appended to `closing` instead.  True if anything returned."""
+    cdef uint64_t tag
+    cdef uint32_t mask = ch.ring_capacity - 1
+    cdef entry_t *e
+    cdef consumer_t *c
+    cdef bint any_ = False
+    for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
+        e = &ch.ring[tag & mask]
+        c = e.consumer
+        if e.at.seg == NULL or c == NULL or c.timeout < 0 or <int64_t><uint32_t>(now_ms - e.when) * 1000000 < c.timeout:
+            continue
+        if c.timeout_closes:
+            closing.append(<Consumer>c.owner)
+            return any_
+        if e.at.seg.queue.rules != NULL:
+            e.at.seg.queue.rules.n_timed_out += 1
+        entry_settle(ch, e, RETURNED, CAUSE_TIMEOUT)
+        e.late = True
+        ch.late += 1
+        any_ = True
+    if any_:
+        base_advance(ch)
+        if ch.global_prefetch:
+            credit_of_channel(ch)
+    return any_
 
 
-cdef void write_confirm(channel_t *ch, uint64_t upto) noexcept nogil:
-    """basic.ack for every publish up to number `upto` of the channel that has none yet: one frame; and a basic.nack
-    for each that was refused, in order."""
-    cdef uint32_t i = 0
-    if upto <= ch.confirmed or ch.conn.gone or ch.closing or ch.closed:
-        return
-    if UNLIKELY(ch.nacks_n):
-        while i < ch.nacks_n and ch.nacks[i] <= upto:
-            if ch.nacks[i] > ch.confirmed + 1:
-                write_settled(ch, ch.nacks[i] - 1, 60 << 16 | 80)
-            write_settled(ch, ch.nacks[i], 60 << 16 | 120)
-            i += 1
-        ch.nacks_n -= i
-        memmove(ch.nacks, ch.nacks + i, ch.nacks_n * sizeof(uint64_t))
-        if upto <= ch.confirmed:
-            return
-    write_settled(ch, upto, 60 << 16 | 80)
-
-
-cdef void nack_mark(channel_t *ch) noexcept nogil:
-    """The last publish was refused."""
-    cdef uint64_t *nacks
-    cdef uint32_t n
-    if ch.nacks_n == ch.nacks_capacity:
-        n = ch.nacks_capacity * 2 if ch.nacks_capacity else 16
-        nacks = <uint64_t *>realloc(ch.nacks, n * sizeof(uint64_t))
-        if nacks == NULL:
-            ch.conn.gone = True         # Better no word at all than a false one.
-            return
-        ch.nacks = nacks
-        ch.nacks_capacity = n
-    ch.nacks[ch.nacks_n] = ch.publishes
-    ch.nacks_n += 1
-
-
-cdef void write_settled(channel_t *ch, uint64_t upto, uint32_t method) noexcept nogil:
-    cdef uint8_t *p = out_room(ch.conn, 21)
-    if p == NULL:
-        return
-    p[0] = 1
-    put_be16(p + 1, ch.number)
-    put_be32(p + 3, 13)
-    put_be32(p + 7, method)
-    put_be64(p + 11, upto - ch.confirm_from)
-    p[19] = upto > ch.confirmed + 1
-    p[20] = 0xCE
-    ch.conn.out_n += 21
-    ch.confirmed = upto
-
-
-cdef inline void confirm_mark(channel_t *ch) noexcept nogil:
-    if not ch.is_confirm_dirty:
-        ch.is_confirm_dirty = True
-        ch.confirm_next = ch.conn.core.confirm_dirty
-        ch.conn.core.confirm_dirty = ch
-
-
-cdef inline void sync_mark(store_t *st) noexcept nogil:
-    cdef queue_t *q = st.queue
-    if not st.last.unsynced:
-        st.last.unsynced = True
-        st.unsynced_n += 1
-        q.syncs = True
-    if not q.is_sync_dirty:
-        q.is_sync_dirty = True
-        q.sync_next = q.core.sync_dirty
-        q.core.sync_dirty = q
+cdef void all_return(channel_t *ch, uint8_t cause) noexcept nogil:
+    if ch.unacked:
+        tag_settle(ch, 0, True, RETURNED, cause)

@@ -1,7 +1,7 @@
-# The single active consumer of a queue that asks for one, and deliveries that are unacked for too long.
+# The single active consumer of a queue that asks for one.
 #
-# The first consumer is the active one; one of higher priority takes over.  A handover is drained: the next one gets
-# nothing before all that the former one holds is settled or has returned, so that order holds over it.
+# The first consumer is the active one; one of higher priority takes over.  A handover is drained: the next one gets no
+# message before every delivery of the former one is settled or has returned, so that order holds over it.
 
 
 cdef void choose_active(queue_t *q) noexcept:
@@ -32,36 +32,3 @@ cdef void choose_active(queue_t *q) noexcept:
         ring_leave(now)
     if best != NULL:
         credit_again(best)
-
-
-cdef inline bint is_active(consumer_t *c) noexcept nogil:
-    return c.queue.rules.active == c and not c.queue.rules.draining
-
-
-cdef bint timed_out(channel_t *ch, uint32_t now_ms, list closing) except -1:
-    """Return what consumers of this channel have held for too long; those whose channel is to be closed for it are
-    appended to `closing` instead.  True if anything returned."""
-    cdef uint64_t tag
-    cdef uint32_t mask = ch.ring_capacity - 1
-    cdef entry_t *e
-    cdef consumer_t *c
-    cdef bint any_ = False
-    for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
-        e = &ch.ring[tag & mask]
-        c = e.consumer
-        if e.seg == NULL or c == NULL or c.timeout < 0 or <int64_t><uint32_t>(now_ms - e.when) * 1000000 < c.timeout:
-            continue
-        if c.timeout_closes:
-            closing.append(<Consumer>c.owner)
-            return any_
-        if e.seg.queue.rules != NULL:
-            e.seg.queue.rules.n_timed_out += 1
-        entry_settle(ch, e, RETURNED, CAUSE_TIMEOUT)
-        e.late = True
-        ch.late += 1
-        any_ = True
-    if any_:
-        base_advance(ch)
-        if ch.global_prefetch:
-            credit_of_channel(ch)
-    return any_

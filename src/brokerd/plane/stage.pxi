@@ -3,27 +3,21 @@
 #    segment file  | records ...      stage_from |               | capacity
 #    stage                                       | new records   |
 #
-# A store into a mapped page that was synced is a fault, and its next sync takes the page away from every
-# processor again: a third of what a durable confirm cost.  write() into the page cache needs neither.
+# A store into a mapped page that was synced costs a page fault, and the next sync takes the page away from every
+# processor again: a third of the cost of a durable confirm.  write() into the page cache needs neither.
 #
-# Invariant: outside of one chunk's work nothing is staged.  So whoever reads a segment (deliver, get, purge,
-# sync, recovery of a killed broker's files) sees every record that was answered for.
+# Invariant: outside of one chunk's work no segment has a stage.  So every reader of a segment (deliver, get, purge, sync,
+# recovery of a killed broker's files) sees every record that was answered for.
 #
-# Invariant: of a queue's levels at most one is staged, and a message of another one is stored only when that stage is
+# Invariant: of a queue's levels at most one has a stage, and a message of another one is stored only when that stage is
 # written (end_other_stage()).  So messages reach their files in the order of their sequence numbers, and kill -9 leaves
 # no number out that a later one follows.  A queue whose chunks mix levels stages nothing until its next segment: two
 # writes a message cost more than the faults.
 
-cdef enum:
-    STAGE_ROOM = OUT_ROOM       # a buffer of the core's pool
-
 
 cdef int stage_begin(seg_t *s) noexcept nogil:
-    """Have the next records gathered; 0 or the errno."""
+    """Have the next records gathered, of a segment whose file is open; 0 or ENOMEM."""
     cdef core_t *core = s.queue.core
-    cdef int err = seg_open(s)
-    if err:
-        return err
     if core.pool_n:
         core.pool_n -= 1
         s.stage = core.pool[core.pool_n]
@@ -44,10 +38,10 @@ cdef void stage_write(seg_t *s) noexcept nogil:
     """Put what is gathered into the file: the records, then the words that count them."""
     cdef uint32_t n = s.end - s.stage_from
     if n:
-        if not write_whole(s.fd, s.stage, n, s.stage_from) or not write_whole(s.fd, s.stage_words, 16, 40):
+        if not write_whole(s.fd, s.stage, n, s.stage_from) or not write_whole(s.fd, s.stage_words, 16, S_END):
             # Its blocks are there: a file system that does not keep its word gets it as a page fault.
             memcpy(s.map + s.stage_from, s.stage, n)
-            memcpy(s.map + 40, s.stage_words, 16)
+            memcpy(s.map + S_END, s.stage_words, 16)
 
 
 cdef void stage_end(seg_t *s) noexcept nogil:
@@ -57,7 +51,7 @@ cdef void stage_end(seg_t *s) noexcept nogil:
     while at[0] != s:
         at = &at[0].stage_next
     at[0] = s.stage_next
-    if core.pool_n < 16:
+    if core.pool_n < POOL_MOST:
         core.pool[core.pool_n] = s.stage
         core.pool_n += 1
     else:
@@ -66,7 +60,7 @@ cdef void stage_end(seg_t *s) noexcept nogil:
     s.stage_next = NULL
     s.queue.staged = NULL
     s.base = s.map
-    s.words = s.map + 40
+    s.words = s.map + S_END
     s.zeroed = s.end            # The next record asks again.
 
 
@@ -79,7 +73,7 @@ cdef inline void end_other_stage(store_t *st) noexcept nogil:
 
 
 cdef inline void write_stages(core_t *core) noexcept nogil:
-    """The chunk ends, or somebody above is to be asked."""
+    """The chunk ends, or the control plane is to be asked."""
     while UNLIKELY(core.staged != NULL):
         stage_end(core.staged)
 

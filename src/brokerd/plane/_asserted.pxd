@@ -1,0 +1,3 @@
+# The structs of the data plane, for its build with assertions.
+
+include "_plane.pxd"

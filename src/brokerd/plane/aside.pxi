@@ -1,0 +1,136 @@
+# Records set aside: passed by the cursor, and not handed out.  The fourth state of a record that is not settled:
+#
+#    waiting     the cursor has not reached it                     seg_t.waiting
+#    returned    ready, before the cursor, in the store's heap     seg_t.returned
+#    out         with a consumer                                   seg_t.unacked, an entry_t
+#    aside       neither ready nor out                             seg_t.aside, a place in rules_t.dying or queue_t.aside
+#
+#      waiting, returned --pass_aside--> aside --ready_again--> returned
+#      out ---------------put_aside----> aside --settle-------> (settled)
+#
+# A record that is aside is not counted as ready: limits, expiry, purge and browse do not see it.  Compaction moves it
+# (places.pxi), and its segment stays.  The acks file says SET_ASIDE of it before the watermark `delivered` passes it, so
+# that a start finds it ready at its place, and knows whether it had been handed out.
+#
+# The table is by sequence number.  Why a record is aside stands in place_t.reason.
+
+cdef enum:
+    ASIDE_HELD = 16             # reason: set aside by the control plane; REASON_*: a dead letter under way
+
+
+cdef void note_aside(place_t *t) noexcept nogil:
+    """Say in the acks file that t is aside.  An entry that the disk has no room for costs a count after a crash."""
+    seg_note(t.seg, t.position, SET_ASIDE | (ASIDE_WAS_OUT << 4 if t.flags & PLACE_WAS_OUT else 0), t.count)
+
+
+cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
+    """What head() found is set aside: the caller keeps the place."""
+    # Of all others the acks file says already what a start needs.
+    if not is_returned(st, t) and t.position >= t.seg.passed_below:
+        note_aside(t)
+    advance(st, t)
+    t.flags |= PLACE_PASSED
+    t.seg.aside += 1
+
+
+cdef void put_aside(place_t *t) noexcept nogil:
+    """What was out is set aside: the caller keeps the place."""
+    note_aside(t)
+    t.seg.aside += 1
+
+
+cdef int ready_again(place_t *t) noexcept nogil:
+    """What was aside is ready again, at its place.  0 or ENOMEM."""
+    if untake(t) != 0:
+        return ENOMEM
+    t.seg.aside -= 1
+    if seg_map(t.seg) == 0:
+        t.seg.queue.ready_octets += body_octets(t.seg.map + t.position)
+    return 0
+
+
+# ---- the table
+
+cdef inline uint32_t aside_slot(asides_t *table, uint64_t seq) noexcept nogil:
+    return <uint32_t>(seq * <uint64_t>0x9E3779B97F4A7C15 >> 32) & (table.capacity - 1)
+
+
+cdef int aside_grow(asides_t *table) noexcept nogil:
+    """Twice the room; 0 or ENOMEM."""
+    cdef uint32_t i, slot, old_capacity = table.capacity
+    cdef place_t *old = table.at
+    cdef uint32_t capacity = old_capacity * 2 if old_capacity else 16
+    cdef place_t *new = <place_t *>calloc(capacity, sizeof(place_t))
+    if new == NULL:
+        return ENOMEM
+    table.at = new
+    table.capacity = capacity
+    for i in range(old_capacity):
+        if old[i].seg != NULL:
+            slot = aside_slot(table, old[i].seq)
+            while new[slot].seg != NULL:
+                slot = (slot + 1) & (capacity - 1)
+            new[slot] = old[i]
+    free(old)
+    return 0
+
+
+cdef int aside_put(queue_t *q, place_t *t) noexcept nogil:
+    """Keep the place of a record that is aside; 0 or ENOMEM."""
+    cdef asides_t *table = q.aside
+    cdef uint32_t slot
+    if table == NULL:
+        table = q.aside = <asides_t *>calloc(1, sizeof(asides_t))
+        if table == NULL:
+            return ENOMEM
+    if table.n * 2 >= table.capacity and aside_grow(table) != 0:
+        return ENOMEM
+    slot = aside_slot(table, t.seq)
+    while table.at[slot].seg != NULL:
+        ASSERT(table.at[slot].seq != t.seq)
+        slot = (slot + 1) & (table.capacity - 1)
+    table.at[slot] = t[0]
+    table.n += 1
+    return 0
+
+
+cdef bint aside_take(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
+    """Take the place of record `seq` out of the table.  False: it is not aside."""
+    cdef asides_t *table = q.aside
+    cdef uint32_t slot, hole, home
+    if table == NULL or table.n == 0:
+        return False
+    slot = aside_slot(table, seq)
+    while table.at[slot].seg != NULL and table.at[slot].seq != seq:
+        slot = (slot + 1) & (table.capacity - 1)
+    if table.at[slot].seg == NULL:
+        return False
+    t[0] = table.at[slot]
+    table.n -= 1
+    # Linear probing leaves no hole between a place and its home slot.
+    hole = slot
+    while True:
+        slot = (slot + 1) & (table.capacity - 1)
+        if table.at[slot].seg == NULL:
+            break
+        home = aside_slot(table, table.at[slot].seq)
+        if ((slot - home) & (table.capacity - 1)) >= ((slot - hole) & (table.capacity - 1)):
+            table.at[hole] = table.at[slot]
+            hole = slot
+    table.at[hole].seg = NULL
+    if table.n == 0 and table.capacity > 1024:
+        aside_clear(q)
+    return True
+
+
+cdef inline uint64_t aside_count(queue_t *q) noexcept nogil:
+    """Records set aside, and those that are dying."""
+    return (q.aside.n if q.aside != NULL else 0) + (q.rules.dying.n - q.rules.dying.first if q.rules != NULL else 0)
+
+
+cdef void aside_clear(queue_t *q) noexcept nogil:
+    """Forget all places: of a queue that goes, or whose table is empty."""
+    if q.aside != NULL:
+        free(q.aside.at)
+        free(q.aside)
+        q.aside = NULL

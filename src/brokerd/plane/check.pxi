@@ -1,0 +1,164 @@
+# Queue.check(): every count of a queue compared with what it counts.  For tests: a look at all segments, heaps, rings and
+# sets, which no broker makes.
+
+cdef struct census_t:           # of one segment
+    seg_t *seg
+    uint64_t places[4]          # by HOLDER_*
+
+
+cdef void count_place(place_t *place, uint8_t holder, void *context) noexcept nogil:
+    cdef census_t *census = <census_t *>context
+    if census.seg == NULL or place.seg == census.seg:
+        census.places[holder] += 1
+
+
+cdef int agree(str what, uint64_t said, uint64_t found) except -1:
+    if said != found:
+        raise AssertionError(f"{what}: {said} are counted, {found} are there")
+    return 0
+
+
+cdef int check_segment(seg_t *s) except -1:
+    cdef census_t census
+    cdef str name = text_path(s, "msgs")
+    memset(&census, 0, sizeof(census_t))
+    census.seg = s
+    visit_places(s.queue, count_place, &census)
+    agree(f"{name}: returned", s.returned, census.places[HOLDER_RETURNED])
+    agree(f"{name}: out", s.unacked, census.places[HOLDER_OUT])
+    agree(f"{name}: aside", s.aside, census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
+    if not s.damaged:
+        agree(f"{name}: records", s.records, <uint64_t>s.settled + s.waiting + s.returned + s.unacked + s.aside)
+    if s.acks != NULL and not s.verify and s.acks_zeroed < HEADER + ENTRY * s.entries:
+        raise AssertionError(f"{name}: entries stand behind the blocks of the acks file")
+    if s.end > s.capacity or (s.stage != NULL and s.store.last != s):
+        raise AssertionError(f"{name}: its end or its stage is not where it may be")
+    return 0
+
+
+cdef int check_store(store_t *st) except -1:
+    cdef seg_t *s = st.first
+    cdef seg_t *before = NULL
+    cdef uint64_t waiting = 0, unsynced = 0
+    cdef bint beyond = st.cursor == NULL
+    cdef uint32_t i
+    while s != NULL:
+        if s.prev != before or s.store != st or s.queue != st.queue or (before != NULL and s.number <= before.number):
+            raise AssertionError(f"{text_path(s, 'msgs')} is not where it belongs in its list")
+        beyond |= s == st.cursor
+        if not beyond and s.waiting:
+            raise AssertionError(f"{text_path(s, 'msgs')}: {s.waiting} wait behind the cursor")
+        check_segment(s)
+        waiting += s.waiting
+        unsynced += s.unsynced
+        before = s
+        s = s.next
+    if before != st.last or not beyond:
+        raise AssertionError(f"{(<bytes>st.directory).decode()}: the list of segments ends elsewhere, or lost its cursor")
+    agree(f"{(<bytes>st.directory).decode()}: ready", st.ready, waiting + st.returned_n)
+    agree(f"{(<bytes>st.directory).decode()}: unsynced segments", st.unsynced_n, unsynced)
+    for i in range(1, st.returned_n):
+        if st.returned[(i - 1) >> 1].seq >= st.returned[i].seq:
+            raise AssertionError(f"{(<bytes>st.directory).decode()}: the heap of returned records is out of order")
+    return 0
+
+
+cdef int check_consumers(Queue queue) except -1:
+    cdef queue_t *q = &queue.q
+    cdef level_t *level = q.levels
+    cdef consumer_t *c
+    cdef Consumer consumer
+    cdef uint64_t in_levels = 0, in_rings = 0, joined = 0
+    while level != NULL:
+        if level.next != NULL and level.next.priority >= level.priority:
+            raise AssertionError("levels of consumers are out of order")
+        in_levels += level.consumers
+        c = level.head
+        while c != NULL:
+            if c.level != level or not c.in_ring or c.closed or (c.next == NULL) != (c == level.tail):
+                raise AssertionError("a consumer stands in a ring that is not its own")
+            in_rings += 1
+            c = c.next
+        level = level.next
+    for consumer in queue.consumers or ():
+        joined += consumer.c.in_ring
+    agree("consumers in levels", q.consumers, in_levels)
+    agree("consumers", q.consumers, len(queue.consumers or ()))
+    agree("consumers in rings", joined, in_rings)
+    return 0
+
+
+cdef int check_channels(queue_t *q) except -1:
+    """Deliveries of each channel, and of each consumer of q."""
+    cdef channel_t *ch = q.core.channels
+    cdef entry_t *e
+    cdef uint64_t tag, unacked, late, of_consumer
+    cdef Consumer consumer
+    while ch != NULL:
+        unacked = late = 0
+        for tag in range(ch.base_tag, ch.next_tag if ch.unacked or ch.late else ch.base_tag):
+            e = &ch.ring[tag & (ch.ring_capacity - 1)]
+            unacked += e.at.seg != NULL
+            late += e.late
+        agree(f"channel {ch.number}: unacked", ch.unacked, unacked)
+        agree(f"channel {ch.number}: late", ch.late, late)
+        for consumer in ((<Channel>ch.owner).consumers or {}).values():
+            of_consumer = 0
+            for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
+                e = &ch.ring[tag & (ch.ring_capacity - 1)]
+                of_consumer += e.at.seg != NULL and e.consumer == &consumer.c
+            agree(f"channel {ch.number}: unacked of a consumer", consumer.c.unacked, of_consumer)
+        ch = ch.core_next
+    return 0
+
+
+cdef int check_marks(queue_t *q) except -1:
+    """What says that the queue is in a list of the core's, and the lists."""
+    cdef queue_t *other = q.core.dirty
+    cdef bint found = False
+    while other != NULL:
+        found |= other == q
+        other = other.dirty_next
+    agree("marked as dirty", q.is_dirty, found)
+    found = False
+    other = q.core.sync_dirty
+    while other != NULL:
+        found |= other == q
+        other = other.sync_next
+    agree("marked as unsynced", q.is_sync_dirty, found)
+    if q.rules == NULL:
+        return 0
+    found = False
+    other = q.core.dying
+    while other != NULL:
+        found |= other == q
+        other = other.rules.dying_next
+    agree("marked as dying", q.rules.is_dying, found)
+    if q.rules.deadline_at and q.core.deadlines[q.rules.deadline_at - 1] != q:
+        raise AssertionError("the queue is not where it should be in the heap of deadlines")
+    return 0
+
+
+cdef int check_queue(queue_t *q) except -1:
+    """Raise AssertionError at the first count that does not agree."""
+    cdef store_t *st = NULL
+    cdef census_t census
+    cdef uint64_t ready = 0
+    if q.dropped:
+        return 0
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            break
+        check_store(st)
+        ready += st.ready
+        if st.ready and st.level > q.top:
+            raise AssertionError(f"level {st.level} is ready above the top {q.top}")
+    memset(&census, 0, sizeof(census_t))
+    visit_places(q, count_place, &census)
+    agree("ready", q.ready, ready)
+    agree("unacked", q.unacked, census.places[HOLDER_OUT])
+    agree("aside", aside_count(q), census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
+    check_consumers(<Queue>q.owner)
+    check_channels(q)
+    return check_marks(q)

@@ -1,0 +1,179 @@
+# What becomes of a message that was taken: settled, given back to its place, or dead.
+#
+#    taken --settle----> an acks entry; its segment retires when that was the last record
+#          --give_back-> ready again at its own place, one failed delivery more; at its limit it dies
+#          --die-------> with dead-lettering: dying, told of at the chunk's end (dead.pxi); without: settled
+
+
+cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
+    """The record is done with, kind: type | reason << 4.  May free its segment."""
+    cdef seg_t *s = t.seg
+    cdef queue_t *q = s.queue
+    if UNLIKELY(q.dropped):
+        return
+    ASSERT(s.settled < s.records or s.damaged)
+    if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
+        q.n_unrecorded += 1
+    if UNLIKELY(q.journal != NULL):
+        journal_note(t, kind & 15, kind >> 4)
+    if UNLIKELY(kind != ACKED):
+        settled_otherwise(q, kind)
+    s.settled += 1
+    if s.acks != NULL:
+        put_word(s.acks + A_SETTLED, s.settled)
+    if UNLIKELY(s.settled >= s.records):
+        retire_if_settled(s)
+
+
+# ---- death
+
+cdef inline uint8_t kind_of_death(uint8_t reason) noexcept nogil:
+    """What the acks entry of a message says that died and is not dead-lettered."""
+    if reason == REASON_REJECTED:
+        return REJECTED
+    if reason == REASON_EXPIRED:
+        return EXPIRED
+    return DROPPED | reason << 4
+
+
+cdef inline bint is_dead_lettered(queue_t *q, uint8_t reason) noexcept nogil:
+    return q.rules.dead_letters and not (reason == REASON_LIMIT and q.rules.limit_drops)
+
+
+cdef bint places_push(places_t *list_, place_t *place) noexcept nogil:
+    """False: no memory."""
+    cdef place_t *at
+    cdef uint32_t n
+    if list_.n == list_.capacity:
+        if list_.first:
+            list_.n -= list_.first
+            memmove(list_.at, list_.at + list_.first, list_.n * sizeof(place_t))
+            list_.first = 0
+        else:
+            n = list_.capacity * 2 if list_.capacity else 16
+            at = <place_t *>realloc(list_.at, n * sizeof(place_t))
+            if at == NULL:
+                return False
+            list_.at = at
+            list_.capacity = n
+    list_.at[list_.n] = place[0]
+    list_.n += 1
+    return True
+
+
+cdef void count_death(rules_t *r, uint8_t reason) noexcept nogil:
+    if reason == REASON_EXPIRED:
+        r.n_expired += 1
+    elif reason == REASON_LENGTH:
+        r.n_dropped += 1
+    elif reason == REASON_LIMIT:
+        r.n_limited += 1
+
+
+cdef void die(place_t *t, uint8_t reason) noexcept nogil:
+    """The message is aside already (seg_t.aside), and is to be dead-lettered."""
+    cdef queue_t *q = t.seg.queue
+    cdef core_t *core = q.core
+    cdef rules_t *r = q.rules
+    t.reason = reason
+    if not places_push(&r.dying, t):
+        t.seg.aside -= 1
+        settle(t, kind_of_death(reason))
+        return
+    if not r.is_dying:
+        r.is_dying = True
+        r.dying_next = NULL
+        if core.dying_tail != NULL:
+            core.dying_tail.rules.dying_next = q
+        else:
+            core.dying = q
+        core.dying_tail = q
+
+
+cdef void kill(place_t *t, uint8_t reason) noexcept nogil:
+    """The message, which was out and is not unacked any more, is dead."""
+    cdef queue_t *q = t.seg.queue
+    if UNLIKELY(q.dropped):
+        return
+    count_death(q.rules, reason)
+    if is_dead_lettered(q, reason):
+        put_aside(t)
+        die(t, reason)
+    else:
+        settle(t, kind_of_death(reason))
+
+
+cdef void kill_head(store_t *st, place_t *t, uint8_t reason) noexcept nogil:
+    """What head() found is dead, and ready no more."""
+    cdef queue_t *q = st.queue
+    count_death(q.rules, reason)
+    if is_dead_lettered(q, reason):
+        pass_aside(st, t)
+        octets_gone(q, t.seg.map + t.position)
+        die(t, reason)
+    else:
+        take_next(st, t)
+        octets_gone(q, t.seg.map + t.position)
+        settle(t, kind_of_death(reason))
+
+
+# ---- return
+
+cdef void came_back(place_t *t) noexcept nogil:
+    """A message is ready again, and its segment mapped: its time may be over, or the queue too long."""
+    cdef queue_t *q = t.seg.queue
+    if q.rules == NULL or t.seg.map == NULL:
+        return
+    if q.rules.expires:
+        expires_by(q, expires_at(q, t.seg.map + t.position))
+    if q.rules.overflow == DROP_HEAD and is_over(q, q.rules):
+        over_mark(q)
+
+
+cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
+    """The record is ready again, at its own place; one delivery has failed.  0 or ENOMEM."""
+    cdef seg_t *s = t.seg
+    cdef queue_t *q = s.queue
+    if q.dropped:
+        return 0
+    if t.count < 0xFFFF:
+        t.count += 1
+    disturbed(q, RETURNED_BY + cause - 1, 1)
+    if UNLIKELY(q.journal != NULL):
+        journal_note(t, RETURNED, cause)
+    if UNLIKELY(q.rules != NULL) and is_at_limit(q.rules, t):
+        q.n_returned += 1
+        kill(t, REASON_LIMIT)
+        return 0
+    if untake(t) != 0:
+        return ENOMEM
+    seg_note(s, t.position, RETURNED | cause << 4, t.count)
+    q.n_returned += 1
+    if seg_map(s) == 0:
+        q.ready_octets += body_octets(s.map + t.position)
+        if UNLIKELY(q.rules != NULL):
+            came_back(t)
+    return 0
+
+
+# ---- purge
+
+cdef void purge_store(store_t *st) noexcept:
+    """Settle every ready message."""
+    cdef place_t t
+    cdef seg_t *s
+    while st.ready:
+        s = st.cursor
+        if st.queue.journal == NULL and st.returned_n == 0 and s != NULL and st.position == HEADER and s.sealed \
+                and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
+            # All that is left of this segment is waiting: the whole file goes.
+            disturbed(st.queue, PURGED_N, s.waiting)
+            not_there(st, s.waiting)
+            s.settled = s.records
+            s.waiting = 0
+            retire_if_settled(s)
+            continue
+        if not next_of(st, &t):
+            return
+        take_next(st, &t)
+        settle(&t, PURGED)

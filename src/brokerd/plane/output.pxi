@@ -1,0 +1,225 @@
+# Octets on the way out: a connection's output buffer, and the frames of a message written from its segment.
+
+
+# ---- output
+cdef enum:
+    OUT_FULL = 262144               # send before writing more
+    COUNTS_ROOM = 64                # octets that the headers of write_counted() add at most
+
+
+cdef inline void out_mark(conn_t *c) noexcept nogil:
+    if not c.is_out_dirty:
+        c.is_out_dirty = True
+        c.out_next = c.core.out_dirty
+        c.core.out_dirty = c
+
+
+cdef int out_make_room(conn_t *c, size_t n) noexcept nogil:
+    cdef core_t *core = c.core
+    cdef size_t want = c.out_n + n
+    cdef uint8_t *p
+    if c.out == NULL and want <= OUT_ROOM:
+        if core.pool_n:
+            core.pool_n -= 1
+            c.out = core.pool[core.pool_n]
+        else:
+            c.out = <uint8_t *>malloc(OUT_ROOM)
+        if c.out == NULL:
+            return ENOMEM
+        c.out_capacity = OUT_ROOM
+        return 0
+    want += want >> 1
+    p = <uint8_t *>realloc(c.out, want)
+    if p == NULL:
+        return ENOMEM
+    c.out = p
+    c.out_capacity = want
+    return 0
+
+
+cdef inline uint8_t *out_room(conn_t *c, size_t n) noexcept nogil:
+    """Where n octets may be written; the caller adds them to out_n.  NULL: no memory."""
+    if UNLIKELY(c.out_capacity - c.out_n < n) and out_make_room(c, n) != 0:
+        return NULL
+    out_mark(c)
+    return c.out + c.out_n
+
+
+cdef void out_release(conn_t *c) noexcept nogil:
+    cdef core_t *core = c.core
+    c.out_n = 0
+    if c.out == NULL:
+        return
+    if c.out_capacity == OUT_ROOM and core.pool_n < POOL_MOST:
+        core.pool[core.pool_n] = c.out
+        core.pool_n += 1
+    else:
+        free(c.out)
+    c.out = NULL
+    c.out_capacity = 0
+
+
+cdef void hand_to_transport(conn_t *c, size_t done) noexcept:
+    cdef bytes rest = (<const char *>c.out)[done:c.out_n]
+    cdef Connection connection = <Connection>c.owner
+    out_release(c)
+    try:
+        connection.transport.write(rest)
+    except Exception:
+        c.gone = True       # the loop tells connection_lost
+
+
+cdef void out_flush(conn_t *c) noexcept nogil:
+    """Send what is written, unless it must wait; what the socket does not take waits in the transport."""
+    cdef ssize_t n = 0
+    if c.out_n == 0 or c.held or c.paused or c.gone:
+        return
+    if c.fd >= 0:
+        n = send(c.fd, c.out, c.out_n, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if n < 0:
+            n = 0           # full, or an error that the transport will meet too
+    c.sent += c.out_n
+    if LIKELY(<size_t>n == c.out_n):
+        out_release(c)
+        return
+    with gil:
+        hand_to_transport(c, n)
+
+
+# ---- a message
+
+
+cdef inline uint64_t write_body(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *body,
+                                uint64_t body_n) noexcept nogil:
+    cdef uint8_t *start = p
+    cdef uint64_t most = conn.frame_max - 8
+    cdef uint64_t n
+    while body_n:
+        n = body_n if body_n < most else most
+        p[0] = FRAME_BODY
+        put_be16(p + 1, channel)
+        put_be32(p + 3, <uint32_t>n)
+        memcpy(p + 7, body, n)
+        p += 7 + n
+        p[0] = FRAME_END
+        p += 1
+        body += n
+        body_n -= n
+    return p - start
+
+
+cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties,
+                                   uint32_t properties_n, const uint8_t *body, uint64_t body_n) noexcept nogil:
+    """Content header and body frames at p, which has room for them; octets written."""
+    cdef uint8_t *start = p
+    p[0] = FRAME_HEADER
+    put_be16(p + 1, channel)
+    put_be32(p + 3, 12 + properties_n)
+    put_be32(p + 7, CLASS_BASIC << 16)
+    put_be64(p + 11, body_n)
+    memcpy(p + 19, properties, properties_n)
+    p += 19 + properties_n
+    p[0] = FRAME_END
+    p += 1
+    p += write_body(conn, channel, p, body, body_n)
+    return p - start
+
+
+cdef uint64_t write_counted(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
+                            const uint8_t *body, uint64_t body_n, uint16_t count) noexcept nogil:
+    """write_content() with headers x-delivery-count (failed deliveries) and x-acquired-count (times handed out
+    before) added, as quorum queues have them (RabbitMQ); without, where the header frame has no room for them."""
+    cdef uint8_t *start = p
+    cdef uint16_t flags = be16(properties)
+    cdef uint32_t before = 2, table_n = 0
+    cdef uint32_t added = 2 + 16 + 8 + 2 + 16 + 8
+    cdef uint64_t written
+    if n + added + 4 + 12 > conn.frame_max - 8:
+        return write_content(conn, channel, p, properties, n, body, body_n)
+    if flags & 1 << PROPERTY_CONTENT_TYPE:
+        before += 1 + properties[before]
+    if flags & 1 << PROPERTY_CONTENT_ENCODING:
+        before += 1 + properties[before]
+    if flags & 1 << PROPERTY_HEADERS:
+        table_n = be32(properties + before)
+    else:
+        added += 4
+    p[0] = FRAME_HEADER
+    put_be16(p + 1, channel)
+    put_be32(p + 3, 12 + n + added)
+    put_be32(p + 7, CLASS_BASIC << 16)
+    put_be64(p + 11, body_n)
+    put_be16(p + 19, flags | 1 << PROPERTY_HEADERS)
+    memcpy(p + 21, properties + 2, before - 2)
+    p += 19 + before
+    put_be32(p, table_n + 52)
+    p += 4
+    if flags & 1 << PROPERTY_HEADERS:
+        memcpy(p, properties + before + 4, table_n)
+        p += table_n
+        before += 4 + table_n
+    memcpy(p, b"\x10x-delivery-countl", 18)
+    put_be64(p + 18, count)
+    memcpy(p + 26, b"\x10x-acquired-countl", 18)
+    put_be64(p + 44, count)
+    p += 52
+    memcpy(p, properties + before, n - before)
+    p += n - before
+    p[0] = FRAME_END
+    p += 1
+    written = p - start
+    return written + write_body(conn, channel, p, body, body_n)
+
+
+cdef inline size_t content_room(conn_t *conn, uint32_t properties_n, uint64_t body_n) noexcept nogil:
+    return 20 + properties_n + body_n + 8 * (body_n // (conn.frame_max - 8) + 1)
+
+
+cdef inline bint counts_are_told(place_t *t) noexcept nogil:
+    cdef rules_t *r = t.seg.queue.rules
+    return r != NULL and r.delivery_counts
+
+
+cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
+                                  uint32_t tail) noexcept nogil:
+    """A record as method and content, from its segment into the connection's output; octets of the body, or -1.
+
+    method frame   prefix: up to the delivery tag, its size still zero | ch.next_tag | redelivered | exchange | key
+                   | tail, of tail_n octets, 0 or 4
+    """
+    cdef conn_t *conn = ch.conn
+    cdef const uint8_t *r = t.seg.map + t.position
+    cdef const uint8_t *meta
+    cdef const uint8_t *body
+    cdef uint32_t meta_n = meta_of(r, &meta)
+    cdef uint32_t names_n = 1 + meta[0]
+    cdef uint64_t body_n
+    cdef uint8_t *p
+    cdef uint8_t *start
+    names_n += 1 + meta[names_n]
+    body = meta + meta_n
+    body_n = length_of(r) - <uint64_t>(body - r)
+    start = out_room(conn, prefix_n + 10 + tail_n + COUNTS_ROOM + names_n
+                     + content_room(conn, meta_n - names_n, body_n))
+    if UNLIKELY(start == NULL):
+        return -1
+    p = start
+    memcpy(p, prefix, prefix_n)
+    put_be32(p + 3, prefix_n + 2 + names_n + tail_n)
+    p += prefix_n
+    put_be64(p, ch.next_tag)
+    p[8] = t.flags & PLACE_WAS_OUT
+    memcpy(p + 9, meta, names_n)
+    p += 9 + names_n
+    if tail_n:
+        put_be32(p, tail)
+        p += 4
+    p[0] = FRAME_END
+    p += 1
+    if UNLIKELY(t.count) and counts_are_told(t):
+        p += write_counted(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t.count)
+    else:
+        p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
+    conn.out_n += p - start
+    ASSERT(conn.out_n <= conn.out_capacity)
+    return <int64_t>body_n

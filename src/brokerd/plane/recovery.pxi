@@ -1,0 +1,85 @@
+# What recovery and compaction tell a queue of its files: segments found at start, and a segment rewritten.
+
+cdef int attach(queue_t *q, uint8_t level, const seg_t *found) noexcept nogil:
+    """One more segment of a level, in rising order of number; `found` says what recovery knows of it.  0 or ENOMEM."""
+    cdef store_t *st = store_for(q, level)
+    cdef seg_t *s = <seg_t *>malloc(sizeof(seg_t))
+    if s == NULL or st == NULL:
+        free(s)
+        return ENOMEM
+    s[0] = found[0]
+    s.store = st
+    s.queue = q
+    s.fd = -1
+    s.crc_seed = seed_of(s.number)
+    s.capacity = max(s.capacity, s.end)
+    s.zeroed = s.allocated = s.end
+    s.settled = min(s.settled, s.records)
+    s.waiting = s.records - s.settled
+    s.verify = True
+    seg_append_to_list(s)
+    st.ready += s.waiting
+    q.ready += s.waiting
+    st.next_number = s.number + 1
+    q.core.next_number = max(q.core.next_number, s.number + 1)
+    return 0
+
+
+cdef void store_is_recovered(store_t *st) noexcept:
+    """Its last segment is appended to again."""
+    cdef seg_t *s = st.first
+    cdef seg_t *next
+    # The broker before may have crashed before it synced the names that are relied on from here.
+    st.directory_unsynced = st.parent_unsynced = True
+    if st.last.end < st.last.capacity:
+        st.last.sealed = 0
+    while s != NULL:
+        next = s.next
+        if s.sealed and s.settled >= s.records and s != st.last:
+            retire(s)
+        s = next
+    reach(st, st.first)
+    if st.ready and st.level > st.queue.top:
+        st.queue.top = st.level
+
+
+cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t last_ts) noexcept:
+    """All segments are attached.  0 or ENOMEM."""
+    cdef store_t *st = NULL
+    q.next_seq = next_seq
+    q.last_ts = last_ts
+    if q.journal != NULL:
+        q.journal.suspect = suspect
+        journals_start(q, POWER_LOST if suspect else RESTARTED)
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            break
+        if st.last != NULL:
+            store_is_recovered(st)
+    if q.ready:
+        # Whether what is at its head expires is not known before it is read: soon, not now.
+        if rules_of(q) == NULL:
+            return ENOMEM
+        q.rules.expires = True
+        deadline_set(q, 0)
+    return 0
+
+
+cdef void replace_file(seg_t *s, uint32_t records, uint32_t end, uint32_t capacity, uint32_t generation,
+                       uint32_t entries) noexcept nogil:
+    """Compaction wrote a file of the same name with the live records alone; all who hold them have followed."""
+    seg_unmap(s)
+    acks_unmap(s)
+    s.records = records
+    s.settled = 0
+    s.end = end
+    s.capacity = s.allocated = s.zeroed = capacity
+    s.passed_below = end
+    s.doubted_below = 0
+    s.generation = generation
+    s.entries = entries
+    s.acks_zeroed = s.acks_capacity = 0
+    s.verify = True
+    s.loaded = False
+    marks_free(s)
