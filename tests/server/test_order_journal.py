@@ -4,14 +4,12 @@ import json
 import os
 import signal
 import time
-from types import SimpleNamespace
 
 import pika
 import pytest
 from tests.broker import SECONDS
 from tests.server.clients import close_all, connect
 
-from brokerd.node import Node
 from brokerd.store import format as layout
 from brokerd.store import order_log
 from brokerd.store.disk import Disk
@@ -167,20 +165,3 @@ def test_low_on_disk_what_is_kept_goes_and_then_publishers_wait(start, tmp_path)
     assert kept(path) == []
     file.write_text("free_disk_min_octets = 0\n")
     reload(broker)
-
-
-@pytest.mark.parametrize(("enough", "alarm"), [(True, False), (False, True)])
-def test_publishers_do_not_wait_where_what_is_kept_makes_room_enough(enough, alarm):
-    asked, raised = [], []
-
-    def make_room(free, limit):
-        asked.append((free, limit))
-        return enough
-
-    node = SimpleNamespace(
-        settings=SimpleNamespace(free_disk_min_octets=100, segment_octets=1), data=SimpleNamespace(path="d"),
-        alarms=set(), disk_full=False,
-        disk=SimpleNamespace(free_octets=lambda path: 99), upkeep=SimpleNamespace(make_room=make_room),
-        _raise_alarm=raised.append)
-    Node.check_disk(node)
-    assert (asked, bool(raised)) == ([(99, 100)], alarm)
