@@ -1,6 +1,6 @@
 """Data directories that brokers of before left behind, killed by kill -9: unpacked for tests, and made.
 
-    unpack("acks-1", directory)      the directory; told("acks-1") what is in it, queue by queue
+    unpack("acks-1", folder, boot)   the directory; told("acks-1") what is in it, queue by queue
     python -m tests.store.old_directories SOURCES NAME      makes fixtures/NAME.tar.xz and .json
 
 ``SOURCES`` is the ``src`` of a built checkout of the broker of before.  Each line of the record is one message that is
@@ -35,11 +35,13 @@ COMPACTED_BY = 120.0            # seconds; the broker looks every 30
 KINDS = ("waiting", "out", "ready", "again", "kept")
 
 
-def unpack(name, directory):
-    """The data directory ``directory/data`` as the kill left it, but for the boot: that is this one's."""
+def unpack(name, folder, boot):
+    """The data directory ``folder/data`` as the kill left it, in that boot."""
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
-    return Path(directory) / "data"
+        archive.extractall(folder, filter="data")
+    directory = Path(folder) / "data"
+    (directory / "running").write_text(f"{boot} whole\n")
+    return directory
 
 
 def told(name):
