@@ -73,6 +73,13 @@ def test_a_gap_spoils_only_the_lives_that_it_touches(tmp_path, reason, covered):
     assert lives(data).covered.tolist() == covered
 
 
+def test_a_message_that_came_again_after_a_power_cut_took_its_ack_is_not_covered(tmp_path):
+    cut = (9, T + 105, layout.STARTED, layout.POWER_LOST)
+    data = read(tmp_path, [(1, 1, D), (2, 1, A), (3, 2, D), (4, 2, A), cut, (10, 1, D, 5), (11, 1, R, 1), (12, 1, D, 1),
+                           (13, 1, A)])
+    assert lives(data).covered.tolist() == [False, True, False]
+
+
 def test_what_was_out_at_a_start_is_out_no_more(tmp_path):
     data = read(tmp_path, [(1, 1, D), (2, 2, D), (5, T, layout.STARTED, 1), (6, 2, D, 5)])
     assert lives(data).out.tolist() == [False, True, False]

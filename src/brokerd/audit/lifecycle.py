@@ -88,7 +88,9 @@ def lives(data: SegmentData) -> Lives:
     head, last = np.append(True, changes)[:of.size], np.append(changes, True)[-of.size:] if of.size else of == 0
     out = np.zeros(count, bool)
     out[of[last]] = delivered[last] & (run[last] == data.runs.size)
-    covered = _covered(data, published, index, columns["settled"])
+    ends = np.zeros(count, np.int64)
+    ends[of[last]] = ts[last]   # Not its first settlement: a power cut may have taken that, and it came again.
+    covered = _covered(data, published, index, np.where(columns["settled"] > 0, ends, 0))
     known_first = np.zeros(count, bool)
     known_first[of[delivered][::-1]] = (why[delivered] & layout.REDELIVERED == 0)[::-1]
     if not data.generation:     # Without a record, for damage: it may be another segment's.
@@ -142,14 +144,14 @@ def _by_message(count: int, of: np.ndarray, ts: np.ndarray, type_: np.ndarray, w
     }
 
 
-def _covered(data: SegmentData, published: np.ndarray, index: np.ndarray, settled: np.ndarray) -> np.ndarray:
+def _covered(data: SegmentData, published: np.ndarray, index: np.ndarray, ends: np.ndarray) -> np.ndarray:
     if data.begun is None:
         return np.zeros(index.size, bool)
     if (index < 0).any():       # Gone by compaction: no earlier than what was before it.
         since = np.maximum.accumulate(np.maximum(published, data.created)) if index.size else published
         published = np.where(index < 0, since, published)
     covered = published > data.begun
-    until = np.where(settled > 0, settled, FOREVER)
+    until = np.where(ends > 0, ends, FOREVER)
     for gap in data.gaps:
         covered &= (until <= gap.start) | (published >= gap.stop)
     return covered
