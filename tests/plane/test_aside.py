@@ -1,4 +1,4 @@
-"""Records that are set aside: neither ready nor out.  Where they stood, over compaction, purge, restart, deletion."""
+"""Records that are set aside, neither ready nor out, wherever they stood: compaction, purge, restart, deletion."""
 
 import pytest
 from hypothesis import given, settings
