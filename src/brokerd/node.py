@@ -122,7 +122,7 @@ class Node:
         )  # fmt: skip
         self.blocked = self.alarms.blocked
         doors = Doors(clock.epoch_ns, self.commit.wait, self._call_at)
-        self._give_features = on_demand(doors, self.events, self.name)
+        self._give_features = on_demand(doors, self.events, self.name, disk, self.commit.follow)
 
     # --- what the data plane asks
 
@@ -247,6 +247,10 @@ class Node:
         if self.data.left in (CRASHED, POWER_LOST):
             # The broker before may have died before its sync; from now on messages are confirmed into these queues.
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
+            if self.settings.sync and vhost.duplicates.asked:
+                # And duplicates are confirmed where it stored the first, perhaps in the page cache alone.
+                self.data.sync()
+                vhost.duplicates.all_synced()
         self.vhosts[name] = vhost
         journals = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
         if journals:  # They go when all they decided is on disk.
@@ -416,9 +420,6 @@ class Node:
         if self.core.timeouts:
             self._close_overdue()
         self.alarms.check(self.settings)
-        if self.settings.sync:
-            for vhost in self.vhosts.values():
-                vhost.duplicates.settle(self._submit_slow, self.disk)
         self.upkeep.archive = self.settings.order_journal_archive
         self.upkeep.tick(self.clock.epoch_ns() - self.settings.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
@@ -473,6 +474,10 @@ class Node:
         self.core.release_spares()
         for path in self.core.take_garbage():
             _unlink(path)
+        if any(vhost.duplicates.asked for vhost in self.vhosts.values()):
+            self.data.sync()  # Their logs of keys say that all is on disk, which must be so by then.
+            for vhost in self.vhosts.values():
+                vhost.duplicates.all_synced()
         self.data.close()
 
 

@@ -228,5 +228,5 @@ def test_before_recovery_the_journal_alone_is_put_in_force(make, policies, argum
     if policy is not None:
         policies.put(Policy("p", "", {"order-journal": policy, "max-length": 5}))
     queue = make(**arguments)
-    queue.begin_journal(policies)
+    queue.begin_recovery(policies)
     assert (queue.journaled, queue.told, queue.rules) == (journaled, [], PLAIN)

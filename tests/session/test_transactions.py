@@ -96,7 +96,7 @@ class Connection:
         self.channel = Channel(self)
         self.channels = {1: self.channel}
 
-    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync):
+    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync, keys=None):
         if self.full:
             raise OSError(28, "No space left on device")
         self.on_put()

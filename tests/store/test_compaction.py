@@ -29,6 +29,9 @@ class Queue:
     def segments(self):
         return self.rows
 
+    def keep_keys(self, number, level=0):
+        return True
+
     def can_compact(self, number, level=0):
         return self.allowed and number != self.rows[-1]["number"]
 

@@ -127,6 +127,50 @@ def test_a_dirty_log_is_synced_with_the_rest_even_when_it_was_replaced_meanwhile
     assert disk.syncs == ["msgs"]
 
 
+class Follower:
+    """Notes when it is asked, and what was synced by then."""
+
+    def __init__(self, disk, fault=None):
+        self.disk, self.fault, self.told = disk, fault, []
+
+    def begin_sync(self):
+        self.told.append("begin")
+
+        def sync():
+            self.told.append(list(self.disk.syncs))
+            if self.fault is not None:
+                raise self.fault
+
+        return sync
+
+
+def test_who_follows_is_synced_last_with_the_sync_that_others_ask_for_and_before_they_are_answered(parts):
+    disk, steps, core, _, commit = parts
+    follower, answered = Follower(disk), []
+    commit.follow(follower)
+    commit.follow(follower)
+    steps.loop()
+    assert (follower.told, core.told) == ([], [])       # it asks for none itself
+    commit.wait(lambda: answered.append(list(follower.told)))
+    steps.loop()
+    steps.thread()
+    assert answered == [["begin", ["msgs"]]]
+    commit.request()
+    steps.loop()
+    steps.thread()
+    assert len(follower.told) == 2
+
+
+def test_a_follower_that_fails_is_fatal(parts):
+    disk, steps, core, failures, commit = parts
+    fault = OSError(5, "Input/output error")
+    commit.follow(Follower(disk, fault))
+    commit.request()
+    steps.loop()
+    steps.thread()
+    assert (failures, core.told) == ([fault], ["begin"])
+
+
 def test_a_failed_sync_is_fatal_and_nobody_is_answered_any_more(parts):
     disk, steps, core, failures, commit = parts
     answered = []
@@ -150,6 +194,16 @@ def test_a_file_that_cannot_be_opened_for_the_sync_is_fatal(parts):
     commit.request()
     steps.loop()
     assert [type(error) for error in failures] == [FileNotFoundError]
+
+
+def test_without_sync_nothing_is_followed(parts):
+    disk, steps, core, _, _ = parts
+    commit = GroupCommit(core, disk, submit=steps.submit, soon=steps.soon.append, fatal=print, sync=False)
+    follower = Follower(disk)
+    commit.follow(follower)
+    commit.request()
+    steps.loop()
+    assert (follower.told, steps.jobs) == ([], [])
 
 
 def test_without_sync_all_is_answered_at_once_and_no_thread_is_asked(parts):

@@ -377,6 +377,9 @@ class SpareCore:
     def release_spares(self):
         self.released += 1
 
+    def take_keyed(self):
+        return []
+
     def take_garbage(self):
         return []
 
@@ -435,6 +438,9 @@ class Turns:
 
     def turn(self):
         self.turns += 1
+
+    def take_keyed(self):
+        return []
 
     def take_garbage(self):
         return []

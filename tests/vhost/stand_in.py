@@ -88,7 +88,7 @@ class Core:
         self.puts = []  # sync of each
 
     def put(self, queues, exchange, routing_key, properties, body, *, connection=0, channel=0, publish_seq=0,
-            sync=False):
+            sync=False, keys=None):
         if self.full:
             raise OSError(28, "No space left on device")
         self.puts.append(sync)

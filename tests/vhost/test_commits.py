@@ -23,6 +23,7 @@ class Queue:
         self.directory = os.path.join(directory, name)
         self.ready = {}
         self.dead = []
+        self.deduplication = None
 
     def remove(self, seq):
         return self.ready.pop(seq, None)
@@ -36,10 +37,11 @@ class VHost:
     def __init__(self, directory):
         self.directory = str(directory)
         self.queues = {name: Queue(self.directory, name) for name in ("a", "b")}
+        self.exchanges = {}
         self.core = self
         self.puts = []
 
-    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync):
+    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync, keys=None):
         assert sync
         self.puts.append((*[queue.name for queue in queues], body, connection, channel, publish_seq))
 

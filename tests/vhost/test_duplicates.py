@@ -5,9 +5,10 @@ from tests.plane.test_store import no_larger_than
 from tests.session.harness import Client, Node
 from tests.vhost.stand_in import Clock
 
-from brokerd.queues.deduplication import Rule, distrust
+from brokerd.queues.deduplication import Rule
 from brokerd.store.disk import Disk
-from brokerd.vhost.features import DelaysOnDemand, Doors, DuplicatesOnDemand
+from brokerd.store.recovery import recover
+from brokerd.vhost.features import DuplicatesOnDemand
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, encode_header
@@ -15,147 +16,253 @@ from brokerd.wire.properties import Properties, encode_header
 DEDUPLICATES = {"x-message-deduplication": True}
 
 
-@pytest.fixture
-def node(tmp_path):
-    node = Node(tmp_path)
-    clock = Clock()
-    node.vhost.duplicates = DuplicatesOnDemand(node.vhost.directory, clock)
-    node.vhost.delays = DelaysOnDemand(node.vhost, Doors(clock, node.commit.wait, clock.call_at))
-    return node
+class Machine:
+    """A vhost with a client; ``kill`` is kill -9 and another start."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.clock = Clock()
+        self.followed = []
+        self.start()
+
+    def start(self):
+        self.node = Node(self.directory)
+        self.node.core.clock = self.clock
+        self.vhost = self.node.vhost
+        self.vhost.duplicates = DuplicatesOnDemand(self.vhost.directory, self.clock, None, self.followed.append)
+        self.client = Client(self.node).open()
+
+    def kill(self, *, suspect=False):
+        before = self.vhost
+        self.start()
+        for name, queue in before.queues.items():
+            again = self.vhost._make_queue(name, durable=True, auto_delete=False, arguments=queue.arguments)
+            again.begin_recovery(None)
+            recover(again, Disk(), suspect, print)
+        for exchange in before.exchanges.values():
+            if exchange.name.startswith("x"):
+                again = self.vhost._make_exchange(exchange.name, exchange.type, durable=exchange.durable,
+                                                  auto_delete=False, internal=False, arguments=exchange.arguments)
+                for binding in exchange.bindings():
+                    again.bind(self.vhost.queues[binding.destination.name], binding.routing_key)
+        self.vhost.apply_rules()
+        self.vhost.take_up_features(suspect=suspect)
+
+    def queue(self, name="q", **arguments):
+        arguments = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        return self.vhost.add_queue(name, durable=True, auto_delete=False, arguments={**DEDUPLICATES, **arguments})
+
+    def exchange(self, name="x", queue="other", *, durable=True, **arguments):
+        arguments = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        exchange = self.vhost.add_exchange(name, "fanout", durable=durable, auto_delete=False, internal=False,
+                                           arguments={**DEDUPLICATES, **arguments})
+        if queue not in self.vhost.queues:
+            self.vhost.add_queue(queue, durable=True, auto_delete=False, arguments={})
+        exchange.bind(self.vhost.queues[queue], "")
+        return exchange
+
+    def publish(self, key, *, exchange="", routing_key="q", bits=None, delivery_mode=2, client=None, **headers):
+        headers = {"x-deduplication-header": key, **headers}
+        header = encode_header(1, Properties(headers=headers, delivery_mode=delivery_mode))
+        method = methods.BasicPublish(exchange=exchange, routing_key=routing_key, **(bits or {}))
+        return (client or self.client).raw(method.frame(1) + header_frame(1, header) + body_frames(1, b"m", 4096))
+
+    def ready(self, name="q"):
+        return self.vhost.queues[name].ready
 
 
 @pytest.fixture
-def client(node):
-    return Client(node).open()
+def machine(tmp_path):
+    return Machine(tmp_path)
 
 
-def publish(client, key, *, exchange="", routing_key="q", bits=None, number=1):
-    header = encode_header(1, Properties(headers={"x-deduplication-header": key}, delivery_mode=2))
-    method = methods.BasicPublish(exchange=exchange, routing_key=routing_key, **(bits or {}))
-    return client.raw(method.frame(number) + header_frame(number, header) + body_frames(number, b"m", 4096))
+def key_files(machine):
+    return sorted(name for name in os.listdir(machine.directory) if name.startswith("keys."))
 
 
-def queue(node, name="q", **arguments):
-    return node.vhost.add_queue(name, durable=True, auto_delete=False, arguments={**DEDUPLICATES, **arguments})
-
-
-def at_once(work, done):
-    work()
-    done(None)
-
-
-def test_duplicates_are_counted_once_and_no_file_is_made_before_the_first_key(node, client):
-    q = queue(node)
-    publish_plain = Properties(delivery_mode=2)
-    client.raw(methods.BasicPublish(routing_key="q").frame(1) + header_frame(1, encode_header(0, publish_plain)))
-    assert not os.path.exists(f"{q.directory}/dedup")
+def test_duplicates_are_counted_once_and_no_hash_key_is_made_before_the_first_key(machine):
+    q = machine.queue()
+    header = encode_header(0, Properties(delivery_mode=2))
+    machine.client.raw(methods.BasicPublish(routing_key="q").frame(1) + header_frame(1, header))
+    assert key_files(machine) == []
     for key in ("a", "a", "b", "a"):
-        publish(client, key)
+        machine.publish(key)
     assert (q.ready, q.duplicates) == (3, 2)
-    assert os.path.exists(f"{q.directory}/dedup")
+    assert key_files(machine) == ["keys.secret"]
 
 
-def test_keys_are_safe_from_a_power_cut_once_their_messages_were_synced(node, client):
-    q = queue(node)
-    node.vhost.add_exchange("x", "fanout", durable=True, auto_delete=False, internal=False, arguments=DEDUPLICATES)
-    other = node.vhost.add_queue("other", durable=True, auto_delete=False, arguments={})
-    node.vhost.exchanges["x"].bind(other, "")
-    synced = []
-
-    class Watched(Disk):
-        def fdatasync(self, fd, path):
-            synced.append(path)
-            super().fdatasync(fd, path)
-
-    for exchange in ("", "x"):
-        publish(client, "safe", exchange=exchange)
-    assert node.vhost.duplicates.made().unsafe
-    node.vhost.duplicates.settle(at_once, Watched())
-    assert not node.vhost.duplicates.made().unsafe
-    assert sorted(os.path.dirname(path) for path in synced) == sorted([q.directory, other.directory])
-    for exchange in ("", "x"):
-        publish(client, "late", exchange=exchange)
-    windows = (q.deduplication.window, node.vhost.duplicates.made().exchanges["x"].window)
-    for window in windows:
-        window.close()
-        distrust(window.path, print)
-    for exchange in ("", "x"):
-        for key in ("safe", "late"):
-            publish(client, key, exchange=exchange)
-    assert (q.ready, other.ready) == (3, 3)
+def test_a_queue_knows_its_keys_after_kill_9_and_after_a_power_cut(machine):
+    machine.queue()
+    machine.queue("p", max_priority=2)
+    for key in ("a", "b", "c"):
+        machine.publish(key)
+        machine.publish(key, routing_key="p")
+    for suspect in (False, True):
+        machine.kill(suspect=suspect)
+        for key in ("a", "b", "c"):
+            machine.publish(key)
+            machine.publish(key, routing_key="p")
+        assert (machine.ready(), machine.ready("p")) == (3, 3)
 
 
-def test_after_a_sync_that_failed_no_key_becomes_safe(node, client):
-    q = queue(node)
-    publish(client, "a")
-    node.vhost.duplicates.settle(lambda work, done: done(OSError(5, "Input/output error")), Disk())
-    node.vhost.duplicates.settle(at_once, Disk())
-    q.deduplication.window.close()
-    distrust(q.deduplication.window.path, print)
-    publish(client, "a")
-    assert q.ready == 2
+def test_after_a_start_the_window_is_as_large_and_its_keys_as_old_as_before(machine):
+    machine.queue(cache_size=2, cache_ttl=1000)
+    for key in ("a", "b", "c"):
+        machine.publish(key)
+    machine.publish("own", **{"x-cache-ttl": 5000})
+    machine.kill()
+    machine.clock.advance(999)
+    for key in ("c", "own"):
+        machine.publish(key)
+    assert machine.ready() == 4
+    machine.publish("a")        # had fallen out
+    machine.clock.advance(1)
+    machine.publish("own")
+    assert machine.ready() == 5
+    machine.kill()
+    machine.publish("own")
+    machine.clock.advance(4000)
+    machine.publish("own")
+    assert machine.ready() == 6
 
 
-def test_distrust_of_what_is_not_there_or_damaged_is_no_fault(tmp_path):
-    said = []
-    distrust(str(tmp_path / "dedup"), said.append)
-    assert said == []
-    (tmp_path / "dedup").write_bytes(b"BDUP and nothing more")
-    distrust(str(tmp_path / "dedup"), said.append)
-    assert "damaged" in said[0]
-    assert not (tmp_path / "dedup").exists()
+def test_an_exchange_knows_its_keys_after_kill_9_but_not_those_of_another_of_its_name(machine):
+    machine.exchange()
+    for key in ("a", "b"):
+        machine.publish(key, exchange="x")
+    machine.kill()
+    for key in ("a", "b", "c"):
+        machine.publish(key, exchange="x")
+    assert machine.ready("other") == 3
+    machine.vhost.delete_exchange(machine.vhost.exchanges["x"])
+    assert key_files(machine) == ["keys.secret"]
+    machine.exchange()
+    machine.publish("a", exchange="x")
+    assert machine.ready("other") == 4
 
 
-def test_what_was_to_be_delivered_at_once_and_was_not_is_not_known(node, client):
-    q = queue(node)
-    publish(client, "a", bits={"immediate": True})
-    publish(client, "a")
+def test_the_key_of_a_message_stored_just_before_the_broker_died_is_found_in_its_record(machine, monkeypatch):
+    machine.exchange(cache_ttl=1000)
+    machine.publish("a", exchange="x")
+    known = machine.vhost.duplicates.made().exchanges["x"]
+    monkeypatch.setattr(type(known), "accepted", lambda *_, **__: None)     # killed in between
+    machine.publish("b", exchange="x", **{"x-cache-ttl": 5000})
+    monkeypatch.undo()
+    machine.kill()
+    for key in ("a", "b"):
+        machine.publish(key, exchange="x")
+    assert machine.ready("other") == 2
+    machine.clock.advance(1000)
+    machine.publish("b", exchange="x")
+    machine.kill()
+    machine.publish("b", exchange="x")
+    assert machine.ready("other") == 2
+    machine.publish("a", exchange="x")
+    assert machine.ready("other") == 3
+
+
+def test_the_first_key_of_all_is_found_in_its_record_too(machine, monkeypatch):
+    machine.exchange()
+    known = machine.vhost.duplicates.made().exchanges["x"]
+    monkeypatch.setattr(type(known), "accepted", lambda *_, **__: None)
+    machine.publish("a", exchange="x")
+    monkeypatch.undo()
+    machine.kill()
+    machine.publish("a", exchange="x")
+    assert machine.ready("other") == 1
+
+
+def test_the_group_commit_follows_the_keys_of_persistent_messages(machine):
+    machine.exchange()
+    machine.publish("a", exchange="x", delivery_mode=1)
+    assert machine.followed == []
+    machine.publish("b", exchange="x")
+    assert machine.followed == [machine.vhost.duplicates.made().exchanges["x"].log]
+
+
+def test_an_exchange_that_is_not_durable_has_no_files(machine):
+    machine.exchange(durable=False)
+    for key in ("a", "a"):
+        machine.publish(key, exchange="x")
+    assert machine.ready("other") == 1
+    assert key_files(machine) == ["keys.secret"]
+
+
+def test_keys_of_exchange_and_queue_are_told_apart(machine):
+    machine.queue(deduplication_header="id")
+    machine.exchange(queue="q")
+    machine.publish("a", exchange="x", id="1")
+    machine.publish("b", exchange="x", id="1")      # known to the queue
+    machine.publish("a", exchange="x", id="2")      # known to the exchange
+    machine.publish("c", id="a")
+    assert machine.ready() == 2
+    machine.kill()
+    machine.publish("a", exchange="x", id="3")
+    machine.publish("c", exchange="x", id="a")
+    assert machine.ready() == 2
+
+
+def test_what_was_to_be_delivered_at_once_and_was_not_is_not_known(machine):
+    q = machine.queue()
+    machine.publish("a", bits={"immediate": True})
+    machine.publish("a")
     assert (q.ready, q.duplicates) == (1, 0)
 
 
-def test_another_rule_keeps_the_keys_and_none_forgets_them(node, client):
-    q = queue(node)
-    publish(client, "a")
+def test_another_rule_keeps_the_keys_and_none_forgets_them(machine):
+    q = machine.queue()
+    machine.publish("a")
     q._deduplicate(Rule(size=4))
     q.rest()
-    publish(client, "a")
+    machine.publish("a")
     assert (q.ready, q.duplicates) == (1, 1)
     q._deduplicate(None)
-    publish(client, "a")
-    assert q.ready == 2
-    assert not os.path.exists(f"{q.directory}/dedup")
+    machine.publish("a")
+    assert (q.ready, q.window) == (2, None)
 
 
-def test_what_is_published_elsewhere_is_still_remembered_as_before(node, client):
-    queue(node)
-    plain = node.vhost.add_queue("plain", durable=False, auto_delete=False, arguments={})
-    access = node.vhost.accesses["guest"]
+def test_a_rule_that_comes_back_finds_the_keys_in_the_records(machine):
+    q = machine.queue()
+    machine.publish("a")
+    q._deduplicate(None)
+    machine.publish("b")
+    q._deduplicate(Rule())
+    machine.vhost.forget_routes()
+    machine.publish("a")
+    machine.publish("b")
+    assert q.ready == 3
+
+
+def test_what_is_published_elsewhere_is_still_remembered_as_before(machine):
+    machine.queue()
+    plain = machine.vhost.add_queue("plain", durable=False, auto_delete=False, arguments={})
+    access = machine.vhost.accesses["guest"]
     header = encode_header(0, Properties(headers={"x-deduplication-header": "a"}))
     assert access.resolve(b"", b"plain", header).cacheable
     assert not access.resolve(b"", b"q", header).cacheable
     assert plain.duplicates == 0
 
 
-def test_an_exchange_knows_what_its_queues_have_had_by_another_way(node, client):
-    q = queue(node)
-    plain = node.vhost.add_queue("plain", durable=False, auto_delete=False, arguments={})
-    node.vhost.add_exchange("x", "fanout", durable=False, auto_delete=False, internal=False, arguments=DEDUPLICATES)
-    node.vhost.bind(node.vhost.exchanges["x"], q, "", {})
-    publish(client, "a")
-    publish(client, "a", exchange="x")
-    node.vhost.bind(node.vhost.exchanges["x"], plain, "", {})
-    publish(client, "a", exchange="x")
+def test_an_exchange_knows_what_its_queues_have_had_by_another_way(machine):
+    q = machine.queue()
+    plain = machine.vhost.add_queue("plain", durable=False, auto_delete=False, arguments={})
+    machine.vhost.add_exchange("x", "fanout", durable=False, auto_delete=False, internal=False, arguments=DEDUPLICATES)
+    machine.vhost.bind(machine.vhost.exchanges["x"], q, "", {})
+    machine.publish("a")
+    machine.publish("a", exchange="x")
+    machine.vhost.bind(machine.vhost.exchanges["x"], plain, "", {})
+    machine.publish("a", exchange="x")
     assert (q.ready, q.duplicates, plain.ready) == (1, 1, 0)
-    assert node.vhost.duplicates.made().exchanges["x"].duplicates == 1
+    assert machine.vhost.duplicates.made().exchanges["x"].duplicates == 1
 
 
-def test_a_message_that_waited_for_room_is_compared_with_those_that_came_meanwhile(node, client):
-    q = queue(node)
-    other = Client(node).open()
+def test_a_message_that_waited_for_room_is_compared_with_those_that_came_meanwhile(machine):
+    q = machine.queue()
+    other = Client(machine.node).open()
     with no_larger_than(1000):
-        publish(client, "a")
-        publish(other, "a")
+        machine.publish("a")
+        machine.publish("a", client=other)
         assert q.ready == 0
-    for each in (client, other):
+    for each in (machine.client, other):
         each.connection.unblock()
     assert (q.ready, q.duplicates) == (1, 1)

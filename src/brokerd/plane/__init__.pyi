@@ -38,7 +38,8 @@ class Core:
         """Deliveries unacked for longer than their consumer's timeout return to their places, alone; call turn() after.
         Consumers of which the channel is to be closed instead."""
     def put(self, queues: tuple[Queue, ...], exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, *,
-            connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False) -> tuple[Any, ...]:
+            connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False,
+            keys: Keys | None = None) -> tuple[Any, ...]:
         """Store a message that no client is publishing just now, in each queue by its rules; the queues that have it now:
         the others refused it, or are deleted.  properties: flags and list as on the wire.  sync: the next begin_sync()
         covers it.  Raises OSError: no space, then it is stored nowhere; ValueError."""
@@ -54,8 +55,35 @@ class Core:
     def take_kept(self) -> list[tuple[str, int]]:
         """Settled segments of journaled queues since the last call: (folder, number); their files are now in the folder
         ``kept`` of that folder."""
+    def take_keyed(self) -> list[tuple[Queue, int, int]]:
+        """Segments whose keys are to be written into a file since the last call: (queue, level, number).  Write what
+        key_rows() gives, sync it, and call keys_kept()."""
     def take_garbage(self) -> list[str]:
         """Files that nobody needs any more, to be unlinked, in this order, off the loop."""
+
+class Window:
+    """The keys entered last, as hashes (never 0), each until its time is over.  Times are ms since the epoch."""
+    def __init__(self, size: int, ttl_ms: int = -1) -> None:
+        """size: keys in it at most; memory follows those that are.  ttl_ms: of a key that brings no time of its own; -1: none.
+        Raises ValueError: size 0."""
+    size: int
+    ttl_ms: int
+    entered: int         # since it was made
+    octets: int          # of memory
+    def __len__(self) -> int: ...
+    def knows(self, hash_: int, now_ms: int) -> bool: ...
+    def enter(self, hash_: int, expires_ms: int, now_ms: int) -> None:
+        """The newest from now on; the oldest goes where there are too many.  Raises ValueError: 0."""
+    def load(self, rows: bytes, now_ms: int) -> None:
+        """Enter rows of key files (store/format.py), in any order; each once.  O(rows)."""
+    def set_bounds(self, size: int, ttl_ms: int = -1) -> None:
+        """Another size, with as many of the newest keys as there is room for; another time, for keys to come."""
+
+class Keys:
+    """The keys of one message."""
+    def __init__(self, of_queues: dict[Queue, int], of_exchange: int = 0, ttl_ms: int = -1) -> None:
+        """of_queues: hashes in the queues that have a window; its record in these carries that.  of_exchange: what its
+        records in other queues carry.  0: none.  ttl_ms: how long its keys count, where the message says so; else -1."""
 
 class Tally:
     """Counters of one exchange."""
@@ -87,12 +115,14 @@ class Participant(Protocol):
 class Answer:
     """What routing says of one publish.  The plane reads it in C; where participants are there, it calls them."""
     def __init__(self, queues: tuple[Any, ...], *, tally: Tally | None = None, cacheable: bool = False,
-                 properties: bytes | None = None, participants: tuple[Participant, ...] = ()) -> None: ...
+                 properties: bytes | None = None, participants: tuple[Participant, ...] = (),
+                 keys: Keys | None = None) -> None: ...
     queues: tuple[Any, ...]      # each once, where the message is to be stored, unless a participant says otherwise
     tally: Tally | None          # where the publish is counted
     cacheable: bool              # the next message of that exchange and key goes there too
     properties: bytes | None     # stored in place of the message's own; such an answer is never cached
     participants: tuple[Participant, ...]   # asked and told in this order
+    keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
     def before_storing(self) -> tuple[Any, ...]:
         """Ask the participants: the queues that they leave.  Who stores the message without the plane calls this first."""
     def after_storing(self, message: Message, channel: Any, stored: tuple[Any, ...]) -> None:
@@ -184,6 +214,14 @@ class Queue:
         """Paths of journals written to since the last call; fdatasync them in a thread, then call journals_synced()."""
     def journals_synced(self) -> None:
         """All that the last unsynced_journals() named is on disk."""
+    window: Window | None    # keys of stored messages are entered; settled segments stay until keys_kept().  Set it before
+                             # finish_recovery(), with what was on disk in it
+    def keep_keys(self, number: int, level: int = 0) -> bool:
+        """Whether the records of a segment may go as far as their keys are concerned; False: Core.take_keyed() names it."""
+    def key_rows(self, number: int, level: int = 0) -> bytes:
+        """Rows of a key file (store/format.py) of all keys in a segment that the window knows.  O(records).  Raises OSError."""
+    def keys_kept(self, number: int, level: int = 0) -> None:
+        """The keys of a segment are on disk in a file of their own: its records are not needed for them."""
     copying: bool        # set while somebody copies the files: settled segments are not written over
     def order_counts(self) -> tuple[list[int], list[int]]:
         """What disturbed the order, in the order of store.format.ORDER_COUNTERS: since the queue was declared (kill -9 loses
@@ -317,6 +355,13 @@ def crc32c(data: bytes | memoryview, value: int = 0) -> int: ...
 def crc32c_by_table(data: bytes | memoryview, value: int = 0) -> int: ...
 def check_of_entry(segment: int, entry: int) -> int: ...
 def layout() -> dict[str, dict[str, tuple[int, int]]]: ...
+def keys_in_segment(
+    octets: bytes | memoryview, number: int, ttl_ms: int = -1
+) -> tuple[bytes, list[tuple[int, int, bytes]], list[tuple[int, int, bytes, bytes | None]]]:
+    """The keys in the whole records of a segment's octets: (rows, own, of_exchanges).  rows: of the queue's keys, as
+    store/format.py has them, each with the time that ttl_ms gives it.  own: (index of the row, ms when the message came,
+    its properties) of those whose message sets the time.  of_exchanges: (ns when the message came, hash, exchange,
+    properties or None)."""
 def scan_segment(octets: bytes | memoryview, number: int, start: int) -> tuple[int, int, int, int, int, int]:
     """Follow whole records (bounds, magic, CRC) from position start: (end, records, first_seq, last_seq, last_ts,
     body_octets); end is the first octet that belongs to no whole record."""

@@ -18,6 +18,8 @@
 #   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
 #   channel_t   in Channel              freed with the object; Channel.close() empties it
+#   window_t    in Window               keys seen lately; queue_t.window is that of an object that the Queue holds
+#   keys_t      in Keys                 the keys of one message; valid while the object is held
 #   entry_t     in channel_t.ring       ring of unacked deliveries, by delivery tag
 #   content_t   malloc, by channel_t    a message that arrived in part; freed when it is whole or the channel closes
 #   conn_t      in Connection
@@ -78,6 +80,32 @@ cdef struct core_t:
 cdef struct tally_t:
     uint64_t published
     uint64_t routed
+
+cdef struct key_t:
+    uint64_t hash               # 0: a hole
+    int64_t expires             # ms
+
+cdef struct window_t:
+    key_t *keys                 # a ring
+    uint64_t *slots             # the index
+    uint32_t size               # the most that there may be in the ring
+    uint32_t capacity           # of the ring now
+    uint32_t first              # the oldest
+    uint32_t n                  # places used, holes among them
+    uint32_t live               # keys
+    uint32_t mask               # slots less 1
+    int64_t ttl                 # ms; -1: none
+    uint64_t entered            # since the window was made
+
+cdef struct queue_key_t:
+    queue_t *queue
+    uint64_t hash
+
+cdef struct keys_t:
+    queue_key_t *of_queues      # of those that have a window
+    uint32_t n
+    uint64_t of_exchange        # 0: none
+    int64_t ttl                 # ms, as the message says itself; -1: it does not
 
 cdef struct count_t:            # the last that the acks file says of one record which is not settled
     uint32_t position
@@ -141,6 +169,9 @@ cdef struct seg_t:
     uint32_t events             # in it
     uint32_t events_lost        # that the disk had no room for
     bint journal_known          # its header was read, or written
+    bint keys_kept              # its keys are in a file of their own
+    uint64_t keys_last          # window_t.entered with the last key in it
+    int64_t keys_until          # ms: none of its keys counts after that
     bint journal_dirty          # written since somebody asked what is to be synced
     bint journal_syncing
 
@@ -179,6 +210,7 @@ cdef struct store_t:            # the messages of one priority level, in a direc
     uint64_t ready
     uint32_t handed             # messages handed out for the first time since the start, modulo 2**32
     seg_t *spare
+    seg_t *leaving              # settled; their files stay until their keys are on disk elsewhere.  Linked by next
     uint64_t next_number
     uint8_t level
     bint directory_unsynced
@@ -197,6 +229,9 @@ cdef struct message_t:          # a message on its way in, or read from its reco
     uint16_t flags
     uint8_t priority
     uint64_t publish_seq
+    const keys_t *keys          # NULL: none
+    uint32_t keys_at            # where in them the last one was found
+    uint64_t dedup_hash         # of these, what the record carries; 0: nothing
 
 cdef struct places_t:
     place_t *at
@@ -269,6 +304,7 @@ cdef struct queue_t:
     rules_t *rules              # NULL: the plain path
     journal_t *journal          # NULL: none
     order_t *order              # NULL: nothing counted since the start
+    window_t *window            # NULL: duplicates are not looked for
     asides_t *aside             # NULL: no record was ever set aside
     int64_t used                # ns: last consumer, get or declare
     uint64_t ready
@@ -436,7 +472,7 @@ cdef class Core:
     cdef int64_t deadline_told
     cdef public object clock
     cdef bint _blocked, scheduled, in_turn
-    cdef list waiting, syncing, garbage, sealing, kept
+    cdef list waiting, syncing, garbage, sealing, kept, keyed
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void tick(self)
     cdef void soon(self)
@@ -456,6 +492,7 @@ cdef class Answer:
     cdef readonly Tally tally
     cdef readonly bytes properties
     cdef readonly bint cacheable
+    cdef readonly Keys keys
     cdef Py_ssize_t asked           # of the participants: the others have nothing to do with this message
     cpdef tuple before_storing(self)
     cpdef after_storing(self, Message message, channel, tuple stored)
@@ -476,9 +513,17 @@ cdef class Routes:
     cdef int place(self, route_t *r) except -1
     cdef int learn(self, channel_t *ch, const event_t *e) except -1
 
+cdef class Window:
+    cdef window_t w
+
+cdef class Keys:
+    cdef keys_t k
+    cdef list owners
+
 cdef class Queue:
     cdef queue_t q
     cdef Core core
+    cdef Window _window
     cdef readonly str directory
     cdef readonly list consumers
     cdef void leave_lists(self)

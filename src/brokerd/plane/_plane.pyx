@@ -6,9 +6,11 @@ One compiled unit, so that a message's way is inlined; one concern a file:
 
     hot.h           octets, checksums, properties
     layout.pxi      numbers by their names
+    window.pxi      keys seen lately
     stage.pxi       records gathered in memory for the end of a chunk
     segment.pxi     one file of records and its acks file
     levels.pxi      a queue's stores, one for each priority level; lists of segments
+    keys.pxi        keys in records
     heap.pxi        returned records
     order.pxi       what disturbed the order, counted
     journal.pxi     the order journal: what happened to each message
@@ -101,9 +103,11 @@ cdef extern from "hot.h" nogil:
 crc_init()
 
 include "layout.pxi"
+include "window.pxi"
 include "stage.pxi"
 include "segment.pxi"
 include "levels.pxi"
+include "keys.pxi"
 include "heap.pxi"
 include "order.pxi"
 include "journal.pxi"

@@ -55,6 +55,12 @@ cdef int check_store(store_t *st) except -1:
         s = s.next
     if before != st.last or not beyond:
         raise AssertionError(f"{(<bytes>st.directory).decode()}: the list of segments ends elsewhere, or lost its cursor")
+    s = st.leaving
+    while s != NULL:
+        if s.store != st or s.settled < s.records or s.unacked or s.returned or s.aside:
+            raise AssertionError(f"{text_path(s, 'msgs')} leaves, and is not done with")
+        unsynced += s.unsynced
+        s = s.next
     agree(f"{(<bytes>st.directory).decode()}: ready", st.ready, waiting + st.returned_n)
     agree(f"{(<bytes>st.directory).decode()}: unsynced segments", st.unsynced_n, unsynced)
     for i in range(1, st.returned_n):

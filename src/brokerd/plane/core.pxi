@@ -27,6 +27,7 @@ cdef class Core:
         self.sealing = []
         self.garbage = []
         self.kept = []
+        self.keyed = []
         self.input_size = 262144
         # Before the octets just read there is room for what the connection could not use the last time.
         self.input_room = max(<size_t>frame_octets_max, self.input_size) * 2
@@ -151,7 +152,8 @@ cdef class Core:
         return closing
 
     def put(self, tuple queues, bytes exchange, bytes routing_key, bytes properties, bytes body, *,
-            uint32_t connection=0, uint16_t channel=0, uint64_t publish_seq=0, bint sync=False):
+            uint32_t connection=0, uint16_t channel=0, uint64_t publish_seq=0, bint sync=False,
+            Keys keys=None):
         cdef message_t m
         cdef known_t known
         cdef uint32_t i, stored = STORED, n = <uint32_t>len(queues)
@@ -178,6 +180,8 @@ cdef class Core:
             if m.body_n > self.c.message_octets_max:
                 raise ValueError("the message is too large")
             complete(&m, &known)
+            if keys is not None:
+                m.keys = &keys.k
             err = store_message(targets, n, &m, sync, &stored, took)
             # Whoever puts goes on from it being there: a dead letter's origin is settled, a commit's journal marked.
             write_stages(&self.c)
@@ -250,6 +254,11 @@ cdef class Core:
                 write_confirm(&channel.c, channel.c.publishes)
         if ask:
             self.request_sync()
+
+    def take_keyed(self):
+        cdef list keyed = self.keyed
+        self.keyed = []
+        return keyed
 
     def take_kept(self):
         cdef list kept = self.kept

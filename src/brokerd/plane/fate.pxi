@@ -164,8 +164,8 @@ cdef void purge_store(store_t *st) noexcept:
     cdef seg_t *s
     while st.ready:
         s = st.cursor
-        if st.queue.journal == NULL and st.returned_n == 0 and s != NULL and st.position == HEADER and s.sealed \
-                and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
+        if st.queue.journal == NULL and st.queue.window == NULL and st.returned_n == 0 and s != NULL \
+                and st.position == HEADER and s.sealed and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
             # All that is left of this segment is waiting: the whole file goes.
             disturbed(st.queue, PURGED_N, s.waiting)
             not_there(st, s.waiting)

@@ -129,6 +129,8 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
     cdef Answer answer = <Answer>r.answer
     cdef list left = []
     ask(answer, left)
+    if answer.keys is not None:
+        m.keys = &answer.keys.k
     cdef tuple queues = left[0] if left else answer.queues
     cdef uint32_t i, n = <uint32_t>len(queues), stored = STORED
     cdef queue_t **targets = <queue_t **>calloc(n + 1, sizeof(queue_t *) + 1)
@@ -141,9 +143,13 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
     if not r.immediate or can_deliver_to_one(targets, n):
         err = store_message(targets, n, m, ch.confirm, &stored, took)
     if err == 0:
+        if answer.keys is not None and m.flags & PERSISTENT and ch.conn.core.sync and answer.counts_as_routed:
+            stored |= WAITS     # The message that it is a duplicate of may not be on disk yet.
         published(ch, r, m, n, stored)
         if n == 0 and r.mandatory and not answer.counts_as_routed:
             write_return(ch, m, 312, b"\x08NO_ROUTE")
+        if answer.keys is not None and answer.keys.k.of_exchange:
+            write_stages(ch.conn.core)  # Its exchange is told of the key: the record must be in its file by then.
         tell(answer, message_object(m), <Channel>ch.owner, those_that_took(queues, took))
     free(targets)
     return err
@@ -168,6 +174,9 @@ cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
         length += 4
     m.length = <uint32_t>length
     m.priority = known.priority
+    m.keys = NULL
+    m.keys_at = 0
+    m.dedup_hash = 0
     m.flags = (PERSISTENT if known.delivery_mode == 2 else 0) | (EXPIRES if known.expires else 0)
 
 
@@ -176,14 +185,28 @@ cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
     return q.rules == NULL and q.levels_above == NULL and not q.dropped and not m.flags & EXPIRES
 
 
+cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
+    """The key that m's record in q is to carry: the queue's own, if it has a window."""
+    m.flags &= ~<uint16_t>(KEY_OF_EXCHANGE | KEY_TTL)
+    if q.window != NULL:
+        m.dedup_hash = key_of_queue(m.keys, q, &m.keys_at)
+    else:
+        m.dedup_hash = m.keys.of_exchange
+        if m.dedup_hash:
+            m.flags |= KEY_OF_EXCHANGE
+    if m.dedup_hash and m.keys.ttl >= 0:
+        m.flags |= KEY_TTL
+
+
 cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept nogil:
     """reserve() went before."""
     cdef queue_t *q = st.queue
     append(st, m)
     queue_mark(q)
-    if m.flags & PERSISTENT and q.durable and waits and q.core.sync:
+    if m.flags & PERSISTENT and q.durable and (waits or UNLIKELY(m.keys != NULL)) and q.core.sync:
+        # A key without confirm is synced with the next that is asked for: a duplicate of it may wait for that.
         sync_mark(st)
-        return TAKEN | WAITS
+        return TAKEN | WAITS if waits else TAKEN
     return TAKEN
 
 
@@ -227,6 +250,8 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
             dlx |= q.rules.overflow == REJECT_PUBLISH_DLX
             continue
         st = store_for(q, m.priority)
+        if UNLIKELY(m.keys != NULL):
+            choose_key(q, m)
         stored[0] |= store_in(st, m, waits)
         if UNLIKELY(took != NULL):
             took[i] = 1

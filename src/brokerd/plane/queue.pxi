@@ -346,6 +346,41 @@ cdef class Queue:
         cdef seg_t *s = segment_at(&self.q, level, number)
         return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and passed(s)
 
+    # ---- keys
+
+    @property
+    def window(self):
+        return self._window
+
+    @window.setter
+    def window(self, Window window):
+        self._window = window
+        self.q.window = &window.w if window is not None else NULL
+        window_is_other(&self.q)
+
+    def keep_keys(self, uint64_t number, uint8_t level=0):
+        cdef seg_t *s = segment_at(&self.q, level, number)
+        if s == NULL or not holds_keys(s):
+            return True
+        if s.sealed:
+            self.core.keyed.append((self, level, number))
+        return False
+
+    def key_rows(self, uint64_t number, uint8_t level=0):
+        cdef seg_t *s = segment_or_leaving(&self.q, level, number)
+        return key_rows_of(s) if s != NULL and self.q.window != NULL else b""
+
+    def keys_kept(self, uint64_t number, uint8_t level=0):
+        cdef store_t *st = store_at(&self.q, level)
+        cdef seg_t *s = segment_at(&self.q, level, number)
+        if s != NULL:
+            s.keys_kept = True
+            return
+        s = take_leaving(st, number) if st != NULL else NULL
+        if s != NULL:
+            seg_unmap(s)
+            give_up(s)
+
     # ---- the order journal
 
     @property

@@ -48,6 +48,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
     cdef store_t *st = NULL
     q.next_seq = next_seq
     q.last_ts = last_ts
+    window_is_other(q)
     if q.journal != NULL:
         q.journal.suspect = suspect
         journals_start(q, POWER_LOST if suspect else RESTARTED)

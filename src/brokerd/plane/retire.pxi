@@ -4,6 +4,8 @@
 #   the core's spares       for any queue that needs one next, files in a folder of their own
 #   the garbage             unlinked later, by the control plane's thread
 #
+# Before, one whose keys count in the queue's window waits in store_t.leaving until they are in a file of their own.
+#
 # Records left in a file that is written over fail their CRC, which begins with the segment's number.
 
 
@@ -88,15 +90,13 @@ cdef void retire_unlinked(seg_t *s) noexcept:
         seg_free(s)
 
 
-cdef void retire(seg_t *s):
+cdef void give_up(seg_t *s):
+    """The files of a settled segment, which is in no list any more."""
     cdef store_t *st = s.store
     cdef queue_t *q = st.queue
     cdef Core core = (<Queue>q.owner).core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
-    seg_unlink_from_list(s)
-    acks_unmap(s)
-    journal_unmap(s)
     if s.unsynced:
         s.unsynced = False
         st.unsynced_n -= 1
@@ -147,6 +147,36 @@ cdef void retire(seg_t *s):
     seg_free(s)
 
 
+cdef void retire(seg_t *s):
+    cdef store_t *st = s.store
+    cdef queue_t *q = st.queue
+    cdef Core core = (<Queue>q.owner).core
+    seg_unlink_from_list(s)
+    acks_unmap(s)
+    journal_unmap(s)
+    if UNLIKELY(holds_keys(s)):
+        # Still synced with the others: a confirm promises that its key lasts, too.
+        seg_unmap(s)
+        s.next = st.leaving
+        st.leaving = s
+        core.keyed.append((<Queue>q.owner, st.level, s.number))
+        return
+    give_up(s)
+
+
+cdef seg_t *take_leaving(store_t *st, uint64_t number) noexcept nogil:
+    """Take that segment out of those that leave; NULL: it is not among them."""
+    cdef seg_t **at = &st.leaving
+    cdef seg_t *s
+    while at[0] != NULL and at[0].number != number:
+        at = &at[0].next
+    s = at[0]
+    if s != NULL:
+        at[0] = s.next
+        s.next = NULL
+    return s
+
+
 cdef bint retire_if_settled(seg_t *s) noexcept nogil:
     """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
     True: s is not in the list any more, and may be freed."""
@@ -175,6 +205,8 @@ cdef void store_empty(store_t *st) noexcept nogil:
             seg_free(s)
         s = next
     st.first = st.last = st.cursor = NULL
+    while st.leaving != NULL:
+        seg_free(take_leaving(st, st.leaving.number))
     if st.spare != NULL:
         seg_free(st.spare)
         st.spare = NULL
@@ -206,3 +238,30 @@ cdef int describe_store(store_t *st, list out) except -1:
                     "events": s.events if s.journal_known else -1})
         s = s.next
     return 0
+
+
+cdef seg_t *segment_or_leaving(queue_t *q, uint8_t level, uint64_t number) noexcept nogil:
+    cdef seg_t *s = segment_at(q, level, number)
+    cdef store_t *st
+    if s == NULL:
+        st = store_at(q, level)
+        s = st.leaving if st != NULL else NULL
+        while s != NULL and s.number != number:
+            s = s.next
+    return s
+
+
+cdef void window_is_other(queue_t *q) noexcept:
+    """The queue's window is new, or gone: which of the keys in its segments count is not known, or none does."""
+    cdef store_t *st = NULL
+    cdef seg_t *s
+    while True:
+        st = next_store(q, st)
+        if st == NULL:
+            return
+        s = st.first
+        while s != NULL:
+            keys_unknown(s)
+            s = s.next
+        while q.window == NULL and st.leaving != NULL:
+            give_up(take_leaving(st, st.leaving.number))

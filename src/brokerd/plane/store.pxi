@@ -22,6 +22,9 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.entries = s.acks_zeroed = 0
     s.events = s.events_lost = 0
     s.journal_known = s.journal_dirty = s.journal_syncing = False
+    s.keys_kept = False
+    s.keys_last = 0
+    s.keys_until = 0
     s.generation = 0
     s.sealed = 0
     s.verify = s.loaded = s.unsynced = s.damaged = False
@@ -249,7 +252,7 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     put_le16(r + R_FLAGS, m.flags)
     put_le64(r + R_PUBLISH_SEQ, m.publish_seq)
     put_le64(r + R_GROUP_HASH, 0)
-    put_le64(r + R_DEDUP_HASH, 0)
+    put_le64(r + R_DEDUP_HASH, m.dedup_hash)
     # The pad to 8 octets: zero in a new file, but not in a recycled one.
     put_le64(r + align8(m.length) - 8, 0)
     memcpy(p, m.names, m.names_n)
@@ -270,6 +273,8 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
         q.top = st.level
     q.ready_octets += m.body_n
     q.n_published += 1
+    if UNLIKELY(m.dedup_hash != 0) and q.window != NULL:
+        key_stored(s, m.dedup_hash, ts, m.keys.ttl)
 
 
 # ---- reading

@@ -13,26 +13,37 @@ cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
         collect_store(st, files, sealing)
 
 
+cdef int collect_segment(seg_t *s, list files, list sealing) except -1:
+    cdef store_t *st = s.store
+    cdef int fd, err = seg_open(s)
+    if err:
+        raise OSError(err, os_strerror(err), text_path(s, "msgs"))
+    fd = fcntl(s.fd, F_DUPFD_CLOEXEC, 3)
+    if fd < 0:
+        raise OSError(errno, os_strerror(errno), text_path(s, "msgs"))
+    files.append((fd, text_path(s, "msgs")))
+    s.unsynced = False
+    st.unsynced_n -= 1
+    if s.sealed:
+        sealing.append((<Queue>st.queue.owner, st.level, s.number))
+        if s.map == NULL:
+            close(s.fd)
+            s.fd = -1
+    return 0
+
+
 cdef int collect_store(store_t *st, list files, list sealing) except -1:
     cdef seg_t *s = st.last
-    cdef int fd, err
+    cdef int fd
     while s != NULL and st.unsynced_n:
         if s.unsynced:
-            err = seg_open(s)
-            if err:
-                raise OSError(err, os_strerror(err), text_path(s, "msgs"))
-            fd = fcntl(s.fd, F_DUPFD_CLOEXEC, 3)
-            if fd < 0:
-                raise OSError(errno, os_strerror(errno), text_path(s, "msgs"))
-            files.append((fd, text_path(s, "msgs")))
-            s.unsynced = False
-            st.unsynced_n -= 1
-            if s.sealed:
-                sealing.append((<Queue>st.queue.owner, st.level, s.number))
-                if s.map == NULL:
-                    close(s.fd)
-                    s.fd = -1
+            collect_segment(s, files, sealing)
         s = s.prev
+    s = st.leaving
+    while s != NULL and st.unsynced_n:
+        if s.unsynced:
+            collect_segment(s, files, sealing)
+        s = s.next
     for name in directories_unsynced(st):
         fd = open(name.encode(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)
         if fd < 0:

@@ -7,6 +7,7 @@ belongs to.  Knows nothing of permissions, channels, or of other queues.
 """
 
 import os
+from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from brokerd.policies import Effective, Policies
     from brokerd.queues.deduplication import Deduplication
     from brokerd.queues.deduplication import Rule as DeduplicationRule
+    from brokerd.store.key_files import KeyFiles
 
 log = getLogger("brokerd")
 
@@ -66,8 +68,8 @@ class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "name", "order_log",
-        "owner", "policy", "rules", "tracer", "vhost_name",
+        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "key_files", "name",
+        "order_log", "owner", "policy", "rules", "tracer", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -103,6 +105,7 @@ class Queue(plane.Queue):
         self.dead_letters: DeadLetters | None = None
         self.tracer: Tracer | None = None  # asked while ``traced``
         self.deduplication: Deduplication | None = None  # whose rule is that of ``rules``
+        self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
         self.policy: str | None = None  # the name of the one that applied when rules were last put in force
         self.order_log: OrderLog | None = None  # told of consumers while there is an order journal
 
@@ -183,13 +186,6 @@ class Queue(plane.Queue):
 
     # --- the order journal
 
-    def begin_journal(self, policies: "Policies | None") -> None:
-        """Before its segments are recovered: the journal goes on if the queue is to have one."""
-        if not self.arguments and not policies:
-            return
-        if asks_for_journal(self.arguments, self._policy(policies)[1] if policies else NO_ARGUMENTS):
-            self.set_journal(True)
-
     def _switch_journal(self, rules: Rules, policies: "Policies | None") -> None:
         if not self.durable:
             return  # A policy may match any queue; only declare refuses it.
@@ -200,20 +196,45 @@ class Queue(plane.Queue):
 
     # --- duplicates
 
+    def begin_recovery(self, policies: "Policies | None") -> None:
+        """Before its segments are recovered: what they are kept for is known."""
+        if not self.arguments and not policies:
+            return
+        definition = self._policy(policies)[1] if policies else NO_ARGUMENTS
+        if asks_for_journal(self.arguments, definition):
+            self.set_journal(True)
+        rule = rules_of(self.arguments, definition).deduplication
+        if rule is not None:
+            self._deduplicate(rule)
+
     def _deduplicate(self, rule: "DeduplicationRule | None") -> None:
         """Put another rule in force; without one what is known is forgotten."""
-        from brokerd.queues.deduplication import FILE_NAME, Deduplication  # Few queues ask for it.
-
-        path, before = os.path.join(self.directory, FILE_NAME), self.deduplication
-        if before is not None:
-            before.window.close()
+        known = self.deduplication
         if rule is None:
-            self.deduplication = None
-            if os.path.exists(path):
-                os.unlink(path)
+            if known is not None:
+                known.forget(self.directory)
+            self.deduplication = self.window = None
             return
-        self.deduplication = Deduplication(rule, path, report=log.warning)
-        self.deduplication.duplicates = before.duplicates if before is not None else 0
+        if known is not None:
+            known.change(rule)
+            return
+        from brokerd.queues.deduplication import Deduplication  # Few queues ask for it.
+
+        assert self.key_files is not None
+        self.deduplication = Deduplication(rule, self.key_files())
+        if self.next_seq > 1:
+            self._load_keys(suspect=False)  # Its messages may have keys, of a rule before.
+        else:
+            self.window = self.deduplication.window
+
+    def _load_keys(self, *, suspect: bool) -> None:
+        known = self.deduplication
+        if known is None:
+            return
+        kept = known.load(self.directory, range(self.max_priority + 1), suspect=suspect)
+        self.window = known.window
+        for level, number in kept:
+            self.keys_kept(number, level)
 
     @property
     def duplicates(self) -> int:
@@ -221,32 +242,9 @@ class Queue(plane.Queue):
         return 0 if self.deduplication is None else self.deduplication.duplicates
 
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
-        """As the data plane's; after a power cut keys may be known whose messages were lost."""
+        """As the data plane's: settled segments stay while their keys are needed."""
+        self._load_keys(suspect=suspect)
         super().finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
-        if suspect:
-            from brokerd.queues.deduplication import FILE_NAME, distrust
-
-            distrust(os.path.join(self.directory, FILE_NAME), log.warning)
-
-    def _close_window(self) -> None:
-        if self.deduplication is not None:
-            self.deduplication.window.close()
-
-    def rest(self) -> bool:
-        """Idle: maps and descriptors are given back."""
-        if self.deduplication is not None:
-            self.deduplication.window.rest()
-        return super().rest()
-
-    def drop(self) -> None:
-        """The queue is deleted."""
-        self._close_window()
-        super().drop()
-
-    def close(self) -> None:
-        """The broker stops."""
-        self._close_window()
-        super().close()
 
     def check_access(self, connection: object) -> None:
         """Refuse an exclusive queue to all connections but its owner (405)."""

@@ -225,7 +225,7 @@ class Transaction:
             if queues and not step.returned:
                 stored = put(queues, exchange, key, properties, body, connection=connection.number,
                              channel=channel.number, publish_seq=number,
-                             sync=any(queue.durable for queue in queues))  # fmt: skip
+                             sync=any(queue.durable for queue in queues), keys=step.answer.keys)  # fmt: skip
                 self._refused |= len(stored) < len(queues)
             step.answer.after_storing(plane.Message(exchange, key, properties, body), channel, stored)
             if step.returned and not self._left:

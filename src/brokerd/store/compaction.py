@@ -34,6 +34,7 @@ class Compactable(Protocol):
     copying: bool
 
     def segments(self) -> list[dict[str, Any]]: ...
+    def keep_keys(self, number: int, level: int = 0) -> bool: ...
     def can_compact(self, number: int, level: int = 0) -> bool: ...
     def replace_segment(self, number: int, old: "numpy.ndarray", new: "numpy.ndarray", end: int, capacity: int,
                         generation: int, entries: int, level: int = 0) -> None: ...
@@ -92,8 +93,10 @@ class Compaction:
         self.end = self.entries = self.generation = 0
 
     def finish(self, queue: Compactable) -> bool:
-        """Put it in place.  False: thrown away, since the segment changed meanwhile or somebody copies its files."""
-        if queue.copying or not queue.can_compact(self.number, self.level) or self._changed():
+        """Put it in place.  False: thrown away, since the segment changed meanwhile, somebody copies its files, or
+        keys of its records are on disk nowhere else."""
+        if (queue.copying or not queue.can_compact(self.number, self.level) or self._changed()
+                or not queue.keep_keys(self.number, self.level)):
             self.undo()
             return False
         self._disk.rename(self._msgs + ".new", self._msgs)

@@ -82,6 +82,10 @@ class DataDir:
         self._next += 1
         return number
 
+    def sync(self) -> None:
+        """Everything written by now is on disk.  Raises OSError."""
+        self._disk.syncfs(self._lock, self.path)
+
     def close(self) -> None:
         """The clean stop, after everything was written: sync the filesystem, take the marker away, unlock.
 
@@ -91,7 +95,7 @@ class DataDir:
         if self._lock < 0:
             return
         try:
-            self._disk.syncfs(self._lock, self.path)
+            self.sync()
             self._disk.unlink(self._file(RUNNING_FILE))
             self._disk.sync_directory(self.path)
         finally:

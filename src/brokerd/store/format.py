@@ -7,6 +7,7 @@ twice while a broker runs, so that records left in a file written over belong to
     msgs.0000000001     the segment: records, appended, never changed after
     acks.0000000001     what became of them
     journal.0000000001  what happened to them, event by event, where the queue has an order journal
+    keys.0000000001     keys of messages whose records are gone, where the queue drops duplicates
     kept/               settled segments of such a queue, with their acks and journals
     order               what disturbed the order of messages, counted; made with the first such event
     order.jsonl         what such a queue was told to do, and by whom it was read
@@ -40,7 +41,8 @@ at position + length rounded up to 8.  ``crc`` is the CRC32C of the segment's nu
 (u8) and then of octets 12..length: a stale record in a recycled file fails.  Meta of
 65,535 octets or more: ``meta_len`` is 0xFFFF, a u4 with the true length L stands at
 64, the meta at 68, the body at 68 + L.  Flags: bit 0 persistent (delivery_mode 2), bit
-1: it has an expiration that counts.
+1: it has an expiration that counts, bit 2: dedup_hash is that of the exchange's key, not the queue's, bit 3: its header
+x-cache-ttl counts.  ``dedup_hash``: the key that duplicates are known by, 0: none; see KEY FILE.
 ``kind`` is 0.  ``connection`` and ``publish_seq`` say which publish of whom it was.
 
 ACKS FILE, 64-octet header::
@@ -110,6 +112,30 @@ journal was switched on again; 4 it was switched off, and nothing is there up to
 event of type 9, if there is one.  ``begun``: every event of this segment's records from then
 on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record
 that was appended after ``begun`` has its whole life there.
+
+KEY FILE, keys of messages whose records may be gone (deduplication): ``keys.N`` beside segment N, or, an exchange's,
+``keys.<SHA-1 of its name>.N`` in the vhost's folder.  64-octet header::
+
+     0 magic "BKEY"   4 version u4    8 number u8, N   16 hash key, 16 octets
+    32 crc u4 (CRC32C of octets 0..32)                 36 rows_crc u4 (CRC32C of all rows; of a queue's only)
+    40 synced u8     an exchange's: lasting rows below it are believed after a power cut
+    48 whole u8      and all rows below this           56 open u8: 1 while a broker writes to it
+
+then ROWS of 24 octets::
+
+     0 order u8       the message's seq; an exchange's: ns when it came, and bit 63 if no sync covers it
+     8 hash u8        of the key, never 0               16 expires i8, ms since the epoch; 2**63-1: never
+
+The hash of a key is the first 8 octets, as u8, of BLAKE2b(digest_size=8, key=hash key) over the key's octets
+(queues/deduplication), the same in records.  The hash key of a vhost is in its file ``keys.secret``: magic "BSEC",
+version u4, 16 octets, crc u4 (CRC32C of all before).  A queue's ``keys.N`` is written when the records of segment N
+are about to go (settled, or compacted) and never changed; where N's records are there as well, both say the same.
+Files number 0 hold what a broker before version 1 of this format knew, under a hash key of their own.
+
+FORMER KEYS, files ``dedup`` and ``dedup.SHA1`` of brokers before key files, read once and removed: magic "BDUP",
+version u4, capacity u8, hash key of 16 octets, crc u4 (CRC32C of these), zero u4; written u8, safe u8, busy u8; then a
+ring of ``capacity`` entries, key number n in entry n mod capacity: hash u8, lap u2 (n div capacity mod 65,535, plus 1;
+0: empty), expires u6 (2**48-1: never); then an index.  Keys below ``safe`` outlast a power cut.
 
 COUNTERS ``order``: 64-octet header (magic "BORD", version u4, crc u4 of octets 0..8, zeros),
 then u8 each, in the order of ORDER_COUNTERS, since the queue was declared.
@@ -187,15 +213,20 @@ SEGMENT_VERSION = 1
 ACKS_VERSION = 2
 JOURNAL_VERSION = 1
 ORDER_VERSION = 1
+KEYS_VERSION = 1
 HEADER_OCTETS = 64          # of a segment, an acks file and a record alike
 ENTRY_OCTETS = 8
 EVENT_OCTETS = 32
+KEY_ROW_OCTETS = 24
 RECORD_ALIGNMENT = 8
 SEGMENT_MAGIC = 0x47455342  # "BSEG"
 RECORD_MAGIC = 0x4D475342   # "BSGM"
 ACKS_MAGIC = 0x4B434142     # "BACK"
 JOURNAL_MAGIC = 0x4E524A42  # "BJRN"
 ORDER_MAGIC = 0x44524F42    # "BORD"
+KEYS_MAGIC = 0x59454B42     # "BKEY"
+SECRET_MAGIC = 0x43455342   # "BSEC"
+FORMER_KEYS_MAGIC = 0x50554442  # "BDUP"
 OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
 PERSISTENT = 1              # Bit 0 of a record's flags.
 LONG_META = 0xFFFF
@@ -265,6 +296,15 @@ ENTRY = struct.Struct("<IBBH")
 JOURNAL_FIXED = struct.Struct("<IIQq")          # What the crc of a journal's header covers.
 EVENT = struct.Struct("<QqIIHBB")               # Without its crc.
 ORDER_FIXED = struct.Struct("<II")
+KEYS_FIXED = struct.Struct("<IIQ16s")
+KEYS_MARKS = struct.Struct("<QQQ")              # At 40: synced, whole, open.
+KEYS_MARKS_AT = 40
+KEY_ROW = struct.Struct("<QQq")
+NOT_LASTING = 1 << 63                           # Bit of a row's order.
+FOR_EVER = (1 << 63) - 1                        # ``expires`` of a key without a time.
+SECRET = struct.Struct("<II16sI")
+FORMER_KEYS = struct.Struct("<IIQ16sI4xQQQ")
+FORMER_KEYS_NEVER = (1 << 48) - 1
 
 COMMIT_PREFIX = "tx."
 COMMIT_MAGIC = 0x4A585442   # "BTXJ"
@@ -312,6 +352,19 @@ def acks_name(number: int) -> str:
 def journal_name(number: int) -> str:
     """File name of the order journal beside segment ``number``."""
     return f"journal.{number:010d}"
+
+
+def keys_name(number: int) -> str:
+    """File name of the keys beside segment ``number``."""
+    return f"keys.{number:010d}"
+
+
+def keys_number(name: str, prefix: str = "keys") -> int | None:
+    """The number in ``<prefix>.N``; None for any other name."""
+    digits = name[len(prefix) + 1 :]
+    if name.startswith(prefix + ".") and len(digits) >= 10 and digits.isascii() and digits.isdigit():
+        return int(digits)
+    return None
 
 
 def priority_folder(level: int) -> str:
@@ -393,6 +446,14 @@ def order_header() -> bytes:
     """The 64 octets at the head of a queue's counters."""
     fixed = ORDER_FIXED.pack(ORDER_MAGIC, ORDER_VERSION)
     return (fixed + crc32c(fixed).to_bytes(4, "little")).ljust(HEADER_OCTETS, b"\0")
+
+
+def keys_header(number: int, hash_key: bytes, rows: bytes = b"", *, open_: bool = False) -> bytes:
+    """The 64 octets at the head of a key file."""
+    fixed = KEYS_FIXED.pack(KEYS_MAGIC, KEYS_VERSION, number, hash_key)
+    checks = struct.pack("<II", crc32c(fixed), crc32c(rows))
+    count = len(rows) // KEY_ROW_OCTETS
+    return fixed + checks + KEYS_MARKS.pack(count, count, open_)
 
 
 # --- checks

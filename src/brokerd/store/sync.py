@@ -38,6 +38,14 @@ class Log(Protocol):
     def fileno(self) -> int: ...
 
 
+class Follower(Protocol):
+    """Something that may say only after a sync what the sync covers."""
+
+    def begin_sync(self) -> Callback:
+        """On the loop, when a sync begins; what it returns is called in the thread when all else is on disk, and
+        raises OSError."""
+
+
 class SyncThread:
     """One thread that does what must not hold up the loop.
 
@@ -85,8 +93,8 @@ class GroupCommit:
     more.  ``sync=False`` (--no-sync): nothing is synced, and all is answered at once.
     """
 
-    __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_logs", "_scheduled", "_soon", "_submit",
-                 "_sync", "_under_way", "_waiting", "_wanted", "syncs")
+    __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_followers", "_logs", "_scheduled", "_soon",
+                 "_submit", "_sync", "_under_way", "_waiting", "_wanted", "syncs")
 
     def __init__(self, core: Commits, disk: Disk, *, submit: Callable[[Callback, Done], object],
                  soon: Callable[[Callback], object], fatal: Callable[[BaseException], object],
@@ -99,6 +107,7 @@ class GroupCommit:
         self._sync = sync
         self._waiting: list[Callback] = []
         self._logs: set[Log] = set()
+        self._followers: dict[Follower, None] = {}
         self._directories: set[str] = set()
         self._wanted = False        # Somebody asked since the last begin.
         self._scheduled = False     # _begin is on its way.
@@ -126,6 +135,11 @@ class GroupCommit:
             self._logs.add(log)
         self.request()
 
+    def follow(self, follower: Follower) -> None:
+        """Have ``follower`` synced after all else with the next sync, which somebody else asks for."""
+        if self._sync:
+            self._followers[follower] = None
+
     def sync_directory(self, path: str) -> None:
         """The names in ``path`` are on disk before the next ``wait`` is answered."""
         self._directories.add(path)
@@ -151,11 +165,13 @@ class GroupCommit:
                 if log.dirty:
                     files.append((os.dup(log.fileno()), log.path))
                     log.dirty = False
+            last = [follower.begin_sync() for follower in self._followers]
         except OSError as error:
             self._close(files)
             self._fail(error)
             return
         self._logs.clear()
+        self._followers.clear()
         self._directories.clear()
         if not self._sync:
             self._close(files)
@@ -166,6 +182,8 @@ class GroupCommit:
         def work() -> None:
             try:
                 self._disk.sync_all(files)
+                for sync in last:
+                    sync()
             finally:
                 self._close(files)
 

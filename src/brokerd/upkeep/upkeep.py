@@ -17,6 +17,7 @@ from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.queues.expires import CallAt, Expires
 from brokerd.store.format import ARCHIVING_FOLDER
 from brokerd.store.garbage import Garbage, Submit
+from brokerd.upkeep.keys import KeyKeeper
 from brokerd.vhost import definitions
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Upkeep:
     """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
 
     __slots__ = (
-        "_compacting", "_core", "_data_dir", "_disk", "_journals", "_now", "_resting", "_spares_used", "_sparse",
-        "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "expires", "garbage",
+        "_compacting", "_core", "_data_dir", "_disk", "_journals", "_keys", "_now", "_resting", "_spares_used",
+        "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "expires", "garbage",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +66,7 @@ class Upkeep:
         self._resting: Iterator[Queue] = iter(())  # still to be looked at for idleness
         self._sparse: Iterator[Queue] = iter(())  # still to be looked at for sparse segments
         self._compacting = False
+        self._keys = KeyKeeper(vhosts, core, submit)
         self._ticks = 0
         self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
@@ -83,10 +85,12 @@ class Upkeep:
         self._ticks += 1
         self.expires.run()
         self._rest(idle_since_ns)
+        self._keys.tick()
         if not self._compacting:
             self._compact()
         if self._ticks % COMPACT_EVERY_TICKS == 0:
             self._sparse = self._queues()
+            self._keys.sweep()
             for vhost in self._vhosts.values():
                 definitions.compact_if_worthwhile(vhost)
             if self._core.spares_used == self._spares_used:
@@ -152,7 +156,7 @@ class Upkeep:
             if queue.deleted or queue.copying:
                 continue
             sparse = compaction.candidate(queue, self.journals.keeps(queue) if queue.journaled else None)
-            if sparse is not None:
+            if sparse is not None and self._keys.may_go(queue, sparse):
                 self._compact_segment(queue, sparse)
                 return
 

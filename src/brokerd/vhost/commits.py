@@ -7,12 +7,15 @@ are stored now, settlements are done for messages that are there again.  Knows n
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from brokerd import plane
+from brokerd.queues.dead_letter import read_properties
 from brokerd.store import commit_journal
 from brokerd.store.commit_journal import published_in
 from brokerd.store.format import COMMIT_REJECTED
 
 if TYPE_CHECKING:
-    from brokerd.store.commit_journal import Decision
+    from brokerd.queues.queue import Queue
+    from brokerd.store.commit_journal import Decision, Message
     from brokerd.store.disk import Disk
     from brokerd.vhost.vhost import VHost
 
@@ -46,9 +49,7 @@ def _apply(vhost: "VHost", disk: "Disk", decision: "Decision") -> tuple[int, int
             if name not in present:
                 present[name] = published_in(queue.directory, disk, decision.connection, decision.channel)
             if message.publish_seq not in present[name]:
-                vhost.core.put((queue,), *message[1:], connection=decision.connection, channel=decision.channel,
-                               publish_seq=message.publish_seq, sync=True)  # fmt: skip
-                stored += 1
+                stored += _store(vhost, queue, message, decision)
     for name, seq, outcome in decision.settlements:
         queue = vhost.queues.get(name)
         row = None if queue is None else queue.remove(seq)
@@ -58,3 +59,23 @@ def _apply(vhost: "VHost", disk: "Disk", decision: "Decision") -> tuple[int, int
                 _, _, _, exchange, routing_key, properties, body = row
                 queue.on_dead("rejected", 0, exchange, routing_key, properties, body, 0)
     return stored, settled
+
+
+def _store(vhost: "VHost", queue: "Queue", message: "Message", decision: "Decision") -> bool:
+    """Whether it was stored: not where another of its transaction had its key.
+
+    Its exchange is not asked: it may know the key by this very message, which other queues have.
+    """
+    exchange = vhost.exchanges.get(message.exchange.decode("utf-8", "surrogateescape"))
+    check = None
+    if queue.deduplication is not None or (exchange is not None and vhost.duplicates.asks(exchange)):
+        properties = read_properties(message.properties)
+        if queue.deduplication is not None and queue.deduplication.is_duplicate(properties.headers):
+            return False
+        check = vhost.duplicates.check(exchange, (queue,), lambda: properties)
+    stored = vhost.core.put((queue,), *message[1:], connection=decision.connection, channel=decision.channel,
+                            publish_seq=message.publish_seq, sync=True,
+                            keys=None if check is None else check.keys)  # fmt: skip
+    if check is not None:
+        check.after_storing(plane.Message(*message[1:]), None, stored)
+    return True

@@ -250,7 +250,8 @@ class Delays:
         if queues:
             gone = False  # to a queue, or to the dead-letter exchange of one that refused it
             try:
-                stored = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable)
+                stored = self._vhost.core.put(queues, exchange, routing_key, octets, body, sync=waiting.queue.durable,
+                                              keys=answer.keys)
                 gone = bool(stored) or any(queue.rules.dead_letters_refused for queue in queues)
             except (OSError, ValueError):  # No disk space; larger than messages may be by now.
                 pass
@@ -273,8 +274,9 @@ class Delays:
         if not any(queue.deduplication is not None for queue in answer.queues):
             return answer
         check = self._vhost.duplicates.check(None, answer.queues, lambda: message)
-        participants = answer.participants if check is None else (check, *answer.participants)
-        return plane.Answer(answer.queues, participants=participants)
+        if check is None:
+            return answer
+        return plane.Answer(answer.queues, participants=(check, *answer.participants), keys=check.keys)
 
     def _gone(self, waiting: _Waiting, seq: int) -> None:
         """It is on disk where it went."""

@@ -1,88 +1,170 @@
-"""Duplicates in one vhost: who knows a message's key, who is told of it when it is stored, and which keys are safe.
+"""Duplicates in one vhost: who is asked for a message's key, and who is told of it when it is stored.
 
     publish  ->  the exchange it is published to knows the key: routed nowhere, counts as routed, confirmed
              ->  of the queues it goes to, those that know the key are left out; counts as routed, confirmed
 
-A key is told to a queue when the message was stored there, never before: a publish that waits for room on the disk, a
-queue that refuses and a broker that dies in between let the next one through.  It is told to an exchange when any queue
-has it.  Messages that are held back count as published when they came, for their exchange; for the queues when they
-are due.  Dead letters are neither looked at nor told: they came in once, and one that comes back to its queue (a retry)
-would be taken for its own duplicate.  Keys are asked for just before a message is stored, so that of two in one
-transaction the second is found to be a duplicate; a crash between its commit and its storing lets it through.
+A queue knows a key when a message with it was stored there, in the same step and never before: a publish that waits
+for room on the disk, a queue that refuses and a broker that dies in between let the next one through.  An exchange is
+told when any queue has it.  Messages that are held back count as published when they came, for their exchange; for the
+queues when they are due.  Dead letters are neither looked at nor told: they came in once, and one that comes back to
+its queue (a retry) would be taken for its own duplicate.  Keys are asked for just before a message is stored, so that
+of two in one transaction the second is found to be a duplicate.
 
-``settle`` is called once a second: keys become safe (queues/deduplication) when a sync of all their messages' segments
-has ended.  Windows of exchanges are files ``dedup.<sha1 of the name>`` in the vhost's folder; those of exchanges that
-are not durable are in memory only.  Knows nothing of users, channels or timers.
+What an exchange knows is in a log (store/key_log), if it is durable.  Records carry the key's hash as well where their
+queue does not ask for keys of its own, so that a start finds the key of a message that was stored just before the
+broker died.  Knows nothing of users, channels or timers.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from logging import getLogger
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from brokerd import plane
+from brokerd.errors import StoreError
 from brokerd.exchanges.exchange import Lazily
-from brokerd.queues.deduplication import FILE_NAME, Deduplication, rule_of
-from brokerd.store.format import folder_name
+from brokerd.queues.dead_letter import read_properties
+from brokerd.queues.deduplication import Deduplication, Rule, own_ttl_of, rule_of
+from brokerd.store.format import FOR_EVER, folder_name, priority_folder, segment_name
+from brokerd.store.key_files import FORMER_FILE, FORMER_NUMBER, KeyFiles, open_segment
+from brokerd.store.key_log import KeyLog
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Exchange
     from brokerd.plane import Message
     from brokerd.queues.queue import Queue
-    from brokerd.store.disk import Disk
-    from brokerd.store.garbage import Submit
 
-log = getLogger("brokerd")
-
-FILE_PREFIX = FILE_NAME + "."
 _MS = 1_000_000  # ns
+_SLACK_NS = 1_000_000_000  # A row is written later than its record, but not by more.
+_PERSISTENT = 2
+
+_Found = tuple[int, int, str, bytes | None]  # ns, hash, exchange, properties that set the key's time
+Follow = Callable[[KeyLog], object]  # GroupCommit.follow
+
+
+class ExchangeKeys(Deduplication):
+    """What one exchange asks of each message, and the log of its keys."""
+
+    __slots__ = ("log",)
+
+    def __init__(self, rule: Rule, files: KeyFiles, prefix: str | None) -> None:
+        """``prefix``: of the log's files; None: in memory only."""
+        super().__init__(rule, files)
+        self.log = None if prefix is None else KeyLog(files, prefix, self.window)
+
+    def load_log(self, former: str, *, suspect: bool) -> None:
+        """Take up what is on disk; ``former`` is where an earlier release had it."""
+        assert self.log is not None
+        try:
+            self._files.take_over(former, self.log.path(FORMER_NUMBER), suspect=suspect)
+            self.log.read(suspect=suspect)
+            self._former = self.log.former
+        except (OSError, StoreError) as error:
+            self.fail(error)
+
+    def expires_ms(self, came_ns: int, own_ttl_ms: int) -> int:
+        """Of a key that came then; ``own_ttl_ms``: what its message says of it, or -1."""
+        ttl_ms = own_ttl_ms if own_ttl_ms >= 0 else self.rule.ttl_ms
+        return FOR_EVER if ttl_ms is None else min(came_ns // _MS + ttl_ms, FOR_EVER)
+
+    def prepare(self) -> None:
+        """A message may be stored next."""
+        if self.log is not None:
+            try:
+                self.log.begin()
+            except (OSError, StoreError) as error:
+                self.fail(error)
+
+    def accepted(self, came_ns: int, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
+        """A message with this key was stored; ``own_ttl_ms``: what it says of it, or -1."""
+        expires_ms = self.expires_ms(came_ns, own_ttl_ms)
+        self.window.enter(hashed, expires_ms, came_ns // _MS)
+        if self.log is not None:
+            try:
+                self.log.append(came_ns, hashed, expires_ms, lasting=lasting)
+            except (OSError, StoreError) as error:
+                self.fail(error)
 
 
 class Duplicates:
     """The keys that queues and exchanges of one vhost know."""
 
-    __slots__ = ("_directory", "_epoch_ns", "_syncing", "_unsafe", "_untrusted", "exchanges")
+    __slots__ = ("_directory", "_epoch_ns", "_files", "_follow", "exchanges")
 
-    def __init__(self, directory: str, epoch_ns: Callable[[], int]) -> None:
+    def __init__(self, directory: str, files: KeyFiles, epoch_ns: Callable[[], int], follow: Follow) -> None:
         self._directory = directory
+        self._files = files
         self._epoch_ns = epoch_ns
-        self._syncing = False
-        self._untrusted = False  # a sync failed: no key of this run becomes safe any more
-        # Windows with keys whose messages may not be on disk yet, and from which number on, in which queues.
-        self._unsafe: dict[Deduplication, dict[Queue, int]] = {}
-        self.exchanges: dict[str, Deduplication] = {}  # by name, those that have a rule
+        self._follow = follow
+        self.exchanges: dict[str, ExchangeKeys] = {}  # by name, those that have a rule
 
     # --- exchanges come and go
 
-    def adopt(self, exchange: "Exchange", *, new: bool = False) -> None:
-        """Note an exchange that was made, or read from disk; a ``new`` one knows no keys yet."""
+    def adopt(self, exchange: "Exchange", *, new: bool = False, suspect: bool = False) -> None:
+        """Note an exchange that was made, or read from disk; a ``new`` one knows no keys yet.
+
+        ``suspect``: power was lost since they were written.  One that was read is followed by ``open``.
+        """
         rule = rule_of(exchange.arguments)
         if rule is None:
             return
-        path = f"{self._directory}/{FILE_PREFIX}{folder_name(exchange.name)}" if exchange.durable else None
-        if new and path is not None:
-            _unlink(path)  # Of one of that name that was deleted just before the broker died.
-        self.exchanges[exchange.name] = Deduplication(rule, path, report=log.warning)
+        name = folder_name(exchange.name)
+        known = ExchangeKeys(rule, self._files, f"{self._directory}/keys.{name}" if exchange.durable else None)
+        if known.log is not None:
+            if new:
+                known.log.remove()  # Of one of that name that was deleted just before the broker died.
+            else:
+                known.load_log(f"{self._directory}/{FORMER_FILE}.{name}", suspect=suspect)
+        self.exchanges[exchange.name] = known
 
     def exchange_deleted(self, name: str) -> None:
         """Its keys go with it."""
         known = self.exchanges.pop(name, None)
-        if known is not None:
-            self._unsafe.pop(known, None)
-            known.window.close()
-            if known.window.path is not None:
-                _unlink(known.window.path)
+        if known is not None and known.log is not None:
+            known.log.remove()
 
     def close(self) -> None:
         """The broker stops."""
         for known in self.exchanges.values():
-            known.window.close()
+            if known.log is not None:
+                known.log.close()
+
+    def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
+        """All exchanges were adopted: what they know is in their logs, and in records that these have missed.
+
+        Records are looked at only where the broker before died: the last one in each queue, or all after a power cut,
+        which may have taken rows of the logs.
+        """
+        waiting = {name: known for name, known in self.exchanges.items()
+                   if known.log is not None and known.log.cut_short}  # fmt: skip
+        found: list[_Found] = []
+        for queue in queues if waiting else ():
+            if queue.durable and queue.deduplication is None:
+                found += _keys_of_exchanges(queue, self._files, last=not suspect)
+        for name, known in self.exchanges.items():
+            if known.log is None:
+                continue
+            mine = [each for each in found if each[2] == name] if name in waiting else []
+            since = 0 if suspect else known.log.last_ns - _SLACK_NS
+            knows = known.log.knows() if mine else set()
+            missed = {}
+            for came_ns, hashed, _, properties in mine:  # Several queues may have one message.
+                if came_ns >= since and hashed not in knows:
+                    own = -1 if properties is None else own_ttl_of(read_properties(properties).headers)
+                    missed[hashed] = came_ns, hashed, known.expires_ms(came_ns, own)
+            try:
+                known.log.enter(sorted(missed.values()))
+            except (OSError, StoreError) as error:
+                known.fail(error)
+            if missed:
+                self._follow(known.log)
+
+    def all_synced(self) -> None:
+        """Everything that was read is on disk by now.  Raises OSError."""
+        for known in self.exchanges.values():
+            if known.log is not None:
+                known.log.all_synced()
 
     # --- messages
-
-    @property
-    def now_ms(self) -> int:
-        """Since the epoch."""
-        return self._epoch_ns() // _MS
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: Lazily, *, taken: bool = False
@@ -95,74 +177,42 @@ class Duplicates:
         name = "" if exchange is None or exchange.name not in self.exchanges else exchange.name
         if not name and not any(queue.deduplication is not None for queue in queues):
             return None
-        return Check(self, name, properties().headers, taken)
+        message = properties()
+        return Check(self, name, queues, message.headers, taken, message.delivery_mode == _PERSISTENT)
 
-    def passed(
-        self, asking: Deduplication | None, headers: Mapping[str, Any] | None, stored: "tuple[Queue, ...]"
-    ) -> None:
-        """A message with these headers is in these queues."""
-        now_ms = self.now_ms
-        if asking is not None:
-            asking.accepted(headers, now_ms)
-            self._note(asking, stored)
-        for queue in stored:
-            if queue.deduplication is not None:
-                queue.deduplication.accepted(headers, now_ms)
-                self._note(queue.deduplication, (queue,))
-
-    def _note(self, known: Deduplication, queues: "tuple[Queue, ...]") -> None:
-        if known.window.path is not None:
-            unsafe = self._unsafe.setdefault(known, {})
-            for queue in queues:
-                if queue.durable:
-                    unsafe.setdefault(queue, queue.next_seq - 1)
-
-    # --- what a power cut may take
-
-    def settle(self, submit: "Submit", disk: "Disk") -> None:
-        """Sync the messages of all keys so far, in a thread; then these keys outlast a power cut."""
-        if self._syncing or self._untrusted or not self._unsafe:
-            return
-        unsafe, self._unsafe = self._unsafe, {}
-        marks = [(known, known.window.written) for known in unsafe]
-        since: dict[Queue, int] = {}
-        for queues in unsafe.values():
-            for queue, seq in queues.items():
-                since[queue] = min(seq, since.get(queue, seq))
-        paths = [path for queue, seq in since.items() if not queue.deleted for path in _files_since(queue, seq)]
-        self._syncing = True
-
-        def done(error: BaseException | None) -> None:
-            self._syncing = False
-            if error is not None:
-                self._untrusted = True
-                log.error("deduplication: messages could not be synced: %s; a power cut may let duplicates pass", error)
-                return
-            for known, written in marks:
-                known.window.mark_safe(written)
-
-        submit(lambda: _sync(paths, disk), done)
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether there is anything for ``settle`` to do."""
-        return bool(self._unsafe)
+    def passed(self, known: ExchangeKeys, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
+        """A message with this key is in some queue; ``lasting``: and the next sync covers it there."""
+        known.accepted(self._epoch_ns(), hashed, own_ttl_ms, lasting=lasting)
+        if lasting and known.log is not None:
+            self._follow(known.log)
 
 
 class Check:
-    """Takes part in one publish (plane.Participant): drops duplicates, tells new keys to those that ask for them."""
+    """Takes part in one publish (plane.Participant): drops duplicates, tells new keys to the exchange.
 
-    __slots__ = ("_duplicates", "_exchange", "_headers", "_knew", "_left", "_taken")
+    ``keys`` is what the records carry.
+    """
+
+    __slots__ = ("_duplicates", "_exchange", "_hash", "_headers", "_knew", "_left", "_own_ttl_ms", "_persistent",
+                 "_taken", "keys")
 
     def __init__(
-        self, duplicates: Duplicates, exchange: str, headers: Mapping[str, Any] | None, taken: bool
-    ) -> None:
+        self, duplicates: Duplicates, exchange: str, queues: "tuple[Queue, ...]", headers: Mapping[str, Any] | None,
+        taken: bool, persistent: bool,
+    ) -> None:  # fmt: skip
         self._duplicates = duplicates
         self._exchange = exchange  # that asks for the key; "": only queues do
         self._headers = headers
         self._taken = taken
+        self._persistent = persistent
         self._knew: list[Deduplication] = []  # who knew the key when it was asked for last
         self._left = False  # a queue was left then
+        asking = self._asking
+        self._hash = 0 if asking is None else asking.hash_of(headers)
+        self._own_ttl_ms = own_ttl_of(headers)
+        hashes: dict[plane.Queue, int] = {queue: queue.deduplication.hash_of(headers) for queue in queues
+                                          if queue.deduplication is not None}  # fmt: skip
+        self.keys = plane.Keys(hashes, self._hash, self._own_ttl_ms)
 
     @property
     def counts_as_routed(self) -> bool:
@@ -171,17 +221,18 @@ class Check:
 
     def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...] | None":
         """The queues that do not know the key; None: the exchange knows it."""
-        now_ms = self._duplicates.now_ms
         self._knew = []
         self._left = False
         asking = self._asking
-        if asking is not None and asking.is_duplicate(self._headers, now_ms):
-            self._knew.append(asking)
-            return None
+        if asking is not None and self._hash:
+            if asking.is_duplicate(self._headers):
+                self._knew.append(asking)
+                return None
+            asking.prepare()
         left = []
         for queue in queues:
             known = queue.deduplication
-            if queue.deleted or known is None or not known.is_duplicate(self._headers, now_ms):
+            if queue.deleted or known is None or not known.is_duplicate(self._headers):
                 left.append(queue)
             else:
                 self._knew.append(known)
@@ -189,55 +240,33 @@ class Check:
         return tuple(left) if self._knew else queues
 
     def after_storing(self, message: "Message", channel: object, stored: "tuple[Queue, ...]") -> None:
-        """Count who knew the key; tell it to those that did not, where the message has come to be anywhere."""
+        """Count who knew the key; tell it to the exchange that did not, where the message has come to be anywhere."""
         for known in self._knew:
             known.duplicates += 1
         asking = self._asking
-        if asking is not None and asking in self._knew:
+        if asking is None or asking in self._knew or not self._hash:
             return
         if stored or (not self._left and (self._taken or self._knew)):
-            self._duplicates.passed(asking, self._headers, stored)
+            lasting = self._persistent and any(queue.durable for queue in stored)
+            self._duplicates.passed(asking, self._hash, self._own_ttl_ms, lasting=lasting)
 
     @property
-    def _asking(self) -> Deduplication | None:
+    def _asking(self) -> ExchangeKeys | None:
         """The exchange's window; None: it asks for no keys, or has been deleted since the message was routed."""
         return self._duplicates.exchanges.get(self._exchange)
 
 
-def _files_since(queue: "Queue", seq: int) -> list[str]:
-    """The segments that may hold messages from that number on, and their folders."""
-    from brokerd.store.format import priority_folder, segment_name
-
-    last: dict[int, list[str]] = {}
+def _keys_of_exchanges(queue: "Queue", files: KeyFiles, *, last: bool) -> list[_Found]:
+    """What the queue's records carry of such keys; ``last``: only the last record of each level."""
+    found: list[_Found] = []
+    newest: dict[int, int] = {segment["level"]: segment["number"] for segment in queue.segments()}
     for segment in queue.segments():
-        level = segment.get("level", 0)
-        found = last.setdefault(level, [])
-        if segment["base_seq"] <= seq:
-            found.clear()
-        folder = f"{queue.directory}/{priority_folder(level)}" if level else queue.directory
-        found.append(f"{folder}/{segment_name(segment['number'])}")
-    paths = [path for found in last.values() for path in found]
-    folders = dict.fromkeys(os.path.dirname(path) + "/" for path in paths)
-    return [*paths, *folders, queue.directory + "/", os.path.dirname(queue.directory) + "/"]
-
-
-def _sync(paths: list[str], disk: "Disk") -> None:
-    for path in dict.fromkeys(paths):
-        try:
-            if path.endswith("/"):
-                disk.sync_directory(path[:-1])
-                continue
-            fd = disk.open(path)
-        except FileNotFoundError:  # All of it was consumed meanwhile.
+        level, number = segment["level"], segment["number"]
+        if last and number != newest[level]:
             continue
-        try:
-            disk.fdatasync(fd, path)
-        finally:
-            disk.close(fd)
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+        folder = f"{queue.directory}/{priority_folder(level)}" if level else queue.directory
+        with open_segment(os.path.join(folder, segment_name(number)), files.disk) as octets:
+            keys = plane.keys_in_segment(octets, number)[2]
+        found += [(came_ns, hashed, name.decode("utf-8", "surrogateescape"), properties)
+                  for came_ns, hashed, name, properties in (keys[-1:] if last else keys)]
+    return found

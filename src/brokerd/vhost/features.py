@@ -9,7 +9,8 @@ small doors here; what stands behind one is imported and made at its first use, 
 Decides nothing: a door passes on what it is asked.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brokerd.clock import Clock
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
     from brokerd.exchanges import Exchange, Lazily
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
-    from brokerd.store.garbage import Submit
+    from brokerd.store.key_files import KeyFiles
+    from brokerd.store.key_log import KeyLog
     from brokerd.vhost.dead_letters import DeadLetters
     from brokerd.vhost.delays import Delays
     from brokerd.vhost.duplicates import Check, Duplicates
     from brokerd.vhost.vhost import VHost
+
+
+log = getLogger("brokerd")
 
 
 class Timer(Protocol):
@@ -144,10 +149,41 @@ class DelaysOnDemand(NoDelays):
 class NoDuplicates:
     """No message is known to be a duplicate."""
 
-    __slots__ = ()
+    __slots__ = ("_directory", "_disk", "_epoch_ns", "_files")
 
-    def adopt(self, exchange: "Exchange", *, new: bool = False) -> None:
+    def __init__(self, directory: str, epoch_ns: Callable[[], int], disk: "Disk | None" = None) -> None:
+        self._directory = directory
+        self._epoch_ns = epoch_ns
+        self._disk = disk
+        self._files: KeyFiles | None = None
+
+    def key_files(self) -> "KeyFiles":
+        """Where keys of messages are, if their records may be gone."""
+        if self._files is None:
+            from brokerd.store.disk import Disk
+            from brokerd.store.key_files import KeyFiles
+
+            self._files = KeyFiles(self._directory, self._disk or Disk(), log.warning, self._epoch_ns)
+        return self._files
+
+    @property
+    def asked(self) -> bool:
+        """A queue or an exchange asks for keys, or has."""
+        return self._files is not None
+
+    def sweep(self) -> None:
+        """Remove files of keys that are over: to be called now and then."""
+        if self._files is not None:
+            self._files.sweep()
+
+    def adopt(self, exchange: "Exchange", *, new: bool = False, suspect: bool = False) -> None:
         """An exchange that asks for keys was made (``new``) or read from disk."""
+
+    def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
+        """All exchanges were read from disk: see Duplicates.open."""
+
+    def all_synced(self) -> None:
+        """Everything that was read at start, or written before ``close``, is on disk by now.  Raises OSError."""
 
     def exchange_deleted(self, name: str) -> None:
         """Its keys go with it."""
@@ -162,9 +198,6 @@ class NoDuplicates:
         """What takes part in a publish that a queue or ``exchange`` asks a key of: see Duplicates.check."""
         return None
 
-    def settle(self, submit: "Submit", disk: "Disk") -> None:
-        """Once a second: see Duplicates.settle."""
-
     def close(self) -> None:
         """The broker stops."""
 
@@ -172,11 +205,15 @@ class NoDuplicates:
 class DuplicatesOnDemand(NoDuplicates):
     """The door to duplicates."""
 
-    __slots__ = ("_directory", "_epoch_ns", "_made")
+    __slots__ = ("_follow", "_made")
 
-    def __init__(self, directory: str, epoch_ns: Callable[[], int]) -> None:
-        self._directory = directory
-        self._epoch_ns = epoch_ns
+    def __init__(
+        self, directory: str, epoch_ns: Callable[[], int], disk: "Disk | None" = None,
+        follow: "Callable[[KeyLog], object] | None" = None,
+    ) -> None:  # fmt: skip
+        """``follow`` is GroupCommit.follow; None: nothing is synced."""
+        super().__init__(directory, epoch_ns, disk)
+        self._follow = follow or _follow_nothing
         self._made: Duplicates | None = None
 
     def made(self) -> "Duplicates":
@@ -184,11 +221,19 @@ class DuplicatesOnDemand(NoDuplicates):
         if self._made is None:
             from brokerd.vhost.duplicates import Duplicates
 
-            self._made = Duplicates(self._directory, self._epoch_ns)
+            self._made = Duplicates(self._directory, self.key_files(), self._epoch_ns, self._follow)
         return self._made
 
-    def adopt(self, exchange: "Exchange", *, new: bool = False) -> None:
-        self.made().adopt(exchange, new=new)
+    def adopt(self, exchange: "Exchange", *, new: bool = False, suspect: bool = False) -> None:
+        self.made().adopt(exchange, new=new, suspect=suspect)
+
+    def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
+        if self._made is not None:
+            self._made.open(queues, suspect=suspect)
+
+    def all_synced(self) -> None:
+        if self._made is not None:
+            self._made.all_synced()
 
     def exchange_deleted(self, name: str) -> None:
         if self._made is not None:
@@ -202,13 +247,13 @@ class DuplicatesOnDemand(NoDuplicates):
     ) -> "Check | None":
         return self.made().check(exchange, queues, properties, taken=taken)
 
-    def settle(self, submit: "Submit", disk: "Disk") -> None:
-        if self._made is not None:
-            self._made.settle(submit, disk)
-
     def close(self) -> None:
         if self._made is not None:
             self._made.close()
+
+
+def _follow_nothing(log: object) -> None:
+    """Nothing is synced."""
 
 
 class Features(NamedTuple):
@@ -224,17 +269,22 @@ class Features(NamedTuple):
 
 def alone(vhost: "VHost") -> Features:
     """For a vhost without a broker around it."""
-    return Features(NoDeadLetters(), NoDelays(), NoDuplicates(), Replies(), Trace(vhost, ""), Events(Clock(), ""))
+    clock = Clock()
+    duplicates = NoDuplicates(vhost.directory, clock.epoch_ns)
+    return Features(NoDeadLetters(), NoDelays(), duplicates, Replies(), Trace(vhost, ""), Events(clock, ""))
 
 
-def on_demand(doors: Doors, events: Events, node_name: str) -> "Callable[[VHost], Features]":
-    """For the vhosts of a broker."""
+def on_demand(
+    doors: Doors, events: Events, node_name: str, disk: "Disk | None" = None,
+    follow: "Callable[[KeyLog], object] | None" = None,
+) -> "Callable[[VHost], Features]":  # fmt: skip
+    """For the vhosts of a broker; ``follow`` is GroupCommit.follow."""
 
     def give(vhost: "VHost") -> Features:
         return Features(
             DeadLettersOnDemand(vhost, doors),
             DelaysOnDemand(vhost, doors),
-            DuplicatesOnDemand(vhost.directory, doors.epoch_ns),
+            DuplicatesOnDemand(vhost.directory, doors.epoch_ns, disk, follow),
             Replies(),
             Trace(vhost, node_name),
             events,

@@ -61,10 +61,10 @@ def open_vhost(
     if prepare is not None:
         prepare(vhost)
     replayed = _replay_log(vhost, suspect=suspect, report=report)
-    folders = _sweep(directory, disk, garbage, suspect=suspect, report=report)
+    folders = _sweep(directory, disk, garbage)
     _settle_folders(vhost, folders, replayed, garbage, report, recover)
     vhost.apply_rules()
-    vhost.take_up_features()
+    vhost.take_up_features(suspect=suspect)
     if replayed.undone and 2 * replayed.undone >= len(vhost.queues) + len(vhost.exchanges):
         log.compact(vhost.definitions())
         vhost.deletes = 0
@@ -90,25 +90,12 @@ def _replay_log(vhost: VHost, *, suspect: bool, report: Callable[[str], None]) -
     return replayed
 
 
-def _sweep(
-    directory: str, disk: "Disk", garbage: Garbage, *, suspect: bool, report: Callable[[str], None]
-) -> list[str]:
+def _sweep(directory: str, disk: "Disk", garbage: Garbage) -> list[str]:
     """Remove what does not outlast a broker; the names of all that was there."""
     names = disk.names(directory)
     if TRANSIENT_FOLDER in names:
         garbage.discard(os.path.join(directory, TRANSIENT_FOLDER))
-    if suspect:
-        _distrust_keys(directory, names, report)
     return names
-
-
-def _distrust_keys(directory: str, names: list[str], report: Callable[[str], None]) -> None:
-    """Exchanges may know keys of messages that the power cut has taken."""
-    for name in names:
-        if name.startswith("dedup."):
-            from brokerd.queues.deduplication import distrust
-
-            distrust(os.path.join(directory, name), report)
 
 
 def _settle_folders(
@@ -127,7 +114,7 @@ def _settle_folders(
         folder = queue.directory.rpartition("/")[2]
         if folder in present:
             present.discard(folder)
-            queue.begin_journal(vhost.policies)
+            queue.begin_recovery(vhost.policies)
             recover(queue)
     deleted = {folder_name(name) for name in replayed.deleted_queues}
     for folder in present:

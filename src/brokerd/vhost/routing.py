@@ -69,8 +69,8 @@ class _Publish:
     """One publish on its way through the steps of ``resolve``, each of which most messages pass untouched."""
 
     __slots__ = (
-        "_access", "_cacheable", "_checked", "_decoded", "_exchange", "_header", "_key", "_octets", "_participants",
-        "_queues", "_rewritten", "_vhost",
+        "_access", "_cacheable", "_checked", "_decoded", "_exchange", "_header", "_key", "_keys", "_octets",
+        "_participants", "_queues", "_rewritten", "_vhost",
     )  # fmt: skip
 
     _queues: tuple[Any, ...]
@@ -86,6 +86,7 @@ class _Publish:
         self._decoded: Properties | None = None
         self._participants: tuple[plane.Participant, ...] = ()
         self._cacheable = False
+        self._keys: plane.Keys | None = None  # that its records carry
         self._rewritten: Properties | None = None  # stored in place of its own properties
         self._octets: bytes | None = None  # the same, as they are on the wire
 
@@ -158,6 +159,7 @@ class _Publish:
             check = vhost.duplicates.check(self._exchange, queues, self.properties, taken=taken)
             if check is not None:
                 self._participants = (check, *self._participants)
+                self._keys = check.keys
 
     def show_to_firehose(self) -> None:
         """Behind all others, who may change where the message goes."""
@@ -172,7 +174,7 @@ class _Publish:
         if octets is None and self._rewritten is not None:
             octets = encode_header(0, self._rewritten)[_PROPERTIES_AT:]
         return plane.Answer(self._queues, tally=self._exchange.tally, cacheable=self._cacheable, properties=octets,
-                            participants=self._participants)  # fmt: skip
+                            participants=self._participants, keys=self._keys)  # fmt: skip
 
 
 def find(

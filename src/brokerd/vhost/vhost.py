@@ -176,6 +176,7 @@ class VHost:
             owner=owner,
         )
         queue.dead_letters = self.dead_letters
+        queue.key_files = self.duplicates.key_files
         if self.firehose.on:
             self.firehose.watch(queue)
         return queue
@@ -272,15 +273,19 @@ class VHost:
         for queue in self.queues.values():
             queue.apply_rules(self.policies)
 
-    def take_up_features(self) -> None:
-        """Once the rules are in force: what was delayed waits again, keys that exchanges know are known again."""
+    def take_up_features(self, *, suspect: bool = False) -> None:
+        """Once the rules are in force: what was delayed waits again, keys that exchanges know are known again.
+
+        ``suspect``: power was lost.
+        """
         if any(exchange.intercepts for exchange in self.exchanges.values()) or any(
             name.startswith(WAITING_ROOM_PREFIX) for name in self.queues
         ):
             self.delays.open()
         for exchange in self.exchanges.values():
             if _deduplicates(exchange):
-                self.duplicates.adopt(exchange)
+                self.duplicates.adopt(exchange, suspect=suspect)
+        self.duplicates.open(self.queues.values(), suspect=suspect)
 
     def _there_is_more(self) -> None:
         """Something that messages may go to has come to be."""

@@ -1,0 +1,111 @@
+# Keys of messages in their records (deduplication): entered into the queue's window when the record is appended, and read
+# from the records again, at a start and before a settled segment is given up.
+#
+# A segment's keys count as long as one of them may be in the window and is not over (keys_last, keys_until); until they
+# are in a file beside it (keys_kept) its records must stay.
+
+cdef enum:
+    KEY_OF_EXCHANGE = 4         # of a record's flags: its key is not the queue's, but that of the exchange in its meta
+    KEY_TTL = 8                 # likewise: the message's header x-cache-ttl says how long its key counts
+
+
+cdef void key_stored(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
+    """The record appended to s just now has this key of its queue's."""
+    cdef window_t *w = s.queue.window
+    cdef int64_t expires = key_expires(w, ts // 1000000, own_ttl_ms)
+    window_enter(w, hash_, expires, s.queue.core.now // 1000000)
+    s.keys_last = w.entered
+    if expires > s.keys_until:
+        s.keys_until = expires
+
+
+cdef void keys_unknown(seg_t *s) noexcept nogil:
+    """s came from disk, or the window is newer than it: any of its keys may count."""
+    s.keys_last = s.queue.window.entered if s.queue.window != NULL else 0
+    s.keys_until = FOR_EVER
+
+
+cdef bint holds_keys(seg_t *s) noexcept nogil:
+    """A key that counts may be on disk in the records of s alone."""
+    cdef queue_t *q = s.queue
+    return (q.window != NULL and not q.dropped and not s.unlinked and not s.keys_kept
+            and s.keys_until > q.core.now // 1000000 and q.window.entered - s.keys_last < q.window.size)
+
+
+cdef uint32_t whole_record_from(seg_t *s, uint32_t position) noexcept nogil:
+    """The first whole record at or behind position; s.end: none."""
+    while position + RECORD <= s.end:
+        if record_is_whole(s, position):
+            return position
+        position += 8
+    return s.end
+
+
+cdef bytes key_rows_of(seg_t *s):
+    """Rows (store/format.py) of all keys of s that are in the queue's window.  Raises OSError."""
+    cdef const window_t *w = s.queue.window
+    cdef uint32_t position = HEADER, at
+    cdef uint64_t hash_
+    cdef const uint8_t *r
+    cdef uint8_t row[KEY_ROW]
+    cdef bytearray rows = bytearray()
+    cdef int err = seg_map(s)
+    if err:
+        raise OSError(err, os_strerror(err), text_path(s, "msgs"))
+    while True:
+        position = whole_record_from(s, position)
+        if position >= s.end:
+            return bytes(rows)
+        r = s.map + position
+        hash_ = le64(r + 56)
+        position += align8(le32(r + 4))
+        if hash_ == 0 or le16(r + 38) & KEY_OF_EXCHANGE:
+            continue
+        at = slot_of(w, hash_)
+        if at != NO_SLOT:
+            put_le64(row, le64(r + 16))
+            put_le64(row + 8, hash_)
+            put_le64(row + 16, <uint64_t>w.keys[<uint32_t>w.slots[at] - 1].expires)
+            rows += (<const char *>row)[:KEY_ROW]
+
+
+def keys_in_segment(const uint8_t[::1] octets, uint64_t number, int64_t ttl_ms=-1):
+    """See plane/__init__.pyi."""
+    cdef seg_t s
+    cdef window_t w
+    cdef uint32_t position = HEADER, n
+    cdef const uint8_t *r
+    cdef const uint8_t *meta
+    cdef const uint8_t *properties
+    cdef uint8_t row[KEY_ROW]
+    cdef int64_t ts
+    cdef bytearray rows = bytearray()
+    cdef list own = [], foreign = []
+    if octets.shape[0] < HEADER:
+        return b"", own, foreign
+    s.map = <uint8_t *>&octets[0]
+    s.end = <uint32_t>octets.shape[0]
+    s.crc_seed = seed_of(number)
+    w.ttl = ttl_ms
+    while True:
+        position = whole_record_from(&s, position)
+        if position >= s.end:
+            return bytes(rows), own, foreign
+        r = s.map + position
+        position += align8(le32(r + 4))
+        if le64(r + 56) == 0:
+            continue
+        ts = <int64_t>le64(r + 24)
+        n = meta_of(r, &meta)
+        properties = meta + 1 + meta[0]
+        properties += 1 + properties[0]
+        said = (<const char *>properties)[:meta + n - properties] if le16(r + 38) & KEY_TTL else None
+        if le16(r + 38) & KEY_OF_EXCHANGE:
+            foreign.append((ts, le64(r + 56), (<const char *>meta)[1:1 + meta[0]], said))
+            continue
+        if said is not None:
+            own.append((len(rows) // KEY_ROW, ts // 1000000, said))
+        put_le64(row, le64(r + 16))
+        put_le64(row + 8, le64(r + 56))
+        put_le64(row + 16, <uint64_t>key_expires(&w, ts // 1000000, -1))
+        rows += (<const char *>row)[:KEY_ROW]

@@ -1,0 +1,294 @@
+"""Files of keys of messages (deduplication) whose records are gone, or may be: read, written, swept.
+
+    KeyFiles     of one vhost: its hash key, and which key files can go by now
+    read, write  one file; layout: store/format
+    rows_of_queue   what the folder of a queue says of its keys: its records, and the files beside them
+
+A queue's window of keys is what its records say.  But a message that is done with has no record before long, while its
+key counts for as long as the window lasts: so the keys of a segment are written into a file of their own, and synced,
+before its records are given up.  Knows nothing of rules, headers or the time.
+"""
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from struct import Struct, unpack_from
+from typing import Any, NamedTuple
+
+from brokerd import plane
+from brokerd.errors import StoreError
+from brokerd.store import format as layout
+from brokerd.store.disk import Disk
+
+SECRET_FILE = "keys.secret"
+FORMER_FILE = "dedup"       # of a broker before key files: beside a queue's segments; an exchange's: dedup.<SHA-1>
+FORMER_NUMBER = 0           # of the key file that is made of it
+
+Report = Callable[[str], object]
+
+
+class KeyFile(NamedTuple):
+    """What is in one file: rows as store/format has them."""
+
+    number: int
+    hash_key: bytes
+    rows: bytes
+    synced: int
+    whole: int
+    open: int
+
+    @property
+    def until_ms(self) -> int:
+        """No row counts after that; 0: there is none."""
+        return max((expires for _, _, expires in layout.KEY_ROW.iter_unpack(self.rows)), default=0)
+
+
+def read(path: str, disk: Disk, *, log: bool = False) -> KeyFile | None:
+    """The file; None where it is damaged.  ``log``: an exchange's, whose rows have no check of their own.
+
+    Raises OSError; StoreError for a later version.
+    """
+    octets = disk.read(path)
+    head = octets[: layout.HEADER_OCTETS]
+    if len(head) < layout.HEADER_OCTETS:
+        return None
+    magic, version, number, hash_key = layout.KEYS_FIXED.unpack_from(head)
+    crc, rows_crc = unpack_from("<II", head, layout.KEYS_FIXED.size)
+    if magic != layout.KEYS_MAGIC or crc != layout.crc32c(head[: layout.KEYS_FIXED.size]):
+        return None
+    if version > layout.KEYS_VERSION:
+        raise StoreError(f"{path} has version {version} at offset 4: written by a later brokerd; this one knows up to "
+                         f"{layout.KEYS_VERSION}")
+    count = (len(octets) - layout.HEADER_OCTETS) // layout.KEY_ROW_OCTETS
+    rows = octets[layout.HEADER_OCTETS : layout.HEADER_OCTETS + count * layout.KEY_ROW_OCTETS]
+    if not log and layout.crc32c(rows) != rows_crc:
+        return None
+    return KeyFile(number, hash_key, rows, *layout.KEYS_MARKS.unpack_from(head, layout.KEYS_MARKS_AT))
+
+
+def write(path: str, number: int, hash_key: bytes, rows: bytes, disk: Disk) -> None:
+    """Make the file; it is on disk under its name when this returns.  Raises OSError: then there is none."""
+    disk.replace(path, layout.keys_header(number, hash_key, rows) + rows)
+
+
+class Kept(NamedTuple):
+    """A key file, and when it can go."""
+
+    window: plane.Window
+    entered: int  # of the window when the file was complete
+    until_ms: int
+
+
+class KeyFiles:
+    """The hash key of one vhost, and its key files."""
+
+    __slots__ = ("_directory", "_epoch_ns", "_kept", "_last", "_last_hash", "_secret", "disk", "report")
+
+    def __init__(self, directory: str, disk: Disk, report: Report, epoch_ns: Callable[[], int]) -> None:
+        """``report`` hears, in one line each, of files that cannot be used."""
+        self._directory = directory
+        self._epoch_ns = epoch_ns
+        self._kept: dict[str, Kept] = {}
+        self._secret = b""
+        self._last: tuple[bytes, bytes] = (b"", b"")
+        self._last_hash = 0
+        self.disk = disk
+        self.report = report
+
+    @property
+    def now_ms(self) -> int:
+        """Since the epoch."""
+        return self._epoch_ns() // 1_000_000
+
+    # --- hashes
+
+    @property
+    def hash_key(self) -> bytes:
+        """Read from disk, or made, when first asked for; it is on disk then.  Raises OSError, StoreError."""
+        if not self._secret:
+            self._secret = self._read_secret() or self._make_secret()
+        return self._secret
+
+    def hash_of(self, key: bytes, hash_key: bytes | None = None) -> int:
+        """The hash of a key, never 0; under another hash key, if one is given.  Raises OSError, StoreError."""
+        secret = self.hash_key if hash_key is None else hash_key
+        if (key, secret) != self._last:  # Several queues ask for the same key.
+            self._last_hash = _hash(key, secret)
+            self._last = (key, secret)
+        return self._last_hash
+
+    def _read_secret(self) -> bytes:
+        path = f"{self._directory}/{SECRET_FILE}"
+        try:
+            octets = self.disk.read(path)
+        except FileNotFoundError:
+            return b""
+        if len(octets) == layout.SECRET.size:
+            magic, version, secret, crc = layout.SECRET.unpack(octets)
+            if magic == layout.SECRET_MAGIC and crc == layout.crc32c(octets[:-4]):
+                if version > layout.KEYS_VERSION:
+                    raise StoreError(f"{path} has version {version} at offset 4: written by a later brokerd; this one "
+                                     f"knows up to {layout.KEYS_VERSION}")
+                return bytes(secret)
+        self.report(f"{path}: damaged; duplicates of what came before may pass")
+        return b""
+
+    def _make_secret(self) -> bytes:
+        secret = os.urandom(16)
+        octets = layout.SECRET.pack(layout.SECRET_MAGIC, layout.KEYS_VERSION, secret, 0)[:-4]
+        os.makedirs(self._directory, exist_ok=True)
+        self.disk.replace(f"{self._directory}/{SECRET_FILE}", octets + layout.crc32c(octets).to_bytes(4, "little"))
+        return secret
+
+    # --- files
+
+    def watch(self, path: str, window: plane.Window, until_ms: int) -> None:
+        """The file can go when its keys are over, or have fallen out of the window."""
+        self._kept[path] = Kept(window, window.entered, until_ms)
+
+    def watched_in(self, directory: str) -> list[str]:
+        """The files in a folder, or below it, that may go one day."""
+        return [path for path in self._kept if path.startswith(directory + "/")]
+
+    def sweep(self) -> None:
+        """Remove the files that no key in them needs."""
+        now_ms = self.now_ms
+        for path, kept in list(self._kept.items()):
+            if kept.until_ms <= now_ms or kept.window.entered - kept.entered >= kept.window.size:
+                self.remove(path)
+            elif not self.disk.exists(path):
+                del self._kept[path]  # Gone with its queue.
+
+    def remove(self, path: str) -> None:
+        """The file is not needed; no fault if it is not there."""
+        self._kept.pop(path, None)
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(path)
+
+    def read(self, path: str, *, log: bool = False) -> KeyFile | None:
+        """The file, or None where it is damaged: then it is put aside.  Raises OSError, StoreError."""
+        found = read(path, self.disk, log=log)
+        if found is None:
+            self.disk.rename(path, path + ".damaged")
+            self.report(f"{path}: damaged; put aside as {path}.damaged; duplicates of what came before may pass")
+        return found
+
+    def take_over(self, former: str, path: str, *, suspect: bool) -> None:
+        """Make a key file of what an earlier release knew, if there is anything."""
+        if self.disk.exists(former):
+            found = read_former(self.disk.read(former), suspect=suspect)
+            if found is None:
+                self.report(f"{former}: damaged; duplicates of what came before may pass")
+            elif found.rows:
+                write(path, FORMER_NUMBER, found.hash_key, found.rows, self.disk)
+            self.disk.unlink(former)
+
+
+def _hash(key: bytes, secret: bytes) -> int:
+    return int.from_bytes(_blake2b()(key, digest_size=8, key=secret).digest(), "little") or 1
+
+
+def _blake2b() -> Callable[..., Any]:
+    from hashlib import blake2b  # Only brokers that deduplicate pay for it.
+
+    return blake2b
+
+
+# --- a queue's folder
+
+
+def rows_of_queue(
+    files: KeyFiles, directory: str, size: int, ttl_ms: int, own_ttl: Callable[[bytes], int | None]
+) -> Iterator[tuple[int, str, bytes, KeyFile | None]]:
+    """(segment's number, path of its key file, rows of its records, the file) for each of a folder's that has any.
+
+    The newest first, until there are ``size`` keys; key files of what is older go.  ``ttl_ms``: of messages that do
+    not say, -1: none; ``own_ttl(properties)``: what one says.  Raises OSError, StoreError.
+    """
+    disk, count = files.disk, 0
+    try:
+        names = disk.names(directory)
+    except FileNotFoundError:
+        return
+    segments = {number for name in names if name.startswith("msgs.")
+                and (number := layout.segment_number(name)) is not None}
+    for name in names:
+        if name.startswith("keys.") and name.endswith(".tmp"):  # The broker before died while it wrote it.
+            disk.unlink(f"{directory}/{name}")
+    beside = {number for name in names if (number := layout.keys_number(name)) is not None}
+    for number in sorted(segments | beside, reverse=True):
+        path = f"{directory}/{layout.keys_name(number)}"
+        if count >= size:
+            if number in beside:
+                files.remove(path)
+            continue
+        rows = b""
+        if number in segments:
+            rows = _rows_of_segment(f"{directory}/{layout.segment_name(number)}", number, disk, ttl_ms, own_ttl)
+        file = files.read(path) if number in beside else None
+        count += max(len(rows), len(file.rows) if file is not None else 0) // layout.KEY_ROW_OCTETS
+        yield number, path, rows, file
+
+
+def _rows_of_segment(
+    path: str, number: int, disk: Disk, ttl_ms: int, own_ttl: Callable[[bytes], int | None]
+) -> bytes:
+    with open_segment(path, disk) as octets:
+        rows, own, _ = plane.keys_in_segment(octets, number, ttl_ms)
+    if not own:
+        return rows
+    changed = bytearray(rows)
+    for index, came_ms, properties in own:
+        ttl = own_ttl(properties)
+        if ttl is not None:
+            at = index * layout.KEY_ROW_OCTETS + 16
+            changed[at : at + 8] = min(came_ms + ttl, layout.FOR_EVER).to_bytes(8, "little")
+    return bytes(changed)
+
+
+@contextlib.contextmanager
+def open_segment(path: str, disk: Disk) -> Iterator[memoryview]:
+    """The octets of a segment up to its end, or all of them where its header does not tell."""
+    fd = disk.open(path)
+    try:
+        size = disk.size(fd)
+        if size < layout.HEADER_OCTETS:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as octets:
+            end, complement = unpack_from("<II", octets, layout.SEGMENT_WORDS_AT)
+            end = end if layout.word_ok(end, complement) and layout.HEADER_OCTETS <= end <= size else size
+            with memoryview(octets)[:end] as view:
+                yield view
+    finally:
+        disk.close(fd)
+
+
+# --- what earlier releases wrote
+
+
+def read_former(octets: bytes, *, suspect: bool) -> KeyFile | None:
+    """The keys in a window of an earlier release, the oldest first; None: it is damaged.
+
+    ``suspect``: after a power cut only keys below ``safe`` count.
+    """
+    if len(octets) < layout.FORMER_KEYS.size:
+        return None
+    magic, _, capacity, hash_key, crc, written, safe, _ = layout.FORMER_KEYS.unpack_from(octets)
+    if magic != layout.FORMER_KEYS_MAGIC or crc != layout.crc32c(octets[:32]) or not 0 < capacity <= 1 << 24 \
+            or len(octets) < layout.HEADER_OCTETS + 16 * capacity:
+        return None
+    found = []
+    for entry, (hashed, word) in enumerate(Struct("<QQ").iter_unpack(octets[64 : 64 + 16 * capacity])):
+        lap = word & 0xFFFF
+        if not lap or not hashed:
+            continue
+        behind = (written // capacity - (lap - 1)) % 65535
+        number = (written // capacity - behind + (65535 if behind > 32767 else 0)) * capacity + entry
+        if number < safe or not suspect:
+            expires = word >> 16
+            found.append((number, hashed, layout.FOR_EVER if expires == layout.FORMER_KEYS_NEVER else expires))
+    found.sort()
+    rows = b"".join(layout.KEY_ROW.pack(order, *row[1:]) for order, row in enumerate(found, 1))
+    return KeyFile(FORMER_NUMBER, hash_key, rows, len(found), len(found), 0)

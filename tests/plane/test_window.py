@@ -1,0 +1,117 @@
+"""Which keys a window knows: against a list in Python, with hashes that crowd, when times end and sizes change."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.plane import Window
+
+FOR_EVER = (1 << 63) - 1
+
+
+class Model:
+    """What a window is, as a list."""
+
+    def __init__(self, size):
+        self.size = size
+        self.entries = []       # [hash, expires], oldest first; hash 0 where it was entered again
+
+    def knows(self, hash_, now):
+        return any(entry[0] == hash_ and entry[1] > now for entry in self.entries)
+
+    def enter(self, hash_, expires):
+        for entry in self.entries:
+            if entry[0] == hash_:
+                entry[0] = 0
+        self.entries.append([hash_, expires])
+        del self.entries[: -self.size]
+
+    def resize(self, size):
+        self.size = size
+        del self.entries[: -size]
+
+
+# Few upper halves, so that many share a place of the index; hashes that differ in their lower half alone.
+HIGH = st.sampled_from([0, 1, 2, 31, 32, 63, 1 << 31])
+HASHES = st.builds(lambda high, low: high << 32 | low, HIGH, st.integers(1, 6))
+STEPS = st.lists(st.one_of(
+    st.tuples(st.just("enter"), HASHES, st.integers(0, 5)),
+    st.tuples(st.just("enter"), HASHES, st.just(1 << 40)),
+    st.tuples(st.just("wait"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("resize"), st.integers(1, 70), st.just(0)),
+), max_size=200)
+
+
+@given(STEPS, st.integers(1, 70))
+@settings(max_examples=300, deadline=None)
+def test_a_window_is_its_model(steps, size):
+    window, model, now = Window(size), Model(size), 1000
+    seen = set()
+    for verb, value, ttl in steps:
+        if verb == "enter":
+            seen.add(value)
+            window.enter(value, now + ttl, now)
+            model.enter(value, now + ttl)
+        elif verb == "wait":
+            now += value
+        else:
+            window.set_bounds(value)
+            model.resize(value)
+        assert [window.knows(each, now) for each in seen] == [model.knows(each, now) for each in seen]
+    assert len(window) <= window.size
+    assert len(window) >= sum(model.knows(each, now) for each in seen)
+
+
+def test_a_window_that_was_used_for_long_is_its_model():
+    window, model = Window(500), Model(500)
+    for number in range(1, 20_000):
+        hash_ = number * 0x9E3779B97F4A7C15 % (1 << 64) if number % 7 else (number // 3 + 1) << 20
+        window.enter(hash_, FOR_EVER, 0)
+        model.enter(hash_, FOR_EVER)
+    hashes = [entry[0] for entry in model.entries if entry[0]]
+    assert all(window.knows(each, 0) for each in hashes)
+    assert len(window) == len(hashes)
+
+
+def test_an_empty_window_knows_nothing_and_holds_no_memory():
+    window = Window(1 << 24)
+    assert not window.knows(1, 0)
+    assert (len(window), window.octets, window.entered) == (0, 0, 0)
+
+
+def test_memory_follows_the_keys_that_count_not_the_size():
+    window = Window(1 << 24)
+    for now in range(1, 100_000):
+        window.enter(now << 30 | now, now + 100, now)
+    assert len(window) <= 256
+    assert window.octets < 32_000
+
+
+def test_a_million_keys_take_less_than_64_mb():
+    rows = b"".join(struct.pack("<QQq", n, n * 0x9E3779B97F4A7C15 % (1 << 64), FOR_EVER) for n in range(1, 1_000_001))
+    for size in (1_000_000, 1 << 24):
+        window = Window(size)
+        window.load(rows, 0)
+        assert len(window) == 1_000_000
+        assert window.octets < 64_000_000
+
+
+def test_rows_are_entered_in_the_order_that_they_say_each_once():
+    rows = [(3, 30, 9), (1, 10, 9), (2, 20, 9), (3, 30, 9), (1, 10, 9), (4, 10, 5)]
+    window = Window(2)
+    window.load(b"".join(struct.pack("<QQq", *row) for row in rows), 0)
+    assert [window.knows(each, 0) for each in (10, 20, 30)] == [True, False, True]
+    assert not window.knows(10, 5)      # the later of the two
+    assert window.entered == 2
+    window.load(b"", 0)
+
+
+def test_0_is_no_hash_and_no_size():
+    with pytest.raises(ValueError, match="0 is no hash"):
+        Window(1).enter(0, 1, 0)
+    with pytest.raises(ValueError, match="one key at least"):
+        Window(0)
+    with pytest.raises(ValueError, match="one key at least"):
+        Window(1).set_bounds(0)
