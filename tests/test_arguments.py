@@ -19,7 +19,7 @@ from brokerd.arguments import (
     age_ms,
     fault,
     first_difference,
-    least_but,
+    lesser_limit,
 )
 from brokerd.errors import NotImplemented_, PreconditionFailed
 from brokerd.queues.queue import check_arguments
@@ -317,7 +317,7 @@ def test_neither_priorities_nor_a_single_consumer_nor_the_type_come_by_policy():
 
 @given(st.integers(-1, 5), st.integers(-1, 5))
 def test_the_lesser_limit_holds_and_no_limit_is_no_less(one, other):
-    merge = least_but(-1)
+    merge = lesser_limit(-1)
     limits = [limit for limit in (one, other) if limit >= 0]
     assert merge(one, other) == merge(other, one) == min(limits, default=-1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import OPTIONS, Config, changed, load
+from brokerd.config import OPTIONS, Config, changed_options, load
 from brokerd.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -128,9 +128,9 @@ def test_a_password_is_not_in_the_text_of_a_config():
 
 
 def test_changed_lists_each_option_that_differs_and_whether_a_reload_applies_it():
-    rows = changed(Config(), Config(log_level="debug", amqp_port=1))
+    rows = changed_options(Config(), Config(log_level="debug", amqp_port=1))
     assert {row.name: row.option.reloadable for row in rows} == {"log_level": True, "amqp_port": False}
-    assert changed(Config(), Config()) == []
+    assert changed_options(Config(), Config()) == []
 
 
 def test_the_example_file_changes_nothing():

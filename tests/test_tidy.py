@@ -64,7 +64,7 @@ TESTED_ELSEWHERE = {
     "exchanges/default": "exchanges/test_exchange.py",
     "exchanges/direct": "exchanges/test_exchange.py",
     "exchanges/fanout": "exchanges/test_exchange.py",
-    "exchanges/held": "exchanges/test_topic.py",
+    "exchanges/destinations_of_key": "exchanges/test_topic.py",
     "vhost/names": "session/test_topology.py",
     "audit/layout": "store/test_reading.py",
     "spark/bounds": "spark/test_source.py",

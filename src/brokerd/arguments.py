@@ -1,9 +1,9 @@
-"""Queue arguments: one row each, read by declare, definitions, policies and whoever shows them.
+"""Queue arguments: one row each, which declare, definitions and policies read.
 
-A row says what an argument may be, which types of queue may have it, under which key a
-policy may give it, and how the two are joined.  Refusals are worded as RabbitMQ 3.10
-words them.  Names without a row are kept, shown, and neither checked nor compared
-(RabbitMQ).  Knows nothing of queues; what a value does is said in ``queues/rules``.
+A row says which values an argument may have, which types of queue may have it, under which key a policy may give it,
+and how the values of both join.  Refusals are worded as RabbitMQ 3.10 words them.  The broker stores and shows an
+argument without a row; it neither checks nor compares it (RabbitMQ).  Knows nothing of queues; what a value does is
+said in ``queues/rules``.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from brokerd.wire.values import Timestamp, type_name
 
 Arguments = Mapping[str, Any]
-Check = Callable[[Any, Arguments], "str | None"]  # None: the value may be; else the reason why not
+Check = Callable[[Any, Arguments], "str | None"]  # None: the value is valid; else the reason why it is not
 Merge = Callable[[int, int], int]
 
 CLASSIC, QUORUM, STREAM = ("classic",), ("quorum",), ("stream",)
@@ -25,7 +25,7 @@ STRATEGIES = ("at-most-once", "at-least-once")
 LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 MASTER_LOCATORS = ("client-local", "min-masters", "random")
 _DAY_MS = 24 * 60 * 60 * 1000
-AGE_UNITS_MS = {  # RabbitMQ's of x-max-age: a year of 365 days, a month of 30
+AGE_UNITS_MS = {  # as RabbitMQ reads x-max-age: a year has 365 days, a month 30
     "Y": 365 * _DAY_MS, "M": 30 * _DAY_MS, "D": _DAY_MS, "h": 60 * 60 * 1000, "m": 60 * 1000, "s": 1000,
 }
 
@@ -67,7 +67,7 @@ def string(value: Any, _: Arguments) -> str | None:
 
 
 def one_of(choices: tuple[str, ...], refusal: str) -> Check:
-    """One of ``choices``; ``refusal`` is RabbitMQ's word for anything else, with {} for the value."""
+    """One of ``choices``; ``refusal`` is RabbitMQ's text for any other value, with {} where the value goes."""
 
     def check(value: Any, _: Arguments) -> str | None:
         if not isinstance(value, str):
@@ -78,7 +78,7 @@ def one_of(choices: tuple[str, ...], refusal: str) -> Check:
 
 
 def dead_letter_routing_key(value: Any, arguments: Arguments) -> str | None:
-    """Text, and only beside a dead-letter exchange."""
+    """Any text, if the queue also has a dead-letter exchange."""
     if not isinstance(value, str):
         return _unacceptable(value)
     return None if "x-dead-letter-exchange" in arguments else "routing_key_but_no_dlx_defined"
@@ -90,7 +90,10 @@ def queue_version(value: Any, arguments: Arguments) -> str | None:
 
 
 def age_ms(text: str) -> int | None:
-    """The milliseconds of ``7D``, ``12h`` and such: a number from 1 and one of ``AGE_UNITS_MS``; None for others."""
+    """The milliseconds that a text such as ``7D`` or ``12h`` means: a number from 1 and one of ``AGE_UNITS_MS``.
+
+    None for other texts.
+    """
     digits, unit = text[:-1], text[-1:]
     if unit not in AGE_UNITS_MS or not digits.isascii() or not digits.isdigit() or len(digits) > 15:
         return None
@@ -98,17 +101,17 @@ def age_ms(text: str) -> int | None:
 
 
 def age(value: Any, _: Arguments) -> str | None:
-    """A time with its unit, as ``age_ms`` reads it; refused in RabbitMQ's word for ``x-max-age``."""
+    """A time with its unit, as ``age_ms`` reads it; the refusal is RabbitMQ's for ``x-max-age``."""
     if not isinstance(value, str):
         return _unacceptable(value)
     return "invalid_max_age" if age_ms(value) is None else None
 
 
-# --- merge rules: of argument and policy, and of policy and operator policy
+# --- merge rules: how the value of an argument joins a policy's, and a policy's joins an operator policy's
 
 
-def least_but(none: int) -> Merge:
-    """The lesser of two limits, of which ``none`` means no limit."""
+def lesser_limit(none: int) -> Merge:
+    """The rule that takes the lesser of two limits, where the value ``none`` means no limit."""
 
     def merge(one: int, other: int) -> int:
         return other if one == none else one if other == none else min(one, other)
@@ -120,14 +123,14 @@ def least_but(none: int) -> Merge:
 
 
 class QueueArgument(NamedTuple):
-    """One row: what the argument is called and may be, who may have it, and how a policy's value joins it."""
+    """One row: the argument's name and check, the types of queue that may have it, and how a policy's value joins."""
 
     name: str
     check: Check
     types: tuple[str, ...] = EITHER
     policy_key: str | None = None
-    called: str = ""  # what a policy's refusal calls it: ``5 is not a valid ...``
-    merge: Merge | None = None  # None: the argument wins over the policy, the operator's policy over another
+    called: str = ""  # its name in the refusal of a policy: ``5 is not a valid ...``
+    merge: Merge | None = None  # None: the argument wins over a policy, an operator policy over a user's policy
     operator: bool = False  # an operator policy may set it
 
 
@@ -138,11 +141,11 @@ def _number(name: str, check: Check, called: str, **more: Any) -> QueueArgument:
 
 
 def _word(name: str, check: Check, called: str, **more: Any) -> QueueArgument:
-    """A choice that a policy may make where the argument does not."""
+    """A choice that a policy may make for queues without the argument."""
     return QueueArgument(name, check, policy_key=name[2:], called=called, **more)
 
 
-# In the order in which RabbitMQ looks at them, so that the first fault is the same.
+# In the order in which RabbitMQ checks them, so that both report the same of several faults.
 QUEUE_ARGUMENTS = (
     QueueArgument("x-queue-type", one_of(QUEUE_TYPES, "\"unsupported queue type '{}'\""), types=QUEUE_TYPES),
     _number("x-expires", integer(1, EXPIRY_MS_MAX, too_big="value_too_large"), "queue expiry"),
@@ -168,11 +171,11 @@ QUEUE_ARGUMENTS = (
     _word("x-queue-leader-locator", one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"), "queue leader locator value"),
     _word("x-queue-master-locator", one_of(MASTER_LOCATORS, "invalid_queue_locator_arg"), "master locator",
           types=CLASSIC),
-    _number("x-delivery-limit", integer(-1), "delivery limit", merge=least_but(-1)),
+    _number("x-delivery-limit", integer(-1), "delivery limit", merge=lesser_limit(-1)),
     _word("x-delivery-limit-action", one_of(("dead-letter", "drop"), "invalid_delivery_limit_action"),
           "delivery limit action"),
     _number("x-consumer-timeout", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "consumer timeout",
-            merge=least_but(0), operator=False),
+            merge=lesser_limit(0), operator=False),
     _word("x-consumer-timeout-action", one_of(("return", "close"), "invalid_consumer_timeout_action"),
           "consumer timeout action"),
     QueueArgument("x-message-deduplication", boolean),
@@ -196,7 +199,10 @@ def queue_type(arguments: Arguments) -> str:
 
 
 def fault(arguments: Arguments, thing: str) -> str | None:
-    """Why a queue cannot have these arguments, as RabbitMQ words it, or None.  ``thing``: queue 'q' in vhost '/'."""
+    """Why a queue cannot have these arguments, as RabbitMQ words it; None: it can.
+
+    ``thing`` is "queue 'q' in vhost '/'".
+    """
     kind, by_name = queue_type(arguments), BY_NAME
     for name, value in arguments.items():
         row = by_name.get(name)
@@ -206,8 +212,11 @@ def fault(arguments: Arguments, thing: str) -> str | None:
 
 
 def _first_fault(arguments: Arguments, kind: Any, thing: str) -> str | None:
-    """Of several faults the one that RabbitMQ tells: values first, in the order of the rows, then what is not for
-    this type of queue, in the order of the arguments."""
+    """The one of several faults that RabbitMQ reports.
+
+    Invalid values come first, in the order of the rows; then arguments that are not for this type of queue, in the
+    order of the arguments.
+    """
     exchange = arguments.get("x-dead-letter-exchange", "")
     if not isinstance(exchange, str):
         return f"invalid type '{type_name(exchange)}' for arg 'x-dead-letter-exchange' in {thing}"
@@ -223,10 +232,10 @@ def _first_fault(arguments: Arguments, kind: Any, thing: str) -> str | None:
 
 
 def first_difference(current: Arguments, received: Arguments, compared: tuple[str, ...]) -> str | None:
-    """How ``received`` differs from ``current`` in the first of ``compared`` that does, as RabbitMQ words it.
+    """How ``received`` differs from ``current``, for the first name in ``compared`` that differs; as RabbitMQ words it.
 
-    The text continues ``inequivalent arg ``: ``'x-expires' for {}: received '5' but current is '6'``, to be given
-    the thing's name by ``format``.  All whole numbers are one type, all else must be of equal type.
+    The text follows ``inequivalent arg ``: ``'x-expires' for {}: received '5' but current is '6'``.  The caller puts
+    the thing's name in by ``format``.  Values of two types differ, but all whole numbers have one type.
     """
     for name in compared:
         default = _DEFAULTS.get(name, _ABSENT)
@@ -241,7 +250,7 @@ def first_difference(current: Arguments, received: Arguments, compared: tuple[st
 
 COMPARED_QUEUE_ARGUMENTS = tuple(BY_NAME)
 _ABSENT = object()
-_DEFAULTS = {"x-queue-type": "classic"}  # told as if it had been given (RabbitMQ 4.x; 3.10 says none)
+_DEFAULTS = {"x-queue-type": "classic"}  # a text shows it as if the client had given it (RabbitMQ 4; 3.10 says none)
 
 
 def _same(one: Any, other: Any) -> bool:

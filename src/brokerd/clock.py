@@ -1,7 +1,7 @@
-"""The time, asked in one place so that tests can travel in it.
+"""The time.  All code asks here, so that tests can set the time as they need it.
 
-``epoch_ns`` is what is written down (records, logs, JSON); ``monotonic`` is what
-is waited for (heartbeats, handshakes).  Knows nothing of loops or timers.
+``epoch_ns`` is for times that are written down (records, logs, JSON); ``monotonic`` is for times that are waited for
+(heartbeats, handshakes).  Knows nothing of loops or timers.
 """
 
 import time

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Literal, get_args
 from brokerd.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "BROKERD_"
-# Names that begin like an option's but are not options: the path of the file, switches of the build, and what
-# Kubernetes puts into every pod's environment when a service is called brokerd.
+# Variables that begin like an option's but are not options: the path of the file, switches of the build, and the
+# variables that Kubernetes puts into every pod's environment if a service is called brokerd.
 NOT_OPTIONS = frozenset({"BROKERD_CONFIG", "BROKERD_ASSERTS", "BROKERD_SANITIZE", "BROKERD_COVERAGE", "BROKERD_WERROR"})
 KUBERNETES_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT_")
 KUBERNETES_NAMES = frozenset({"BROKERD_PORT"})
 
-# How a variable of the environment says yes and no.
+# The words for yes and no in an environment variable.
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 MIB = 1 << 20
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -32,11 +32,11 @@ SANType = Literal["dns", "ip", "email", "uri"]
 
 
 class Option:
-    """An option's section, help and bounds, beside its type and default: the metadata of its field's type.
+    """An option's section, help and bounds: the metadata in the type of its field.
 
-    ``low`` and ``high`` bound a number, ends included, or the characters of a text.
+    ``low`` and ``high`` bound a number, both ends included, or the count of characters of a text.
     ``short`` is another spelling of its flag, mostly one letter.  ``reloadable`` options take effect on
-    SIGHUP, others at the next start.  The value of a ``secret`` one is shown nowhere.
+    SIGHUP, others at the next start.  No output shows the value of a ``secret`` option.
     """
 
     __slots__ = ("help", "high", "low", "reloadable", "secret", "section", "short")
@@ -64,7 +64,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The broker's options, checked.  They do not change: a reload makes another Config."""
+    """The broker's options, checked.  They never change: a reload makes a new Config."""
 
     __pydantic_config__ = {"extra": "forbid"}
 
@@ -214,7 +214,7 @@ class Config:
 
 
 class Row:
-    """One option as file, environment, flags and help need it."""
+    """One option in the form that file, environment, flags and help need."""
 
     __slots__ = ("choices", "default", "name", "option", "type")
 
@@ -267,14 +267,17 @@ def load(path: str | os.PathLike[str] | None, environ: Mapping[str, str], flags:
     return Config(**values)
 
 
-def changed(old: Config, new: Config) -> list[Row]:
-    """The options in which two configurations differ, to apply those marked reloadable and warn of the rest."""
+def changed_options(old: Config, new: Config) -> list[Row]:
+    """The options in which two configurations differ.
+
+    A reload applies the reloadable ones, and warns that the others need a restart.
+    """
     return [row for row in OPTIONS.values() if getattr(old, row.name) != getattr(new, row.name)]
 
 
 def _from_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The options of a TOML file, each at top level or in its own section."""
-    import tomllib  # A start without a file does without it.
+    import tomllib  # A start without a file saves this import.
 
     try:
         with open(path, "rb") as file:
@@ -303,7 +306,7 @@ def _from_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _add(values: dict[str, Any], name: str, value: Any, path: str | os.PathLike[str]) -> None:
-    """Note one option of a file; raises ConfigError when it is unknown or stands there twice."""
+    """Add one option of a file to ``values``; raises ConfigError if it is unknown or given twice."""
     if name not in OPTIONS:
         raise ConfigError(f"{path}: unknown option {name}{_guess(name, OPTIONS)}")
     if name in values:
@@ -328,7 +331,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_text(row: Row, text: str) -> Any:
-    """The value that ``text`` means; a text without a meaning stays a text, and its type is refused later."""
+    """The value that ``text`` means; a text that means no value stays a text, and the check of types refuses it."""
     if row.type is bool:
         return TRUTH.get(text.lower(), text)
     if row.type is int and text.isascii() and text.isdigit() and len(text) < 20:
@@ -337,10 +340,10 @@ def _from_text(row: Row, text: str) -> Any:
 
 
 def _checked(values: dict[str, Any], source: str) -> dict[str, Any]:
-    """``values``, each of its option's type and within its bounds; raises ConfigError."""
+    """``values`` with the types of their options and within their bounds; raises ConfigError."""
     if not values:
         return values
-    from pydantic import TypeAdapter, ValidationError  # Tens of milliseconds: only when there is work for it.
+    from pydantic import TypeAdapter, ValidationError  # Takes tens of milliseconds, so only if a value needs a check.
 
     try:
         config = TypeAdapter(Config).validate_python(values)

@@ -1,29 +1,28 @@
-"""What can go wrong, each fault with the reply code its peer is told.
+"""The errors of brokerd; each that a peer is told carries its reply code.
 
-Whoever finds a fault raises it; ``session/connection.py`` alone turns it into a
-``channel.close`` or ``connection.close``, and ``cli`` alone into an exit status.
-Codes and names: AMQP 0-9-1 specification, section 1.5 (reply codes).  The reply
-text sent to a peer is ``NAME - message``, as RabbitMQ words it.
+Any module raises them.  Only ``session/connection.py`` turns one into a ``channel.close`` or ``connection.close``, and
+only ``cli`` turns one into an exit status.  Codes and names: AMQP 0-9-1 specification, section 1.5 (reply codes).  The
+reply text that a peer gets is ``NAME - message``, as RabbitMQ words it.
 """
 
 
 class BrokerError(Exception):
-    """Any fault that brokerd reports in words of its own."""
+    """Any error that brokerd reports with a message instead of a traceback."""
 
 
 class ConfigError(BrokerError):
-    """The configuration cannot be used: the process exits with status 2 and this one line."""
+    """The configuration is wrong: the process prints this one line and exits with status 2."""
 
 
 class StoreError(BrokerError):
-    """A file of the data directory cannot be used as it is; the text names file and offset."""
+    """A file of the data directory is damaged or cannot be read; the text names the file and the offset."""
 
 
 class AMQPError(BrokerError):
-    """A fault that is answered with a close method.
+    """An error that the broker answers with a close method.
 
-    ``reply_code`` and ``name`` are the specification's; ``hard`` faults end the
-    connection, others only the channel they happened on.
+    ``reply_code`` and ``name`` are the specification's.  A ``hard`` error closes the connection, any other only the
+    channel on which it happened.
     """
 
     reply_code = 541
@@ -33,13 +32,13 @@ class AMQPError(BrokerError):
     @property
     def reply_text(self) -> str:
         """The text for the peer, cut to the 255 octets of a short string."""
-        # Names may hold octets that are not UTF-8 (as surrogates): shown as far as they are.
+        # Names may contain octets that are not UTF-8 (as surrogates); a question mark stands for each of these.
         octets = f"{self.name} - {self.args[0] if self.args else ''}".encode("utf-8", "replace")
         return octets[:255].decode(errors="ignore")
 
 
 class ChannelError(AMQPError):
-    """Soft error: closes the channel it happened on; the connection lives."""
+    """Soft error: closes the channel on which it happened; the connection stays open."""
 
     hard = False
 
@@ -69,7 +68,7 @@ class PreconditionFailed(ChannelError):
 
 
 class LoginRefused(ConnectionError_):
-    """Authentication failed; answered with 403 only where the client asked to be told."""
+    """The login failed; the broker answers 403 only to clients that announce ``authentication_failure_close``."""
 
     reply_code, name = 403, "ACCESS_REFUSED"
 
@@ -119,7 +118,7 @@ class InternalError(ConnectionError_):
 
 
 def by_reply_code(code: int, message: str, *, hard: bool) -> AMQPError:
-    """The error of reply ``code``: what the data plane reports as a number and a text."""
+    """The error with this reply code; the plane reports its errors as a number and a text."""
     base = ConnectionError_ if hard else ChannelError
     for cls in base.__subclasses__():
         if cls.reply_code == code:

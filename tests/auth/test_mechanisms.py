@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.auth.mechanisms import credentials, offered
+from brokerd.auth.mechanisms import credentials, list_mechanisms
 from brokerd.errors import LoginRefused
 
 
@@ -17,7 +17,7 @@ def field(name: bytes, kind: bytes, value: bytes) -> bytes:
     ({"certificate", "anonymous"}, "PLAIN AMQPLAIN EXTERNAL ANONYMOUS"),
 ])
 def test_mechanisms_are_offered_to_whom_they_can_help(has, names):
-    assert offered(certificate="certificate" in has, anonymous="anonymous" in has) == names
+    assert list_mechanisms(certificate="certificate" in has, anonymous="anonymous" in has) == names
 
 
 @pytest.mark.parametrize("response", [b"\0anna\0secret", b"anna\0anna\0secret", memoryview(b"\0anna\0secret")])

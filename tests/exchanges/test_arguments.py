@@ -4,7 +4,13 @@ import pytest
 
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges import EXCHANGE_TYPES
-from brokerd.exchanges.arguments import DEDUPLICATION, EXCHANGE_ARGUMENTS, alternate_exchange, check_arguments, compared
+from brokerd.exchanges.arguments import (
+    DEDUPLICATION,
+    EXCHANGE_ARGUMENTS,
+    alternate_exchange,
+    check_arguments,
+    compared_arguments,
+)
 from brokerd.wire.values import Int64, Timestamp
 
 THING = "exchange 'x' in vhost '/'"
@@ -60,13 +66,14 @@ def test_what_may_not_is_refused_in_rabbitmqs_words_where_it_has_any(type_, argu
 
 
 def test_what_means_nothing_to_a_type_is_not_compared():
-    assert compared("direct", {}) == EVERYWHERE
-    assert set(compared(HASH, {})) == {*EVERYWHERE, "hash-header", "x-hash-on", "hash-property", "x-algorithm"}
+    assert compared_arguments("direct", {}) == EVERYWHERE
+    of_hash = {"hash-header", "x-hash-on", "hash-property", "x-algorithm"}
+    assert set(compared_arguments(HASH, {})) == {*EVERYWHERE, *of_hash}
 
 
 def test_an_exchange_that_delays_compares_what_its_inner_type_does():
-    assert {"x-delayed-type", "hash-header"} <= set(compared(DELAYED, {"x-delayed-type": HASH}))
-    assert "hash-header" not in compared(DELAYED, {"x-delayed-type": "direct"})
+    assert {"x-delayed-type", "hash-header"} <= set(compared_arguments(DELAYED, {"x-delayed-type": HASH}))
+    assert "hash-header" not in compared_arguments(DELAYED, {"x-delayed-type": "direct"})
 
 
 def test_rabbitmqs_name_of_the_alternate_exchange_goes_before_lavinmqs():

@@ -12,7 +12,7 @@ from brokerd.exchanges.delayed import (
     DelayedExchange,
     DelayedExchangeByItsOtherName,
     delay_of,
-    delaying,
+    delayed_class,
     due_of,
     time_of,
 )
@@ -92,9 +92,9 @@ def test_the_inner_type_routes_and_checks_bindings():
 
 def test_the_same_type_has_two_names_and_any_type_can_be_made_to_delay():
     assert (DelayedExchange.type, DelayedExchangeByItsOtherName.type) == ("x-delayed-message", "x-delayed-exchange")
-    cls = delaying(TopicExchange)
-    assert cls is delaying(TopicExchange)
-    assert delaying(DelayedExchange) is DelayedExchange
+    cls = delayed_class(TopicExchange)
+    assert cls is delayed_class(TopicExchange)
+    assert delayed_class(DelayedExchange) is DelayedExchange
     topic = cls("t", arguments={"x-delayed-exchange": True})
     queue = Queue("a")
     topic.bind(queue, "a.*")

@@ -126,7 +126,7 @@ def test_an_exchange_that_keeps_messages_keeps_dead_letters(bench):
     dlx = bench.vhost.exchange("dlx", RecentHistoryExchange)
     dlx.bind(bench.vhost.queue("a"), "")
     bench.die(b"one")
-    assert [message.body for message in dlx.kept()] == [b"one"]
+    assert [message.body for message in dlx.recent_messages()] == [b"one"]
 
 
 def test_a_target_that_refuses_loses_it(bench):

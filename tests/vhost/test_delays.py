@@ -211,14 +211,14 @@ def test_a_backlog_gives_others_their_turn(bench, monkeypatch):
 def test_an_inner_type_that_keeps_messages_keeps_those_that_were_delayed_when_they_go(monkeypatch):
     kept = []
     monkeypatch.setattr(RecentHistoryExchange, "keep", lambda self, message: kept.append(message.body))
-    monkeypatch.setattr(RecentHistoryExchange, "kept", lambda self: kept)
+    monkeypatch.setattr(RecentHistoryExchange, "recent_messages", lambda self: kept)
     bench = Bench("x-recent-history")
     assert bench.exchange.keeps_messages is RecentHistoryExchange.keeps_messages
     bench.publish(b"later", {"x-delay": 100})
     assert not kept
     bench.advance(100)
     assert kept == [b"later"]
-    assert bench.exchange.kept() is kept
+    assert bench.exchange.recent_messages() is kept
 
 
 def test_what_its_waiting_room_refuses_moves_no_other_messages_time(bench):

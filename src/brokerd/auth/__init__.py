@@ -1,4 +1,4 @@
-"""Who may log in, and what each may do where."""
+"""The users who may log in, and what each of them may do in which vhost."""
 
 from brokerd.auth.permissions import Permissions
 from brokerd.auth.users import User, Users

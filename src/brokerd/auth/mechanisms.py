@@ -1,11 +1,11 @@
-"""What a client says of itself in start-ok, by SASL mechanism: user name and password.
+"""The user name and password in a client's start-ok, for each SASL mechanism.
 
-    PLAIN      authorization-id NUL user NUL password       (RFC 4616; the first part empty)
-    AMQPLAIN   a field table without its length: LOGIN, PASSWORD     (AMQP 0-9)
-    EXTERNAL   nothing that counts: the user is named by the TLS certificate    (RFC 4422; RabbitMQ)
-    ANONYMOUS  nothing that counts: the user is named by the configuration      (RFC 4505; RabbitMQ)
+    PLAIN      authorization-id NUL user NUL password                      (RFC 4616; the first part is empty)
+    AMQPLAIN   a field table without its length: LOGIN, PASSWORD           (AMQP 0-9)
+    EXTERNAL   ignored: the TLS certificate names the user                 (RFC 4422; RabbitMQ)
+    ANONYMOUS  ignored: the configuration names the user                   (RFC 4505; RabbitMQ)
 
-Knows nothing of whether they are right.
+Knows nothing of whether name and password are right.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from brokerd.wire.values import decode_table
 EXTERNAL, ANONYMOUS = "EXTERNAL", "ANONYMOUS"
 
 
-def offered(*, certificate: bool, anonymous: bool) -> str:
-    """The mechanisms as connection.start lists them; ``certificate``: a verified one names the client."""
+def list_mechanisms(*, certificate: bool, anonymous: bool) -> str:
+    """The mechanisms as connection.start lists them; ``certificate``: a verified certificate names the client."""
     names = list(MECHANISMS)
     if certificate:
         names.append(EXTERNAL)
@@ -28,15 +28,15 @@ def offered(*, certificate: bool, anonymous: bool) -> str:
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
-    """User name and password of a start-ok.  Raises LoginRefused, its text meant for the log."""
+    """User name and password of a start-ok.  Raises LoginRefused with a text for the log."""
     reader = MECHANISMS.get(mechanism)
     if reader is None:
         raise LoginRefused(f"unknown authentication mechanism {mechanism!r:.80}")
     return reader(response)
 
 
-def plain(response: bytes) -> tuple[str, bytes]:
-    """Of a PLAIN response; to act for somebody else is refused."""
+def read_plain(response: bytes) -> tuple[str, bytes]:
+    """User name and password of a PLAIN response, which must not ask to act for another user."""
     parts = bytes(response).split(b"\0")
     if len(parts) != 3:
         raise LoginRefused("PLAIN response is not NUL, user, NUL, password")
@@ -46,8 +46,8 @@ def plain(response: bytes) -> tuple[str, bytes]:
     return _name(name, "PLAIN"), password
 
 
-def amqplain(response: bytes) -> tuple[str, bytes]:
-    """Of an AMQPLAIN response."""
+def read_amqplain(response: bytes) -> tuple[str, bytes]:
+    """User name and password of an AMQPLAIN response."""
     octets = bytes(response)
     try:
         table, end = decode_table(len(octets).to_bytes(4, "big") + octets, 0)
@@ -59,18 +59,18 @@ def amqplain(response: bytes) -> tuple[str, bytes]:
     return _name(name, "AMQPLAIN"), password
 
 
-MECHANISMS: dict[str, Callable[[bytes], tuple[str, bytes]]] = {"PLAIN": plain, "AMQPLAIN": amqplain}
+MECHANISMS: dict[str, Callable[[bytes], tuple[str, bytes]]] = {"PLAIN": read_plain, "AMQPLAIN": read_amqplain}
 
 
 def _octets(value: Any) -> bytes | None:
-    """A string of the table, as the octets it was sent as."""
+    """The octets of a string in the table, as the client sent them; None for other values."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape")
     return bytes(value) if isinstance(value, (bytes, bytearray)) else None
 
 
 def _name(octets: bytes, mechanism: str) -> str:
-    """A name that can be a user's, and that may stand in a line of the log."""
+    """The user name as text.  Raises LoginRefused for names that would break a line of the log."""
     try:
         name = octets.decode()
     except UnicodeDecodeError:

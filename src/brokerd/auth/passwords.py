@@ -1,15 +1,15 @@
-"""Password hashes as RabbitMQ writes them, so that its definitions can be taken over.
+"""Password hashes in RabbitMQ's format, so that brokerd can import RabbitMQ's definitions.
 
     base64 of   salt, 4 octets | digest of salt and password
 
-Passwords are octets; where they come as text they are UTF-8.  Knows nothing of users.
+Passwords are octets; a password that comes as text is encoded as UTF-8.  Knows nothing of users.
 """
 
 import os
 from binascii import Error, a2b_base64, b2a_base64
 
 SHA256 = "rabbit_password_hashing_sha256"
-# Names in definitions and the hash behind each; md5 is what RabbitMQ wrote before 3.6.
+# Each name that definitions use, and the hash that it means.  RabbitMQ wrote md5 before 3.6.
 ALGORITHMS = {
     SHA256: "sha256",
     "rabbit_password_hashing_sha512": "sha512",
@@ -26,17 +26,17 @@ def hash_password(password: str | bytes, algorithm: str = SHA256) -> str:
 
 
 def verify(password: str | bytes, password_hash: str, algorithm: str = SHA256) -> bool:
-    """Whether ``password`` is the one that was hashed.  An empty password or hash never is (RabbitMQ)."""
+    """Whether ``password`` has this hash.  False for an empty password or an empty hash (RabbitMQ)."""
     if not password or not password_hash or not is_hash(password_hash, algorithm):
         return False
-    from hmac import compare_digest  # With hashlib, needed at the first login only.
+    from hmac import compare_digest  # Only the first login needs this, and hashlib, which comes with it.
 
     octets = a2b_base64(password_hash)
     return compare_digest(octets[SALT_OCTETS:], _digest(octets[:SALT_OCTETS], password, algorithm))
 
 
 def is_hash(password_hash: str, algorithm: str) -> bool:
-    """Whether this is a hash that ``algorithm`` can have made; the empty one, of a user who cannot log in, is."""
+    """Whether ``algorithm`` can have made this hash.  True for an empty hash: its user cannot log in by password."""
     if algorithm not in ALGORITHMS:
         return False
     if not password_hash:
@@ -49,7 +49,7 @@ def is_hash(password_hash: str, algorithm: str) -> bool:
 
 
 def _digest(salt: bytes, password: str | bytes, algorithm: str) -> bytes:
-    import hashlib  # A start that finds its users does without it.
+    import hashlib  # A start that finds users.json need not hash, and saves this import.
 
     octets = password.encode("utf-8", "surrogateescape") if isinstance(password, str) else password
     return hashlib.new(ALGORITHMS[algorithm], salt + octets, usedforsecurity=False).digest()

@@ -1,10 +1,10 @@
-"""What each user may do in each vhost: three regular expressions, kept in ``permissions.json``.
+"""What each user may do in each vhost: three regular expressions, stored in ``permissions.json``.
 
     [{"user": ..., "vhost": ..., "configure": ..., "write": ..., "read": ...}, ...]
 
-The shape is that of ``permissions`` in RabbitMQ's definitions.  An expression is
-searched for, not anchored; the empty one matches no name.  A change is on the disk
-before it holds.  Knows nothing of exchanges and queues: names in, yes or no out.
+The shape is that of ``permissions`` in RabbitMQ's definitions.  An expression may match anywhere in a name; an empty
+expression matches no name.  A change is on the disk before it takes effect.  Knows nothing of exchanges and queues:
+names in, yes or no out.
 """
 
 import os
@@ -24,12 +24,12 @@ Search = Callable[[str], object]
 
 
 class Permission:
-    """What one user may do in one vhost; a change makes another."""
+    """What one user may do in one vhost.  It never changes: a new permission replaces it."""
 
     __slots__ = ("configure", "read", "searches", "user", "vhost", "write")
 
     def __init__(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Raises PreconditionFailed for what is no regular expression."""
+        """Raises PreconditionFailed for an invalid regular expression."""
         self.user, self.vhost = user, vhost
         self.configure, self.write, self.read = configure, write, read
         self.searches: dict[str, Search] = {name: _search(getattr(self, name), name) for name in OPERATIONS}
@@ -40,18 +40,18 @@ class Permission:
 
 
 class Permissions:
-    """All permissions.  Changes raise OSError when they cannot be written, and are then not made.
+    """All permissions.  A change that cannot be written raises OSError and has no effect.
 
-    ``revision`` counts the changes.  ``on_change(user, vhost)`` is called after each, so that
-    whoever remembers an answer can forget it.
+    ``revision`` counts the changes.  ``on_change(user, vhost)`` is called after each change, so that caches of answers
+    can be emptied.
     """
 
     __slots__ = ("_by_key", "_disk", "on_change", "path", "revision")
 
     def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_vhost: str = "/") -> None:
-        """Read ``permissions.json``; where it is missing make it, with all allowed to the default user.
+        """Read ``permissions.json``; if it is missing, create it and let the default user do everything.
 
-        Raises StoreError for a file that cannot be used, OSError.
+        Raises StoreError for a damaged file, OSError.
         """
         self.path = os.path.join(data_dir, FILE)
         self._disk = disk
@@ -76,23 +76,23 @@ class Permissions:
         return len(self._by_key)
 
     def has_access(self, user: str, vhost: str) -> bool:
-        """Whether ``user`` may open ``vhost`` at all: has an entry for it."""
+        """Whether ``user`` may open ``vhost``, which takes an entry for it, whatever the entry allows."""
         return (user, vhost) in self._by_key
 
     def check(self, user: str, vhost: str, operation: str, name: str) -> bool:
-        """Whether ``user`` may ``configure``, ``write`` or ``read`` what is called ``name``."""
+        """Whether ``user`` may do ``operation`` (configure, write or read) with the queue or exchange ``name``."""
         permission = self._by_key.get((user, vhost))
         return permission is not None and bool(permission.searches[operation](name))
 
     def get(self, user: str, vhost: str) -> Permission:
-        """Raises NotFound."""
+        """The permission of the user in the vhost.  Raises NotFound."""
         try:
             return self._by_key[user, vhost]
         except KeyError:
             raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'") from None
 
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> Permission:
-        """Grant, or grant otherwise.  Raises PreconditionFailed for what is no regular expression."""
+        """Set or replace the user's permission.  Raises PreconditionFailed for an invalid regular expression."""
         permission = Permission(user, vhost, configure, write, read)
         self._store({**self._by_key, (user, vhost): permission}, [(user, vhost)])
         return permission
@@ -103,11 +103,11 @@ class Permissions:
         self._remove([(user, vhost)])
 
     def forget_user(self, user: str) -> None:
-        """The user is deleted: so is all that was granted."""
+        """Remove all permissions of a user who is deleted."""
         self._remove([key for key in self._by_key if key[0] == user])
 
     def forget_vhost(self, vhost: str) -> None:
-        """The vhost is deleted: so is all that was granted in it."""
+        """Remove all permissions in a vhost that is deleted."""
         self._remove([key for key in self._by_key if key[1] == vhost])
 
     def _from_entry(self, number: int, entry: dict[str, Any]) -> Permission:
@@ -134,7 +134,7 @@ class Permissions:
 
 
 def _search(pattern: str, operation: str) -> Search:
-    """What tells whether a name matches; the two commonest patterns do without compiling."""
+    """The function that tells whether a name matches; the two most common patterns need no compiling."""
     if pattern == ".*":
         return _always
     if pattern in ("", "^$"):
@@ -150,5 +150,5 @@ def _always(name: str) -> bool:
 
 
 def _never(name: str) -> bool:
-    # "^$" would match an empty name, but nothing that permissions are asked for has one.
+    # "^$" would match an empty name, but the broker never checks permissions for an empty name.
     return False

@@ -1,9 +1,9 @@
-"""The broker's users: names, password hashes and tags, kept in ``users.json``.
+"""The broker's users: names, password hashes and tags, stored in ``users.json``.
 
     [{"name": ..., "password_hash": ..., "hashing_algorithm": ..., "tags": [...], "limits": {...}}, ...]
 
-The shape is that of ``users`` in RabbitMQ's definitions.  A change is on the disk
-before it holds.  Knows nothing of permissions, nor of where a client connects from.
+The shape is that of ``users`` in RabbitMQ's definitions.  A change is on the disk before it takes effect.  Knows
+nothing of permissions, nor of where a client connects from.
 """
 
 import os
@@ -24,7 +24,8 @@ LIMIT_MOST = (1 << 31) - 1
 
 
 class User:
-    """One user; a change makes another.  An empty ``password_hash`` never logs in."""
+    """One user.  It never changes: a new User replaces it.  A user with an empty ``password_hash`` has no password
+    login."""
 
     __slots__ = ("hashing_algorithm", "limits", "name", "password_hash", "tags")
 
@@ -43,7 +44,7 @@ class User:
         self.limits = limits or {}
 
     def definition(self) -> dict[str, Any]:
-        """The user as RabbitMQ's definitions write it; ``limits`` only where there are any."""
+        """The user as RabbitMQ's definitions write it; without ``limits`` if the user has no limits."""
         entry = {
             "name": self.name,
             "password_hash": self.password_hash,
@@ -52,8 +53,8 @@ class User:
         }
         return {**entry, "limits": self.limits} if self.limits else entry
 
-    def but(self, **changes: Any) -> "User":
-        """The same user with something changed."""
+    def with_changes(self, **changes: Any) -> "User":
+        """A copy of the user with these attributes changed."""
         return User(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
 
     @classmethod
@@ -72,14 +73,14 @@ class User:
 
 
 class Users:
-    """All users.  Changes raise OSError when they cannot be written, and are then not made."""
+    """All users.  A change that cannot be written raises OSError and has no effect."""
 
     __slots__ = ("_by_name", "_disk", "path")
 
     def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_password: str = "guest") -> None:
-        """Read ``users.json``; where it is missing make it, with the default user as administrator.
+        """Read ``users.json``; if it is missing, create it with the default user as administrator.
 
-        Raises StoreError for a file that cannot be used, OSError.
+        Raises StoreError for a damaged file, OSError.
         """
         self.path = os.path.join(data_dir, FILE)
         self._disk = disk
@@ -116,48 +117,48 @@ class Users:
             raise NotFound(f"no user '{name}'") from None
 
     def authenticate(self, name: str, password: str | bytes) -> User | None:
-        """The user, if there is one of this name and the password is right."""
+        """The user of this name if the password is right, else None."""
         user = self._by_name.get(name)
         if user is None or not verify(password, user.password_hash, user.hashing_algorithm):
             return None
         return user
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
-        """Make a user.  Raises PreconditionFailed when there is one, or for a name or tag that cannot be."""
+        """Create a user.  Raises PreconditionFailed if the user exists, or for an invalid name or tag."""
         _checked_name(name)
         if name in self._by_name:
             raise PreconditionFailed(f"user '{name}' already exists")
         return self.put(User(name, _hashed(name, password), SHA256, _checked_tags(name, list(tags))))
 
     def put(self, user: User) -> User:
-        """Make or replace a user as it is, hash included (definitions)."""
+        """Create or replace a user whose password is already hashed, as in definitions."""
         self._store({**self._by_name, user.name: user})
         return user
 
     def change_password(self, name: str, password: str) -> User:
-        """Raises NotFound; PreconditionFailed for an empty password."""
+        """Set a new password.  Raises NotFound; PreconditionFailed for an empty password."""
         user = self.get(name)
-        return self.put(user.but(password_hash=_hashed(name, password), hashing_algorithm=SHA256))
+        return self.put(user.with_changes(password_hash=_hashed(name, password), hashing_algorithm=SHA256))
 
     def clear_password(self, name: str) -> User:
-        """The user can no longer log in by password.  Raises NotFound."""
-        return self.put(self.get(name).but(password_hash=""))
+        """Remove the password, so that the user cannot log in with one.  Raises NotFound."""
+        return self.put(self.get(name).with_changes(password_hash=""))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> User:
-        """Raises NotFound; PreconditionFailed for a tag that cannot be."""
-        return self.put(self.get(name).but(tags=_checked_tags(name, list(tags))))
+        """Replace the user's tags.  Raises NotFound; PreconditionFailed for an invalid tag."""
+        return self.put(self.get(name).with_changes(tags=_checked_tags(name, list(tags))))
 
     def set_limits(self, name: str, limits: dict[str, Any]) -> User:
-        """Replace a user's limits ({}: none).  Raises NotFound; PreconditionFailed for what is no limit."""
-        return self.put(self.get(name).but(limits=checked_limits(limits, LIMITS, f"user '{name}'")))
+        """Replace a user's limits; {} removes all.  Raises NotFound; PreconditionFailed for an invalid limit."""
+        return self.put(self.get(name).with_changes(limits=checked_limits(limits, LIMITS, f"user '{name}'")))
 
     def limit(self, name: str, limit: str) -> int:
-        """A limit of ``LIMITS`` for the user; -1: none."""
+        """The user's limit of this name (one of ``LIMITS``); -1: no limit."""
         user = self._by_name.get(name)
         return -1 if user is None else user.limits.get(limit, -1)
 
     def delete(self, name: str) -> None:
-        """The user goes; permissions are to be taken away by ``Permissions.forget_user``.  Raises NotFound."""
+        """Delete the user; the caller also calls ``Permissions.forget_user``.  Raises NotFound."""
         self.get(name)
         self._store({key: user for key, user in self._by_name.items() if key != name})
 
@@ -166,20 +167,23 @@ class Users:
         self._by_name = users
 
 
-def checked_limits(limits: Any, known: tuple[str, ...], whose: str) -> dict[str, int]:
-    """Limits as RabbitMQ's definitions write them; a number below 0 is none.  Raises PreconditionFailed."""
+def checked_limits(limits: Any, known: tuple[str, ...], owner: str) -> dict[str, int]:
+    """The limits of ``owner``, as RabbitMQ's definitions write them, without those below 0, which mean no limit.
+
+    Raises PreconditionFailed.
+    """
     if not isinstance(limits, dict):
-        raise PreconditionFailed(f"limits of {whose} are not an object")
+        raise PreconditionFailed(f"limits of {owner} are not an object")
     for name, value in limits.items():
         if name not in known:
-            raise PreconditionFailed(f"limits of {whose} are {' and '.join(known)}, not {name!r:.80}")
+            raise PreconditionFailed(f"limits of {owner} are {' and '.join(known)}, not {name!r:.80}")
         if not isinstance(value, int) or isinstance(value, bool) or value > LIMIT_MOST:
-            raise PreconditionFailed(f"{name} of {whose} is not a whole number up to {LIMIT_MOST}")
+            raise PreconditionFailed(f"{name} of {owner} is not a whole number up to {LIMIT_MOST}")
     return {name: value for name, value in limits.items() if value >= 0}
 
 
 def _checked_name(name: Any) -> str:
-    # Unprintable characters would let a name write lines of its own into the log.
+    # With a line feed in its name a user could forge lines of the log.
     if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > NAME_OCTETS_MAX:
         raise PreconditionFailed(f"user name {name!r:.80} is not 1 to {NAME_OCTETS_MAX} octets of printable text")
     return name

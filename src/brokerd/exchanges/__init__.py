@@ -1,6 +1,6 @@
 """Where a message goes: exchanges, their bindings, and the walk over them.
 
-A new type is one file and its name in ``EXCHANGE_TYPES``.
+A new type needs one file, and its name in ``EXCHANGE_TYPES``.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from importlib import import_module
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.default import DefaultExchange
 from brokerd.exchanges.direct import DirectExchange
-from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Lazily
+from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, LazyProperties
 from brokerd.exchanges.fanout import FanoutExchange
 from brokerd.exchanges.headers import HeadersExchange
 from brokerd.exchanges.random import LocalRandomExchange, RandomExchange
@@ -17,7 +17,8 @@ from brokerd.exchanges.recent_history import RecentHistoryExchange
 from brokerd.exchanges.router import Route, route
 from brokerd.exchanges.topic import TopicExchange
 
-# Name: the class, or where it is, for those that few brokers have: they are imported when first asked for.
+# A type's name and its class.  Few brokers use the types that stand here as text, "module.class": the broker imports
+# such a class when somebody first declares an exchange of the type.
 EXCHANGE_TYPES: Mapping[str, type[Exchange] | str] = {
     cls.type: cls
     for cls in (
@@ -38,7 +39,7 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange] | str] = {
 
 
 def exchange_type(name: str) -> type[Exchange]:
-    """The class of the exchange type ``name``.  Raises PreconditionFailed if there is none (RabbitMQ 4)."""
+    """The class of the exchange type ``name``.  Raises PreconditionFailed for an unknown name (RabbitMQ 4)."""
     found = EXCHANGE_TYPES.get(name)
     if found is None:
         raise PreconditionFailed(f"unknown exchange type '{name}'")
@@ -57,7 +58,7 @@ __all__ = [
     "FanoutExchange",
     "HeadersExchange",
     "Intercepted",
-    "Lazily",
+    "LazyProperties",
     "LocalRandomExchange",
     "RandomExchange",
     "RecentHistoryExchange",

@@ -1,9 +1,9 @@
-"""Exchange arguments: one row each, read by declare, redeclare and whoever shows them.
+"""Exchange arguments: one row each, which declare and redeclare read.
 
 A row is (name, check, types, required).  ``check(value, arguments, thing)`` returns None or the text of the 406 reply,
-as RabbitMQ words it where it checks; ``thing`` is ``exchange 'x' in vhost '/'``.  A row without types is for
-exchanges of all types; an exchange that delays has the rows of its inner type too.  Names without a row are kept,
-shown, and neither checked nor compared.
+in RabbitMQ's words where RabbitMQ checks the argument too; ``thing`` is ``exchange 'x' in vhost '/'``.  A row without
+types is for exchanges of all types; an exchange that delays has the rows of its inner type too.  The broker stores and
+shows an argument without a row; it neither checks nor compares it.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ DEDUPLICATION = ("x-message-deduplication", "x-deduplication-header", "x-cache-s
 DELAYED_TYPE, DELAYED_EXCHANGE = "x-delayed-type", "x-delayed-exchange"
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
 RING, JUMP = "ring", "jump"
-# Names of types: the types themselves need not be there for this.
+# These are names and not classes, so that this module need not import the types.
 _CONSISTENT_HASH = ("x-consistent-hash",)
 _DELAYED = ("x-delayed-message", "x-delayed-exchange")
 _RECENT_HISTORY = ("x-recent-history",)
@@ -57,7 +57,7 @@ def _boolean(name: str) -> Check:
 
 
 def _as_for_queues(name: str) -> Check:
-    """What a queue's argument of that name may be."""
+    """The check of the queue argument of the same name."""
     row = BY_NAME[name]
 
     def check(value: Any, arguments: Arguments, thing: str) -> str | None:
@@ -76,7 +76,7 @@ def _delayed_type(value: Any, arguments: Arguments, thing: str) -> str | None:
 
 
 def inner_type(arguments: Arguments) -> "type[Exchange]":
-    """The class that ``x-delayed-type`` names, and which delays nothing.  Raises PreconditionFailed (plugin's text)."""
+    """The class that ``x-delayed-type`` names; it does not delay itself.  Raises PreconditionFailed (plugin's text)."""
     from brokerd.exchanges import exchange_type  # Few exchanges delay.
 
     name = arguments.get(DELAYED_TYPE)
@@ -128,7 +128,7 @@ EXCHANGE_ARGUMENTS = (
 
 
 def rows_of(type_: str, arguments: Arguments) -> list[ExchangeArgument]:
-    """The rows that mean something to an exchange of this type."""
+    """The rows for arguments that an exchange of this type acts on."""
     inner = arguments.get(DELAYED_TYPE) if type_ in _DELAYED else None
     return [row for row in EXCHANGE_ARGUMENTS if not row.types or type_ in row.types or inner in row.types]
 
@@ -145,7 +145,7 @@ def check_arguments(type_: str, arguments: Arguments, thing: str) -> None:
 
 
 def check_alternate_exchange(arguments: Arguments, thing: str) -> None:
-    """The same for the alternate exchange alone, whose permissions are asked for before the rest is looked at."""
+    """Check the alternate exchange alone: access checks the permissions for it before it looks at the rest."""
     for name in ALTERNATE_EXCHANGE:
         if name in arguments:
             fault = string(name)(arguments[name], arguments, thing)
@@ -153,17 +153,17 @@ def check_alternate_exchange(arguments: Arguments, thing: str) -> None:
                 raise PreconditionFailed(fault)
 
 
-def compared(type_: str, arguments: Arguments) -> tuple[str, ...]:
-    """The arguments in which a redeclare may not differ from the exchange that has these.
+def compared_arguments(type_: str, arguments: Arguments) -> tuple[str, ...]:
+    """The names of the arguments in which a redeclare may not differ from an exchange that has ``arguments``.
 
-    RabbitMQ compares ``alternate-exchange`` alone; but an exchange that hashes something else than its second
-    declarer thinks would be a silent mistake.
+    RabbitMQ compares ``alternate-exchange`` alone.  But if an exchange hashed something else than its second
+    declarer thinks, the mistake would stay unseen.
     """
     return tuple([row.name for row in rows_of(type_, arguments)])
 
 
 def alternate_exchange(arguments: Arguments) -> str | None:
-    """The name of the exchange that gets what would go nowhere, by the exchange's own arguments."""
+    """The name of the alternate exchange in these arguments; it gets the messages that would go nowhere."""
     for name in ALTERNATE_EXCHANGE:
         if name in arguments:
             return arguments[name]

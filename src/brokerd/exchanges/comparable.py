@@ -1,9 +1,9 @@
-"""Field values made hashable, equal exactly where RabbitMQ holds them for equal (Erlang's ``=:=``).
+"""Field values made hashable, equal exactly where RabbitMQ takes them as equal (Erlang's ``=:=``).
 
-Python's own equality is too generous: ``True == 1 == 1.0`` are three values
-here.  A string stays itself; anything else carries its type.
+Python's own equality is too generous: it calls ``True``, ``1`` and ``1.0`` equal, and RabbitMQ does not.  A string
+stays as it is; every other value carries its type.
 
-Knows nothing of octets; the width a number had on the wire is not a part of it, and a timestamp is a whole number.
+Knows nothing of octets: two numbers are equal whatever width they had on the wire, and a timestamp is a whole number.
 """
 
 from collections.abc import Hashable
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def comparable(value: Any) -> Hashable:
-    """What stands for ``value`` in dict keys and comparisons."""
+    """The hashable value that stands for ``value`` in dict keys and comparisons."""
     if type(value) is str:
         return value
     kind = type(value)

@@ -1,18 +1,21 @@
-"""The consistent hash exchange: messages of one key go to one destination, the keys shared out by weight.
+"""The consistent hash exchange: messages of one key go to one destination, and weights share out the keys.
 
-The binding key is the weight, a whole number from 1 on; a destination bound more than once has
-the sum.  What is hashed is the routing key, or what the exchange's arguments name:
+The binding key is the weight, a whole number from 1 on; a destination that is bound more than once has the sum of its
+weights.  The exchange hashes the routing key, unless its arguments name another source:
 
     hash-header, x-hash-on   a header of the message
     hash-property            message_id, correlation_id or timestamp
     x-algorithm              ring (default) or jump
 
-All messages without the header or property have one key.  *ring*: each destination
-stands on a circle of 64-bit numbers as often as its weight says, and a key goes to the next point.
-The points are made of the destination's name alone, so the answer depends on who is bound and on nothing that
-was before: a restart changes nothing, a destination that leaves gives its own keys away and no others.
-*jump*: the destinations in the order they were bound are a row of buckets, one for each unit of weight, and
-Lamping and Veach's jump hash picks one: shares are exact, but one that leaves moves those behind it.
+All messages without the header or property have the same key.
+
+*ring*: each destination has points on a circle of 64-bit numbers, in proportion to its weight.  A key goes to the
+destination of the next point.  The points follow from the destination's name alone, so the answer depends only on the
+present bindings.  A restart changes nothing, and a destination that leaves moves its own keys and no others.
+
+*jump*: the destinations, in the order of their bindings, form a row of buckets, one bucket for each unit of weight.
+Lamping and Veach's jump hash picks a bucket.  The shares are exact, but a destination that leaves moves the keys of
+those behind it.
 """
 
 from array import array
@@ -23,18 +26,18 @@ from typing import Any, ClassVar
 
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.arguments import JUMP
-from brokerd.exchanges.exchange import Binding, Exchange, Lazily
+from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 from brokerd.exchanges.terms import term
 from brokerd.wire.properties import Properties
 
-# The more points, the evener the shares (512: within some 5 %), and the longer a change of bindings takes.
+# More points make the shares more even (512 points: within about 5 %), but a change of bindings then takes longer.
 RING_POINTS_MAX = 1 << 14
 POINTS_PER_UNIT_MAX = 512
 _POINTS_PER_DIGEST = 8  # 64 octets
 
 
 class ConsistentHashExchange(Exchange):
-    """RabbitMQ's x-consistent-hash, with LavinMQ's arguments besides."""
+    """RabbitMQ's x-consistent-hash, which also takes LavinMQ's arguments."""
 
     __slots__ = ("_header", "_owners", "_points", "_property", "_weights", "key_decides")
 
@@ -46,11 +49,12 @@ class ConsistentHashExchange(Exchange):
         self._property: str | None = self.arguments.get("hash-property")
         self.key_decides = self._header is None and self._property is None
         self._weights: dict[Any, int] = {}
-        # ring: points in order, and whose each is.  jump: where each one's buckets end, and whose they are.
-        self._points: Any = None  # None: to be made anew
+        # ring: the points in order, and the destination of each.  jump: where the buckets of each destination end, and
+        # the destinations.
+        self._points: Any = None  # None: a change of bindings made them invalid
         self._owners: list[Any] = []
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         if len(self._weights) < 2:
             return tuple(self._weights)
         if self._points is None:
@@ -72,7 +76,7 @@ class ConsistentHashExchange(Exchange):
         return value if isinstance(value, str) else term(value)
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
-        """Raise PreconditionFailed for a key that is no weight (RabbitMQ's texts)."""
+        """Raise PreconditionFailed for a binding key that is not a weight (RabbitMQ's texts)."""
         weight_of(routing_key)
 
     def _added(self, binding: Binding) -> None:
@@ -104,7 +108,7 @@ class ConsistentHashExchange(Exchange):
 
 
 def weight_of(routing_key: str) -> int:
-    """The weight a binding key stands for.  Raises PreconditionFailed."""
+    """The weight that a binding key says.  Raises PreconditionFailed."""
     digits = routing_key[1:] if routing_key[:1] in ("+", "-") else routing_key
     if not (digits.isascii() and digits.isdigit()):
         raise PreconditionFailed(f"The binding key must be an integer: {term(routing_key)}")
@@ -115,7 +119,7 @@ def weight_of(routing_key: str) -> int:
 
 
 def jump_hash(key: int, buckets: int) -> int:
-    """The bucket, below ``buckets``, of a 64-bit number (Lamping and Veach, 2014)."""
+    """The bucket of a 64-bit number, from 0 to ``buckets`` - 1 (Lamping and Veach, 2014)."""
     bucket, following = 0, 0
     while following < buckets:
         bucket = following
@@ -125,12 +129,15 @@ def jump_hash(key: int, buckets: int) -> int:
 
 
 def _point_counts(weights: list[int]) -> list[int]:
-    """How many points each gets: as many a unit of weight as a power of two allows, and at least one."""
+    """How many points each destination gets: in proportion to its weight, and at least one.
+
+    The lightest destination gets a power of two, the highest that keeps the sum within ``RING_POINTS_MAX``.
+    """
     least, total = min(weights), sum(weights)
     per_least = POINTS_PER_UNIT_MAX
     while per_least > 1 and per_least * total > RING_POINTS_MAX * least:
         per_least //= 2
-    # However large the weights, there is an end to the points.
+    # Very unequal weights would exceed the maximum even with one point for the lightest: one point is then more weight.
     unit = max(least, total // RING_POINTS_MAX)
     return [max(1, weight * per_least // unit) for weight in weights]
 
@@ -148,6 +155,6 @@ def _identity(destination: Any) -> bytes:
 
 
 def _digest(octets: bytes, size: int) -> bytes:
-    from hashlib import blake2b  # Costs time and memory that a start without such an exchange need not spend.
+    from hashlib import blake2b  # A start without a consistent hash exchange saves the time and memory of this import.
 
     return blake2b(octets, digest_size=size).digest()

@@ -1,14 +1,14 @@
-"""The default exchange, named "": every queue is bound to it by its own name, and nothing else can be."""
+"""The default exchange, named "": each queue is bound to it under the queue's own name; no other binding is allowed."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NoReturn
 
 from brokerd.errors import AccessRefused
-from brokerd.exchanges.exchange import Exchange, Lazily
+from brokerd.exchanges.exchange import Exchange, LazyProperties
 
 
 class DefaultExchange(Exchange):
-    """Routes to the queue of that name.  The bindings are implied: they are neither kept nor listed here."""
+    """Routes to the queue that the routing key names.  Its bindings are implied: no index holds them."""
 
     __slots__ = ("_find",)
 
@@ -16,12 +16,12 @@ class DefaultExchange(Exchange):
     matches_keys: ClassVar[bool] = True
 
     def __init__(self, queues: Callable[[str], Any | None] | Mapping[str, Any], **properties: Any) -> None:
-        """``queues`` finds a queue by its name, or None."""
+        """``queues`` returns the queue of a name, or None."""
         properties.setdefault("durable", True)
         super().__init__("", **properties)
         self._find = queues if callable(queues) else queues.get
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         queue = self._find(routing_key)
         return () if queue is None else (queue,)
 

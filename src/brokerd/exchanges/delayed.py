@@ -1,17 +1,17 @@
-"""The delayed exchange: what asks to be delivered later waits elsewhere first; the rest is routed as by its inner type.
+"""The delayed exchange: messages with a delay wait elsewhere first; all others are routed as the inner type does it.
 
 Types ``x-delayed-message`` (the RabbitMQ plugin's) and ``x-delayed-exchange`` (LavinMQ) name the inner type in the
 argument ``x-delayed-type``.  With the argument ``x-delayed-exchange: true`` any exchange delays and keeps its own type
-(LavinMQ): ``delaying(cls)`` is its class then.  A message asks by one of these headers::
+(LavinMQ); its class is then ``delayed_class(cls)``.  A publisher asks for a delay with one of these headers::
 
     x-delay         milliseconds: any whole number, a decimal string, or a fraction that is cut off
     x-deliver-at    when: milliseconds since the epoch, a timestamp, or an ISO 8601 text (UTC where it names no zone)
 
-x-deliver-at counts where both are there.  What is not later than now is not delayed; nor is an x-delay that is no
-number (the plugin).  Only what is published to this very exchange, or dead-lettered to it, is delayed: not what comes
-by a binding from another exchange.
+If a message has both, x-deliver-at decides.  The exchange does not delay a message that is due now or in the past, nor
+one with an x-delay that is not a number (as the plugin).  It delays only messages that are published or dead-lettered
+to it directly, and not those that come by a binding from another exchange.
 
-Knows nothing of where messages wait: that is the ``holder``, the door to vhost/delays.
+Knows nothing of where messages wait: that is for the ``holder``, which vhost/delays sets.
 """
 
 from collections.abc import Callable, Collection
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.arguments import inner_type
-from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Lazily
+from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, LazyProperties
 from brokerd.wire.values import Timestamp
 
 if TYPE_CHECKING:
@@ -31,28 +31,28 @@ DUE_MS_MAX = (1 << 63) - 1
 
 
 class Holder(Protocol):
-    """Who keeps delayed messages."""
+    """The keeper of delayed messages."""
 
-    def hold(self, exchange: "DelayedExchange", routing_key: str, properties: Lazily) -> Intercepted | None:
-        """Where the message waits; None: it is not to be delayed.  Raises AMQPError."""
+    def hold(self, exchange: "DelayedExchange", routing_key: str, properties: LazyProperties) -> Intercepted | None:
+        """Where the message waits; None for a message without a delay.  Raises AMQPError."""
 
 
 class DelayedExchange(Exchange):
-    """An exchange of another type, with a waiting room in front."""
+    """An exchange of the inner type that can hold messages back before it routes them."""
 
     __slots__ = ("_inner", "holder")
 
     type: ClassVar[str] = "x-delayed-message"
-    inner: ClassVar[Callable[..., Exchange] | None] = None  # None: the arguments say
+    inner: ClassVar[Callable[..., Exchange] | None] = None  # None: the arguments name the inner type
     intercepts = True
     key_decides = False
 
     def __init__(self, name: str, **properties: Any) -> None:
-        """Raises PreconditionFailed (406) unless ``x-delayed-type`` is a type that can be delayed."""
+        """Raises PreconditionFailed (406) unless ``x-delayed-type`` names a type that does not delay itself."""
         super().__init__(name, **properties)
         inner = self.inner or inner_type(self.arguments)
         self._inner = inner(name, arguments=self.arguments)
-        self.holder: Holder | None = None  # set by whoever made it
+        self.holder: Holder | None = None  # vhost/delays sets it
 
     @property
     def matches_keys(self) -> bool:  # type: ignore[override]
@@ -64,17 +64,17 @@ class DelayedExchange(Exchange):
         """As the inner type."""
         return self._inner.keeps_messages
 
-    def intercept(self, routing_key: str, properties: Lazily) -> Intercepted | None:
+    def intercept(self, routing_key: str, properties: LazyProperties) -> Intercepted | None:
         return None if self.holder is None else self.holder.hold(self, routing_key, properties)
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         return self._inner.destinations(routing_key, properties)
 
     def keep(self, message: "Message") -> None:
         self._inner.keep(message)
 
-    def kept(self) -> "Collection[Message]":
-        return self._inner.kept()
+    def recent_messages(self) -> "Collection[Message]":
+        return self._inner.recent_messages()
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
         self._inner.check_binding(routing_key, arguments)
@@ -87,7 +87,7 @@ class DelayedExchange(Exchange):
 
 
 class DelayedExchangeByItsOtherName(DelayedExchange):
-    """The same as LavinMQ calls it."""
+    """The delayed exchange under LavinMQ's type name."""
 
     __slots__ = ()
 
@@ -95,8 +95,8 @@ class DelayedExchangeByItsOtherName(DelayedExchange):
 
 
 @cache
-def delaying(cls: type[Exchange]) -> type[Exchange]:
-    """The class of exchanges of type ``cls`` that have the argument ``x-delayed-exchange: true``."""
+def delayed_class(cls: type[Exchange]) -> type[Exchange]:
+    """The class for exchanges of type ``cls`` with the argument ``x-delayed-exchange: true``."""
     if issubclass(cls, DelayedExchange):
         return cls
     return type(f"Delayed{cls.__name__}", (DelayedExchange,), {"__slots__": (), "type": cls.type, "inner": cls})
@@ -108,7 +108,7 @@ def delaying(cls: type[Exchange]) -> type[Exchange]:
 def due_of(headers: dict[str, Any] | None, now_ms: int) -> int | None:
     """When a message published at ``now_ms`` is due (ms since the epoch); None: at once.
 
-    Raises PreconditionFailed for an x-deliver-at that is no time.
+    Raises PreconditionFailed for an x-deliver-at that is not a time.
     """
     if not headers:
         return None
@@ -117,7 +117,7 @@ def due_of(headers: dict[str, Any] | None, now_ms: int) -> int | None:
 
 
 def delay_of(headers: dict[str, Any]) -> int | None:
-    """Milliseconds in x-delay, negative ones included; None where it holds no number."""
+    """The milliseconds in x-delay, which may be negative; None if it does not hold a number."""
     value: Any = headers.get(DELAY)
     if isinstance(value, str):
         digits = value.lstrip("+-")
@@ -132,7 +132,7 @@ def delay_of(headers: dict[str, Any]) -> int | None:
 
 
 def time_of(value: Any) -> int:
-    """Milliseconds since the epoch in x-deliver-at.  Raises PreconditionFailed."""
+    """The time in x-deliver-at, in milliseconds since the epoch.  Raises PreconditionFailed."""
     if isinstance(value, Timestamp):
         return value * 1000
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,9 +1,8 @@
 """Exchange and Binding: what all exchange types share.
 
-An exchange keeps its bindings in one dict, ``(destination, routing key[, arguments]) -> Binding``,
-and whatever index its type needs beside it.  A destination is an Exchange or any
-hashable object with a ``bindings`` collection (list or set), which bind and unbind
-keep current, so that whoever deletes it need not search every exchange.
+An exchange keeps its bindings in one dict, ``(destination, routing key[, arguments]) -> Binding``, and beside it the
+index that its type needs.  A destination is an Exchange or any hashable object with a ``bindings`` collection (list or
+set).  bind and unbind keep that collection current, so that deleting a destination need not search every exchange.
 
 Knows nothing of sockets, permissions, durability or the names of other exchanges.
 """
@@ -17,19 +16,19 @@ if TYPE_CHECKING:
     from brokerd.plane import Message, Participant, Tally
     from brokerd.wire.properties import Properties
 
-Lazily = Callable[[], "Properties"]  # the message's properties, decoded when first asked for
+LazyProperties = Callable[[], "Properties"]  # returns the message's properties, which its first call decodes
 
 
 class Intercepted(NamedTuple):
-    """What becomes of a message that an exchange does not route."""
+    """Where a message goes that an exchange takes for itself instead of routing it."""
 
     queues: tuple[Any, ...] = ()
-    participants: "tuple[Participant, ...]" = ()  # who is told when it is stored
-    properties: bytes | None = None  # stored in place of its own; None: its own are
+    participants: "tuple[Participant, ...]" = ()  # the plane calls them when it stores the message
+    properties: bytes | None = None  # the queues store these in place of the message's own; None: its own
 
 
 class Binding:
-    """One way out of an exchange.  Equal ones cannot exist in one exchange; identity is enough."""
+    """One way out of an exchange.  One exchange never has two equal bindings, so they are compared by identity."""
 
     __slots__ = ("_arguments", "destination", "routing_key", "source")
 
@@ -37,20 +36,20 @@ class Binding:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key
-        self._arguments = arguments or None  # Most have none: not even an empty dict is kept.
+        self._arguments = arguments or None  # Most bindings have no arguments: None saves them an empty dict.
 
     @property
     def arguments(self) -> dict:
-        """The binding's arguments; not to be changed."""
+        """The binding's arguments, which the caller must not change."""
         return self._arguments or {}
 
     @property
     def properties_key(self) -> str:
-        """The name of this binding among all between its two ends, in URLs of the management API.
+        """The name that tells this binding from the others between its two ends, in URLs of the management API.
 
-        As RabbitMQ's: ``~`` for no key and no arguments, else the quoted routing key,
-        then ``~`` and a hash of the arguments if there are any.  RabbitMQ's hash is that
-        of an Erlang term; ours has the same form (32 bits, base64url), not the same value.
+        As in RabbitMQ: ``~`` for a binding without key and arguments, else the quoted routing key, and after it ``~``
+        and a hash of the arguments if the binding has arguments.  RabbitMQ hashes an Erlang term; our hash has the
+        same form (32 bits, base64url) and another value.
         """
         from urllib.parse import quote_plus  # only the management API asks
 
@@ -63,16 +62,19 @@ class Binding:
 
 
 class Exchange:
-    """Where messages come in.  A type overrides ``destinations`` and keeps its index in ``_added`` and ``_removed``."""
+    """The place that messages are published to.
+
+    A type overrides ``destinations``, and keeps its index current in ``_added`` and ``_removed``.
+    """
 
     __slots__ = ("_bindings", "arguments", "auto_delete", "bindings_to", "durable", "internal", "name", "tally")
 
     type: ClassVar[str]
-    matches_keys: ClassVar[bool] = False  # asked for each of a message's routing keys, not for the first alone
-    keeps_messages: ClassVar[bool] = False  # wants every message that comes by: see keep()
-    # Of one exchange, not of a type: an argument may change them.
-    key_decides: bool = True  # False: the answer depends on more than the routing key, and is not to be remembered
-    intercepts: bool = False  # True: intercept() is asked before anything is routed
+    matches_keys: ClassVar[bool] = False  # True: the walk asks for each of a message's routing keys (CC, BCC)
+    keeps_messages: ClassVar[bool] = False  # True: keep() gets every message that the exchange routes
+    # These two belong to one exchange and not to its type, because an argument may change them.
+    key_decides: bool = True  # False: the answer depends on more than the routing key, so it must not be cached
+    intercepts: bool = False  # True: intercept() is called before the message is routed
 
     def __init__(
         self,
@@ -90,15 +92,15 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments or {}
         self.tally = tally
-        self.bindings_to: list[Binding] = []  # whose destination is this exchange
+        self.bindings_to: list[Binding] = []  # from other exchanges to this one
         self._bindings: dict[tuple[Hashable, ...], Binding] = {}
 
     # --- the verbs
 
     def bind(self, destination: Any, routing_key: str, arguments: dict | None = None) -> Binding | None:
-        """Add a binding; None if an equal one is there already, which is no fault (AMQP 0-9-1, queue.bind).
+        """Add a binding; None if an equal one exists, which is not an error (AMQP 0-9-1, queue.bind).
 
-        Raises PreconditionFailed when key or arguments mean nothing to this type of exchange.
+        Raises PreconditionFailed if this type of exchange cannot use the key or the arguments.
         """
         self.check_binding(routing_key, arguments or {})
         key = _key(destination, routing_key, arguments)
@@ -106,12 +108,13 @@ class Exchange:
             return None
         binding = self._bindings[key] = Binding(self, destination, routing_key, arguments)
         self._added(binding)
-        held = _bindings_of(destination)
-        held.append(binding) if type(held) is list else held.add(binding)
+        incoming = _bindings_of(destination)
+        incoming.append(binding) if type(incoming) is list else incoming.add(binding)
         return binding
 
     def unbind(self, destination: Any, routing_key: str, arguments: dict | None = None) -> Binding | None:
-        """Remove the binding equal to this; None if there is none, which is no fault (RabbitMQ)."""
+        """Remove the binding with this key and these arguments; None if it does not exist, which is not an error
+        (RabbitMQ)."""
         binding = self._bindings.pop(_key(destination, routing_key, arguments), None)
         if binding is not None:
             self._removed(binding)
@@ -119,21 +122,21 @@ class Exchange:
         return binding
 
     def unbind_all(self, destination: Any) -> list[Binding]:
-        """Remove every binding to ``destination``; costs what the destination has, not what the exchange has."""
-        held = _bindings_of(destination)
-        removed = [binding for binding in held if binding.source is self]
+        """Remove every binding to ``destination``, in time that grows with the destination's bindings alone."""
+        incoming = _bindings_of(destination)
+        removed = [binding for binding in incoming if binding.source is self]
         if not removed:
             return removed
         for binding in removed:
             del self._bindings[_key(destination, binding.routing_key, binding._arguments)]
             self._removed(binding)
-        kept = [binding for binding in held if binding.source is not self]
-        held.clear()
-        held.extend(kept) if type(held) is list else held.update(kept)
+        others = [binding for binding in incoming if binding.source is not self]
+        incoming.clear()
+        incoming.extend(others) if type(incoming) is list else incoming.update(others)
         return removed
 
     def unbind_everything(self) -> list[Binding]:
-        """Remove every binding that leaves this exchange, as when it is deleted; those to it are their sources'."""
+        """Remove every binding that leaves this exchange, for its deletion; bindings to it belong to their sources."""
         removed = list(self._bindings.values())
         for destination in dict.fromkeys(binding.destination for binding in removed):
             self.unbind_all(destination)
@@ -152,11 +155,14 @@ class Exchange:
 
     # --- for the types
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
-        """Where a message goes; a destination may come more than once.  Use it before the next change of a binding."""
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
+        """Where a message goes; a destination may stand there more than once.
+
+        The answer may be a part of the index: the caller must use it before the next change of a binding.
+        """
         raise NotImplementedError
 
-    def intercept(self, routing_key: str, properties: Lazily) -> Intercepted | None:
+    def intercept(self, routing_key: str, properties: LazyProperties) -> Intercepted | None:
         """What becomes of a message published to this very exchange, instead of being routed; None: it is routed.
 
         Without a queue and a participant it is dropped.  Asked for every message while ``intercepts``; raises
@@ -165,20 +171,20 @@ class Exchange:
         return None
 
     def keep(self, message: "Message") -> None:
-        """A message that came by, as it was published, after it was routed; called while ``keeps_messages``."""
+        """Take a message, as it was published, after it was routed; called only where ``keeps_messages``."""
 
-    def kept(self) -> "Collection[Message]":
-        """The messages that whoever is newly bound is to get, oldest first."""
+    def recent_messages(self) -> "Collection[Message]":
+        """The messages that a newly bound destination gets, oldest first."""
         return ()
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
-        """Raise PreconditionFailed if such a binding of this type cannot be."""
+        """Raise PreconditionFailed if this type cannot have a binding with this key and these arguments."""
 
     def _added(self, binding: Binding) -> None:
         """Enter a new binding into the type's index."""
 
     def _removed(self, binding: Binding) -> None:
-        """Take a binding, which is there, out of the type's index."""
+        """Take a binding out of the type's index, which contains it."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

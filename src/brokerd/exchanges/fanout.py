@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from brokerd.exchanges import held
-from brokerd.exchanges.exchange import Binding, Exchange, Lazily
+from brokerd.exchanges import destinations_of_key as of_key
+from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 
 
 class FanoutExchange(Exchange):
@@ -16,13 +16,13 @@ class FanoutExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._bound: held.Held = None
+        self._bound: of_key.Destinations = None
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
-        return held.each(self._bound)
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
+        return of_key.list_once(self._bound)
 
     def _added(self, binding: Binding) -> None:
-        self._bound = held.including(self._bound, binding.destination)
+        self._bound = of_key.add(self._bound, binding.destination)
 
     def _removed(self, binding: Binding) -> None:
-        self._bound = held.excluding(self._bound, binding.destination)
+        self._bound = of_key.remove(self._bound, binding.destination)

@@ -1,29 +1,28 @@
 """The headers exchange: a message goes where its header table agrees with the binding's arguments.
 
-x-match (RabbitMQ): ``all`` (the default) or ``any`` of the arguments must agree, those
-that begin with ``x-`` not counted; ``all-with-x`` and ``any-with-x`` count these too,
-x-match itself never.  An argument without a value (void) asks only that the header is there.
-``all`` of none is every message, ``any`` of none is no message.
+x-match (RabbitMQ) says how many of the arguments must agree: ``all`` (the default) or ``any``, not counting names that
+begin with ``x-``.  ``all-with-x`` and ``any-with-x`` count these names too; x-match itself never counts.  An argument
+without a value (void) only asks that the header exists.  Without any counted argument, ``all`` matches every message
+and ``any`` matches no message.
 
-A binding of ``any`` stands in a table under each of its conditions: a header's name alone,
-or (name, value).  Bindings of ``all`` that ask for the same names share a *shape*, which is
-one table by the values of these names:
+A binding of ``any`` stands in a table under each of its conditions: a header's name alone, or (name, value).  Bindings
+of ``all`` that ask for the same names share a *shape*, which is one table by the values of these names:
 
     {"paid": True, "order": 1}, {"paid": True, "order": 2}, {"paid": None}
-        shape (order, paid)   {(1, True): held, (2, True): held}
-        shape (), paid there  {(): held}
+        shape (order, paid)     {(1, True): destinations, (2, True): destinations}
+        shape (), paid present  {(): destinations}
 
-A shape waits under that of its names which fewest shapes wait under, so a message
-looks only at shapes that one of its own headers leads to, each by one look-up.
+Each shape stands under one of its names, its *anchor*: the name that anchors the fewest shapes.  So a message looks
+only at the shapes that one of its own headers leads to, each by one look-up.
 """
 
 from collections.abc import Collection, Hashable
 from typing import Any, ClassVar
 
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges import held
+from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.comparable import comparable
-from brokerd.exchanges.exchange import Binding, Exchange, Lazily
+from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 from brokerd.exchanges.terms import term
 from brokerd.wire.values import type_name
 
@@ -31,7 +30,7 @@ X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
 class _Shape:
-    """Bindings that ask for values of the same headers, and that the same others are there."""
+    """The bindings that ask for values of the same headers, and for the presence of the same other headers."""
 
     __slots__ = ("anchor", "by_values", "there", "valued")
 
@@ -39,7 +38,7 @@ class _Shape:
         self.valued = valued
         self.there = there
         self.anchor = anchor
-        self.by_values: dict[tuple[Hashable, ...], held.Held] = {}
+        self.by_values: dict[tuple[Hashable, ...], of_key.Destinations] = {}
 
 
 class HeadersExchange(Exchange):
@@ -52,21 +51,21 @@ class HeadersExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._always: held.Held = None
-        self._any: dict[Hashable, held.Held] = {}  # by condition
+        self._always: of_key.Destinations = None
+        self._any: dict[Hashable, of_key.Destinations] = {}  # by condition
         self._shapes: dict[tuple[tuple[str, ...], tuple[str, ...]], _Shape] = {}
         self._shapes_of: dict[str, list[_Shape]] = {}  # by anchor
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
-        found = list(held.each(self._always))
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
+        found = list(of_key.list_once(self._always))
         headers = properties().headers
         if not headers:
             return found
         values = {name: comparable(value) for name, value in headers.items()}
         if self._any:
             for condition in values.items():
-                found += held.each(self._any.get(condition[0]))
-                found += held.each(self._any.get(condition))
+                found += of_key.list_once(self._any.get(condition[0]))
+                found += of_key.list_once(self._any.get(condition))
         if self._shapes_of:
             for name in values:
                 for shape in self._shapes_of.get(name, ()):
@@ -76,11 +75,11 @@ class HeadersExchange(Exchange):
                         continue
                     bound = shape.by_values.get(asked)
                     if bound is not None and all(there in values for there in shape.there):
-                        found += held.each(bound)
+                        found += of_key.list_once(bound)
         return found
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
-        """Raise PreconditionFailed if x-match is none of the four (RabbitMQ's texts)."""
+        """Raise PreconditionFailed if x-match is not one of the four (RabbitMQ's texts)."""
         if "x-match" not in arguments:
             return
         match = arguments["x-match"]
@@ -98,16 +97,16 @@ class HeadersExchange(Exchange):
         match_all, valued, there = _asked(binding.arguments)
         if not match_all:
             for condition in (*there, *valued.items()):
-                self._any[condition] = held.including(self._any.get(condition), destination)
+                self._any[condition] = of_key.add(self._any.get(condition), destination)
         elif not valued and not there:
-            self._always = held.including(self._always, destination)
+            self._always = of_key.add(self._always, destination)
         else:
             key = tuple(valued), there
             shape = self._shapes.get(key)
             if shape is None:
                 shape = self._shapes[key] = self._new_shape(*key)
             values = tuple(valued.values())
-            shape.by_values[values] = held.including(shape.by_values.get(values), destination)
+            shape.by_values[values] = of_key.add(shape.by_values.get(values), destination)
 
     def _new_shape(self, valued: tuple[str, ...], there: tuple[str, ...]) -> _Shape:
         anchor = min((*valued, *there), key=lambda name: len(self._shapes_of.get(name, ())))
@@ -122,7 +121,7 @@ class HeadersExchange(Exchange):
             for condition in (*there, *valued.items()):
                 _exclude(self._any, condition, destination)
         elif not valued and not there:
-            self._always = held.excluding(self._always, destination)
+            self._always = of_key.remove(self._always, destination)
         else:
             shape = self._shapes[tuple(valued), there]
             _exclude(shape.by_values, tuple(valued.values()), destination)
@@ -134,7 +133,7 @@ class HeadersExchange(Exchange):
 
 
 def _asked(arguments: dict) -> tuple[bool, dict[str, Hashable], tuple[str, ...]]:
-    """Whether all must agree; the values asked for; the headers that need only be there.  Both in order of names."""
+    """Whether all must agree; the values asked for; the headers that need only exist.  Both in the order of names."""
     match = arguments.get("x-match", "all")
     with_x = match in ("all-with-x", "any-with-x")
     names = [name for name in sorted(arguments) if name != "x-match" and (with_x or not name.startswith("x-"))]
@@ -142,8 +141,8 @@ def _asked(arguments: dict) -> tuple[bool, dict[str, Hashable], tuple[str, ...]]
     return match in ("all", "all-with-x"), valued, tuple([name for name in names if name not in valued])
 
 
-def _exclude(table: dict[Any, held.Held], key: Hashable, destination: Any) -> None:
-    left = held.excluding(table[key], destination)
+def _exclude(table: dict[Any, of_key.Destinations], key: Hashable, destination: Any) -> None:
+    left = of_key.remove(table[key], destination)
     if left is None:
         del table[key]
     else:

@@ -1,13 +1,14 @@
-"""The random exchange: every message to one of its bindings, whichever.
+"""The random exchange: each message goes to one of its bindings, picked at random.
 
-Neither routing key nor binding key is read, and a destination bound twice is met twice as often (RabbitMQ).
+The exchange reads neither routing key nor binding key.  A destination that is bound twice gets twice as many messages
+(RabbitMQ).
 """
 
 import os
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from brokerd.exchanges.exchange import Binding, Exchange, Lazily
+from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 
 
 class RandomExchange(Exchange):
@@ -21,9 +22,9 @@ class RandomExchange(Exchange):
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
         self._row: list[Binding] = []
-        self._places: dict[Binding, int] = {}  # where in the row
+        self._places: dict[Binding, int] = {}  # binding -> its index in the row
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         if not self._row:
             return ()
         return (self._row[int.from_bytes(os.urandom(8)) % len(self._row)].destination,)
@@ -40,7 +41,7 @@ class RandomExchange(Exchange):
 
 
 class LocalRandomExchange(RandomExchange):
-    """RabbitMQ's x-local-random: a queue of the node the publisher is at, and there is only one."""
+    """RabbitMQ's x-local-random, which prefers queues on the publisher's node; brokerd has only one node."""
 
     __slots__ = ()
 

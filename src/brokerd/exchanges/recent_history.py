@@ -1,8 +1,8 @@
-"""The recent history exchange: a fanout that gives its last messages to what is newly bound.
+"""The recent history exchange: a fanout that gives its last messages to each newly bound destination.
 
-``x-recent-history-length`` messages are kept in memory (20 where it says nothing), at most
-``HISTORY_OCTETS_MAX`` in all, not those whose header ``x-recent-history-no-store`` is true (RabbitMQ).  They
-do not outlast the broker.  Giving them out is for whoever binds: see ``kept``.
+The exchange keeps the last ``x-recent-history-length`` messages in memory (20 without the argument), together at most
+``HISTORY_OCTETS_MAX`` octets, but no message that has the header ``x-recent-history-no-store: true`` (RabbitMQ).  They
+do not outlast the broker.  vhost/routing asks for ``recent_messages`` when it binds, and delivers them.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ HISTORY_LENGTH = 20
 HISTORY_OCTETS_MAX = 64 << 20
 NO_STORE = "x-recent-history-no-store"
 
-_HEADER_START = b"\0\x3c" + bytes(10)  # class basic, weight 0, body size 0: what comes before the properties
+_HEADER_START = b"\0\x3c" + bytes(10)  # a content header up to its properties: class basic, weight 0, body size 0
 
 
 class RecentHistoryExchange(FanoutExchange):
@@ -44,7 +44,7 @@ class RecentHistoryExchange(FanoutExchange):
         while len(self._history) > length or self._octets > HISTORY_OCTETS_MAX:
             self._octets -= _octets(self._history.popleft())
 
-    def kept(self) -> "Collection[Message]":
+    def recent_messages(self) -> "Collection[Message]":
         return self._history
 
 
@@ -53,10 +53,10 @@ def _octets(message: "Message") -> int:
 
 
 def _is_not_to_be_stored(properties: bytes) -> bool:
-    from brokerd.wire.properties import decode_header  # Few messages name it.
+    from brokerd.wire.properties import decode_header  # Few messages have this header.
 
     try:
         _, decoded = decode_header(_HEADER_START + properties)
-    except SyntaxError_:  # It went to the queues as it is, and nobody waits for an answer any more.
+    except SyntaxError_:  # The queues already have the message as it is: it is too late to refuse it.
         return False
     return (decoded.headers or {}).get(NO_STORE) is True

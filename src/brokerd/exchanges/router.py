@@ -1,4 +1,4 @@
-"""From an exchange through all exchanges bound to it, to the queues.
+"""The walk from an exchange, through all exchanges that are bound to it, to the queues.
 
 Knows nothing of publishers, permissions or vhosts.
 """
@@ -6,38 +6,38 @@ Knows nothing of publishers, permissions or vhosts.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.exchanges.exchange import Exchange, Lazily
+from brokerd.exchanges.exchange import Exchange, LazyProperties
 
 
 class Route(NamedTuple):
     """Where a message goes."""
 
-    queues: tuple[Any, ...]  # each once, in the order they were first met
-    cacheable: bool  # whatever is published with this key goes there too
-    keepers: tuple[Exchange, ...]  # on the way: those whose keep() is to be called with the message
+    queues: tuple[Any, ...]  # each once, in the order in which the walk first met them
+    cacheable: bool  # every message with this routing key goes to the same queues
+    keepers: tuple[Exchange, ...]  # the exchanges on the way that want the message in keep()
 
 
 def route(
     exchange: Exchange,
     routing_key: str,
-    properties: Lazily,
+    properties: LazyProperties,
     *,
     further_keys: Sequence[str] = (),
     alternate: Callable[[Exchange], Exchange | None] | None = None,
 ) -> Route:
     """Follow a message from ``exchange`` on.
 
-    ``further_keys`` are those of CC and BCC: each exchange that matches keys is asked for all.  ``alternate`` tells
-    where an exchange sends what it has itself no destination for; as in RabbitMQ a destination that leads nowhere
-    counts.  ``properties`` is called only by exchanges that read them.  Cycles are harmless: an exchange is
-    visited once.
+    ``further_keys`` are those of CC and BCC: the walk asks each exchange that matches keys for all of them.
+    ``alternate`` returns the exchange that gets a message for which an exchange has no destination; as in RabbitMQ, a
+    destination that leads nowhere is a destination.  Only exchanges that read the properties call ``properties``.
+    Cycles are harmless, because the walk visits an exchange once.
     """
     queues: dict[Any, None] = {}
     visited = {exchange: None}
     waiting = [exchange]
     cacheable = True
     keepers: tuple[Exchange, ...] = ()
-    for visiting in waiting:  # grows as we walk
+    for visiting in waiting:  # the list grows during the walk
         found = visiting.destinations(routing_key, properties)
         if further_keys and visiting.matches_keys:
             found = list(found)

@@ -1,6 +1,6 @@
 """Values as RabbitMQ's reply texts show them: Erlang terms.
 
-Knows nothing of what a value is for.
+Knows nothing of the meaning of a value.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "\v
 
 
 def term(value: Any) -> str:
-    """``value`` as Erlang prints it; what AMQP alone has, a decimal for one, as Python does."""
+    """``value`` as Erlang prints it; types that Erlang does not have, such as AMQP's decimal, as Python prints them."""
     if isinstance(value, str):
         if not _is_printable(value):
             return term(value.encode("utf-8", "surrogateescape"))
@@ -33,7 +33,7 @@ def term(value: Any) -> str:
 
 
 def char_list(text: str) -> str:
-    """A list of characters as Erlang prints it: ``"s"``, or ``[1]`` where one of them cannot be shown."""
+    """A list of characters as Erlang prints it: ``"s"``, or ``[1]`` if one of them is not printable."""
     return f'"{_escaped(text)}"' if _is_printable(text) else f"[{','.join(str(ord(letter)) for letter in text)}]"
 
 

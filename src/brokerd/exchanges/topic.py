@@ -1,39 +1,37 @@
 """The topic exchange: binding keys are patterns of words between dots.
 
-``*`` stands for one word, ``#`` for any number, none included.  The empty key
-has no words; ``a..b`` has three, the second empty (RabbitMQ).
+``*`` stands for one word, ``#`` for any number of words, also none.  The empty key has no words; ``a..b`` has three
+words, the second of them empty (RabbitMQ).
 
-Patterns without ``*`` and ``#`` are strings to look up.  The others stand in a
-trie, one step a word:
+Patterns without ``*`` and ``#`` are strings in a dict.  The others stand in a trie, one step for each word:
 
-    stock.*.nyse   stock.#        root --stock--> (.) --*--> (.) --nyse--> held
-                                                   `---#--> held
+    stock.*.nyse   stock.#        root --stock--> (.) --*--> (.) --nyse--> destinations
+                                                   `---#--> destinations
 
-A key is followed along all its ways at once, word by word.  A place is in the set
-of places reached only once, however many ways lead there, so a lookup costs at most
-words x places, also for patterns made of nothing but ``#``.  With many patterns what
-counts is how much memory a lookup touches: ``*`` and ``#`` are therefore no keys of
-the table of words, and the place after most patterns has no table at all.
+A lookup follows all ways for a key at once, word by word.  The set of places that it has reached contains each place
+once, however many ways lead there.  So a lookup costs at most words x places, also for patterns of nothing but ``#``.
+With many patterns the memory that a lookup touches decides its speed.  Therefore ``*`` and ``#`` are fields and not
+keys of the table of words, and the place at the end of most patterns has no table at all.
 """
 
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from brokerd.exchanges import held
-from brokerd.exchanges.exchange import Binding, Exchange, Lazily
+from brokerd.exchanges import destinations_of_key as of_key
+from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 
 
 class _Place:
-    """A place in the trie: who is bound here, and what words lead on."""
+    """A place in the trie: the destinations bound here, and the words that lead on."""
 
-    __slots__ = ("after_hash", "any_words", "held", "one_word", "words")
+    __slots__ = ("after_hash", "any_words", "destinations", "one_word", "words")
 
     def __init__(self, after_hash: bool) -> None:
-        self.held: held.Held = None
+        self.destinations: of_key.Destinations = None
         self.words: dict[str, _Place] | None = None
         self.one_word: _Place | None = None  # after a '*'
         self.any_words: _Place | None = None  # after a '#'
-        self.after_hash = after_hash  # reached by '#': any further word stays here
+        self.after_hash = after_hash  # a '#' led here: any further word stays here
 
     def next(self, word: str) -> "_Place | None":
         """The place after this word of a pattern."""
@@ -44,7 +42,7 @@ class _Place:
         return self.words.get(word) if self.words is not None else None
 
     def set_next(self, word: str, place: "_Place | None") -> None:
-        """Put ``place`` there; None takes away what there is."""
+        """Let this word of a pattern lead to ``place``; None removes the way."""
         if word == "*":
             self.one_word = place
         elif word == "#":
@@ -59,8 +57,10 @@ class _Place:
 
     @property
     def is_needed(self) -> bool:
-        """Somebody is bound here or further on."""
-        return not (self.held is None and self.words is None and self.one_word is None and self.any_words is None)
+        """Whether a destination is bound here or further on."""
+        return any(
+            leads is not None for leads in (self.destinations, self.words, self.one_word, self.any_words)
+        )
 
 
 class TopicExchange(Exchange):
@@ -73,16 +73,16 @@ class TopicExchange(Exchange):
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self._literal: dict[str, held.Held] = {}
+        self._literal: dict[str, of_key.Destinations] = {}
         self._root: _Place | None = None  # None: no pattern
 
-    def destinations(self, routing_key: str, properties: Lazily) -> Collection[Any]:
-        literal = held.each(self._literal.get(routing_key))
+    def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
+        literal = of_key.list_once(self._literal.get(routing_key))
         if self._root is None:
             return literal
         found = list(literal)
         for place in self._places(self._root, words_of(routing_key)):
-            bound = place.held
+            bound = place.destinations
             if bound is not None:
                 if type(bound) is dict:
                     found += bound
@@ -92,7 +92,7 @@ class TopicExchange(Exchange):
 
     @staticmethod
     def _places(root: _Place, words: list[str]) -> Collection[_Place]:
-        """Where in the trie one can stand when all words are read."""
+        """The places of the trie that the words lead to."""
         places: dict[_Place, None] = {}
         _reach(places, root)
         for word in words:
@@ -113,7 +113,7 @@ class TopicExchange(Exchange):
         pattern, destination = binding.routing_key, binding.destination
         words = words_of(pattern)
         if _is_literal(words):
-            self._literal[pattern] = held.including(self._literal.get(pattern), destination)
+            self._literal[pattern] = of_key.add(self._literal.get(pattern), destination)
             return
         if self._root is None:
             self._root = _Place(after_hash=False)
@@ -124,13 +124,13 @@ class TopicExchange(Exchange):
                 onward = _Place(after_hash=word == "#")
                 place.set_next(word, onward)
             place = onward
-        place.held = held.including(place.held, destination)
+        place.destinations = of_key.add(place.destinations, destination)
 
     def _removed(self, binding: Binding) -> None:
         pattern, destination = binding.routing_key, binding.destination
         words = words_of(pattern)
         if _is_literal(words):
-            left = held.excluding(self._literal[pattern], destination)
+            left = of_key.remove(self._literal[pattern], destination)
             if left is None:
                 del self._literal[pattern]
             else:
@@ -139,8 +139,8 @@ class TopicExchange(Exchange):
         way: list[_Place] = [self._root]  # type: ignore[list-item]
         for word in words:
             way.append(way[-1].next(word))  # type: ignore[arg-type]
-        way[-1].held = held.excluding(way[-1].held, destination)
-        for depth in range(len(words), 0, -1):  # Take away the places that lead nowhere any more.
+        way[-1].destinations = of_key.remove(way[-1].destinations, destination)
+        for depth in range(len(words), 0, -1):  # Remove the places that no longer lead to a destination.
             if way[depth].is_needed:
                 return
             way[depth - 1].set_next(words[depth - 1], None)
@@ -158,7 +158,7 @@ def _is_literal(words: list[str]) -> bool:
 
 
 def _reach(places: dict[_Place, None], place: _Place | None) -> None:
-    """Add ``place``, and what a '#' that stands for no word leads to from there."""
+    """Add ``place``, and the places that a '#' for no word leads to from there."""
     while place is not None and place not in places:
         places[place] = None
         place = place.any_words

@@ -1,8 +1,8 @@
-"""The keys of a policy's definition: what each may be, what it does not go with, and how two of one key are joined.
+"""The keys of a policy's definition: the values of each, the kinds of things it is not for, and how two values join.
 
-Most are queue arguments without their ``x-`` and come from their rows in ``brokerd.arguments``; the
-others stand here.  RabbitMQ's keys without effect in brokerd are accepted, so that its definitions can
-be used as they are.  Refusals are worded as RabbitMQ words them.  Knows nothing of what a key does.
+Most keys are queue arguments without their ``x-`` and come from the rows in ``brokerd.arguments``; the others stand
+here.  brokerd accepts RabbitMQ's keys that have no effect here, so that it can use RabbitMQ's definitions unchanged.
+Refusals are worded as RabbitMQ words them.  Knows nothing of what a key does.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ _BESIDE_AN_EXCHANGE = {"x-dead-letter-exchange": ""}  # a policy's dead-letter r
 
 
 class PolicyKey(NamedTuple):
-    """One key.  ``merge`` None: the operator's value wins."""
+    """One key.  ``merge`` joins the values of a policy and an operator policy; None: the operator's value wins."""
 
     valid: Valid
     called: str = ""
@@ -66,8 +66,8 @@ KEYS: dict[str, PolicyKey] = {
     "target-group-size": PolicyKey(_whole(0), "target group size"),
 }
 
-# A policy with any of these keys is passed over, whole, for things of that kind: the next one that matches
-# applies (RabbitMQ 3.10, which lists delivery-limit for classic queues as well; here they have it).
+# A policy with one of these keys does not apply to things of that kind, not even its other keys: the next policy that
+# matches applies (RabbitMQ 3.10).  RabbitMQ also lists delivery-limit for classic queues, which have it in brokerd.
 NOT_FOR: dict[str, frozenset[str]] = {
     "classic_queues": frozenset({
         "dead-letter-strategy", "initial-cluster-size", "max-age", "stream-max-segment-size-bytes",
@@ -97,7 +97,10 @@ def fault(definition: Mapping[str, Any], *, operator: bool) -> str | None:
 
 
 def merged(definition: Mapping[str, Any], operators: Mapping[str, Any]) -> dict[str, Any]:
-    """One definition of a policy's and an operator policy's: of numbers the lesser, else the operator's."""
+    """The definition of a policy and an operator policy together.
+
+    For a key in both, its row says how the values join, which for limits is the lower one; else the operator's wins.
+    """
     both = {**definition, **operators}
     for key in definition.keys() & operators.keys():
         merge = KEYS[key].merge
@@ -107,7 +110,7 @@ def merged(definition: Mapping[str, Any], operators: Mapping[str, Any]) -> dict[
 
 
 def term(value: Any, depth: int = 0) -> str:
-    """A JSON value as RabbitMQ's texts show it: an Erlang term.  What lies deeper than eight tables is left out."""
+    """A JSON value as RabbitMQ's texts show it: an Erlang term.  ``...`` stands for levels below the eighth."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -1,10 +1,12 @@
-"""The policies of one vhost, in ``policies.json`` and ``operator-policies.json``: which settings go to which names.
+"""The policies of one vhost, in ``policies.json`` and ``operator-policies.json``: settings for queues and exchanges,
+which are chosen by name.
 
     [{"name": ..., "pattern": ..., "apply-to": ..., "definition": {...}, "priority": 0}, ...]
 
 The shape is that of ``policies`` in RabbitMQ's definitions, without the vhost.  One policy and one operator policy
-apply to a thing: of those that match, the one of the highest priority.  A change is on the disk before it holds; who
-makes one then applies it (``Upkeep.apply_policies``).  Knows nothing of what the keys of a definition do.
+apply to a queue or exchange: of the matching ones, the one with the highest priority.  A change is on the disk before
+the policies here change.  The caller must then apply it to the queues and exchanges (``Upkeep.apply_policies``).  Knows
+nothing of what the keys of a definition do.
 """
 
 import os
@@ -19,7 +21,7 @@ from brokerd.store.disk import Disk
 
 FILE = "policies.json"
 OPERATOR_FILE = "operator-policies.json"
-# What a policy applies to (RabbitMQ), and the kinds of things each takes in.
+# Each value of apply-to (RabbitMQ), and the kinds of things that it covers.
 APPLY_TO = {
     "all": frozenset({"classic_queues", "quorum_queues", "streams", "exchanges"}),
     "queues": frozenset({"classic_queues", "quorum_queues", "streams"}),
@@ -32,7 +34,7 @@ KINDS = APPLY_TO["all"]
 
 
 class Policy:
-    """One policy; a change makes another.  The higher ``priority`` wins."""
+    """One policy.  It never changes: a new Policy replaces it.  The higher ``priority`` wins."""
 
     __slots__ = ("apply_to", "definition", "kinds", "name", "pattern", "priority", "search")
 
@@ -46,7 +48,7 @@ class Policy:
         priority: float = 0,
         operator: bool = False,
     ) -> None:
-        """Raises PreconditionFailed for a value that cannot be, in RabbitMQ's words where it has any."""
+        """Raises PreconditionFailed for an invalid value, in RabbitMQ's words where RabbitMQ has a text for it."""
         if not isinstance(name, str) or not name or not name.isprintable():
             raise PreconditionFailed(f"policy name {name!r:.80} is not printable text")
         if not isinstance(apply_to, str) or apply_to not in APPLY_TO:
@@ -85,7 +87,7 @@ class Policy:
     def from_entry(cls, entry: dict[str, Any], *, operator: bool = False) -> "Policy":
         """The policy of an entry of definitions.  Raises PreconditionFailed."""
         return cls(
-            entry.get("name"),  # type: ignore[arg-type]    # Checked there, whatever it is.
+            entry.get("name"),  # type: ignore[arg-type]    # __init__ checks the types of all three.
             entry.get("pattern"),  # type: ignore[arg-type]
             entry.get("definition"),  # type: ignore[arg-type]
             apply_to=entry.get("apply-to", "all"),
@@ -95,12 +97,12 @@ class Policy:
 
 
 class PolicyFile:
-    """The policies of one file.  Changes raise OSError when they cannot be written, and are then not made."""
+    """The policies of one file.  A change that cannot be written raises OSError and has no effect."""
 
     __slots__ = ("_by_name", "_disk", "_ranked", "_what", "operator", "path")
 
     def __init__(self, path: str, disk: Disk, *, operator: bool) -> None:
-        """Read the file; a missing one holds none.  Raises StoreError, OSError."""
+        """Read the file; a missing file means no policies.  Raises StoreError, OSError."""
         self.path = path
         self.operator = operator
         self._what = "operator policy" if operator else "policy"
@@ -128,7 +130,7 @@ class PolicyFile:
         self._ranked = sorted(by_name.values(), key=lambda policy: (-policy.priority, policy.name))
 
     def reload(self) -> bool:
-        """Read the file again; whether anything is different now.  Raises StoreError, OSError: nothing changed."""
+        """Read the file again, and return whether the policies changed.  Raises StoreError, OSError without effect."""
         found = self._read()
         if [each.entry() for each in found.values()] == [each.entry() for each in self._by_name.values()]:
             return False
@@ -142,30 +144,30 @@ class PolicyFile:
         return len(self._by_name)
 
     def get(self, name: str) -> Policy:
-        """Raises NotFound."""
+        """The policy of this name.  Raises NotFound."""
         try:
             return self._by_name[name]
         except KeyError:
             raise NotFound(f"no {self._what} '{name}'") from None
 
     def put(self, policy: Policy) -> None:
-        """Make or replace the policy of this name, which was made for this file (``operator``)."""
+        """Create or replace a policy that was made with the ``operator`` of this file."""
         self._store({**self._by_name, policy.name: policy})
 
     def delete(self, name: str) -> None:
-        """Raises NotFound."""
+        """Delete the policy of this name.  Raises NotFound."""
         self.get(name)
         self._store({key: policy for key, policy in self._by_name.items() if key != name})
 
     def matching(self, name: str, kind: str) -> list[Policy]:
-        """The policies that apply to a thing of this name and kind (one of ``KINDS``), the one that wins first.
+        """The policies that match a thing of this name and kind (one of ``KINDS``), the winner first.
 
-        Of equal priority the first by name wins; RabbitMQ leaves it open.
+        Among policies of equal priority the first by name wins; RabbitMQ leaves this open.
         """
         return [each for each in self._ranked if kind in each.kinds and each.search(name)]
 
     def winner(self, name: str, kind: str) -> Policy | None:
-        """The first of those."""
+        """The policy that applies: the first of ``matching``, or None."""
         for each in self._ranked:
             if kind in each.kinds and each.search(name):
                 return each
@@ -177,38 +179,39 @@ class PolicyFile:
 
 
 class Effective(NamedTuple):
-    """What policies say of one thing: which two apply, by name, and the one definition they make."""
+    """The names of the policy and the operator policy that apply to one thing, and the definition of both together."""
 
     policy: str | None = None
     operator_policy: str | None = None
-    definition: dict[str, Any] = {}  # not to be changed
+    definition: dict[str, Any] = {}  # callers must not change it
 
 
 NONE_APPLY = Effective()
 
 
 class Policies(PolicyFile):
-    """All policies of a vhost: users' own verbs are here, the operators' in ``operators``.
+    """All policies of a vhost: the users' policies are this object, the operators' are ``operators``.
 
-    ``on_expires`` is the door to whoever deletes unused queues: told of each queue whose ``expires`` changes;
-    ``on_journal`` that to whoever keeps order journals: told of each durable queue that has one, or had one.
+    Upkeep sets two callbacks.  ``on_expires(queue)`` is called when a policy changes the ``expires`` of a queue, so
+    that the queue is deleted in time.  ``on_journal(queue)`` is called for each durable queue that has or had an order
+    journal.
     """
 
     __slots__ = ("on_expires", "on_journal", "operators")
 
     def __init__(self, directory: str, disk: Disk) -> None:
-        """Read both files in the vhost's directory; a missing one holds none.  Raises StoreError, OSError."""
+        """Read both files in the vhost's directory; a missing file means no policies.  Raises StoreError, OSError."""
         super().__init__(os.path.join(directory, FILE), disk, operator=False)
         self.operators = PolicyFile(os.path.join(directory, OPERATOR_FILE), disk, operator=True)
         self.on_expires: Callable[[Any], None] | None = None
         self.on_journal: Callable[[Any], None] | None = None
 
     def __bool__(self) -> bool:
-        """Any policy of either sort."""
+        """Whether any policy or operator policy exists."""
         return bool(self._by_name) or len(self.operators) > 0
 
     def reload(self) -> bool:
-        """Read both files again; whether anything is different now.  Raises StoreError, OSError: nothing changed."""
+        """Read both files again, and return whether policies changed.  Raises StoreError, OSError without effect."""
         operators = PolicyFile(self.operators.path, self._disk, operator=True)
         changed = super().reload()
         if [each.entry() for each in operators] != [each.entry() for each in self.operators]:
@@ -217,7 +220,7 @@ class Policies(PolicyFile):
         return changed
 
     def effective(self, name: str, kind: str) -> Effective:
-        """What holds for a thing of this name and kind (one of ``KINDS``); of numbers in both sorts, the lesser."""
+        """What policies say for a thing of this name and kind (one of ``KINDS``), as ``keys.merged`` joins them."""
         if not self:
             return NONE_APPLY
         policy, operators = self.winner(name, kind), self.operators.winner(name, kind)

@@ -19,7 +19,7 @@ import uvloop
 from brokerd import __version__
 from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
-from brokerd.config import changed
+from brokerd.config import changed_options
 from brokerd.errors import ConfigError
 from brokerd.node import Node
 from brokerd.server import amqp, listeners, lost_errors, memory
@@ -212,7 +212,7 @@ class Server:
         for fault in (*self.node.reload_vhosts(), *self.node.reload_policies()):
             log.error("reload: %s", fault)
         values = {}
-        for row in changed(self.config, new):
+        for row in changed_options(self.config, new):
             if row.option.section == "tls" and context is None:
                 log.warning("reload: %s takes effect at the next start: TLS is not switched on or off before", row.name)
             elif row.option.reloadable:

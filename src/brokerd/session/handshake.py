@@ -10,7 +10,7 @@ slow); ``closing`` waits for close-ok.  Knows nothing of sockets.
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.auth.mechanisms import credentials, offered
+from brokerd.auth.mechanisms import credentials, list_mechanisms
 from brokerd.errors import AMQPError, CommandInvalid, LoginRefused, NotAllowed, SyntaxError_
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
@@ -49,7 +49,7 @@ SERVER_CAPABILITIES = {
 
 def mechanisms(connection: "Connection") -> str:
     """What this client may log in with."""
-    return offered(certificate=bool(connection.certificate_name), anonymous=connection.node.limits.anonymous)
+    return list_mechanisms(certificate=bool(connection.certificate_name), anonymous=connection.node.limits.anonymous)
 
 
 def start_frame(mechanisms: str) -> bytes:

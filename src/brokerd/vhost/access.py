@@ -12,7 +12,7 @@ from brokerd import plane
 from brokerd.arguments import first_difference
 from brokerd.errors import AccessRefused, NotFound, PreconditionFailed
 from brokerd.exchanges import Exchange, exchange_type
-from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared
+from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared_arguments
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
 from brokerd.vhost.consuming import check_consume, check_get
@@ -273,7 +273,8 @@ class Access:
                 raise PreconditionFailed(
                     f"inequivalent arg '{field}' for {thing}: received '{wanted}' but current is '{was}'"
                 )
-        difference = first_difference(exchange.arguments, arguments, compared(exchange.type, exchange.arguments))
+        names = compared_arguments(exchange.type, exchange.arguments)
+        difference = first_difference(exchange.arguments, arguments, names)
         if difference is not None:
             raise PreconditionFailed(f"inequivalent arg {difference.format(thing)}")
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from brokerd import plane
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.delayed import DELAY, DelayedExchange, delay_of, due_of
-from brokerd.exchanges.exchange import Intercepted, Lazily
+from brokerd.exchanges.exchange import Intercepted, LazyProperties
 from brokerd.queues.dead_letter import is_key, keys_in, read_properties, write_properties
 from brokerd.queues.queue import WAITING_ROOM_PREFIX
 from brokerd.store.format import folder_name
@@ -168,7 +168,7 @@ class Delays:
 
     # --- messages come
 
-    def hold(self, exchange: DelayedExchange, routing_key: str, properties: Lazily) -> Intercepted | None:
+    def hold(self, exchange: DelayedExchange, routing_key: str, properties: LazyProperties) -> Intercepted | None:
         """Where a message waits; None: it goes on at once.  Its expiration is for later."""
         message = properties()
         due = due_of(message.headers, self._epoch_ns() // _MS)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.errors import StoreError
-from brokerd.exchanges.exchange import Lazily
+from brokerd.exchanges.exchange import LazyProperties
 from brokerd.queues.dead_letter import read_properties
 from brokerd.queues.deduplication import Deduplication, Rule, own_ttl_of, rule_of
 from brokerd.store.format import FOR_EVER, folder_name, priority_folder, segment_name
@@ -167,7 +167,8 @@ class Duplicates:
     # --- messages
 
     def check(
-        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: Lazily, *, taken: bool = False
+        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: LazyProperties, *,
+        taken: bool = False,
     ) -> "Check | None":
         """Who takes part in the publish of a message that goes to these queues; None: nobody here asks for keys.
 

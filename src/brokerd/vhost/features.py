@@ -19,7 +19,7 @@ from brokerd.vhost.events import Events
 from brokerd.vhost.trace import Trace
 
 if TYPE_CHECKING:
-    from brokerd.exchanges import Exchange, Lazily
+    from brokerd.exchanges import Exchange, LazyProperties
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
     from brokerd.store.key_files import KeyFiles
@@ -193,7 +193,8 @@ class NoDuplicates:
         return False
 
     def check(
-        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "Lazily", *, taken: bool = False
+        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
+        taken: bool = False,
     ) -> "Check | None":
         """What takes part in a publish that a queue or ``exchange`` asks a key of: see Duplicates.check."""
         return None
@@ -243,7 +244,8 @@ class DuplicatesOnDemand(NoDuplicates):
         return self._made is not None and exchange.name in self._made.exchanges
 
     def check(
-        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "Lazily", *, taken: bool = False
+        self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
+        taken: bool = False,
     ) -> "Check | None":
         return self.made().check(exchange, queues, properties, taken=taken)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd import plane
 from brokerd.arguments import EXPIRY_MS_MAX
 from brokerd.errors import AccessRefused, AMQPError, PreconditionFailed
-from brokerd.exchanges import Exchange, Intercepted, Lazily, Route
+from brokerd.exchanges import Exchange, Intercepted, LazyProperties, Route
 from brokerd.exchanges import route as walk
 from brokerd.exchanges.arguments import alternate_exchange
 from brokerd.exchanges.terms import char_list
@@ -178,7 +178,7 @@ class _Publish:
 
 
 def find(
-    vhost: "VHost", exchange: Exchange, keys: tuple[str, ...], properties: Lazily, *, intercept: bool = True
+    vhost: "VHost", exchange: Exchange, keys: tuple[str, ...], properties: LazyProperties, *, intercept: bool = True
 ) -> plane.Answer:
     """Where a message that the broker itself sends goes from ``exchange``: a dead letter, or one that was delayed.
 
@@ -198,7 +198,8 @@ def find(
 
 
 def route(
-    vhost: "VHost", exchange: Exchange, routing_key: str, properties: Lazily, *, further_keys: Sequence[str] = ()
+    vhost: "VHost", exchange: Exchange, routing_key: str, properties: LazyProperties, *,
+    further_keys: Sequence[str] = (),
 ) -> Route:
     """The queues a message goes to from ``exchange`` on, alternate exchanges included; no permission is asked.
 
@@ -222,7 +223,7 @@ def alternate_of(vhost: "VHost", exchange: Exchange) -> Exchange | None:
 
 def give_history(vhost: "VHost", exchange: Exchange, destination: Any) -> None:
     """Store what the exchange has kept in what is newly bound to it, a queue or what an exchange leads to."""
-    for message in tuple(exchange.kept()):
+    for message in tuple(exchange.recent_messages()):
         queues: tuple[Any, ...] = (destination,)
         if isinstance(destination, Exchange):
             decoded = _Decoded(_header_of(message.properties))

@@ -260,9 +260,9 @@ class VHost:
     def _make_exchange(self, name: str, type_: str, *, arguments: dict[str, Any], **properties: Any) -> Exchange:
         cls = exchange_type(type_)
         if arguments.get("x-delayed-exchange") is True:
-            from brokerd.exchanges.delayed import delaying  # Few exchanges ask for it.
+            from brokerd.exchanges.delayed import delayed_class  # Few exchanges ask for it.
 
-            cls = delaying(cls)  # type: ignore[arg-type]  # A class is hashable, whatever its instances are.
+            cls = delayed_class(cls)  # type: ignore[arg-type]  # A class is hashable, whatever its instances are.
         exchange = self.exchanges[name] = cls(name, tally=plane.Tally(), arguments=arguments, **properties)
         return exchange
 
