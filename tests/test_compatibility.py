@@ -21,7 +21,7 @@ ELSEWHERE = {
     "`-ok` of a durable declare, bind, delete": "faults/test_power.py",
     "order after redelivery": "conversations/test_basic.py",
     "`redelivered` after `kill -9`": "faults/test_kill.py",
-    "`tx.commit`": "store/test_commit_journal.py",
+    "`tx.commit`": "store/test_commit_log.py",
     "`basic.qos` with `global`": "conversations/test_basic.py",
     "queues neither durable nor exclusive": "conversations/test_queue.py",
     "consumer timeout": "plane/test_rules.py",

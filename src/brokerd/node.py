@@ -21,7 +21,7 @@ from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
 from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
-from brokerd.store import commit_journal
+from brokerd.store import commit_log
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.format import SPARE_FOLDER
 from brokerd.store.sync import GroupCommit
@@ -29,7 +29,7 @@ from brokerd.upkeep.upkeep import Submit, Upkeep
 from brokerd.vhost import commits, events
 from brokerd.vhost.access import Access
 from brokerd.vhost.features import CallAt, Doors, Timer, on_demand
-from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.folder import load_vhost
 from brokerd.vhost.listing import MAX_QUEUES, NEW, Listing
 from brokerd.vhost.vhost import VHost
 
@@ -196,11 +196,11 @@ class Node:
         """What clients and events are told that this broker is called."""
         return f"brokerd@{gethostname()}"
 
-    def traces(self, name: str) -> bool:
+    def firehose_is_on(self, name: str) -> bool:
         """Whether the firehose of a vhost is on.  Raises KeyError."""
         return self.listing.rows[name].tracing
 
-    def switch_trace(self, name: str, on: bool) -> None:
+    def switch_firehose(self, name: str, on: bool) -> None:
         """Turn the firehose of a vhost on or off (``tracing`` in vhosts.json).  Raises KeyError; OSError: not done."""
         self.listing.put(name, self.listing.rows[name]._replace(tracing=on))
         self.vhosts[name].firehose.switch(on)
@@ -228,7 +228,7 @@ class Node:
     def open_vhost(self, name: str) -> VHost:
         """Open a vhost, with what its folder holds.  Raises StoreError, OSError."""
         suspect = self.data.suspect
-        vhost = open_vhost(
+        vhost = load_vhost(
             name,
             self.data.path,
             self.core,
@@ -254,7 +254,7 @@ class Node:
         self.vhosts[name] = vhost
         journals = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
         if journals:  # They go when all they decided is on disk.
-            self.commit.wait(partial(commit_journal.discard, journals, self.disk))
+            self.commit.wait(partial(commit_log.discard, journals, self.disk))
         return vhost
 
     def _install_events(self, vhost: VHost) -> None:

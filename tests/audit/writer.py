@@ -190,7 +190,7 @@ def write_queue(root, levels, options=None, *, vhost="/", queue="q", folder="que
     if options.journal:
         first = {"at": options.begun, "what": "settings", "vhost": vhost, "queue": queue, "journal": True,
                  "max_priority": max(levels), "delivery_limit": None, "dead_letter_exchange": None}
-        with open(f"{path}/{layout.ORDER_LOG}", "w") as file:
+        with open(f"{path}/{layout.SIDE_FILE}", "w") as file:
             for line in (first | options.settings, *options.log):
                 file.write(json.dumps(line) + "\n")
     return root

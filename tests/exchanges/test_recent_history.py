@@ -14,7 +14,7 @@ def octets(**properties):
 
 def kept(exchange, messages):
     for body in messages:
-        exchange.keep(Message(b"x", b"k", octets(), body))
+        exchange.remember(Message(b"x", b"k", octets(), body))
     return [message.body for message in exchange.recent_messages()]
 
 
@@ -28,7 +28,7 @@ def test_the_last_messages_are_kept_oldest_first(arguments, expected):
 def test_what_is_kept_is_the_message_as_it_was_published():
     exchange = RecentHistoryExchange("x")
     message = Message(b"outer", b"k\xff", octets(message_id="m"), b"body")
-    exchange.keep(message)
+    exchange.remember(message)
     assert list(exchange.recent_messages()) == [message]
 
 
@@ -39,13 +39,13 @@ def test_what_is_kept_is_the_message_as_it_was_published():
 ])
 def test_a_header_that_is_true_keeps_a_message_out(headers, stored):
     exchange = RecentHistoryExchange("x")
-    exchange.keep(Message(b"x", b"k", octets(headers=headers), b""))
+    exchange.remember(Message(b"x", b"k", octets(headers=headers), b""))
     assert bool(exchange.recent_messages()) is stored
 
 
 def test_headers_that_cannot_be_decoded_are_kept():
     exchange = RecentHistoryExchange("x")
-    exchange.keep(Message(b"x", b"k", b"\x20\x00\x00\x00\x00\x1c\x19x-recent-history-no-storeQ", b""))
+    exchange.remember(Message(b"x", b"k", b"\x20\x00\x00\x00\x00\x1c\x19x-recent-history-no-storeQ", b""))
     assert len(exchange.recent_messages()) == 1
 
 

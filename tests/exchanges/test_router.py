@@ -26,7 +26,7 @@ def never():
 def plainly(exchange, key, properties=never, **more):
     """The queues, and whether that may be remembered."""
     found = route(exchange, key, properties, **more)
-    assert found.keepers == ()
+    assert found.with_history == ()
     return found.queues, found.cacheable
 
 

@@ -14,7 +14,7 @@ from brokerd.wire import methods
 KILLER = '''
 import os
 from brokerd.session import channel, transactions
-from brokerd.store.commit_journal import CommitJournal
+from brokerd.store.commit_log import CommitLog
 
 def killing(cls, name, after=False):
     original = getattr(cls, name)
@@ -29,10 +29,10 @@ def killing(cls, name, after=False):
     setattr(cls, name, step)
 
 armed, left = True, int(os.environ["KILL_AT"].partition(":")[2])
-killing(CommitJournal, "decide")
-killing(CommitJournal, "read", after=True)
-killing(CommitJournal, "applied")
-killing(CommitJournal, "remove")
+killing(CommitLog, "decide")
+killing(CommitLog, "read", after=True)
+killing(CommitLog, "applied")
+killing(CommitLog, "remove")
 killing(channel.Channel, "settle")
 killing(transactions.Transaction, "_done", after=True)
 '''

@@ -9,7 +9,7 @@ from brokerd.operations.jobs import IN_THREAD, ON_LOOP
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 from brokerd.upkeep.upkeep import Upkeep
-from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.folder import load_vhost
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 
@@ -53,7 +53,7 @@ class Place:
         vhosts = self.node.vhosts = {}
         self.node.upkeep = Upkeep(vhosts, self.node.core, self.node.disk, str(path), self.thread.submit,
                                   now=self.node.clock.epoch_ns)
-        self.vhost = vhosts["/"] = self.node.vhost = open_vhost(
+        self.vhost = vhosts["/"] = self.node.vhost = load_vhost(
             "/", str(path), self.node.core, self.node.disk, self.node.upkeep.garbage, suspect=False, report=print,
             recover=lambda queue: recover(queue, self.node.disk, False, print), listen=self.node.upkeep.listen,
             remove_files=self.node.upkeep.remove_files)

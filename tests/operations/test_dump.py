@@ -13,7 +13,7 @@ from brokerd.operations import OperationError, copying
 from brokerd.operations.dump import Dump, matches
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running
 from brokerd.store import format as layout
-from brokerd.store import order_log, reading
+from brokerd.store import reading, side_file
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 
@@ -210,13 +210,13 @@ def test_what_retention_removes_before_it_is_copied_is_left_out_and_the_log_says
     number = min(int(name[5:]) for name in os.listdir(kept) if name.startswith("msgs."))
     line = {"at": 1 << 62, "what": "removed", "level": 0, "segments": [number], "first_seq": 1, "last_seq": 9,
             "messages": 9, "octets": 9, "why": "size"}
-    log = os.path.join(queue.directory, layout.ORDER_LOG)
+    log = os.path.join(queue.directory, layout.SIDE_FILE)
     gone = []
 
     def retention(where):
         if where is IN_THREAD and queue.copying and not gone:
             gone.append(number)
-            order_log.append(log, [line, {"at": 1 << 62, "what": "consumer_gone", "number": 1}], Disk())
+            side_file.append(log, [line, {"at": 1 << 62, "what": "consumer_gone", "number": 1}], Disk())
             for name in ("msgs", "journal"):
                 os.unlink(os.path.join(kept, f"{name}.{number:010d}"))
 
@@ -228,7 +228,7 @@ def test_what_retention_removes_before_it_is_copied_is_left_out_and_the_log_says
     first = copy.queues["q"]["first_kept_seq"]
     assert first > 1
     assert min(copy.read("q")[0]) == first
-    lines = order_log.read(str(copy.folder("q") / layout.ORDER_LOG), Disk())
+    lines = side_file.read(str(copy.folder("q") / layout.SIDE_FILE), Disk())
     assert [each["what"] for each in lines] == ["settings", "consumer", "removed"]
 
 

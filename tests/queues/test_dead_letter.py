@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from brokerd.queues.dead_letter import (
     COUNT_MAX,
     DeadLetterRule,
-    dead_letter,
     headers_span,
     is_cycle,
+    make_dead_letter,
     read_properties,
     rule_of,
     write_properties,
@@ -110,7 +110,7 @@ TO_DLQ = DeadLetterRule("", "dlq")
 
 def die(headers=None, *, queue="q", reason="rejected", exchange="x", key="k", rule=TO_DLQ, time_s=1000, **properties):
     octets = write_properties(Properties(headers=headers, **properties))
-    return dead_letter(octets, rule, queue=queue, reason=reason, exchange=exchange, routing_key=key, time_s=time_s)
+    return make_dead_letter(octets, rule, queue=queue, reason=reason, exchange=exchange, routing_key=key, time_s=time_s)
 
 
 def deaths(letter):
@@ -125,7 +125,7 @@ def test_a_dead_letter_is_octet_for_octet_that_of_rabbitmq(by_own_keys, died, st
     following = [queue for queue, _ in died[1:]] + ["dlq"]
     for (queue, reason), target in zip(died, following, strict=True):
         rule = DeadLetterRule("", None if by_own_keys else target)
-        letter = dead_letter(properties, rule, queue=queue, reason=reason, exchange=exchange, routing_key=key,
+        letter = make_dead_letter(properties, rule, queue=queue, reason=reason, exchange=exchange, routing_key=key,
                              time_s=last["x-death"][-1]["time"])
         properties, exchange, key = letter.properties, "", letter.routing_keys[0]
     assert all(letter.headers[name] for name in ONLY_RABBITMQ_4[1:])
@@ -136,7 +136,7 @@ def test_a_dead_letter_is_octet_for_octet_that_of_rabbitmq(by_own_keys, died, st
 
 def test_the_last_death_is_told_at_each_and_the_first_stays():
     letter = die(queue="a", reason="expired", exchange="one")
-    letter = dead_letter(letter.properties, TO_DLQ, queue="b", reason="rejected", exchange="two", routing_key="k",
+    letter = make_dead_letter(letter.properties, TO_DLQ, queue="b", reason="rejected", exchange="two", routing_key="k",
                          time_s=1)
     told = [letter.headers[f"x-{which}-death-{what}"] for which in ("first", "last")
             for what in ("queue", "reason", "exchange")]
@@ -194,10 +194,10 @@ def test_what_is_no_routing_key_in_cc_is_passed_over(cc):
 def test_a_message_may_name_its_own_exchange_only_where_that_is_allowed():
     octets = write_properties(Properties(headers={"x-dead-letter-exchange": "own", "x-dead-letter-routing-key": "r"}))
     where = {"queue": "q", "reason": "rejected", "exchange": "x", "routing_key": "k", "time_s": 1}
-    letter = dead_letter(octets, TO_DLQ, per_message=True, **where)
+    letter = make_dead_letter(octets, TO_DLQ, per_message=True, **where)
     assert (letter.exchange, letter.routing_keys) == ("own", ("r",))
     assert not {"x-dead-letter-exchange", "x-dead-letter-routing-key"} & letter.headers.keys()
-    letter = dead_letter(octets, TO_DLQ, **where)
+    letter = make_dead_letter(octets, TO_DLQ, **where)
     assert (letter.exchange, letter.routing_keys) == ("", ("dlq",))
     assert letter.headers["x-dead-letter-exchange"] == "own"
 
@@ -209,7 +209,7 @@ def test_a_message_may_name_its_own_exchange_only_where_that_is_allowed():
 ])
 def test_half_of_an_own_rule_and_one_that_is_none(headers, expected):
     octets = write_properties(Properties(headers=headers))
-    letter = dead_letter(octets, TO_DLQ, queue="q", reason="rejected", exchange="x", routing_key="k", time_s=1,
+    letter = make_dead_letter(octets, TO_DLQ, queue="q", reason="rejected", exchange="x", routing_key="k", time_s=1,
                          per_message=True)
     assert (letter.exchange, letter.routing_keys) == expected
 
@@ -286,7 +286,7 @@ def test_no_headers_make_a_dead_letter_fail(headers, key):
 
 @given(st.binary(max_size=60))
 def test_no_octets_make_a_dead_letter_fail(octets):
-    letter = dead_letter(octets, TO_DLQ, queue="q", reason="expired", exchange="x", routing_key="k", time_s=1)
+    letter = make_dead_letter(octets, TO_DLQ, queue="q", reason="expired", exchange="x", routing_key="k", time_s=1)
     assert deaths(letter)[0] == ("q", "expired", 1)
 
 
@@ -295,7 +295,7 @@ def test_of_headers_that_cannot_be_decoded_all_other_properties_stay():
     at, end = headers_span(whole)
     assert decode_table(whole[at:end]) == ({"a": 1}, end - at)
     broken = whole[: at + 6] + b"?" + whole[at + 7 :]
-    letter = dead_letter(broken, TO_DLQ, queue="q", reason="expired", exchange="x", routing_key="k", time_s=1)
+    letter = make_dead_letter(broken, TO_DLQ, queue="q", reason="expired", exchange="x", routing_key="k", time_s=1)
     kept = read_properties(letter.properties)
     assert (kept.content_type, kept.message_id) == ("t", "m")
     assert "a" not in kept.headers

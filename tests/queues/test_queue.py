@@ -154,7 +154,7 @@ class DeadLetters:
     def __init__(self):
         self.dead = []
 
-    def dead_letter(self, *message):
+    def handle_dead(self, *message):
         self.dead.append(message)
         return False
 

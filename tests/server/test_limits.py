@@ -234,14 +234,14 @@ def test_external_and_anonymous_log_in_users_that_are_there_and_no_others(make_n
 def test_the_firehose_is_switched_and_kept(make_node):
     node = make_node()
     node.add_vhost("two")
-    node.switch_trace("two", True)
+    node.switch_firehose("two", True)
     node.set_vhost_limits("two", {"max-queues": 7})
     node = make_node()
-    assert (node.traces("/"), node.traces("two"), node.vhosts["two"].max_queues) == (False, True, 7)
-    node.switch_trace("two", False)
-    assert not make_node().traces("two")
+    assert (node.firehose_is_on("/"), node.firehose_is_on("two"), node.vhosts["two"].max_queues) == (False, True, 7)
+    node.switch_firehose("two", False)
+    assert not make_node().firehose_is_on("two")
     with pytest.raises(KeyError):
-        node.switch_trace("nowhere", True)
+        node.switch_firehose("nowhere", True)
 
 
 def test_tags_hold_as_they_are_now_and_an_impersonator_may_send_any_user_id(node):

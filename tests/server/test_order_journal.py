@@ -11,7 +11,7 @@ from tests.broker import SECONDS
 from tests.server.clients import close_all, connect
 
 from brokerd.store import format as layout
-from brokerd.store import order_log
+from brokerd.store import side_file
 from brokerd.store.disk import Disk
 from brokerd.store.format import folder_name
 
@@ -54,7 +54,7 @@ def kept(path):
 
 
 def lines(path, what):
-    return [line for line in order_log.read(str(path / "order.jsonl"), Disk()) if line["what"] == what]
+    return [line for line in side_file.read(str(path / "order.jsonl"), Disk()) if line["what"] == what]
 
 
 def until(found):

@@ -324,19 +324,19 @@ def test_a_full_disk_that_gives_no_number_keeps_nobody_from_consuming(client, no
     assert [consumer.number for consumer in queue.consumers] == [0]
 
 
-class OrderLog:
+class SideFile:
     def __init__(self):
         self.told = []
 
-    def consumer(self, consumer):
+    def note_consumer(self, consumer):
         self.told.append(("there", consumer.tag))
 
-    def consumer_gone(self, consumer):
+    def note_consumer_gone(self, consumer):
         self.told.append(("gone", consumer.tag))
 
 
 def test_where_there_is_an_order_journal_consumers_are_told_of_however_they_leave(client, queue):
-    queue.order_log = log = OrderLog()
+    queue.side_file = log = SideFile()
     for tag in "ab":
         client.ask(methods.BasicConsume(queue="q", consumer_tag=tag))
     client.ask(methods.BasicCancel(consumer_tag="a"))

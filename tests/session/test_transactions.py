@@ -8,7 +8,7 @@ from tests.session.harness import Commit
 from brokerd import plane
 from brokerd.errors import AccessRefused, ChannelError, NotFound, PreconditionFailed
 from brokerd.session import transactions
-from brokerd.store import commit_journal as journal
+from brokerd.store import commit_log as journal
 from brokerd.store.disk import Disk
 from brokerd.wire import methods
 from brokerd.wire.frames import FrameScanner

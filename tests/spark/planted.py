@@ -43,9 +43,9 @@ def build(root):
 
 
 def _limit(folder):
-    with open(f"{folder}/{layout.ORDER_LOG}") as file:
+    with open(f"{folder}/{layout.SIDE_FILE}") as file:
         lines = [json.loads(line) for line in file]
-    with open(f"{folder}/{layout.ORDER_LOG}", "w") as file:
+    with open(f"{folder}/{layout.SIDE_FILE}", "w") as file:
         for line in lines:
             file.write(json.dumps(line | ({"delivery_limit": LIMIT} if line["what"] == "settings" else {})) + "\n")
 

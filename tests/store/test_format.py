@@ -39,7 +39,7 @@ def test_the_compiled_plane_has_the_same_offsets():
             assert (struct_name, field, (offset, kind.itemsize)) == (struct_name, field, tuple(place))
 
 
-def test_the_layout_of_a_commit_journal_is_the_one_written_down():
+def test_the_layout_of_a_commit_log_is_the_one_written_down():
     assert layout.COMMIT_HEADER.size + 4 == layout.COMMIT_APPLIED_AT
     octets = layout.COMMIT_HEADER.pack(layout.COMMIT_MAGIC, 1, 2, 3, 0, 4, 5, 6)
     assert octets[:8] == b"BTXJ\1\0\0\0"

@@ -7,10 +7,10 @@ from tests.upkeep.test_upkeep import SEGMENT_OCTETS, Place, Thread, delivered
 
 from brokerd import plane
 from brokerd.store import format as layout
-from brokerd.store import order_log
+from brokerd.store import side_file
 from brokerd.store.recovery import recover
 from brokerd.upkeep.upkeep import Upkeep
-from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.folder import load_vhost
 from brokerd.wire import methods
 
 JOURNAL = {"x-order-journal": True}
@@ -37,7 +37,7 @@ class Journaled(Place):
                              now=lambda: self.now, suspect=self.suspect)
         self.journals = self.upkeep.journals
         self.upkeep.archive = self.journals.retention.archive = self.archive
-        self.vhost = self.vhosts["/"] = self.node.vhost = open_vhost(
+        self.vhost = self.vhosts["/"] = self.node.vhost = load_vhost(
             "/", str(self.path), self.node.core, self.disk, self.upkeep.garbage, suspect=self.suspect, report=print,
             recover=self._recover, listen=self.upkeep.listen, remove_files=self.upkeep.remove_files)
         self.upkeep.opened(self.vhost)
@@ -75,7 +75,7 @@ class Journaled(Place):
                 self.thread.run()
 
     def lines(self, queue, what=None):
-        found = order_log.read(os.path.join(queue.directory, layout.ORDER_LOG), self.disk)
+        found = side_file.read(os.path.join(queue.directory, layout.SIDE_FILE), self.disk)
         return [line for line in found if what in (None, line["what"])]
 
     def restart(self):

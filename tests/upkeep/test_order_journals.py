@@ -74,7 +74,7 @@ def test_a_policy_switches_journals_on_and_off_while_messages_are_there(place):
     assert [lines[0]["policy"], lines[0]["journal"]] == ["p", True]
     place.vhost.policies.delete("p")
     place.upkeep.apply_policies(place.vhost)
-    assert (queue.journaled, queue.order_log) == (False, None)
+    assert (queue.journaled, queue.side_file) == (False, None)
     place.client.send((1, methods.BasicCancel(consumer_tag="after")))
     place.second()
     last = place.lines(queue)[4:]

@@ -9,7 +9,7 @@ from tests.upkeep.journaled import Journaled, kept_names, kept_numbers
 
 from brokerd.policies import Policy
 from brokerd.store import format as layout
-from brokerd.store import order_log, reading
+from brokerd.store import reading, side_file
 from brokerd.store import settled_segments as files
 from brokerd.store.disk import Disk
 from brokerd.store.format import folder_name
@@ -231,7 +231,7 @@ def test_with_an_archive_what_is_beyond_its_retention_is_moved_there(archiving, 
     with open(target + "/.queue") as name, open(os.path.dirname(target) + "/.vhost") as vhost:
         assert (name.read(), vhost.read()) == ("q", "/")
     assert removed(archiving, queue) == [("archived", 0, [1, 2], 1, 122, 122)]
-    assert order_log.read(target + "/order.jsonl", Disk()) == archiving.lines(queue)
+    assert side_file.read(target + "/order.jsonl", Disk()) == archiving.lines(queue)
     octets = open_and_read(target + "/kept/" + layout.segment_name(2))
     assert len(reading.scan_records(octets, len(octets)).positions) == 61
 
@@ -269,7 +269,7 @@ def test_a_deleted_queue_leaves_all_its_segments_in_the_archive(archiving, tmp_p
     assert sorted({int(name[-10:]) for name in os.listdir(target + "/kept")}) == [1, 2, 3, 4, 5]
     last = open_and_read(target + "/kept/" + layout.segment_name(5))
     assert len(reading.scan_records(last, len(last)).positions) == 58
-    assert [line["what"] for line in order_log.read(target + "/order.jsonl", Disk())].count("settings") == 1
+    assert [line["what"] for line in side_file.read(target + "/order.jsonl", Disk())].count("settings") == 1
     assert open_and_read(target + "/.queue") == b"q"
     assert not os.path.exists(archived(tmp_path))
     assert (again.next_seq, kept_names(again)) == (1, [])

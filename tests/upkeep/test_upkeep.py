@@ -16,7 +16,7 @@ from brokerd.store.recovery import recover
 from brokerd.upkeep import upkeep
 from brokerd.upkeep.upkeep import Upkeep
 from brokerd.vhost.definitions import COMPACT_DELETES_MIN
-from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.folder import load_vhost
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_BODY, body_frames, header_frame
 
@@ -66,7 +66,7 @@ class Place:
                                     damaged=print, segment_octets=SEGMENT_OCTETS)
         self.vhosts = {}
         self.upkeep = Upkeep(self.vhosts, self.node.core, self.disk, str(self.path), self.thread.submit)
-        self.vhost = self.vhosts["/"] = self.node.vhost = open_vhost(
+        self.vhost = self.vhosts["/"] = self.node.vhost = load_vhost(
             "/", str(self.path), self.node.core, self.disk, self.upkeep.garbage, suspect=False, report=print,
             recover=lambda queue: recover(queue, self.disk, False, print), listen=self.upkeep.listen,
             remove_files=self.upkeep.remove_files)

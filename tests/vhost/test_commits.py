@@ -4,11 +4,11 @@ import os
 
 import pytest
 from tests.store.segments import Files
-from tests.store.test_commit_journal import decide, message
+from tests.store.test_commit_log import decide, message
 
-from brokerd.store import commit_journal
+from brokerd.store import commit_log
 from brokerd.store import format as layout
-from brokerd.store.commit_journal import CommitJournal
+from brokerd.store.commit_log import CommitLog
 from brokerd.store.disk import Disk
 from brokerd.store.format import COMMIT_ACKED as ACKED
 from brokerd.store.format import COMMIT_REJECTED as REJECTED
@@ -115,13 +115,13 @@ def test_a_queue_that_is_gone_is_passed_over(vhost):
 
 
 def test_what_was_not_decided_never_was(vhost):
-    entry = CommitJournal(os.path.join(vhost.directory, "tx.7.1"), Disk())
+    entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), Disk())
     for seq in range(9):
         entry.add(message(seq, bytes(400_000)))
     paths, lines = recover(vhost)
     assert vhost.puts == []
     assert lines == [f"{entry.path}: a transaction that was not committed: dropped"]
-    commit_journal.discard(paths, Disk())
+    commit_log.discard(paths, Disk())
     assert os.listdir(vhost.directory) == []
 
 

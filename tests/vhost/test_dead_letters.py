@@ -29,7 +29,7 @@ class Bench:
             exchange, rule.get("key"), rule.get("at_least_once", False)))
 
     def die(self, body=b"m", *, reason="rejected", seq=1, queue=None, properties=None, key=b"k"):
-        return self.letters.dead_letter(queue or self.source, reason, seq, b"x", key, properties or octets(), body)
+        return self.letters.handle_dead(queue or self.source, reason, seq, b"x", key, properties or octets(), body)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_refused_publish_is_dead_lettered_and_never_kept(safe):
     assert safe.vhost.queues["a"].ready == 1
     safe.vhost.core.full = True
     assert safe.die(reason="maxlen", seq=0)
-    assert safe.letters.kept == 0
+    assert safe.letters.waiting == 0
 
 
 def test_where_the_disk_is_full_it_is_kept_and_tried_again(bench):
@@ -156,7 +156,7 @@ def test_where_the_disk_is_full_it_is_kept_and_tried_again(bench):
     bench.clock.advance(RETRY_MS)
     assert bench.vhost.queues["a"].bodies == [b"m"]
     assert bench.source.done == [1]
-    assert bench.letters.kept == 0
+    assert bench.letters.waiting == 0
 
 
 # --- cycles
@@ -226,13 +226,13 @@ def test_what_finds_no_queue_stays_is_told_once_and_goes_when_there_is_one(safe,
     assert not safe.die(b"two", seq=2)
     assert len(caplog.records) == 1
     safe.clock.advance(RETRY_MS)
-    assert safe.letters.kept == 2
+    assert safe.letters.waiting == 2
     safe.vhost.exchanges["dlx"].bind(safe.vhost.queue("a"), "")
     safe.clock.advance(RETRY_MS)
     assert safe.vhost.queues["a"].bodies == [b"one", b"two"]
     safe.commit.end()
     assert safe.source.done == [1, 2]
-    assert safe.letters.kept == 0
+    assert safe.letters.waiting == 0
     assert not safe.clock.timers
 
 
@@ -251,7 +251,7 @@ def test_what_is_tried_again_is_kept_until_its_target_is_on_disk_too(safe):
     safe.clock.advance(RETRY_MS)
     assert safe.vhost.queues["a"].bodies == [b"m"]
     assert safe.vhost.core.puts == [True]
-    assert (safe.source.done, safe.letters.kept) == ([], 0)
+    assert (safe.source.done, safe.letters.waiting) == ([], 0)
     safe.commit.end()
     assert safe.source.done == [3]
 
@@ -320,14 +320,14 @@ def test_a_cycle_is_kept_and_not_sent(safe):
     safe.vhost.exchange("dlx", FanoutExchange).bind(safe.source, "")
     assert not safe.die(reason="expired")
     assert safe.source.ready == 0
-    assert safe.letters.kept == 1
+    assert safe.letters.waiting == 1
 
 
 def test_of_a_deleted_source_nothing_is_left(safe):
     assert not safe.die()
     safe.vhost.delete_queue(safe.source)
     safe.clock.advance(RETRY_MS)
-    assert safe.letters.kept == 0
+    assert safe.letters.waiting == 0
     assert safe.source.done == []
 
 
@@ -367,10 +367,10 @@ def test_a_round_of_retries_gives_others_their_turn(safe, monkeypatch):
 
 
 def test_too_many_that_wait_stay_where_they_are_and_take_no_memory(safe, monkeypatch, caplog):
-    monkeypatch.setattr(dead_letters, "KEPT_OCTETS_MAX", 100)
+    monkeypatch.setattr(dead_letters, "WAITING_OCTETS_MAX", 100)
     for seq in range(1, 6):
         assert not safe.die(bytes(40), seq=seq)
-    assert safe.letters.kept == 2
+    assert safe.letters.waiting == 2
     assert any("until the broker starts again" in record.getMessage() for record in caplog.records)
     safe.vhost.fanout("dlx", "a")
     safe.clock.advance(RETRY_MS)
@@ -378,7 +378,7 @@ def test_too_many_that_wait_stay_where_they_are_and_take_no_memory(safe, monkeyp
     assert safe.source.done == [1, 2]
     safe.rule("none", at_least_once=True)
     assert not safe.die(bytes(98), seq=9)
-    assert safe.letters.kept == 1               # Those that went on make room.
+    assert safe.letters.waiting == 1               # Those that went on make room.
 
 
 def test_a_broker_that_stops_tries_nothing_again(safe):

@@ -210,10 +210,10 @@ def test_a_backlog_gives_others_their_turn(bench, monkeypatch):
 
 def test_an_inner_type_that_keeps_messages_keeps_those_that_were_delayed_when_they_go(monkeypatch):
     kept = []
-    monkeypatch.setattr(RecentHistoryExchange, "keep", lambda self, message: kept.append(message.body))
+    monkeypatch.setattr(RecentHistoryExchange, "remember", lambda self, message: kept.append(message.body))
     monkeypatch.setattr(RecentHistoryExchange, "recent_messages", lambda self: kept)
     bench = Bench("x-recent-history")
-    assert bench.exchange.keeps_messages is RecentHistoryExchange.keeps_messages
+    assert bench.exchange.has_history is RecentHistoryExchange.has_history
     bench.publish(b"later", {"x-delay": 100})
     assert not kept
     bench.advance(100)
@@ -412,12 +412,12 @@ def test_a_dead_letter_is_delayed_by_a_delayed_exchange_and_never_a_second_time(
     letters = DeadLetters(bench.vhost, epoch_ns=bench.clock, wait=bench.commit.wait, call_at=bench.clock.call_at)
     source = bench.vhost.queue("source")
     source.rules = Rules(dead_letter=DeadLetterRule("x"))
-    assert letters.dead_letter(source, "rejected", 1, b"", b"source", octets({"x-delay": 500}), b"m")
+    assert letters.handle_dead(source, "rejected", 1, b"", b"source", octets({"x-delay": 500}), b"m")
     assert bench.q.bodies == []
     bench.advance(500)
     assert bench.q.headers[0]["x-delay"] == -500
     assert bench.q.headers[0]["x-death"][0]["queue"] == "source"
-    assert letters.dead_letter(source, "rejected", 2, b"", b"source", bench.q.rows[1][5], b"again")
+    assert letters.handle_dead(source, "rejected", 2, b"", b"source", bench.q.rows[1][5], b"again")
     assert bench.q.bodies == [b"m", b"again"]
 
 
@@ -425,7 +425,7 @@ def test_a_dead_letter_whose_time_cannot_be_read_goes_at_once(bench):
     letters = DeadLetters(bench.vhost, epoch_ns=bench.clock, wait=bench.commit.wait, call_at=bench.clock.call_at)
     source = bench.vhost.queue("source")
     source.rules = Rules(dead_letter=DeadLetterRule("x"))
-    assert letters.dead_letter(source, "rejected", 1, b"", b"source", octets({"x-deliver-at": "soon"}), b"m")
+    assert letters.handle_dead(source, "rejected", 1, b"", b"source", octets({"x-deliver-at": "soon"}), b"m")
     assert bench.q.bodies == [b"m"]
 
 
@@ -435,7 +435,7 @@ def test_what_comes_by_a_binding_from_another_exchange_is_not_delayed(bench):
     letters = DeadLetters(bench.vhost, epoch_ns=bench.clock, wait=bench.commit.wait, call_at=bench.clock.call_at)
     source = bench.vhost.queue("source")
     source.rules = Rules(dead_letter=DeadLetterRule("fan"))
-    assert letters.dead_letter(source, "rejected", 1, b"", b"source", octets({"x-delay": 500}), b"m")
+    assert letters.handle_dead(source, "rejected", 1, b"", b"source", octets({"x-delay": 500}), b"m")
     assert bench.q.bodies == [b"m"]
 
 

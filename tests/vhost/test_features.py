@@ -69,7 +69,7 @@ def test_an_exchange_that_asks_for_keys_is_known_until_it_is_deleted(given):
 def test_a_vhost_that_stands_alone_has_all_features_and_none_does_anything(tmp_path):
     vhost = Node(tmp_path).vhost
     features = alone(vhost)
-    assert features.dead_letters.dead_letter(None, "rejected", 1, b"", b"", b"", b"") is True
+    assert features.dead_letters.handle_dead(None, "rejected", 1, b"", b"", b"", b"") is True
     assert features.duplicates.check(None, (), dict) is None
     assert not features.duplicates.asks(vhost.exchanges["amq.fanout"])
     assert (features.events.wanted, features.firehose.on) == (False, False)

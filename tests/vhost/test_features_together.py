@@ -16,7 +16,7 @@ from brokerd.node import Node
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import DataDir
 from brokerd.store.disk import Disk
-from brokerd.vhost import trace
+from brokerd.vhost import firehose
 from brokerd.vhost.direct_reply import PREFIX, REPLY_TO
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -148,7 +148,7 @@ class World:
         for name in ("dlx", "other"):
             self.client.ask(methods.ExchangeDeclare(exchange=name, type="fanout", durable=True))
         self.bind("dead", "dlx")
-        self.bind("shown", trace.EXCHANGE, "publish.#")
+        self.bind("shown", firehose.EXCHANGE, "publish.#")
         self.client.ask(methods.ExchangeDeclare(
             exchange="x", type="x-recent-history" if KEEPER in self.features else "direct", durable=True,
             arguments=self.exchange_arguments()))

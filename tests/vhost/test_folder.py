@@ -13,7 +13,7 @@ from brokerd.store.disk import Disk
 from brokerd.store.format import DEFINITIONS_FILE, folder_name
 from brokerd.store.garbage import Garbage
 from brokerd.store.recovery import recover
-from brokerd.vhost.folder import open_vhost
+from brokerd.vhost.folder import load_vhost
 from brokerd.vhost.vhost import queue_declare
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -39,7 +39,7 @@ class Place:
         self.recovered.clear()
         node = Node(self.path)
         self.garbage = Garbage(str(self.path), at_once)
-        self.vhost = open_vhost(self.name, str(self.path), node.core, Disk(), self.garbage, suspect=False,
+        self.vhost = load_vhost(self.name, str(self.path), node.core, Disk(), self.garbage, suspect=False,
                                 report=self.told.append, recover=self._recover)
         self.garbage.flush()
         node.vhost = self.vhost
@@ -262,7 +262,7 @@ def test_rules_are_put_in_force_once_when_messages_are_there_and_after_listeners
     done = []
     monkeypatch.setattr(Queue, "apply_rules", lambda queue, policies: done.append((queue.name, queue.ready)))
     node = Node(place.path)
-    place.vhost = open_vhost(place.name, str(place.path), node.core, Disk(), place.garbage, suspect=False,
+    place.vhost = load_vhost(place.name, str(place.path), node.core, Disk(), place.garbage, suspect=False,
                              report=place.told.append, recover=place._recover, listen=lambda _: done.append("listens"),
                              prepare=lambda vhost: done.append(len(vhost.queues)))
     assert done == ["listens", 0, ("a", 1), ("b", 0)]
@@ -272,7 +272,7 @@ def test_files_of_a_queue_that_is_deleted_are_removed_by_whoever_was_given_for_i
     removed, node = [], Node(place.path)
     declare(place.open(), "a")
     place.close()
-    place.vhost = open_vhost(place.name, str(place.path), node.core, Disk(), place.garbage, suspect=False,
+    place.vhost = load_vhost(place.name, str(place.path), node.core, Disk(), place.garbage, suspect=False,
                              report=place.told.append, recover=place._recover, remove_files=removed.append)
     queue = place.vhost.queue("a")
     place.vhost.delete_queue(queue)

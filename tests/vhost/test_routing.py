@@ -314,16 +314,16 @@ def test_an_exchange_that_intercepts_decides_instead_of_the_bindings(access, vho
 
 
 def test_while_it_is_traced_a_message_is_asked_for_every_time_and_the_trace_is_told_last(access, vhost):
-    class Trace:
+    class Firehose:
         on = True
 
-        def shown(self):
+        def participant(self):
             return "shown"
 
-    q, vhost.firehose, vhost.replies = queue(vhost, "q"), Trace(), Replies()
+    q, vhost.firehose, vhost.replies = queue(vhost, "q"), Firehose(), Replies()
     assert whole(publish(access, "", "q"))[2:] == (False, None, ("shown",))
     assert publish(access, "", "amq.rabbitmq.reply-to.token").participants[1:] == ("shown",)
-    Trace.on = False
+    Firehose.on = False
     assert whole(publish(access, "", "q")) == ((q,), vhost.exchange("").tally, True, None, ())
 
 

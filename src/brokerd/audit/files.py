@@ -406,8 +406,8 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
 
 
 def _read_order_log(source: Source, folder: str, names: dict[str, int], damage: list[Damage]) -> _Log:
-    log, path = _Log(), _join(folder, layout.ORDER_LOG)
-    if layout.ORDER_LOG not in names:
+    log, path = _Log(), _join(folder, layout.SIDE_FILE)
+    if layout.SIDE_FILE not in names:
         return log
     try:
         octets = source.read(path)

@@ -60,9 +60,9 @@ class DelayedExchange(Exchange):
         return self._inner.matches_keys
 
     @property
-    def keeps_messages(self) -> bool:  # type: ignore[override]
+    def has_history(self) -> bool:  # type: ignore[override]
         """As the inner type."""
-        return self._inner.keeps_messages
+        return self._inner.has_history
 
     def intercept(self, routing_key: str, properties: LazyProperties) -> Intercepted | None:
         return None if self.holder is None else self.holder.hold(self, routing_key, properties)
@@ -70,8 +70,8 @@ class DelayedExchange(Exchange):
     def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         return self._inner.destinations(routing_key, properties)
 
-    def keep(self, message: "Message") -> None:
-        self._inner.keep(message)
+    def remember(self, message: "Message") -> None:
+        self._inner.remember(message)
 
     def recent_messages(self) -> "Collection[Message]":
         return self._inner.recent_messages()

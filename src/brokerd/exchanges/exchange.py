@@ -71,7 +71,7 @@ class Exchange:
 
     type: ClassVar[str]
     matches_keys: ClassVar[bool] = False  # True: the walk asks for each of a message's routing keys (CC, BCC)
-    keeps_messages: ClassVar[bool] = False  # True: keep() gets every message that the exchange routes
+    has_history: ClassVar[bool] = False  # True: remember() gets every message that the exchange routes
     # These two belong to one exchange and not to its type, because an argument may change them.
     key_decides: bool = True  # False: the answer depends on more than the routing key, so it must not be cached
     intercepts: bool = False  # True: intercept() is called before the message is routed
@@ -170,8 +170,8 @@ class Exchange:
         """
         return None
 
-    def keep(self, message: "Message") -> None:
-        """Take a message, as it was published, after it was routed; called only where ``keeps_messages``."""
+    def remember(self, message: "Message") -> None:
+        """Take a message, as it was published, after it was routed; called only where ``has_history``."""
 
     def recent_messages(self) -> "Collection[Message]":
         """The messages that a newly bound destination gets, oldest first."""

@@ -28,14 +28,14 @@ class RecentHistoryExchange(FanoutExchange):
     __slots__ = ("_history", "_octets")
 
     type: ClassVar[str] = "x-recent-history"
-    keeps_messages: ClassVar[bool] = True
+    has_history: ClassVar[bool] = True
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
         self._history: deque[Message] = deque()  # oldest first
         self._octets = 0
 
-    def keep(self, message: "Message") -> None:
+    def remember(self, message: "Message") -> None:
         if NO_STORE.encode() in message.properties and _is_not_to_be_stored(message.properties):
             return
         self._history.append(message)

@@ -14,7 +14,7 @@ class Route(NamedTuple):
 
     queues: tuple[Any, ...]  # each once, in the order in which the walk first met them
     cacheable: bool  # every message with this routing key goes to the same queues
-    keepers: tuple[Exchange, ...]  # the exchanges on the way that want the message in keep()
+    with_history: tuple[Exchange, ...]  # the exchanges on the way that want the message in remember()
 
 
 def route(
@@ -36,7 +36,7 @@ def route(
     visited = {exchange: None}
     waiting = [exchange]
     cacheable = True
-    keepers: tuple[Exchange, ...] = ()
+    with_history: tuple[Exchange, ...] = ()
     for visiting in waiting:  # the list grows during the walk
         found = visiting.destinations(routing_key, properties)
         if further_keys and visiting.matches_keys:
@@ -45,8 +45,8 @@ def route(
                 found += visiting.destinations(key, properties)
         if not visiting.key_decides:
             cacheable = False
-        if visiting.keeps_messages:
-            keepers += (visiting,)
+        if visiting.has_history:
+            with_history += (visiting,)
         if not found and alternate is not None:
             other = alternate(visiting)
             if other is not None:
@@ -57,4 +57,4 @@ def route(
             elif destination not in visited:
                 visited[destination] = None
                 waiting.append(destination)
-    return Route(tuple(queues), cacheable and not further_keys, keepers)
+    return Route(tuple(queues), cacheable and not further_keys, with_history)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.operations import OperationError
 from brokerd.operations.files import NAMES, kept_segments, levels
-from brokerd.queues.order import settings
+from brokerd.queues.settings_line import describe_settings
 from brokerd.store import format as layout
-from brokerd.store import order_log
+from brokerd.store import side_file
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -69,7 +69,7 @@ def take_cut(queue: "Queue", stage: str, now_ns: int) -> Cut:
         "queue": queue.name,
         "folder": "/".join(queue.directory.split("/")[-2:]),
         "cut": now_ns,
-        "settings": settings(queue),
+        "settings": describe_settings(queue),
         "journaled": queue.journaled,
         "next_seq": queue.next_seq,
         "ready": queue.ready,
@@ -242,11 +242,11 @@ class Copier:
     def _copy_log(self) -> None:
         """The side file up to the cut.  Read only now: its lines are written by this thread, and those of before the
         cut are there by now.  What was removed since then may be what was to be copied."""
-        lines = order_log.read(os.path.join(self._cut.directory, layout.ORDER_LOG), self._disk)
+        lines = side_file.read(os.path.join(self._cut.directory, layout.SIDE_FILE), self._disk)
         cut = self._cut.facts["cut"]
         lines = [line for line in lines if line.get("what") == "removed" or not _later(line, cut)]
         if lines:
-            self._write(layout.ORDER_LOG, b"".join([order_log.encode(line) for line in lines]))
+            self._write(layout.SIDE_FILE, b"".join([side_file.encode(line) for line in lines]))
 
 
 def _later(line: dict[str, Any], cut_ns: int) -> bool:

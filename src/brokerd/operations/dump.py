@@ -215,10 +215,10 @@ def _entry(cut: Cut, copier: Copier) -> str:
     """A queue's entry in the manifest."""
     import json
 
-    from brokerd.store import order_log
+    from brokerd.store import side_file
 
     facts = cut.facts
-    told = json.loads(order_log.encode(facts["settings"]))  # AMQP's values in JSON's
+    told = json.loads(side_file.encode(facts["settings"]))  # AMQP's values in JSON's
     entry = facts | {
         "settings": told,
         "arguments": told["arguments"],

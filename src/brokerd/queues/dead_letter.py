@@ -79,7 +79,7 @@ def rule_of(arguments: Mapping[str, Any]) -> DeadLetterRule | None:
     return DeadLetterRule(exchange, arguments.get("x-dead-letter-routing-key"), at_least_once)
 
 
-def dead_letter(
+def make_dead_letter(
     properties: bytes,
     rule: DeadLetterRule,
     *,

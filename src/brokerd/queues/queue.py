@@ -40,14 +40,14 @@ class Owner(Protocol):
 class DeadLetters(Protocol):
     """Where dead messages go."""
 
-    def dead_letter(
+    def handle_dead(
         self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
     ) -> bool:
         """The contract of plane.Queue.on_dead."""
 
 
-class Tracer(Protocol):
-    """Who is told of deliveries: see vhost/trace."""
+class Firehose(Protocol):
+    """Who is told of deliveries: see vhost/firehose."""
 
     def delivered(
         self, channel: Any, queue: Any, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
@@ -55,21 +55,21 @@ class Tracer(Protocol):
     ) -> None: ...  # fmt: skip
 
 
-class OrderLog(Protocol):
+class SideFile(Protocol):
     """Who is told of the consumers of a queue with an order journal: see upkeep/retention."""
 
-    def consumer(self, consumer: Any) -> None:
+    def note_consumer(self, consumer: Any) -> None:
         """It is there now."""
 
-    def consumer_gone(self, consumer: Any) -> None: ...
+    def note_consumer_gone(self, consumer: Any) -> None: ...
 
 
 class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "key_files", "name",
-        "order_log", "owner", "policy", "rules", "tracer", "vhost_name",
+        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "key_files",
+        "name", "owner", "policy", "rules", "side_file", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -103,11 +103,11 @@ class Queue(plane.Queue):
         self.deleted = False
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None
-        self.tracer: Tracer | None = None  # asked while ``traced``
+        self.firehose: Firehose | None = None  # asked while ``traced``
         self.deduplication: Deduplication | None = None  # whose rule is that of ``rules``
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
         self.policy: str | None = None  # the name of the one that applied when rules were last put in force
-        self.order_log: OrderLog | None = None  # told of consumers while there is an order journal
+        self.side_file: SideFile | None = None  # told of consumers while there is an order journal
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -279,15 +279,15 @@ class Queue(plane.Queue):
         """The data plane's door for a dead message: whether it is done with."""
         if self.dead_letters is None:
             return True
-        return self.dead_letters.dead_letter(self, reason, seq, exchange, routing_key, properties, body)
+        return self.dead_letters.handle_dead(self, reason, seq, exchange, routing_key, properties, body)
 
     def on_delivered(
         self, channel: plane.Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
         redelivered: bool,
     ) -> None:  # fmt: skip
         """The data plane's door for a delivery of a traced queue."""
-        if self.tracer is not None:
-            self.tracer.delivered(channel, self, exchange, routing_key, properties, body, redelivered)
+        if self.firehose is not None:
+            self.firehose.delivered(channel, self, exchange, routing_key, properties, body, redelivered)
 
     @property
     def exclusively_consumed(self) -> bool:

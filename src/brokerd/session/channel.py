@@ -36,10 +36,10 @@ class Channel(plane.Channel):
 
     def cancel(self, consumer: plane.Consumer) -> None:
         """As the data plane's; told where the queue has an order journal."""
-        order_log = consumer.queue.order_log  # type: ignore[attr-defined]
+        side_file = consumer.queue.side_file  # type: ignore[attr-defined]
         super().cancel(consumer)
-        if order_log is not None:
-            order_log.consumer_gone(consumer)
+        if side_file is not None:
+            side_file.note_consumer_gone(consumer)
 
     def leave(self) -> "list[Queue]":
         """No consumers and nothing unacked any more: all returns to its place.  The queues that lost a consumer.

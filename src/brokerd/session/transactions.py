@@ -11,7 +11,7 @@
 A commit that touches one message in one durable queue, or none, is whole by itself and goes without journal.
 What the client sends on the channel between commit and commit-ok waits here in its order.  Exchange, permission and
 properties are checked at publish, as RabbitMQ does, and again at commit.  Where the journal is, and how it is
-read at start, is store/commit_journal's.
+read at start, is store/commit_log's.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
 from brokerd.errors import ChannelStateError, PreconditionFailed
-from brokerd.store.commit_journal import CommitJournal, Message, Place, Plan
+from brokerd.store.commit_log import CommitLog, Message, Place, Plan
 from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, COMMIT_REJECTED
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -41,7 +41,7 @@ _CLOSES = (methods.ChannelClose.INDEX, methods.ChannelCloseOk.INDEX)
 _COMMIT = methods.TxCommit.INDEX
 
 
-class Kept(NamedTuple):
+class Published(NamedTuple):
     """One publish of an open transaction."""
 
     place: Place
@@ -62,7 +62,7 @@ class Transaction:
     """The transactions of one channel, one after the other, from tx.select on."""
 
     __slots__ = (
-        "_channel", "_claimed", "_connection", "_deferred", "_going_on", "_journal", "_kept", "_left", "_next",
+        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_going_on", "_left", "_next", "_published",
         "_refused", "_settlements", "_stage", "_steps",
     )  # fmt: skip
 
@@ -77,9 +77,9 @@ class Transaction:
     def _begin(self) -> None:
         directory = self._connection.access.vhost.directory
         name = f"{COMMIT_PREFIX}{self._connection.number}.{self._channel.number}"
-        self._journal = CommitJournal(f"{directory}/{name}", self._connection.node.disk)
+        self._commit_log = CommitLog(f"{directory}/{name}", self._connection.node.disk)
         self._stage = OPEN
-        self._kept: list[Kept] = []
+        self._published: list[Published] = []
         self._settlements: list[tuple[int, Queue | None, int, int]] = []  # delivery tag, queue, seq, outcome
         self._claimed: set[int] = set()  # delivery tags settled in this transaction
         self._steps: list[Step] = []
@@ -104,12 +104,12 @@ class Transaction:
         properties = header[12:] if answer.properties is None else answer.properties
         try:
             # Its number is no other publish's: the record in a queue is known by it.
-            place = self._journal.add(
+            place = self._commit_log.add(
                 Message(self._channel.publishes_one(), exchange, key, properties, body)
             )
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
-        self._kept.append(Kept(place, method[-1], None if answer.properties is None else header))
+        self._published.append(Published(place, method[-1], None if answer.properties is None else header))
 
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
         """Keep an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or is kept already."""
@@ -130,7 +130,7 @@ class Transaction:
 
     def rollback(self) -> None:
         """Forget the publishes; what was settled is outstanding again."""
-        self._journal.remove()
+        self._commit_log.remove()
         self._begin()
 
     def defer(self, payload: bytes) -> None:
@@ -144,9 +144,9 @@ class Transaction:
 
         Raises what publishing would; PreconditionFailed where there is no space.  Then nothing has happened.
         """
-        if not self._kept and not self._settlements:
+        if not self._published and not self._settlements:
             return methods.TxCommitOk()
-        self._steps = [self._resolve(kept) for kept in self._kept]
+        self._steps = [self._resolve(published) for published in self._published]
         self._check_space()
         plan = self._plan()
         if sum(len(queues) for _, queues in plan.messages) + len(plan.settlements) < 2:
@@ -155,24 +155,24 @@ class Transaction:
             return None
         connection = self._connection
         try:
-            self._journal.decide(connection.number, self._channel.number, plan)
+            self._commit_log.decide(connection.number, self._channel.number, plan)
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be stored: {error.strerror}") from error
         self._stage = DECIDED
         connection.node.commit.sync_directory(connection.access.vhost.directory)
-        connection.node.commit.wait(self._store, self._journal)
+        connection.node.commit.wait(self._store, self._commit_log)
         return None
 
-    def _resolve(self, kept: Kept) -> Step:
-        message = self._journal.read(kept.place)
-        header = kept.header or b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
+    def _resolve(self, published: Published) -> Step:
+        message = self._commit_log.read(published.place)
+        header = published.header or b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
         answer = self._connection.access.resolve(message.exchange, message.routing_key, header, self._channel)
         queues: tuple[Queue, ...] = answer.before_storing()
-        if not queues and not answer.counts_as_routed and kept.bits & _MANDATORY:
-            return Step(kept.place, answer, (), 312)
-        if queues and kept.bits & _IMMEDIATE and not any(queue.consumer_count for queue in queues):
-            return Step(kept.place, answer, (), 313)
-        return Step(kept.place, answer, queues, 0)
+        if not queues and not answer.counts_as_routed and published.bits & _MANDATORY:
+            return Step(published.place, answer, (), 312)
+        if queues and published.bits & _IMMEDIATE and not any(queue.consumer_count for queue in queues):
+            return Step(published.place, answer, (), 313)
+        return Step(published.place, answer, queues, 0)
 
     def _check_space(self) -> None:
         queues = {queue for step in self._steps for queue in step.queues}
@@ -206,7 +206,7 @@ class Transaction:
             return
         for tag, _, _, outcome in self._settlements:
             self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
-        self._journal.applied()
+        self._commit_log.applied()
         self._stage = STORED
         if any(queue.durable for step in self._steps for queue in step.queues):
             node.commit.wait(self._done)
@@ -218,7 +218,7 @@ class Transaction:
         put = connection.node.core.put
         while self._next < len(self._steps):
             step = self._steps[self._next]
-            number, exchange, key, properties, body = self._journal.read(step.place)
+            number, exchange, key, properties, body = self._commit_log.read(step.place)
             # Asked again: another message of this transaction may have had its key.
             queues = tuple([queue for queue in step.answer.before_storing() if not queue.deleted])
             stored: tuple[Queue, ...] = ()
@@ -241,7 +241,7 @@ class Transaction:
         """All of it is on disk: answer, and go on with what came since."""
         connection, number = self._connection, self._channel.number
         refused = self._refused
-        if self._journal.remove():
+        if self._commit_log.remove():
             # Its name is gone for good before long: a journal that came back would be done again.
             connection.node.commit.sync_directory(connection.access.vhost.directory)
             connection.node.commit.wait(_nothing)
@@ -283,8 +283,8 @@ class Transaction:
             self.rollback()
         elif self._stage == DECIDED:
             try:
-                if self._journal.dirty and self._connection.node.settings.sync:
-                    self._journal.sync()
+                if self._commit_log.dirty and self._connection.node.settings.sync:
+                    self._commit_log.sync()
                 self._store()
             except OSError as error:
                 log.error("%s: a transaction is committed, but not stored before the next start: %s",

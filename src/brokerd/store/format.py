@@ -241,7 +241,7 @@ REDELIVERED, BY_GET, BEFORE_START, WITHOUT_ACK = 1, 2, 4, 8     # bits of a deli
 RESTARTED, POWER_LOST, SWITCHED_ON, SWITCHED_OFF = 1, 2, 3, 4   # reasons of STARTED
 QUEUE_NAME_FILE = ".queue"
 ORDER_FILE = "order"
-ORDER_LOG = "order.jsonl"
+SIDE_FILE = "order.jsonl"
 KEPT_FOLDER = "kept"
 
 # What disturbs the order in which messages are worked on.  An out-of-sequence delivery is that of a returned message

@@ -168,7 +168,7 @@ class _Recovery:
         if layout.KEPT_FOLDER in self._names:
             self.journaled = True
             self._finish_moves()
-        elif layout.ORDER_LOG in self._names:
+        elif layout.SIDE_FILE in self._names:
             self.journaled = True
         self._tidy()
         numbers = sorted((n for name in self._names if name.startswith("msgs.")

@@ -303,8 +303,8 @@ class Archive:
     def close(self, *, last: bool = False) -> None:
         """The side file is copied, the names are on disk.  ``last``: the queue is gone, nothing is to follow."""
         with contextlib.suppress(FileNotFoundError):
-            side_file = self._disk.read(f"{self.source}/{layout.ORDER_LOG}")
-            self._disk.replace(f"{self.target}/{layout.ORDER_LOG}", side_file)
+            side_file = self._disk.read(f"{self.source}/{layout.SIDE_FILE}")
+            self._disk.replace(f"{self.target}/{layout.SIDE_FILE}", side_file)
         for folder in self._made:
             self._disk.sync_directory(folder)
         if last:

@@ -84,8 +84,8 @@ class Journals:
                 return
             entry = self._entry(queue)
         if not queue.journaled:
-            queue.order_log = None
-            entry.say_settings()
+            queue.side_file = None
+            entry.note_settings()
             return
         try:
             if not os.path.isdir(queue.directory):
@@ -93,11 +93,11 @@ class Journals:
         except OSError as error:
             log.warning("%s: no folder for its order journal: %s", queue, error)
             return
-        entry.say_settings()
-        if queue.order_log is None:
-            queue.order_log = entry
+        entry.note_settings()
+        if queue.side_file is None:
+            queue.side_file = entry
             for consumer in queue.consumers or ():
-                entry.consumer(consumer)
+                entry.note_consumer(consumer)
 
     def _entry(self, queue: "Queue") -> Entry:
         entry = self.entries[queue.directory] = Entry(queue, self._now, self._write_soon)
@@ -116,7 +116,7 @@ class Journals:
             return False
         self._take_kept()
         entry = self.entries.pop(queue.directory)
-        queue.order_log = None
+        queue.side_file = None
         if self.retention.archive and (queue.rules.journal or entry.kept):
             try:
                 self.retention.send_away(queue)
@@ -264,7 +264,7 @@ class Journals:
             append(entry, b"".join(parts), self._disk, sync=False)
         except OSError as error:
             if not entry.queue.deleted:
-                entry.said = None  # To be said again, with the next sweep.
+                entry.noted = None  # To be said again, with the next sweep.
                 log.warning("%s: not written: %s", entry.path, error)
 
     # --- what goes
@@ -272,7 +272,7 @@ class Journals:
     def sweep(self) -> None:
         """What is over its retention goes; settings that could not be said are said."""
         for entry in self.entries.values():
-            if entry.said is None:
+            if entry.noted is None:
                 self.watch(entry.queue)
         self.retention.enforce(self.entries.values())
         self.retention.tell()

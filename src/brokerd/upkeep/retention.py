@@ -16,13 +16,13 @@ from heapq import heapify, heappop, heapreplace
 from logging import INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.queues.order import settings
-from brokerd.store import order_log
+from brokerd.queues.settings_line import describe_settings
 from brokerd.store import settled_segments as settled
+from brokerd.store import side_file
 from brokerd.store.format import (
     ARCHIVING_FOLDER,
-    ORDER_LOG,
     QUEUE_NAME_FILE,
+    SIDE_FILE,
     VHOST_NAME_FILE,
     folder_name,
     segment_name,
@@ -46,7 +46,7 @@ Chosen = list[tuple[settled.SettledSegment, str]]  # what is to go, and why
 class Entry:
     """One queue: what is kept of it, and the lines of its ``order.jsonl`` that wait to be written."""
 
-    __slots__ = ("_now", "_write_soon", "kept", "lines", "octets", "queue", "said")
+    __slots__ = ("_now", "_write_soon", "kept", "lines", "noted", "octets", "queue")
 
     def __init__(self, queue: "Queue", now: Callable[[], int], write_soon: "Callable[[Entry], object]") -> None:
         """``write_soon(entry)`` is told that there are lines."""
@@ -54,28 +54,28 @@ class Entry:
         self.kept: list[settled.SettledSegment] = []  # the oldest first
         self.octets = 0  # of those
         self.lines: deque[bytes] = deque()
-        self.said: dict[str, Any] | None = None  # the settings last written
+        self.noted: dict[str, Any] | None = None  # the settings last written
         self._now = now
         self._write_soon = write_soon
 
     @property
     def path(self) -> str:
         """The side file."""
-        return f"{self.queue.directory}/{ORDER_LOG}"
+        return f"{self.queue.directory}/{SIDE_FILE}"
 
     def note(self, what: str, fields: dict[str, Any]) -> None:
         """A line is to be written, soon."""
-        self.lines.append(order_log.encode({"at": self._now(), "what": what, **fields}))
+        self.lines.append(side_file.encode({"at": self._now(), "what": what, **fields}))
         self._write_soon(self)
 
-    def say_settings(self) -> None:
+    def note_settings(self) -> None:
         """Unless they are as they were when they were last said."""
-        now = settings(self.queue)
-        if now != self.said:
-            self.said = now
+        now = describe_settings(self.queue)
+        if now != self.noted:
+            self.noted = now
             self.note("settings", now)
 
-    def consumer(self, consumer: "plane.Consumer") -> None:
+    def note_consumer(self, consumer: "plane.Consumer") -> None:
         """It reads from the queue from now on."""
         channel: Any = consumer.channel
         self.note("consumer", {
@@ -90,7 +90,7 @@ class Entry:
             "priority": consumer.priority,
         })  # fmt: skip
 
-    def consumer_gone(self, consumer: "plane.Consumer") -> None:
+    def note_consumer_gone(self, consumer: "plane.Consumer") -> None:
         """No more deliveries to it."""
         self.note("consumer_gone", {"number": consumer.number})
 
@@ -268,7 +268,7 @@ class Retention:
         folder = settled.kept_folder(queue.directory, level)
         found = [settled.content(folder, each.number, self._disk, dense=not queue.max_priority) for each in segments]
         parts = [part for part in found if part is not None]
-        return b"" if not parts else order_log.encode({
+        return b"" if not parts else side_file.encode({
             "at": self._now(),
             "what": "removed",
             "level": level,
@@ -349,7 +349,7 @@ def append(entry: Entry, octets: bytes, disk: "Disk", *, sync: bool) -> None:
     fd = disk.open(entry.path, os.O_RDWR | os.O_CREAT)
     try:
         if not entry.queue.deleted:  # Else the file may be that of another queue of this name.
-            order_log.write(fd, entry.path, octets, disk, sync=sync)
+            side_file.write(fd, entry.path, octets, disk, sync=sync)
     finally:
         disk.close(fd)
 

@@ -163,8 +163,8 @@ class Access:
             queue, _octets(tag), no_ack=no_ack, exclusive=exclusive, priority=wishes.priority, arguments=arguments,
             timeout_ms=wishes.timeout_ms, timeout_closes=wishes.timeout_closes, consumer_number=next_number(),
         )  # fmt: skip
-        if queue.order_log is not None:
-            queue.order_log.consumer(consumer)
+        if queue.side_file is not None:
+            queue.side_file.note_consumer(consumer)
         if self.vhost.events.wanted:
             self.vhost.events.consumer_created(consumer)
 

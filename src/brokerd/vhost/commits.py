@@ -1,6 +1,6 @@
 """What a transaction had decided when the broker died is brought to its end at start.
 
-A decision is a commit journal with its header (store/commit_journal).  Messages that are in none of a queue's segments
+A decision is a commit journal with its header (store/commit_log).  Messages that are in none of a queue's segments
 are stored now, settlements are done for messages that are there again.  Knows nothing of how a journal lies on disk.
 """
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from brokerd import plane
 from brokerd.queues.dead_letter import read_properties
-from brokerd.store import commit_journal
-from brokerd.store.commit_journal import published_in
+from brokerd.store import commit_log
+from brokerd.store.commit_log import published_in
 from brokerd.store.format import COMMIT_REJECTED
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
-    from brokerd.store.commit_journal import Decision, Message
+    from brokerd.store.commit_log import Decision, Message
     from brokerd.store.disk import Disk
     from brokerd.vhost.vhost import VHost
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 def finish_commits(vhost: "VHost", disk: "Disk", *, suspect: bool, report: Callable[[str], None]) -> list[str]:
     """Do what was decided and not done, in a vhost whose queues are recovered; the journals found.
 
-    They are to be removed (``commit_journal.discard``) once all queues are synced.  ``suspect``: power was lost.
+    They are to be removed (``commit_log.discard``) once all queues are synced.  ``suspect``: power was lost.
     ``report`` hears of each transaction in one line.  Raises StoreError, OSError.
     """
-    paths = commit_journal.find(vhost.directory, disk)
+    paths = commit_log.find(vhost.directory, disk)
     for path in paths:
-        decision = commit_journal.load(path, disk)
+        decision = commit_log.load(path, disk)
         if decision is None:
             report(f"{path}: a transaction that was not committed: dropped")
         elif suspect or not decision.applied:

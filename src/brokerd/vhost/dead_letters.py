@@ -12,7 +12,7 @@ dies in between finds it ready in its source again, where it dies again: a targe
 histories, and nothing else tells that it has (as in RabbitMQ).  Where the disk is full, the first strategy does as the
 second: it keeps the message and tries again.
 
-Messages to be tried again are in memory up to ``KEPT_OCTETS_MAX`` of bodies; what is beyond stays in its source
+Messages to be tried again are in memory up to ``WAITING_OCTETS_MAX`` of bodies; what is beyond stays in its source
 until the broker starts again.
 
 Knows neither clock nor loop: both are handed in.
@@ -28,8 +28,8 @@ from brokerd.queues.dead_letter import (
     REJECTED,
     DeadLetter,
     DeadLetterRule,
-    dead_letter,
     is_cycle,
+    make_dead_letter,
     read_properties,
 )
 from brokerd.vhost.routing import find
@@ -43,7 +43,7 @@ log = getLogger("brokerd")
 
 RETRY_MS = 180_000  # RabbitMQ's dead_letter_worker_publisher_confirm_timeout
 RETRIES_PER_TURN = 256
-KEPT_OCTETS_MAX = 64 << 20
+WAITING_OCTETS_MAX = 64 << 20
 LOGGED_MAX = 1000  # then what was logged once may be logged again
 _TEXT = ("utf-8", "surrogateescape")
 
@@ -71,8 +71,8 @@ class Source(Protocol):
 class _Dead:
     """A message that its source keeps, and the targets that have it."""
 
-    __slots__ = ("body", "exchange", "kept", "on_disk", "properties", "queue", "reason", "routing_key", "seq", "stored",
-                 "time_s")
+    __slots__ = ("body", "exchange", "on_disk", "properties", "queue", "reason", "retained", "routing_key", "seq",
+                 "stored", "time_s")
 
     def __init__(
         self, queue: Source, reason: str, seq: int, message: tuple[bytes, bytes, bytes, bytes], time_s: int
@@ -83,13 +83,13 @@ class _Dead:
         self.exchange, self.routing_key, self.properties, self.body = message
         self.time_s = time_s
         self.stored: list[Any] = []
-        self.kept = False  # the source has been told to keep it
+        self.retained = False  # the source has been told to keep it
         self.on_disk = False
 
     def synced(self) -> None:
         """All targets have it on disk."""
         self.on_disk = True
-        if self.kept and not self.queue.deleted:
+        if self.retained and not self.queue.deleted:
             self.queue.dead_done(self.seq)
 
     @property
@@ -100,8 +100,10 @@ class _Dead:
 class DeadLetters:
     """What ``on_dead`` of the queues of one vhost calls."""
 
-    __slots__ = ("_again", "_call_at", "_epoch_ns", "_kept", "_kept_octets", "_logged", "_retries", "_timer", "_vhost",
-                 "_wait", "cycles", "dropped", "forwarded", "per_message", "retry_ms")
+    __slots__ = (
+        "_again", "_call_at", "_epoch_ns", "_logged", "_retries", "_timer", "_vhost", "_wait", "_waiting",
+        "_waiting_octets", "cycles", "dropped", "forwarded", "per_message", "retry_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -123,8 +125,8 @@ class DeadLetters:
         self.forwarded = 0  # messages, to one target or more
         self.dropped = 0  # no exchange, no queue, or all refused
         self.cycles = 0  # targets left out
-        self._kept: dict[_Dead, None] = {}  # to be tried again
-        self._kept_octets = 0
+        self._waiting: dict[_Dead, None] = {}  # to be tried again
+        self._waiting_octets = 0
         self._again = False  # somebody asked for a round since the last one began
         self._retries: list[_Dead] = []  # of these, still to be looked at in this round
         self._timer: Timer | None = None
@@ -132,7 +134,7 @@ class DeadLetters:
 
     # --- the verb
 
-    def dead_letter(
+    def handle_dead(
         self,
         queue: Source,
         reason: str,
@@ -154,32 +156,32 @@ class DeadLetters:
         if rule.at_least_once and seq:
             if self._forward(dead, rule):
                 self._wait(dead.synced)
-                dead.kept = not dead.on_disk  # With --no-sync it is called before wait() returns.
+                dead.retained = not dead.on_disk  # With --no-sync it is called before wait() returns.
                 return dead.on_disk
         elif self._forward_once(dead, rule):
             return True
-        dead.kept = True
-        self._keep(dead)
+        dead.retained = True
+        self._retry_later(dead)
         return False
 
     def retry(self) -> None:
         """Try all again that found no target, soon: to be called when there may be one now, however often."""
-        if self._kept and not self._again:
+        if self._waiting and not self._again:
             self._again = True
             if not self._retries:
                 self._arm(self._epoch_ns())
 
     @property
-    def kept(self) -> int:
+    def waiting(self) -> int:
         """How many messages wait in their sources to be tried again."""
-        return len(self._kept)
+        return len(self._waiting)
 
     def close(self) -> None:
         """The broker stops: nothing is tried again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._kept.clear()
+        self._waiting.clear()
         self._retries.clear()
 
     # --- forwarding
@@ -240,7 +242,7 @@ class DeadLetters:
 
     def _aim(self, dead: _Dead, rule: DeadLetterRule) -> tuple[DeadLetter | None, plane.Answer]:
         """The dead letter, and where it goes; None and nowhere when its exchange is missing."""
-        letter = dead_letter(
+        letter = make_dead_letter(
             dead.properties,
             rule,
             queue=dead.queue.name,
@@ -273,13 +275,13 @@ class DeadLetters:
 
     # --- trying again
 
-    def _keep(self, dead: _Dead) -> None:
-        if self._kept_octets + dead.octets > KEPT_OCTETS_MAX:
+    def _retry_later(self, dead: _Dead) -> None:
+        if self._waiting_octets + dead.octets > WAITING_OCTETS_MAX:
             self._log_once("too many", dead.queue, "too many dead letters wait; of queue '%s' some stay where they "
                            "are until the broker starts again, at least %s", str(dead.seq))
             return
-        self._kept[dead] = None
-        self._kept_octets += dead.octets
+        self._waiting[dead] = None
+        self._waiting_octets += dead.octets
         if self._timer is None:
             self._arm(self._epoch_ns() + self.retry_ms * 1_000_000)
 
@@ -292,15 +294,15 @@ class DeadLetters:
         """One turn's share of those to be tried again."""
         self._timer = None
         if not self._retries:
-            self._retries = list(self._kept)
+            self._retries = list(self._waiting)
             self._again = False
         now = self._retries[:RETRIES_PER_TURN]
         del self._retries[:RETRIES_PER_TURN]
         for dead in now:
-            if dead in self._kept and self._try_again(dead):
-                del self._kept[dead]
-                self._kept_octets -= dead.octets
-        if self._kept:
+            if dead in self._waiting and self._try_again(dead):
+                del self._waiting[dead]
+                self._waiting_octets -= dead.octets
+        if self._waiting:
             self._arm(self._epoch_ns() + (0 if self._retries or self._again else self.retry_ms * 1_000_000))
         self._vhost.core.turn()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from brokerd.clock import Clock
 from brokerd.vhost.direct_reply import Replies
 from brokerd.vhost.events import Events
-from brokerd.vhost.trace import Trace
+from brokerd.vhost.firehose import Firehose
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Exchange, LazyProperties
@@ -55,7 +55,7 @@ class NoDeadLetters:
 
     __slots__ = ()
 
-    def dead_letter(
+    def handle_dead(
         self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
     ) -> bool:
         """What queues ask of ``on_dead``: see dead_letters."""
@@ -78,14 +78,14 @@ class DeadLettersOnDemand(NoDeadLetters):
         self._doors = doors
         self._made: DeadLetters | None = None
 
-    def dead_letter(
+    def handle_dead(
         self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
     ) -> bool:
         if self._made is None:
             from brokerd.vhost.dead_letters import DeadLetters
 
             self._made = DeadLetters(self._vhost, **self._doors._asdict())
-        return self._made.dead_letter(queue, reason, seq, exchange, routing_key, properties, body)
+        return self._made.handle_dead(queue, reason, seq, exchange, routing_key, properties, body)
 
     def retry(self) -> None:
         if self._made is not None:
@@ -265,7 +265,7 @@ class Features(NamedTuple):
     delays: NoDelays
     duplicates: NoDuplicates
     replies: Replies
-    firehose: Trace
+    firehose: Firehose
     events: Events
 
 
@@ -273,7 +273,7 @@ def alone(vhost: "VHost") -> Features:
     """For a vhost without a broker around it."""
     clock = Clock()
     duplicates = NoDuplicates(vhost.directory, clock.epoch_ns)
-    return Features(NoDeadLetters(), NoDelays(), duplicates, Replies(), Trace(vhost, ""), Events(clock, ""))
+    return Features(NoDeadLetters(), NoDelays(), duplicates, Replies(), Firehose(vhost, ""), Events(clock, ""))
 
 
 def on_demand(
@@ -288,7 +288,7 @@ def on_demand(
             DelaysOnDemand(vhost, doors),
             DuplicatesOnDemand(vhost.directory, doors.epoch_ns, disk, follow),
             Replies(),
-            Trace(vhost, node_name),
+            Firehose(vhost, node_name),
             events,
         )
 

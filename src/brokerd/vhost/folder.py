@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HEX_DIGITS = 40
 
 
-def open_vhost(
+def load_vhost(
     name: str,
     data_dir: str,
     core: plane.Core,

@@ -127,12 +127,12 @@ class _Publish:
         """
         exchange, checked = self._exchange, self._checked
         self._rewritten = checked.without_bcc() or self._rewritten
-        self._queues, cacheable, keepers = route(
+        self._queues, cacheable, with_history = route(
             self._vhost, exchange, self._key, self.properties, further_keys=checked.further_keys
         )
         self._cacheable = cacheable and checked.cacheable and not exchange.intercepts
-        if keepers:
-            self._participants = (Keepers(keepers),)
+        if with_history:
+            self._participants = (Histories(with_history),)
 
     def find_requesters(self) -> None:
         """Who waits for an answer under one of the keys.  Not remembered: it may be gone by the next message."""
@@ -166,7 +166,7 @@ class _Publish:
         firehose = self._vhost.firehose
         if firehose.on:
             self._cacheable = False
-            self._participants += (firehose.shown(),)
+            self._participants += (firehose.participant(),)
 
     def answer(self) -> plane.Answer:
         """What all of this comes to."""
@@ -194,7 +194,7 @@ def find(
         if held is not None:
             return plane.Answer(held.queues, participants=held.participants)
     found = route(vhost, exchange, keys[0], properties, further_keys=keys[1:])
-    return plane.Answer(found.queues, participants=(Keepers(found.keepers),) if found.keepers else ())
+    return plane.Answer(found.queues, participants=(Histories(found.with_history),) if found.with_history else ())
 
 
 def route(
@@ -204,7 +204,7 @@ def route(
     """The queues a message goes to from ``exchange`` on, alternate exchanges included; no permission is asked.
 
     ``further_keys``: what CC and BCC add.  ``properties`` is called when an exchange on the way reads them; it may
-    raise.  Whoever stores the message calls keep() of the answer's keepers afterwards.
+    raise.  Whoever stores the message calls remember() of the answer's with_history afterwards.
     """
     return walk(exchange, routing_key, properties, further_keys=further_keys, alternate=partial(alternate_of, vhost))
 
@@ -232,7 +232,7 @@ def give_history(vhost: "VHost", exchange: Exchange, destination: Any) -> None:
             vhost.core.put(queues, message.exchange, message.routing_key, message.properties, message.body)
 
 
-class Keepers:
+class Histories:
     """Exchanges that keep the messages that come by: they take part in a publish (plane.Participant).
 
     A message that only these have is returned, where it is to be: no queue has it yet.
@@ -252,7 +252,7 @@ class Keepers:
     def after_storing(self, message: plane.Message, channel: object, stored: tuple[Any, ...]) -> None:
         """Keep it."""
         for exchange in self._exchanges:
-            exchange.keep(message)
+            exchange.remember(message)
 
 
 def check_topic(access: "Access", exchange: Exchange, routing_key: str) -> None:

@@ -360,7 +360,7 @@ class VHost:
         self._there_is_more()
         if self.events.wanted:
             self.events.binding_created(self.name, binding, user)
-        if source.keeps_messages:
+        if source.has_history:
             try:
                 give_history(self, source, destination)
             except OSError as error:  # It is bound all the same; the data plane has told of the full disk.

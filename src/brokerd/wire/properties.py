@@ -48,21 +48,9 @@ class Properties:
     """The properties of a message; None where absent."""
 
     __slots__ = (
-        "app_id",
-        "cluster_id",
-        "content_encoding",
-        "content_type",
-        "correlation_id",
-        "delivery_mode",
-        "expiration",
-        "headers",
-        "message_id",
-        "priority",
-        "reply_to",
-        "timestamp",
-        "type",
-        "user_id",
-    )
+        "app_id", "cluster_id", "content_encoding", "content_type", "correlation_id", "delivery_mode", "expiration",
+        "headers", "message_id", "priority", "reply_to", "timestamp", "type", "user_id",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class Plan(NamedTuple):
     settlements: Sequence[tuple[Named, int, int]]
 
 
-class CommitJournal:
+class CommitLog:
     """The messages of one transaction, in memory and on disk, and its decision.
 
     ``dirty``, ``path`` and ``fileno`` are what the group commit asks for.

@@ -2,7 +2,7 @@
 
 File ``order.jsonl`` in the queue's folder, one JSON object a line, ``at`` in ns since the epoch::
 
-    {"at": ns, "what": "settings", ...}             as queues/order.settings has it: at each start, and when it changes
+    {"at": ns, "what": "settings", ...}  from queues/settings_line: at each start, and when they change
     {"at": ns, "what": "consumer", "number": n, "tag": ..., "connection": n, "channel": n, "peer": ..., "user": ...,
      "prefetch": n, "no_ack": bool, "priority": n}  the number is that of the journal's events
     {"at": ns, "what": "consumer_gone", "number": n}

@@ -1,8 +1,8 @@
 """The settings of a queue as the side file of its order journal has them."""
 
-from brokerd.queues.order import settings
 from brokerd.queues.rules import rules_of
-from brokerd.store import order_log
+from brokerd.queues.settings_line import describe_settings
+from brokerd.store import side_file
 
 
 class Queue:
@@ -17,17 +17,17 @@ def test_settings_are_what_is_in_force():
     arguments = {"x-delivery-limit": 3, "x-dead-letter-exchange": "d", "x-message-ttl": 5,
                  "x-overflow": "reject-publish", "x-single-active-consumer": True, "x-order-journal": True,
                  "x-order-journal-retention-bytes": 9, "x-order-journal-retention-age": "1s", "x-of-others": b"\xff"}
-    said = settings(Queue(arguments))
+    said = describe_settings(Queue(arguments))
     assert said == {
         "vhost": "/", "queue": "q", "journal": True, "max_priority": 2, "delivery_limit": 3,
         "delivery_limit_action": "dead-letter", "dead_letter_exchange": "d", "overflow": "reject-publish",
         "message_ttl_ms": 5, "single_active_consumer": True, "arguments": arguments, "policy": "p",
         "retention_octets": 9, "retention_ms": 1000,
     }
-    (line,) = order_log.decode(order_log.encode(said))
+    (line,) = side_file.decode(side_file.encode(said))
     assert line["arguments"]["x-of-others"] == "\udcff"
 
 
 def test_what_is_not_limited_is_null():
-    said = settings(Queue({}))
+    said = describe_settings(Queue({}))
     assert [said[name] for name in ("delivery_limit", "dead_letter_exchange", "message_ttl_ms")] == [None] * 3

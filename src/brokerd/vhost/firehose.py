@@ -27,7 +27,7 @@ EXCHANGE = "amq.rabbitmq.trace"
 _EXCHANGE_OCTETS = EXCHANGE.encode()
 
 
-class Trace:
+class Firehose:
     """The firehose of one vhost."""
 
     __slots__ = ("_core", "_node_name", "_vhost", "on")
@@ -49,12 +49,12 @@ class Trace:
 
     def watch(self, queue: "Queue") -> None:
         """Be told of deliveries of ``queue`` while the trace is on: also to be called for each new queue."""
-        queue.tracer = self if self.on else None
+        queue.firehose = self if self.on else None
         queue.traced = self.on
 
-    def shown(self) -> "Shown":
+    def participant(self) -> "ShownPublish":
         """What takes part in a publish while the trace is on."""
-        return Shown(self)
+        return ShownPublish(self)
 
     def published(self, message: "plane.Message", channel: "plane.Channel", queues: "tuple[Queue, ...]") -> None:
         """A message was published on ``channel``, and routed to these queues."""
@@ -110,18 +110,18 @@ class Trace:
             log.warning("a traced message could not be stored: %s", error.strerror)
 
 
-class Shown:
+class ShownPublish:
     """Takes part in a publish (plane.Participant), behind all others: shows it with the queues that they leave.
 
     Good for one message: what is shown to the firehose is never cached.
     """
 
-    __slots__ = ("_queues", "_trace")
+    __slots__ = ("_firehose", "_queues")
 
     counts_as_routed = False
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, firehose: Firehose) -> None:
+        self._firehose = firehose
         self._queues: tuple[Queue, ...] = ()
 
     def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
@@ -131,7 +131,7 @@ class Shown:
 
     def after_storing(self, message: "plane.Message", channel: "plane.Channel", stored: "tuple[Queue, ...]") -> None:
         """Show it."""
-        self._trace.published(message, channel, self._queues)
+        self._firehose.published(message, channel, self._queues)
 
 
 def _carbon_copies(headers: dict[str, Any] | None) -> list[str]:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.errors import StoreError
-from brokerd.store import commit_journal as journal
+from brokerd.store import commit_log as journal
 from brokerd.store import format as layout
-from brokerd.store.commit_journal import CommitJournal, Message, Plan
+from brokerd.store.commit_log import CommitLog, Message, Plan
 from brokerd.store.disk import Disk
 from brokerd.store.format import COMMIT_ACKED as ACKED
 from brokerd.store.format import COMMIT_REJECTED as REJECTED
@@ -40,7 +40,7 @@ def message(seq, body=b"body"):
 
 def decide(vhost, count=3, *, names=("a",), settlements=(), applied=False, number=7):
     """A journal of connection ``number``, channel 1, with publishes 1..count."""
-    entry = CommitJournal(os.path.join(vhost.directory, f"tx.{number}.1"), Disk())
+    entry = CommitLog(os.path.join(vhost.directory, f"tx.{number}.1"), Disk())
     places = [entry.add(message(seq, b"%d" % seq)) for seq in range(1, count + 1)]
     queues = [vhost.queues[name] for name in names]
     entry.decide(number, 1, Plan([(place.position, queues) for place in places],
@@ -57,7 +57,7 @@ messages = st.lists(st.builds(
 
 @given(messages)
 def test_what_is_kept_is_read_again(tmp_path_factory, kept):
-    entry = CommitJournal(str(tmp_path_factory.getbasetemp() / "tx.1.1"), Disk())
+    entry = CommitLog(str(tmp_path_factory.getbasetemp() / "tx.1.1"), Disk())
     places = [entry.add(one) for one in kept]
     assert [entry.read(place) for place in places] == kept
     entry.decide(1, 1, Plan([(place.position, []) for place in places], []))
@@ -67,7 +67,7 @@ def test_what_is_kept_is_read_again(tmp_path_factory, kept):
 
 
 def test_messages_beyond_what_memory_may_hold_are_in_the_file(vhost):
-    entry = CommitJournal(os.path.join(vhost.directory, "tx.1.1"), Disk())
+    entry = CommitLog(os.path.join(vhost.directory, "tx.1.1"), Disk())
     large = [message(seq, bytes([seq]) * 400_000) for seq in range(9)]
     places = [entry.add(one) for one in large]
     assert os.path.getsize(entry.path) > 2_000_000
@@ -75,7 +75,7 @@ def test_messages_beyond_what_memory_may_hold_are_in_the_file(vhost):
 
 
 def test_no_file_is_made_for_what_is_rolled_back_early(vhost):
-    entry = CommitJournal(os.path.join(vhost.directory, "tx.1.1"), Disk())
+    entry = CommitLog(os.path.join(vhost.directory, "tx.1.1"), Disk())
     entry.add(message(1))
     assert entry.remove() is False
     assert os.listdir(vhost.directory) == []
@@ -134,7 +134,7 @@ def test_after_a_power_cut_a_decision_is_whole_or_none_and_there_if_it_was_synce
     disk = ForgetfulDisk(str(root))
     vhost = VHost(root)
     kept = [message(seq, bytes([seq]) * size) for seq in range(1, 9)]
-    entry = CommitJournal(os.path.join(vhost.directory, "tx.7.1"), disk)
+    entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), disk)
     places = [entry.add(one) for one in kept]
     entry.decide(7, 1, Plan([(place.position, [vhost.queues["a"]]) for place in places], []))
     if synced:

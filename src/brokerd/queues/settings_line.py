@@ -20,10 +20,10 @@ class Ordered(Protocol):
     journaled: bool
 
 
-def settings(queue: Ordered) -> dict[str, Any]:
+def describe_settings(queue: Ordered) -> dict[str, Any]:
     """The fields of a "settings" line but ``at`` and ``what``: arguments and policies as they are in force.
 
-    All values can be written as JSON but those of ``arguments``, which are AMQP's (see ``order_log.encode``).
+    All values can be written as JSON but those of ``arguments``, which are AMQP's (see ``side_file.encode``).
     """
     rules = queue.rules
     return {
