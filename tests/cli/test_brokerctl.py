@@ -135,7 +135,7 @@ def test_a_trace_says_the_same_of_a_running_broker_of_a_dump_and_of_what_is_left
 def test_without_a_journal_it_is_said_what_is_not_known(ctl):
     status, out, _ = ctl("message", "trace", "plain", 1)
     assert status == 0
-    assert "The queue had no order journal: its first delivery is not known" in out
+    assert "The queue had no order journal: neither its first delivery nor the times of events are known" in out
 
 
 # --- inspect, dump, audit

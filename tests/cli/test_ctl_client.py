@@ -18,7 +18,7 @@ def answer(tmp_path):
     asked, threads = [], []
 
     def make(octets, *, wait=None):
-        server = local_socket.bound(str(tmp_path))
+        server = local_socket.bind(str(tmp_path))
         server.listen()
 
         def serve():
@@ -75,7 +75,7 @@ def test_a_broker_that_says_nothing_is_not_waited_for(answer, tmp_path):
 def test_no_broker_is_told_apart_from_one_that_cannot_be_reached(tmp_path, monkeypatch):
     with pytest.raises(NotRunning, match="control.sock: No such file or directory$"):
         Client(str(tmp_path))
-    local_socket.bound(str(tmp_path)).close()
+    local_socket.bind(str(tmp_path)).close()
     with pytest.raises(NotRunning, match="control.sock: Connection refused$"):
         Client(str(tmp_path))
     with pytest.raises(NotRunning):

@@ -47,7 +47,7 @@ def ctl(tmp_path, capsys, monkeypatch):
     """Run a command line on a broker that answers once with ``answer``: status, output, error, what it was asked."""
     def run(*arguments, answer=None):
         asked = []
-        server = local_socket.bound(str(tmp_path))
+        server = local_socket.bind(str(tmp_path))
         server.settimeout(20)
         server.listen()
 

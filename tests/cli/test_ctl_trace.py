@@ -61,11 +61,13 @@ def test_what_acks_files_say_has_no_time():
                  known="acks only")
     assert [line.split() for line in told[6:8]] == [
         ["-", "delivered", "again", "failed", "deliveries:", "2"], ["-", "acked"]]
-    assert told[-1] == "  The queue had no order journal: its first delivery is not known, nor when anything happened."
+    assert told[-1] == (
+        "  The queue had no order journal: neither its first delivery nor the times of events are known."
+    )
 
 
 @pytest.mark.parametrize(("more", "told"), [
-    ({"known": "part"}, "The order journal does not cover its whole life: there may have been more."),
+    ({"known": "part"}, "The order journal does not cover the message's whole life: events may be missing."),
     ({"record": None}, "its record is gone with a compaction"),
 ])
 def test_what_is_missing_is_said(more, told):

@@ -26,7 +26,7 @@ class Peer:
     """A client of the control socket."""
 
     def __init__(self, broker):
-        self.socket = local_socket.connected(str(broker.directory), SECONDS)
+        self.socket = local_socket.connect(str(broker.directory), SECONDS)
         self.lines = self.socket.makefile("rb")
 
     def send(self, octets):

@@ -37,8 +37,8 @@ def test_mapped_files_do_not_count(tmp_path):
 def test_there_is_what_the_machine_has_or_the_cgroup_allows(monkeypatch, tmp_path):
     total = int(re.search(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text()).group(1)) * 1024
     monkeypatch.setattr(memory, "CGROUP_LIMITS", ())
-    assert abs(memory.there_octets() - total) < total / 100
-    for text, there in (("max\n", memory.there_octets()), ("1048576\n", 1 << 20), (f"{1 << 62}\n", total)):
+    assert abs(memory.available_octets() - total) < total / 100
+    for text, there in (("max\n", memory.available_octets()), ("1048576\n", 1 << 20), (f"{1 << 62}\n", total)):
         (tmp_path / "limit").write_text(text)
         monkeypatch.setattr(memory, "CGROUP_LIMITS", (tmp_path / "none", tmp_path / "limit"))
-        assert abs(memory.there_octets() - there) <= total / 100
+        assert abs(memory.available_octets() - there) <= total / 100

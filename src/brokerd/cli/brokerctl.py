@@ -1,8 +1,8 @@
 """``brokerctl``: look at a broker's queues and messages, copy them, audit them.
 
-The commands of operations follow from the table of operations (``ctl_commands``); those here read files and need no
-broker.  Exit status: 0 done, 1 failed, 2 a command that cannot be understood, 130 interrupted; ``audit`` has its own.
-A failure is one line on standard error.
+The commands of operations follow from the table of operations (``ctl_commands``).  The commands in this module read
+files and need no broker.  Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted; ``audit`` has its own.  A
+failure is one line on standard error.
 """
 
 import json
@@ -24,7 +24,7 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 class Failure(BrokerError):
-    """The command cannot be done; the text is one line."""
+    """The command failed; the text is one line."""
 
 
 class Interrupted(Exception):
@@ -32,10 +32,10 @@ class Interrupted(Exception):
 
 
 class Program(Commands):
-    """All commands."""
+    """The group of all commands, in which an interrupt raises Interrupted."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Raises Interrupted."""
+        """Run the command.  Raises Interrupted."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -57,12 +57,12 @@ def cli(context: click.Context, data_dir: str | None, config_file: str | None) -
 # --- files
 
 
-@cli.command("inspect", short_help="Show what a folder of the broker's files holds.")
+@cli.command("inspect", short_help="Show the contents of a folder of the broker's files.")
 @click.argument("directory", metavar="DIR")
-@click.option("--queues", "glob", default="", metavar="GLOB", help="Only queues with such a name, or vhost/name.")
+@click.option("--queues", "glob", default="", metavar="GLOB", help="Only queues with a matching name, or vhost/name.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect_(directory: str, glob: str, as_json: bool) -> None:
-    """Show what the files of a data directory, a dump or an archive hold: counts, numbers, damage.  Changes nothing."""
+    """Show the contents of a data directory, a dump or an archive: counts, numbers, damage.  Changes nothing."""
     from brokerd.cli import ctl_inspect
 
     with Progress() as progress:
@@ -70,13 +70,13 @@ def inspect_(directory: str, glob: str, as_json: bool) -> None:
     show(json.dumps(table) if as_json else ctl_inspect.text(table))
 
 
-@cli.command(short_help="Judge whether the order held (Spark).", add_help_option=False, context_settings={
+@cli.command(short_help="Check whether messages kept their order (Spark).", add_help_option=False, context_settings={
     "ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": [],
 })  # fmt: skip
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def audit(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Judge whether the order held: a Spark job over a data directory, a dump or an archive (audit --help)."""
+    """Check whether messages kept their order: a Spark job over a data directory, dump or archive (audit --help)."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None:
@@ -90,7 +90,7 @@ def audit(context: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line; its exit status."""
+    """Run a command line, and return its exit status."""
     with _plain_output():
         try:
             status = cli.main(arguments, "brokerctl", standalone_mode=False)
@@ -120,7 +120,7 @@ def _usage(error: click.UsageError) -> int:
 
 @contextmanager
 def _plain_output() -> Iterator[None]:
-    """Names may hold characters that the terminal's encoding does not have."""
+    """Let the output replace characters that the terminal's encoding does not have; names may contain them."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -129,7 +129,7 @@ def _plain_output() -> Iterator[None]:
 
 
 def _close_output() -> None:
-    """The reader of the output is gone: nothing may be written at exit either."""
+    """Discard all further output: its reader is gone, and Python's flush at exit would fail too."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):
@@ -137,7 +137,7 @@ def _close_output() -> None:
 
 
 def main() -> None:
-    """The program."""
+    """Run brokerctl, and exit."""
     sys.exit(run(sys.argv[1:]))
 
 

@@ -1,8 +1,8 @@
 """``brokerd``: run the broker.
 
-One flag an option of ``config.py``, made from its rows; the rest is translated
-and handed to ``server/launch.py``.  Exit status: 0 stopped on request, 1 a
-failure while running, 2 a configuration that cannot be used.
+Each option of ``config.py`` has one flag, made from its row.  This module turns the command line into a configuration
+and hands it to ``server/launch.py``.  Exit status: 0 stopped on request, 1 a failure while running, 2 an unusable
+configuration.
 """
 
 import os
@@ -35,7 +35,7 @@ def _flag(row: Row) -> click.Option:
 
 
 def _serve(config_file: str | None, **flags: Any) -> None:
-    from brokerd.server.launch import serve  # Not needed to print help or to refuse a flag.
+    from brokerd.server.launch import serve  # Printing help and refusing a flag do not need this import.
 
     environ = os.environ
     path = config_file or environ.get("BROKERD_CONFIG") or None

@@ -1,8 +1,7 @@
 """brokerperf: put load on any AMQP 0-9-1 broker and see what it does and what it costs.
 
-Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage, 3 the order of
-messages was violated, 4 nothing moved any more.  The commands translate and print; the runs
-are in `perfrun`.
+Exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 3 the order of messages was violated, 4 messages
+stopped moving.  This module reads options and prints figures; `perfrun` makes the runs.
 """
 
 import json
@@ -36,7 +35,7 @@ class Uri(click.ParamType):
 
 
 class Ack(click.ParamType):
-    """auto, each or multi:N, as messages per ack: 0, 1, N."""
+    """auto, each or multi:N, which stand for 0, 1 and N messages per ack."""
 
     name = "auto|each|multi:N"
 
@@ -71,7 +70,7 @@ class Arguments(click.ParamType):
 
 
 def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """One decorator of several options, in the order in which --help is to show them."""
+    """Join several option decorators into one; --help shows the options in the given order."""
 
     def decorate(command: Any) -> Any:
         for option in reversed(options):
@@ -171,7 +170,7 @@ def main() -> None:
     "-r", "--rate", type=click.FloatRange(min=0), default=0, help="Messages a second, of all producers together."
 )
 @click.option("-e", "--exchange", default="", help="Publish to this exchange instead of the default one.")
-@click.option("--exchange-type", default="", help="Declare the exchange, of this type; it is deleted afterwards.")
+@click.option("--exchange-type", default="", help="Declare the exchange with this type, and delete it afterwards.")
 @click.option(
     "-k",
     "--routing-key",
@@ -304,14 +303,14 @@ def check(options: dict[str, Any]) -> None:
 
 
 def processes(address: Address, pids: tuple[int, ...]) -> tuple[int, ...]:
-    """The processes to measure: those named, else those of this host that listen on the broker's port."""
+    """The processes to measure: those that --pid names, else those of this host that listen on the broker's port."""
     if pids or address.host not in LOCAL:
         return pids
     return tuple(listeners(address.port))
 
 
 def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bool, quiet: bool) -> None:
-    """Run it, print what it found, and leave with the exit code that belongs to it."""
+    """Run ``run``, print its figures, and exit with the code that fits them."""
 
     def say(line: str) -> None:
         if not quiet:
@@ -336,7 +335,7 @@ def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bo
 
 
 def summary(figures: perfrun.Figures) -> list[str]:
-    """The figures as lines to read: one each, those that belong together on one."""
+    """The figures as lines of text; a group of figures shares one line."""
     lines = []
     for name, value in figures.items():
         if isinstance(value, dict):

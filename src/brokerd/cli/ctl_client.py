@@ -1,4 +1,4 @@
-"""The client of a broker's control socket: one request, its answer.  Protocol: ``server/control``."""
+"""The client of a broker's control socket: sends a request and reads its answer.  Protocol: ``server/control``."""
 
 import json
 import os
@@ -12,7 +12,7 @@ ANSWER_SECONDS = 60.0
 
 
 class Refused(BrokerError):
-    """The broker refuses.  ``code``: see ``server/control``."""
+    """The broker refused the request.  ``code``: see ``server/control``."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -24,12 +24,12 @@ class NotRunning(BrokerError):
 
 
 class Client:
-    """A connection.  Raises NotRunning; BrokerError: there is one, but it cannot be reached."""
+    """A connection.  Raises NotRunning; BrokerError if a broker runs but cannot be reached."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, local_socket.NAME)
         try:
-            self._socket = local_socket.connected(directory, ANSWER_SECONDS)
+            self._socket = local_socket.connect(directory, ANSWER_SECONDS)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
             raise NotRunning(f"no broker is running on {directory}: {self._path}: {error.strerror}") from None
         except OSError as error:
@@ -48,10 +48,10 @@ class Client:
         self, verb: str, fields: dict[str, Any], progress: Callable[[dict[str, Any]], object] | None = None, *,
         seconds: float | None = ANSWER_SECONDS,
     ) -> Any:  # fmt: skip
-        """Ask for an operation; its result.  ``progress`` is called with how far the broker is.  ``seconds`` may pass
-        between two lines of the broker; None: any time.
+        """Ask for an operation, and return its result.
 
-        Raises Refused; BrokerError: the broker went away, or says nothing.
+        ``progress`` is called with each progress report of the broker.  At most ``seconds`` may pass between two lines
+        from the broker; None: any time.  Raises Refused; BrokerError if the broker goes away or does not answer.
         """
         try:
             self._socket.settimeout(seconds)

@@ -1,7 +1,7 @@
 """brokerctl's commands for operations.  Name, arguments, options and help follow from the operation's row.
 
-``brokerctl queue ordering orders`` is the operation "queue ordering".  The broker is asked over its control socket;
-where no broker runs, an operation that can do so reads the files.  How answers are shown: ``ctl_views``.
+``brokerctl queue ordering orders`` is the operation "queue ordering".  The command asks the broker over its control
+socket.  If no broker runs, some operations read the files instead.  ``ctl_views`` says how answers are shown.
 """
 
 import json
@@ -24,10 +24,10 @@ OFFLINE = "Where no broker runs, the files are read: -D may also name a dump or 
 
 
 class Commands(click.Group):
-    """A group with a subgroup for each noun of the table beside its own commands; aliases are commands too."""
+    """A group that has its own commands, a subgroup for each noun of the table, and a command for each alias."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names that help lists."""
+        """The names of commands and groups that help lists."""
         return sorted({*super().list_commands(ctx), *(row.noun for row in table.by_name().values())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -42,7 +42,7 @@ class Commands(click.Group):
         return next((command(row, cmd_name) for row in rows if cmd_name in row.aliases), None)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, and the aliases."""
+        """Write click's list of commands, and the aliases below it."""
         super().format_commands(ctx, formatter)
         aliases = [(alias, f"brokerctl {row.name}") for row in table.by_name().values() for alias in row.aliases]
         if aliases:
@@ -75,7 +75,7 @@ def command(row: Operation[Any, Any], name: str) -> click.Command:
 
 
 def _help(row: Operation[Any, Any]) -> str:
-    """The row's help, and that of the arguments, which click shows nowhere."""
+    """The row's help and the help of its arguments, which click itself does not show."""
     parts = [cleandoc(row.help)]
     if view_of(row.noun, row.verb).offline is not None:
         parts.append(OFFLINE)
@@ -87,7 +87,7 @@ def _help(row: Operation[Any, Any]) -> str:
 
 
 def directory_of(context: click.Context) -> str:
-    """The data directory that is meant: by flag, environment, the broker's file of options, or by default."""
+    """The data directory: from the flag, the environment, the broker's file of options, or the default."""
     data_dir, config_file = context.obj
     if not data_dir:
         from brokerd.config import Config, load
@@ -100,7 +100,7 @@ def directory_of(context: click.Context) -> str:
 
 
 class _Json(click.ParamType):
-    """A value that is written as JSON: a list, a table."""
+    """A list or a table, written as JSON."""
 
     name = "json"
 
@@ -116,7 +116,7 @@ class _Json(click.ParamType):
 def _parameter(each: RequestField) -> click.Parameter:
     attributes: dict[str, Any] = {"type": _type(each), "required": each.required}
     if not each.required:
-        attributes["default"] = each.default  # click takes even None for a value that is given.
+        attributes["default"] = each.default  # click would take even None as a given value.
     if each.field.argument:
         return click.Argument([each.name], metavar=each.name.upper(), **attributes)
     flag = f"--{each.name.replace('_', '-')}"
@@ -144,7 +144,7 @@ def _value(each: RequestField, value: Any) -> Any:
 def perform(
     row: Operation[Any, Any], directory: str, request: dict[str, Any], as_json: bool, watch: bool
 ) -> None:
-    """Ask the broker on that data directory, and show what it answers."""
+    """Ask the broker on that data directory, and show its answer."""
     view = view_of(row.noun, row.verb)
     try:
         with Client(directory) as client:

@@ -1,4 +1,4 @@
-"""What is in a folder of the broker's files, for people.  Tables are ``brokerd.audit.inspect``'s."""
+"""The contents of a folder of the broker's files, as text for people.  ``brokerd.audit.inspect`` makes the tables."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,25 +6,25 @@ from typing import Any
 from brokerd.cli.ctl_text import clean, columns, many, moment, octets
 
 THINGS = ("queue", "segment", "message", "event")
-DAMAGE_LINES = 20  # of a queue; all of it is in the JSON
+DAMAGE_LINES = 20  # for each queue; the JSON has all
 
 
 def read(directory: str, glob: str, progress: Callable[[str], object]) -> dict[str, Any]:
-    """Read all that is there; ``progress`` hears how far it is.  Raises AuditError."""
-    from brokerd.audit.files import open_source  # numpy, and only here
+    """Read the whole folder; ``progress`` is called with how much has been read.  Raises AuditError."""
+    from brokerd.audit.files import open_source  # imports numpy, which no other command needs
     from brokerd.audit.inspect import inspect
 
     done = [0]
 
-    def heard(count: int) -> None:
+    def report(count: int) -> None:
         done[0] += count
         progress(f"{octets(done[0])} read")
 
-    return inspect(open_source(directory), glob or None, heard)
+    return inspect(open_source(directory), glob or None, report)
 
 
 def text(table: dict[str, Any]) -> str:
-    """The document in lines."""
+    """The document as lines of text."""
     totals = table["totals"]
     lines = [
         f"{clean(table['path'])}: {', '.join([many(totals[f'{each}s'], each) for each in THINGS])}, "

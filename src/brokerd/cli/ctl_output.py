@@ -1,10 +1,10 @@
-"""What brokerctl writes: answers to standard output; remarks, faults and progress to standard error."""
+"""The output of brokerctl: answers go to standard output; remarks, errors and progress go to standard error."""
 
 import sys
 
 
 def show(text: str) -> None:
-    """Print an answer, at once."""
+    """Print an answer, and flush it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -15,9 +15,9 @@ def remark(text: str) -> None:
 
 
 class Progress:
-    """One line on standard error that is written over, if that is a terminal; nothing elsewhere.
+    """One line on standard error that each report overwrites; if standard error is not a terminal, no line at all.
 
-    Used with ``with``; the line is gone at the end.
+    Used with ``with``; the line disappears at the end.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Progress:
         self._write("")
 
     def at(self, text: str) -> None:
-        """Say how far the work is."""
+        """Report how far the work is."""
         self._write(text)
 
     def _write(self, text: str) -> None:

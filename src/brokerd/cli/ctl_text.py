@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-COUNTERS = (  # group, name, what it is called
+COUNTERS = (  # group, name, text
     ("returned", "nack", "returned: nack"),
     ("returned", "reject", "returned: reject"),
     ("returned", "recover", "returned: recover"),
@@ -31,7 +31,7 @@ COUNTERS = (  # group, name, what it is called
 
 
 def clean(text: object) -> str:
-    """A name as it may be shown on a terminal: what would move the cursor, or is no character, as an escape."""
+    """A name that is safe on a terminal: escapes stand for characters that are not printable."""
     return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), str(text))
 
 
@@ -46,7 +46,7 @@ def many(count: int, thing: str) -> str:
 
 
 def octets(count: int) -> str:
-    """``1.5 MB``: three digits or so."""
+    """A size with two or three digits, as in ``1.5 MB``."""
     if count < 1000:
         return f"{count} octets"
     amount = float(count)
@@ -58,7 +58,7 @@ def octets(count: int) -> str:
 
 
 def moment(ns: int) -> str:
-    """A time since the epoch as local time, to the nanosecond."""
+    """A time since the epoch as local time, with nanoseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)
     try:
         return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}.{rest:09d}"
@@ -67,7 +67,7 @@ def moment(ns: int) -> str:
 
 
 def span(ns: int) -> str:
-    """How long: ``+12.3 ms``."""
+    """A duration with its sign, as in ``+12.3 ms``."""
     sign, ns = "-" if ns < 0 else "+", abs(ns)
     if ns < 1000:
         return f"{sign}{ns} ns"
@@ -82,7 +82,7 @@ def span(ns: int) -> str:
 
 
 def columns(rows: Iterable[Sequence[object]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
-    """Lines of a table; the columns in ``right`` are flush right."""
+    """The lines of a table; the columns in ``right`` are aligned right."""
     cells = [[clean(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)] if cells else []
     lines = []
@@ -93,16 +93,16 @@ def columns(rows: Iterable[Sequence[object]], right: frozenset[int] | set[int] =
     return lines
 
 
-# --- answers without a form of their own
+# --- answers of operations without a view of their own
 
 
 def plain(answer: object) -> str:
-    """Names and values, one a line; rows of a list as a table."""
+    """Names and values, one per line; a list of rows becomes a table."""
     return "\n".join(_plain(answer))
 
 
 def plain_line(answer: dict[str, Any]) -> str:
-    """The same in one line, for progress."""
+    """Names and values in one line, for progress."""
     return ", ".join(f"{name} {_value(each)}" for name, each in answer.items())
 
 
@@ -133,19 +133,19 @@ def _value(value: object) -> str:
 # --- queue dump
 
 
-def dumped(table: dict[str, Any]) -> str:
-    """How much was copied."""
+def dump(table: dict[str, Any]) -> str:
+    """How much the dump copied."""
     return (f"{many(table['queues'], 'queue')}, {many(table['segments'], 'segment')}, "
             f"{octets(table['octets'])} copied to {clean(table['out'])}")  # fmt: skip
 
 
 def dump_progress(table: dict[str, Any]) -> str:
-    """How far it is."""
+    """How far the dump is."""
     return f"queue {table['number']} of {table['queues']}, {octets(table['octets'])}"
 
 
 def dump_remarks(table: dict[str, Any]) -> list[str]:
-    """Queues that were left out."""
+    """The queues that the dump left out."""
     return [f"left out: {queue(each)}: {each['why']}" for each in table["skipped"]]
 
 
@@ -153,7 +153,7 @@ def dump_remarks(table: dict[str, Any]) -> list[str]:
 
 
 def ordering(table: dict[str, Any]) -> str:
-    """The table of ``operations.ordering``."""
+    """The answer of ``operations.ordering``."""
     lines = [queue(table), ""]
     lines.append(f"  guarantee   {table['guarantee']}")
     lines += [f"              because: {clean(reason)}" for reason in table["reasons"]]
@@ -175,7 +175,7 @@ def _journal(journal: dict[str, Any]) -> str:
 
 
 def _counters(counters: dict[str, Any]) -> list[str]:
-    """Only what has happened."""
+    """The counters that are not 0."""
     rows: list[tuple[object, ...]] = []
     for group, name, text in COUNTERS:
         start, declare = (

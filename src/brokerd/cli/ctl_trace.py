@@ -1,4 +1,4 @@
-"""The life of one message for people, and from files where no broker runs.
+"""The life of one message as text for people; without a running broker it comes from the files.
 
     message 3 of queue 'orders' in vhost '/': acked
 
@@ -9,7 +9,7 @@
       2026-11-21 12:00:01.002000001   +2.0 ms  delivered  to 'ctag1' (127.0.0.1:4242), tag 1
       2026-11-21 12:00:01.004500001   +4.5 ms  returned   by 'ctag1' (127.0.0.1:4242), nack, failed deliveries: 1
 
-Tables are ``brokerd.audit.trace``'s.
+``brokerd.audit.trace`` makes the tables.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ from brokerd.cli.ctl_text import clean, columns, moment, octets, queue, span
 from brokerd.errors import BrokerError
 
 KNOWN = {
-    "part": "The order journal does not cover its whole life: there may have been more.",
-    "acks only": "The queue had no order journal: its first delivery is not known, nor when anything happened.",
+    "part": "The order journal does not cover the message's whole life: events may be missing.",
+    "acks only": "The queue had no order journal: neither its first delivery nor the times of events are known.",
 }
 
 
 def read(directory: str, vhost: str, name: str, seq: int) -> dict[str, Any]:
-    """The trace from a data directory that no broker runs on, a dump or an archive.  Raises BrokerError, AuditError."""
-    from glob import escape  # All of this only where files are read.
+    """The trace from the files of a data directory, a dump or an archive.  Raises BrokerError, AuditError."""
+    from glob import escape  # These imports are here because only reading files needs them.
 
     from brokerd.audit.files import open_source
     from brokerd.audit.trace import trace
@@ -34,12 +34,12 @@ def read(directory: str, vhost: str, name: str, seq: int) -> dict[str, Any]:
     found = [each for each in source.queues(escape(name)) if (each.vhost, each.queue) == (vhost, name)]
     if not found:
         raise BrokerError(f"no {queue({'queue': name, 'vhost': vhost})} in {directory}")
-    tables = [trace(source, each, seq) for each in found]  # More than one: an archive has queues deleted since.
+    tables = [trace(source, each, seq) for each in found]  # An archive may have several: queues deleted since.
     return next((table for table in tables if table["known"] != "nothing"), tables[0])
 
 
 def text(table: dict[str, Any]) -> str:
-    """The trace in lines."""
+    """The trace as lines of text."""
     lines = [f"message {table['seq']} of {queue(table)}: {table['state']}"]
     if table.get("reason"):
         lines[0] += f" ({clean(table['reason'])})"
@@ -74,7 +74,7 @@ def _record(table: dict[str, Any], record: dict[str, Any]) -> list[str]:
 
 
 def _event(event: dict[str, Any], start: int | None) -> tuple[str, str, str, str]:
-    """When, how long after it was enqueued, what, and by whom and why."""
+    """When the event was, how long after the message was enqueued, what it was, and by whom and why."""
     at, what = event["ts"], event["what"]
     after = span(at - start) if at is not None and start is not None and what != "enqueued" else ""
     return (moment(at) if at is not None else "-", after, what, ", ".join(_details(event)))

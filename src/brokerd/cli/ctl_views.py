@@ -1,6 +1,6 @@
-"""How brokerctl shows the answers of operations to people, by (noun, verb).
+"""How brokerctl shows the answers of operations to people: a view for each (noun, verb).
 
-An operation without a row here is shown as names and values.
+The answer of an operation without a row here is shown as names and values.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,11 @@ from brokerd.cli import ctl_text, ctl_trace
 
 
 class View(NamedTuple):
-    """``text`` of an answer; ``progress`` of a job in one line; ``remarks`` on an answer, for standard error.
-    ``offline``: the answer from the files, for a data directory (or a copy) that no broker runs on."""
+    """How one operation is shown.
+
+    ``text`` makes the text of an answer, ``progress`` the line that says how far a job is, ``remarks`` the lines for
+    standard error.  ``offline`` makes the answer from the files of a data directory, or a copy, without a broker.
+    """
 
     text: Callable[[Any], str] = ctl_text.plain
     progress: Callable[[dict[str, Any]], str] = ctl_text.plain_line
@@ -25,7 +28,7 @@ def _trace_offline(directory: str, request: dict[str, Any]) -> dict[str, Any]:
 
 VIEWS: dict[tuple[str, str], View] = {
     ("message", "trace"): View(ctl_trace.text, offline=_trace_offline),
-    ("queue", "dump"): View(ctl_text.dumped, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks),
+    ("queue", "dump"): View(ctl_text.dump, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks),
     ("queue", "ordering"): View(ctl_text.ordering),
 }
 

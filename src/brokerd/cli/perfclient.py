@@ -32,7 +32,7 @@ class Refused(PerfError):
 
 
 class Address(NamedTuple):
-    """Where a broker is, and as whom to log in."""
+    """A broker's address, and the user and password for the login."""
 
     host: str
     port: int
@@ -67,7 +67,7 @@ def longstr(octets: bytes) -> bytes:
 
 
 def field(value: object) -> bytes:
-    """A table value with its type octet; ValueError for what has none."""
+    """A table value with its type octet; ValueError for a value that has no AMQP type."""
     match value:
         case bool():
             return b"t" + bytes((value,))
@@ -114,7 +114,7 @@ def publish_frames(exchange: str, key: str, size: int, persistent: bool, frame_m
 class Client:
     """A connection to a broker with channel 1 open.
 
-    Raises PerfError from every method: the broker cannot be reached, hangs up, or refuses.
+    Every method raises PerfError if the broker cannot be reached, hangs up, or refuses.
     """
 
     __slots__ = ("_pending", "_socket", "frame_max")
@@ -144,7 +144,7 @@ class Client:
                             (10, 30), channel=0)
         channel_max, frame_max, _ = struct.unpack(">HIH", tune[:8])
         self.frame_max = min(frame_max or self.frame_max, self.frame_max)
-        # No heartbeats: a link is silent for as long as it waits.
+        # No heartbeats, because a link sends nothing while it waits.
         self._send(method(0, (10, 31), struct.pack(">HIH", channel_max, self.frame_max, 0)))
         self.request((10, 40), shortstr(address.vhost) + b"\0\0", (10, 41), channel=0)
         self.request((20, 10), b"\0", (20, 11))
@@ -156,7 +156,7 @@ class Client:
             raise PerfError(f"the broker hung up: {error.strerror or error}") from None
 
     def _answer(self, index: tuple[int, int]) -> bytes:
-        """The arguments of the next method `index`; other methods are passed over, except those that close."""
+        """The arguments of the next method `index`; skips other methods, except those that close."""
         while True:
             kind, payload = self._frame()
             if kind != METHOD:
@@ -194,7 +194,7 @@ class Client:
 
     def declare_queue(self, name: str, durable: bool = False, arguments: dict[str, object] | None = None,
                       passive: bool = False) -> int:
-        """Declare, or look up, a queue; how many messages are ready in it."""
+        """Declare a queue, or look it up (`passive`); return how many messages are ready in it."""
         ok = self.request((50, 10), declare_arguments(name, durable, arguments, passive), (50, 11))
         return int(struct.unpack(">I", ok[1 + ok[0]:5 + ok[0]])[0])
 
@@ -208,11 +208,11 @@ class Client:
                      (50, 21))
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue; one that does not exist is as good as deleted."""
+        """Delete a queue; a queue that does not exist is no error."""
         self._delete((50, 40), shortstr(name), (50, 41))
 
     def delete_exchange(self, name: str) -> None:
-        """Delete an exchange; one that does not exist is as good as deleted."""
+        """Delete an exchange; an exchange that does not exist is no error."""
         self._delete((40, 20), shortstr(name), (40, 21))
 
     def _delete(self, index: tuple[int, int], name: bytes, answer: tuple[int, int]) -> None:
@@ -232,7 +232,7 @@ class Client:
         self.request((85, 10), b"\0", (85, 11))
 
     def consume(self, queue: str, tag: str, no_ack: bool, no_wait: bool = False) -> None:
-        """Start a consumer.  With `no_wait` the answer, and any refusal, is left to the link that takes over."""
+        """Start a consumer.  With `no_wait` the link that takes over reads the answer, or the refusal."""
         arguments = b"\0\0" + shortstr(queue) + shortstr(tag) + bytes((no_ack << 1 | no_wait << 3,)) + table({})
         if no_wait:
             self._send(method(1, (60, 20), arguments))
@@ -240,13 +240,16 @@ class Client:
             self.request((60, 20), arguments, (60, 21))
 
     def hand_over(self, control: Control) -> Link:
-        """Give the socket and what was read from it to a compiled link; use this client only to close it."""
+        """Give the socket, and the octets already read from it, to a compiled link.
+
+        After this, the caller may only close the client.
+        """
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, RECEIVE_TIMEOUT_US))
         return Link(self._socket.fileno(), self._pending, control, self.frame_max)
 
     def drop(self) -> None:
-        """Close the socket, saying goodbye if the broker still listens but not waiting for its answer."""
+        """Send connection.close if the broker still reads, and close the socket without waiting for the answer."""
         with contextlib.suppress(OSError):
             self._socket.setblocking(False)
             self._socket.send(method(0, CONNECTION_CLOSE, struct.pack(">H", 200) + shortstr("done") + bytes(4)))

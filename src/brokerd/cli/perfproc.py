@@ -1,4 +1,4 @@
-"""What a process costs: CPU seconds and memory, and who listens on a port.  From /proc, so Linux only."""
+"""The CPU seconds and memory of a process, and the processes that listen on a port.  From /proc, so Linux only."""
 
 import os
 import time
@@ -9,7 +9,7 @@ LISTEN = "0A"
 
 
 class Usage(NamedTuple):
-    """CPU seconds (user and system, all threads, also those that ended) and KiB of memory."""
+    """CPU seconds (user and system, of all threads including ended ones) and KiB of memory."""
 
     cpu_s: float
     rss_kb: int
@@ -18,7 +18,7 @@ class Usage(NamedTuple):
 
 
 def usage(pids: list[int]) -> Usage:
-    """The sum over these processes; those that are gone count nothing."""
+    """The sum over these processes; a process that has ended counts as 0."""
     cpu, memory = 0.0, [0, 0, 0]
     for pid in pids:
         try:
@@ -36,14 +36,14 @@ def usage(pids: list[int]) -> Usage:
 def cpu_clock(pid: int) -> int:
     """The clock of a process's CPU time.
 
-    clock_getcpuclockid(3), which Python offers for oneself only: the pid inverted, then CPUCLOCK_SCHED.  It counts
-    nanoseconds; /proc/PID/stat has the same in ticks, too coarse for a run of a tenth of a second.
+    This is clock_getcpuclockid(3), which Python offers only for the own process: the pid inverted, then CPUCLOCK_SCHED.
+    It counts nanoseconds; /proc/PID/stat counts ticks, which are too coarse for a run of a tenth of a second.
     """
     return (~pid << 3) | 2
 
 
 def listeners(port: int) -> list[int]:
-    """The processes of this host that listen on the TCP port and that we may look into, eldest first."""
+    """The processes of this host that listen on the TCP port and that we have permission to see, oldest first."""
     sockets = set()
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

@@ -1,4 +1,4 @@
-"""The runs of brokerperf: set the broker up, let links loose on it, count, and report.
+"""The runs of brokerperf: prepare the broker, put load on it with links, count, and report.
 
 Every run takes plain values and returns a dict of figures, ready for JSON; progress goes to a
 `say` function.  Knows nothing of options, exit codes and terminals.
@@ -30,10 +30,10 @@ Figures = dict[str, Any]
 Say = Callable[[str], None]
 
 POLL_SECONDS = 0.002
-# A ring of encoded messages holds at least this much, so that a write is rarely cut at its end.
+# A ring of encoded messages holds at least this many octets, so that a write rarely ends at the ring's end.
 RING_OCTETS = 256 << 10
 RING_MOST = 256 << 20
-# Producers that a drain can tell apart.
+# How many producers a drain can tell apart.
 KNOWN_PRODUCERS = 256
 
 
@@ -41,8 +41,8 @@ KNOWN_PRODUCERS = 256
 class Load:
     """A flow of messages from producers over queues to consumers, and when it ends.
 
-    count is per producer; seconds limits publishing, or the whole run where nothing is published.
-    ack is 0 for auto-ack, else how many messages an ack is for.  rate is messages per second of
+    count is per producer; seconds limits publishing, or the whole run if it only consumes.
+    ack is 0 for auto-ack, else the number of messages for each ack.  rate is messages per second of
     all producers together.  A `{}` in a key stands for 0, 1, … `keys` - 1 in turn.
     """
 
@@ -75,24 +75,24 @@ class Load:
     pids: tuple[int, ...] = ()
 
     def queue_name(self, index: int) -> str:
-        """The name of a queue: the one asked for, with its index where there are several."""
+        """The name of a queue: the name from the options, and the queue's index if there are several queues."""
         return self.queue if self.queues == 1 else f"{self.queue}.{index}"
 
     def queues_of(self, worker: int, workers: int) -> list[int]:
-        """Which queues a producer or a consumer serves: all are served, none of the workers is idle."""
+        """The queues that a producer or consumer serves, such that each queue is served and each worker has work."""
         if self.queues > workers:
             return list(range(worker, self.queues, workers))
         return [worker % self.queues]
 
     def expand(self, patterns: tuple[str, ...]) -> list[str]:
-        """All keys that the patterns stand for, in the order of their turns."""
+        """All keys that the patterns stand for, in the order in which they are used."""
         if not any("{}" in pattern for pattern in patterns):
             return list(patterns)
         return [pattern.replace("{}", str(turn)) for turn in range(self.keys) for pattern in patterns]
 
 
 def broker_figures(before: Usage, after: Usage, messages: int) -> Figures:
-    """What the broker's processes used, and per million messages if there were any."""
+    """The CPU time and memory of the broker's processes, in all and per million messages if there were any."""
     cpu = after.cpu_s - before.cpu_s
     figures: Figures = {"cpu_s": round(cpu, 3), "rss_kb": after.rss_kb, "rss_anon_kb": after.rss_anon_kb,
                         "rss_peak_kb": after.rss_peak_kb}
@@ -111,7 +111,7 @@ def own_cpu() -> float:
 
 @contextmanager
 def topology(load: Load) -> Iterator[Client]:
-    """Declare and bind what a load needs; take it away afterwards unless it is to be kept."""
+    """Declare and bind the queues and the exchange of a load; delete them afterwards, unless `keep` is set."""
     client = Client(load.address)
     names = [load.queue_name(index) for index in range(load.queues)]
     try:
@@ -128,8 +128,8 @@ def topology(load: Load) -> Iterator[Client]:
     finally:
         client.drop()
         if not load.keep:
-            # Its own connection: the first one may be the very thing that failed.  What stays
-            # behind when the broker is gone is less worth telling than why it went.
+            # With a new connection, because the first one may have failed.  If this fails too, the
+            # error of the run says more than the queues that stay behind.
             with suppress(PerfError):
                 cleaner = Client(load.address)
                 remove(cleaner, load, names)
@@ -190,14 +190,14 @@ def consumer_link(load: Load, index: int, control: Control, stack: ExitStack, pr
 
 
 def start(target: Callable[..., None], *arguments: object) -> threading.Thread:
-    """Run something in a thread that does not keep the process alive."""
+    """Run `target` in a thread that does not keep the process alive."""
     thread = threading.Thread(target=target, args=arguments, daemon=True)
     thread.start()
     return thread
 
 
 class Watch:
-    """Looks at running links: says progress once a second, notices when nothing moves, knows the sums."""
+    """Watches running links: reports progress once a second, notices when no message moves, sums counters."""
 
     def __init__(self, load: Load, producers: list[Link], consumers: list[Link], say: Say) -> None:
         self.load, self.producers, self.consumers, self._say = load, producers, consumers, say
@@ -210,18 +210,18 @@ class Watch:
         return sum(getattr(link, name) for link in itertools.chain(self.producers, self.consumers))
 
     def check(self) -> None:
-        """One look.  PerfError if a link has failed."""
+        """Look at the links once.  PerfError if a link has failed."""
         for link in itertools.chain(self.producers, self.consumers):
             if link.error:
                 raise PerfError(link.error)
         now = time.monotonic()
         moved = self.total("published") + self.total("received") + self.total("confirmed")
-        # While a producer waits for its last answer, the broker is working off what it was sent.
+        # While a producer waits for its last answer, the broker works through what the producer sent before.
         if moved != self._sum or any(link.syncing and not link.finished for link in self.producers):
             self._sum, self._moved = moved, now
         patience = max(self.load.stall, 10 / self.load.rate if self.load.rate else 0)
         if not self.load.producers and self.load.seconds:
-            # Others publish, whenever they like.
+            # Another process publishes, at times that we do not know.
             patience = math.inf
         self.stalled = now - self._moved > patience
         if now - self._said >= 1:
@@ -238,14 +238,14 @@ class Watch:
 # -- throughput, latency, drain
 
 def flow(load: Load, say: Say) -> Figures:
-    """Publish, consume, or both, and measure.  PerfError if it cannot be done."""
+    """Publish, consume, or both, and measure.  PerfError if the run fails."""
     with topology(load) as client:
         backlog = ready_messages(client, load) if load.keep else 0
         return _run(load, client, say, backlog)
 
 
 def drain(load: Load, say: Say) -> Figures:
-    """Consume what is in the queues already, `count` messages in all or as many as there are, and measure."""
+    """Consume the messages that are in the queues already, `count` of them or all, and measure."""
     client = Client(load.address)
     try:
         backlog = ready_messages(client, load)
@@ -298,14 +298,14 @@ def _run(load: Load, client: Client, say: Say, backlog: int) -> Figures:
 
 
 def barrier(load: Load, producer: int) -> tuple[bytes, int]:
-    """Requests that the broker answers once it has taken all that the producer sent before, and how many they are."""
+    """Requests that the broker answers only after all earlier messages of the producer, and their number."""
     queues = range(load.queues) if load.exchange else load.queues_of(producer, load.producers)
     return b"".join(method(1, (50, 10), declare_arguments(load.queue_name(q), False, None, True))
                     for q in queues), len(queues)
 
 
 def _watch(watch: Watch, backlog: int) -> None:
-    """Wait until everything is published and has arrived, the time is over, or nothing moves any more."""
+    """Wait until all messages are published and have arrived, the time is over, or no message moves."""
     load = watch.load
     while not watch.stalled:
         watch.check()
@@ -346,10 +346,10 @@ def _figures(load: Load, watch: Watch, start_ns: int, backlog: int) -> Figures:
 
 
 def order(load: Load, watch: Watch, backlog: int) -> dict[str, int]:
-    """What was wrong with the order: each figure is a number of messages, and 0 if all is well.
+    """The violations of the order: each figure is a number of messages, and 0 if all is well.
 
-    Within a queue a producer's numbers must grow for each consumer.  All that was published must
-    have come once: that shows in the count and, where nothing was refused, in the sum of the numbers.
+    Within a queue a producer's numbers must grow for each consumer.  Each published message must arrive
+    once: the count shows it, and so does the sum of the numbers if the broker refused no message.
     """
     per_producer: dict[int, list[int]] = {}
     for link in watch.consumers:
@@ -368,7 +368,7 @@ def order(load: Load, watch: Watch, backlog: int) -> dict[str, int]:
                 missing = doubled = 1
     else:
         for first, count, total in per_producer.values():
-            # One more or fewer than an unbroken run of numbers from the first one has.
+            # The difference to an unbroken run of numbers that begins with the first one.
             if total != count * first + count * (count - 1) // 2:
                 missing += 1
     return {"misordered": watch.total("misordered"), "missing": missing, "doubled": doubled,
@@ -389,7 +389,7 @@ def quantiles(histograms: list[Histogram | None]) -> dict[str, float]:
 # -- connections, queues
 
 def connections(address: Address, count: int, hold: float, openers: int, pids: tuple[int, ...], say: Say) -> Figures:
-    """Open idle connections, each with a channel and a consumer, and see what the broker pays for them."""
+    """Open idle connections, each with a channel and a consumer, and measure what they cost the broker."""
     allow_files(count + 100)
     control, clients, failures = Client(address), [], []
     turns = iter(range(count))
@@ -431,7 +431,7 @@ def connections(address: Address, count: int, hold: float, openers: int, pids: t
 
 
 def allow_files(count: int) -> None:
-    """Raise this process's limit of open files; PerfError if it may not have as many."""
+    """Raise this process's limit of open files; PerfError if the system does not allow that many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         if hard != resource.RLIM_INFINITY and hard < count:
@@ -441,7 +441,7 @@ def allow_files(count: int) -> None:
 
 def queues(address: Address, count: int, durable: bool, arguments: dict[str, object], bind: bool, keep: bool,
            pids: tuple[int, ...], say: Say) -> Figures:
-    """Declare queues one after the other, bind each to amq.direct, and see what they cost the broker."""
+    """Declare queues one after the other, bind each to amq.direct, and measure what they cost the broker."""
     client = Client(address)
     names = [f"brokerperf.queue.{index}" for index in range(count)]
     before, began, said = usage(list(pids)), time.monotonic(), 0.0

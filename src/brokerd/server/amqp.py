@@ -1,7 +1,6 @@
-"""A client's socket: the connection of the session as the loop's protocol.
+"""A client's socket: the session's connection as a protocol of the loop.
 
-Reading is the data plane's: ``get_buffer`` and ``buffer_updated`` are its own
-methods, called by the loop without a line of Python between.
+The plane reads.  The loop calls its methods ``get_buffer`` and ``buffer_updated`` directly, without any Python between.
 """
 
 import socket
@@ -20,35 +19,36 @@ class AMQPProtocol(Connection, BufferedProtocol):
     __slots__ = ()
 
     def connection_made(self, transport: Any) -> None:
-        """Take the socket; the first word is the client's."""
+        """Take the socket, and wait for the client's protocol header."""
         self.take_transport(transport, transport.get_extra_info("socket").fileno())
 
     def take_transport(self, transport: Any, fd: int) -> None:
-        """The same; the data plane sends to ``fd`` by itself, or with -1 through the transport alone."""
+        """Take the socket behind ``transport``; the plane writes to ``fd`` itself, or with -1 to the transport."""
         self.transport = transport
         self.peer, self.loopback = address(transport)
         if self.node.limits.tcp_nodelay and not self.peer.startswith("unix"):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Output that the socket does not take stops us at once: see the plane.  TLS takes 0 for "always full".
+        # With 0 the transport pauses the plane as soon as the socket does not take all output.  TLS would read 0 as
+        # "always full".
         transport.set_write_buffer_limits(high=0 if fd >= 0 else 1)
         self.attach(transport, fd)
         self.node.connected(self)
 
     def eof_received(self) -> bool:
-        """A client that stops writing is gone."""
+        """Close the connection: a client that stops writing is gone."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket is closed, by whom and why ever."""
+        """The socket is closed, by the client or by the broker."""
         if self.transport is None:
-            return  # uvloop may tell twice when both sides close at once
+            return  # uvloop may call this twice if both sides close at once
         self.lost()
         self.node.disconnected(self)
         self.transport = None  # type: ignore[assignment]
 
 
 def address(transport: Any) -> tuple[str, bool]:
-    """Where a client is, for people to read, and whether that is this machine."""
+    """A client's address in a form for people, and whether it is on this machine."""
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
         return "unix socket", True
@@ -57,11 +57,11 @@ def address(transport: Any) -> tuple[str, bool]:
 
 
 def is_loopback(host: str) -> bool:
-    """127.0.0.0/8 and ::1, also written as IPv4-mapped IPv6."""
+    """Whether the address is in 127.0.0.0/8, also as IPv4-mapped IPv6, or is ::1."""
     return host.removeprefix("::ffff:").startswith("127.") or host == "::1"
 
 
 def factory(node: "Node") -> Any:
-    """What makes a protocol for each accepted socket."""
+    """The function that makes a protocol for each accepted socket."""
     core = node.core
     return lambda: AMQPProtocol(core, node)

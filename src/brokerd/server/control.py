@@ -7,18 +7,19 @@ A stream socket for the broker's own user (mode 0600).  Both sides write JSON ob
                 {"result": {...}}       or
                 {"error": "no queue 'orders' in vhost '/'", "code": 404}
 
-A verb is the name of an operation, or an alias of it; its other fields are the operation's request, and the result is
+A verb is the name of an operation, or an alias of it.  The other fields are the operation's request, and the result is
 its answer: see ``operations``.  The peer is the broker's own user and may do everything.  With "as": "alice" it asks
-for a user it has authenticated, and the operation needs that user's rights.
+for a user that it has authenticated, and the operation needs that user's rights.
 
-Codes are HTTP's: 400 the request is wrong, 403 the user may not, 404 no such thing, 409 not now, 500 it failed.
+Codes are HTTP's: 400 the request is wrong, 403 the user may not do this, 404 the thing does not exist, 409 not now, 500
+it failed.
 
-Requests of one connection are answered one after the other; a request has at most 64 KiB.  When a client goes away,
-the job it asked for is cancelled.  From a client that does not read the broker does not read either, and it sends that
-client no progress: such a client costs the memory of one answer.  A connection is closed after a minute of silence,
-unless its request is being worked on.
+The broker answers the requests of one connection one after the other; a request has at most 64 KiB.  When a client goes
+away, the broker cancels the client's job.  The broker does not read from a client that does not read, and sends it no
+progress, so such a client costs the memory of one answer.  The broker closes a connection after a minute of silence,
+unless it works on a request of it.
 
-A broker's start imports nothing for this.  The first request does, in the slow thread, so that no message waits.
+A start imports nothing for this module.  The first request imports it in the slow thread, so that no message waits.
 """
 
 import asyncio
@@ -54,16 +55,16 @@ class Control:
         self.loop = loop
         self.submit = submit
         self.peers: set[Peer] = set()
-        self.ready = False  # what requests need is imported
+        self.ready = False  # True: the modules that requests need are imported
         self._preparing = False
         self._directory = node.data.path
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Listen.  A broker whose data directory can hold no socket says so in the log, and runs."""
+        """Listen.  If the data directory cannot hold a socket, the broker logs it and runs without one."""
         self._tidy()
         try:
-            sock = local_socket.bound(self._directory)
+            sock = local_socket.bind(self._directory)
             try:
                 self._server = await self.loop.create_unix_server(lambda: Peer(self), sock=sock, backlog=BACKLOG)
             except BaseException:
@@ -74,24 +75,24 @@ class Control:
             log.warning("%s: %s: brokerctl cannot reach this broker", path, error.strerror or error)
 
     def _tidy(self) -> None:
-        """Remove what a crash during a dump has left."""
+        """Remove the files that a crash during a dump left behind."""
         stage = os.path.join(self._directory, DUMP_STAGE)
         if os.path.exists(stage):
             self.submit(lambda: remove_tree(stage), lambda error: None)
 
     def prepare(self) -> None:
-        """Import what requests need, in the slow thread; then the peers go on."""
+        """Import the modules that requests need, in the slow thread; then the peers go on."""
         if not self._preparing:
             self._preparing = True
             self.submit(_prepare, self._prepared)
 
     def _prepared(self, error: object) -> None:
-        self.ready = True  # After an error too: the request that needs the import tells it.
+        self.ready = True  # After an error too: the first request imports again and reports the error.
         for peer in list(self.peers):
             peer.work()
 
     def stop(self) -> None:
-        """Close the socket and all connections; jobs are closed by the thread they run in."""
+        """Close the socket and all connections; each job closes in the thread that runs it."""
         if self._server is None:
             return
         self._server.close()
@@ -107,15 +108,15 @@ class Control:
 class Peer(asyncio.Protocol):
     """One connection."""
 
-    __slots__ = ("_buffer", "_control", "_ended", "_held", "_job", "_slow", "_timer", "_transport")
+    __slots__ = ("_buffer", "_control", "_ended", "_job", "_paused", "_slow", "_timer", "_transport")
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._buffer = b""
         self._job: Running | None = None
-        self._ended = False  # The client writes no more: it gets its answers, then the connection is closed.
-        self._slow = False  # The client does not read.
-        self._held = False  # The broker does not read from it.
+        self._ended = False  # True: the client writes no more, gets its answers, and then the connection closes.
+        self._slow = False  # True: the client does not read.
+        self._paused = False  # True: the broker does not read from the client.
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connected
 
@@ -147,7 +148,7 @@ class Peer(asyncio.Protocol):
     def pause_writing(self) -> None:
         """As the loop calls it."""
         self._slow = True
-        self._hold()
+        self._pause_or_resume()
 
     def resume_writing(self) -> None:
         """As the loop calls it."""
@@ -155,7 +156,7 @@ class Peer(asyncio.Protocol):
         self.work()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """As the loop calls it: the client no longer wants what it asked for."""
+        """As the loop calls it: the client no longer wants the result of its job."""
         self._control.peers.discard(self)
         self._quiet()
         if self._job is not None:
@@ -165,7 +166,7 @@ class Peer(asyncio.Protocol):
     # --- requests
 
     def work(self) -> None:
-        """Answer what can be answered, up to the first job."""
+        """Answer the requests in the buffer; after the first job the others wait."""
         while self._job is None and not self._slow and not self._transport.is_closing():
             line, newline, rest = self._buffer.partition(b"\n")
             if len(line) > REQUEST_OCTETS_MAX:
@@ -183,19 +184,19 @@ class Peer(asyncio.Protocol):
             if line.strip():
                 self._rest()
                 self._answer(line)
-        self._hold()
+        self._pause_or_resume()
 
-    def _hold(self) -> None:
-        """Do not read more than can be answered."""
+    def _pause_or_resume(self) -> None:
+        """Read from the client only while its requests can be answered."""
         if self._transport.is_closing():
             return
         busy = self._job is not None or not self._control.ready
-        hold = self._slow or (busy and len(self._buffer) > REQUEST_OCTETS_MAX)
-        if hold and not self._held:
+        pause = self._slow or (busy and len(self._buffer) > REQUEST_OCTETS_MAX)
+        if pause and not self._paused:
             self._transport.pause_reading()
-        elif self._held and not hold:
+        elif self._paused and not pause:
             self._transport.resume_reading()
-        self._held = hold
+        self._paused = pause
 
     def _answer(self, line: bytes) -> None:
         try:
@@ -203,7 +204,7 @@ class Peer(asyncio.Protocol):
             if not row.job:
                 self._write({"result": answer})
                 return
-        except Exception as error:  # The client hears of every fault, and no fault ends the broker.
+        except Exception as error:  # The client gets every error as its answer, and no error ends the broker.
             self._fault(error)
             return
         from brokerd.operations.jobs import Running
@@ -231,14 +232,14 @@ class Peer(asyncio.Protocol):
         self._write({"error": text, "code": code})
 
     def _write(self, table: dict[str, Any]) -> None:
-        import json  # No start needs it.
+        import json  # A start saves this import.
 
         self._transport.write(json.dumps(table).encode() + b"\n")
 
     # --- the end
 
     def end(self, text: str) -> None:
-        """The broker ends the connection."""
+        """Close the connection; a job that runs is cancelled with ``text``."""
         if self._job is not None:
             self._job.cancel()
             self._job = None
@@ -251,7 +252,7 @@ class Peer(asyncio.Protocol):
         self._transport.close()
 
     def _rest(self) -> None:
-        """The minute of silence begins."""
+        """Start the minute of silence after which the connection closes."""
         self._quiet()
         self._timer = self._control.loop.call_later(SILENCE_SECONDS, self._transport.abort)
 
@@ -268,7 +269,7 @@ def _prepare() -> None:
 
 
 def fault_in_words(error: Exception) -> tuple[str, int]:
-    """A fault in one line, with its code; a fault of the broker's own goes to the log."""
+    """An error as one line and its code; a bug of the broker also goes to the log."""
     from brokerd.audit import AuditError
     from brokerd.errors import BrokerError
     from brokerd.operations import OperationError
@@ -285,9 +286,9 @@ def fault_in_words(error: Exception) -> tuple[str, int]:
 
 
 def ask(node: "Node", line: bytes) -> "tuple[Operation[Any, Any], Any]":
-    """Do what one line asks for: the operation's row, and its answer or job.
+    """Perform the request in one line; return the operation's row, and its answer or job.
 
-    Raises OperationError and what the operation raises.
+    Raises OperationError, and the errors of the operation.
     """
     import json
 

@@ -1,7 +1,6 @@
-"""The only main: build the node, listen, wait for a signal, stop.
+"""The main of the broker process: build the node, listen, wait for a signal, stop.
 
-The choices of this process stand here: which loop, which clock, which disk, and what
-it says at start and end.
+This module chooses the loop, the clock and the disk of the process, and writes the log's lines at start and end.
 """
 
 import asyncio
@@ -42,8 +41,10 @@ TICK_SECONDS = 1.0
 
 
 def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
-    """Run until told to stop; the exit status, 2 for certificates that cannot be used.  Raises BrokerError or
-    OSError when it cannot start."""
+    """Run the broker until a signal stops it, and return the exit status: 2 if certificates cannot be used.
+
+    Raises BrokerError or OSError if it cannot start.
+    """
     configure(config)
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -75,14 +76,15 @@ class Server:
         self.servers: list[asyncio.AbstractServer] = []
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
-        self.handlers: list[Handler] = []  # of what is logged, beside the one of the configuration
+        self.handlers: list[Handler] = []  # handlers of log lines, beside the one that the configuration names
 
     async def run(self) -> int:
-        """Start, serve, stop; the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):  # Before the log says that it listens: signals may come then.
+        """Start, serve and stop; return the exit status."""
+        # Signals may come as soon as the log says that the broker listens, so their handlers come first.
+        for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._on_stop_signal, number)
         self.loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
-        if self.config.tls_cert:  # Before anything is opened or written: certificates may not be usable.
+        if self.config.tls_cert:  # First, because a start with unusable certificates must not open or write anything.
             from brokerd.server.tls import Gate
 
             self.gate = Gate(self.config, _tls_context(self.config))
@@ -91,9 +93,9 @@ class Server:
             await self._listen()
         except BaseException:
             self._close_ports()
-            await self._stop()  # Close what was opened, as after any other run.
+            await self._stop()  # Close all that the node opened, as after any other run.
             raise
-        gc.freeze()  # The collector starts here; the objects of now stay, so it need not look at them.
+        gc.freeze()  # The collector starts here.  The objects of the start stay for ever, so it need not look at them.
         gc.enable()
         timer = self.loop.call_later(TICK_SECONDS, self._tick)
         try:
@@ -133,7 +135,7 @@ class Server:
             submit_slow=self.slow_thread.submit,
             sync_failed=self._storage_lost,
             used_memory=memory.used_octets,
-            memory_octets=memory.there_octets(),
+            memory_octets=memory.available_octets(),
             call_at=self._call_at,
         )
         node.open_vhosts()
@@ -145,7 +147,7 @@ class Server:
         return node
 
     async def _listen(self) -> None:
-        """Open the ports, and say so.  Raises ListenError, OSError."""
+        """Open the ports and log their addresses.  Raises ListenError, OSError."""
         config = self.config
         plain = await listeners.listen(self.loop, amqp.factory(self.node), config.bind, config.amqp_port)
         self.servers.append(plain)
@@ -181,7 +183,7 @@ class Server:
             log.info("listening on %s (AMQP)", address)
 
     def _call_at(self, when_ns: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call back at that time.  The loop's timer may be early: then the callback asks again."""
+        """Call back at that time.  The loop's timer may be early; the callback then asks for another call."""
         return self.loop.call_later(max(0.0, (when_ns - time.time_ns()) / 1e9), callback)
 
     def _tick(self) -> None:
@@ -201,7 +203,7 @@ class Server:
         self.stopped.set()
 
     def _on_reload_signal(self) -> None:
-        """Read the configuration again, and apply the options that can change while running."""
+        """Read the configuration again, and apply the options that can change while the broker runs."""
         try:
             new = self.reload()
             context = _tls_context(new) if self.gate is not None and new.tls_cert else None
@@ -230,7 +232,7 @@ class Server:
         log.info("reloaded")
 
     def _storage_lost(self, error: BaseException) -> None:
-        """A sync failed: the broker can promise nothing any more."""
+        """Stop at once: after a failed sync the broker can no longer promise that a message is on the disk."""
         log.critical("sync failed, stopping at once: %s", error)
         self.failed = True
         self.stopped.set()
@@ -245,7 +247,7 @@ class Server:
         await asyncio.sleep(0)
         while not self.node.commit.idle and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
-        for handler in self.handlers:  # The vhost that they publish to is gone.
+        for handler in self.handlers:  # They publish to a vhost, which closes now.
             getLogger().removeHandler(handler)
         self.node.upkeep.close()
         self.sync_thread.stop()
@@ -254,14 +256,14 @@ class Server:
 
 
 def _tls_context(config: "Config") -> "SSLContext":
-    """Raises ConfigError."""
-    from brokerd.server.tls import context  # A start without TLS does without it.
+    """The context for TLS connections.  Raises ConfigError."""
+    from brokerd.server.tls import context  # A start without TLS saves this import.
 
     return context(config)
 
 
 def remove_if_there(path: str) -> None:
-    """Remove a file that may be gone already."""
+    """Remove a file, which may have been removed before."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -269,7 +271,7 @@ def remove_if_there(path: str) -> None:
 
 
 class SlowThread:
-    """A thread, made when first needed, for work that no client waits for."""
+    """A thread for work that no client waits for; the first work starts it."""
 
     __slots__ = ("_call", "_thread")
 
@@ -284,6 +286,6 @@ class SlowThread:
         self._thread.submit(work, done)
 
     def stop(self) -> None:
-        """Finish what was submitted."""
+        """Finish all submitted work, and end the thread."""
         if self._thread is not None:
             self._thread.stop()

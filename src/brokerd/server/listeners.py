@@ -1,4 +1,4 @@
-"""Sockets that listen."""
+"""Sockets that listen on TCP ports."""
 
 import errno
 import socket
@@ -10,13 +10,13 @@ BACKLOG = 1024
 
 
 class ListenError(BrokerError):
-    """An address cannot be listened on; the text says which and why."""
+    """The broker cannot listen on an address; the text says which and why."""
 
 
 async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
-    """Accept connections on ``address``:``port``; the server.  Raises ListenError."""
+    """Accept connections on ``address``:``port``, and return the server.  Raises ListenError."""
     try:
-        # A numeric address is not looked up: that would start the loop's pool of threads.
+        # The loop's own getaddrinfo would start its pool of threads, even for a numeric address.
         info = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sock = socket.socket(info[0][0], socket.SOCK_STREAM)
         try:
@@ -38,7 +38,7 @@ async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
 
 
 def addresses(server: Any) -> list[str]:
-    """``127.0.0.1:5672`` and so on, as bound."""
+    """The addresses that the server listens on, as in ``127.0.0.1:5672``."""
     names = []
     for sock in server.sockets:
         host, port = sock.getsockname()[:2]

@@ -1,7 +1,7 @@
-"""The control socket's place in a data directory, and how to name it where the path is long.
+"""The control socket's place in a data directory, and its address if the path is long.
 
-A socket's address holds 107 octets of path.  A longer one is reached through /proc:
-``/proc/self/fd/N/control.sock``, where N is the directory, open.
+A socket's address holds 107 octets of path.  A longer path goes through /proc: ``/proc/self/fd/N/control.sock``, where
+N is a descriptor of the open directory.
 """
 
 import os
@@ -16,7 +16,7 @@ MODE = 0o600  # the broker's user, and root
 
 @contextmanager
 def address(directory: str) -> Iterator[str]:
-    """What to give to bind() or connect(), while inside.  Raises OSError."""
+    """The address for bind() or connect(), valid inside the ``with`` block.  Raises OSError."""
     path = os.path.join(directory, NAME)
     if len(os.fsencode(path)) <= ADDRESS_OCTETS_MAX:
         yield path
@@ -28,15 +28,15 @@ def address(directory: str) -> Iterator[str]:
         os.close(fd)
 
 
-def bound(directory: str) -> socket.socket:
-    """A socket in that directory, in place of one that a killed broker left there.  Raises OSError."""
+def bind(directory: str) -> socket.socket:
+    """Make the socket in that directory; it replaces one that a killed broker left there.  Raises OSError."""
     try:
         os.unlink(os.path.join(directory, NAME))
     except FileNotFoundError:
         pass
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(made.fileno(), MODE)  # Before it has a name, so that others cannot connect at any moment.
+        os.fchmod(made.fileno(), MODE)  # Before the socket has a name, so that other users can never connect.
         with address(directory) as name:
             made.bind(name)
     except BaseException:
@@ -45,9 +45,11 @@ def bound(directory: str) -> socket.socket:
     return made
 
 
-def connected(directory: str, timeout_seconds: float) -> socket.socket:
-    """A connection to the broker on that directory.  Raises OSError: FileNotFoundError and ConnectionRefusedError
-    when none runs."""
+def connect(directory: str, timeout_seconds: float) -> socket.socket:
+    """Connect to the broker on that directory.
+
+    Raises OSError; it is FileNotFoundError or ConnectionRefusedError if no broker runs there.
+    """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(timeout_seconds)

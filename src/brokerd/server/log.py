@@ -1,4 +1,4 @@
-"""Logs: one line an event, with time and severity, to standard error or a file."""
+"""Logs: one line for each event, with time and severity, to standard error or a file."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 class OneLine(logging.Formatter):
-    """What a peer calls itself does not begin a line of its own."""
+    """Writes line breaks as ``\\n`` and ``\\r``, so that a name that a peer chose cannot forge a line of the log."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = record.message.replace("\r", "\\r").replace("\n", "\\n")
@@ -19,9 +19,9 @@ class OneLine(logging.Formatter):
 
 
 def configure(config: "Config", *keep: logging.Handler) -> None:
-    """Send what is logged where ``config`` says, and to ``keep``; again, to reopen a file that was moved away.
+    """Send log lines to the file or stream that ``config`` names, and to the handlers ``keep``.
 
-    Raises OSError.
+    A second call reopens the file, which may have been moved away.  Raises OSError.
     """
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:

@@ -1,7 +1,7 @@
-"""How much memory the broker uses, and how much there is, as the kernel tells it.
+"""How much memory the broker uses, and how much it may use, by the kernel's figures.
 
-What counts is anonymous memory (heap and stacks).  Mapped files of messages do not:
-the kernel takes their pages back whenever it needs room.
+Only anonymous memory (heap and stacks) counts.  Mapped files of messages do not count, because the kernel takes their
+pages back whenever it needs room.
 """
 
 import os
@@ -18,8 +18,8 @@ def used_octets() -> int:
     return (int(resident) - int(shared)) * PAGE_OCTETS
 
 
-def there_octets() -> int:
-    """Memory of the machine, or what our cgroup may use of it where that is less."""
+def available_octets() -> int:
+    """The memory of the machine, or the limit of our cgroup if that is less."""
     most = os.sysconf("SC_PHYS_PAGES") * PAGE_OCTETS
     for path in CGROUP_LIMITS:
         try:

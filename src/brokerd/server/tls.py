@@ -1,9 +1,9 @@
 """TLS in front of a client's connection: the context, the handshake, the name in a client's certificate.
 
-    socket -> TLS of the loop -> AMQPProtocol, as if the octets had come plain
+    socket -> TLS of the loop -> AMQPProtocol, which sees plain octets
 
-A reload makes another context, which connections to come are met with; those that
-are there keep theirs.  OpenSSL's module is imported when TLS is switched on.
+A reload makes a new context for new connections; open connections keep theirs.  The broker imports OpenSSL's module
+only if TLS is switched on.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ log = getLogger("brokerd.tls")
 
 SHUTDOWN_SECONDS = 5  # how long a client may take to answer the end of TLS
 
-# Python's names for the parts of a distinguished name, and RFC 4514's as RabbitMQ prints them.
+# Python's names for the parts of a distinguished name -> RFC 4514's names, as RabbitMQ prints them.
 ATTRIBUTES = {
     "surname": "SN",
     "givenName": "GIVENNAME",
@@ -49,8 +49,8 @@ SAN_TYPES = {"dns": "DNS", "ip": "IP Address", "email": "email", "uri": "URI"}
 
 
 def context(config: "Config") -> "SSLContext":
-    """What clients are met with.  Raises ConfigError, one line, for files or ciphers that cannot be used."""
-    import ssl  # Tens of milliseconds of a start without TLS.
+    """The context for new connections.  Raises ConfigError, one line, for unusable files or ciphers."""
+    import ssl  # A start without TLS saves tens of milliseconds.
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_3 if config.tls_min_version == "1.3" else ssl.TLSVersion.TLSv1_2
@@ -69,7 +69,7 @@ def context(config: "Config") -> "SSLContext":
             made.set_ciphers(config.tls_ciphers)
     except ssl.SSLError as error:
         raise ConfigError(f"{_files(config, path)}: {_reason(error)}") from error
-    except OSError as error:  # OpenSSL does not say which of two files it was.
+    except OSError as error:  # OpenSSL does not say which of the two files it means.
         raise ConfigError(f"{_files(config, path)}: {error.strerror}") from error
     if config.tls_fail_if_no_peer_cert:
         made.verify_mode = ssl.CERT_REQUIRED
@@ -83,7 +83,7 @@ def _files(config: "Config", path: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """``certificate has expired`` of an SSLError, without the numbers of its library's lines."""
+    """The reason in an SSLError, such as ``certificate has expired``, without the line numbers of OpenSSL's source."""
     for name in ("verify_message", "reason"):
         reason = getattr(error, name, None)
         if reason:
@@ -92,7 +92,7 @@ def _reason(error: BaseException) -> str:
 
 
 class Gate:
-    """The context that the next client is met with, and the options it was made of; a reload puts others there."""
+    """The context for the next client, and the options that it was made from; a reload replaces both."""
 
     __slots__ = ("config", "context")
 
@@ -109,17 +109,17 @@ class TLSProtocol(AMQPProtocol):
     gate: Gate
 
     def connection_made(self, transport: Any) -> None:
-        """The TLS handshake is done; the first word is the client's."""
+        """The TLS handshake is done: wait for the client's protocol header."""
         session = transport.get_extra_info("ssl_object")
-        certificate = transport.get_extra_info("peercert")  # {} for one that was not verified, None without one
+        certificate = transport.get_extra_info("peercert")  # {}: not verified; None: the client showed none
         if certificate:
             self.certificate_name = login_name(certificate, self.gate.config)
         log.debug("%s: %s, %s", address(transport)[0], session.version(), session.cipher()[0])
-        self.take_transport(transport, -1)  # Its octets must go through TLS: nothing is sent past the transport.
+        self.take_transport(transport, -1)  # All octets must pass through TLS, so the plane must not write by itself.
 
 
 def login_name(certificate: dict[str, Any], config: "Config") -> str:
-    """The user name in a verified certificate (as Python decodes one); "" where it has none.
+    """The user name in a verified certificate (as Python decodes one); "" if the certificate has no such name.
 
     RabbitMQ's rules: the subject as RFC 4514 writes it, its common names joined by commas, or one of the
     subject alternative names.
@@ -137,7 +137,7 @@ def login_name(certificate: dict[str, Any], config: "Config") -> str:
 
 
 def _escaped(value: str) -> str:
-    """RFC 4514, section 2.4."""
+    """Escape a value by RFC 4514, section 2.4."""
     out = "".join("\\" + char if char in ',+"\\<>;' else char for char in value)
     if out[:1] in ("#", " "):
         out = "\\" + out
@@ -145,12 +145,12 @@ def _escaped(value: str) -> str:
 
 
 def _printable(name: str) -> str:
-    """A name that may stand in a line of the log, or none."""
+    """The name if it is printable, else ""; other names could forge a line of the log."""
     return name if isinstance(name, str) and name.isprintable() else ""
 
 
 def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
-    """What makes, for each accepted socket, TLS with a connection behind it."""
+    """The function that makes, for each accepted socket, the TLS protocol with a connection behind it."""
     from asyncio import sslproto
 
     from uvloop import loop as compiled
@@ -159,7 +159,7 @@ def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
     core = node.core
 
     class TLS(base):
-        """Notes who it is that the handshake is held with."""
+        """Remembers the client's address, for the log line of a failed handshake."""
 
         peer = "?"
 
@@ -180,14 +180,14 @@ def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
             ssl_handshake_timeout=node.limits.handshake_timeout_seconds,
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
-        done.add_done_callback(partial(_shaken, tls))
+        done.add_done_callback(partial(_log_failed_handshake, tls))
         return tls
 
     return accepted
 
 
-def _shaken(tls: Any, done: "Future[None]") -> None:
-    """A client that TLS did not come about with is told of in the log, and nowhere else."""
+def _log_failed_handshake(tls: Any, done: "Future[None]") -> None:
+    """Log why a client's TLS handshake failed; the client has no AMQP connection that could tell it."""
     error = None if done.cancelled() else done.exception()
     if isinstance(error, ConnectionResetError):
         log.info("%s: went before TLS was agreed on", tls.peer)

@@ -1,4 +1,4 @@
-"""The configuration as the values that are handed down: what the node goes by, what sessions hold clients to."""
+"""The values of the configuration for the floors below the server: the node's settings, the sessions' limits."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def limits_of(config: "Config") -> Limits:
-    """What sessions get of it."""
+    """The values that sessions need."""
     return Limits(
         handshake_timeout_seconds=config.handshake_timeout_seconds,
         heartbeat_seconds=config.heartbeat_seconds,
@@ -22,7 +22,7 @@ def limits_of(config: "Config") -> Limits:
 
 
 def settings_of(config: "Config") -> Settings:
-    """What the node gets of it."""
+    """The values that the node needs."""
     return Settings(
         sync=config.sync,
         segment_octets=config.segment_octets,

@@ -1,4 +1,4 @@
 """Octets to AMQP 0-9-1 values and back, in plain Python: values, methods, frames, properties.
 
-Knows the grammar only: no sockets, no channel states, no broker.
+Knows only the grammar: no sockets, no states of channels, no broker.
 """

@@ -7,9 +7,9 @@
 
     content header payload   | class u16 | weight u16 | body size u64 | property flags, properties |
 
-Knows nothing of sockets, methods or open channels: octets in, frames out.  The broker's own way of
-messages does not pass here (the data plane cuts frames itself); the session writes its methods with
-it, and whoever plays a client reads with it.
+Knows nothing of sockets, methods or open channels: octets in, frames out.  Messages do not pass through here, because
+the plane cuts frames by itself.  The session writes its methods with this module; clients, in tests and tools, read
+with it.
 """
 
 from struct import Struct
@@ -21,8 +21,8 @@ FRAME_HEADER = 2
 FRAME_BODY = 3
 FRAME_HEARTBEAT = 8
 FRAME_END = 0xCE
-FRAME_MIN_SIZE = 4096  # octets of a whole frame that every peer must take
-FRAME_OVERHEAD = 8  # octets of a frame that are not payload
+FRAME_MIN_SIZE = 4096  # octets of a whole frame that every peer must accept
+FRAME_OVERHEAD = 8  # octets of a frame around its payload
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -53,7 +53,7 @@ class Frame:
         return f"Frame({self.kind}, {self.channel}, {self.payload!r})"
 
     def encode(self) -> bytes:
-        """The frame as it travels."""
+        """The octets of the frame."""
         return _frame(self.kind, self.channel, self.payload)
 
 
@@ -82,9 +82,10 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 class FrameScanner:
-    """Frames out of octets that arrive in pieces of any size.
+    """Cuts frames out of octets that arrive in pieces of any size.
 
-    ``frame_max`` is the largest whole frame accepted, in octets (0: no limit); it may be set after tune.
+    ``frame_max`` is the size of the largest whole frame that it accepts, in octets (0: no limit).  The caller may set
+    it after tune.
     """
 
     __slots__ = ("_rest", "frame_max")
@@ -95,11 +96,11 @@ class FrameScanner:
 
     @property
     def pending_octets(self) -> int:
-        """Octets of a frame that is not whole yet."""
+        """How many octets of an incomplete frame have arrived."""
         return len(self._rest)
 
     def feed(self, octets: bytes) -> list[Frame]:
-        """The frames that are whole by now.  FrameError (501): not a frame; the scanner is of no use after."""
+        """The frames that these octets complete.  FrameError (501): not a frame; discard the scanner then."""
         octets = self._rest + octets
         available = len(octets)
         start = 0
@@ -109,7 +110,7 @@ class FrameScanner:
             self._check(kind, size)
             end = start + FRAME_OVERHEAD + size
             if end > available:
-                break  # The rest is still on its way.
+                break  # The rest of the frame has not arrived.
             if octets[end - 1] != FRAME_END:
                 raise FrameError(f"frame ends in {octets[end - 1]:#04x}, not 0xce")
             frames.append(Frame(kind, channel, octets[start + 7 : end - 1]))

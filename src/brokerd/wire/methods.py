@@ -1,17 +1,17 @@
-"""The methods of AMQP 0-9-1 with RabbitMQ's extensions: one table; everything else follows from it.
+"""The methods of AMQP 0-9-1 with RabbitMQ's extensions: one table, and the classes that follow from its rows.
 
     method payload   | class id u16 | method id u16 | fields in order |
 
-A row gives name, class id, method id, fields as name:domain, the replies one of which answers it, and
-whether content follows.  Each row becomes a class: ``queue.declare`` is ``QueueDeclare``
-with slots ``reserved_1, queue, passive, ...``.  Two attributes differ from the field's name: ``global``
-is ``global_`` (a word of Python's) and confirm.select's ``nowait`` is ``no_wait`` as everywhere else.
+A row gives name, class id, method id, fields as name:domain, the possible replies, and whether content follows.  Each
+row becomes a class: ``queue.declare`` is ``QueueDeclare`` with slots ``reserved_1, queue, passive, ...``.  Two
+attributes differ from their field's name: ``global`` is ``global_``, because Python reserves the word, and
+confirm.select's ``nowait`` is ``no_wait`` as in all other methods.
 
-Constructor, encoder and decoder of a class are compiled from its row when first used, since most
-processes use a third of them.  ``methods.pyi`` tells type checkers what follows from the table; a test
-keeps the two in step, another holds the table against the published XML.
+The first use of a class compiles its constructor, encoder and decoder from the row, because most processes use a third
+of the classes.  ``methods.pyi`` tells type checkers what follows from the table.  One test compares the two; another
+compares the table with the published XML.
 
-Knows octets and fields only: what a method means, and who may send it when, is said elsewhere.
+Knows only octets and fields, and nothing of what a method means or when it may be sent.
 """
 
 from struct import Struct
@@ -22,7 +22,7 @@ from brokerd.errors import NotImplemented_, SyntaxError_
 from brokerd.wire.frames import method_frame
 from brokerd.wire.values import decode_table, encode_longstr, encode_shortstr, encode_table, read_longstr
 
-# Octets, struct code and default of the domains whose size is fixed.
+# The struct code of each domain with a fixed size, and the default of the other domains.
 _FIXED = {"octet": "B", "short": "H", "long": "I", "longlong": "Q", "timestamp": "Q"}
 _DEFAULTS = {"bit": "False", "shortstr": "''", "longstr": "b''", "table": "None"}
 _ATTRIBUTES = {"global": "global_", "nowait": "no_wait"}
@@ -32,10 +32,10 @@ BY_NAME: "dict[str, type[Method]]" = {}
 
 
 class Method:
-    """One method with its fields.  Made with keywords; a field not given is zero, empty or False.
+    """One method with its fields.  The constructor takes keywords; a field that is not given is zero, empty or False.
 
-    ``NAME`` queue.declare; ``INDEX`` class id << 16 | method id; ``FIELDS`` (name, domain) in order;
-    ``REPLIES`` names of the methods one of which answers it; ``CONTENT`` whether content follows.
+    ``NAME`` is queue.declare, ``INDEX`` is class id << 16 | method id, ``FIELDS`` are (name, domain) in order,
+    ``REPLIES`` are the names of the methods that may answer it, and ``CONTENT`` says whether content follows.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Method:
 
     @classmethod
     def decode_fields(cls, payload: bytes) -> "Method":
-        """As ``decode``, for a payload known to be this method's; texts of errors do not name the method."""
+        """Decode a payload that the caller knows to be this method's; texts of errors do not name the method."""
         _compile(cls)
         return cls.decode_fields(payload)
 
@@ -79,9 +79,9 @@ class Method:
 def decode(payload: bytes) -> Method:
     """The method in the payload of a method frame.
 
-    NotImplemented_ (540): no such class or method; RabbitMQ drops the socket without a word, the
-    specification (1.5) has this code for it.  SyntaxError_ (502): octets are missing, left over, or make
-    no field; the text names the method and the octet, counted from the payload's start.
+    NotImplemented_ (540): the class or method is unknown.  RabbitMQ closes the socket without an answer; the
+    specification (1.5) has this code for it.  SyntaxError_ (502): octets are missing, left over, or not a valid field;
+    the text names the method and the octet, counted from the payload's start.
     """
     index = int.from_bytes(payload[:4])
     method = BY_INDEX.get(index)
@@ -98,7 +98,7 @@ def decode(payload: bytes) -> Method:
 def _method(
     name: str, class_id: int, method_id: int, fields: str = "", *, replies: str = "", content: bool = False
 ) -> None:
-    """One row of the table: make its class."""
+    """Make the class of one row of the table."""
     pairs = tuple([tuple(field.split(":")) for field in fields.split()])
     prefix = name.partition(".")[0]
     namespace = {
@@ -276,10 +276,10 @@ def _compile(method: type[Method]) -> None:
 
 
 def _steps(fields: tuple[tuple[str, str], ...]) -> list[tuple[str, list[list[str]]]]:
-    """Fields grouped into what is read in one go.
+    """The fields in groups; one step reads or writes each group.
 
-    ("fixed", [[code, attribute, ...], ...]): one struct; a B of several attributes holds their bits, from the
-    lowest on.  ("shortstr" | "longstr" | "table", [[attribute]]): one value.
+    ("fixed", [[code, attribute, ...], ...]): one struct.  The code "bits" is one octet with a bit for each attribute,
+    the lowest bit first.  ("shortstr" | "longstr" | "table", [[attribute]]): one value.
     """
     steps: list[tuple[str, list[list[str]]]] = []
     last = ""

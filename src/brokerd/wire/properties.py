@@ -5,9 +5,9 @@
     | class 60  | weight 0   | body size u64| property flags  | properties present, in order
     +-----------+------------+--------------+-----------------+----------------------------+
 
-Flags run from the highest bit down; the two lowest are ignored, as RabbitMQ does.  A property that is
-absent is None.  Knows nothing of what a property means: priority 200 or a strange expiration is for others
-to judge.  The data plane passes headers on as octets; this is for whoever must look into one.
+Flags run from the highest bit down; the two lowest are ignored, as in RabbitMQ.  An absent property is None.  Knows
+nothing of what a property means: callers judge a priority of 200 or a strange expiration.  The plane passes headers on
+as octets, so only code that must look into a header comes here.
 """
 
 from struct import Struct
@@ -45,7 +45,7 @@ _ROWS = tuple([(1 << 15 - n, name.replace("-", "_"), domain) for n, (name, domai
 
 
 class Properties:
-    """The properties of a message; None where absent."""
+    """The properties of a message; an absent one is None."""
 
     __slots__ = (
         "app_id", "cluster_id", "content_encoding", "content_type", "correlation_id", "delivery_mode", "expiration",
@@ -86,7 +86,7 @@ class Properties:
         self.cluster_id = cluster_id
 
     def present(self) -> dict[str, Any]:
-        """The properties that are there, by name, in their order on the wire."""
+        """The properties that are not None, by name, in their order on the wire."""
         return {name: value for _, name, _ in _ROWS if (value := getattr(self, name)) is not None}
 
     def __eq__(self, other: object) -> bool:
@@ -103,8 +103,8 @@ class Properties:
 def decode_header(payload: bytes) -> tuple[int, Properties]:
     """Body size in octets and the properties, from the payload of a content header frame.
 
-    SyntaxError_ (502): octets are missing, left over, or make no property; the text says which.
-    UnexpectedFrame (505): the header of another class, or a weight other than 0, as RabbitMQ has it.
+    SyntaxError_ (502): octets are missing, left over, or not a valid property; the text says which.
+    UnexpectedFrame (505): the header of another class, or a weight other than 0, as in RabbitMQ.
     """
     if len(payload) < _HEAD.size:
         raise SyntaxError_(f"content header cut off after {len(payload)} octets")
@@ -128,7 +128,7 @@ def decode_header(payload: bytes) -> tuple[int, Properties]:
 
 
 def encode_header(body_size: int, properties: Properties | None = None) -> bytes:
-    """The payload of a content header frame.  ValueError: a value its property cannot hold."""
+    """The payload of a content header frame.  ValueError: a property cannot hold its value."""
     flags = 0
     pieces = [b""]
     for flag, name, domain in _ROWS if properties is not None else ():

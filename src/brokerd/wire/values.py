@@ -13,14 +13,13 @@ Types are RabbitMQ's, which differ from the specification's (section 4.2.1):
     f Float32          d float    D Decimal  T Timestamp
     S str              x bytes    A list     F dict
 
-What is decoded and encoded again gives the same octets, but for: L, which becomes l; a true bool,
-which becomes 1; and of several fields of one name the first counts, as it does in RabbitMQ.
-Small subclasses of int and float keep the type of a number; they compare and compute as what they are.
-Strings that are not UTF-8 are kept by surrogates (PEP 383).
+Decoding and encoding again gives the same octets, with three exceptions.  L becomes l.  A true bool becomes 1.  Of
+several fields with one name only the first stays, as in RabbitMQ.  Small subclasses of int and float keep the type of a
+number; they compare and compute as numbers.  Surrogates keep the octets of strings that are not UTF-8 (PEP 383).
 
-Every bound is checked where the position moves.  Malformed octets raise ``SyntaxError_`` (502) with
-the position in the octets given.  What cannot be written raises ``ValueError`` or ``TypeError``: the
-caller's mistake, not a peer's.  Knows nothing of what a name or a value means.
+Each step that moves the position checks its bound.  Malformed octets raise ``SyntaxError_`` (502) with the position in
+the given octets.  A value that cannot be written raises ``ValueError`` or ``TypeError``, because it is the caller's
+mistake and not a peer's.  Knows nothing of what a name or a value means.
 """
 
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from brokerd.errors import SyntaxError_
 if TYPE_CHECKING:
     from decimal import Decimal
 
-DEPTH_MAX = 64  # tables and arrays inside each other; RabbitMQ has no limit but its memory
+DEPTH_MAX = 64  # levels of nested tables and arrays; RabbitMQ limits them by its memory alone
 SHORTSTR_OCTETS_MAX = 255
 
 _EMPTY_TABLE = b"\0\0\0\0"
@@ -71,7 +70,7 @@ class UInt32(int):
 
 
 class Int64(int):
-    """A number that travels as type ``l``, however small."""
+    """A number that travels as type ``l``, even if a shorter type could hold it."""
 
     __slots__ = ()
 
@@ -88,7 +87,7 @@ class Timestamp(int):
     __slots__ = ()
 
 
-# Type octet: struct of the value, Python type it is wrapped in (None: as unpacked).
+# Type octet -> struct of the value, and the Python type that wraps it (None: as unpacked).
 _FIXED: dict[int, tuple[Struct, type | None]] = {
     ord("t"): (Struct(">?"), None),
     ord("I"): (Struct(">i"), None),
@@ -105,7 +104,7 @@ _FIXED: dict[int, tuple[Struct, type | None]] = {
 }
 _DECIMAL = Struct(">Bi")
 
-# Python type: type octet and struct, to write it.
+# Python type -> pack function and type octet.
 _PACKERS: dict[type, tuple[Callable[[bytes, Any], bytes], bytes]] = {
     Int8: (Struct(">cb").pack, b"b"),
     UInt8: (Struct(">cB").pack, b"B"),
@@ -130,7 +129,7 @@ _TYPE_NAMES = {
 
 
 def type_name(value: Any) -> str:
-    """RabbitMQ's name of the type ``value`` travels as: signedint, long, longstr, bool, ..."""
+    """RabbitMQ's name of the type in which ``value`` travels: signedint, long, longstr, bool, ..."""
     if type(value) is int and not -0x80000000 <= value <= 0x7FFFFFFF:
         return "long"
     return _TYPE_NAMES.get(type(value)) or "decimal"
@@ -154,14 +153,14 @@ def read_longstr(octets: bytes, at: int) -> tuple[bytes, int]:
 
 
 def decode_table(octets: bytes, at: int = 0) -> tuple[dict[str, Any], int]:
-    """The field table that starts at ``at`` with its length, and the position behind it."""
+    """The field table at ``at``, where its length stands, and the position behind it."""
     if octets[at : at + 4] == _EMPTY_TABLE:
         return {}, at + 4
     return _read_table(octets, at, len(octets), 1)
 
 
 def encode_shortstr(text: str) -> bytes:
-    """``text`` with its length before it.  ValueError: more than 255 octets."""
+    """``text`` as a short string, its length first.  ValueError: more than 255 octets."""
     octets = text.encode("utf-8", "surrogateescape")
     try:
         return _LENGTHS[len(octets)] + octets
@@ -170,17 +169,17 @@ def encode_shortstr(text: str) -> bytes:
 
 
 def encode_longstr(octets: bytes | str) -> bytes:
-    """``octets`` (or a text's UTF-8) with their length before them."""
+    """``octets`` (or a text as UTF-8) as a long string, the length first."""
     if isinstance(octets, str):
         octets = octets.encode("utf-8", "surrogateescape")
     return _u32.pack(len(octets)) + octets
 
 
 def encode_table(table: dict[str, Any]) -> bytes:
-    """``table`` as a field table with its length before it.
+    """``table`` as a field table, its length first.
 
-    A plain int is written as ``I`` where it fits into int32, else as ``l``.  ValueError: a number or name
-    that no type holds, or deeper than ``DEPTH_MAX``.  TypeError: a value of a type AMQP has no word for.
+    A plain int becomes ``I`` if it fits into int32, else ``l``.  ValueError: a number or name is too large for its
+    type, or the table is nested deeper than ``DEPTH_MAX``.  TypeError: AMQP has no type for a value.
     """
     if not table:
         return _EMPTY_TABLE
@@ -191,7 +190,7 @@ _LENGTHS = [bytes((length,)) for length in range(SHORTSTR_OCTETS_MAX + 1)]
 
 
 def _span(octets: bytes, at: int, end: int, what: str) -> tuple[int, int]:
-    """Start and end of what follows the 32-bit length at ``at`` and must end before ``end``."""
+    """Start and end of the octets that follow the 32-bit length at ``at``; they must not pass ``end``."""
     start = at + 4
     if start > end:
         raise SyntaxError_(f"length of {what} cut off at octet {at}")
@@ -225,7 +224,7 @@ def _read_array(octets: bytes, at: int, end: int, depth: int) -> tuple[list[Any]
 
 
 def _read_value(octets: bytes, at: int, end: int, depth: int) -> tuple[Any, int]:
-    """The value whose type octet is at ``at``, which is below ``end``; ``depth`` counts what it stands in."""
+    """The value with its type octet at ``at``, which is below ``end``; ``depth`` counts the levels around it."""
     kind = octets[at]
     if kind == 0x53:  # S
         start, stop = _span(octets, at + 1, end, "long string")
@@ -255,7 +254,7 @@ def _read_value(octets: bytes, at: int, end: int, depth: int) -> tuple[Any, int]
 
 def _read_decimal(octets: bytes, at: int, end: int) -> "tuple[Decimal, int]":
     """Type D: number of decimal places, then a signed number, as clients write it (RabbitMQ only passes it on)."""
-    from decimal import Decimal  # Rare, and not worth its memory in every start.
+    from decimal import Decimal  # Decimals are rare, and a start without them saves the memory of this import.
 
     stop = at + 1 + _DECIMAL.size
     if stop > end:
