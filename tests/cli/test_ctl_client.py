@@ -84,7 +84,7 @@ def test_no_broker_is_told_apart_from_one_that_cannot_be_reached(tmp_path, monke
     def forbidden(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(ctl_client.local_socket, "connected", forbidden)
+    monkeypatch.setattr(ctl_client.local_socket, "connect", forbidden)
     with pytest.raises(BrokerError, match="Permission denied; brokerctl must run as the broker's user$") as no:
         Client(str(tmp_path))
     assert not isinstance(no.value, NotRunning)
