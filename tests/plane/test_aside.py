@@ -239,3 +239,22 @@ def test_the_table_holds_what_was_put_into_it(tmp_path_factory, seqs, random):
         assert queue.ready == 400 - len(aside)
     finally:
         bench.close()
+
+
+def test_a_table_of_many_finds_each_of_them_in_whatever_order_they_came(bench, connection, queue):
+    import random
+
+    rng = random.Random(11)
+    send(connection, *[b"%d" % one for one in range(1, 1201)])
+    seqs = rng.sample(range(1, 1201), 900)
+    for seq in seqs:
+        assert queue.set_aside(seq)
+    assert [row[0] for row in queue.browse_aside(1, 2000)] == sorted(seqs)
+    rng.shuffle(seqs)
+    for seq in seqs[:450]:
+        assert queue.release(seq)
+    queue.check()
+    assert [row[0] for row in queue.browse_aside(1, 2000)] == sorted(seqs[450:])
+    for seq in seqs[450:]:
+        assert queue.release(seq)
+    assert (queue.aside, queue.ready) == (0, 1200)

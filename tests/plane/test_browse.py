@@ -139,3 +139,16 @@ def test_octets_of_what_is_taken_out_of_the_middle_are_gone_with_it(bench):
         connection.feed(publish(1, b"x" * size))
     assert queue.remove(2) is not None
     assert (queue.ready, queue.ready_octets) == (2, 101)
+
+
+def test_what_comes_to_the_head_by_a_removal_expires_on_time(bench):
+    queue = bench.queue()
+    bench.at(1000)
+    bench.core.put((queue,), b"", b"q", b"\x01\0\x0510000", b"later")
+    bench.core.put((queue,), b"", b"q", b"\x01\0\x03500", b"sooner")
+    assert queue.remove(1)[6] == b"later"
+    bench.deadlines.clear()
+    bench.at(1499)
+    assert queue.ready == 1
+    bench.at(1501)
+    assert (queue.ready, queue.expired) == (0, 1)

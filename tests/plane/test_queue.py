@@ -444,3 +444,40 @@ def test_touched_is_the_time_of_the_last_delivery(bench, queue, connection):
 def test_a_path_too_long_is_refused(bench):
     with pytest.raises(ValueError, match="too long"):
         bench.queue(folder="d" * 5000)
+
+
+def test_a_count_of_failed_deliveries_stops_at_what_its_field_holds(bench, queue, connection, again):
+    connection.feed(numbered(1, 1))
+    assert connection.channels[2].get(queue, False)
+    connection.feed(nack(2, 1))
+    path = f"{queue.directory}/acks.0000000001"
+    after, found = again()
+    with open(path, "r+b") as file:
+        octets = file.read()
+        position, kind, _, count = layout.ENTRY.unpack_from(octets, 64)
+        assert count == 1
+        file.seek(64)
+        file.write(layout.ENTRY.pack(position, kind, layout.entry_check(1, position, kind, 0xFFFE), 0xFFFE))
+    reader = after.connection(1)
+    for tag in (1, 2):
+        assert reader.channels[1].get(found, False)
+        reader.feed(nack(1, tag))
+    assert reader.channels[1].get(found, False)
+    with open(path, "rb") as file:
+        entries = reading.read_entries(file.read(), 1).entries
+    assert [int(entry["count"]) for entry in entries][-3:] == [0xFFFF] * 3
+
+
+def test_a_sealed_segment_whose_records_are_all_settled_goes_at_the_start(bench, queue, connection, tmp_path):
+    connection.feed(numbered(1, 7))
+    rows = queue.segments()
+    queue.close()
+    found = bench.queue(b"again", folder="q")
+    for row in rows:
+        found.attach_segment(row["number"], end=row["end"], records=row["records"],
+                             settled=row["records"] if row is rows[0] else 0, base_seq=row["base_seq"], delivered=0,
+                             acks=0, capacity=row["capacity"], ready_octets=0, synced=False)
+    found.finish_recovery(8, suspect=False)
+    assert [row["number"] for row in found.segments()] == [row["number"] for row in rows[1:]]
+    assert not os.path.exists(f"{found.directory}/msgs.0000000001")
+    assert order(everything(bench, found)) == [4, 5, 6, 7]

@@ -216,3 +216,21 @@ def test_nothing_of_an_older_message_is_left_between_the_records_of_a_newer(benc
         for position, length in zip(found.positions.tolist(), found.headers["length"].tolist(), strict=True):
             pads.add(octets[position + length:position + layout.round_up(length)])
     assert pads == {bytes(size) for size in range(8)}
+
+
+def test_a_damaged_segment_is_no_spare_though_its_queue_is_deleted(bench, connection, crashed, spare):
+    queue = bench.queue(b"q")
+    connection.feed(publish(1, b"b" * 1947) * 5)        # two fill a segment to its last octet
+    assert [segment["end"] for segment in queue.segments()][:2] == [4096, 4096]
+    again = crashed(spare_directory=spare)
+    found = again.recovered()
+    with open(f"{found.directory}/msgs.0000000001", "r+b") as file:
+        file.seek(64 + 2016 + 100)
+        file.write(b"?")
+    reader = again.connection(1)
+    assert reader.channels[1].get(found, False)
+    assert reader.channels[1].get(found, False)
+    reader.feed(nack(1, 0, multiple=True))
+    assert [segment["damaged"] for segment in found.segments()] == [True, False, False]
+    found.drop()
+    assert os.listdir(spare) == ["0000000002"]

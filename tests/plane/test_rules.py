@@ -244,3 +244,24 @@ def test_a_consumer_that_waits_has_a_message_before_the_limit_does_also_between_
     connection.feed(publish(1, b"x") + frame(1, 1, b"\0\x3c\0\x0a") + publish(1, b"y"))
     assert connection.bodies() == [b"x", b"y"]
     assert queue.discarded == 0
+
+
+def test_immediate_returns_what_would_wait_behind_others_of_its_chunk(bench, connection):
+    from tests.plane.harness import content_header, publish_method
+
+    queue = bench.queue()
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue)
+    connection.feed(publish(1, b"first") + frame(1, 1, publish_method(b"q", bits=2))
+                    + frame(2, 1, content_header(6, PERSISTENT)) + frame(3, 1, b"second"))
+    said = {one.body: one.reply for one in connection.delivered()}
+    assert said == {b"first": None, b"second": 313}
+    assert (queue.ready, queue.unacked) == (0, 1)
+
+
+def test_only_the_queues_that_refused_a_message_dead_letter_it(bench, connection):
+    full = bench.queue(b"full", max_length=0, overflow=2, dead_letters=True)
+    roomy = bench.queue(b"roomy", max_length=5, overflow=2, dead_letters=True)
+    bench.bound[b"ex", b"both"] = (b"full", b"roomy")
+    connection.feed(publish(1, b"x", b"both", exchange=b"ex"))
+    assert ([body for _, body in full.died], roomy.died, roomy.ready) == ([b"x"], [], 1)
