@@ -39,7 +39,7 @@ def test_percentiles_are_within_their_bucket():
     counts = arrays.histogram(np.arange(1, 100_001))
     assert abs(arrays.percentile(counts, 0.5) - 50_000) < 50_000 / 8
     assert arrays.percentile(np.zeros(0, np.int64), 0.5) == 0
-    assert arrays.added(counts, counts[:3]).sum() == counts.sum() + counts[:3].sum()
+    assert arrays.add_histograms(counts, counts[:3]).sum() == counts.sum() + counts[:3].sum()
 
 
 @given(st.sets(st.integers(1, 300)), st.integers(1, 300), st.integers(0, 200))

@@ -10,7 +10,7 @@ import writer
 
 from brokerd.audit.files import FOREVER, Source, open_source
 from brokerd.audit.inspect import inspect
-from brokerd.audit.segment import elsewhere, read_triple
+from brokerd.audit.segment import other_place, read_triple
 from brokerd.audit.verdicts import audit
 from brokerd.store import format as layout
 
@@ -154,8 +154,8 @@ def test_a_segment_that_has_just_been_moved_or_removed_is_not_damage(root):
     data = read_triple(source, queue.triples[0])
     assert data.gone
     assert data.damage == []
-    assert elsewhere("a/kept/msgs.1") == "a/msgs.1"
-    assert elsewhere("a/msgs.1") == "a/kept/msgs.1"
+    assert other_place("a/kept/msgs.1") == "a/msgs.1"
+    assert other_place("a/msgs.1") == "a/kept/msgs.1"
 
 
 def test_files_that_may_not_be_read_are_damage(root, monkeypatch):

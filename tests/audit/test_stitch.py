@@ -36,8 +36,8 @@ def test_a_message_that_keeps_failing_is_overtaken_by_all_that_went_out_meanwhil
         rows += [(T + 10_000 * k + 1, 3, layout.RETURNED, 1), (T + 10_000 * k + 2, 3, layout.DELIVERED, 1)]
     source, queue, summaries = prepared(tmp_path, rows)
     read = []
-    again = stitch.again
-    monkeypatch.setattr(stitch, "again", lambda *args: read.append(1) or again(*args))
+    read_again = stitch.read_again
+    monkeypatch.setattr(stitch, "read_again", lambda *args: read.append(1) or read_again(*args))
     assert overtaking(source, queue, summaries) == (19, sum(10 * k - 3 for k in range(1, 20)))
     assert len(read) < 20
 

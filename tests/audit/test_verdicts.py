@@ -93,7 +93,7 @@ def test_without_a_journal_only_records_can_be_judged(tmp_path):
     assert {n for n, v in verdicts.items() if v == "held"} == {
         "publish_order", "double_settle", "duplicates", "holes", "damage"}
     assert set(verdicts.values()) == {"held", "undecidable"}
-    assert "there is none" in found["fifo"]["reason"]
+    assert "the queue has none" in found["fifo"]["reason"]
 
 
 def test_a_stretch_without_journal_is_told(tmp_path):

@@ -103,11 +103,11 @@ def test_damage_is_a_finding_and_no_failure(spark, tmp_path):
     (["{good}", "--engine", "c"], "'c' is not one of 'a', 'b', 'both'"),
     (["{good}", "--group-by", "type", "--group-header", "x"], "exclude each other"),
     (["{good}", "--report", "/proc/nothing"], "/proc/nothing: "),
-    (["{file}"], "is no folder"),
+    (["{file}"], "is not a folder"),
     (["{empty}"], "no data directory, dump or archive"),
     (["{partial}"], "a dump that was not finished"),
     (["{unfinished}"], "its dump was not finished: there is only "),
-    (["{torn}"], "manifest.json: is no JSON document"),
+    (["{torn}"], "manifest.json: is not a JSON document"),
 ])
 def test_what_cannot_be_done_is_said_in_a_line(roots, tmp_path, capsys, arguments, said):
     (tmp_path / "file").write_text("hello")

@@ -1,10 +1,10 @@
-"""What readers of segments from outside share: Spark jobs, inspection, tracing.  See ``layout``, ``files``.
+"""The part that all outside readers of segments share: Spark jobs, inspection, tracing.  See ``layout``, ``files``.
 
-Of brokerd, only ``store.format`` and ``store.reading`` are needed, and numpy: a zip of this package,
-``brokerd/__init__.py`` and ``brokerd/store/{__init__,format,reading}.py`` is all that a worker must be sent.  The
-compiled plane, where there is one, makes checking faster.
+This package needs numpy, and of brokerd only ``store.format`` and ``store.reading``.  So a worker needs only a zip of
+this package, ``brokerd/__init__.py`` and ``brokerd/store/{__init__,format,reading}.py``.  If the compiled plane is
+installed, it makes checking faster.
 """
 
 
 class AuditError(Exception):
-    """What was asked for cannot be read at all; one line for the user."""
+    """The files cannot be read at all; the text is one line for the user."""

@@ -1,13 +1,13 @@
-"""What numpy has no verb for: counting in ranges, maxima within groups, histograms, sets of sequence numbers.
+"""Array functions that numpy lacks: counting in ranges, maxima within groups, histograms, sets of sequence numbers.
 
-Everything is vectorised, and compares ranks where adding offsets to nanoseconds would overflow.
+All are vectorised.  They compare ranks where adding offsets to nanoseconds would overflow.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-BUCKETS = 8                     # of a histogram, in each power of two
+BUCKETS = 8                     # buckets of a histogram for each power of two
 _MANTISSA = 52 - 3
 
 
@@ -31,7 +31,7 @@ def count_above(values: np.ndarray, starts: np.ndarray, stops: np.ndarray, floor
         low = np.where(set_, zeros + low_ones, low - low_ones)
         high = np.where(set_, zeros + high_ones, high - high_ones)
         level = np.concatenate((level[~ones], level[ones]))
-    above += high - low                                 # Those of exactly that rank.
+    above += high - low                                 # The values of exactly that rank.
     return np.where(none, 0, above)
 
 
@@ -39,7 +39,7 @@ def _ranked(values: np.ndarray, floors: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Ranks of the values, the rank from which on each floor is exceeded, and how many ranks there are."""
     if values.size:
         least, most = int(values.min()), int(values.max())
-        if most - least < 4 * values.size:              # Numbers that lie close are ranks as they are.
+        if most - least < 4 * values.size:              # Numbers that lie close together can serve as ranks.
             return values - least, np.clip(floors, least - 1, most) - least + 1, most - least + 1
     ranks = np.unique(values)
     return np.searchsorted(ranks, values), np.searchsorted(ranks, floors, "right"), ranks.size
@@ -49,7 +49,7 @@ NEVER = -(1 << 63)
 
 
 def group_max_before(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The greatest of the earlier values of each row's group; NEVER: it is the group's first.  Rows are in order."""
+    """The greatest earlier value of each row's group; NEVER for the group's first row.  Rows are in order."""
     before = np.full(groups.size, NEVER, np.int64)
     if groups.size < 2:
         return before
@@ -57,7 +57,7 @@ def group_max_before(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     grouped = groups[order]
     new = np.append(True, grouped[1:] != grouped[:-1])
     ranks = np.unique(values)
-    base = (np.cumsum(new) - 1) * ranks.size            # Below 2**63 whatever the values are.
+    base = (np.cumsum(new) - 1) * ranks.size            # Below 2**63 for all values.
     top = np.maximum.accumulate(base + np.searchsorted(ranks, values[order]))
     before[order[1:]] = np.where(new[1:], NEVER, ranks[(top - base)[:-1]])
     return before
@@ -76,7 +76,7 @@ def bucket_low(bucket: int) -> int:
     return int((1 << (bucket >> 3)) * (1 + (bucket & 7) / BUCKETS))
 
 
-def added(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def add_histograms(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The sum of two histograms."""
     if one.size < other.size:
         one, other = other, one
@@ -86,7 +86,7 @@ def added(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def percentile(counts: np.ndarray, share: float) -> int:
-    """The middle of the bucket in which that share of all is reached (ns); 0: there is none."""
+    """The middle (ns) of the bucket in which that share of all values is reached; 0 for an empty histogram."""
     if not counts.sum():
         return 0
     bucket = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
@@ -94,7 +94,7 @@ def percentile(counts: np.ndarray, share: float) -> int:
 
 
 class Numbers(NamedTuple):
-    """A set of sequence numbers: ranges [start, stop), or bits from ``first`` on where ranges would be larger."""
+    """A set of sequence numbers: ranges [start, stop), or bits from ``first`` on if ranges would take more octets."""
 
     first: int
     last: int                   # first - 1: empty
@@ -118,7 +118,7 @@ def numbers(seq: np.ndarray) -> Numbers:
 
 
 def mark(present: np.ndarray, base: int, these: Numbers) -> None:
-    """Set in ``present`` (booleans, the first for number ``base``) those of ``these`` that fall into it."""
+    """Set the numbers of ``these`` in ``present``, booleans of which the first stands for number ``base``."""
     if these.last < base or these.first >= base + present.size or these.last < these.first:
         return
     if these.bits is not None:
@@ -139,7 +139,7 @@ def mark(present: np.ndarray, base: int, these: Numbers) -> None:
 
 
 def ranges_of(flags: np.ndarray, base: int) -> list[tuple[int, int]]:
-    """The (first, last) numbers of each run of True in ``flags``, of which the first stands for ``base``."""
+    """The (first, last) number of each run of True in ``flags``; the first flag stands for number ``base``."""
     edges = np.diff(np.concatenate(([0], flags.astype(np.int8), [0])))
     return [(base + int(a), base + int(b) - 1)
             for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]

@@ -1,14 +1,14 @@
-"""What there is to audit under a path: queues, their priority levels, their segments, and what stands beside them.
+"""The files to audit under a path: queues, their priority levels, their segments, and the files beside these.
 
-A *triple* is a segment with its acks and its journal, wherever each of them lies (a settled one is moved to
-``kept/`` file by file, so for an instant they are apart)::
+A *triple* is a segment with its acks and its journal.  The broker moves a settled triple to ``kept/`` file by file, so
+for an instant its files lie in two folders::
 
     ROOT/manifest.json            of a dump
     ROOT/<vhost>/.vhost           ROOT may also be the folder of one vhost, or of one queue
     ROOT/<vhost>/<queue>/.queue   order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
 
-Folders of queues that do not survive a restart (``transient``) are not looked into.  Names and sizes only: what is
-inside the files is ``segment``'s.  Files are read by read(), never mapped: a broker may be shortening them.
+Skips the folders of queues that do not survive a restart (``transient``).  Looks at names and sizes; ``segment`` reads
+the contents.  Reads files by read() and never maps them, because a broker may shorten them at any time.
 """
 
 import fnmatch
@@ -27,9 +27,10 @@ KINDS = ("msgs", "acks", "journal")
 
 
 class Damage(NamedTuple):
-    """Something that is not as a broker leaves it; ``file`` relative to the source's root, ``offset`` -1: none.
+    """A file that is not as a broker leaves it.
 
-    ``matters``: what cannot be judged because of it: any of "records", "events", "acks".
+    ``file`` is relative to the source's root; ``offset`` -1 means the whole file.  ``matters`` says what cannot be
+    judged because of the damage: any of "records", "events", "acks".
     """
 
     file: str
@@ -41,7 +42,7 @@ class Damage(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What order.jsonl says to have been in force from ``at`` (ns) on."""
+    """The settings that were in force from ``at`` (ns) on, by order.jsonl."""
 
     at: int
     journal: bool
@@ -50,7 +51,7 @@ class Rule(NamedTuple):
 
 
 class Triple(NamedTuple):
-    """One segment with what belongs to it; paths are relative to ``root``.  Small and picklable."""
+    """One segment with its acks and journal; paths are relative to ``root``.  Small and picklable."""
 
     root: str
     vhost: str
@@ -61,24 +62,24 @@ class Triple(NamedTuple):
     msgs: str
     acks: str | None
     journal: str | None
-    octets: int                         # of all three, as they were found
+    octets: int                         # the sizes of all three files together
     rules: tuple[Rule, ...] = ()
-    levels: int = 1                     # that the queue has on disk
-    settled: bool = False               # nothing will be written any more: kept, or part of a dump
+    levels: int = 1                     # how many levels the queue has on disk
+    settled: bool = False               # the broker writes no more into it: it is in kept/, or part of a dump
 
 
 class QueueFiles(NamedTuple):
-    """All that was found of one queue."""
+    """All files of one queue."""
 
     vhost: str
     queue: str
     folder: str
     settings: dict[str, Any]            # the latest; {}: unknown
-    removed: list[dict[str, Any]]       # by retention, as order.jsonl has it
+    removed: list[dict[str, Any]]       # segments that retention removed, as order.jsonl lists them
     consumers: dict[int, dict[str, Any]]
     manifest: dict[str, Any] | None     # what the manifest says of this queue
     triples: list[Triple]               # by level, then by number
-    foreign: list[str]                  # named like ours, and not ours
+    foreign: list[str]                  # files that are named like the broker's but are not
     damage: list[Damage]                # missing, unreadable, half copied
     rules: tuple[Rule, ...] = ()
 
@@ -86,7 +87,7 @@ class QueueFiles(NamedTuple):
 class Source:
     """A folder, here or in S3 (``s3://bucket/prefix``): names, sizes, octets.  Picklable.
 
-    Methods raise OSError as the file system has it.
+    Methods raise the OSError of the file system.
     """
 
     def __init__(self, path: str) -> None:
@@ -103,7 +104,7 @@ class Source:
 
     def _filesystem(self) -> Any:
         if self._s3 is None:
-            from pyarrow import fs  # Only those who read from S3 have it.
+            from pyarrow import fs  # Only reading from S3 needs it.
 
             self._s3 = fs.S3FileSystem(
                 endpoint_override=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
@@ -114,7 +115,7 @@ class Source:
         return f"{self._prefix}/{rel}" if rel else self._prefix
 
     def names(self, rel: str) -> dict[str, int]:
-        """What is in a folder: name -> octets, -1 for folders."""
+        """The files of a folder: name -> octets, -1 for folders."""
         if not self.is_s3:
             with os.scandir(self.path(rel) or "/") as entries:
                 return {entry.name: _octets(entry) for entry in entries}
@@ -145,9 +146,9 @@ class Source:
             os.close(fd)
 
     def queues(self, glob: str | None = None) -> list[QueueFiles]:
-        """The queues that are there, by vhost and name; ``glob`` for ``vhost/name`` or the name alone.
+        """The queues in the folder, sorted by vhost and name; ``glob`` matches ``vhost/name`` or the name alone.
 
-        Raises AuditError: a manifest that cannot be read.
+        Raises AuditError for a manifest that cannot be read.
         """
         manifest = _read_manifest(self)
         found = []
@@ -163,12 +164,12 @@ class Source:
         return sorted(found, key=lambda q: (q.vhost, q.queue))
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest of a dump, whole; None: this is none.  Raises AuditError."""
+        """The manifest of a dump; None: the folder is not a dump.  Raises AuditError."""
         return _manifest_document(self)
 
 
 def open_source(path: str) -> Source:
-    """A source at ``path``; nothing is read but names.  Raises AuditError, one line that says what is wrong."""
+    """The source at ``path``; reads only names.  Raises AuditError, one line that says what is wrong."""
     if not path.startswith("s3://"):
         path = os.path.abspath(path)
     source = Source(path)
@@ -179,7 +180,7 @@ def open_source(path: str) -> Source:
     except FileNotFoundError:
         raise AuditError(f"{path}: no such folder") from None
     except NotADirectoryError:
-        raise AuditError(f"{path}: is no folder") from None
+        raise AuditError(f"{path}: is not a folder") from None
     except PermissionError:
         raise AuditError(f"{path}: no permission to read it") from None
     except OSError as error:
@@ -198,7 +199,7 @@ def _octets(entry: "os.DirEntry[str]") -> int:
     try:
         return -1 if entry.is_dir() else entry.stat().st_size
     except OSError:
-        return 0                # Gone meanwhile, or a link to nothing: reading it will tell.
+        return 0                # The file is gone, or a link to nothing: reading it will report that.
 
 
 def _has(source: Source, folder: str, name: str) -> bool:
@@ -339,16 +340,16 @@ def _look(source: Source, folder: str, names: dict[str, int], found: _Found, dam
 
 
 def _stranger(path: str, name: str, damage: list[Damage], foreign: list[str]) -> None:
-    """A name that is none of a triple's: fine, unless it looks as if it were."""
+    """Judge a name that no file of a triple has: it is damage only if it looks like one."""
     kind, _, rest = name.partition(".")
     if kind not in KINDS or (rest.endswith(".new") and file_number(name[:-4]) is not None):
-        return                  # Not like ours; or a compaction that was under way: the old file counts.
+        return                  # Not like the broker's; or an unfinished compaction, where the old file counts.
     foreign.append(path)
     if rest.endswith(".damaged"):
-        detail = "was put aside by recovery: what is in it is not audited"
+        detail = "was put aside by recovery: its content is not audited"
         damage.append(Damage(path, -1, 0, 0, detail, ("records", "events", "acks")))
     else:
-        damage.append(Damage(path, -1, 0, 0, "is named like a file of the broker's, but is none"))
+        damage.append(Damage(path, -1, 0, 0, "is named like a file of the broker, but is not one"))
 
 
 def _triples(source: Source, vhost: str, queue: str, level: int, found: _Found, rules: tuple[Rule, ...], levels: int,
@@ -359,7 +360,7 @@ def _triples(source: Source, vhost: str, queue: str, level: int, found: _Found, 
         if msgs is None:
             there = [f for f in (journal, acks) if f is not None]
             if journal is None and not there[0][2]:
-                continue        # Acks are removed after their segment; the broker tidies up those left behind.
+                continue        # The broker removes acks after their segment, and acks that a crash left at its start.
             detail = f"{layout.segment_name(number)}, to which it belongs, is missing"
             damage.append(Damage(there[0][0], -1, 0, 0, detail, ("records", "events", "acks")))
             continue
@@ -374,7 +375,7 @@ def _triples(source: Source, vhost: str, queue: str, level: int, found: _Found, 
 
 
 class _Log:
-    """What order.jsonl says."""
+    """The content of order.jsonl."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
@@ -383,7 +384,7 @@ class _Log:
         self.rules: list[Rule] = []
 
     def take(self, line: dict[str, Any]) -> None:
-        """One line.  Raises KeyError, TypeError, ValueError: it is none."""
+        """Take one line in.  Raises KeyError, TypeError or ValueError for a line that is not the broker's."""
         what, at = line["what"], int(line["at"])
         if what == "settings":
             self.settings = line
@@ -421,7 +422,7 @@ def _read_order_log(source: Source, folder: str, names: dict[str, int], damage: 
             try:
                 log.take(json.loads(line))
             except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-                if number < len(lines) - 1:     # The last one, without its end, is still being written.
+                if number < len(lines) - 1:     # The broker may still be writing the last line.
                     damage.append(Damage(path, at, 0, 0, f"line {number + 1} cannot be understood"))
         at += len(line) + 1
     return log
@@ -435,7 +436,7 @@ def _manifest_document(source: Source) -> dict[str, Any] | None:
     except OSError as error:
         raise AuditError(f"{source.path(MANIFEST)}: {reason(error)}") from None
     except (ValueError, RecursionError):
-        raise AuditError(f"{source.path(MANIFEST)}: is no JSON document: an unfinished dump?") from None
+        raise AuditError(f"{source.path(MANIFEST)}: is not a JSON document: an unfinished dump?") from None
     version = document.get("manifest") if isinstance(document, dict) else None
     if version != 1:
         raise AuditError(f"{source.path(MANIFEST)}: a manifest of version {version}; this one reads version 1")
@@ -453,7 +454,7 @@ def _read_manifest(source: Source) -> dict[tuple[str, str], dict[str, Any]] | No
 
 
 def _check_manifest(folder: str, entry: dict[str, Any], levels: dict[int, _Found], damage: list[Damage]) -> None:
-    """Files that the manifest names must be there, and as long as it says."""
+    """Add damage for each file that the manifest names and that is missing or shorter than it says."""
     there = {path: octets for found in levels.values() for path, octets, _ in found.files.values()}
     files = entry.get("files")
     for file in files if isinstance(files, list) else []:

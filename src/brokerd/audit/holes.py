@@ -1,9 +1,10 @@
-"""Sequence numbers that should be there and are not, over all levels of a queue together: ``holes``.
+"""Sequence numbers that are missing and should not be, over all levels of a queue together: ``holes``.
 
-What explains an absence: retention (order.jsonl says so), compaction (within a segment of a generation above 0), and in
-a queue without a journal the removal of settled segments, of which nothing tells: there it is a doubt, no hole.  So it
-is before a loss of power, which may take messages that nobody was promised.
-Looked at in slices of sequence numbers, so that memory does not grow with the queue.
+Retention explains a missing number (order.jsonl says so), and so does compaction (in a segment of a generation above
+0).  A queue without a journal removes settled segments without a trace, so there a missing number is a doubt and not a
+hole.  It is also a doubt before a loss of power, which may take messages that were never confirmed.
+
+Judges slices of sequence numbers one after the other, so that memory does not grow with the queue.
 """
 
 from itertools import pairwise
@@ -16,12 +17,12 @@ from brokerd.audit.files import FOREVER, QueueFiles
 from brokerd.audit.scan import Summary
 
 SLICE = 1 << 23
-TOLD = 10_000                   # ranges that are told
+RANGES_MAX = 10_000             # ranges that are reported
 
 
 class Holes(NamedTuple):
-    """``missing``: (first, last) of each hole, at most ``TOLD``; ``found``: numbers in holes; ``checked``: numbers that
-    should be there."""
+    """``missing``: (first, last) of each hole, at most ``RANGES_MAX``; ``found``: how many numbers are in holes;
+    ``checked``: how many numbers should be there."""
 
     found: int
     checked: int
@@ -31,7 +32,7 @@ class Holes(NamedTuple):
 
 def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool = False,
           slice_size: int = SLICE) -> Holes:
-    """``clipped``: only part of the queue was looked at, so that its ends say nothing."""
+    """Find the holes.  ``clipped``: the summaries cover a part of the queue, so its ends say nothing."""
     summaries = [s for level in levels.values() for s in level]
     there = [s for s in summaries if s.numbers.last >= s.numbers.first]
     manifest = queue.manifest or {}
@@ -46,7 +47,7 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
         size = min(slice_size, last + 1 - base)
         if not any(low < base + size and high >= base for low, high in (
                 *((s.numbers.first, s.numbers.last) for s in there), *legal, *unknown, *lost)):
-            checked, count = checked + size, count + size       # Nothing at all is there.
+            checked, count = checked + size, count + size       # No number of this slice is there.
             _extend(missing, [(base, base + size - 1)])
             continue
         present = np.zeros(size, bool)
@@ -58,7 +59,7 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
         doubtful += _clear(absent, base, unknown)
         maybe_lost += _clear(absent, base, lost)
         count += int(np.count_nonzero(absent))
-        if len(missing) < TOLD and absent.any():
+        if len(missing) < RANGES_MAX and absent.any():
             _extend(missing, ranges_of(absent, base))
     doubts = []
     if doubtful:
@@ -70,7 +71,7 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
         doubts.append("segments were removed while they were read")
     if not count and any("records" in d.matters for d in (*queue.damage, *(d for s in summaries for d in s.damage))):
         doubts.append("records are missing or damaged")
-    return Holes(count, checked, missing[:TOLD], doubts)
+    return Holes(count, checked, missing[:RANGES_MAX], doubts)
 
 
 def _extend(missing: list[tuple[int, int]], more: list[tuple[int, int]]) -> None:
@@ -91,9 +92,9 @@ def _promised(manifest: dict[str, Any], first: int, last: int) -> tuple[int, int
 
 
 def _clear(flags: np.ndarray, base: int, ranges: list[tuple[int, int]]) -> int:
-    """How many that takes away."""
+    """Clear the flags of these ranges, and return how many were set."""
     cleared = 0
-    for start, stop in ranges:                          # Both ends in.
+    for start, stop in ranges:                          # Both ends are part of a range.
         low, high = max(start - base, 0), min(stop + 1 - base, flags.size)
         if low < high:
             cleared += int(np.count_nonzero(flags[low:high]))
@@ -102,7 +103,7 @@ def _clear(flags: np.ndarray, base: int, ranges: list[tuple[int, int]]) -> int:
 
 
 def _legal(queue: QueueFiles, levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
-    """Stretches in which numbers may be absent: a level of several has no more than its own in its stretch."""
+    """Stretches in which numbers may be absent: with several levels, the segments of one hold only some numbers."""
     ranges = [(line["first_seq"], line["last_seq"]) for line in queue.removed]
     for level in levels.values():
         for k, s in enumerate(level):
@@ -113,12 +114,12 @@ def _legal(queue: QueueFiles, levels: dict[int, list[Summary]]) -> list[tuple[in
 
 
 def _unknown(levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
-    """Stretches between segments of a level that was not journaled all the while."""
+    """Stretches between segments of a level that did not have a journal all the time."""
     ranges = []
     for level in levels.values():
         several = len(levels) > 1
         if several and not all(_journaled(s) for s in level if s.records):
-            return [(0, FOREVER)]                       # A segment of any level may have held them.
+            return [(0, FOREVER)]                       # A segment of any level may have held the numbers.
         known = [s for s in level if s.numbers.last >= s.numbers.first]
         for before, after in pairwise(known):
             if not _journaled(before) and after.numbers.first > before.numbers.last + 1:
@@ -127,7 +128,7 @@ def _unknown(levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
 
 
 def _lost(there: list[Summary]) -> list[tuple[int, int]]:
-    """The numbers of all that was published before the last loss of power."""
+    """The numbers of all messages that were published before the last loss of power."""
     cut = max((s.power_cut for s in there), default=0)
     if not cut:
         return []
@@ -137,7 +138,7 @@ def _lost(there: list[Summary]) -> list[tuple[int, int]]:
 
 
 def _journaled(summary: Summary) -> bool:
-    """Whether what came behind this segment was in journaled segments, which are not removed without a word."""
+    """Whether the segments after this one had a journal; order.jsonl lists each such segment that is removed."""
     if summary.begun is None or summary.begun >= summary.last_record_ts:
         return False
     rules = summary.triple.rules

@@ -1,4 +1,4 @@
-"""What is under a path: how much of each queue, from which number to which, and what is damaged: ``inspect``."""
+"""The contents of a folder: the size of each queue, its first and last number, its damage: ``inspect``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,10 @@ from brokerd.store import format as layout
 
 def inspect(source: Source, glob: str | None = None, progress: Callable[[int], object] | None = None, *,
             crc: bool = True) -> dict[str, Any]:
-    """A document of all queues; ``progress`` hears of octets read.  Raises AuditError for a manifest that cannot be
-    read, nothing for anything else that is in the files."""
+    """A document of all queues.  ``progress`` is called with the octets read.
+
+    Raises AuditError for a manifest that cannot be read; other damage is in the document.
+    """
     queues = [_queue(source, queue, progress, crc) for queue in source.queues(glob)]
     keys = ("segments", "messages", "events", "octets")
     return {"path": source.root, "queues": queues, "totals": {"queues": len(queues)} | {
@@ -23,7 +25,7 @@ def inspect(source: Source, glob: str | None = None, progress: Callable[[int], o
 
 
 def segment_row(data: SegmentData) -> dict[str, Any]:
-    """The row of one segment: what table ``segments`` has, times in ns."""
+    """The row of one segment, with the columns of table ``segments``; times are ns."""
     triple, headers = data.triple, data.headers[data.sound]
     life = lives(data)
     settled = int(np.count_nonzero(life.settlements))
@@ -68,7 +70,7 @@ def _queue(source: Source, queue: QueueFiles, progress: Callable[[int], object] 
 
 
 def counters(source: Source, folder: str) -> dict[str, int] | None:
-    """What disturbed the order since the queue was declared, as the broker counted it; None: nothing, or unreadable."""
+    """The broker's counts of events that disturbed the order since the queue was declared; None: no readable counts."""
     path = f"{folder}/{layout.ORDER_FILE}" if folder else layout.ORDER_FILE
     try:
         octets = source.read(path, 0, layout.HEADER_OCTETS + 8 * len(layout.ORDER_COUNTERS))

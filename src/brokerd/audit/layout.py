@@ -1,8 +1,8 @@
-"""The layouts of segments, acks and journals as numpy dtypes, for readers that are not the broker.
+"""The layouts of segments, acks and journals as numpy dtypes, for readers outside the broker.
 
-Needs numpy, ``brokerd.store.format`` and ``brokerd.store.reading`` (which need the standard library and numpy), so a
-zip of ``brokerd/__init__.py``, these two with ``brokerd/store/__init__.py``, and ``brokerd/audit/`` is all that a Spark
-worker must be sent.  What is on disk is written down in ``store.format``.
+Needs numpy, ``brokerd.store.format`` and ``brokerd.store.reading``, which need only the standard library and numpy.  So
+a Spark worker needs only a zip of ``brokerd/__init__.py``, these two with ``brokerd/store/__init__.py``, and
+``brokerd/audit/``.  ``store.format`` describes the files.
 """
 
 from functools import cache
@@ -58,7 +58,7 @@ __all__ = [
 
 @cache
 def _halves() -> tuple[np.ndarray, np.ndarray]:
-    """What the raw CRC32C makes of the low and of the high 16 bits of four octets."""
+    """Tables of the raw CRC32C of four octets, one by their low and one by their high 16 bits."""
     low = np.arange(1 << 16, dtype=np.uint32)
     states = np.concatenate((low, low << np.uint32(16)))
     for _ in range(32):
@@ -67,7 +67,7 @@ def _halves() -> tuple[np.ndarray, np.ndarray]:
 
 
 def event_crcs(events: np.ndarray, number: int) -> np.ndarray:
-    """The crc that each of ``events`` must carry in the journal of segment ``number`` (u4): all in step."""
+    """The crc (u4) that each of ``events`` must have in the journal of segment ``number``."""
     low, high = _halves()
     words = np.ascontiguousarray(events).view("<u4").reshape(-1, 8)
     state = np.full(len(words), crc32c(number.to_bytes(8, "little")) ^ 0xFFFFFFFF, np.uint32)
@@ -78,5 +78,5 @@ def event_crcs(events: np.ndarray, number: int) -> np.ndarray:
 
 
 def event_checks(events: np.ndarray, number: int) -> np.ndarray:
-    """Which of ``events`` have the right CRC, as booleans; some 1,000 MB/s."""
+    """Which of ``events`` have the right CRC, as booleans; about 1,000 MB/s."""
     return event_crcs(events, number) == events["crc"]

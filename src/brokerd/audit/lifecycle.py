@@ -1,7 +1,7 @@
-"""What became of each message of a segment, one row a message: ``lives`` for audits, ``lifecycle`` as a table.
+"""The life of each message of a segment, one row for each message: ``lives`` for audits, ``lifecycle`` as a table.
 
-Events are sorted by message and then by time, once; the rest is gathering.  Messages of a compacted segment that have
-no record any more are known by their events alone.  Knows nothing of other segments, nor of what is right or wrong.
+Events are sorted once, by message and then by time; all else follows by indexing.  A message that a compaction took out
+of the segment is known by its events alone.  Knows nothing of other segments, nor of what is right or wrong.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from brokerd.audit.segment import SegmentData, record_at
 from brokerd.store import format as layout
 from brokerd.store import reading
 
-READY, UNACKED = 0, 8           # beside the types 1, 2, 4 to 7 of layout: how a message stands
+READY, UNACKED = 0, 8           # states of a message, beside the types 1, 2, 4 to 7 of layout
 ENDED = ("ready", "acked", "rejected", "", "dead-lettered", "expired", "dropped", "purged", "unacked")
 REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit", "removed")
 CAUSES = ("", "nack", "reject", "recover", "channel closed", "connection closed", "consumer timeout")
@@ -23,11 +23,12 @@ SETTLING = np.array([type_ in layout.SETTLING_TYPES for type_ in range(256)])
 class Lives(NamedTuple):
     """Messages (rising seq) and their events.
 
-    Of messages: ``record`` index into data.headers or -1; times in ns, 0: none; ``covered``: its whole life is in the
-    journal; ``ended`` as in ENDED; ``out``: handed out, and neither settled nor returned since.  ``first`` is the first
-    delivery that the journal knows, ``first_sure``: there was none before it.
-    Of events, sorted by message and time: ``event`` index into data.events, ``of`` index of the message, ``run`` index
-    of the broker's life, ``head`` whether it is its message's first, ``last`` whether its last.
+    Columns of messages: ``record`` is an index into data.headers, or -1.  Times are ns, 0: none.  ``covered``: the
+    journal has its whole life.  ``ended`` is as in ENDED.  ``out``: handed out, and neither settled nor returned since.
+    ``first`` is the first delivery in the journal, and ``first_sure`` says that no delivery came before it.
+
+    Columns of events, sorted by message and time: ``event`` is an index into data.events, ``of`` the index of the
+    message, ``run`` the index of the broker's life.  ``head`` and ``last`` mark the first and last event of a message.
     """
 
     seq: np.ndarray
@@ -52,11 +53,11 @@ class Lives(NamedTuple):
     run: np.ndarray
     head: np.ndarray
     last: np.ndarray
-    orphans: np.ndarray         # indices into data.events of those whose message is not known
+    orphans: np.ndarray         # indices into data.events of the events of unknown messages
 
 
 def lives(data: SegmentData) -> Lives:
-    """Put records and events together.  Records that are not sound have no life."""
+    """Join records and events.  A damaged record has no life."""
     index = np.flatnonzero(data.sound)
     seq = data.headers["seq"][index].astype(np.int64)
     if seq.size > 1 and not (seq[1:] > seq[:-1]).all():
@@ -73,11 +74,11 @@ def lives(data: SegmentData) -> Lives:
         seq, index = seq[order], np.concatenate((index, np.full(more.size, -1)))[order]
         of, orphans = places_of(seq, event_seq), unknown[:0]
     published = np.where(index >= 0, data.headers["ts"][index] if data.headers.size else 0, 0)
-    if data.power_cuts.size:    # A number may have been given again, of a message that was lost, but for its events.
+    if data.power_cuts.size:    # A power cut may lose a message and leave its events; the number is then given again.
         of = np.where((of >= 0) & (data.events["ts"] < published[np.maximum(of, 0)]), -1, of) if seq.size else of
     event = _sorted_events(of, data.events["ts"])
     of = of[event]
-    known = np.searchsorted(of, 0)                      # -1 are first.
+    known = np.searchsorted(of, 0)                      # Events of unknown messages, -1, come first.
     event, of = event[known:], of[known:]
     ts, type_, why = data.events["ts"][event], data.events["type"][event], data.events["reason"][event]
     count = seq.size
@@ -89,12 +90,12 @@ def lives(data: SegmentData) -> Lives:
     out = np.zeros(count, bool)
     out[of[last]] = delivered[last] & (run[last] == data.runs.size)
     ends = np.zeros(count, np.int64)
-    ends[of[last]] = ts[last]   # Not its first settlement: a power cut may have taken that, and it came again.
+    ends[of[last]] = ts[last]   # The last settlement: a power cut may have undone the first one.
     covered = _covered(data, published, index, np.where(columns["settled"] > 0, ends, 0))
     known_first = np.zeros(count, bool)
     known_first[of[delivered][::-1]] = (why[delivered] & layout.REDELIVERED == 0)[::-1]
-    if not data.generation:     # Without a record, for damage: it may be another segment's.
-        covered &= (index >= 0) & (orphans.size == 0)   # With orphans, the whole journal may be.
+    if not data.generation:     # No compaction explains a missing record: its events may be another segment's.
+        covered &= (index >= 0) & (orphans.size == 0)   # Orphans show that the whole journal may be another's.
         known_first &= index >= 0
     columns["ended"] = np.where(out & (columns["settled"] == 0), UNACKED, columns["ended"])
     _from_entries(data, index, columns, covered)
@@ -106,7 +107,7 @@ def lives(data: SegmentData) -> Lives:
 
 
 def places_of(seq: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of ``wanted`` is in ``seq`` (rising); -1: nowhere."""
+    """The index of each of ``wanted`` in ``seq`` (rising); -1: not there."""
     if not seq.size:
         return np.full(wanted.size, -1, np.int64)
     if int(seq[-1]) - int(seq[0]) == seq.size - 1:
@@ -117,7 +118,7 @@ def places_of(seq: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _sorted_events(of: np.ndarray, ts: np.ndarray) -> np.ndarray:
-    """The order of events by message, then by time."""
+    """The indices that sort events by message, then by time."""
     if ts.size > 1 and not (ts[1:] > ts[:-1]).all():
         return np.lexsort((ts, of))
     keys = (of + 1 << 32) + np.arange(of.size)          # Sorting plain numbers is several times faster than argsort.
@@ -127,7 +128,8 @@ def _sorted_events(of: np.ndarray, ts: np.ndarray) -> np.ndarray:
 
 def _by_message(count: int, of: np.ndarray, ts: np.ndarray, type_: np.ndarray, why: np.ndarray,
                 delivered: np.ndarray, settling: np.ndarray) -> dict[str, Any]:
-    """Columns that need no order between events but that of time.  Of repeated places the last one written stays."""
+    """The columns that need events only in the order of time.  numpy keeps the last value written to a repeated
+    index, so the last event of a message counts."""
     first, last, settled = (np.zeros(count, np.int64) for _ in range(3))
     ended, reason = np.zeros(count, np.uint8), np.zeros(count, np.uint8)
     to, at = of[delivered], ts[delivered]
@@ -147,7 +149,7 @@ def _by_message(count: int, of: np.ndarray, ts: np.ndarray, type_: np.ndarray, w
 def _covered(data: SegmentData, published: np.ndarray, index: np.ndarray, ends: np.ndarray) -> np.ndarray:
     if data.begun is None:
         return np.zeros(index.size, bool)
-    if (index < 0).any():       # Gone by compaction: no earlier than what was before it.
+    if (index < 0).any():       # A compaction took the record: it was published no earlier than the one before it.
         since = np.maximum.accumulate(np.maximum(published, data.created)) if index.size else published
         published = np.where(index < 0, since, published)
     covered = published > data.begun
@@ -158,14 +160,14 @@ def _covered(data: SegmentData, published: np.ndarray, index: np.ndarray, ends: 
 
 
 def _from_entries(data: SegmentData, index: np.ndarray, columns: dict[str, Any], covered: np.ndarray) -> None:
-    """Fill in, from the acks, the end of messages whose journal does not tell, and of those without one."""
+    """Fill in from the acks the end of each message for which the journal has none, or that has no journal."""
     if covered.all():
         return
     position = np.where(index >= 0, data.positions[index] if data.positions.size else 0, 0)
     open_ = (~covered & (columns["settled"] == 0)) & (index >= 0)
     entries = data.entries
     at = np.full(data.positions.size + 1, -1)
-    at[index] = np.arange(index.size)                   # -1, of those without a record, falls on the one more.
+    at[index] = np.arange(index.size)                   # Messages without a record, -1, fall on the extra last place.
     at[-1] = -1
     found = record_at(data.positions, len(data.octets), entries["position"])
     of = np.where(found >= 0, at[found], -1)
@@ -188,14 +190,14 @@ def _from_entries(data: SegmentData, index: np.ndarray, columns: dict[str, Any],
 
 
 def _was_out(of: np.ndarray, entries: np.ndarray, passed: np.ndarray) -> np.ndarray:
-    """Which messages were handed out and not back, by the last entry of each: see store.format.
+    """Which messages were handed out and have not come back, by the last entry of each: see store.format.
 
-    ``of``: the message of each entry, -1: none; ``passed``: below the position that the cursor has passed.
+    ``of``: the message of each entry, -1: none; ``passed``: whether the cursor has passed the message.
     """
-    out = passed.copy()         # Without an entry: handed out by the cursor.
+    out = passed.copy()         # The cursor handed out the messages that it passed and that have no entry.
     type_ = entries["kind"] & 0x0F
-    told = np.flatnonzero((of >= 0) & np.isin(type_, tuple(layout.STANDING_TYPES)))
-    out[of[told]] = type_[told] == layout.HANDED_OUT    # Of repeated places the last one written stays.
+    standing = np.flatnonzero((of >= 0) & np.isin(type_, tuple(layout.STANDING_TYPES)))
+    out[of[standing]] = type_[standing] == layout.HANDED_OUT    # For a repeated index the last value stays.
     return out
 
 

@@ -1,8 +1,8 @@
 """Deliveries of a priority level while a higher one had a ready message: ``priority``, over all levels of a queue.
 
-A message is ready from when it was published or returned until it is delivered.  How many of a level are ready at a
-time is then the number of stretches begun less that of stretches ended, which two sorted arrays tell.  A queue that is
-too large for one look is looked at in slices of time; segments that lie in several are read again for each.
+A message is ready from its publish or return until its next delivery: that is a *stretch*.  The number of ready
+messages of a level at a time is the number of stretches that have begun minus those that have ended; two sorted arrays
+tell both.  A large queue is judged in slices of time.  A segment that lies in several slices is read for each.
 """
 
 from itertools import pairwise
@@ -13,15 +13,15 @@ import numpy as np
 from brokerd.audit.files import FOREVER, Source
 from brokerd.audit.lifecycle import Lives
 from brokerd.audit.scan import Options, Pass, Summary
-from brokerd.audit.stitch import Findings, again
+from brokerd.audit.stitch import Findings, read_again
 from brokerd.store import format as layout
 
-SLICE = 8_000_000               # records and events that are looked at together
+SLICE = 8_000_000               # records and events in one slice
 CACHED = 8                      # segments
 
 
 class Stretches(NamedTuple):
-    """Of one segment: when messages became ready and when they stopped to be; deliveries: time, seq, place."""
+    """The stretches of one segment: when they begin and end; and its deliveries: time, seq, place."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -31,7 +31,7 @@ class Stretches(NamedTuple):
 
 
 def stretches(p: Pass) -> Stretches:
-    """Ready stretches of messages whose whole life is known."""
+    """The ready stretches of those messages that the journal covers from publish to end."""
     life: Lives = p.life
     settles_well = np.isin(life.type, (layout.EXPIRED, layout.DROPPED, layout.PURGED))
     ends_it = p.delivered | settles_well
@@ -68,7 +68,7 @@ def stretches(p: Pass) -> Stretches:
 
 
 class _Reader:
-    """Stretches of segments, the last few kept."""
+    """Reads the stretches of segments, and caches those of the last few segments."""
 
     def __init__(self, source: Source, options: Options) -> None:
         self._source, self._options = source, options
@@ -78,7 +78,7 @@ class _Reader:
         key = (summary.triple.priority, summary.triple.number)
         found = self._cache.pop(key, None)
         if found is None:
-            found = stretches(again(self._source, summary, self._options))
+            found = stretches(read_again(self._source, summary, self._options))
         self._cache[key] = found
         if len(self._cache) > CACHED:
             self._cache.pop(next(iter(self._cache)))
@@ -87,7 +87,7 @@ class _Reader:
 
 def priority(source: Source, levels: dict[int, list[Summary]], options: Options, findings: Findings,
              slice_size: int = SLICE) -> int:
-    """Look at all deliveries of a queue with levels; how many there are."""
+    """Judge all deliveries of a queue with levels, and return their number."""
     reader, checked = _Reader(source, options), 0
     ready = dict.fromkeys(levels, 0)                    # when the slice begins
     edges = slices([s for level in levels.values() for s in level], slice_size)
@@ -114,7 +114,7 @@ def priority(source: Source, levels: dict[int, list[Summary]], options: Options,
 
 
 def _part(whole: Stretches, start: int, stop: int) -> Stretches:
-    """What of it falls into [start, stop)."""
+    """The part of the stretches that falls into [start, stop)."""
     def cut(times: np.ndarray) -> slice:
         return slice(int(np.searchsorted(times, start)), int(np.searchsorted(times, stop)))
 
@@ -124,7 +124,7 @@ def _part(whole: Stretches, start: int, stop: int) -> Stretches:
 
 
 def slices(summaries: list[Summary], size: int) -> list[int]:
-    """Times that part the queue's life into pieces of about ``size`` records and events each."""
+    """The times that cut the queue's life into slices of about ``size`` records and events each."""
     some = [s for s in summaries if s.records + s.events]
     if not some:
         return [0, FOREVER]

@@ -1,9 +1,9 @@
-"""Single properties of many messages at once, out of the octets of a segment: all records in step, no loop over them.
+"""One property of many messages at once, from the octets of a segment.  numpy reads all records in step.
 
     header (64) | [u4 length of a long meta] | exchange shortstr | routing key shortstr | flags u2 | properties | body
 
-A ``Texts`` says where strings stand; ``hashes`` makes 64 bits of each.  Properties that do not end within their record
-are taken as absent: a damaged record must not make us read another's.
+A ``Texts`` says where strings stand; ``hashes`` makes 64 bits of each.  A property that does not end within its record
+counts as absent: a damaged record must not make us read octets of another one.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from brokerd.store import format as layout
 from brokerd.store import reading
 
-# In the order of the flags, from bit 15 down; what each is.
+# The properties and their types, in the order of the flags, from bit 15 down.
 PROPERTIES = (
     ("content-type", "s"), ("content-encoding", "s"), ("headers", "T"), ("delivery-mode", "o"), ("priority", "o"),
     ("correlation-id", "s"), ("reply-to", "s"), ("expiration", "s"), ("message-id", "s"), ("timestamp", "t"),
@@ -19,17 +19,17 @@ PROPERTIES = (
 )
 INDEX = {name: index for index, (name, _) in enumerate(PROPERTIES)}
 ROUTING_KEY = "routing-key"
-# Octets of a field value of each type; -1: a u4 with the length stands before it; -2: unknown to us.
+# The octets of a field value of each type; -1: a u4 with the length stands before it; -2: an unknown type.
 _VALUE_OCTETS = np.full(256, -2, np.int64)
 for _types, _octets in (("tbB", 1), ("suU", 2), ("IifF", 4), ("lLdT", 8), ("D", 5), ("V", 0), ("SxA", -1)):
     for _type in _types:
         _VALUE_OCTETS[ord(_type)] = _octets
 _VALUE_OCTETS[ord("F")] = -1
-_HEADERS_MAX = 1000             # fields of a table that are looked at
+_HEADERS_MAX = 1000             # fields of a table that we read
 
 
 class Texts:
-    """Strings in a segment: ``index`` of the record each belongs to, ``start`` and ``length`` in its octets."""
+    """Strings in a segment: the ``index`` of the record of each, and its ``start`` and ``length`` in the octets."""
 
     __slots__ = ("index", "length", "start")
 
@@ -37,12 +37,12 @@ class Texts:
         self.index, self.start, self.length = index, start, length
 
     def chosen(self, rows: np.ndarray) -> "Texts":
-        """Those of them."""
+        """The strings of these rows."""
         return Texts(self.index[rows], self.start[rows], self.length[rows])
 
 
 class _Octets:
-    """The octets of a segment, with eight zeros behind them, so that a word may be read at any place."""
+    """The octets of a segment with eight zeros appended, so that a word can be read at any place."""
 
     def __init__(self, octets: bytes) -> None:
         self.size = len(octets)
@@ -59,9 +59,10 @@ class _Octets:
 
 
 def texts(octets: bytes, records: reading.Records, name: str, *, header: bool = False) -> Texts:
-    """Where the property (or ``routing-key``, or with ``header`` the header) of that name stands, if there is one.
+    """Where the property of that name stands in each record that has it.
 
-    Only strings count: of a header, types S and x.
+    ``name`` may also be ``routing-key``, or with ``header`` the name of a header.  Only strings count; those of headers
+    have the types S and x.
     """
     nothing = np.empty(0, np.int64)
     if not records.positions.size:
@@ -98,7 +99,7 @@ def _within(index: np.ndarray, start: np.ndarray, length: np.ndarray, stop: np.n
 
 
 def _in_tables(o: _Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, name: str) -> Texts:
-    """Walk the tables that begin at ``at``, one field of each at a time, until ``name`` is met or they end."""
+    """Walk the tables that begin at ``at``, one field of each per step, until ``name`` is found or the tables end."""
     key = name.encode("utf-8", "surrogateescape")
     stop = np.minimum(at + 4 + o.u4(at), stop)
     at = at + 4

@@ -1,9 +1,9 @@
 """The one pass over a segment with its acks and journal: ``scan`` makes a small ``Summary`` of what an audit needs.
 
-What can be judged within the segment is judged here (``Result``, ``Rows``); for what goes over its edges a summary
-holds extremes, and the few messages that may still be overtaken from a later segment.  ``verdicts`` puts them together.
+The scan judges all that one segment can show (``Result``, ``Rows``).  For violations across its edges, the summary has
+extremes, and the few messages that a later segment may still overtake.  ``verdicts`` joins the summaries.
 
-All times are ns.  A *run* is the life of a broker: what was out when it ended counts as returned.
+All times are ns.  A *run* is the life of a broker: messages that are out when it ends count as returned.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from brokerd.audit.arrays import Numbers, count_above, group_max_before, histogr
 from brokerd.audit.files import FOREVER, Damage, Source, Triple
 from brokerd.audit.lifecycle import SETTLING, Lives, lives
 from brokerd.audit.properties import ROUTING_KEY, hashes, text, texts
-from brokerd.audit.segment import Gap, SegmentData, read_triple, seen
+from brokerd.audit.segment import Gap, SegmentData, read_numbers, read_triple
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -24,14 +24,14 @@ AUDITS = (
     "group_fifo",
 )
 HOUR = 3600 * 10 ** 9
-GOOD_IDS_TOLD = 1000            # duplicates of a segment whose id is told
+IDS_SHOWN = 1000                # duplicates of a segment that are reported with their message-id
 
 
 class Options(NamedTuple):
-    """What is asked of an audit.  ``audits`` None: all.  ``group_by``: a property's name, or routing-key.
+    """The options of an audit.  ``audits``: the names, None: all.  ``group_by``: a property's name, or routing-key.
 
-    ``delivery_limit``: in place of what the queue's settings say.  ``from_ns``, ``to_ns``: only messages published in
-    that time, 0: no bound.  ``findings_max``: rows told for each audit of a queue; all are counted.
+    ``delivery_limit`` replaces the limit of the queue's settings.  ``from_ns``, ``to_ns``: only messages published in
+    that time, 0: no bound.  ``findings_max``: how many findings of an audit of a queue get a row; all are counted.
     """
 
     crc: bool = True
@@ -46,7 +46,7 @@ class Options(NamedTuple):
     findings_max: int = 100_000
 
     def wants(self, audit: str) -> bool:
-        """Whether that audit is asked for."""
+        """Whether the options ask for that audit."""
         return self.audits is None or audit in self.audits
 
 
@@ -54,7 +54,7 @@ DEFAULTS = Options()
 
 
 class Result(NamedTuple):
-    """Of one audit within one segment.  ``uncovered``: messages it could not judge."""
+    """The result of one audit within one segment.  ``uncovered``: how many messages it could not judge."""
 
     found: int = 0
     checked: int = 0
@@ -64,7 +64,7 @@ class Result(NamedTuple):
 class Rows(NamedTuple):
     """Findings of one kind, as columns; ``detail`` is a format of ``a`` and ``b``.
 
-    ``kind``: of which file ``place`` is an offset, "msgs" or "journal".
+    ``place`` is an offset in the file that ``kind`` names, "msgs" or "journal".
     """
 
     audit: str
@@ -78,8 +78,10 @@ class Rows(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What was delivered in one broker's life: ``since`` is the time of the first delivery; first deliveries of
-    the run, then all of them."""
+    """The deliveries in one broker's life.
+
+    ``since`` is the time of the first one.  Then follow the extremes of first deliveries in the run, and of all.
+    """
 
     since: int
     firsts: int
@@ -90,7 +92,7 @@ class Run(NamedTuple):
 
 
 class Table:
-    """Rows that may concern other segments: columns by name."""
+    """Rows that may matter to other segments: columns by name."""
 
     __slots__ = ("columns",)
 
@@ -106,7 +108,7 @@ class Table:
 
 
 class Summary(NamedTuple):
-    """A segment in few words; picklable."""
+    """All that an audit needs of a segment; small and picklable."""
 
     triple: Triple
     generation: int
@@ -120,22 +122,22 @@ class Summary(NamedTuple):
     events: int
     octets: int
     first_ts: int
-    last_ts: int                        # of records and events alike
+    last_ts: int                        # the latest time of a record or event
     first_record_ts: int
     last_record_ts: int
-    power_cut: int                      # the last start after a loss of power that its journal knows of; 0: none
+    power_cut: int                      # the last start after a loss of power, by the journal; 0: none
     after_cut: int                      # the first sequence number since then; 0: none
     uncovered: int
     numbers: Numbers
     results: dict[str, Result]
     rows: list[Rows]
     publishers: Table                   # key, least, most
-    first_min: int                      # of sure first deliveries; FOREVER, 0: there are none
+    first_min: int                      # the extremes of sure first deliveries; FOREVER, 0 without any
     first_max: int
     runs: list[Run]
-    starts: np.ndarray                  # when runs began that the journal knows of
+    starts: np.ndarray                  # when runs began, by the journal
     overtaken: Table                    # redeliveries that messages of later segments may have overtaken
-    returned: Table                     # returned messages before which later segments' may have gone
+    returned: Table                     # returned messages that messages of later segments may have passed
     out: Table                          # seq, ts, place: delivered, neither settled nor returned
     pending: Table                      # beyond their limit, and neither dead nor delivered again
     ids: Table                          # hash, ts, seq, known: message ids at the edges of time
@@ -149,7 +151,7 @@ class Summary(NamedTuple):
 
 
 class Pass:
-    """What the steps of one scan share."""
+    """The data that the steps of one scan share."""
 
     def __init__(self, data: SegmentData, life: Lives, options: Options) -> None:
         self.data, self.life, self.options = data, life, options
@@ -166,7 +168,7 @@ class Pass:
 
     def tell(self, audit: str, kind: str, detail: str, seq: np.ndarray, place: np.ndarray, ts: np.ndarray,
              a: np.ndarray | None = None, b: np.ndarray | None = None) -> None:
-        """Findings; a and b for the words of ``detail``."""
+        """Add findings; ``a`` and ``b`` are for the format ``detail``."""
         if seq.size:
             a = np.zeros(seq.size, np.int64) if a is None else a
             b = np.zeros(seq.size, np.int64) if b is None else b
@@ -175,18 +177,18 @@ class Pass:
 
     def tell_events(self, audit: str, detail: str, which: np.ndarray, a: np.ndarray | None = None,
                     b: np.ndarray | None = None) -> None:
-        """Findings at events; ``which`` are indices into the sorted ones."""
+        """Add findings at events; ``which`` are indices into the sorted events."""
         life = self.life
         self.tell(audit, "journal", detail, life.seq[life.of[which]], self.data.event_places[life.event[which]],
                   life.ts[which], a, b)
 
     def tell_messages(self, audit: str, detail: str, which: np.ndarray, ts: np.ndarray, a: np.ndarray | None = None,
                       b: np.ndarray | None = None) -> None:
-        """Findings at messages."""
+        """Add findings at messages."""
         self.tell(audit, "msgs", detail, self.life.seq[which], self.places(which), ts, a, b)
 
     def places(self, which: np.ndarray) -> np.ndarray:
-        """Where the records of messages are; -1: there is none any more."""
+        """The offsets of the messages' records; -1 for a record that a compaction removed."""
         record = self.life.record[which]
         if not self.data.positions.size:
             return np.full(record.size, -1, np.int64)
@@ -194,11 +196,11 @@ class Pass:
 
 
 def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everything: bool = False) -> Summary:
-    """Read and summarise one segment.  ``everything``: take every returned message for one that later segments concern.
+    """Read and summarise one segment.  Damaged files raise nothing.
 
-    Raises nothing for what is in the files.
+    ``everything``: keep every returned message, because a later segment may overtake any of them.
     """
-    data = clipped(read_triple(source, triple, crc=options.crc), options)
+    data = clip(read_triple(source, triple, crc=options.crc), options)
     life = lives(data)
     s = Pass(data, life, options)
     publishers = _publish_order(s)
@@ -222,7 +224,8 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
         first_record_ts=int(published.min()) if published.size else 0,
         last_record_ts=int(published.max()) if published.size else 0,
         power_cut=power_cut, after_cut=int(since.min()) if since.size else 0,
-        uncovered=int(np.count_nonzero(~life.covered)), numbers=numbers(seen(data)), results=s.results, rows=s.rows,
+        uncovered=int(np.count_nonzero(~life.covered)), numbers=numbers(read_numbers(data)),
+        results=s.results, rows=s.rows,
         publishers=publishers, first_min=first_min, first_max=first_max, runs=runs, starts=data.runs,
         overtaken=overtaken, returned=returned,
         out=Table({"seq": life.seq[out], "ts": life.last_delivered[out], "place": s.places(out)}),
@@ -230,8 +233,8 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
         hours=_hours(data, life), counters=_counters(life), overtakings=overtakings)
 
 
-def clipped(data: SegmentData, options: Options) -> SegmentData:
-    """Only messages published in the time that is asked for, with their events."""
+def clip(data: SegmentData, options: Options) -> SegmentData:
+    """Keep only the messages published in the time that the options name, with their events."""
     if not options.from_ns and not options.to_ns:
         return data
     ts = data.headers["ts"]
@@ -290,7 +293,7 @@ def _fifo(s: Pass) -> tuple[int, int]:
 
 
 def run_firsts(life: Lives) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of deliveries (sorted by message, then time), and which of them are the first of their run."""
+    """The indices of deliveries (sorted by message, then time), and which of these are the first of their run."""
     which = np.flatnonzero(life.type == layout.DELIVERED)
     of, run = life.of[which], life.run[which]
     first = np.ones(which.size, bool)
@@ -299,7 +302,7 @@ def run_firsts(life: Lives) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _runs(s: Pass, ts: np.ndarray, run: np.ndarray) -> list[Run]:
-    """Extremes of each run, from first deliveries (their times and runs)."""
+    """The extremes of each run, from the times and runs of first deliveries."""
     found = []
     bounds = np.searchsorted(s.deliveries_ts, s.data.runs, "right").tolist()
     for number, (low, high) in enumerate(zip([0, *bounds], [*bounds, s.deliveries_ts.size], strict=True)):
@@ -347,7 +350,7 @@ OVERTAKEN = "delivered again, after {a} later ones that went out since its first
 
 
 def _unknown(life: Lives) -> int:
-    """Messages that are not covered, and may have been delivered."""
+    """How many messages the journal does not cover and may have been delivered."""
     return int(np.count_nonzero(~life.covered))
 
 
@@ -356,13 +359,13 @@ def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
     returned = life.type == layout.RETURNED
     following = np.append(life.run[1:], starts.size)
     following[life.last] = starts.size
-    cut = s.delivered & (life.run < following)          # Out when the broker's life ended.
+    cut = s.delivered & (life.run < following)          # Deliveries that were out when the broker's life ended.
     since = life.ts.copy()
     if starts.size:
         since[cut] = starts[life.run[cut]]
     to_delivery = np.append(s.delivered[1:], False) & ~life.last
     until = np.where(to_delivery, np.append(life.ts[1:], 0), FOREVER)
-    # What died at its limit, or of age, stays for a while with no end where dead letters are to be stored first.
+    # A message that dies at its limit or of age has no end yet while its dead letter is being stored.
     may_be_dying = any(rule.dead_letters for rule in s.data.triple.rules)
     ready = to_delivery | (life.last & (not may_be_dying))
     which = np.flatnonzero((returned | cut) & ready & life.covered[life.of])
@@ -388,7 +391,7 @@ PASSED = "{a} later ones were delivered before it was, though it had returned at
 
 
 def _limits(s: Pass) -> Table:
-    """Delivery limits; those whose end is not known yet."""
+    """Judge the delivery limits; return the messages beyond their limit that have not ended yet."""
     life, nothing = s.life, np.empty(0, np.int64)
     limit = _limit_of_each(s)
     none = Table({"seq": nothing, "ts": nothing, "place": nothing})
@@ -414,7 +417,7 @@ def _limits(s: Pass) -> Table:
 
 
 def _limit_of_each(s: Pass) -> np.ndarray | None:
-    """The highest limit in force in each message's life (FOREVER: there was none); None: there never was one."""
+    """The highest limit in force in each message's life (FOREVER: no limit); None: the queue never had a limit."""
     life, rules = s.life, s.data.triple.rules
     if s.options.delivery_limit is not None:
         return np.full(life.seq.size, s.options.delivery_limit, np.int64)
@@ -430,9 +433,10 @@ def _limit_of_each(s: Pass) -> np.ndarray | None:
 
 
 def _settlements(s: Pass) -> None:
-    """ack_without_delivery, double_settle, delivery_after_settle.
+    """Judge ack_without_delivery, double_settle and delivery_after_settle.
 
-    A loss of power may take what the acks say of a message, and leave the event: what happens to it then is no fault.
+    A loss of power may take a message's entry in the acks and leave its event.  The message then lives again, which is
+    not a violation.
     """
     life = s.life
     settled = life.settled[life.of]
@@ -475,7 +479,7 @@ def _orphans(data: SegmentData, life: Lives) -> list[Damage]:
 
 
 def _ids(s: Pass) -> Table:
-    """Message ids: duplicates within the segment are told, and what may be one of another segment's is kept."""
+    """Add the duplicate message ids within the segment; return the ids that may be duplicates of other segments'."""
     nothing = np.empty(0, np.int64)
     if not s.options.wants("duplicates"):
         return Table({"hash": nothing.view(np.uint64), "ts": nothing, "seq": nothing, "known": nothing.astype(bool)})
@@ -494,11 +498,11 @@ def _ids(s: Pass) -> Table:
     s.results["duplicates"] = Result(bad.size, hash_.size)
     before = np.full(hash_.size, 0, np.int64)
     before[order[1:][near]] = seq[order[:-1][near]]
-    for row in bad[:GOOD_IDS_TOLD]:
+    for row in bad[:IDS_SHOWN]:
         one = np.array([row])
         s.tell("duplicates", "msgs", f"message-id {text(data.octets, where, int(row))!r}".replace("{", "{{").replace(
             "}", "}}") + " was that of {a} before", seq[one], records.positions[where.index[one]], ts[one], before[one])
-    rest = bad[GOOD_IDS_TOLD:]
+    rest = bad[IDS_SHOWN:]
     s.tell("duplicates", "msgs", "its message-id was that of {a} before", seq[rest],
            records.positions[where.index[rest]], ts[rest], before[rest])
     known = np.zeros(hash_.size, bool)
@@ -510,7 +514,7 @@ def _ids(s: Pass) -> Table:
 
 
 def group_keys(s: Pass) -> tuple[np.ndarray, np.ndarray]:
-    """Message indices (rising) that are in a group, and the hash of each one's group (as i8)."""
+    """The indices (rising) of messages that are in a group, and the hash (i8) of the group of each."""
     data, options, life = s.data, s.options, s.life
     rows = np.flatnonzero(life.record >= 0)
     index = life.record[rows]
@@ -521,7 +525,7 @@ def group_keys(s: Pass) -> tuple[np.ndarray, np.ndarray]:
 
 
 def group_ends(s: Pass, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First delivery (FOREVER: none) and settlement (FOREVER: none) of messages."""
+    """The first delivery and the settlement of messages; FOREVER if they have none."""
     life = s.life
     first = np.where(life.first_sure[which], life.first[which], FOREVER)
     return first, np.where(life.settled[which] > 0, life.settled[which], FOREVER)
@@ -575,7 +579,7 @@ def _hours(data: SegmentData, life: Lives) -> Table:
 
 
 def _counters(life: Lives) -> np.ndarray:
-    """The events of this segment as the broker counts them; overtakings are not among them."""
+    """The events of this segment as the broker counts them, without overtakings."""
     counts = dict.fromkeys(layout.ORDER_COUNTERS, 0)
     kinds = np.bincount(life.type.astype(np.int64) << 8 | life.why, minlength=10 << 8).reshape(-1, 256)
     for cause, name in enumerate(layout.ORDER_COUNTERS[:6], 1):

@@ -1,8 +1,8 @@
-"""One triple (segment, acks, journal) read into numpy arrays, with what is wrong with it: ``read_triple``.
+"""One triple (segment, acks, journal) read into numpy arrays, together with its damage: ``read_triple``.
 
-The journal is read first and the segment last, so that whatever an event speaks of is there even while a broker
-writes.  Nothing here raises for what is in the files, or for files that cannot be read: that becomes ``Damage``.
-Damaged records stay in ``records`` with ``sound`` False; damaged entries and events are left out.
+The journal is read first and the segment last, so that the record of each event is there even while a broker writes.
+Damaged files and files that cannot be read become ``Damage``; nothing here raises for them.  Damaged records stay in
+``records`` with ``sound`` False; damaged entries and events are left out.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from brokerd.audit.files import FOREVER, Damage, Source, Triple, reason
 from brokerd.store import format as layout
 from brokerd.store import reading
 
-WINDOW = 256                    # findings of one kind and file that are told one by one
+WINDOW = 256                    # findings of one kind and file that are reported one by one
 POWER_LOST_WORDS = "power was lost"
 RUNS = (layout.RESTARTED, layout.POWER_LOST, layout.SWITCHED_ON)    # STARTED events with which a new run begins
 SWITCHED_OFF = 4                # a STARTED event with which a journal ends, until it is switched on again
 
 
 class Gap(NamedTuple):
-    """A stretch of time (ns, both ends out) from which events may be missing."""
+    """A stretch of time (ns, without its two ends) from which events may be missing."""
 
     start: int
     stop: int
@@ -30,12 +30,13 @@ class Gap(NamedTuple):
 
 
 class SegmentData(NamedTuple):
-    """What ``read_triple`` found.
+    """The content of a triple.
 
-    ``octets``: of the segment, up to its end; ``headers`` (dtype ``layout.RECORD``), ``positions`` and ``sound`` go
-    together.  ``events`` are sound ones in the order of the file, without STARTED; ``event_places`` their offsets in
-    the file.  ``runs``: times at which a broker's life began, rising.  ``begun`` None: there is no journal.
-    ``gone``: the segment was removed while it was being looked for.
+    ``octets`` are the segment's, up to its end.  ``headers`` (dtype ``layout.RECORD``), ``positions`` and ``sound``
+    have one row for each record.  ``events`` are the sound ones in the order of the file, without STARTED;
+    ``event_places`` are their offsets.  ``runs``: the times at which a broker's life began, rising.  ``begun`` is None
+    without a journal.
+    ``gone``: the segment was removed before it could be read.
     """
 
     triple: Triple
@@ -59,16 +60,16 @@ class SegmentData(NamedTuple):
 
     @property
     def power_cuts(self) -> np.ndarray:
-        """When the starts were that came after a loss of power, rising."""
+        """The times of starts after a loss of power, rising."""
         return np.array([gap.stop for gap in self.gaps if gap.why == POWER_LOST_WORDS], np.int64)
 
     @property
     def records(self) -> reading.Records:
-        """As ``store.reading`` has them."""
+        """The records in the form of ``store.reading``."""
         return reading.Records(self.headers, self.positions, [])
 
     def matters(self, what: str) -> bool:
-        """Whether some of "records", "events" or "acks" is missing for damage."""
+        """Whether damage took some of ``what``: "records", "events" or "acks"."""
         return any(what in damage.matters for damage in self.damage)
 
 
@@ -96,7 +97,7 @@ NO_JOURNAL = _Journal(None, NO_EVENTS, NO_PLACES, NO_PLACES, [])
 
 
 def read_triple(source: Source, triple: Triple, *, crc: bool = True) -> SegmentData:
-    """Read all three files; ``crc`` False: the sums of records and events are not checked.  Raises nothing."""
+    """Read all three files; ``crc`` False: do not check the sums of records and events.  Raises nothing."""
     damage: list[Damage] = []
     journal = read_journal(source, triple, damage, crc=crc)
     delivered, entries = _read_acks(source, triple, damage)
@@ -107,7 +108,7 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True) -> SegmentD
     positions = segment.records.positions
     if triple.acks is None and (journal.events["type"] != layout.DELIVERED).any():
         path = f"{triple.msgs.rpartition('/')[0]}/{layout.acks_name(triple.number)}"
-        damage.append(Damage(path, -1, 0, 0, "is missing: the journal knows of what it should hold", ("acks",)))
+        damage.append(Damage(path, -1, 0, 0, "is missing: the journal has settlements that it should hold", ("acks",)))
     if entries.size and not damage:
         orphans = np.flatnonzero(record_at(positions, len(segment.octets), entries["position"]) < 0)
         _several(damage, triple.acks or "", orphans, lambda k: Damage(
@@ -118,8 +119,8 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True) -> SegmentD
                        journal.runs, journal.gaps, damage, segment.gone)
 
 
-def seen(data: SegmentData) -> np.ndarray:
-    """Sequence numbers of records that are there, rising: damaged ones too, if theirs can be believed."""
+def read_numbers(data: SegmentData) -> np.ndarray:
+    """The sequence numbers of the records, rising; also of damaged records if their numbers are plausible."""
     seq = data.headers["seq"].astype(np.int64)
     if data.sound.all():
         return seq if seq.size < 2 or (seq[1:] > seq[:-1]).all() else np.unique(seq)
@@ -133,7 +134,7 @@ def seen(data: SegmentData) -> np.ndarray:
 
 
 def record_at(positions: np.ndarray, octets: int, wanted: np.ndarray) -> np.ndarray:
-    """The index of the record at each of the ``wanted`` positions; -1: there is none."""
+    """The index of the record at each of the ``wanted`` positions; -1 if no record begins there."""
     index = np.full(octets // 8 + 1, -1, np.int32)
     index[positions >> 3] = np.arange(positions.size, dtype=np.int32)
     found = index[np.minimum(wanted >> 3, octets // 8)]
@@ -141,15 +142,15 @@ def record_at(positions: np.ndarray, octets: int, wanted: np.ndarray) -> np.ndar
 
 
 def _several(damage: list[Damage], path: str, places: np.ndarray, one: Callable[[int], Damage]) -> None:
-    """A finding for each of ``places``, at most ``WINDOW`` of them; then one for the rest."""
+    """Add a finding for each of the first ``WINDOW`` places, and one finding for the rest."""
     damage += [one(int(place)) for place in places[:WINDOW]]
     if places.size > WINDOW:
         last = damage[-1]
         damage.append(last._replace(detail=f"and {places.size - WINDOW} more like the one before"))
 
 
-def elsewhere(path: str) -> str:
-    """Where a file is once its segment is settled, or was before: in ``kept`` or out of it."""
+def other_place(path: str) -> str:
+    """The other place of a file, which a move to ``kept`` may have put it to: out of ``kept``, or in it."""
     folder, _, name = path.rpartition("/")
     if folder == layout.KEPT_FOLDER or folder.endswith("/" + layout.KEPT_FOLDER):
         above = folder[:-len(layout.KEPT_FOLDER)].rstrip("/")
@@ -159,8 +160,8 @@ def elsewhere(path: str) -> str:
 
 def _read(source: Source, path: str, damage: list[Damage], matters: tuple[str, ...], start: int = 0,
           length: int = -1) -> bytes | None:
-    """Octets of a file that may just have been moved; None: it cannot be read, which was told if it is damage."""
-    for place in (path, elsewhere(path)):
+    """The octets of a file, which may just have moved; None: it cannot be read, and ``damage`` says so if it must."""
+    for place in (path, other_place(path)):
         try:
             return source.read(place, start, length)
         except FileNotFoundError:
@@ -197,14 +198,14 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
     elif end is None:
         octets = octets[:len(octets) & ~7]
         if not any(octets[:4096]):
-            damage[:] = [d for d in damage if d.file != triple.msgs]     # Just made: nothing is in it yet.
+            damage[:] = [d for d in damage if d.file != triple.msgs]     # The broker has just made it: it is empty.
             return nothing
     if header is None:          # Sums are made with the number of the name.
         octets = head[:8] + triple.number.to_bytes(8, "little") + octets[16:]
     records = reading.scan_records(octets, len(octets))
     if crc:
         sound = check_records(octets, records, triple.number)
-    else:                       # What nobody could have written is damaged, sums or not.
+    else:                       # A record that no broker can have written is damaged, even without checking sums.
         least = int(header["base_seq"]) if header is not None else 1
         seq, ts = records.headers["seq"], records.headers["ts"]
         sound = (seq >= least) & (seq - np.uint64(least) < 1 << 32) & (ts > 0)
@@ -215,7 +216,7 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
 
 
 def _segment_header(head: bytes, triple: Triple, damage: list[Damage]) -> tuple[Any, int | None]:
-    """The header, None where it is damaged; and where the records end, None where that is not known."""
+    """The header, None if it is damaged; and the end of the records, None if it is not known."""
     header = np.frombuffer(head, shapes.SEGMENT)[0]
     wrong = None
     if int(header["magic"]) != layout.SEGMENT_MAGIC:
@@ -237,10 +238,10 @@ def _segment_header(head: bytes, triple: Triple, damage: list[Damage]) -> tuple[
 
 
 def check_records(octets: bytes, records: reading.Records, number: int) -> np.ndarray:
-    """Which records have the right CRC; by the compiled plane as far as all is well, where there is one."""
+    """Which records have the right CRC.  The compiled plane, if installed, checks up to the first damaged one."""
     good = layout.HEADER_OCTETS
     try:
-        from brokerd.plane import scan_segment  # Not where only this package and numpy are.
+        from brokerd.plane import scan_segment  # A Spark worker may have only this package and numpy.
     except ImportError:
         pass
     else:
@@ -258,7 +259,7 @@ def check_records(octets: bytes, records: reading.Records, number: int) -> np.nd
 
 def _without_stale_end(records: reading.Records, sound: np.ndarray, octets: bytes, crc: bool,
                        number: int) -> tuple[reading.Records, np.ndarray]:
-    """Where the end is not known: what is behind the last sound record is not of this segment."""
+    """Drop the records behind the last sound one, if the end is not known: an older use of the file left them."""
     if not crc:
         sound = check_records(octets, records, number)
     whole = np.flatnonzero(sound)
@@ -327,7 +328,7 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> tuple[in
 
 
 def read_journal(source: Source, triple: Triple, damage: list[Damage], *, crc: bool = True) -> _Journal:
-    """The events of a triple, and for which times they are all there."""
+    """The events of a triple, and the gaps of time from which events may be missing."""
     matters = ("events",)
     if triple.journal is None:
         return NO_JOURNAL
@@ -339,7 +340,7 @@ def read_journal(source: Source, triple: Triple, damage: list[Damage], *, crc: b
         damage.append(Damage(path, len(head), 0, 0, f"has {len(head)} octets: not even a header", matters))
         return NO_JOURNAL
     if not any(head):
-        return NO_JOURNAL       # Just made.
+        return NO_JOURNAL       # The broker has just made it.
     header = np.frombuffer(head, shapes.JOURNAL)[0]
     if (int(header["magic"]) != layout.JOURNAL_MAGIC or int(header["number"]) != triple.number
             or int(header["version"]) > layout.JOURNAL_VERSION or layout.crc32c(head[:24]) != int(header["crc"])):

@@ -1,6 +1,7 @@
-"""What goes over the edges of segments, from their summaries: reads again only the segments where that does not tell.
+"""Violations across the edges of segments, from their summaries.
 
-Each function takes the summaries of one priority level of a queue, in order, and adds what it finds to a ``Findings``.
+Reads a segment again only if the summaries cannot decide.  Each function takes the summaries of one priority level of a
+queue, in order, and adds its findings to a ``Findings``.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ from brokerd.audit.scan import (
     Run,
     Summary,
     Table,
-    clipped,
+    clip,
     group_ends,
     group_keys,
     run_firsts,
@@ -28,7 +29,7 @@ from brokerd.store import format as layout
 
 
 class Findings:
-    """Found over edges: how many, by audit, and the rows to tell them with."""
+    """The findings across edges: their number for each audit, and the rows that describe them."""
 
     def __init__(self) -> None:
         self.found: dict[str, int] = {}
@@ -36,28 +37,28 @@ class Findings:
         self.overtakings = 0
 
     def tell(self, summary: Summary, audit: str, kind: str, detail: str, *columns: np.ndarray) -> None:
-        """columns: seq, place, ts, a, b."""
+        """Add findings; ``columns`` are seq, place, ts, a, b."""
         if columns[0].size:
             self.found[audit] = self.found.get(audit, 0) + columns[0].size
             self.rows.append((summary, Rows(audit, kind, detail, *columns)))
 
 
-def again(source: Source, summary: Summary, options: Options) -> Pass:
-    """The segment once more; its sums are only looked at where something was wrong with it."""
+def read_again(source: Source, summary: Summary, options: Options) -> Pass:
+    """Read the segment once more; check its sums only if the first reading found damage."""
     data = read_triple(source, summary.triple, crc=options.crc and bool(summary.damage))
-    data = clipped(data, options)
+    data = clip(data, options)
     return Pass(data, lives(data), options)
 
 
 def publish_order(source: Source, level: list[Summary], options: Options, findings: Findings) -> None:
-    """Publishes of a channel that come behind later ones of an earlier segment."""
+    """Find publishes of a channel that come behind later publishes in an earlier segment."""
     key, least, most = (np.concatenate([s.publishers[c] for s in level]) for c in ("key", "least", "most"))
     segment = np.repeat(np.arange(len(level)), [s.publishers.size for s in level])
     before = group_max_before(key, most)
     bad = np.flatnonzero(least <= before)
     for number in np.unique(segment[bad]).tolist():
         rows = bad[segment[bad] == number]
-        p = again(source, level[number], options)
+        p = read_again(source, level[number], options)
         index = np.flatnonzero(p.data.sound)
         headers = p.data.headers[index]
         keys = headers["connection"].astype(np.int64) << 16 | headers["channel"]
@@ -73,15 +74,15 @@ def publish_order(source: Source, level: list[Summary], options: Options, findin
 
 
 def fifo(source: Source, level: list[Summary], options: Options, findings: Findings) -> None:
-    """Messages that went out before some of an earlier segment."""
+    """Find messages that were first delivered before a message of an earlier segment."""
     top = 0
     for summary in level:
         if summary.first_min < top:
-            p = again(source, summary, options)
+            p = read_again(source, summary, options)
             sure = np.flatnonzero(p.life.first_sure)
             first = p.life.first[sure]
             inside = np.append(0, np.maximum.accumulate(first)[:-1])
-            bad = (first < top) & (first > inside)      # Else it was found in the scan.
+            bad = (first < top) & (first > inside)      # The scan has found the others.
             findings.tell(summary, "fifo", "msgs", "first delivered at {a} ns, when a later one had been, at {b}",
                           p.life.seq[sure[bad]], p.places(sure[bad]), first[bad], first[bad],
                           np.full(int(bad.sum()), top))
@@ -89,7 +90,7 @@ def fifo(source: Source, level: list[Summary], options: Options, findings: Findi
 
 
 def group_fifo(source: Source, level: list[Summary], options: Options, findings: Findings) -> None:
-    """Messages that went out before all of their group in earlier segments were settled."""
+    """Find messages that were delivered before all messages of their group in earlier segments were settled."""
     hash_, first, settled = (np.concatenate([s.groups[c] for s in level]) for c in ("hash", "first", "settled"))
     segment = np.repeat(np.arange(len(level)), [s.groups.size for s in level])
     before = group_max_before(hash_, settled)
@@ -97,7 +98,7 @@ def group_fifo(source: Source, level: list[Summary], options: Options, findings:
     for number in np.unique(segment[bad]).tolist():
         rows = bad[segment[bad] == number]
         rows = rows[np.argsort(hash_[rows])]
-        p = again(source, level[number], options)
+        p = read_again(source, level[number], options)
         which, key = group_keys(p)
         sure = p.life.covered[which]
         which, key = which[sure], key[sure]
@@ -115,8 +116,10 @@ def group_fifo(source: Source, level: list[Summary], options: Options, findings:
 
 
 def with_all_that_overlap(source: Source, level: list[Summary], options: Options) -> list[Summary]:
-    """Segments in which a later one's deliveries fall between the first ones (there is no FIFO then) are scanned once
-    more, so that all their returned messages are compared with later segments."""
+    """Scan again the segments that overlap in time with the deliveries of a later one, which breaks FIFO.
+
+    All their returned messages are then compared with later segments.
+    """
     starts = run_starts(level)
     least: dict[int, int] = {}
     told: list[Summary] = []
@@ -131,13 +134,13 @@ def with_all_that_overlap(source: Source, level: list[Summary], options: Options
 
 
 def run_starts(level: list[Summary]) -> np.ndarray:
-    """When runs began, of all that any segment knows of."""
+    """When runs began, for all runs that any segment knows."""
     known = [s.starts for s in level]
     return np.unique(np.concatenate(known)) if known else np.zeros(0, np.int64)
 
 
 class _Waiting:
-    """Returned messages of segments passed, that later ones may concern: columns, and which summary each is of."""
+    """Returned messages of earlier segments that later segments may overtake: columns, and the summary of each."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.columns = {name: np.zeros(0, np.int64) for name in (*names, "segment")}
@@ -155,14 +158,14 @@ class _Waiting:
             self.columns[name] = np.concatenate((self.columns[name], more))
 
     def take(self, which: np.ndarray) -> dict[str, np.ndarray]:
-        """Take those rows out."""
+        """Remove those rows, and return them."""
         taken = {name: column[which] for name, column in self.columns.items()}
         self.columns = {name: column[~which] for name, column in self.columns.items()}
         return taken
 
 
 class _Deliveries:
-    """Those of one segment, read when first asked for."""
+    """The deliveries of one segment, which the first use reads."""
 
     def __init__(self, source: Source, summary: Summary, options: Options) -> None:
         self._source, self._summary, self._options = source, summary, options
@@ -170,7 +173,7 @@ class _Deliveries:
 
     def _read(self) -> Pass:
         if self._pass is None:
-            self._pass = again(self._source, self._summary, self._options)
+            self._pass = read_again(self._source, self._summary, self._options)
         return self._pass
 
     def all(self) -> np.ndarray:
@@ -188,11 +191,11 @@ class _Deliveries:
 
 
 def returned(source: Source, level: list[Summary], options: Options, findings: Findings) -> None:
-    """Overtaking and returned_first, as far as later segments are concerned."""
+    """Judge overtaking and returned_first across segments."""
     overtaken, passed = _Waiting(("seq", "start", "stop", "count", "place")), _Waiting(
         ("seq", "start", "stop", "place"))
     starts = run_starts(level)
-    earliest = [FOREVER]                                # Of all deliveries from a segment on.
+    earliest = [FOREVER]                                # The earliest delivery of each segment and all later ones.
     for summary in reversed(level):
         earliest.append(min([earliest[-1], *(run.least for run in summary.runs)]))
     earliest.reverse()
@@ -257,7 +260,7 @@ def _tell_passed(level: list[Summary], findings: Findings, rows: dict[str, np.nd
 
 
 def duplicates(summaries: list[Summary], options: Options, findings: Findings) -> None:
-    """Equal message ids in different segments, of all levels of a queue together."""
+    """Find equal message ids in different segments, over all levels of a queue together."""
     hash_, ts, seq, known = (np.concatenate([s.ids[c] for s in summaries]) for c in ("hash", "ts", "seq", "known"))
     segment = np.repeat(np.arange(len(summaries)), [s.ids.size for s in summaries])
     order = np.lexsort((ts, hash_))

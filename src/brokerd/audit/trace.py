@@ -1,7 +1,7 @@
 """The life of one message, from the files of its queue: ``trace``.
 
-Only the one segment in which the sequence number can be is read, and of the others 64 octets each.  Events are put into
-words; numbers of consumers get the names that order.jsonl has for them.
+Reads only the segment that can hold the sequence number, and 64 octets of each other segment.  Puts events into words,
+and adds the names that order.jsonl has for consumers.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from brokerd.audit import layout as shapes
 from brokerd.audit.files import QueueFiles, Source, Triple
 from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives
 from brokerd.audit.properties import texts
-from brokerd.audit.segment import SegmentData, elsewhere, read_triple, record_at
+from brokerd.audit.segment import SegmentData, other_place, read_triple, record_at
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -22,10 +22,10 @@ KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "
 
 
 def trace(source: Source, queue: QueueFiles, seq: int) -> dict[str, Any]:
-    """What is known of message ``seq``: its record, its events in order of time (ns), and how it stands.
+    """All that the files say of message ``seq``: its record, its events in order of time (ns), and its present state.
 
-    ``known``: "all", "part" (the journal does not cover its whole life), "acks only" (there is no journal: events have
-    no time), "nothing" (it is not here: ``why`` says what may be the reason).  Raises nothing for what is in the files.
+    ``known``: "all", "part" (the journal does not cover its whole life), "acks only" (without a journal events have no
+    time), "nothing" (no segment has it: ``why`` says the likely reason).  Damaged files raise nothing.
     """
     for triple in _candidates(source, queue, seq):
         data = read_triple(source, triple)
@@ -34,14 +34,15 @@ def trace(source: Source, queue: QueueFiles, seq: int) -> dict[str, Any]:
             continue
         row = int(np.searchsorted(life.seq, seq))
         if row < life.seq.size and int(life.seq[row]) == seq:
-            return _told(queue, data, life, row)
+            return _describe(queue, data, life, row)
     return {"vhost": queue.vhost, "queue": queue.queue, "seq": seq, "priority": None, "segment": None,
             "position": None, "record": None, "events": [], "known": KNOWN_NOTHING, "state": "unknown",
             "why": _why_unknown(queue, seq)}
 
 
 def _candidates(source: Source, queue: QueueFiles, seq: int) -> list[Triple]:
-    """Segments in which it can be: of each level the last that begins no later; then those that do not say."""
+    """The segments that can hold the message: of each level the last one that begins at or before its number; then
+    those with an unreadable header."""
     best: dict[int, tuple[int, Triple]] = {}
     silent = []
     for triple in queue.triples:
@@ -54,7 +55,7 @@ def _candidates(source: Source, queue: QueueFiles, seq: int) -> list[Triple]:
 
 
 def _base_seq(source: Source, triple: Triple) -> int | None:
-    for path in (triple.msgs, elsewhere(triple.msgs)):
+    for path in (triple.msgs, other_place(triple.msgs)):
         try:
             head = source.read(path, 0, layout.HEADER_OCTETS)
         except OSError:
@@ -77,7 +78,7 @@ def _why_unknown(queue: QueueFiles, seq: int) -> str:
     return "no segment here holds that number"
 
 
-def _told(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> dict[str, Any]:
+def _describe(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> dict[str, Any]:
     triple = data.triple
     index = int(life.record[row])
     events = _events(queue, data, life, row)
@@ -125,12 +126,12 @@ def _record(data: SegmentData, index: int) -> dict[str, Any]:
 
 def _events(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> list[dict[str, Any]]:
     low, high = np.searchsorted(life.of, (row, row + 1)).tolist()
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     by_get, out_since = False, 0
     for k in range(low, high):
         event = data.events[life.event[k]]
         ts, type_, why = int(event["ts"]), int(event["type"]), int(event["reason"])
-        _restart(told, data, out_since, ts)
+        _add_restart(events, data, out_since, ts)
         if type_ == layout.DELIVERED:
             by_get = bool(why & layout.BY_GET)
         out_since = ts if type_ == layout.DELIVERED else 0
@@ -147,17 +148,17 @@ def _events(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> list
             one["cause"] = REASONS[why] if why < len(REASONS) else str(why)
         elif type_ == layout.ACKED and why == 1:
             one["cause"] = "taken without acks"
-        told.append(one)
-    _restart(told, data, out_since, 1 << 63)
-    return told
+        events.append(one)
+    _add_restart(events, data, out_since, 1 << 63)
+    return events
 
 
-def _restart(told: list[dict[str, Any]], data: SegmentData, since: int, until: int) -> None:
-    """What was out when a broker's life ended counts as returned, though no event says so."""
+def _add_restart(events: list[dict[str, Any]], data: SegmentData, since: int, until: int) -> None:
+    """Add the return of a message that was out when the broker's life ended; the journal has no event for it."""
     if since:
         starts = data.runs[(data.runs > since) & (data.runs < until)]
         if starts.size:
-            told.append({"ts": int(starts[0]), "what": "returned", "consumer": None, "cause": "broker started"})
+            events.append({"ts": int(starts[0]), "what": "returned", "consumer": None, "cause": "broker started"})
 
 
 def _who(queue: QueueFiles, number: int, by_get: bool) -> dict[str, Any] | None:
@@ -170,9 +171,9 @@ def _who(queue: QueueFiles, number: int, by_get: bool) -> dict[str, Any] | None:
 
 
 def _from_entries(data: SegmentData, index: int) -> list[dict[str, Any]]:
-    """What the acks say, in order; they have no times."""
+    """The events that the acks tell, in order and without times."""
     of = record_at(data.positions, len(data.octets), data.entries["position"])
-    told = []
+    events = []
     for entry in data.entries[of == index]:
         type_, why = int(entry["kind"]) & 15, int(entry["kind"]) >> 4
         what = IN_ACKS.get(type_) or (WHAT[type_] if type_ < len(WHAT) else str(type_))
@@ -180,5 +181,5 @@ def _from_entries(data: SegmentData, index: int) -> list[dict[str, Any]]:
         names = CAUSES if type_ == layout.RETURNED else REASONS
         if type_ in (layout.RETURNED, layout.DEAD_LETTERED, layout.DROPPED):
             one["cause"] = names[why] if why < len(names) else str(why)
-        told.append(one)
-    return told
+        events.append(one)
+    return events

@@ -1,4 +1,4 @@
-"""Summaries of all segments of a queue put together: verdicts, findings, figures.  And all queues': ``summary``.
+"""Verdicts, findings and figures of a queue, from the summaries of its segments.  ``summary`` joins all queues.
 
     held         every case that there was has been looked at, and none was wrong
     violated     at least one was wrong, whatever else could not be looked at
@@ -14,7 +14,7 @@ import numpy as np
 
 from brokerd import __version__
 from brokerd.audit import stitch
-from brokerd.audit.arrays import added, bucket_low, percentile
+from brokerd.audit.arrays import add_histograms, bucket_low, percentile
 from brokerd.audit.files import Damage, QueueFiles, Source
 from brokerd.audit.holes import holes
 from brokerd.audit.priority import priority
@@ -30,7 +30,7 @@ NEED_LIMIT = ("delivery_limit", "limit_kept")
 
 
 class Judged(NamedTuple):
-    """What came of one queue: a row for each audit, its figures, its findings."""
+    """The result of one queue: a row for each audit, its figures, its findings."""
 
     audits: list[dict[str, Any]]
     queue: dict[str, Any]
@@ -40,7 +40,7 @@ class Judged(NamedTuple):
 
 
 def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: Options = DEFAULTS) -> Judged:
-    """The verdicts on one queue.  ``summaries``: of all its triples, in any order.  Reads single segments again."""
+    """The verdicts on one queue, from the summaries of all its triples in any order.  May read segments again."""
     levels: dict[int, list[Summary]] = {}
     for summary in sorted(summaries, key=lambda s: (s.triple.priority, s.triple.number)):
         levels.setdefault(summary.triple.priority, []).append(summary)
@@ -66,7 +66,7 @@ def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: 
 
 
 class _Case:
-    """One queue before its judge."""
+    """One queue while it is judged."""
 
     def __init__(self, source: Source, queue: QueueFiles, summaries: list[Summary], levels: dict[int, list[Summary]],
                  options: Options, found: Findings) -> None:
@@ -77,10 +77,10 @@ class _Case:
         self.last_ts = max((s.last_ts for s in summaries), default=0)
         self.damage: list[tuple[int, int, Damage]] = [(0, 0, d) for d in queue.damage]
         self.damage += [(s.triple.priority, s.triple.number, d) for s in summaries for d in s.damage]
-        self.singles: list[dict[str, Any]] = []         # findings that are no Rows
+        self.singles: list[dict[str, Any]] = []         # findings that do not come as Rows
 
     def applies(self, audit: str) -> bool:
-        """Whether there is anything that this audit could say of this queue."""
+        """Whether this audit can say anything about this queue."""
         if audit == "priority":
             return len(self.levels) > 1 or bool(self.queue.settings.get("max_priority"))
         if audit == "group_fifo":
@@ -122,14 +122,14 @@ class _Case:
                 "found": int(count), "checked": int(checked), "reason": reason} | more
 
     def _doubts(self, audit: str, uncovered: int) -> list[str]:
-        """Why "nothing found" is not "held"."""
+        """The reasons why "nothing found" does not mean "held"."""
         doubts = []
         if audit in RECORDS_ONLY and self._spoiled("records"):
             doubts.append("records are missing or damaged")
         if audit not in NEED_EVENTS:
             return doubts
         if uncovered:
-            doubts.append(f"{uncovered} messages have not their whole life in an order journal{self._why_uncovered()}")
+            doubts.append(f"no order journal covers the whole life of {uncovered} messages{self._why_uncovered()}")
         if self._spoiled("records") or self._spoiled("events"):
             doubts.append("files are missing or damaged")
         if audit == "double_settle" and self._spoiled("acks"):
@@ -143,7 +143,7 @@ class _Case:
         whys = set()
         for s in self.summaries:
             if s.uncovered and s.begun is None:
-                whys.add("there is none")
+                whys.add("the queue has none")
             elif s.uncovered:
                 whys |= {gap.why for gap in s.gaps} or {"it began later"}
         return f" ({', '.join(sorted(whys))})" if whys else ""
@@ -177,7 +177,7 @@ class _Case:
         return count, checked, sum(s.uncovered for s in self.summaries), {"unacked": total}
 
     def _pending(self, count: int) -> tuple[int, dict[str, Any]]:
-        """Messages beyond their limit whose end is not known: late ones were forgotten."""
+        """Messages beyond their limit that no segment shows the end of: those that waited too long are findings."""
         bound = (self.cut or self.last_ts) - int(self.options.unacked_after_s * 1e9)
         pending = 0
         for s in self.summaries:
@@ -231,7 +231,7 @@ def _figures(queue: QueueFiles, summaries: list[Summary], found: Findings) -> di
     named["overtakings"] = found.overtakings + sum(s.overtakings for s in summaries)
     waited = worked = np.zeros(0, np.int64)
     for s in summaries:
-        waited, worked = added(waited, s.waited), added(worked, s.worked)
+        waited, worked = add_histograms(waited, s.waited), add_histograms(worked, s.worked)
     seqs = [s.numbers for s in summaries if s.numbers.last >= s.numbers.first]
     return {
         "vhost": queue.vhost, "queue": queue.queue, "messages": sum(s.records for s in summaries),
@@ -267,7 +267,7 @@ def _throughput(summaries: list[Summary]) -> list[dict[str, int]]:
 
 def audit(source: Source, options: Options = DEFAULTS, glob: str | None = None,
           progress: Callable[[int], object] | None = None) -> list[Judged]:
-    """All of it in this process, one segment after the other.  ``progress`` hears how many octets were read."""
+    """Audit all queues in this process, one segment after the other.  ``progress`` gets the octets of each segment."""
     judged = []
     for queue in source.queues(glob):
         summaries = []
@@ -291,7 +291,8 @@ def exit_status(audits: Iterable[dict[str, Any]], fail_on: str = "any") -> int:
 
 def summary(source_path: str, judged: list[Judged], *, options: Options = DEFAULTS, fail_on: str = "any",
             stages: list[dict[str, Any]] | None = None, made: int = 0) -> dict[str, Any]:
-    """The document ``summary.json``, schema 1.  ``made``: now, ns since the epoch, from whoever has a clock."""
+    """The document ``summary.json``, schema 1.  ``made``: the present time in ns since the epoch; the caller has a
+    clock."""
     audits = [row for one in judged for row in one.audits]
     verdicts = {row["verdict"] for row in audits}
     worst = next((v for v in (VIOLATED, UNDECIDABLE) if v in verdicts), HELD)

@@ -559,7 +559,7 @@ def _verdict(audit: str, case: Mapping[str, Any], found: int) -> dict[str, str]:
     doubts, spoiled, needs = [], set(case["spoiled"]), CHECKS[audit].needs
     # Without a journal, acks tell of a message that was settled twice; a first delivery may be known without it all.
     if needs == "events" and case[{"fifo": "unsure", "double_settle": "partly"}.get(audit, "uncovered")]:
-        doubts.append(f"{case['uncovered']} messages have not their whole life in an order journal")
+        doubts.append(f"no order journal covers the whole life of {case['uncovered']} messages")
     if case.get(OVER_POWER_CUTS.get(audit, "")):
         doubts.append("power was lost")
     if (needs and "msgs" in spoiled) or (needs == "events" and "journal" in spoiled):

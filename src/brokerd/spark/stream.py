@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from brokerd.audit import AuditError
 from brokerd.audit import layout as shapes
 from brokerd.audit.files import QueueFiles, Source, Triple, open_source
-from brokerd.audit.segment import check_records, elsewhere
+from brokerd.audit.segment import check_records, other_place
 from brokerd.spark import tables
 from brokerd.spark.bounds import Bounds
 from brokerd.spark.packs import packs
@@ -237,7 +237,7 @@ def _header(source: Source, path: str, kind: np.dtype) -> Any:
 
 def _octets(source: Source, path: str, length: int) -> bytes | None:
     """The first octets of a file that may just have been moved to ``kept``; None: it is gone."""
-    for place in (path, elsewhere(path)):
+    for place in (path, other_place(path)):
         try:
             return source.read(place, 0, length)
         except FileNotFoundError:
