@@ -20,7 +20,7 @@ class Clock:
 
 
 class Message:
-    __slots__ = ("body", "count", "exchange", "from_before", "key", "level", "lifetime", "persistent", "priority",
+    __slots__ = ("body", "count", "exchange", "from_before", "in_vain", "key", "level", "lifetime", "persistent", "priority",
                  "properties", "redelivered", "seq", "ts")
 
     def __init__(self, key, body, persistent, properties, *, exchange=b"", priority=0, lifetime=None):
@@ -29,6 +29,7 @@ class Message:
         self.redelivered = False        # it was handed out before
         self.from_before = False        # ... and not since the last restart
         self.count = 0                  # failed deliveries
+        self.in_vain = False            # rejected, and kept
         self.seq = self.ts = self.level = 0
 
     def __lt__(self, other):
@@ -200,6 +201,7 @@ class Queue:
             self.died.append(message.obituary(reason))
             if self.keeps:
                 self.kept[message.seq] = message
+                message.in_vain = reason == "rejected"
             else:
                 self.dead_lettered += 1
         self.dying = []
@@ -249,6 +251,8 @@ class Queue:
         for message in unacked:
             message.redelivered = True
             message.count += 1
+        for message in self.kept.values():
+            message.count += message.in_vain    # Handed out, and not settled after all.
         self.ready = sorted([*self.ready, *unacked, *self.kept.values()]) if self.durable else []
         if not self.durable:
             self.next_seq = 1

@@ -1,4 +1,4 @@
-"""Records that are set aside, neither ready nor out, wherever they stood: compaction, purge, restart, deletion."""
+"""Records set aside: neither ready nor out.  Wherever they stood, over compaction, purge, restart and deletion."""
 
 import pytest
 from hypothesis import given, settings

@@ -2,8 +2,9 @@
 
 import pytest
 
+from brokerd.queues.dead_letter import DeadLetterRule
 from brokerd.queues.guarantee import BEST_EFFORT, PER_PRIORITY, STRICT, Facts, Reader, facts_of, guarantee
-from brokerd.queues.rules import rules_of
+from brokerd.queues.rules import Rules, rules_of
 
 ONE = Reader("a", 1)
 
@@ -22,7 +23,7 @@ ONE = Reader("a", 1)
      ["consumer 'x' takes messages without acks: what it loses does not come back"]),
     (Facts((ONE,), gets=1), BEST_EFFORT, ["basic.get takes messages beside the consumers"]),
     (Facts(gets=1), BEST_EFFORT, ["basic.get takes messages, as many at a time as it likes"]),
-    (Facts((Reader("a", 1), Reader("b", 9, active=True)), single_active=True), BEST_EFFORT,
+    (Facts((Reader("a", 1), Reader("b", 9, active=True)), rules=Rules(single_active=True)), BEST_EFFORT,
      ["prefetch 9: up to 8 messages may overtake a returned one"]),
     (Facts((ONE,), max_priority=5), PER_PRIORITY,
      ["messages of higher priority go first, 6 levels", "one consumer with prefetch 1"]),
@@ -35,22 +36,22 @@ def test_the_name_follows_from_who_reads_how(facts, name, reasons):
 
 
 def test_a_single_active_consumer_counts_as_one():
-    found = guarantee(Facts((Reader("a", 1, active=True), Reader("b", 9)), single_active=True))
+    found = guarantee(Facts((Reader("a", 1, active=True), Reader("b", 9)), rules=Rules(single_active=True)))
     assert found.name == STRICT
     assert found.notes == ["single active consumer: 1 of 2 consumers is served"]
-    assert guarantee(Facts((ONE,), single_active=True)).notes == []
+    assert guarantee(Facts((ONE,), rules=Rules(single_active=True))).notes == []
 
 
 @pytest.mark.parametrize(("facts", "notes"), [
-    (Facts(message_ttl_ms=5), ["messages that wait longer than 5 ms are dropped"]),
-    (Facts(max_length=7, max_octets=9), [
+    (Facts(rules=Rules(message_ttl_ms=5)), ["messages that wait longer than 5 ms are dropped"]),
+    (Facts(rules=Rules(max_length=7, max_octets=9)), [
         "over 7 messages the oldest are dropped", "over 9 octets the oldest are dropped"]),
-    (Facts(max_length=7, overflow="reject-publish"), ["over 7 messages new messages are refused"]),
-    (Facts(delivery_limit=2), ["a message that has come back 2 times is dropped at the next return"]),
-    (Facts(delivery_limit=2, delivery_limit_drops=True, dead_letter_exchange="d"), [
+    (Facts(rules=Rules(max_length=7, overflow="reject-publish")), ["over 7 messages new messages are refused"]),
+    (Facts(rules=Rules(delivery_limit=2)), ["a message that has come back 2 times is dropped at the next return"]),
+    (Facts(rules=Rules(delivery_limit=2, delivery_limit_action="drop", dead_letter=DeadLetterRule("d"))), [
         "a message that has come back 2 times is dropped at the next return",
         "rejected messages are dead-lettered to exchange 'd'"]),
-    (Facts(message_ttl_ms=5, dead_letter_exchange=""), [
+    (Facts(rules=Rules(message_ttl_ms=5, dead_letter=DeadLetterRule(""))), [
         "messages that wait longer than 5 ms are dead-lettered to exchange ''",
         "rejected messages are dead-lettered to exchange ''"]),
 ])
@@ -85,5 +86,5 @@ def test_the_facts_are_those_of_the_queue():
                    "x-single-active-consumer": True}, both, none)
     queue.active = none
     assert facts_of(queue) == Facts(
-        (Reader("a\ufffd", 3), Reader("b", 0, True, True)), 3, True, 4, 1, 2, 3, "reject-publish", 4, True, "d")
+        (Reader("a\ufffd", 3), Reader("b", 0, True, True)), 3, 4, queue.rules)
     assert facts_of(Queue({})) == Facts(max_priority=3, gets=4)

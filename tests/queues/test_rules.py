@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd import plane
 from brokerd.arguments import BY_NAME, BY_POLICY_KEY, INT64_MAX
 from brokerd.queues.dead_letter import DeadLetterRule
 from brokerd.queues.deduplication import Rule as Duplicates
@@ -11,6 +12,7 @@ from brokerd.queues.rules import (
     PLAIN,
     RETENTION_MS,
     RETENTION_OCTETS,
+    ROWS,
     Rules,
     asks_for_journal,
     effective_arguments,
@@ -212,3 +214,20 @@ def test_the_argument_of_an_order_journal_wins_over_the_policy(arguments, defini
     rules = rules_of(arguments, definition)
     assert (rules.journal, rules.retention_octets, rules.retention_ms) == (journal, octets, ms)
     assert asks_for_journal(arguments, definition) is journal
+
+
+def test_each_rule_of_the_data_plane_follows_from_one_row():
+    told = [row.plane for row in ROWS if row.plane]
+    assert sorted(told) == sorted(plane.RULES)
+
+
+def test_each_field_of_rules_follows_from_one_row_and_its_argument_is_one():
+    assert [row.field for row in ROWS] == list(Rules._fields)
+    arguments = [row.argument for row in ROWS if row.argument]
+    assert len(arguments) == len(set(arguments))
+    assert set(arguments) <= set(BY_NAME)
+
+
+@pytest.mark.parametrize("name", sorted(plane.RULES))
+def test_what_the_data_plane_is_told_of_no_rule_is_what_it_has_without(name):
+    assert plane_rules(PLAIN)[name] == plane.RULES[name][3]

@@ -1,89 +1,109 @@
-"""The border of the data plane: every verb that crosses it, and no other.
+"""The border of the data plane: every verb that crosses it, one section for each object.
 
-Objects here own C structs; whoever holds the object keeps the struct alive.
-Nothing below this line awaits, logs, reads config or knows what a name means.
-Unless a verb says otherwise it is O(1) and raises nothing.
+    Core         one event loop: the turn, what waits for the disk, files to be given up
+    Window       keys of messages lately stored, and Keys, those of one message
+    Answer       where a publish goes, as routing says it: Tally, Message, Participant
+    Routes       answers remembered
+    Queue        messages in segments, rules, consumers
+    Consumer     one basic.consume
+    Channel      delivery tags, prefetch, confirms, transactions
+    Connection   a client's octets, in and out
+    functions    checksums and layouts, for recovery, tests and tools
+
+A Python object here owns its C struct: the struct lives as long as the object does.  The plane never awaits, never logs,
+never reads configuration, and does not know what a name means.
+
+A verb takes constant time and raises nothing, unless its text says otherwise.  It changes what is ready, written or
+confirmed; a *turn* then delivers messages, sends confirms and writes to sockets.  These verbs run a turn themselves:
+Core.turn and expire, Connection.buffer_updated, feed, resume_writing, unblock and detach.  After every other verb that
+changes something the caller calls Core.turn(), or the verb has asked for one (schedule).
 """
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
+Row = tuple[int, int, bool, bytes, bytes, bytes, bytes]
+"""A stored message: sequence number, ns since the epoch, redelivered, exchange, routing key, properties, body."""
+
 class Core:
-    """The data plane of one event loop: read buffer, dirty lists, the turn."""
+    """The data plane of one event loop: the read buffer that connections share, and lists of what has something to do."""
 
     def __init__(
         self,
         *,
         schedule: Callable[[], None],      # work is left over: call turn() soon (loop.call_soon)
-        request_sync: Callable[[], None],  # a confirm waits: begin_sync() when the last one ended
-        storage_failed: Callable[[int], None],  # errno: nothing was lost, the publishers stand still
-        damaged: Callable[[str, int, int], None],  # path, position, octets skipped: not readable any more
+        request_sync: Callable[[], None],  # a confirm waits: call begin_sync() when the last sync has ended
+        storage_failed: Callable[[int], None],  # errno: a message found no room; no message is lost, its publisher waits
+        damaged: Callable[[str, int, int], None],  # path, position, octets: they cannot be read and were skipped
         segment_octets: int = 8 << 20,
         deliver_octets_per_turn: int = 1 << 20,
         message_octets_max: int = 128 << 20,
         frame_octets_max: int = 131072,  # the most that any connection's frame_max may be
-        deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then; replaces the last one
-        spare_directory: str | None = None,  # settled segments are kept here for other queues; None: they are not
+        deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then, and at no earlier time
+        spare_directory: str | None = None,  # settled segments wait here for other queues; None: each queue has its own
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
     ) -> None: ...
-    blocked: bool                      # alarm in force: publishing connections get on_publisher_blocked
+    blocked: bool                      # an alarm is in force: connections that publish get on_publisher_blocked()
     clock: Callable[[], int] | None    # ns since the epoch; None: CLOCK_REALTIME (tests travel in time)
+    # --- the turn
     def turn(self) -> None:
-        """Deliver what is ready, confirm what may be, send what is written; called after each chunk by itself,
-        and to be called by whoever changed something from outside (a timer, an end of sync)."""
+        """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
     def expire(self) -> None:
-        """What is over at the heads of queues dies; then a turn."""
-    timeouts: int        # consumers whose deliveries may time out: call overdue() while there are any
+        """Messages at the heads of queues die if their time is over.  Runs a turn."""
+    timeouts: int        # consumers that have a timeout: call overdue() once a second while there are any
     def overdue(self) -> list[Consumer]:
-        """Deliveries unacked for longer than their consumer's timeout return to their places, alone; call turn() after.
-        Consumers of which the channel is to be closed instead."""
+        """Return each delivery that was unacked for longer than its consumer's timeout to its place.  The answer names the
+        consumers that ask for their channel to be closed instead."""
     def put(self, queues: tuple[Queue, ...], exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, *,
             connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False,
             keys: Keys | None = None) -> tuple[Any, ...]:
-        """Store a message that no client is publishing just now, in each queue by its rules; the queues that have it now:
+        """Store a message of the broker's own in each queue, by its rules.  The answer names the queues that have it now:
         the others refused it, or are deleted.  properties: flags and list as on the wire.  sync: the next begin_sync()
         covers it.  Raises OSError: no space, then it is stored nowhere; ValueError."""
     def begin_sync(self) -> list[tuple[int, str]]:
-        """Duplicated fds of all that waiting confirms stand on; (fd, path). The caller fdatasyncs and closes them
-        in its thread (a path ending in '/' is a directory: fsync), then calls end_sync() on the loop."""
+        """Everything that waiting confirms depend on, as (duplicated descriptor, path).  The caller syncs and closes each in
+        its thread (fdatasync; fsync where the path ends in '/', a directory), then calls end_sync() on the loop.
+        Raises OSError."""
     def end_sync(self) -> None:
-        """All of the last begin_sync() is on disk: the confirms that waited for it go out (call turn() after)."""
-    spares: int          # segments kept for whichever queue needs one next, at most 64
-    spares_used: int     # of these, taken by a queue since start
+        """All that the last begin_sync() named is on disk.  The next turn sends the confirms that waited for it."""
+    # --- files to be given up
+    spares: int          # settled segments that wait for a queue that needs one, at most 64
+    spares_used: int     # ... and how many of them queues have taken since start
     def release_spares(self) -> None:
-        """Put the segments that are kept for queues to come on the garbage; also done while `blocked`."""
+        """Give up the settled segments that wait for other queues.  The plane does so itself while `blocked`."""
     def take_kept(self) -> list[tuple[str, int]]:
-        """Settled segments of journaled queues since the last call: (folder, number); their files are now in the folder
-        ``kept`` of that folder."""
+        """Settled segments of journaled queues since the last call, as (folder, number).  Their files are by now in the
+        folder ``kept`` of that folder."""
     def take_keyed(self) -> list[tuple[Queue, int, int]]:
-        """Segments whose keys are to be written into a file since the last call: (queue, level, number).  Write what
-        key_rows() gives, sync it, and call keys_kept()."""
+        """Segments since the last call that wait for a file of their keys, as (queue, level, number).  The caller writes what
+        key_rows() gives, syncs it, and calls keys_kept()."""
     def take_garbage(self) -> list[str]:
-        """Files that nobody needs any more, to be unlinked, in this order, off the loop."""
+        """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
 class Window:
-    """The keys entered last, as hashes (never 0), each until its time is over.  Times are ms since the epoch."""
+    """The keys entered last, as hashes that are never 0, each until its time is over.  Times are ms since the epoch."""
     def __init__(self, size: int, ttl_ms: int = -1) -> None:
-        """size: keys in it at most; memory follows those that are.  ttl_ms: of a key that brings no time of its own; -1: none.
-        Raises ValueError: size 0."""
+        """size: how many keys it holds at most; its memory follows the keys that are there.  ttl_ms: of a key that brings no
+        time of its own; -1: none.  Raises ValueError: size 0."""
     size: int
     ttl_ms: int
-    entered: int         # since it was made
+    entered: int         # keys, since it was made
     octets: int          # of memory
     def __len__(self) -> int: ...
-    def knows(self, hash_: int, now_ms: int) -> bool: ...
+    def knows(self, hash_: int, now_ms: int) -> bool:
+        """Whether the key is there and its time is not over."""
     def enter(self, hash_: int, expires_ms: int, now_ms: int) -> None:
-        """The newest from now on; the oldest goes where there are too many.  Raises ValueError: 0."""
+        """The key is the newest from now on; where there are too many, the oldest goes.  Raises ValueError: 0."""
     def load(self, rows: bytes, now_ms: int) -> None:
-        """Enter rows of key files (store/format.py), in any order; each once.  O(rows)."""
+        """Enter the rows of key files (store/format.py), in any order, each once.  Takes time in proportion to the rows."""
     def set_bounds(self, size: int, ttl_ms: int = -1) -> None:
-        """Another size, with as many of the newest keys as there is room for; another time, for keys to come."""
+        """Another size, with as many of the newest keys as it has room for; another time, for keys to come."""
 
 class Keys:
-    """The keys of one message."""
+    """The deduplication keys of one message."""
     def __init__(self, of_queues: dict[Queue, int], of_exchange: int = 0, ttl_ms: int = -1) -> None:
-        """of_queues: hashes in the queues that have a window; its record in these carries that.  of_exchange: what its
-        records in other queues carry.  0: none.  ttl_ms: how long its keys count, where the message says so; else -1."""
+        """of_queues: hashes in the queues that have a window, which the records there carry.  of_exchange: the hash that
+        records in other queues carry; 0: none.  ttl_ms: how long the keys count if the message says so; else -1."""
 
 class Tally:
     """Counters of one exchange."""
@@ -142,114 +162,126 @@ class Routes:
         """Forget all: a binding, exchange, queue or permission changed."""
 
 class Queue:
-    """Messages waiting: segments on disk, what is ready, who consumes.  Subclassed by queues.Queue."""
+    """Messages in segments, by priority level; the rules of the queue; its consumers.  queues.Queue is the subclass.
+
+    A message is ready, unacked or aside, until it is settled."""
     def __init__(self, core: Core, directory: str, *, durable: bool, max_priority: int = 0) -> None:
-        """No file is made before the first message. The directory is made (with its parents' last part) on demand,
-        by the make_directory() method of the subclass."""
+        """The first message makes the files, and make_directory() the directory before them."""
+    # --- upcalls, to be overridden
+    def make_directory(self) -> None:
+        """Make the directory, with the queue's name in it.  Raises OSError."""
     def on_dead(self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                 count: int) -> bool:
-        """Overridden: a message died ("rejected", "expired", "maxlen", "delivery_limit") after `count` failed deliveries.
-        Called in the order in which they died, never from inside itself.  seq 0: it was refused, and is not stored.
-        True: done with, it is settled.  False: kept, in no count, until dead_done(seq); ready again after a crash."""
-    def set_rules(self, *, ttl_ms: int = -1, max_length: int = -1, max_octets: int = -1, overflow: int = 0,
-                  dead_letters: bool = False, delivery_limit: int = -1, limit_drops: bool = False,
-                  delivery_counts: bool = False, single_active: bool = False, consumer_timeout_ms: int = -1,
-                  timeout_closes: bool = False) -> None:
-        """What is asked beside order, all of it; -1: none.  Holds from the next turn.  A queue that was never asked costs
-        nothing.  overflow: 0 drop-head, 1 reject-publish, 2 reject-publish-dlx.  dead_letters: on_dead() is called.
-        delivery_limit: failed deliveries after which a message dies (dropped with limit_drops).  delivery_counts:
-        redeliveries carry x-delivery-count and x-acquired-count.  consumer_timeout_ms: of consumers to come."""
-    traced: bool         # on_delivered() is told of each delivery
+        """A message died: reason is "rejected", "expired", "maxlen" or "delivery_limit", count its failed deliveries.  The
+        plane calls this in the order of deaths, and never while another call is under way.  seq 0: the queue refused the
+        message, which is not stored.  True: the message is settled.  False: it stays aside until dead_done(seq)."""
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
-        """Overridden: a message was written to a client, by basic.deliver or basic.get-ok.  Must not raise."""
-    def dead_done(self, seq: int) -> None:
-        """A message that on_dead() kept is dead-lettered by now: it is settled.  Unknown numbers do no harm."""
-    aside: int           # messages set aside: dead letters under way or kept, and those of set_aside()
-    def set_aside(self, seq: int) -> bool:
-        """Take a ready message out of the order, wherever it stands, and keep it: it is not handed out, does not expire and
-        counts for no limit, until release(); ready again after a restart.  False: no such message is ready."""
-    def release(self, seq: int) -> bool:
-        """Give a message of set_aside() back to its place.  False: it is not aside."""
-    def browse_aside(self, start_seq: int, count: int) -> list[tuple[int, int, bool, bytes, bytes, bytes, bytes]]:
-        """As browse(), of the messages that are aside."""
-    def check(self) -> None:
-        """Compare every count with what it counts: for tests.  Raises AssertionError."""
-    def browse(self, start_seq: int, count: int) -> list[tuple[int, int, bool, bytes, bytes, bytes, bytes]]:
-        """Ready messages from that sequence number on, as they would be handed out: (seq, ns, redelivered, exchange,
-        routing key, properties, body).  Reads from disk."""
-    def remove(self, seq: int) -> tuple[int, int, bool, bytes, bytes, bytes, bytes] | None:
-        """Take a ready message out, wherever it stands, and settle it; its row, or None."""
+        """basic.deliver or basic.get-ok was written to a client.  Called while `traced`.  Must not raise."""
+    # --- rules
+    def set_rules(self, **rules: int) -> None:
+        """What the queue asks beside order, all of it: a rule that is not given is off.  The names and their values without
+        a limit stand in RULES.  Holds from the next turn.  Raises TypeError for an unknown name.
+
+        ttl_ms, max_length (messages), max_octets (of bodies), overflow (0 drop-head, 1 reject-publish, 2
+        reject-publish-dlx), dead_letters (on_dead() is called), delivery_limit (the failed delivery that a message dies of),
+        limit_drops (it is dropped then), delivery_counts (redeliveries carry x-delivery-count and x-acquired-count),
+        single_active, consumer_timeout_ms and timeout_closes (of consumers to come)."""
+    traced: bool         # on_delivered() is called
     max_priority: int
     active: Consumer | None      # the single active consumer
-    unused_since: int            # ns: last consumer, get or touch(); now while there are consumers
-    def touch(self) -> None: ...
-    expired: int; discarded: int; dead_lettered: int; refused: int; limited: int; timed_out: int  # counters since start
-    def make_directory(self) -> None:
-        """Overridden: make the directory with the queue's name in it.  Raises OSError."""
+    consumers: list[Consumer] | None
+    paused: bool         # no message is delivered
+    # --- messages
+    def browse(self, start_seq: int, count: int) -> list[Row]:
+        """Ready messages from that sequence number on, in the order in which they would be handed out.  Reads files."""
+    def remove(self, seq: int) -> Row | None:
+        """Take a ready message out, wherever it stands, and settle it.  None: no such message is ready.  Reads files."""
+    def purge(self) -> int:
+        """Settle every ready message; how many."""
+    # --- messages set aside: neither ready nor out
+    aside: int           # how many: dead letters under way, and those of set_aside()
+    def set_aside(self, seq: int) -> bool:
+        """Take a ready message out of the order, wherever it stands, until release().  It is not handed out, does not
+        expire, and counts for no limit.  After a restart it is ready at its place.  False: no such message is ready."""
+    def release(self, seq: int) -> bool:
+        """Give a message of set_aside() back to its place.  False: set_aside() does not hold it."""
+    def browse_aside(self, start_seq: int, count: int) -> list[Row]:
+        """As browse(), of the messages that are aside."""
+    def dead_done(self, seq: int) -> None:
+        """The dead letter that on_dead() left aside has arrived: settle it.  An unknown number changes nothing."""
+    # --- figures
     directory: str
     durable: bool
-    ready: int           # messages that wait
+    ready: int
+    ready_octets: int    # of their bodies; after a restart partly an estimate
     unacked: int         # handed out, not settled
     consumer_count: int
-    ready_octets: int
     next_seq: int        # sequence number the next message gets; from 1
     published: int; delivered: int; got: int; acked: int; redelivered: int; returned: int   # counters since start
-    paused: bool         # no delivery while set
+    expired: int; discarded: int; dead_lettered: int; refused: int; limited: int; timed_out: int
+    unrecorded: int      # settlements that a full disk would not take: these messages come again after a restart
+    touched: int         # ns: last message stored or delivered
+    unused_since: int    # ns: last consumer, get or touch(); now, while there are consumers
+    def touch(self) -> None:
+        """The queue is in use: `unused_since` is now."""
+    def order_counts(self) -> tuple[list[int], list[int]]:
+        """What disturbed the order, named by store.format.ORDER_COUNTERS: since the queue was declared (kill -9 loses none,
+        a power cut may), and since this broker started."""
+    def check(self) -> None:
+        """Compare every count with what it counts: for tests, all of the queue is walked.  Raises AssertionError."""
+    # --- recovery and compaction
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
                        level: int = 0, doubted: int = 0) -> None:
-        """Recovery: one segment found on disk, in rising order of number; acks: sound entries in its acks file;
-        delivered and doubted: the words of that name in it.
-        Each of its records is checked (bounds, CRC) when it is read.  See store/recovery.py."""
+        """One segment found on disk, in rising order of number.  acks: sound entries in its acks file; delivered, doubted:
+        the words of that name.  The plane checks each record (bounds, CRC) when it reads it.  See store/recovery.py."""
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
-        """The last attached segment is appended to again.  suspect (power cut): every message counts as delivered
-        before, since the marks that would tell may be lost."""
-    journaled: bool      # an order journal is written
-    def set_journal(self, on: bool) -> None:
-        """Write every event of a message's life from now on into files beside the segments, or stop.  Settled segments are
-        moved into a folder ``kept`` instead of being used again.  Of a queue that is recovered: before attach_segment().
-        Raises ValueError: the queue is not durable."""
-    def unsynced_journals(self) -> list[str]:
-        """Paths of journals written to since the last call; fdatasync them in a thread, then call journals_synced()."""
-    def journals_synced(self) -> None:
-        """All that the last unsynced_journals() named is on disk."""
-    window: Window | None    # keys of stored messages are entered; settled segments stay until keys_kept().  Set it before
-                             # finish_recovery(), with what was on disk in it
-    def keep_keys(self, number: int, level: int = 0) -> bool:
-        """Whether the records of a segment may go as far as their keys are concerned; False: Core.take_keyed() names it."""
-    def key_rows(self, number: int, level: int = 0) -> bytes:
-        """Rows of a key file (store/format.py) of all keys in a segment that the window knows.  O(records).  Raises OSError."""
-    def keys_kept(self, number: int, level: int = 0) -> None:
-        """The keys of a segment are on disk in a file of their own: its records are not needed for them."""
-    copying: bool        # set while somebody copies the files: settled segments are not written over
-    def order_counts(self) -> tuple[list[int], list[int]]:
-        """What disturbed the order, in the order of store.format.ORDER_COUNTERS: since the queue was declared (kill -9 loses
-        none; a power cut may), and since this broker started."""
-    def purge(self) -> int:
-        """Settle every ready message; how many."""
-    def drop(self) -> None:
-        """The queue is deleted: consumers leave, unacked deliveries become nobody's and settling them is harmless.
-        The directory is the caller's to remove."""
-    def close(self) -> None:
-        """The broker stops: maps and descriptors closed.  Syncing is the caller's; no other verb may follow."""
-    def rest(self) -> bool:
-        """Idle: give maps and descriptors back, to be taken again when needed.  True if any were held."""
-    touched: int         # ns: last delivery
-    unrecorded: int      # settlements that a full disk would not take: redelivered after a restart
-    consumers: list[Consumer] | None
+        """All segments are attached; the last one is appended to again.  suspect: power was lost."""
     def segments(self) -> list[dict]:
-        """For inspection and compaction, oldest first: number, end, records, settled, unacked, returned, waiting,
-        base_seq, generation, entries, capacity, mapped, sealed, damaged, events (of the journal, -1: none); level 0 first,
-        and level.  The files hold at least so much of each."""
-    def can_compact(self, number: int, level: int = 0) -> bool: ...
+        """For inspection and compaction, level 0 first, oldest first: level, number, end, records, settled, unacked,
+        returned, aside, waiting, base_seq, generation, entries, capacity, mapped, sealed, damaged, events (of the journal;
+        -1: none).  The files hold at least so much of each.  Walks all segments."""
+    def can_compact(self, number: int, level: int = 0) -> bool:
+        """Whether replace_segment() may be called: the segment is full, and the cursor has passed all of it."""
     def replace_segment(self, number: int, old: Any, new: Any, end: int, capacity: int, generation: int,
                         entries: int, level: int = 0) -> None:
-        """Compaction moved the live records of a segment (u4 arrays of positions old -> new, both rising) into a file of the
-        same name; unacked deliveries follow.  Raises ValueError."""
+        """The file of a segment is another one now, with its live records alone: u4 arrays say where each was and is, both
+        rising.  Every holder of a position follows.  Raises ValueError, and nothing has changed, if a record that is held
+        is not among them.  Walks all unacked deliveries."""
+    copying: bool        # its files are being copied: settled segments are not written over
+    # --- deduplication keys
+    window: Window | None    # keys of stored messages are entered here; set it before finish_recovery(), with the keys that
+                             # were on disk in it
+    def keep_keys(self, number: int, level: int = 0) -> bool:
+        """Whether the records of a segment may go as far as their keys are concerned.  False: Core.take_keyed() names it."""
+    def key_rows(self, number: int, level: int = 0) -> bytes:
+        """Rows of a key file (store/format.py) for all keys of a segment that the window knows.  Walks the segment's records.
+        Raises OSError."""
+    def keys_kept(self, number: int, level: int = 0) -> None:
+        """The keys of a segment are on disk in a file of their own: its records are not needed for them."""
+    # --- the order journal
+    journaled: bool      # an order journal is written
+    def set_journal(self, on: bool) -> None:
+        """Write every event of a message's life from now on into files beside the segments, or stop.  Settled segments of
+        a journaled queue move into the folder ``kept``.  Of a queue that is recovered: call it before attach_segment().
+        Raises ValueError: the queue is not durable."""
+    def unsynced_journals(self) -> list[str]:
+        """Paths of journals written to since the last call.  The caller syncs them in a thread, then calls
+        journals_synced()."""
+    def journals_synced(self) -> None:
+        """All that the last unsynced_journals() named is on disk."""
+    # --- the end
+    def drop(self) -> None:
+        """The queue is deleted: its consumers leave, and settling its unacked deliveries has no effect.  The caller removes
+        the directory."""
+    def close(self) -> None:
+        """The broker stops: give up maps and descriptors.  The caller has synced; no other verb may follow."""
+    def rest(self) -> bool:
+        """The queue is idle: give up maps and descriptors until they are needed again.  True if there were any."""
 
 class Consumer:
-    """One basic.consume.  Made by Channel.consume."""
+    """One basic.consume.  Channel.consume() makes it."""
     tag: bytes
     queue: Queue
     channel: Channel
@@ -258,12 +290,12 @@ class Consumer:
     priority: int
     prefetch: int
     unacked: int
-    timeout_ms: int        # that a delivery may be unacked; -1: for ever
-    number: int            # written into journals; 0: none was given
+    timeout_ms: int        # how long a delivery may be unacked; -1: for ever
+    number: int            # stands in journals; 0: none was given
     arguments: dict
 
 class Channel:
-    """One AMQP channel: publish numbers, unacked deliveries, confirm mode.  Subclassed by session.channel.Channel."""
+    """One AMQP channel: publish numbers, unacked deliveries, confirm mode.  session.channel.Channel is the subclass."""
     def __init__(self, connection: Connection, number: int) -> None: ...
     connection: Connection
     number: int
@@ -277,11 +309,12 @@ class Channel:
     closing: bool          # we sent channel.close: all but channel.close and close-ok is dropped
     tx: bool               # publishes go up (on_publish), and so do ack, nack and reject (on_method)
     late: int              # settlements that came after their delivery had timed out
-    def select_confirm(self) -> None: ...
+    def select_confirm(self) -> None:
+        """Confirm every publish from now on; once is enough."""
     def consume(self, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, priority: int, arguments: dict,
                 timeout_ms: int = -1, timeout_closes: bool | None = None, consumer_number: int = 0) -> Consumer:
-        """Deliveries start in the next turn; write consume-ok first.  timeout: the queue's own, unless given.
-        consumer_number: from where connections have theirs, never used twice."""
+        """Deliveries start in the next turn; the caller writes consume-ok first.  timeout: the queue's own, unless given.
+        consumer_number: never used twice, from the same numbers as connections."""
     def settle(self, tag: int, multiple: bool, *, requeue: bool = False, reject: bool = False) -> bool:
         """What basic.ack, nack and reject do.  False: unknown delivery tag, nothing done."""
     def knows(self, tag: int, multiple: bool) -> bool:
@@ -289,11 +322,11 @@ class Channel:
     def deliveries(self, tag: int, multiple: bool) -> list[tuple[int, Any, int]]:
         """What settle() would settle: (delivery tag, queue, seq), oldest first; no queue where it has timed out."""
     def take_tag(self) -> int:
-        """The delivery tag of something that the session itself delivers, without acks."""
+        """A delivery tag for a message that the session itself delivers, without acks.  Raises MemoryError."""
     def publishes_one(self) -> int:
         """Count a publish that on_publish() was given; its number."""
     def cancel(self, consumer: Consumer) -> None:
-        """No more deliveries to it; what is unacked stays so."""
+        """No more messages are delivered to it; its unacked deliveries stay unacked."""
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Write basic.get-ok with the next message, or return False when none is ready."""
     def recover(self) -> None:
@@ -302,9 +335,8 @@ class Channel:
         """Consumers leave, unacked deliveries return to their places; the number may be opened again."""
 
 class Connection:
-    """One client's octets: cut frames, keep what must wait, write.  Subclassed by session.connection.Connection,
-    which is the loop's BufferedProtocol.  Upcalls, to be overridden: on_*; they must not raise but plane.Connection
-    catches what they do raise and gives it to on_error."""
+    """One client's octets: frames are cut, what must wait is stashed, output is written.  session.connection.Connection is
+    the subclass, and the loop's BufferedProtocol.  The plane gives what an upcall (on_*) raises to on_error()."""
     def __init__(self, core: Core) -> None: ...
     number: int            # never reused, also over restarts; written into each record it publishes
     routes: Routes | None  # set when the vhost is opened
@@ -315,46 +347,56 @@ class Connection:
     publishes: bool        # has published at least once
     # --- the loop's side (asyncio.BufferedProtocol)
     def attach(self, transport: object, fd: int) -> None:
-        """fd -1: no direct send (TLS): transport.write only."""
-    def get_buffer(self, sizehint: int) -> memoryview: ...
+        """fd: for direct sends; -1: output goes by transport.write alone (TLS)."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The core's read buffer."""
     def buffer_updated(self, nbytes: int) -> None:
-        """Work the chunk to its end, then a turn."""
+        """Work the chunk to its end.  Runs a turn."""
     def feed(self, octets: bytes) -> None:
-        """The same for octets that did not come by the shared buffer (tests)."""
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
+        """The same for octets that did not come by the read buffer (tests).  Runs a turn."""
+    def pause_writing(self) -> None:
+        """The transport holds octets of ours: the connection's consumers get no more messages."""
+    def resume_writing(self) -> None:
+        """The transport has sent them: consumers are served again.  Runs a turn."""
     def detach(self) -> None:
-        """The socket is gone: every channel closes, nothing is written any more."""
+        """The socket is gone: every channel closes, and no octet is written any more.  Runs a turn."""
     # --- the session's side
     def write(self, octets: bytes) -> None:
-        """Whole frames, behind all that was written before; sent at the turn's end."""
+        """Append whole frames to the output; the turn's end sends them.  Raises MemoryError."""
     def hold(self) -> None:
-        """Keep all output from now on back until release() (a definition waits for its sync).  Counts."""
-    def release(self) -> None: ...
+        """Keep the output back until release(): a definition waits for its sync.  Each hold() needs its release()."""
+    def release(self) -> None:
+        """Take one hold() back; the last one lets the next turn send."""
     def flush(self) -> None:
-        """Send now what is written: before the transport is closed outside of a turn."""
+        """Send what is written now, for a transport that is closed outside of a turn."""
     def unblock(self) -> None:
-        """The alarm is over: read again; what waited is worked first."""
-    stopped: bool          # not read from because of an alarm or a full disk (its heartbeats are not missed)
+        """The alarm is over: work what waited, then read again.  Runs a turn."""
+    stopped: bool          # not read from because of an alarm or a full disk: its heartbeats do not count as missed
     # --- upcalls
-    def on_protocol_header(self, octets: bytes) -> None: ...
+    def on_protocol_header(self, octets: bytes) -> None:
+        """The first eight octets of the connection."""
     def on_method(self, channel: int, payload: bytes) -> None:
-        """Any method but publish, ack, nack, reject on an open channel; payload from class-id on.
-        Also those four on channels that are not open (to be answered with 504)."""
+        """A method; payload from class-id on.  The plane itself does publish, ack, nack and reject on an open channel."""
     def on_publish(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         """A publish on a channel with tx set; payloads as on the wire, whole."""
     def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
-        """An AMQPError of the plane's own or from resolve; or what an upcall raised."""
+        """An AMQPError of the plane or of resolve(), or what an upcall raised.  Closes the channel or the connection."""
     def on_publisher_blocked(self) -> None:
-        """Core.blocked is set, or the disk is full, and this connection published: it is to be told.  The plane has
-        stopped reading from it, until unblock()."""
+        """Core.blocked is set, or the disk is full, and this connection publishes: tell the client.  The plane does not
+        read from it until unblock()."""
 
-RULES: dict[str, tuple[int, int, int, int]]     # what Queue.set_rules() may be told, by name
-asserted: bool           # this build checks its own assertions (tests)
-def crc32c(data: bytes | memoryview, value: int = 0) -> int: ...
-def crc32c_by_table(data: bytes | memoryview, value: int = 0) -> int: ...
-def check_of_entry(segment: int, entry: int) -> int: ...
-def layout() -> dict[str, dict[str, tuple[int, int]]]: ...
+RULES: dict[str, tuple[int, int, int, int]]
+"""What Queue.set_rules() may be told, by name; the last of each row is its value without a limit."""
+asserted: bool
+"""This build checks its own assertions: the one that tests run."""
+def crc32c(data: bytes | memoryview, value: int = 0) -> int:
+    """CRC32C (Castagnoli) of data, continuing from the value of what came before it."""
+def crc32c_by_table(data: bytes | memoryview, value: int = 0) -> int:
+    """crc32c() on a processor without the instruction."""
+def check_of_entry(segment: int, entry: int) -> int:
+    """The check octet of an acks entry that is given with check zero."""
+def layout() -> dict[str, dict[str, tuple[int, int]]]:
+    """Where the plane reads and writes the fields of its files: name to (offset, octets)."""
 def keys_in_segment(
     octets: bytes | memoryview, number: int, ttl_ms: int = -1
 ) -> tuple[bytes, list[tuple[int, int, bytes]], list[tuple[int, int, bytes, bytes | None]]]:

@@ -18,24 +18,25 @@ cdef enum:
     ASIDE_HELD = 16             # reason: set aside by the control plane; REASON_*: a dead letter under way
 
 
-cdef void note_aside(place_t *t) noexcept nogil:
-    """Say in the acks file that t is aside.  An entry that the disk has no room for costs a count after a crash."""
-    seg_note(t.seg, t.position, SET_ASIDE | (ASIDE_WAS_OUT << 4 if t.flags & PLACE_WAS_OUT else 0), t.count)
+cdef void note_aside(place_t *t, uint16_t count) noexcept nogil:
+    """Say in the acks file that t is aside, and how many deliveries of it have failed if it is ready again after a start.
+    An entry that the disk has no room for costs a count after a crash."""
+    seg_note(t.seg, t.position, SET_ASIDE | (ASIDE_WAS_OUT << 4 if t.flags & PLACE_WAS_OUT else 0), count)
 
 
 cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
     """What head() found is set aside: the caller keeps the place."""
     # Of all others the acks file says already what a start needs.
     if not is_returned(st, t) and t.position >= t.seg.passed_below:
-        note_aside(t)
+        note_aside(t, t.count)
     advance(st, t)
     t.flags |= PLACE_PASSED
     t.seg.aside += 1
 
 
-cdef void put_aside(place_t *t) noexcept nogil:
-    """What was out is set aside: the caller keeps the place."""
-    note_aside(t)
+cdef void put_aside(place_t *t, uint16_t count) noexcept nogil:
+    """What was out, or was taken out of the middle, is set aside: the caller keeps the place.  count: as of note_aside()."""
+    note_aside(t, count)
     t.seg.aside += 1
 
 

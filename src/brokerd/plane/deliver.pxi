@@ -41,7 +41,7 @@ cdef inline bint take(queue_t *q, place_t *t) noexcept nogil:
 cdef void put_back(place_t *t) noexcept nogil:
     """What take() took could not be written: ready again, as if it had not been taken."""
     if t.flags == 0:
-        note_aside(t)
+        note_aside(t, t.count)
     t.flags |= PLACE_PASSED
     untake(t)
 

@@ -97,7 +97,8 @@ cdef void kill(place_t *t, uint8_t reason) noexcept nogil:
         return
     count_death(q.rules, reason)
     if is_dead_lettered(q, reason):
-        put_aside(t)
+        # A rejected message that is ready again after a crash was handed out once more in vain.
+        put_aside(t, t.count + 1 if reason == REASON_REJECTED and t.count < 0xFFFF else t.count)
         die(t, reason)
     else:
         settle(t, kind_of_death(reason))

@@ -165,7 +165,7 @@ cdef class Queue:
             if st.ready and take_out(st, seq, &t):
                 t.reason = ASIDE_HELD
                 octets_gone(&self.q, t.seg.map + t.position)
-                put_aside(&t)
+                put_aside(&t, t.count)
                 if aside_put(&self.q, &t) != 0:
                     ready_again(&t)
                     raise MemoryError

@@ -232,7 +232,7 @@ cdef int describe_store(store_t *st, list out) except -1:
     cdef seg_t *s = st.first
     while s != NULL:
         out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
-                    "unacked": s.unacked, "returned": s.returned, "waiting": s.waiting, "base_seq": s.base_seq,
+                    "unacked": s.unacked, "returned": s.returned, "aside": s.aside, "waiting": s.waiting, "base_seq": s.base_seq,
                     "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
                     "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
                     "events": s.events if s.journal_known else -1})

@@ -11,6 +11,8 @@ which clients work on them.  Knows nothing of what has happened: that is counted
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from brokerd.queues.rules import PLAIN, Rules
+
 STRICT, PER_PRIORITY, BEST_EFFORT = "strict-fifo", "fifo-per-priority", "best-effort"
 
 
@@ -28,15 +30,8 @@ class Facts(NamedTuple):
 
     consumers: tuple[Reader, ...] = ()
     max_priority: int = 0
-    single_active: bool = False
     gets: int = 0  # messages taken by basic.get since start
-    message_ttl_ms: int | None = None
-    max_length: int | None = None
-    max_octets: int | None = None
-    overflow: str = "drop-head"
-    delivery_limit: int | None = None
-    delivery_limit_drops: bool = False
-    dead_letter_exchange: str | None = None
+    rules: Rules = PLAIN
 
 
 class Guarantee(NamedTuple):
@@ -52,7 +47,7 @@ def guarantee(facts: Facts) -> Guarantee:
     working = _working(facts)
     weak = list(_disturbances(facts, working))
     notes = list(_notes(facts))
-    if facts.single_active and len(facts.consumers) > 1:
+    if facts.rules.single_active and len(facts.consumers) > 1:
         notes.insert(0, f"single active consumer: 1 of {len(facts.consumers)} consumers is served")
     if weak:
         return Guarantee(BEST_EFFORT, weak, notes)
@@ -70,19 +65,11 @@ def guarantee(facts: Facts) -> Guarantee:
 
 def facts_of(queue: Any) -> Facts:
     """The facts of a queues.Queue."""
-    rules, dead_letter = queue.rules, queue.rules.dead_letter
     return Facts(
         consumers=tuple([_reader(each, queue.active) for each in queue.consumers or ()]),
         max_priority=queue.max_priority,
-        single_active=rules.single_active,
         gets=queue.got,
-        message_ttl_ms=rules.message_ttl_ms,
-        max_length=rules.max_length,
-        max_octets=rules.max_octets,
-        overflow=rules.overflow,
-        delivery_limit=rules.delivery_limit,
-        delivery_limit_drops=rules.delivery_limit_action == "drop",
-        dead_letter_exchange=dead_letter.exchange if dead_letter is not None else None,
+        rules=queue.rules,
     )
 
 
@@ -94,7 +81,7 @@ def _reader(consumer: Any, active: Any) -> Reader:
 
 def _working(facts: Facts) -> tuple[Reader, ...]:
     """The consumers that are served: with a single active one that, and it hands over drained."""
-    if not facts.single_active or len(facts.consumers) < 2:
+    if not facts.rules.single_active or len(facts.consumers) < 2:
         return facts.consumers
     return tuple([each for each in facts.consumers if each.active][:1]) or facts.consumers[:1]
 
@@ -120,17 +107,17 @@ def _disturbances(facts: Facts, working: tuple[Reader, ...]) -> Iterable[str]:
 
 
 def _notes(facts: Facts) -> Iterable[str]:
-    dead = "dropped"
-    if facts.dead_letter_exchange is not None:
-        dead = f"dead-lettered to exchange '{facts.dead_letter_exchange}'"
-    if facts.message_ttl_ms is not None:
-        yield f"messages that wait longer than {facts.message_ttl_ms} ms are {dead}"
-    for limit, unit in ((facts.max_length, "messages"), (facts.max_octets, "octets")):
+    rules, dead = facts.rules, "dropped"
+    if rules.dead_letter is not None:
+        dead = f"dead-lettered to exchange '{rules.dead_letter.exchange}'"
+    if rules.message_ttl_ms is not None:
+        yield f"messages that wait longer than {rules.message_ttl_ms} ms are {dead}"
+    for limit, unit in ((rules.max_length, "messages"), (rules.max_octets, "octets")):
         if limit is not None:
-            what = f"the oldest are {dead}" if facts.overflow == "drop-head" else "new messages are refused"
+            what = f"the oldest are {dead}" if rules.overflow == "drop-head" else "new messages are refused"
             yield f"over {limit} {unit} {what}"
-    if facts.delivery_limit is not None:
-        end = "dropped" if facts.delivery_limit_drops else dead
-        yield f"a message that has come back {facts.delivery_limit} times is {end} at the next return"
-    if facts.dead_letter_exchange is not None:
+    if rules.delivery_limit is not None:
+        end = "dropped" if rules.delivery_limit_action == "drop" else dead
+        yield f"a message that has come back {rules.delivery_limit} times is {end} at the next return"
+    if rules.dead_letter is not None:
         yield f"rejected messages are {dead}"

@@ -8,7 +8,7 @@ Of two numbers the lesser holds, of anything else the argument.  Knows nothing o
 come from.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.arguments import BY_NAME, BY_POLICY_KEY, age_ms, queue_type
@@ -51,6 +51,45 @@ class Rules(NamedTuple):
 PLAIN = Rules()
 
 
+def _number(value: int | None) -> int:
+    return -1 if value is None else int(value)
+
+
+def _failures(limit: int | None) -> int:
+    """A limit of N lets a message come back N times (RabbitMQ, LavinMQ); the data plane's is the failure it dies of."""
+    return -1 if limit is None else min(limit + 1, INT32_MAX)
+
+
+class Row(NamedTuple):
+    """One rule on its way: from a queue argument to a field of Rules to the data plane."""
+
+    field: str  # of Rules
+    argument: str = ""  # what it follows from; "": from several, see rules_of
+    plane: str = ""  # its name in plane.RULES; "": the data plane does not know it
+    tell: Callable[[Any], int] = _number  # what the data plane is told of the field
+    read: Callable[[Any], Any] = lambda value: value  # the field of the argument
+
+
+ROWS = (
+    Row("message_ttl_ms", "x-message-ttl", "ttl_ms"),
+    Row("expires_ms", "x-expires"),
+    Row("max_length", "x-max-length", "max_length"),
+    Row("max_octets", "x-max-length-bytes", "max_octets"),
+    Row("overflow", "x-overflow", "overflow", OVERFLOW_NUMBERS.__getitem__),
+    Row("dead_letter", "", "dead_letters", lambda rule: rule is not None),
+    Row("delivery_limit", "x-delivery-limit", "delivery_limit", _failures, lambda limit: limit if limit >= 0 else None),
+    Row("delivery_limit_action", "x-delivery-limit-action", "limit_drops", "drop".__eq__),
+    Row("delivery_counts", "", "delivery_counts", bool),
+    Row("single_active", "x-single-active-consumer", "single_active", bool),
+    Row("consumer_timeout_ms", "x-consumer-timeout", "consumer_timeout_ms", read=lambda ms: ms or None),
+    Row("consumer_timeout_action", "x-consumer-timeout-action", "timeout_closes", "close".__eq__),
+    Row("deduplication"),
+    Row("journal", "x-order-journal"),
+    Row("retention_octets", "x-order-journal-retention-bytes"),
+    Row("retention_ms", "x-order-journal-retention-age", read=lambda age: age_ms(age) or RETENTION_MS),
+)
+
+
 def effective_arguments(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as they are after policies; ``definition`` is what Policies.effective says of the queue.
 
@@ -79,35 +118,17 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
     quorum = queue_type(arguments) == "quorum"
     if not given or (len(given) == 1 and "x-queue-type" in given and not quorum):
         return PLAIN
-    get = given.get
-    limit = get("x-delivery-limit", -1)
-    dead_letter = duplicates = None
+    fields = {row.field: row.read(given[row.argument]) for row in ROWS if row.argument in given}
+    fields["delivery_counts"] = quorum or fields.get("delivery_limit") is not None
     if "x-dead-letter-exchange" in given:
         from brokerd.queues import dead_letter as letters  # Most brokers' starts need neither module.
 
-        dead_letter = letters.rule_of(given)
+        fields["dead_letter"] = letters.rule_of(given)
     if "x-message-deduplication" in given:
         from brokerd.queues import deduplication
 
-        duplicates = deduplication.rule_of(given)
-    return Rules(
-        message_ttl_ms=get("x-message-ttl"),
-        expires_ms=get("x-expires"),
-        max_length=get("x-max-length"),
-        max_octets=get("x-max-length-bytes"),
-        overflow=get("x-overflow", PLAIN.overflow),
-        dead_letter=dead_letter,
-        delivery_limit=limit if limit >= 0 else None,
-        delivery_limit_action=get("x-delivery-limit-action", PLAIN.delivery_limit_action),
-        delivery_counts=quorum or limit >= 0,
-        single_active=get("x-single-active-consumer", False),
-        consumer_timeout_ms=get("x-consumer-timeout") or None,
-        consumer_timeout_action=get("x-consumer-timeout-action", PLAIN.consumer_timeout_action),
-        deduplication=duplicates,
-        journal=get("x-order-journal", False),
-        retention_octets=get("x-order-journal-retention-bytes", RETENTION_OCTETS),
-        retention_ms=age_ms(get("x-order-journal-retention-age", "")) or RETENTION_MS,
-    )
+        fields["deduplication"] = deduplication.rule_of(given)
+    return Rules(**fields)
 
 
 def asks_for_journal(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:
@@ -123,23 +144,7 @@ def max_priority_of(arguments: Mapping[str, Any]) -> int:
     return int(value)
 
 
-def plane_rules(rules: Rules) -> dict[str, Any]:
+def plane_rules(rules: Rules) -> dict[str, int]:
     """The keyword arguments of the data plane's ``set_rules``."""
-    return {
-        "ttl_ms": _limit(rules.message_ttl_ms),
-        "max_length": _limit(rules.max_length),
-        "max_octets": _limit(rules.max_octets),
-        "overflow": OVERFLOW_NUMBERS[rules.overflow],
-        "dead_letters": rules.dead_letter is not None,
-        # A limit of N lets a message come back N times (RabbitMQ, LavinMQ); the data plane's is the failure it dies of.
-        "delivery_limit": -1 if rules.delivery_limit is None else min(rules.delivery_limit + 1, INT32_MAX),
-        "limit_drops": rules.delivery_limit_action == "drop",
-        "delivery_counts": rules.delivery_counts,
-        "single_active": rules.single_active,
-        "consumer_timeout_ms": _limit(rules.consumer_timeout_ms),
-        "timeout_closes": rules.consumer_timeout_action == "close",
-    }
-
-
-def _limit(value: int | None) -> int:
-    return -1 if value is None else int(value)
+    fields = rules._asdict()
+    return {row.plane: row.tell(fields[row.field]) for row in ROWS if row.plane}
