@@ -20,8 +20,8 @@ class Clock:
 
 
 class Message:
-    __slots__ = ("body", "count", "exchange", "from_before", "in_vain", "key", "level", "lifetime", "persistent", "priority",
-                 "properties", "redelivered", "seq", "ts")
+    __slots__ = ("body", "count", "exchange", "from_before", "in_vain", "key", "level", "lifetime", "persistent",
+                 "priority", "properties", "redelivered", "seq", "ts")
 
     def __init__(self, key, body, persistent, properties, *, exchange=b"", priority=0, lifetime=None):
         self.key, self.body, self.persistent, self.properties = key, body, persistent, properties
