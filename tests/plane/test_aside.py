@@ -258,3 +258,32 @@ def test_a_table_of_many_finds_each_of_them_in_whatever_order_they_came(bench, c
     for seq in seqs[450:]:
         assert queue.release(seq)
     assert (queue.aside, queue.ready) == (0, 1200)
+
+
+@pytest.mark.parametrize("seq", [1, 3])
+def test_what_was_handed_out_after_it_was_aside_is_redelivered_after_a_crash(
+        bench, connection, queue, make_bench, five, seq):
+    """3: the cursor stands at it, and has not passed it."""
+    queue.set_aside(seq)
+    assert connection.channels[2].get(queue, False)
+    queue.release(seq)
+    while queue.ready > 2:
+        assert connection.channels[2].get(queue, False)
+    queue.close()
+    after = make_bench()
+    found = after.recovered()
+    assert [row[2] for row in found.browse(1, 10)] == [True] * 3 + [False] * 2
+    assert received(after, after.connection(1, 2), found) == [
+        (b"1", True), (b"2", True), (b"3", True), (b"4", False), (b"5", False)]
+
+
+def test_a_rejected_message_that_is_kept_failed_once_by_what_the_acks_file_says(bench, connection, queue):
+    queue.keeps = True
+    queue.set_rules(dead_letters=True)
+    send(connection, b"1")
+    assert connection.channels[2].get(queue, False)
+    connection.feed(nack(2, 1, requeue=False))
+    with open(f"{queue.directory}/acks.0000000001", "rb") as file:
+        entries = reading.read_entries(file.read(), 1).entries
+    assert [(int(entry["kind"]), int(entry["count"])) for entry in entries] == [(10 | 1 << 4, 1)]
+

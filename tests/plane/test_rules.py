@@ -265,3 +265,11 @@ def test_only_the_queues_that_refused_a_message_dead_letter_it(bench, connection
     bench.bound[b"ex", b"both"] = (b"full", b"roomy")
     connection.feed(publish(1, b"x", b"both", exchange=b"ex"))
     assert ([body for _, body in full.died], roomy.died, roomy.ready) == ([b"x"], [], 1)
+
+
+def test_a_delivery_that_was_one_too_many_counts_as_returned_and_as_limited(bench, connection):
+    queue = bench.queue(delivery_limit=1)
+    connection.feed(publish(1, b"x"))
+    assert connection.channels[2].get(queue, False)
+    connection.feed(nack(2, 1))
+    assert (queue.returned, queue.limited, queue.ready) == (1, 1, 0)

@@ -372,3 +372,26 @@ def test_a_full_file_system_loses_nothing_and_goes_on_when_there_is_room(tmp_pat
         assert (done.stdout, done.returncode) == ("whole {28}\n", 0), done.stderr
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_the_headers_say_what_is_in_the_files(make_bench):
+    from brokerd.store import format as layout
+
+    bench = make_bench(segment_octets=4096)
+    bench.at(1234)
+    queue, connection = bench.queue(), bench.connection(1, 2)
+    connection.feed(publish(1, BODY) * 3)
+    assert connection.channels[2].get(queue, True)
+    msgs = layout.SEGMENT_HEADER.unpack(Path(f"{queue.directory}/msgs.0000000002").read_bytes()[:64])
+    assert msgs[:6] == (layout.SEGMENT_MAGIC, layout.SEGMENT_VERSION, 2, 3, 1234 * 1_000_000, 0)
+    acks = layout.ACKS_HEADER.unpack(Path(f"{queue.directory}/acks.0000000001").read_bytes()[:64])
+    assert acks[:4] == (layout.ACKS_MAGIC, layout.ACKS_VERSION, 1, 0)
+    assert acks[7:11] == (*layout.word(1), *layout.word(1))     # entries, settled
+
+
+def test_maps_of_a_queue_that_is_deleted_are_given_back(bench, queue, connection):
+    connection.feed(publish(1, BODY) * 6)
+    assert connection.channels[2].get(queue, True)
+    assert queue.directory in Path("/proc/self/maps").read_text()
+    queue.drop()
+    assert queue.directory not in Path("/proc/self/maps").read_text()

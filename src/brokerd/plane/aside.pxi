@@ -37,6 +37,7 @@ cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
 cdef void put_aside(place_t *t, uint16_t count) noexcept nogil:
     """What was out, or was taken out of the middle, is set aside: the caller keeps the place.  count: as of note_aside()."""
     note_aside(t, count)
+    t.flags |= PLACE_PASSED     # A hand-out after it was aside needs an entry, which tells of more than this one.
     t.seg.aside += 1
 
 

@@ -330,8 +330,9 @@ cdef const count_t *last_entry(seg_t *s, uint32_t position) noexcept nogil:
 
 
 cdef inline bint is_from_before(seg_t *s, uint32_t position) noexcept nogil:
-    """A broker before this one had passed the record, or may have: see recall()."""
-    return position < s.passed_below or position < s.doubted_below
+    """A broker before this one had passed the record, or may have, or took it out of the middle: see recall()."""
+    return position < s.passed_below or position < s.doubted_below or (
+        UNLIKELY(s.count_n != 0) and last_entry(s, position) != NULL)
 
 
 cdef void recall(seg_t *s, place_t *t) noexcept nogil:
