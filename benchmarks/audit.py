@@ -1,4 +1,4 @@
-"""What does it cost to prove that the order of ten million messages held, and is what was wrong found?
+"""What does it cost to prove that ten million messages kept their order, and does the audit find each planted fault?
 
     PYTHONPATH=src python benchmarks/audit.py --messages 10000000
 
@@ -28,7 +28,7 @@ from random import Random
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # Faults are planted by what the tests plant them with.
+sys.path.insert(0, str(ROOT))  # The tests' own module plants the faults.
 
 from brokers import ENVIRONMENT, Broker  # noqa: E402
 from tests.audit import plant  # noqa: E402
@@ -43,11 +43,11 @@ from brokerd.wire.frames import PROTOCOL_HEADER  # noqa: E402
 LIMIT = 3
 ARGUMENTS = {"x-order-journal": True, "x-order-journal-retention-bytes": 1 << 50, "x-delivery-limit": LIMIT}
 LEVELS, BURST = 4, 1000         # priorities; messages in a burst
-SHARE, GROUPED_SHARE = 20, 100  # a twentieth of the messages has priorities, another one is rejected now and then
-REJECTED, CURSED = 50, 9973     # one in so many is rejected once; one in so many each time
+SHARE, GROUPED_SHARE = 20, 100  # one message in 20 goes to the queue with levels, one in 20 to that with rejects
+REJECTED, CURSED = 50, 9973     # one message in so many is rejected once; one in so many each time
 PLANTED, AT_BOUNDARIES, PLANTED_SEGMENTS = 7, 2, 6
 PR_SET_CHILD_SUBREAPER = 36
-# What is planted where: each kind in a queue of its own.
+# The planted faults: each kind in a queue of its own.
 PLACES = {"levels": "priority", "rejected": "duplicates", "grouped": "group_fifo"}
 PLAIN = tuple(name for name in plant.PLANTS if name not in PLACES.values())
 
@@ -56,7 +56,7 @@ PLAIN = tuple(name for name in plant.PLANTS if name not in PLACES.values())
 
 
 class Hand:
-    """Publishes bursts to one queue and drains it, by hand: brokerperf knows neither priorities nor second thoughts.
+    """Publishes bursts to one queue and drains it; brokerperf has neither priorities nor rejects.
 
     ``reject``: messages are rejected, some of them (``CURSED``) until they are gone.
     """
@@ -134,7 +134,7 @@ class Hand:
 
 
 def fill(broker: Broker, messages: int, queues: int, size: int) -> None:
-    """Messages through all queues.  Raises RuntimeError."""
+    """Send messages through all queues.  Raises RuntimeError."""
     few, grouped = messages // SHARE, messages // GROUPED_SHARE
     port = broker.target.port
     Hand(port, "levels", levels=LEVELS).run(few)
@@ -233,7 +233,7 @@ def plant_kind(folder: str, audit: str) -> tuple[plant.Planted, int]:
 
 
 def plant_all(data: str) -> tuple[dict[str, plant.Planted], int]:
-    """A kind of faults in each queue: by the queue; and how many in all lie where two segments meet."""
+    """Plant one kind of faults in each queue: the faults by queue, and how many of all lie where two segments meet."""
     folders = {queue.queue: f"{data}/{queue.folder}" for queue in open_source(data).queues()}
     plain = sorted(folders.keys() - PLACES.keys())
     places = PLACES | dict(zip(plain, PLAIN, strict=False))
@@ -243,7 +243,7 @@ def plant_all(data: str) -> tuple[dict[str, plant.Planted], int]:
 
 def compare(planted: dict[str, plant.Planted], counted: dict[str, dict[str, int]],
             document: dict[str, Any]) -> list[str]:
-    """What was found that neither was planted nor happened, or the other way; ``counted``: by the broker, per queue."""
+    """The differences between the findings and the planted faults; ``counted``: the broker's counts, per queue."""
     wrong = list(document.get("disagreements", ()))
     for row in document["audits"]:
         queue, audit = row["queue"], row["audit"]
@@ -255,7 +255,7 @@ def compare(planted: dict[str, plant.Planted], counted: dict[str, dict[str, int]
     return wrong
 
 
-# --- all of it
+# --- the whole benchmark
 
 
 def table(rows: list[tuple[str, str]]) -> None:
@@ -265,7 +265,7 @@ def table(rows: list[tuple[str, str]]) -> None:
 
 
 def measure(arguments: argparse.Namespace, data: str, out: str) -> bool:
-    """Print what was measured; whether all was as it should be."""
+    """Print the measurements, and return whether all faults and only these were found."""
     for crc in (True, False):
         cost = one_pass(data, crc=crc)
         table([(f"one pass, {'with' if crc else 'without'} CRC",
@@ -305,7 +305,7 @@ def measure(arguments: argparse.Namespace, data: str, out: str) -> bool:
 
 
 def main() -> None:
-    """Fill, measure, remove; exit 1 if something was not found, or found that is not there."""
+    """Fill, measure, remove; exit 1 if the audit missed a fault or found one that was not planted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--queues", type=int, default=len(PLAIN), help="that brokerperf fills")

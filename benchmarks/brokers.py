@@ -1,4 +1,4 @@
-"""The brokers that are measured, and brokerperf to measure them with.
+"""The brokers to measure, and brokerperf, which measures them.
 
 A `Broker` is started here, in a data directory of its own; a `Target` is any broker that is up.
 """
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.001
 
 
 class Target(NamedTuple):
-    """A broker on this host; `scale` multiplies message counts, for one that is slower by that much."""
+    """A broker on this host; `scale` multiplies message counts: below 1 for a slower broker."""
 
     name: str
     port: int
@@ -41,7 +41,7 @@ class Target(NamedTuple):
         return cls(name, int(port), float(scale or 1))
 
     def address(self) -> Address:
-        """Where, and as guest."""
+        """The URI of the broker, with the user guest."""
         return Address("127.0.0.1", self.port, "guest", "guest", "/")
 
     def perf(self, arguments: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Broker:
         return self._process.pid
 
     def start(self, patience: float = 120) -> float:
-        """Start it; seconds from exec until it has let a client in.  RuntimeError if it does not."""
+        """Start it; return the seconds from exec to the first client's login.  RuntimeError if it does not start."""
         line = self._command.format(dir=self.directory / "data", port=self.target.port)
         log = self.directory / "log"
         began = time.monotonic()
@@ -118,7 +118,7 @@ class Broker:
         raise RuntimeError(f"{line} did not come up: {log.read_text(errors='replace')[-600:]}")
 
     def stop(self, number: int = signal.SIGTERM, patience: float = 60) -> float:
-        """Send it a signal and wait for its end; seconds.  One that does not go is killed."""
+        """Send it a signal, wait for its end, and return the seconds.  Kills a broker that does not end."""
         began = time.monotonic()
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
@@ -136,7 +136,7 @@ class Broker:
 
 
 def free_port() -> int:
-    """A TCP port that nobody uses now."""
+    """A TCP port that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -32,7 +32,7 @@ def cost(broker: Broker, row: str, journal: bool, messages: int) -> float:
 
 
 def main() -> None:
-    """Measure in turns, print medians and the best of each."""
+    """Measure with and without a journal in turns; print medians and the best of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--messages", type=int, default=1_000_000)

@@ -1,4 +1,4 @@
-"""How long is a broker away when it is restarted over a deep queue, and what does that queue cost in memory?
+"""How long does a restart over a deep queue take, and how much memory does that queue cost?
 
     PYTHONPATH=src python benchmarks/restart.py --messages 10000000 [--kill]
 
@@ -22,7 +22,7 @@ QUEUE = "restart"
 
 
 def measure(broker: Broker, messages: int, kill: bool, confirm: int = 0, patience: float = 600) -> dict[str, Any]:
-    """Fill, restart, drain.  Seconds, KiB, messages a second; "error" where something went wrong."""
+    """Fill, restart, drain.  Returns seconds, KiB and messages a second, or "error"."""
     target = broker.target
     before = usage([broker.pid])
     fill = target.perf(f"throughput -y 0 -n {messages} -p --durable --keep --queue {QUEUE} --confirm {confirm}"

@@ -35,7 +35,7 @@ Ask = Callable[[int], tuple[str, Properties]]
 
 
 class Queue:
-    """A destination and nothing else."""
+    """A destination of bindings, without any queue behind it."""
 
     __slots__ = ("bindings", "name")
 
@@ -93,7 +93,7 @@ def consistent_hash(bindings: int) -> tuple[Exchange, Ask]:
 
 
 def microseconds_per_route(exchanges: list[tuple[Exchange, Ask]]) -> list[float]:
-    """The best of several rounds for each; they take turns, so that what else the machine does hits all."""
+    """The best of several rounds for each; they take turns, so that other load on the machine meets all alike."""
     questions = [(exchange, [ask(turn) for turn in range(ROUTES_PER_ROUND)]) for exchange, ask in exchanges]
     best = [float("inf")] * len(questions)
     for _ in range(ROUNDS):
@@ -106,7 +106,7 @@ def microseconds_per_route(exchanges: list[tuple[Exchange, Ask]]) -> list[float]
 
 
 def octets_per_binding(bindings: int = 10_000) -> float:
-    """Memory that one binding each of many queues adds, its key and its place in the queue's list included."""
+    """Memory of a binding, with its key and its place in the queue's list, measured with one binding on many queues."""
     exchange = DirectExchange("amq.direct", durable=True)
     queues = [Queue() for _ in range(bindings)]
     gc.collect()
@@ -120,7 +120,7 @@ def octets_per_binding(bindings: int = 10_000) -> float:
 
 
 def main() -> None:
-    """Print one line a type and size."""
+    """Print one line for each type and size."""
     for build, sizes in ((topic, SIZES), (direct, SIZES), (headers, SIZES), (consistent_hash, (10, 1_000))):
         exchanges, binds = [], []
         for size in sizes:

@@ -1,4 +1,4 @@
-"""What does the broker do a second, and what does each million of messages cost it, beside other brokers?
+"""How many messages a second does the broker move, and what does a million cost it, compared with other brokers?
 
     PYTHONPATH=src python benchmarks/suite.py --repeat 5 --write-readme
     PYTHONPATH=src python benchmarks/suite.py --rows a,b,c --target lavinmq=5674 --target rabbitmq=5673:0.1
@@ -33,7 +33,7 @@ Figures = dict[str, Any]
 
 
 class Figure(NamedTuple):
-    """One number of a row: where it stands in what was measured, how to print it, whether more is better."""
+    """One number of a row: its place in the figures, how to print it, and whether more is better."""
 
     path: str
     form: str
@@ -47,7 +47,7 @@ class Figure(NamedTuple):
         return None if value is None else float(value)
 
     def text(self, value: float) -> str:
-        """The number as it is to be read."""
+        """The number as text."""
         return self.form.format(value)
 
 
@@ -73,7 +73,7 @@ class Row(NamedTuple):
 
 
 def empty(broker: Broker) -> Figures:
-    """Memory of a server that nobody has talked to since it started."""
+    """Memory of a server that has had no client since it started."""
     time.sleep(1)
     return {"rss_mb": usage([broker.pid]).rss_kb / 1024}
 
@@ -191,19 +191,19 @@ ROWS = {
     "k": Row("start with 10,000 durable queues", many_queues, (Figure("ready_s", "{:.2f} s"),), "4.8 s", fresh=True),
     "empty": Row("memory at rest, empty", empty, (Figure("rss_mb", "{:.1f} MiB"),), "13 MiB", fresh=True),
 }
-# Rows whose order brokerperf can check.
+# The rows in which brokerperf can check the order.
 ORDERED = ("b", "c", "d", "e", "e2", "f", "fanout", "topic", "each")
 
 
 class Suite:
-    """The runs: rows by target, taking turns so that what else the machine does meets all alike."""
+    """The runs: rows by target, in turns, so that other load on the machine meets all targets alike."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.results: dict[tuple[str, str], list[Figures]] = {}
 
     def run(self) -> None:
-        """Run every row, as many times as asked for."""
+        """Run every row `repeat` times."""
         for turn in range(self.arguments.repeat):
             if self.arguments.no_own:
                 self._turn(turn, None)
@@ -248,7 +248,7 @@ class Suite:
         return list(dict.fromkeys(target for _, target in self.results))
 
     def table(self) -> Iterable[str]:
-        """The medians, and how others stand to the first: above 1 the first is better by that factor."""
+        """The medians, and factors that compare the others with the first target: above 1 the first is better."""
         first, *others = self.names()
         yield f"{'row':8}{'broker':11}median of {self.arguments.repeat}"
         for name in self.arguments.rows:
@@ -261,7 +261,7 @@ class Suite:
 
 
 def medians(row: Row, runs: list[Figures]) -> list[tuple[Figure, float]]:
-    """The median of each figure over the runs that went well."""
+    """The median of each figure over the runs without an error."""
     found = []
     for figure in row.figures:
         values = [value for run in runs if "error" not in run and (value := figure.of(run)) is not None]
@@ -271,14 +271,14 @@ def medians(row: Row, runs: list[Figures]) -> list[tuple[Figure, float]]:
 
 
 def text(row: Row, runs: list[Figures]) -> str:
-    """The medians in words, and what went wrong."""
+    """The medians as text, and the errors."""
     parts = [figure.text(value) for figure, value in medians(row, runs)]
     parts += [f"FAILED: {run['error']}" for run in runs if "error" in run]
     return ", ".join(parts)
 
 
 def ratios(row: Row, ours: list[Figures], theirs: list[Figures]) -> str:
-    """By which factor ours is better, figure by figure."""
+    """The factor by which ours is better, for each figure."""
     base = dict(medians(row, ours))
     factors = [
         (base[figure] / value if figure.more else value / base[figure])
@@ -317,7 +317,7 @@ def row_names(value: str) -> list[str]:
 
 
 def main() -> None:
-    """Run, print, and write what was asked for; exit 1 if a run failed."""
+    """Run, print, and write the requested files; exit 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=row_names, default=list(ROWS), help="names between commas (default: all)")
     parser.add_argument("--repeat", type=int, default=3, help="how often; the medians are what counts")

@@ -1,9 +1,9 @@
-"""Whether the order of messages held, judged from a data directory, a dump or an archive of brokerd.
+"""Checks from a data directory, a dump or an archive of brokerd whether messages kept their order.
 
     python spark_jobs/ordering_audit.py /var/lib/brokerd --report out
     spark-submit --master spark://host:7077 spark_jobs/ordering_audit.py --segments s3://bucket/archive --report out
 
-Ends with 0: all held, 1: violated, 2: bad usage or input, 3: undecidable.  ``--help`` tells the options.
+Exit status 0: all held, 1: violated, 2: bad usage or input, 3: undecidable.  ``--help`` lists the options.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Which messages came back, why, and who gave them back.
+"""Lists the messages that came back, why they did, and the consumers that returned them.
 
     python spark_jobs/redelivery_report.py /var/lib/brokerd --queues 'orders*'
     spark-submit spark_jobs/redelivery_report.py s3://bucket/archive --out redeliveries --format parquet
@@ -18,7 +18,7 @@ CAUSES = """
     FROM events WHERE type = 'returned'
     GROUP BY ALL ORDER BY returns DESC"""
 
-# An event of a return names the consumer that had the message.
+# The event of a return has the number of the consumer that had the message.
 CONSUMERS = """
     SELECT e.vhost, e.queue, e.consumer, first(c.tag) AS tag, first(c.peer) AS peer,
            count_if(e.type = 'delivered') AS deliveries, count_if(e.type = 'returned') AS returns,

@@ -1,4 +1,4 @@
-"""How much went through each queue, hour by hour, and how long it waited and was worked on.
+"""The messages through each queue, hour by hour, and how long they waited and were worked on.
 
     python spark_jobs/throughput_report.py /var/lib/brokerd --queues 'orders*'
     spark-submit spark_jobs/throughput_report.py s3://bucket/archive --out throughput --format parquet

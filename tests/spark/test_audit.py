@@ -76,8 +76,8 @@ def test_it_is_the_same_judged_by_the_executors(spark, roots):
     queues = open_source(roots["bad"]).queues()
     work = engine.work_of(queues)
     rows = engine.summaries(spark, work, Options())
-    here = engine.judged_here(roots["bad"], queues, rows.collect(), Options())
-    there = engine.judged_there(spark, roots["bad"], queues, rows, Options())
+    here = engine.judge_here(roots["bad"], queues, rows.collect(), Options())
+    there = engine.judge_in_tasks(spark, roots["bad"], queues, rows, Options())
     assert here == there == audit(open_source(roots["bad"]))
 
 

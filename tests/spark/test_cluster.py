@@ -19,7 +19,7 @@ from tests.audit import writer
 from brokerd.audit.files import open_source
 from brokerd.audit.verdicts import audit
 from brokerd.spark.java import JavaError, java_home
-from brokerd.spark.session import shipped
+from brokerd.spark.session import write_worker_zip
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = ROOT / "spark_jobs" / "ordering_audit.py"
@@ -66,7 +66,7 @@ def held_against(data, document):
 def test_a_worker_needs_only_the_zip_it_is_sent(tmp_path):
     program = ("import sys, brokerd.spark.engine, brokerd.spark.tables, brokerd.spark.stream, brokerd\n"
                "print('.zip' in brokerd.__file__, 'click' in sys.modules, 'brokerd.plane' in sys.modules)")
-    paths = [str(shipped(tmp_path)), *(path for path in sys.path if path.endswith("-packages"))]
+    paths = [str(write_worker_zip(tmp_path)), *(path for path in sys.path if path.endswith("-packages"))]
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True,
                           env=dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)})
     assert done.stdout.split() == ["True", "False", "False"]

@@ -172,4 +172,4 @@ def test_every_audit_has_its_rule_in_words():
         rule = report.RULES[audit]
         assert rule.rule.endswith(".")
         assert rule.broken.endswith(".")
-        assert rule.whose in report.WHOSE
+        assert rule.origin in report.ORIGINS

@@ -14,7 +14,7 @@ from brokerd.audit.files import open_source
 from brokerd.audit.lifecycle import lifecycle
 from brokerd.audit.segment import read_triple
 from brokerd.spark import tables
-from brokerd.spark.packs import packs
+from brokerd.spark.packs import make_packs
 from brokerd.spark.source import Settings, read
 from brokerd.store import format as layout
 from brokerd.store import reading
@@ -148,7 +148,7 @@ def test_a_task_reads_several_segments_and_a_small_split_makes_more_tasks(spark,
     frame = read(spark, root, columns=("seq",), split="30000")
     assert 2 < frame.rdd.getNumPartitions() < len(triples(root))
     assert frame.count() == 550
-    assert packs([5, 5, 5, 50, 1], int, 10) == [[5, 5], [5, 50], [1]]
+    assert make_packs([5, 5, 5, 50, 1], int, 10) == [[5, 5], [5, 50], [1]]
 
 
 def test_only_columns_that_are_asked_for_are_produced(root):

@@ -4,8 +4,8 @@
     spark.read.format("brokerd").option("table", "messages").load("/var/lib/brokerd")
     brokerd.spark.read(spark, "/var/lib/brokerd", "events", columns=("queue", "seq", "type"))
 
-Needs what ``pip install brokerd[spark]`` installs.  Nothing is imported before it is asked for: workers
-import only what their task is made of.
+Needs the packages of ``pip install brokerd[spark]``.  Importing this package imports none of its modules, so that a
+worker imports only those that its task needs.
 """
 
 from typing import TYPE_CHECKING, Any

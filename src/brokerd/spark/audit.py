@@ -1,11 +1,10 @@
 """The audits of order over any number of segments, by Spark: ``main`` is the program spark_jobs/ordering_audit.py.
 
-Segments are shared out over tasks; each is read once and comes back as a small summary (``brokerd.audit.scan``).
-The summaries of a queue are put together (``brokerd.audit.verdicts``): here, or where there are many, a queue a
-task.  No message crosses from one machine to another.
+Tasks share the segments.  A task reads each of its segments once and returns a small summary (``brokerd.audit.scan``).
+``brokerd.audit.verdicts`` judges the summaries of a queue together: in this process, or for many segments in one task
+per queue.  No message crosses from one machine to another.
 
-Exit codes: 0 all held, or there was nothing to judge; 1 violated; 2 bad usage or input; 3 undecidable, and nothing
-violated.
+Exit codes: 0 all held, or nothing to judge; 1 violated; 2 bad usage or input; 3 undecidable, and nothing violated.
 """
 
 import contextlib
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HELD, BAD_INPUT = 0, 2           # 1 and 3 are from the verdicts.
-JUDGED_HERE_MAX = 2_000         # segments; more are judged by the executors, where there is more than one queue
+JUDGED_HERE_MAX = 2_000         # segments; the executors judge more, if they belong to more than one queue
 PROGRESS_SECONDS = 5
 ENGINES = ("a", "b", "both")
 
 
 class Request(NamedTuple):
-    """What the command line asks for.  ``fail_on``: any, none, or names of audits by commas."""
+    """The options of the command line.  ``fail_on``: any, none, or names of audits, separated by commas."""
 
     path: str
     options: Options = Options()
@@ -57,14 +56,14 @@ class Request(NamedTuple):
 
 
 class Progress:
-    """What is being done, on stderr, and how long each stage took."""
+    """Reports the present stage, and the time of each stage, on stderr."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.stages: list[dict[str, Any]] = []
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Write one line."""
         sys.stderr.write(f"{time.monotonic() - self.began:7.1f} s  {text}\n")
         sys.stderr.flush()
 
@@ -80,7 +79,7 @@ class Progress:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with ``argv`` (the process's); the exit code.  Says on stderr, in a line, what is wrong."""
+    """Run the command with ``argv`` (None: the process's), and return the exit code.  An error is a line on stderr."""
     try:
         return command.main(args=None if argv is None else list(argv), prog_name="ordering_audit",
                             standalone_mode=False) or HELD
@@ -98,14 +97,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(request: Request) -> int:
-    """Audit, or follow; write what is asked for, print the verdicts; the exit code.  Raises AuditError, JavaError."""
+    """Audit or follow, write the requested files, print the verdicts, and return the exit code.
+
+    Raises AuditError, JavaError.
+    """
     progress = Progress()
     queues = progress.stage("finding files", lambda: find(request))
     octets = sum(triple.octets for queue in queues for triple in queue.triples)
     segments = sum(len(queue.triples) for queue in queues)
     progress.say(f"{len(queues)} queues, {segments} segments, {octets / 1e9:.3f} GB")
     _make_folder(request.report)
-    from pyspark.sql import SparkSession  # Not before it is known that there is something to do.
+    from pyspark.sql import SparkSession  # After the checks above, which need no Spark.
 
     from brokerd.spark.session import session
 
@@ -121,12 +123,12 @@ def run(request: Request) -> int:
             raise
         raise AuditError(line) from error
     finally:
-        if running is None:                     # Otherwise it is its owner's.
+        if running is None:                     # A session that ran before belongs to the caller.
             spark.stop()
 
 
 def _followed(spark: "SparkSession", request: Request, progress: Progress) -> int:
-    """Judge the publish order of what comes, until interrupted."""
+    """Judge the publish order of new messages, until interrupted."""
     from brokerd.spark.follow import Finding, Follower, follow
 
     def tell(found: Finding) -> None:
@@ -191,20 +193,20 @@ def _audited(spark: "SparkSession", request: Request, queues: list[QueueFiles], 
 
 def engine_a(spark: "SparkSession", request: Request, queues: list[QueueFiles], octets: int,
              progress: Progress) -> list[Judged]:
-    """Every queue judged, from one pass over its segments."""
+    """Judge each queue, from one pass over its segments."""
     work, root, options = engine.work_of(queues), open_source(request.path).root, request.options
     if not work:
-        return progress.stage("judging", lambda: engine.judged_here(root, queues, [], options))
+        return progress.stage("judging", lambda: engine.judge_here(root, queues, [], options))
     scanned = engine.summaries(spark, work, options)
     if len(work) > request.judged_here_max and len(queues) > 1:
         return progress.stage("reading and judging", lambda: _watched(
-            spark, progress, lambda: engine.judged_there(spark, root, queues, scanned, options)), octets)
+            spark, progress, lambda: engine.judge_in_tasks(spark, root, queues, scanned, options)), octets)
     rows = progress.stage("reading", lambda: _watched(spark, progress, scanned.collect), octets)
-    return progress.stage("judging", lambda: engine.judged_here(root, queues, rows, options))
+    return progress.stage("judging", lambda: engine.judge_here(root, queues, rows, options))
 
 
 def _watched(spark: "SparkSession", progress: Progress, work: Callable[[], Any]) -> Any:
-    """Do work, and say from time to time how many of Spark's tasks are done."""
+    """Do the work, and report from time to time how many of Spark's tasks are done."""
     over, tracker = threading.Event(), spark.sparkContext.statusTracker()
 
     def watch() -> None:
@@ -227,8 +229,8 @@ def _watched(spark: "SparkSession", progress: Progress, work: Callable[[], Any])
 
 
 def engine_b(spark: "SparkSession", request: Request) -> list[dict[str, Any]]:
-    """The verdicts as the checks in SQL have them."""
-    from brokerd.spark import checks  # Only where it is asked for.
+    """The verdicts of the checks in SQL."""
+    from brokerd.spark import checks  # Only --engine b and both need it.
 
     if request.options.from_ns or request.options.to_ns:
         raise AuditError("engine b does not know --from and --to")
@@ -237,7 +239,7 @@ def engine_b(spark: "SparkSession", request: Request) -> list[dict[str, Any]]:
 
 
 def disagreements(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> list[str]:
-    """What two lists of verdicts say differently, a line each; audits that only one of them has are left out."""
+    """The differences between two lists of verdicts, one line each; audits that only one list has are left out."""
     by_name = {(row["vhost"], row["queue"], row["audit"]): row for row in theirs}
     lines = []
     for row in ours:
@@ -250,18 +252,18 @@ def disagreements(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any
     return lines
 
 
-# --- what comes of it
+# --- output
 
 
 def worst(audits: Iterable[dict[str, Any]]) -> str:
-    """The worst of verdicts."""
+    """The worst of the verdicts."""
     verdicts = {row["verdict"] for row in audits}
     return next((verdict for verdict in ("violated", "undecidable") if verdict in verdicts), "held")
 
 
 def write_report(folder: str, document: dict[str, Any], findings: Sequence[dict[str, Any]]) -> None:
     """summary.json, findings/ and report.html."""
-    from brokerd.spark import report  # Jinja is not needed by those who want no report.
+    from brokerd.spark import report  # Only a report needs Jinja.
 
     write_findings(os.path.join(folder, "findings"), findings)
     path = os.path.join(folder, "summary.json")
@@ -273,7 +275,7 @@ def write_report(folder: str, document: dict[str, Any], findings: Sequence[dict[
 
 
 def write_findings(folder: str, findings: Sequence[dict[str, Any]]) -> None:
-    """All findings as one Parquet file, in place of those of an earlier run."""
+    """Write all findings as one Parquet file, which replaces the one of an earlier run."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -303,12 +305,12 @@ def _write_tables(spark: "SparkSession", request: Request) -> None:
 
 
 def _source_options(request: Request) -> dict[str, str]:
-    """Of the source ``brokerd``."""
+    """The options of the source ``brokerd``."""
     return {"crc": str(request.options.crc).lower()} | ({"queues": request.queues} if request.queues else {})
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print what did not hold, and how it stands with all."""
+    """Print the verdicts that are not held, and a line about all."""
     counts = dict.fromkeys(("held", "violated", "undecidable"), 0)
     for row in document["audits"]:
         counts[row["verdict"]] += 1
@@ -338,7 +340,7 @@ def _make_folder(folder: str | None) -> None:
 
 
 def _line_of(error: Exception) -> str | None:
-    """What an exception out of Spark has to say to a user, in a line; None: it is a fault of ours."""
+    """The reason in an exception from Spark, as one line for the user; None: it is a bug of ours."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -353,7 +355,7 @@ def _line_of(error: Exception) -> str | None:
 
 
 def _names(text: str | None) -> frozenset[str] | None:
-    """Names of audits, by commas."""
+    """Names of audits, separated by commas."""
     if text is None:
         return None
     names = frozenset(filter(None, (name.strip() for name in text.split(","))))
@@ -385,37 +387,37 @@ def _moment(text: str | None) -> int:
 @click.argument("path", required=False)
 @click.option("--segments", metavar="DIR", help="A data directory, a dump or an archive, here or s3://bucket/prefix.")
 @click.option("--report", metavar="OUT", help="Folder for summary.json, findings/ and report.html.")
-@click.option("--queues", metavar="GLOB", help="Only queues of such a name, or vhost/name.")
-@click.option("--audits", metavar="LIST", help=f"Only these, by commas, of {', '.join(AUDITS)}.")
-@click.option("--from", "from_", metavar="T", help="Only messages published from then on, as 2026-01-31T12:00 (UTC).")
-@click.option("--to", metavar="T", help="Only messages published before.")
+@click.option("--queues", metavar="GLOB", help="Only queues with a matching name, or vhost/name.")
+@click.option("--audits", metavar="LIST", help=f"Only these audits, separated by commas: {', '.join(AUDITS)}.")
+@click.option("--from", "from_", metavar="T", help="Only messages published since, as 2026-01-31T12:00 (UTC).")
+@click.option("--to", metavar="T", help="Only messages published before this time.")
 @click.option("--no-crc", is_flag=True, help="Do not check the sums of records and events.")
-@click.option("--group-header", metavar="NAME", help="Judge groups too: messages of one value of this header.")
-@click.option("--group-by", metavar="PROPERTY", help="The same by routing-key, correlation-id or another property.")
+@click.option("--group-header", metavar="NAME", help="Also judge groups: messages with equal values of this header.")
+@click.option("--group-by", metavar="PROPERTY", help="Also judge groups by routing-key or a property.")
 @click.option("--unacked-after", type=click.FloatRange(min=0), default=1800, show_default=True, metavar="SECONDS",
-              help="How long a message may be with a consumer.")
+              help="Seconds that a message may stay with a consumer.")
 @click.option("--duplicate-window", type=click.FloatRange(min=0), default=300, show_default=True, metavar="SECONDS",
-              help="How close two messages of one id are a duplicate.")
+              help="Messages with one id within so many seconds are duplicates.")
 @click.option("--delivery-limit", type=click.IntRange(min=0), metavar="N",
-              help="In place of the limits that the queues' settings name.")
-@click.option("--to-parquet", metavar="DIR", help="Write all tables there, for queries of one's own.")
+              help="Delivery limit to judge by, instead of those in the queues' settings.")
+@click.option("--to-parquet", metavar="DIR", help="Write all tables to this folder, for other queries.")
 @click.option("--fail-on", default="any", show_default=True, metavar="any|LIST|none",
-              help="Which audits the exit code tells of.")
-@click.option("--master", metavar="URL", help="Of Spark: local[*], spark://host:7077; else spark-submit's.")
+              help="Audits that decide the exit code.")
+@click.option("--master", metavar="URL", help="Spark's master: local[*], spark://host:7077; default: spark-submit's.")
 @click.option("--engine", type=click.Choice(ENGINES), default="a", show_default=True,
               help="a: one pass over arrays; b: SQL, slower; both: compared.")
 @click.option("--follow", is_flag=True, help="Judge the publish order while a broker writes, until interrupted.")
-@click.option("--checkpoint", metavar="DIR", help="Go on there where the last --follow ended.")
-@click.option("--once", is_flag=True, help="With --follow: only what is there by now.")
-@click.option("--installed", is_flag=True, help="The workers have brokerd: it is not sent, sums are checked faster.")
+@click.option("--checkpoint", metavar="DIR", help="Folder for the state of --follow; another run goes on from it.")
+@click.option("--once", is_flag=True, help="With --follow: judge the present messages, then end.")
+@click.option("--installed", is_flag=True, help="The workers have brokerd: do not send it.")
 def command(path: str | None, segments: str | None, report: str | None, queues: str | None, audits: str | None,
             from_: str | None, to: str | None, no_crc: bool, group_header: str | None, group_by: str | None,
             unacked_after: float, duplicate_window: float, delivery_limit: int | None, to_parquet: str | None,
             fail_on: str, master: str | None, engine: str, follow: bool, checkpoint: str | None, once: bool,
             installed: bool) -> int:
-    """Judge from the files of a broker whether the order of messages held.
+    """Check from the files of a broker whether messages kept their order.
 
-    Prints what did not; ends with 0: all held, 1: violated, 2: bad usage or input, 3: undecidable.
+    Prints each audit that did not hold.  Exit status 0: all held, 1: violated, 2: bad usage or input, 3: undecidable.
     """
     if (path is None) == (segments is None):
         raise click.UsageError("name one folder: a data directory, a dump or an archive")

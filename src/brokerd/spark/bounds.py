@@ -1,8 +1,7 @@
-"""What a query's filters say of the files to read, and of the rows in them.
+"""The files and rows that a query's filters select.
 
-Taken are comparisons of ``vhost``, ``queue``, ``priority`` and ``segment``, by which whole files are left out, and of
-``seq``, by which files and rows are.  Files of one level hold rising numbers, and a segment's header says from
-which on.
+Comparisons of ``vhost``, ``queue``, ``priority`` and ``segment`` leave out whole files; comparisons of ``seq`` leave
+out files and rows.  The numbers in the files of one level rise, and a segment's header has the first of its numbers.
 """
 
 import operator
@@ -27,10 +26,10 @@ SEQ_MAX = (1 << 63) - 1
 
 
 class Bounds:
-    """Conditions, all of which hold for the rows wanted.  Picklable.
+    """Conditions that all wanted rows meet.  Picklable.
 
-    For streams: ``sound_only`` leaves out records that are damaged, ``places`` names the first event of a journal
-    that is wanted, and the first that is not any more.
+    For streams: ``sound_only`` leaves out damaged records; ``places`` has the first wanted event of a journal, and the
+    first one after the wanted events.
     """
 
     def __init__(self, *, after: int | None = None, until: int | None = None, sound_only: bool = False,
@@ -44,7 +43,7 @@ class Bounds:
             self.of_seq.append(("LessThanOrEqual", until))
 
     def take(self, condition: Any) -> bool:
-        """Whether a filter of Spark's is one that is applied here, exactly; if so it is from now on."""
+        """Apply a filter of Spark from now on; False if it cannot be applied here exactly."""
         kind, column = type(condition).__name__, ".".join(condition.attribute) if hasattr(
             condition, "attribute") else ""
         value = getattr(condition, "value", None)
@@ -61,7 +60,7 @@ class Bounds:
         return True
 
     def files(self, source: Source, triples: Sequence[Triple]) -> list[Triple]:
-        """Those in which wanted rows may be."""
+        """The triples that may have wanted rows."""
         chosen = [t for t in triples if all(_holds(kind, OF_FILES[column](t), value)
                                             for column, kind, value in self.of_files)]
         low, high = self.seq_range()
@@ -76,7 +75,7 @@ class Bounds:
         return [triple for triple, want in zip(chosen, wanted, strict=True) if want]
 
     def seq_range(self) -> tuple[int, int]:
-        """The lowest and the highest number that can be wanted."""
+        """The lowest and the highest number that a wanted row can have."""
         low, high = 0, SEQ_MAX
         for kind, value in self.of_seq:
             values = [v for v in value if v is not None] if kind == "In" else [value]
@@ -99,7 +98,7 @@ class Bounds:
 
 
 def clean(name: str) -> str:
-    """A name as Spark can hold it: octets that are no UTF-8 become replacement characters."""
+    """A name in a form that Spark can hold: replacement characters stand for octets that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -108,7 +107,7 @@ def _holds(kind: str, mine: Any, value: Any) -> bool:
 
 
 def _base_seq(source: Source, triple: Triple) -> int | None:
-    """The first number that a segment can hold; None: its header does not say."""
+    """The first number that a segment can hold; None if its header cannot be read."""
     try:
         head = source.read(triple.msgs, 0, HEADER_OCTETS)
     except OSError:

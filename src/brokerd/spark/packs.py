@@ -1,15 +1,15 @@
-"""Work shared out among tasks: neighbours together, each task some megabytes.  Knows nothing of what the work is."""
+"""Shares work out among tasks: neighbours together, some megabytes per task.  Knows nothing of the kind of work."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-SPLIT_OCTETS = 64 << 20         # Some 40 ms a task costs before it reads anything.
+SPLIT_OCTETS = 64 << 20         # A task costs about 40 ms before it reads anything.
 TASKS_MAX = 10_000
 T = TypeVar("T")
 
 
-def packs(work: Sequence[T], size: Callable[[T], int], octets: int) -> list[list[T]]:
-    """Share out ``work``, in order, in packs of about ``octets``, and no more than TASKS_MAX of them."""
+def make_packs(work: Sequence[T], size: Callable[[T], int], octets: int) -> list[list[T]]:
+    """Cut ``work``, in order, into packs of about ``octets`` each, but at most TASKS_MAX packs."""
     aim = max(octets, sum(map(size, work)) // TASKS_MAX)
     packed: list[list[T]] = []
     filled = aim

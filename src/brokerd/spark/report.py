@@ -1,9 +1,9 @@
 """The audit's report as one HTML file that needs nothing from outside: no script, no font, no picture.
 
-``write`` takes what ``summary.json`` says and the findings, and lays them out with ``report.html``: the verdict and
-why, a table of queues and audits, and for each queue what was found, counted and measured. Everything in them that
-came from a broker (names of queues and exchanges, tags, details) may have been chosen by a stranger: the template
-escapes all of it, and what cannot be seen is written out.
+``write`` takes ``summary.json`` and the findings, and lays them out with ``report.html``: the verdict and its reason,
+a table of queues and audits, and for each queue its findings, counts and measurements. A stranger may have chosen any
+text that came from a broker (names of queues and exchanges, tags, details), so the template escapes all of it, and
+invisible characters are written out.
 
 Judges nothing and reads no segment. Needs jinja2, not Spark.
 """
@@ -20,12 +20,12 @@ from jinja2 import Environment, StrictUndefined
 from brokerd.spark import charts
 
 FINDINGS_EACH = 100         # shown of each audit in a queue
-FINDINGS_IN_ALL = 2_000     # shown in the report: a page of more is no page
-FEW_QUEUES = 4              # up to here audits are the rows of the table, and the queues its columns
-OPEN_QUEUES = 6             # up to here all queues are shown unfolded
+FINDINGS_IN_ALL = 2_000     # shown in the report: a browser can still show this many well
+FEW_QUEUES = 4              # up to this many queues, audits are the rows of the table and queues its columns
+OPEN_QUEUES = 6             # up to this many queues, all are shown unfolded
 
 PROMISE, USE, PUBLISHERS = "promise", "use", "publishers"
-WHOSE = {
+ORIGINS = {
     PROMISE: "A promise of the broker. A violation is a fault: of the broker, or of the disk under it.",
     USE: "No promise of the broker, but a consequence of how the queue is consumed: prefetch, several consumers, "
          "consumers that fail.",
@@ -34,10 +34,10 @@ WHOSE = {
 
 
 class Rule(NamedTuple):
-    """What an audit judges, for people: its rule, whose doing a violation is, what it needs to decide."""
+    """An audit for people: its rule, where a violation comes from, what it needs to decide."""
 
     title: str
-    whose: str
+    origin: str
     rule: str
     broken: str
     needs: str
@@ -122,7 +122,7 @@ RULES = {
 
 
 def rule_of(audit: str) -> Rule:
-    """The rule of ``audit``; one made of its name where this version does not know it."""
+    """The rule of ``audit``; for an audit that this version does not know, a rule made from its name."""
     title = audit.replace("_", " ").capitalize()
     unknown = Rule(title, PROMISE, f"{title} (this report has no words for it).", "See the reason.", "")
     return RULES.get(audit, unknown)
@@ -152,7 +152,7 @@ COUNTER_WORDS = {
 # --- words for values
 
 def shown(value: object) -> str:
-    """``value`` as text in which everything can be seen: controls and marks that turn the writing are written out."""
+    """``value`` as text without invisible characters: controls and marks of writing direction are written out."""
     text = str(value)
     if text.isprintable():
         return text
@@ -181,7 +181,7 @@ def moment(ns: int | None) -> str:
     try:
         return datetime.fromtimestamp(ns // 10 ** 9, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{ns % 10 ** 9 // 1000:06d}"
     except (ValueError, OverflowError, OSError):
-        return f"{ns} ns"       # A damaged record may say anything.
+        return f"{ns} ns"       # A damaged record may have any number.
 
 
 def number(value: int | None) -> str:
@@ -197,7 +197,7 @@ def times(value: int, one: str, many: str = "") -> str:
 # --- what the page says
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """One sentence: why the verdict over all is what it is."""
+    """One sentence that gives the reason of the verdict over all."""
     judged = [row for row in summary["audits"] if row["verdict"] in SEVERITY]
     if not judged:
         return "There was nothing to judge."
@@ -208,7 +208,7 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"All {times(len(judged), 'judgement')} over {times(len(summary['queues']), 'queue')} held."
     if not violated:
         return f"Nothing was violated, but {len(undecided):,} {of_all} cannot be decided: {_naming(undecided)}."
-    broken = [row for row in violated if rule_of(row["audit"]).whose == PROMISE]
+    broken = [row for row in violated if rule_of(row["audit"]).origin == PROMISE]
     if broken:
         more = len(violated) - len(broken)
         rest = f" {more:,} more found what follows from how queues are used." if more else ""
@@ -228,7 +228,7 @@ def _naming(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _used(queue: Mapping[str, Any]) -> str:
-    """How the queue was consumed and what follows for overtaking."""
+    """How the queue was consumed, and the overtaking to expect from that."""
     consumers = queue["consumers"]
     prefetch = [int(consumer.get("prefetch") or 0) for consumer in consumers]
     if len(consumers) == 1 and prefetch[0] == 1:
@@ -247,7 +247,7 @@ def _why(row: Mapping[str, Any], rule: Rule, queue: Mapping[str, Any]) -> list[s
         said = [f"Nothing was found; {checked}"]
         return said + ([f"To decide it needs {rule.needs}."] if rule.needs else [])
     more = f" with {times(row['overtakings'], 'overtaking')}" if row.get("overtakings") else ""
-    said = [f"{row['found']:,} found{more}; {checked}", rule.broken, WHOSE[rule.whose]]
+    said = [f"{row['found']:,} found{more}; {checked}", rule.broken, ORIGINS[rule.origin]]
     return said + ([_used(queue)] if row["audit"] == "overtaking" and queue.get("consumers") else [])
 
 
@@ -281,7 +281,7 @@ def _latencies(queue: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _findings(findings: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], list[Mapping[str, Any]]]:
-    """The first findings of each audit in each queue, so many that all together are a page."""
+    """The first findings of each audit in each queue, at most ``FINDINGS_IN_ALL`` together."""
     kept: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in findings:
         rows = kept.setdefault((row["vhost"], row["queue"], row["audit"]), [])
@@ -298,7 +298,7 @@ def _rank(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _queues(summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the page shows of each queue, those with violations first."""
+    """The page's data for each queue; queues with violations come first."""
     first = _findings(findings)
     audits: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in summary["audits"]:
@@ -332,7 +332,7 @@ def _queues(summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) -
 
 
 def _columns(pages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The audits of the table, those that found something first."""
+    """The audits of the table; those with findings come first."""
     audits: dict[str, int] = {}
     for page in pages:
         for name, row in page["by_audit"].items():
@@ -347,7 +347,7 @@ def render(summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) ->
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters.update(shown=shown, octets=octets, moment=moment, number=number, duration=charts.duration,
                                icon=charts.icon)
-    environment.globals.update(times=times, whose=WHOSE, few=FEW_QUEUES, open_queues=OPEN_QUEUES)
+    environment.globals.update(times=times, origins=ORIGINS, few=FEW_QUEUES, open_queues=OPEN_QUEUES)
     template = environment.from_string(files("brokerd.spark").joinpath("report.html").read_text("utf-8"))
     columns = _columns(pages)
     tally = {verdict: sum(page["tally"][verdict] for page in pages) for verdict in SEVERITY}
@@ -357,10 +357,10 @@ def render(summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) ->
 
 
 def write(out_dir: str, summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) -> str:
-    """Write ``report.html`` into ``out_dir`` (made if it is not there) and return its path; whole or not at all.
+    """Write ``report.html``, whole or not at all, into ``out_dir`` (made if missing), and return its path.
 
-    ``findings`` are rows as in the findings' Parquet files, in the order in which they are to be shown; all are
-    read, the first of each audit and queue kept.
+    ``findings`` are rows as in the findings' Parquet files, in the order of the page.  All are read; the first ones of
+    each audit and queue are shown.
     """
     os.makedirs(out_dir, exist_ok=True)
     path = os.path.join(out_dir, "report.html")

@@ -1,8 +1,8 @@
-"""A Spark session that is fit for audits: Java found, little said, nothing listening beyond loopback when local.
+"""A Spark session for audits: it finds Java, logs little, and if local listens on loopback only.
 
-On a cluster the workers are sent a zip of what tasks are made of (``shipped``): they need Python, numpy and
-pyarrow, not brokerd.  Workers that have brokerd installed check sums faster with its compiled part:
-``ship=False``.
+On a cluster the session sends the workers a zip of all modules that tasks need (``write_worker_zip``), so workers need
+Python, numpy and pyarrow, but not brokerd.  Workers that have brokerd installed check sums faster with its compiled
+part: use ``ship=False`` there.
 """
 
 import atexit
@@ -41,10 +41,10 @@ logger.arrow.level = off
 
 def session(name: str = "brokerd", master: str | None = None, *, settings: Mapping[str, str] | None = None,
             log_level: str = "fatal", ship: bool = True) -> "SparkSession":
-    """The session of this process, made if there is none, with the source ``brokerd`` registered.
+    """The session of this process, made at the first call, with the source ``brokerd`` registered.
 
-    ``master`` is Spark's (``local[*]``, ``local-cluster[2,1,1024]``, ``spark://host:7077``); None takes what
-    spark-submit was given, else ``local[*]``.  ``settings`` override those made here.  Raises JavaError.
+    ``master`` is Spark's (``local[*]``, ``local-cluster[2,1,1024]``, ``spark://host:7077``); None takes the master of
+    spark-submit, else ``local[*]``.  ``settings`` override the settings made here.  Raises JavaError.
     """
     from brokerd.spark.source import register
 
@@ -65,13 +65,13 @@ def session(name: str = "brokerd", master: str | None = None, *, settings: Mappi
         conf.setMaster(chosen)
     spark = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
     if ship and not _is_local(spark.sparkContext.master or ""):
-        spark.sparkContext.addPyFile(str(shipped()))
+        spark.sparkContext.addPyFile(str(write_worker_zip()))
     register(spark)
     return spark
 
 
-def shipped(folder: Path | None = None) -> Path:
-    """Write ``brokerd-worker.zip``, all that a worker imports of brokerd, into ``folder`` (a temporary one)."""
+def write_worker_zip(folder: Path | None = None) -> Path:
+    """Write ``brokerd-worker.zip``, all that a worker imports of brokerd, into ``folder`` (None: a temporary one)."""
     path = (folder or _own_folder()) / "brokerd-worker.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for pattern in SHIPPED:
@@ -96,7 +96,7 @@ def _settings(master: str | None, submitted: bool, log_level: str) -> dict[str, 
     settings["spark.sql.warehouse.dir"] = str(folder / "warehouse")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{logging}"
     if _on_this_machine(master):
-        # Executors of a local cluster are JVMs of their own, on this machine: the same file counts.
+        # The executors of a local cluster are separate JVMs on this machine, so the same file is for them too.
         settings["spark.executor.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"]
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -113,12 +113,12 @@ def _on_this_machine(master: str | None) -> bool:
 
 
 def _is_local(master: str) -> bool:
-    """Whether tasks run in this process's JVM, where they find what this process finds."""
+    """Whether tasks run in this process's JVM, where they find the same modules and files as this process."""
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def _workers_find_brokerd() -> None:
-    """Put the folder that brokerd is imported from into PYTHONPATH: Python workers inherit it, not sys.path."""
+    """Put the folder of this brokerd into PYTHONPATH, which Python workers inherit; they do not inherit sys.path."""
     home = str(PACKAGE.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if home not in paths:

@@ -1,15 +1,15 @@
-"""The Spark data source ``brokerd``: segments, acks and journals as tables, read in place, written by nobody else.
+"""The Spark data source ``brokerd``: segments, acks and journals as tables, which it reads in place and never writes.
 
     spark.read.format("brokerd").option("table", "events").option("queues", "orders*").load("/var/lib/brokerd")
     spark.readStream.format("brokerd").schema("queue string, seq bigint").load("s3://bucket/archive")
 
 Options: ``table`` (messages, events, lifecycle, segments), ``queues`` (a glob of names or vhost/name), ``crc``
-(true: check sums, and leave out what fails), ``split`` (octets of files per task), ``missing`` of streams (say,
-fail: what to do when messages were removed before they were read).  The columns named with ``.schema(...)`` are
-the only ones produced: Spark tells a source written in Python no others.
+(true: check sums, and leave out rows with a wrong one), ``split`` (octets of files per task), and for streams
+``missing`` (say or fail: what to do if the broker removed messages before they were read).  The source produces only
+the columns named with ``.schema(...)``, because Spark tells a source written in Python nothing else about columns.
 
-A task reads whole segments, several of them, and yields Arrow batches.  What tables there are and how their
-columns are made is in ``tables``, how a live broker is followed in ``stream``.
+A task reads several whole segments and yields Arrow batches.  ``tables`` lists the tables and makes their columns;
+``stream`` follows a live broker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from brokerd.audit import AuditError
 from brokerd.audit.files import Source, Triple, open_source
 from brokerd.spark import tables
 from brokerd.spark.bounds import Bounds
-from brokerd.spark.packs import SPLIT_OCTETS, packs
+from brokerd.spark.packs import SPLIT_OCTETS, make_packs
 from brokerd.spark.stream import stream_reader
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ TRUE_WORDS, FALSE_WORDS = {"true", "yes", "1"}, {"false", "no", "0"}
 
 
 class Segments(InputPartition):
-    """What one task reads."""
+    """The segments that one task reads."""
 
     def __init__(self, triples: list[Triple]) -> None:
         self.value = triples
@@ -51,7 +51,7 @@ class BrokerdReader(DataSourceReader):
         source = open_source(self.settings.path)
         triples = [triple for queue in source.queues(self.settings.queues) for triple in queue.triples]
         triples = self.bounds.files(source, triples)
-        shared = packs(triples, lambda triple: triple.octets, self.settings.split)
+        shared = make_packs(triples, lambda triple: triple.octets, self.settings.split)
         return [Segments(pack) for pack in shared or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -61,7 +61,7 @@ class BrokerdReader(DataSourceReader):
 
 
 class PushingReader(BrokerdReader):
-    """The same, for sessions that hand filters down (elsewhere Spark fails where pushFilters is defined)."""
+    """A reader for sessions that push filters down; in other sessions Spark fails if pushFilters is defined."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802  (Spark's name)
         for condition in filters:
@@ -70,7 +70,7 @@ class PushingReader(BrokerdReader):
 
 
 class Settings:
-    """The options, understood.  Raises AuditError."""
+    """The options, checked.  Raises AuditError."""
 
     def __init__(self, options: Any) -> None:
         given = {key.lower(): value for key, value in options.items()}
@@ -93,7 +93,7 @@ class Settings:
 
 
 class BrokerdSource(DataSource):
-    """See the module."""
+    """The data source; the module's docstring describes it."""
 
     @classmethod
     def name(cls) -> str:
@@ -117,17 +117,17 @@ class PushingSource(BrokerdSource):
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``format("brokerd")`` known to a session; again after ``filterPushdown.enabled`` was changed."""
+    """Make ``format("brokerd")`` known to a session.  Call it again after a change of ``filterPushdown.enabled``."""
     pushing = spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
     spark.dataSource.register(PushingSource if pushing else BrokerdSource)
 
 
 def read(spark: "SparkSession", path: str, table: str = "messages", *, columns: Sequence[str] | None = None,
          **options: str) -> "DataFrame":
-    """A table as a DataFrame, with only ``columns`` (None: all) produced.
+    """A table as a DataFrame that has only ``columns`` (None: all).
 
-    Raises AuditError where Spark would fail later, with a Java traceback: a path with nothing of ours in it, a
-    name that is unknown.
+    Raises AuditError for a path without the broker's files and for an unknown name.  Spark would fail only later, with
+    a Java traceback.
     """
     settings = Settings({"path": path, "table": table, **options})
     schema = tables.ddl(settings.table, columns)

@@ -1,16 +1,17 @@
-"""A live broker followed: messages and events as streams, by Spark's checkpoints without gap or repeat.
+"""Messages and events of a live broker as streams; with Spark's checkpoints they have neither gaps nor repeats.
 
 Offsets, as JSON in the checkpoint, by the folder of a queue's level (``<vhost>/<queue>[/prio.NNN]``)::
 
-    messages  [segment, end, seq]       the newest segment, the octets of it that were written, its last number
-    events    {"7": [120, 0], ...}      events read of each journal still there; 1: it will not grow any more
+    messages  [segment, end, seq]       the newest segment, its written octets, its last number
+    events    {"7": [120, 0], ...}      events read of each journal that exists; 1: it will not grow any more
 
-A batch holds the messages above one number and up to the next: what a compaction or a move to ``kept`` does
-between planning and reading changes nothing.  Events of a message go to the journal beside it, so that many
-journals grow at once.  Damaged records are left out.
+A batch has the messages above one number and up to another, so a compaction or a move to ``kept`` between planning and
+reading changes nothing.  The events of a message go to the journal of its segment, so that many journals grow at once.
+Damaged records are left out.
 
-What was removed before it was read is gone; that is said on stderr, or with the option ``missing=fail`` ends the
-query.  A broker that lost its power may give numbers again that were read already: these are not read again.
+The stream cannot read messages that the broker removed before.  It says so on stderr, or ends the query with the option
+``missing=fail``.  A broker that lost its power may give numbers again that were read before; the stream does not read
+these numbers again.
 """
 
 import sys
@@ -28,7 +29,7 @@ from brokerd.audit.files import QueueFiles, Source, Triple, open_source
 from brokerd.audit.segment import check_records, other_place
 from brokerd.spark import tables
 from brokerd.spark.bounds import Bounds
-from brokerd.spark.packs import packs
+from brokerd.spark.packs import make_packs
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -44,14 +45,14 @@ class Piece(NamedTuple):
 
 
 class Pieces(InputPartition):
-    """What one task reads."""
+    """The pieces that one task reads."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.value = pieces
 
 
 class Level(NamedTuple):
-    """One level of one queue, as it is found."""
+    """One level of one queue, with its files at this moment."""
 
     queue: QueueFiles
     priority: int
@@ -59,7 +60,7 @@ class Level(NamedTuple):
 
 
 def stream_reader(settings: "Settings", schema: StructType) -> DataSourceStreamReader:
-    """The stream of a table.  Raises AuditError: there is none of it."""
+    """The stream of a table.  Raises AuditError for a table that cannot be a stream."""
     if settings.table == "messages":
         return MessageStream(settings, schema)
     if settings.table == "events":
@@ -71,7 +72,7 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: "Settings", schema: StructType) -> None:
         self.settings = settings
         self.schema = tables.arrow_schema(settings.table, schema)
-        self.target: dict[str, Any] | None = None   # With a trigger of AvailableNow: how far to go.
+        self.target: dict[str, Any] | None = None   # With the trigger AvailableNow: the offset at which to end.
         self.stops = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's names, here and below)
@@ -98,7 +99,7 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key in start.keys() - self._levels(source).keys():
             if end.get(key) != start[key]:
                 self._tell(f"{key} was deleted: what had not been read of it is missing")
-        shared = packs(pieces, lambda piece: piece.triple.octets, self.settings.split)
+        shared = make_packs(pieces, lambda piece: piece.triple.octets, self.settings.split)
         return [Pieces(pack) for pack in shared]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -146,7 +147,7 @@ class MessageStream(_Stream):
         newest = level.triples[-1]
         head = _header(source, newest.msgs, shapes.SEGMENT)
         if head is None or int(head["magic"]) != layout.SEGMENT_MAGIC or int(head["number"]) != newest.number:
-            return start                        # Being made, or written over.
+            return start                        # The broker is making the file, or writing over it.
         end = int(head["end"])
         if not layout.word_ok(end, int(head["end_complement"])) or end < layout.HEADER_OCTETS:
             return start
@@ -178,7 +179,8 @@ class MessageStream(_Stream):
             first, last = max(missing[0]["first_seq"], after + 1), missing[-1]["last_seq"]
             self._tell(f"{key}: messages {first} to {last} were removed before they were read")
         elif start and len({triple.priority for triple in level.queue.triples}) == 1:
-            # Without a journal settled segments go unsaid; where there is one level, the numbers tell.
+            # Without a journal the broker removes settled segments without a trace.  With one level, the numbers
+            # show it.
             segment = level.triples[0]
             head = _header(Source(segment.root), segment.msgs, shapes.SEGMENT)
             if head is not None and segment.number > start[0] and int(head["base_seq"]) > after + 1:
@@ -192,7 +194,7 @@ class EventStream(_Stream):
     def _offset(self, source: Source, level: Level, start: Any) -> Any:
         done = {number for number, (_, over) in (start or {}).items() if over}
         reached: dict[str, list[int]] = {}
-        below = True                            # Journals read to their end are forgotten, from the first on.
+        below = True                            # True while all journals so far are read to their end: these go.
         floor = int((start or {}).get("below", [0, 0])[0])
         for triple in level.triples:
             number = str(triple.number)
@@ -236,7 +238,7 @@ def _header(source: Source, path: str, kind: np.dtype) -> Any:
 
 
 def _octets(source: Source, path: str, length: int) -> bytes | None:
-    """The first octets of a file that may just have been moved to ``kept``; None: it is gone."""
+    """The first octets of a file, which may just have moved to ``kept``; None: the file is gone."""
     for place in (path, other_place(path)):
         try:
             return source.read(place, 0, length)

@@ -2,10 +2,10 @@
 
     messages    a row for each record, damaged ones included (``sound`` false)
     events      a row for each event of a journal; of type "started", without seq, each start of the broker
-    lifecycle   a row for each sound record: what became of it
+    lifecycle   a row for each sound record: the life of its message
     segments    a row for each segment
 
-A column is made only where it is asked for, and with it what it is made from: ``segments`` without counts reads
+Only the requested columns are made, and only the files that they need are read: ``segments`` without counts reads
 headers.  Knows nothing of Spark's sessions and tasks; of Spark itself only names of types.
 """
 
@@ -60,7 +60,7 @@ ROWS_MAX = 1 << 17              # in one batch
 
 
 def ddl(table: str, columns: Sequence[str] | None = None) -> str:
-    """A table's schema, or of ``columns`` alone in that order, as Spark writes it.  Raises AuditError."""
+    """The schema of a table, or of these ``columns`` in this order, as Spark writes it.  Raises AuditError."""
     types = TABLES[table]
     for column in columns or ():
         if column not in types:
@@ -69,7 +69,7 @@ def ddl(table: str, columns: Sequence[str] | None = None) -> str:
 
 
 def arrow_schema(table: str, schema: Any) -> pa.Schema:
-    """The Arrow schema for a StructType of Spark's.  Raises AuditError: a column or type that the table has not."""
+    """The Arrow schema for a StructType of Spark.  Raises AuditError for a column or type that the table lacks."""
     types, fields = TABLES[table], []
     for field in schema.fields:
         ddl(table, [field.name])
@@ -82,7 +82,7 @@ def arrow_schema(table: str, schema: Any) -> pa.Schema:
 
 def batches(table: str, source: Source, triple: Triple, schema: pa.Schema, *, crc: bool = True,
             bounds: Bounds | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of one triple.  A segment that is gone, since the broker runs, has none."""
+    """The rows of one triple.  A segment that a running broker has removed meanwhile has no rows."""
     segment = READINGS[table](source, triple, crc, bounds)
     count = segment.count
     if count == 0:
@@ -106,7 +106,7 @@ def _arrow(values: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _or_null(values: np.ndarray, kind: Any = np.int64) -> pa.Array:
-    """Zeros become null."""
+    """The values, with null for each zero."""
     return pa.array(values.astype(kind), mask=values == 0)
 
 
@@ -123,7 +123,7 @@ class Reading:
 
     @cached_property
     def data(self) -> SegmentData:
-        """All of it, read."""
+        """The content of the triple, which the first use reads."""
         return read_triple(self.source, self.triple, crc=self.crc)
 
     @property
@@ -204,7 +204,7 @@ class Messages(Reading):
 
 
 class Events(Reading):
-    """Events, those of starts too."""
+    """Events, also those of the broker's starts."""
 
     @cached_property
     def _all(self) -> np.ndarray:
@@ -221,13 +221,13 @@ class Events(Reading):
         return events[order]
 
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Events of type STARTED, which stand apart in what is read of a journal, and where they are."""
+        """The events of type STARTED and their offsets; ``SegmentData`` does not have them among its events."""
         octets = b""
         if self.data.runs.size or self.data.gaps:
             try:
                 octets = self.source.read(self.triple.journal or "", layout.HEADER_OCTETS)
             except OSError:
-                pass                            # It was just moved: they come with the next reading.
+                pass                            # The broker has just moved the file: the next reading finds it.
         events = np.frombuffer(octets, shapes.EVENT, len(octets) // layout.EVENT_OCTETS)
         index = np.flatnonzero(events["type"] == layout.STARTED)
         index = index[shapes.event_checks(events[index], self.triple.number)]
@@ -255,7 +255,8 @@ class Events(Reading):
         return _named(EVENT_TYPES, self._all["type"])
 
     def _reason(self) -> Any:
-        """In words: of a return its cause, of a start what it was; of a delivery none, its bits are columns."""
+        """The reason as text: the cause of a return, the kind of a start; null for a delivery, which has columns for
+        its bits."""
         type_, why = self._all["type"], self._all["reason"].astype(np.int64)
         names = [None, *CAUSES[1:], *REASONS[1:], *STARTS[1:]]
         bases = np.zeros(16, np.int64)
@@ -288,12 +289,12 @@ class Events(Reading):
         return self._bit(layout.BEFORE_START)
 
     def _run(self) -> Any:
-        """How many starts this journal knows before: comparable within a segment."""
+        """How many starts the journal has before the event; comparable only within a segment."""
         return np.searchsorted(self.data.runs, self._all["ts"], "right")
 
 
 class Lifecycle(Reading):
-    """One life a row."""
+    """One row for the life of each message."""
 
     @cached_property
     def _lives(self) -> Lives:
@@ -371,7 +372,7 @@ class Segments(Reading):
         return int(self.data.events.size)
 
     def _lost(self) -> Any:
-        """Events that a full disk would not take; null without a journal."""
+        """How many events a full disk lost; null without a journal."""
         if self.data.begun is None:
             return None
         try:
@@ -405,9 +406,9 @@ READINGS: dict[str, type[Reading]] = {"messages": Messages, "events": Events, "l
 
 
 def strings(octets: bytes, where: Texts, count: int) -> pa.Array:
-    """The strings at those places as a column of ``count`` rows, null for rows that have none.
+    """The strings at those places as a column of ``count`` rows, null for rows without a string.
 
-    What is no UTF-8 is replaced: of it Spark would make what Python cannot read back.
+    Replacement characters stand for octets that are not UTF-8, because Python could not read Spark's version of them.
     """
     inside = (where.start + where.length <= len(octets))
     index, start, length = where.index[inside], where.start[inside], where.length[inside]

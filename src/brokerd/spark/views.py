@@ -1,22 +1,22 @@
-"""SQL over what a broker wrote: ``views`` names the tables of the source ``brokerd``, and what stands beside them.
+"""SQL over a broker's files: ``views`` names the tables of the source ``brokerd``, and tables about queues.
 
     views(spark, "/var/lib/brokerd")
     spark.sql("SELECT queue, count(*) FROM messages GROUP BY queue").show()
 
 ====================  ==================================================================================
-messages, events      one row a message, one an event; ``time`` beside ``ts``
-lifecycle             one row a message: what became of it; ``*_time`` beside times in ns
-segments              one row a segment; ``first_time``, ``last_time``
-queues                one row a queue: its settings, what is kept of it, where it was cut
-settings              what was in force from when to when: journal, delivery limit, dead letters
-consumers             who read a journaled queue: number (as in events), tag, peer, user, prefetch
-removals              which messages retention took away, and why
+messages, events      one row per message, one per event; ``time`` beside ``ts``
+lifecycle             one row per message: its life; ``*_time`` beside times in ns
+segments              one row per segment; ``first_time``, ``last_time``
+queues                one row per queue: its settings, its kept messages, the time of its dump
+settings              the settings in force from when to when: journal, delivery limit, dead letters
+consumers             the consumers of a journaled queue: number (as in events), tag, peer, user, prefetch
+removals              the messages that retention removed, and why
 queue_damage          files missing or in the wrong place; damage within files is a column of segments
-violations            what audits found, if it is asked for
+violations            the findings of audits, on request
 ====================  ==================================================================================
 
-All but the last are lazy: nothing is read before a query is run, and each query reads the files anew; whoever asks much
-caches a view (``spark.catalog.cacheTable``) or writes it to Parquet.  Judges nothing by itself: see ``checks``.
+All but the last are lazy: only a query reads the files, and each query reads them anew.  For many queries, cache a view
+(``spark.catalog.cacheTable``) or write it to Parquet.  Judges nothing by itself: see ``checks``.
 """
 
 from typing import TYPE_CHECKING
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 def views(spark: "SparkSession", path: str, *, findings: str | None = None, check: "bool | Options" = False,
           **options: str) -> tuple[str, ...]:
-    """Make the views over the data directory, dump or archive at ``path``, in place of any before; their names.
+    """Make the views over the data directory, dump or archive at ``path``, and return their names.
 
-    ``violations`` is there with ``findings``, a folder of findings that an audit wrote (``OUT/findings``), or with
-    ``check``: then all audits are run now, in SQL, or those of the Options given.  ``options`` are those of the source
-    (``queues``, ``crc``).  Raises AuditError.
+    They replace earlier views.  ``violations`` exists with ``findings``, a folder of findings that an audit wrote
+    (``OUT/findings``), or with ``check``, which runs all audits now in SQL, or those of the given Options.  ``options``
+    are the source's (``queues``, ``crc``).  Raises AuditError.
     """
     tables(spark, path, **options)
     spark.catalog.dropTempView("violations")
@@ -46,6 +46,6 @@ def views(spark: "SparkSession", path: str, *, findings: str | None = None, chec
         found = spark.read.schema(checks.VIOLATIONS).parquet(findings)
     else:
         found = checks.violations(spark, checks.DEFAULTS if isinstance(check, bool) else check)
-        tables(spark, path, **options)      # Rows that were held for the checks are let go.
+        tables(spark, path, **options)      # New views release the rows that the checks had cached.
     found.createOrReplaceTempView("violations")
     return (*NAMES, "violations")
