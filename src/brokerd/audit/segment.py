@@ -287,7 +287,7 @@ def _tell_records(triple: Triple, records: reading.Records, sound: np.ndarray, d
         if steps.size:
             place = int(records.positions[sound][steps[0] + 1])
             damage.append(Damage(triple.msgs, place, int(headers["seq"][steps[0] + 1]) & FOREVER, 0,
-                                 f"{steps.size} records whose {field} is not above that of the one before",
+                                 f"{steps.size} records with a {field} not above that of the one before",
                                  ("records",)))
 
 

@@ -42,11 +42,10 @@ class Permission:
 class Permissions:
     """All permissions.  A change that cannot be written raises OSError and has no effect.
 
-    ``revision`` counts the changes.  ``on_change(user, vhost)`` is called after each change, so that caches of answers
-    can be emptied.
+    ``on_change(user, vhost)`` is called after each change, so that caches of answers can be emptied.
     """
 
-    __slots__ = ("_by_key", "_disk", "on_change", "path", "revision")
+    __slots__ = ("_by_key", "_disk", "on_change", "path")
 
     def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_vhost: str = "/") -> None:
         """Read ``permissions.json``; if it is missing, create it and let the default user do everything.
@@ -56,7 +55,6 @@ class Permissions:
         self.path = os.path.join(data_dir, FILE)
         self._disk = disk
         self._by_key: dict[tuple[str, str], Permission] = {}
-        self.revision = 0
         self.on_change: Callable[[str, str], object] | None = None
         content = json_file.read(self.path, disk)
         if content is None:
@@ -127,7 +125,6 @@ class Permissions:
     def _store(self, permissions: dict[tuple[str, str], Permission], changed: list[tuple[str, str]]) -> None:
         json_file.replace(self.path, [each.definition() for each in permissions.values()], self._disk)
         self._by_key = permissions
-        self.revision += 1
         if self.on_change is not None:
             for user, vhost in changed:
                 self.on_change(user, vhost)

@@ -56,7 +56,7 @@ def java_home(environ: MutableMapping[str, str] | None = None) -> str:
             environ["JAVA_HOME"] = str(_wrapped(java, environ) or java.home)
             return environ["JAVA_HOME"]
     found = f" ({'; '.join(unfit)})" if unfit else ""
-    raise JavaError(f"Spark needs Java {OLDEST} or newer, and there is none{found}: {HOW_TO_GET_IT}")
+    raise JavaError(f"Spark needs Java {OLDEST} or newer, and this machine has none{found}: {HOW_TO_GET_IT}")
 
 
 def _candidates(environ: MutableMapping[str, str]) -> Iterator[tuple[str, Path]]:
