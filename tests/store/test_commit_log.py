@@ -46,7 +46,7 @@ def decide(vhost, count=3, *, names=("a",), settlements=(), applied=False, numbe
     entry.decide(number, 1, Plan([(place.position, queues) for place in places],
                                  [(vhost.queues[name], seq, outcome) for name, seq, outcome in settlements]))
     if applied:
-        entry.applied()
+        entry.mark_applied()
     return entry
 
 

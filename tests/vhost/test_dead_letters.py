@@ -59,7 +59,6 @@ def test_a_dead_letter_goes_where_the_exchange_routes_it_and_is_settled_at_once(
     assert a.headers[0]["x-death"][0]["time"] == bench.clock.ms // 1000
     assert bench.vhost.core.puts == [False]
     assert not bench.commit.waiting
-    assert (bench.letters.forwarded, bench.letters.dropped) == (1, 0)
 
 
 def test_the_default_exchange_is_a_dead_letter_exchange_too(bench):
@@ -88,7 +87,6 @@ def test_a_missing_exchange_drops_and_is_told_once(bench, caplog):
     assert bench.die()
     assert [record.getMessage() for record in caplog.records] == [
         "vhost '/': queue 'source': its dead-letter exchange 'dlx' does not exist"]
-    assert bench.letters.dropped == 2
 
 
 def test_what_is_logged_once_takes_bounded_memory(bench, caplog):
@@ -101,7 +99,6 @@ def test_what_is_logged_once_takes_bounded_memory(bench, caplog):
 def test_no_queue_found_drops(bench):
     bench.vhost.exchange("dlx")
     assert bench.die()
-    assert bench.letters.dropped == 1
 
 
 def test_every_key_of_cc_is_a_way_unless_there_is_a_dead_letter_routing_key(bench):
@@ -133,10 +130,8 @@ def test_a_target_that_refuses_loses_it(bench):
     bench.vhost.fanout("dlx", "a", "b")
     bench.vhost.queues["a"].refuses = True
     assert bench.die()
-    assert (bench.letters.forwarded, bench.letters.dropped) == (1, 0)
     bench.vhost.queues["b"].refuses = True
     assert bench.die()
-    assert (bench.letters.forwarded, bench.letters.dropped) == (1, 1)
 
 
 def test_a_refused_publish_is_dead_lettered_and_never_kept(safe):
@@ -167,7 +162,6 @@ def test_what_comes_back_by_itself_is_not_sent_there_and_told_once(bench, caplog
     bench.die(reason="expired")
     assert (bench.source.ready, bench.vhost.queues["a"].ready) == (0, 1)
     bench.die(reason="maxlen")
-    assert bench.letters.cycles == 2
     assert len(caplog.records) == 1
 
 
@@ -441,7 +435,6 @@ def test_two_full_queues_that_point_at_each_other_drop_it(real):
     real.publish(b"m", key="a")
     real.advance(0)
     assert (real.bodies("a"), real.bodies("b")) == ([], [])
-    assert real.letters.cycles == 1
 
 
 def test_at_least_once_settles_when_the_target_is_on_disk(real):
@@ -486,5 +479,5 @@ def test_a_key_that_no_message_can_have_drops_it_and_is_told(real, caplog):
     real.queue("a", x_dead_letter_exchange="xf", x_dead_letter_routing_key="k" * 256)
     real.publish(b"m", key="a")
     real.reject("a")
-    assert (real.bodies("dlq"), real.bodies("a"), real.letters.dropped) == ([], [], 1)
+    assert (real.bodies("dlq"), real.bodies("a")) == ([], [])
     assert len(caplog.records) == 1

@@ -1,8 +1,8 @@
-"""basic.* but publish and the settlements (those are the data plane's, or on a transactional channel
-session/transactions'), confirm.select, channel.flow, access.request.
+"""Handlers of confirm.select, channel.flow, access.request, and of basic.* except publish and the settlements.
 
-One function each, from method to reply, or None where the client wants none.
-Knows nothing of frames; messages themselves never pass here.
+The data plane handles publishes and settlements; on a transactional channel session/transactions does.  Each handler
+is one function from a method to its reply, or to None where the client wants no reply.  Knows nothing of frames, and
+sees no message.
 """
 
 from functools import partial
@@ -41,7 +41,7 @@ def consume(connection: "Connection", channel: "Channel", method: Any) -> Any:
         limit = connection.node.limits.consumers_per_channel_max
         if limit and len(channel.consumers) >= limit:
             raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
-    if name in PSEUDO_QUEUES:  # No other argument matters there (RabbitMQ).
+    if name in PSEUDO_QUEUES:  # RabbitMQ ignores all other arguments there.
         access.consume_replies(channel, tag, no_ack=method.no_ack)
     else:
         access.consume(
@@ -52,7 +52,8 @@ def consume(connection: "Connection", channel: "Channel", method: Any) -> Any:
 
 
 def _consumer_number(connection: "Connection") -> int:
-    """By which journals name the consumer, never given twice; 0 where the disk has no room to remember that."""
+    """The number by which order journals name the consumer.  No number is given twice; it is 0 where the disk has no
+    room to reserve numbers."""
     try:
         return connection.node.data.next_connection_number()
     except OSError:
@@ -60,13 +61,13 @@ def _consumer_number(connection: "Connection") -> int:
 
 
 def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """basic.cancel; no fault when there is no such consumer (RabbitMQ)."""
+    """basic.cancel.  An unknown tag is no fault (RabbitMQ)."""
     connection.access.cancel(channel, method.consumer_tag)
     return None if method.no_wait else methods.BasicCancelOk(consumer_tag=method.consumer_tag)
 
 
 def get(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """basic.get: the data plane writes get-ok and the message, or there is none."""
+    """basic.get: the data plane writes get-ok and the message; the reply here is get-empty."""
     name = names.strip_cr_lf(channel.queue_name(method.queue))
     return None if connection.access.get(channel, name, no_ack=method.no_ack) else methods.BasicGetEmpty()
 
@@ -88,7 +89,7 @@ def recover_async(connection: "Connection", channel: "Channel", method: Any) -> 
 
 
 def confirm_select(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """confirm.select; again is no fault."""
+    """confirm.select.  A second one is no fault."""
     if channel.transaction is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     channel.select_confirm()
@@ -102,7 +103,7 @@ def flow(connection: "Connection", channel: "Channel", method: Any) -> Any:
 
 
 def access_request(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """access.request, of an older AMQP: every ticket is number 1 (RabbitMQ)."""
+    """access.request, of an older AMQP.  Every ticket has the number 1 (RabbitMQ)."""
     return methods.AccessRequestOk(reserved_1=1)
 
 

@@ -1,8 +1,7 @@
-"""A channel as the session sees it: what the data plane need not know of one.
+"""A channel as the session sees it: what the data plane need not know of it.
 
-The data plane keeps consumers, unacked deliveries and prefetch; here is the name
-of the queue declared last, the transaction of a transactional channel, and the
-channel's end.  Knows nothing of methods.
+The data plane has the consumers, unacked deliveries and prefetch.  This module has the name of the queue declared last,
+the transaction of a transactional channel, and the channel's end.  Knows nothing of methods.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ class Channel(plane.Channel):
         self.transaction: Transaction | None = None  # from tx.select on
 
     def queue_name(self, name: str) -> str:
-        """``name``, or for "" the queue declared last on this channel (404 if there is none)."""
+        """``name``, or for "" the name of the queue declared last on this channel.  Raises NotFound without one."""
         if name:
             return name
         if not self.last_queue:
@@ -35,23 +34,22 @@ class Channel(plane.Channel):
         return self.last_queue
 
     def cancel(self, consumer: plane.Consumer) -> None:
-        """As the data plane's; told where the queue has an order journal."""
+        """Cancel as the data plane does, and note it in the side file of a queue with an order journal."""
         side_file = consumer.queue.side_file  # type: ignore[attr-defined]
         super().cancel(consumer)
         if side_file is not None:
             side_file.note_consumer_gone(consumer)
 
     def leave(self) -> "list[Queue]":
-        """No consumers and nothing unacked any more: all returns to its place.  The queues that lost a consumer.
-
-        The channel's number stays taken until ``close``.
+        """Cancel all consumers, and return all unacked messages to their places.  Returns the queues that lost a
+        consumer.  The channel's number stays taken until ``close``.
         """
         consumers = list(self.consumers.values()) if self.consumers else []
         for consumer in consumers:
             self.cancel(consumer)
         if self.transaction is not None:
             self.transaction.leave()
-        self.connection.access.channel_left(self)  # type: ignore[attr-defined]
+        self.connection.access.cancel_replies(self)  # type: ignore[attr-defined]
         self.recover()
         events = self.connection.node.events  # type: ignore[attr-defined]
         if events.wanted and not self.closing:

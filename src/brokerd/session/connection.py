@@ -1,12 +1,11 @@
-"""A client's connection: which method goes to whom, and what becomes of errors.
+"""A client's connection: it passes each method to its handler, and turns errors into close methods.
 
     octets -> plane.Connection -> on_method(channel, payload) -> handler -> reply
                                -> on_error(channel, error)    -> channel.close or connection.close
 
-The only place where an error becomes a close method.  After connection.close of
-ours nothing but close and close-ok counts; ``tick`` ends what takes too long,
-and sends and expects heartbeats: there is no timer per connection.
-Knows a transport that can close and abort; no socket.
+Only here does an error become a close method.  After the broker has sent connection.close, nothing but close and
+close-ok counts.  ``tick`` ends what takes too long, and sends and expects heartbeats, so that no connection needs a
+timer.  Knows a transport that can close and abort, but no socket.
 """
 
 from functools import partial
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd.session")
 
 CLOSE_SECONDS = 10  # how long a client may take to answer connection.close
-LINGER_SECONDS = 1.0  # that a client is still heard when all is said
+LINGER_SECONDS = 1.0  # how long the broker still reads from a client after its last words
 
 CONNECTION_CLOSE = methods.ConnectionClose.INDEX
 CONNECTION_CLOSE_OK = methods.ConnectionCloseOk.INDEX
@@ -64,8 +63,8 @@ class Connection(plane.Connection):
     """One client.  ``peer`` is its address for people to read; ``loopback`` whether it is on this machine."""
 
     __slots__ = (
-        "access", "blocked", "capabilities", "certificate_name", "channel_max", "client_properties", "deadline",
-        "heartbeat", "held", "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received",
+        "access", "awaited_syncs", "blocked", "capabilities", "certificate_name", "channel_max", "client_properties",
+        "deadline", "heartbeat", "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received",
         "seen_sent", "silent_in", "silent_out", "state", "transport", "user",
     )  # fmt: skip
 
@@ -92,21 +91,21 @@ class Connection(plane.Connection):
         self.own_queues: set[Queue] | None = None  # exclusive ones
         self.refusal: AMQPError | None = None
         self.blocked = False
-        self.held = 0  # syncs that output waits for
+        self.awaited_syncs = 0  # output waits for these
         self.seen_received = self.seen_sent = 0
         self.silent_in = self.silent_out = 0  # ticks without octets
 
     # --- what the data plane asks
 
     def on_protocol_header(self, octets: bytes) -> None:
-        """The first eight octets, or a second header in the middle of things (501 is the plane's)."""
+        """Handle the first eight octets, or a second header later on.  (The plane itself answers 501.)"""
         if self.state is WAITING:
             handshake.accept_header(self, octets)
         else:
             raise CommandInvalid("unexpected protocol header")
 
     def on_method(self, channel: int, payload: bytes) -> None:
-        """Any method that the data plane does not do itself."""
+        """Handle a method that the data plane does not handle itself."""
         index = int.from_bytes(payload[:4])
         if not channel or self.state is not RUNNING:
             self._connection_method(channel, index, payload)
@@ -126,7 +125,7 @@ class Connection(plane.Connection):
         vhost = self.access.vhost
         appended = vhost.appended
         reply = handler(self, opened, method)
-        # Also where somebody else's definition is what is confirmed here: the same queue, declared just now.
+        # The reply also waits for another client's definition: that of the same queue, declared just now.
         if vhost.appended != vhost.on_disk and (vhost.appended != appended or index >> 16 in DEFINING):
             self._hold_until_on_disk()
         if reply is not None:
@@ -137,7 +136,7 @@ class Connection(plane.Connection):
         transactions.publish(self, channel, method, header, body)
 
     def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
-        """What went wrong while working the client's octets: a close method, and a line in the log."""
+        """Turn an error in the client's octets into a close method and a line in the log."""
         if not isinstance(error, AMQPError):
             log.error("%s: internal error in method %d.%d", self, class_id, method_id, exc_info=error)
             error = InternalError("")
@@ -149,10 +148,10 @@ class Connection(plane.Connection):
         queues = opened.leave()
         opened.closing = True
         self.write(_close(methods.ChannelClose, error, class_id, method_id).frame(channel))
-        self.access.consumers_left(queues)
+        self.access.auto_delete_queues(queues)
 
     def on_publisher_blocked(self) -> None:
-        """No room for messages: tell the client once.  The data plane reads no more from it."""
+        """Tell the client, once, that it is blocked.  The data plane reads no more from it."""
         if self.blocked or self.state is not RUNNING:
             return
         self.blocked = True
@@ -172,7 +171,7 @@ class Connection(plane.Connection):
         super().unblock()
 
     def on_consumer_cancelled(self, consumer: plane.Consumer) -> None:
-        """A consumer's queue was deleted; clients that asked for it are told (RabbitMQ's extension)."""
+        """Tell the client that a consumer's queue was deleted, if it asked to be told (RabbitMQ's extension)."""
         if self.state is RUNNING and self.capabilities & handshake.NOTIFIES_CANCEL:
             tag = consumer.tag.decode("utf-8", "surrogateescape")
             self.write(methods.BasicCancel(consumer_tag=tag, no_wait=True).frame(consumer.channel.number))
@@ -180,7 +179,7 @@ class Connection(plane.Connection):
     # --- methods
 
     def _connection_method(self, channel: int, index: int, payload: bytes) -> None:
-        """Channel 0, and everything before connection.open and after connection.close."""
+        """Handle channel 0, and everything before connection.open and after connection.close."""
         if index == CONNECTION_CLOSE:
             if self.state is RUNNING:
                 self.leave()
@@ -193,14 +192,14 @@ class Connection(plane.Connection):
             HANDSHAKE[self.state, index](self, methods.decode(payload), payload)
         elif self.state is RUNNING and index == UPDATE_SECRET and not channel:
             methods.decode(payload)
-            # Our users' passwords do not expire, so that there is nothing to do with a new one (RabbitMQ).
+            # The users' passwords do not expire, so a new secret changes nothing (RabbitMQ).
             self.write(methods.ConnectionUpdateSecretOk().frame(0))
         else:
             methods.decode(payload)
             raise ChannelStateError(f"unexpected method in connection state {self.state}")
 
     def _unopened_channel_method(self, number: int, index: int, payload: bytes) -> None:
-        """channel.open; close-ok may come late, after both sides closed at once."""
+        """Open a channel.  A close-ok may come late, after both sides have closed at the same time."""
         if index == CHANNEL_CLOSE_OK:
             return
         if index != CHANNEL_OPEN:
@@ -220,10 +219,10 @@ class Connection(plane.Connection):
         self.write(methods.ChannelOpenOk().frame(number))
 
     def _channel_method(self, channel: Channel, index: int, payload: bytes) -> None:
-        """The few that end or begin a channel, and those that only a server sends."""
+        """Handle the methods that end or begin a channel, and refuse those that only a server sends."""
         number = channel.number
         if index == CHANNEL_CLOSE:
-            self.access.consumers_left(channel.leave())
+            self.access.auto_delete_queues(channel.leave())
             channel.close()
             self.write(methods.ChannelCloseOk().frame(number))
         elif index == CHANNEL_CLOSE_OK:
@@ -236,7 +235,7 @@ class Connection(plane.Connection):
             raise CommandInvalid("unimplemented method")
 
     def take_capabilities(self, properties: dict[str, Any]) -> None:
-        """What the client says it can be sent."""
+        """Note which methods the client says it understands."""
         capabilities = properties.get("capabilities")
         if isinstance(capabilities, dict):
             for name, bit in handshake.CAPABILITIES.items():
@@ -245,7 +244,7 @@ class Connection(plane.Connection):
 
     @property
     def client_property_table(self) -> dict[str, Any]:
-        """What the client said of itself, decoded."""
+        """The client's properties, decoded."""
         from brokerd.wire.values import decode_table
 
         return decode_table(self.client_properties)[0] if self.client_properties else {}
@@ -253,57 +252,59 @@ class Connection(plane.Connection):
     # --- definitions and their sync
 
     def _hold_until_on_disk(self) -> None:
-        """Keep the reply, and all that follows it, back until the definitions written so far are on disk."""
-        self.held += 1
+        """Hold the reply, and all output behind it, until the definitions written so far are on disk."""
+        self.awaited_syncs += 1
         self.hold()
         vhost = self.access.vhost
         self.node.commit.wait(partial(self._on_disk, vhost, vhost.appended), vhost.log)
 
     def _on_disk(self, vhost: "VHost", appended: int) -> None:
         vhost.on_disk = max(vhost.on_disk, appended)
-        self.held -= 1
+        self.awaited_syncs -= 1
         self.release()
-        if not self.held and self.state is CLOSED:
+        if not self.awaited_syncs and self.state is CLOSED:
             self.node.later(self._end)
 
     # --- the end
 
     def own(self, queue: "Queue") -> None:
-        """``queue`` is exclusive to this connection and ends with it."""
+        """Note an exclusive queue, which ends with this connection."""
         if self.own_queues is None:
             self.own_queues = set()
         self.own_queues.add(queue)
 
     def disown(self, queue: "Queue") -> None:
-        """An exclusive queue of this connection is deleted."""
+        """Forget an exclusive queue that is deleted."""
         if self.own_queues is not None:
             self.own_queues.discard(queue)
 
     def leave(self) -> None:
-        """All messages return to their places; exclusive queues go, and auto-delete ones without a consumer left."""
+        """Return all messages to their places, and delete exclusive queues, and auto-delete queues that lose their
+        last consumer."""
         queues: list[Queue] = []
         for channel in list(self.channels.values()) if self.channels else ():
             queues += channel.leave()
         if self.own_queues:
-            self.access.owner_left(list(self.own_queues))
+            self.access.delete_exclusive_queues(list(self.own_queues))
             self.own_queues = None
         if queues:
-            self.access.consumers_left(queues)
+            self.access.auto_delete_queues(queues)
 
     def opened(self) -> None:
-        """The handshake is done."""
+        """Begin to work: the handshake is done."""
         self.state = RUNNING
         self.deadline = 0.0
         self.opened_ns = self.node.clock.epoch_ns()
-        said = self.client_property_table
-        name = said.get("connection_name")
+        properties = self.client_property_table
+        name = properties.get("connection_name")
         log.info("%s: opened%s", self, f" ({name})" if isinstance(name, str) else "")
         if self.node.events.wanted:
             self.node.events.connection_created(self)
-        log.debug("%s: %s %s, %s", self, *(f"{said.get(key, '?')!s:.80}" for key in ("product", "version", "platform")))
+        shown = [f"{properties.get(key, '?')!s:.80}" for key in ("product", "version", "platform")]
+        log.debug("%s: %s %s, %s", self, *shown)
 
     def refuse(self, error: AMQPError) -> None:
-        """Say no, but not before the next tick."""
+        """Refuse the client at the next tick, which makes guessing slow."""
         self.discard = True
         self.refusal = error
         self.state = REFUSED
@@ -320,19 +321,19 @@ class Connection(plane.Connection):
             self.unblock()
         self.write(_close(methods.ConnectionClose, error, class_id, method_id).frame(0))
         self.state = CLOSING
-        # Behind what was no frame nobody can find the client's close-ok.
+        # Behind octets that are no frame, the client's close-ok cannot be found.
         self.deadline = self.node.clock.monotonic() + (1 if isinstance(error, FrameError) else CLOSE_SECONDS)
 
     def disconnect(self) -> None:
-        """Say no more when all that was written is sent, and hear the client to its end, or for a second.
+        """Send what was written and nothing more, then read until the client ends, or for a second.
 
-        A client may have sent more behind its close, as acks from a buffer of its own: a socket closed at once would
-        answer that with a reset, which such a client (Node's amqplib) takes for a fault.
+        A client may have sent more behind its close, such as acks from a buffer.  A socket closed at once would answer
+        that with a reset, which Node's amqplib takes for a fault.
         """
         self.state = CLOSED
         self.discard = True
-        self.deadline = self.node.clock.monotonic() + (CLOSE_SECONDS if self.held else LINGER_SECONDS)
-        if not self.held:
+        self.deadline = self.node.clock.monotonic() + (CLOSE_SECONDS if self.awaited_syncs else LINGER_SECONDS)
+        if not self.awaited_syncs:
             self.node.later(self._end)
 
     def _end(self) -> None:
@@ -345,7 +346,7 @@ class Connection(plane.Connection):
             self.transport.close()
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """Clean up after a socket that is gone."""
         closed_properly = self.state is not RUNNING
         if not closed_properly:
             self.leave()
@@ -367,7 +368,7 @@ class Connection(plane.Connection):
     # --- once a second
 
     def tick(self, now: float) -> None:
-        """Heartbeats, refusals and what takes too long; ``now`` is monotonic seconds."""
+        """Send heartbeats and refusals, and cut off what takes too long; ``now`` is monotonic seconds."""
         if self.state is RUNNING:
             if self.heartbeat:
                 self._beat()
@@ -379,7 +380,7 @@ class Connection(plane.Connection):
             self.transport.abort()
 
     def _beat(self) -> None:
-        """Send when silent for half the interval; give up when nothing came for two (spec 4.2.7)."""
+        """Send a heartbeat after half an interval of silence; give up after two without octets (spec 4.2.7)."""
         received, sent = self.received_octets, self.sent_octets
         self.silent_in = 0 if received != self.seen_received or self.stopped else self.silent_in + 1
         self.silent_out = 0 if sent != self.seen_sent else self.silent_out + 1
@@ -395,7 +396,7 @@ class Connection(plane.Connection):
     def _tell_refusal(self) -> None:
         error, self.refusal = self.refusal, None
         assert error is not None
-        if handshake.refusal_is_told(self, error):
+        if handshake.tells_refusal(self, error):
             self.shut(error, 10, 11)
         else:
             self.disconnect()

@@ -2,9 +2,9 @@
 
     waiting --header--> starting --start-ok--> tuning --tune-ok--> opening --open--> running
 
-What is not in the table is refused with 504.  ``refused`` waits for the next tick
-of the server's timer before it tells the client (so that guessing passwords is
-slow); ``closing`` waits for close-ok.  Knows nothing of sockets.
+Methods that are not in the table are refused with 504.  In the state ``refused`` the client is told at the next tick of
+the server's timer, which makes guessing passwords slow.  In ``closing`` the broker waits for close-ok.  Knows nothing
+of sockets.
 """
 
 from logging import getLogger
@@ -23,7 +23,7 @@ log = getLogger("brokerd.session")
 WAITING, STARTING, TUNING, OPENING, RUNNING = "waiting", "starting", "tuning", "opening", "running"
 REFUSED, CLOSING, CLOSED = "refused", "closing", "closed"
 
-PROTOCOL_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # 0-9-1, and 0-9 whose methods are the same
+PROTOCOL_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # 0-9-1; 0-9 has the same methods
 LOCALES = b"en_US"
 
 NOTIFIES_CANCEL = 1  # capabilities of a client that change what it is sent
@@ -47,13 +47,13 @@ SERVER_CAPABILITIES = {
 }
 
 
-def mechanisms(connection: "Connection") -> str:
-    """What this client may log in with."""
+def offered_mechanisms(connection: "Connection") -> str:
+    """The mechanisms that this client may log in with."""
     return list_mechanisms(certificate=bool(connection.certificate_name), anonymous=connection.node.limits.anonymous)
 
 
-def start_frame(mechanisms: str) -> bytes:
-    """connection.start, the same for every client that is offered the same mechanisms: made once."""
+def make_start_frame(mechanisms: str) -> bytes:
+    """connection.start.  It is made once for all clients that are offered the same mechanisms."""
     from socket import gethostname
     from sys import version_info
 
@@ -68,8 +68,8 @@ def start_frame(mechanisms: str) -> bytes:
             "copyright": "Copyright (c) the authors of brokerd",
             "information": "Licensed under the Apache License 2.0",
             "platform": f"brokerd {__version__}, Python " + ".".join(map(str, version_info[:3])),
-            # Clients ask by this name whose rules hold where the specification and RabbitMQ differ (kombu, of
-            # basic.qos): they are RabbitMQ's, of this version or later.
+            # Clients (kombu, for basic.qos) read here which rules hold where the specification and RabbitMQ differ.
+            # RabbitMQ's rules hold, of this version or later.
             "product": "RabbitMQ",
             "version": "3.13.0",
         },
@@ -79,24 +79,25 @@ def start_frame(mechanisms: str) -> bytes:
 
 
 def accept_header(connection: "Connection", octets: bytes) -> None:
-    """Answer the protocol header with start, or with ours and the end of the connection (spec 4.2.2)."""
+    """Answer the protocol header with start, or with the broker's own header and the end of the connection (spec
+    4.2.2)."""
     if octets not in PROTOCOL_HEADERS:
-        log.warning("%s: %s", connection.peer, _stranger(octets))
+        log.warning("%s: %s", connection.peer, _describe_stranger(octets))
         connection.write(PROTOCOL_HEADER)
         connection.state = CLOSED
         connection.disconnect()
         return
     node = connection.node
-    names = mechanisms(connection)
+    names = offered_mechanisms(connection)
     frame = node.start_frames.get(names)
     if frame is None:
-        frame = node.start_frames[names] = start_frame(names)
+        frame = node.start_frames[names] = make_start_frame(names)
     connection.write(frame)
     connection.state = STARTING
 
 
-def _stranger(octets: bytes) -> str:
-    """What sent these octets, for the log."""
+def _describe_stranger(octets: bytes) -> str:
+    """For the log: which protocol these octets belong to."""
     if octets[:4] in (b"GET ", b"POST", b"PUT ", b"HEAD"):
         return "a HTTP request came to the AMQP port"
     if octets[:2] == b"\x16\x03":
@@ -107,12 +108,12 @@ def _stranger(octets: bytes) -> str:
 
 
 def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
-    """Who is it?  On success tune follows; a refused login is told at the next tick."""
+    """Log the client in.  On success tune follows; a refused client is told at the next tick."""
     size = int.from_bytes(payload[4:8])
     connection.client_properties = payload[4 : 8 + size]
     connection.take_capabilities(method.client_properties)
     mechanism = method.mechanism
-    if mechanism not in mechanisms(connection).split():
+    if mechanism not in offered_mechanisms(connection).split():
         raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
     try:
         connection.user = connection.node.authenticate(
@@ -121,7 +122,7 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
     except (LoginRefused, SyntaxError_) as error:
         log.warning("%s: login refused: %s", connection.peer, error)
         if connection.node.events.wanted:
-            connection.node.events.authentication(connection, _claimed(method), mechanism, str(error))
+            connection.node.events.authentication(connection, _claimed_user(method), mechanism, str(error))
         connection.refuse(
             LoginRefused(
                 f"Login was refused using authentication mechanism {mechanism}. "
@@ -140,8 +141,8 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
     connection.state = TUNING
 
 
-def _claimed(method: Any) -> str:
-    """Who a refused client says it is; "" where that cannot be read."""
+def _claimed_user(method: Any) -> str:
+    """The user that a refused client says it is; "" where that cannot be read."""
     try:
         return credentials(method.mechanism, method.response)[0]
     except (AMQPError, LoginRefused):
@@ -149,7 +150,7 @@ def _claimed(method: Any) -> str:
 
 
 def tune_ok(connection: "Connection", method: Any, payload: bytes) -> None:
-    """The client's limits, which may be lower than ours but not higher (0: none)."""
+    """Take the client's limits, which may be lower than the broker's but not higher (0: no limit)."""
     limits = connection.node.limits
     _check_limit("frame_max", method.frame_max, FRAME_MIN_SIZE, limits.frame_max_octets)
     _check_limit("channel_max", method.channel_max, 1, limits.channel_max)
@@ -168,7 +169,7 @@ def _check_limit(name: str, value: int, least: int, most: int) -> None:
 
 
 def open_(connection: "Connection", method: Any, payload: bytes) -> None:
-    """Enter the vhost, if there is one of that name and the user may."""
+    """Enter the vhost, if it exists and the user may."""
     node = connection.node
     connection.access = node.enter(method.virtual_host or "/", connection.user)
     connection.number = node.data.next_connection_number()
@@ -184,6 +185,6 @@ HANDSHAKE = {
 }  # Anything else in any of these states: CHANNEL_ERROR, 504.
 
 
-def refusal_is_told(connection: "Connection", error: AMQPError) -> bool:
-    """A refused login is told only to a client that asked for it; any other refusal always."""
+def tells_refusal(connection: "Connection", error: AMQPError) -> bool:
+    """Whether the client is told why it is refused.  A refused login is told only to a client that asked for it."""
     return not isinstance(error, LoginRefused) or bool(connection.capabilities & TELLS_LOGIN_REFUSED)

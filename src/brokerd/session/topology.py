@@ -1,8 +1,7 @@
-"""exchange.* and queue.*: one function each, from method to reply.
+"""Handlers of exchange.* and queue.*: one function for each, from the method to its reply.
 
-A handler does its work through the connection's access and returns the reply, or
-None where the client wants none.  Waiting until a definition is on disk is the
-connection's affair.  Knows nothing of permissions or of frames.
+A handler does its work through the connection's access and returns the reply, or None where the client wants no reply.
+The connection itself waits until a definition is on disk.  Knows nothing of permissions or of frames.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,7 @@ def exchange_unbind(connection: "Connection", channel: "Channel", method: Any) -
 
 
 def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """queue.declare, also passive; the queue becomes the channel's last one."""
+    """queue.declare, also passive.  The channel remembers the queue as the one declared last."""
     name = channel.queue_name(method.queue) if method.passive else method.queue
     if name.startswith("amq.") and direct_reply.is_volatile(name):
         return _declare_volatile(connection, channel, name, no_wait=method.no_wait)
@@ -71,7 +70,7 @@ def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> 
 
 
 def _declare_volatile(connection: "Connection", channel: "Channel", name: str, *, no_wait: bool) -> Any:
-    """A name of direct reply-to, passive or not: whether somebody waits for an answer there (RabbitMQ)."""
+    """Declare a name of direct reply-to, passive or not: this checks that a client waits there (RabbitMQ)."""
     connection.access.declare_replies(name)
     channel.last_queue = name
     return None if no_wait else methods.QueueDeclareOk(queue=name, message_count=0, consumer_count=1)

@@ -1,17 +1,17 @@
-"""Class tx: what a channel publishes and settles is kept until commit, then happens whole, or not at all.
+"""Class tx: what a channel publishes and settles waits until commit; then all of it happens, or nothing.
 
-    OPEN      publishes go into a journal (in memory, large ones in its file), settlements into a list
-      | tx.commit: everything is routed, space is there, the journal is written
-    DECIDED   waiting for the journal's sync
-      | every publish into its queues, in order; the settlements; basic.return for what goes nowhere
-    STORED    waiting for the queues' sync
-      | tx.commit-ok, the journal is removed
+    OPEN      publishes go into a commit log (in memory; large ones in its file), settlements into a list
+      | tx.commit: everything is routed, there is space on the disk, the commit log is written
+    DECIDED   waiting for the sync of the commit log
+      | every publish goes into its queues, in order; then the settlements; basic.return for what goes nowhere
+    STORED    waiting for the sync of the queues
+      | tx.commit-ok; the commit log is removed
     OPEN
 
-A commit that touches one message in one durable queue, or none, is whole by itself and goes without journal.
-What the client sends on the channel between commit and commit-ok waits here in its order.  Exchange, permission and
-properties are checked at publish, as RabbitMQ does, and again at commit.  Where the journal is, and how it is
-read at start, is store/commit_log's.
+A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  What the
+client sends on the channel between commit and commit-ok waits here, in its order.  Exchange, permission and properties
+are checked at publish, as RabbitMQ does, and again at commit.  store/commit_log knows where the file is and how a start
+reads it.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ log = getLogger("brokerd.session")
 
 OPEN, DECIDED, STORED = range(3)
 ACK, REJECT, REQUEUE = COMMIT_ACKED, COMMIT_REJECTED, 2
-RECORD_OCTETS = 80  # what a message takes in a queue besides what the journal holds of it, at most
+RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
 
 _MANDATORY, _IMMEDIATE = 1, 2
 _CLOSES = (methods.ChannelClose.INDEX, methods.ChannelCloseOk.INDEX)
@@ -46,7 +46,7 @@ class Published(NamedTuple):
 
     place: Place
     bits: int  # mandatory, immediate
-    header: bytes | None  # of its content as it came, where other properties are stored
+    header: bytes | None  # the content header as it came; None where its properties are stored unchanged
 
 
 class Step(NamedTuple):
@@ -54,8 +54,8 @@ class Step(NamedTuple):
 
     place: Place
     answer: plane.Answer
-    queues: "tuple[Queue, ...]"  # that it goes to as things stand at the commit
-    returned: int  # reply code of basic.return: then it is stored nowhere; or 0
+    queues: "tuple[Queue, ...]"  # as routed at the commit
+    returned: int  # the reply code of basic.return, for a message that is stored nowhere; else 0
 
 
 class Transaction:
@@ -94,7 +94,7 @@ class Transaction:
     # --- while it is open
 
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
-        """Keep a publish (payloads as on the wire).  Raises what publishing it would; PreconditionFailed: no space."""
+        """Take a publish (payloads as on the wire).  Raises what publishing raises; PreconditionFailed: no space."""
         if self.under_way:
             self._deferred.append((method, header, body))
             return
@@ -103,7 +103,7 @@ class Transaction:
         answer = self._connection.access.resolve(exchange, key, header, self._channel)
         properties = header[12:] if answer.properties is None else answer.properties
         try:
-            # Its number is no other publish's: the record in a queue is known by it.
+            # No other publish has this number: it identifies the record in a queue.
             place = self._commit_log.add(
                 Message(self._channel.publishes_one(), exchange, key, properties, body)
             )
@@ -112,7 +112,7 @@ class Transaction:
         self._published.append(Published(place, method[-1], None if answer.properties is None else header))
 
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
-        """Keep an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or is kept already."""
+        """Take an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or taken already."""
         everything = multiple and not tag
         deliveries = self._channel.deliveries(tag, multiple)
         if not everything and (not deliveries or tag in self._claimed):
@@ -129,20 +129,20 @@ class Transaction:
                 self._channel.settle(tag, False, requeue=True)
 
     def rollback(self) -> None:
-        """Forget the publishes; what was settled is outstanding again."""
+        """Forget the publishes.  Deliveries that were settled are outstanding again."""
         self._commit_log.remove()
         self._begin()
 
     def defer(self, payload: bytes) -> None:
-        """Keep a method that came before the commit was answered."""
+        """Queue a method that came before the commit was answered."""
         self._deferred.append((payload,))
 
     # --- commit
 
     def commit(self) -> Any:
-        """tx.commit-ok if there was nothing to do, else None: it is answered later, or was.
+        """tx.commit-ok where there is nothing to do; None where the answer comes later, or was written already.
 
-        Raises what publishing would; PreconditionFailed where there is no space.  Then nothing has happened.
+        Raises what publishing raises; PreconditionFailed where there is no space.  Then nothing has happened.
         """
         if not self._published and not self._settlements:
             return methods.TxCommitOk()
@@ -185,7 +185,7 @@ class Transaction:
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
     def _plan(self) -> Plan:
-        """What must be found again after a crash."""
+        """What a start must find after a crash."""
         found = [(step.place.position, [queue for queue in step.queues if queue.durable]) for step in self._steps]
         return Plan(
             [(position, queues) for position, queues in found if queues],
@@ -194,9 +194,9 @@ class Transaction:
         )  # fmt: skip
 
     def _store(self) -> None:
-        """The decision is on disk: do it.  Where the disk is full nevertheless, go on when there is room again."""
+        """Carry out the decision, which is on disk.  Where the disk is full, go on when there is room again."""
         if self._stage != DECIDED:
-            return  # It was done when the channel went.
+            return  # It was carried out when the channel went.
         node = self._connection.node
         try:
             self._put()
@@ -206,7 +206,7 @@ class Transaction:
             return
         for tag, _, _, outcome in self._settlements:
             self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
-        self._commit_log.applied()
+        self._commit_log.mark_applied()
         self._stage = STORED
         if any(queue.durable for step in self._steps for queue in step.queues):
             node.commit.wait(self._done)
@@ -219,7 +219,7 @@ class Transaction:
         while self._next < len(self._steps):
             step = self._steps[self._next]
             number, exchange, key, properties, body = self._commit_log.read(step.place)
-            # Asked again: another message of this transaction may have had its key.
+            # The participants are asked again: an earlier message of this transaction may have had the same key.
             queues = tuple([queue for queue in step.answer.before_storing() if not queue.deleted])
             stored: tuple[Queue, ...] = ()
             if queues and not step.returned:
@@ -233,16 +233,16 @@ class Transaction:
             self._next += 1
 
     def unblock(self) -> None:
-        """There is room again (the node calls it, as it does for a blocked connection)."""
+        """Go on: there is room again.  The alarms call this, as they do for a blocked connection."""
         self._connection.node.blocked.discard(self)
         self._store()
 
     def _done(self) -> None:
-        """All of it is on disk: answer, and go on with what came since."""
+        """Answer the commit, which is on disk, and go on with what came since."""
         connection, number = self._connection, self._channel.number
         refused = self._refused
         if self._commit_log.remove():
-            # Its name is gone for good before long: a journal that came back would be done again.
+            # The removal must reach the disk soon: a start would carry out a commit log that came back.
             connection.node.commit.sync_directory(connection.access.vhost.directory)
             connection.node.commit.wait(_nothing)
         self._begin()
@@ -255,9 +255,9 @@ class Transaction:
         self._go_on()
 
     def _go_on(self) -> None:
-        """What the client sent before the commit was answered, as if it came now."""
+        """Handle what the client sent before the commit was answered, as if it came now."""
         if self._going_on:
-            return  # One of them was a commit that could be answered at once.
+            return  # One of these was a commit that was answered at once.
         self._going_on = True
         connection, number = self._connection, self._channel.number
         while self._deferred and not self.under_way:
@@ -271,12 +271,12 @@ class Transaction:
                     connection.on_method(number, payloads[0])
                 else:
                     publish(connection, number, *payloads)
-            except Exception as error:  # As the data plane does with what an upcall raises.
+            except Exception as error:  # The data plane does the same with an error of an upcall.
                 connection.on_error(number, error, index >> 16, index & 0xFFFF)
         self._going_on = False
 
     def leave(self) -> None:
-        """The channel goes: what is open never was, what is decided is done now."""
+        """End with the channel: an open transaction is dropped, a decided one is carried out now."""
         self._left = True
         self._connection.node.blocked.discard(self)
         if self._stage == OPEN:
@@ -287,13 +287,13 @@ class Transaction:
                     self._commit_log.sync()
                 self._store()
             except OSError as error:
-                log.error("%s: a transaction is committed, but not stored before the next start: %s",
+                log.error("%s: a transaction is committed, but will be stored only at the next start: %s",
                           self._connection, error)  # fmt: skip
             self._connection.node.blocked.discard(self)
 
 
 def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:
-    """A publish on channel ``number``, which was transactional when it came."""
+    """Handle a publish on channel ``number``, which was transactional when the publish came."""
     channel = (connection.channels or {}).get(number)
     if channel is None or channel.transaction is None:
         raise ChannelStateError("basic.publish behind the end of its transactional channel")
@@ -315,14 +315,14 @@ def _return(
 
 
 def _nothing() -> None:
-    """A sync that nobody waits for."""
+    """The callback of a sync without a consequence."""
 
 
 # --- methods
 
 
 def select(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """tx.select; again is no fault."""
+    """tx.select.  A second one is no fault."""
     if channel.confirm:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
@@ -332,12 +332,12 @@ def select(connection: "Connection", channel: "Channel", method: Any) -> Any:
 
 
 def commit(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """tx.commit; answered when all of it is on disk."""
+    """tx.commit.  The answer comes when all of it is on disk."""
     return _transaction(channel).commit()
 
 
 def rollback(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """tx.rollback: deliveries that were settled stay with the channel, unacknowledged (RabbitMQ)."""
+    """tx.rollback.  Deliveries that were settled stay with the channel, unacknowledged (RabbitMQ)."""
     _transaction(channel).rollback()
     return methods.TxRollbackOk()
 
@@ -349,7 +349,7 @@ def _transaction(channel: "Channel") -> Transaction:
 
 
 def ack(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """basic.ack on a transactional channel (elsewhere it is the data plane's)."""
+    """basic.ack on a transactional channel.  On others the data plane handles it."""
     _settle(channel, method.delivery_tag, method.multiple, ACK)
 
 

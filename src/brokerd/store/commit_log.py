@@ -116,8 +116,11 @@ class CommitLog:
         self._disk.sync_directory(os.path.dirname(self.path))
         self.dirty = False
 
-    def applied(self) -> None:
-        """All is in the queues: after a crash nothing is to be done.  Never fails: then it is looked for."""
+    def mark_applied(self) -> None:
+        """Note that all is in the queues, so that a start after a crash has nothing to do.
+
+        Never fails: without the mark a start searches the queues.
+        """
         try:
             self._disk.pwrite(self._fd, _U4.pack(1), layout.COMMIT_APPLIED_AT)
         except OSError:

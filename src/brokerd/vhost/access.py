@@ -1,9 +1,8 @@
 """A vhost as one user may use it: the one door, with every permission check.
 
-Each verb checks what RabbitMQ checks, in its order: name, permission, existence,
-exclusive owner, equivalence.  Owns the routes that the user's connections
-remember in the data plane, so a revoked permission takes effect by forgetting them.
-Knows nothing of frames: names in, queues and exchanges out.
+Each verb checks what RabbitMQ checks, in RabbitMQ's order: name, permission, existence, exclusive owner, equivalence.
+An Access owns the routes that the data plane remembers for the user's connections; clearing them puts a revoked
+permission into effect.  Knows nothing of frames: names in, queues and exchanges out.
 """
 
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,13 +22,6 @@ from brokerd.vhost.vhost import VHost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-class Rights(Protocol):
-    """What a user may do in one vhost, by name; see auth.Permissions."""
-
-    def check(self, user: str, vhost: str, operation: str, name: str) -> bool:
-        """``operation`` is configure, write or read."""
-
-
 class Access:
     """One user in one vhost.  All connections of that user there share it."""
 
@@ -43,7 +35,7 @@ class Access:
         has_tag: "Callable[[str], bool] | None" = None,
     ) -> None:
         """``may(operation, name)``: the user's permission here; operation is configure, write or read.
-        ``has_tag(tag)``: whether the user has it now; without it nobody has any."""
+        ``has_tag(tag)``: whether the user has that tag now; without this function the user has no tags."""
         self.vhost = vhost
         self.user = user
         self.may = may
@@ -90,7 +82,7 @@ class Access:
         auto_delete: bool = False,
         arguments: dict[str, Any] | None = None,
     ) -> Queue:
-        """Make the queue, or see that it is there and just so; ``connection`` is to own an exclusive one."""
+        """Make the queue, or check that it exists and is equivalent.  ``connection`` owns an exclusive queue."""
         name = names.strip_cr_lf(name)
         if passive:
             queue = self.vhost.queue(name)
@@ -123,14 +115,14 @@ class Access:
         )
 
     def _check_new_queue(self, name: str, arguments: dict[str, Any]) -> None:
-        """What a dead-letter exchange asks of the user besides."""
+        """Check the further permissions that a dead-letter exchange needs."""
         target = arguments.get("x-dead-letter-exchange")
         if isinstance(target, str):
             self._check("read", "queue", name)
             self.check_exchange("write", target)
 
     def delete_queue(self, name: str, connection: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """How many ready messages went with it; 0 when there was none of that name (RabbitMQ)."""
+        """Delete a queue.  Returns how many ready messages went with it; 0 where no queue has that name (RabbitMQ)."""
         name = names.strip_cr_lf(name)
         self._check("configure", "queue", name)
         queue = self.vhost.queues.get(name)
@@ -140,13 +132,13 @@ class Access:
         return self.vhost.delete_queue(queue, if_unused=if_unused, if_empty=if_empty, user=self.user)
 
     def purge_queue(self, name: str, connection: object) -> int:
-        """Drop the ready messages; how many."""
+        """Drop the ready messages.  Returns how many."""
         return self.queue_to_use(names.strip_cr_lf(name), "read", connection).purge()
 
     # --- consumers
 
     def has_consumer(self, channel: plane.Channel, tag: str) -> bool:
-        """Whether a consumer of ``channel`` has that tag, one of answers included."""
+        """Whether a consumer of ``channel`` has that tag.  A consumer of direct replies counts too."""
         replies = self.vhost.replies
         return _octets(tag) in (channel.consumers or ()) or replies.tag(channel) == tag
 
@@ -154,8 +146,9 @@ class Access:
         self, channel: plane.Channel, name: str, tag: str, *, no_ack: bool, exclusive: bool,
         arguments: dict[str, Any], next_number: "Callable[[], int]",
     ) -> None:  # fmt: skip
-        """Let ``channel`` consume from a queue; deliveries start in the next turn.  Journals name the consumer by what
-        ``next_number`` returns.  Raises AccessRefused, NotFound, ResourceLocked; PreconditionFailed for its arguments.
+        """Let ``channel`` consume from a queue; deliveries start in the next turn.  ``next_number`` returns the number
+        by which order journals name the consumer.  Raises AccessRefused, NotFound, ResourceLocked; PreconditionFailed
+        for its arguments.
         """
         queue = self.queue_to_use(name, "read", channel.connection)
         wishes = check_consume(queue, arguments, exclusive=exclusive)
@@ -169,7 +162,7 @@ class Access:
             self.vhost.events.consumer_created(consumer)
 
     def cancel(self, channel: plane.Channel, tag: str) -> None:
-        """A consumer of ``channel`` goes, of answers or of a queue; no fault when there is none (RabbitMQ)."""
+        """Cancel a consumer of ``channel``, of a queue or of direct replies.  An unknown tag is no fault (RabbitMQ)."""
         vhost = self.vhost
         if vhost.replies.remove(channel, tag):
             return
@@ -178,10 +171,10 @@ class Access:
             channel.cancel(consumer)
             if vhost.events.wanted:
                 vhost.events.consumer_deleted(consumer)
-            vhost.consumers_left(consumer.queue, self.user)  # type: ignore[arg-type]
+            vhost.auto_delete_queue(consumer.queue, self.user)  # type: ignore[arg-type]
 
     def get(self, channel: plane.Channel, name: str, *, no_ack: bool) -> bool:
-        """Write basic.get-ok with the next message of a queue; False: there is none."""
+        """Write basic.get-ok with the next message of a queue; False: the queue is empty."""
         queue = self.queue_to_use(name, "read", channel.connection)
         check_get(queue)
         return channel.get(queue, no_ack)
@@ -189,28 +182,28 @@ class Access:
     # --- direct reply-to
 
     def consume_replies(self, channel: plane.Channel, tag: str, *, no_ack: bool) -> None:
-        """Let ``channel`` wait for answers.  It asks for no permission (RabbitMQ).  Raises PreconditionFailed."""
+        """Let ``channel`` consume direct replies.  This needs no permission (RabbitMQ).  Raises PreconditionFailed."""
         self.vhost.replies.add(channel, tag, no_ack=no_ack)
 
     def declare_replies(self, name: str) -> None:
-        """Whether somebody waits for answers under that name.  Raises NotFound."""
+        """Check that a client waits for answers under that name.  Raises NotFound."""
         if name not in PSEUDO_QUEUES and not self.vhost.replies.exists(name):
             raise NotFound(f"no queue '{name}' in vhost '{self.vhost.name}'")
 
-    # --- what ends with its client, and at no user's wish
+    # --- what ends with its client, without a request
 
-    def channel_left(self, channel: plane.Channel) -> None:
-        """``channel`` waits for no answers any more."""
+    def cancel_replies(self, channel: plane.Channel) -> None:
+        """End the direct replies of a channel that goes."""
         self.vhost.replies.remove(channel)
 
-    def consumers_left(self, queues: "Iterable[Queue]") -> None:
-        """Consumers of these queues went with their channel: those that are to go with their last one do."""
+    def auto_delete_queues(self, queues: "Iterable[Queue]") -> None:
+        """Delete the auto-delete queues among these that have lost their last consumer with a channel."""
         for queue in queues:
             if queue.auto_delete:
-                self.vhost.consumers_left(queue)
+                self.vhost.auto_delete_queue(queue)
 
-    def owner_left(self, queues: "Iterable[Queue]") -> None:
-        """Exclusive queues go with their connection."""
+    def delete_exclusive_queues(self, queues: "Iterable[Queue]") -> None:
+        """Delete the exclusive queues of a connection that goes."""
         for queue in queues:
             self.vhost.delete_queue(queue)
 
@@ -227,7 +220,7 @@ class Access:
         internal: bool = False,
         arguments: dict[str, Any] | None = None,
     ) -> Exchange:
-        """Make the exchange, or see that it is there and just so."""
+        """Make the exchange, or check that it exists and is equivalent."""
         name = names.strip_cr_lf(name)
         if passive:
             _check_not_default(name)
@@ -279,7 +272,7 @@ class Access:
             raise PreconditionFailed(f"inequivalent arg {difference.format(thing)}")
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        """Delete it; no fault when there is none of that name (RabbitMQ)."""
+        """Delete an exchange.  An unknown name is no fault (RabbitMQ)."""
         name = names.strip_cr_lf(name)
         _check_not_default(name)
         if name.startswith(names.RESERVED_PREFIX):
@@ -348,7 +341,7 @@ def _no_tag(tag: str) -> bool:
 
 
 def _atom(name: str) -> str:
-    """As Erlang prints an atom: in quotes where it is more than letters and digits."""
+    """The name as Erlang prints an atom: in quotes unless it is letters and digits only."""
     return name if name.isalnum() else f"'{name}'"
 
 

@@ -1,21 +1,22 @@
 """Dead letters of one vhost on their way: from the queue they died in, through its dead-letter exchange, on.
 
-No permission is asked: whoever declared the queue was asked then (RabbitMQ).  A message goes to the queues that the
-exchange finds, its alternates and exchanges bound to it included, but not back to a queue it has come from by itself
-(a cycle: queues/dead_letter).  A missing exchange drops it; what is dropped is logged once for each queue.
+No permission is checked here: the declare of the queue checked it (RabbitMQ).  A message goes to the queues that the
+exchange finds, by way of its alternates and of exchanges bound to it, but not back to a queue that it has come from by
+itself (a cycle: queues/dead_letter).  Where the exchange is missing, the message is dropped; the log tells this once
+for each queue.
 
-Two strategies.  *At most once*: stored in the targets, as far as they take it, and settled in the source at once.  A
-power cut may lose it; kill -9 between the two brings it twice.  *At least once*: the source keeps it until every
-target has stored it and it is on disk.  What no queue is found for, or what a target refuses, is tried again every
-``retry_ms``, for targets that have it not yet; meanwhile the source keeps it, and later ones pass it.  A broker that
-dies in between finds it ready in its source again, where it dies again: a target may then get it twice, with equal
-histories, and nothing else tells that it has (as in RabbitMQ).  Where the disk is full, the first strategy does as the
-second: it keeps the message and tries again.
+There are two strategies.  *At most once*: the message is stored in the targets that take it, and settled in the source
+at once.  A power cut may lose it; kill -9 between the two steps brings it twice.  *At least once*: the message stays
+set aside in the source until every target has stored it and it is on disk.  If no queue is found, or a target refuses,
+it is tried again every ``retry_ms`` for the targets that do not have it yet; meanwhile later messages pass it.  A
+broker that dies in between finds the message ready in its source again, where it dies again.  A target may then get it
+twice, with equal histories, and nothing else shows it (as in RabbitMQ).  Where the disk is full, the first strategy
+does what the second does: the message stays in the source and is tried again.
 
-Messages to be tried again are in memory up to ``WAITING_OCTETS_MAX`` of bodies; what is beyond stays in its source
-until the broker starts again.
+The messages that are to be tried again are in memory, up to ``WAITING_OCTETS_MAX`` octets.  Those beyond that stay in
+their source until the broker starts again.
 
-Knows neither clock nor loop: both are handed in.
+Knows neither clock nor loop: its builder hands in both.
 """
 
 from collections.abc import Callable
@@ -49,7 +50,7 @@ _TEXT = ("utf-8", "surrogateescape")
 
 
 class Timer(Protocol):
-    """What the door ``call_at`` returns."""
+    """What ``call_at`` returns."""
 
     def cancel(self) -> object: ...
 
@@ -59,7 +60,7 @@ Wait = Callable[[Callable[[], object]], object]  # call back when all that is wr
 
 
 class Source(Protocol):
-    """What of a queue is used here.  ``rules`` are as they stand now: a policy may change them."""
+    """The part of a queue that this module uses.  A policy may change ``rules`` at any time."""
 
     name: str
     deleted: bool
@@ -69,7 +70,7 @@ class Source(Protocol):
 
 
 class _Dead:
-    """A message that its source keeps, and the targets that have it."""
+    """A dead message that may stay in its source, and the targets that have it."""
 
     __slots__ = ("body", "exchange", "on_disk", "properties", "queue", "reason", "retained", "routing_key", "seq",
                  "stored", "time_s")
@@ -83,11 +84,11 @@ class _Dead:
         self.exchange, self.routing_key, self.properties, self.body = message
         self.time_s = time_s
         self.stored: list[Any] = []
-        self.retained = False  # the source has been told to keep it
+        self.retained = False  # the source was told to set it aside
         self.on_disk = False
 
     def synced(self) -> None:
-        """All targets have it on disk."""
+        """Settle it in the source: all targets have it on disk."""
         self.on_disk = True
         if self.retained and not self.queue.deleted:
             self.queue.dead_done(self.seq)
@@ -98,7 +99,7 @@ class _Dead:
 
 
 class DeadLetters:
-    """What ``on_dead`` of the queues of one vhost calls."""
+    """The dead letters of one vhost.  ``on_dead`` of its queues comes here."""
 
     __slots__ = (
         "_again", "_call_at", "_epoch_ns", "_logged", "_retries", "_timer", "_vhost", "_wait", "_waiting",
@@ -122,13 +123,10 @@ class DeadLetters:
         self._call_at = call_at
         self.per_message = per_message
         self.retry_ms = retry_ms
-        self.forwarded = 0  # messages, to one target or more
-        self.dropped = 0  # no exchange, no queue, or all refused
-        self.cycles = 0  # targets left out
         self._waiting: dict[_Dead, None] = {}  # to be tried again
         self._waiting_octets = 0
-        self._again = False  # somebody asked for a round since the last one began
-        self._retries: list[_Dead] = []  # of these, still to be looked at in this round
+        self._again = False  # retry() was called since the last round began
+        self._retries: list[_Dead] = []  # of these: those that this round has not tried yet
         self._timer: Timer | None = None
         self._logged: set[tuple[str, ...]] = set()
 
@@ -144,10 +142,10 @@ class DeadLetters:
         properties: bytes,
         body: bytes,
     ) -> bool:
-        """A message died in ``queue``: the contract of plane.Queue.on_dead.
+        """Handle a message that died in ``queue``: the contract of plane.Queue.on_dead.
 
-        True: it is settled.  False: its source keeps it until ``dead_done(seq)``, which follows from here.
-        ``seq`` 0: a refused publish, which nobody keeps.  Raises nothing.
+        True: the source settles it.  False: the source sets it aside until this module calls ``dead_done(seq)``.
+        ``seq`` 0: a refused publish, which the source does not have.  Raises nothing.
         """
         rule = queue.rules.dead_letter
         if rule is None:
@@ -165,7 +163,7 @@ class DeadLetters:
         return False
 
     def retry(self) -> None:
-        """Try all again that found no target, soon: to be called when there may be one now, however often."""
+        """Soon try all waiting messages again.  Call this, as often as you like, when a target may have appeared."""
         if self._waiting and not self._again:
             self._again = True
             if not self._retries:
@@ -173,11 +171,11 @@ class DeadLetters:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait in their sources to be tried again."""
+        """The number of messages that wait in their sources to be tried again."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """The broker stops: nothing is tried again."""
+        """Stop trying, because the broker stops."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -187,25 +185,20 @@ class DeadLetters:
     # --- forwarding
 
     def _forward_once(self, dead: _Dead, rule: DeadLetterRule) -> bool:
-        """Store in the targets as they are now.  False: there was no room on disk, and the source can keep it."""
-        letter, answer = self._aim(dead, rule)
+        """Store in the targets as they are now.  False: the disk is full, and the source can set the message aside."""
+        letter, answer = self._find_targets(dead, rule)
         if letter is None or not answer.queues:
-            self.dropped += 1
             return True
         try:
-            stored = self._put(dead, letter, answer, sync=False)
-        except (OSError, ValueError) as error:  # No disk space; or no message can be so, and time does not help.
+            self._put(dead, letter, answer, sync=False)
+        except (OSError, ValueError) as error:  # No disk space; or the message is impossible, and time does not help.
             self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
-            lost = isinstance(error, ValueError) or not dead.seq
-            self.dropped += lost
-            return lost
-        self.forwarded += bool(stored)
-        self.dropped += not stored
+            return isinstance(error, ValueError) or not dead.seq
         return True
 
     def _forward(self, dead: _Dead, rule: DeadLetterRule) -> bool:
-        """Store in each target that has it not yet; whether all have it now, and there was one at all."""
-        letter, answer = self._aim(dead, rule)
+        """Store in each target that does not have it yet.  True: there are targets, and all of them have it now."""
+        letter, answer = self._find_targets(dead, rule)
         if letter is None:
             return False
         if not answer.queues:
@@ -218,7 +211,7 @@ class DeadLetters:
         for queue in answer.queues:
             if queue in dead.stored:
                 continue
-            participants = () if dead.stored else answer.participants  # Who is told of a message is told once.
+            participants = () if dead.stored else answer.participants  # They take part once for each message.
             try:
                 stored = self._put(dead, letter, plane.Answer((queue,), participants=participants), sync=True)
             except (OSError, ValueError) as error:
@@ -228,11 +221,10 @@ class DeadLetters:
                 dead.stored.append(queue)
             else:
                 whole = False
-        self.forwarded += whole
         return whole
 
     def _put(self, dead: _Dead, letter: DeadLetter, answer: plane.Answer, *, sync: bool) -> bool:
-        """Store the dead letter where ``answer`` says, by its participants' leave; whether any queue took it."""
+        """Store the dead letter where ``answer`` and its participants say.  Returns whether any queue took it."""
         exchange, key = letter.exchange.encode(*_TEXT), letter.routing_keys[0].encode(*_TEXT)
         queues = answer.before_storing()
         stored = self._vhost.core.put(queues, exchange, key, letter.properties, dead.body, sync=sync)
@@ -240,8 +232,8 @@ class DeadLetters:
             answer.after_storing(plane.Message(exchange, key, letter.properties, dead.body), None, stored)
         return bool(stored)
 
-    def _aim(self, dead: _Dead, rule: DeadLetterRule) -> tuple[DeadLetter | None, plane.Answer]:
-        """The dead letter, and where it goes; None and nowhere when its exchange is missing."""
+    def _find_targets(self, dead: _Dead, rule: DeadLetterRule) -> tuple[DeadLetter | None, plane.Answer]:
+        """The dead letter, and where it goes.  Where its exchange is missing: None, and an answer without queues."""
         letter = make_dead_letter(
             dead.properties,
             rule,
@@ -267,7 +259,6 @@ class DeadLetters:
         cycling = [queue for queue in queues if is_cycle(letter.headers, queue.name)]
         if not cycling:
             return queues
-        self.cycles += len(cycling)
         for queue in cycling:
             self._log_once("cycle", dead.queue, "dead letters of queue '%s' would come back to queue '%s' by "
                            "themselves: not sent there", queue.name)
@@ -291,7 +282,7 @@ class DeadLetters:
         self._timer = self._call_at(when_ns, self._retry_some)
 
     def _retry_some(self) -> None:
-        """One turn's share of those to be tried again."""
+        """Try one turn's share of the waiting messages again."""
         self._timer = None
         if not self._retries:
             self._retries = list(self._waiting)
@@ -307,7 +298,7 @@ class DeadLetters:
         self._vhost.core.turn()
 
     def _try_again(self, dead: _Dead) -> bool:
-        """Whether it need not be tried once more."""
+        """Try one message.  True: it need not be tried again."""
         if dead.queue.deleted:
             return True
         rule = dead.queue.rules.dead_letter

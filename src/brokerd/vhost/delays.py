@@ -1,24 +1,25 @@
 """Delayed messages of one vhost: where they wait, and how they go on when they are due.
 
-What a delayed exchange holds back waits in a queue of its own, ``amq.delayed.<exchange>`` (with the SHA-1 of the
-name where that is too long), durable if the exchange is, made when first used, deleted with the exchange.  It
-belongs to the broker: to every connection it is another's exclusive queue.  A message lies there as it was
-published, but for its expiration, which counts from when it goes on and is meanwhile the header
-``x-delayed-expiration``.  When it is due follows from its record's time and its headers (exchanges/delayed.due_of), so
-nothing is kept beside it; in memory is a heap of one number for each message, ``due (ms) << 64 | sequence number``,
-made anew from the queue at the start.
+The messages that a delayed exchange holds back wait in a queue of its own, its waiting room ``amq.delayed.<exchange>``
+(with the SHA-1 of the name where that is too long).  The waiting room is durable if the exchange is.  It is made when
+first used, and deleted with the exchange.  It belongs to the broker: to each connection it is an exclusive queue of
+another one.  A message lies there as it was published, except for its expiration: that counts from when the message
+goes on, and is the header ``x-delayed-expiration`` until then.  The record's time and headers say when the message is
+due (exchanges/delayed.due_of), so no other file is needed.  In memory there is a heap with one number for each message,
+``due (ms) << 64 | sequence number``, which a start makes anew from the queue.
 
-When it is due, ``x-delay`` is negated (as RabbitMQ's plugin does: who gets it sees that it was delayed, and no
-exchange delays it again), and it is routed by the exchange's inner type, by its key and those of CC and BCC.  Equal
-due times go in the order of publishing.  What no queue is found for is dropped; what all queues refuse, or the disk
-has no room for, is tried again after ``RETRY_MS``, unless a queue has sent what it refused to its dead-letter exchange.
+When a message is due, ``x-delay`` is negated as RabbitMQ's plugin does: the receiver sees that the message was delayed,
+and no exchange delays it again.  The exchange's inner type routes the message, by its key and those of CC and BCC.
+Messages with equal due times go in the order of publishing.  A message for which no queue is found is dropped.  If all
+queues refuse it, or the disk has no room, it is tried again after ``RETRY_MS``, unless a queue has sent what it refused
+to its dead-letter exchange.
 
-First it is stored in its queues, then, when that is on disk, taken out of here.  A broker that dies in between
-finds it here again, due, and delivers it a second time; none is lost.  (An exchange that is not durable keeps its
-messages over no restart, and does not wait for the disk.)
+The message is first stored in its queues.  When that is on disk, it leaves the waiting room.  A broker that dies in
+between finds it there again, due, and delivers it a second time, so no message is lost.  (The messages of an exchange
+that is not durable survive no restart, and do not wait for the disk.)
 
-Whatever jumps the clock makes, a due message goes at most ``LOOK_EVERY_MS`` later than the clock says.  Knows
-neither clock nor loop: both are handed in.
+If the clock jumps, a due message goes at most ``LOOK_EVERY_MS`` later than the clock says.  Knows neither clock nor
+loop: its builder hands in both.
 """
 
 from collections.abc import Callable
@@ -73,11 +74,11 @@ class _Waiting:
         self.exchange = exchange
         self.queue = queue
         self.heap: list[int] = []
-        self.taken: set[int] = set()  # of the heap, what was cancelled or delivered before its time
-        self.leaving: set[int] = set()  # stored where they go, and not yet known to be on disk there
+        self.taken: set[int] = set()  # still in the heap, but cancelled or delivered before their time
+        self.leaving: set[int] = set()  # stored in their queues, but not yet known to be on disk there
 
     def take(self, seq: int) -> None:
-        """Its entry in the heap does not count any more."""
+        """Make the message's entry in the heap count no more."""
         self.taken.add(seq)
         if len(self.taken) > 64 + len(self.heap) // 2:
             self.heap = [entry for entry in self.heap if entry & _SEQ_MASK not in self.taken]
@@ -86,9 +87,9 @@ class _Waiting:
 
 
 class Delays:
-    """The holder of all delayed exchanges of one vhost."""
+    """The delayed messages of all exchanges of one vhost."""
 
-    __slots__ = ("_call_at", "_epoch_ns", "_timer", "_timer_ms", "_vhost", "_wait", "_waiting", "released", "unrouted")
+    __slots__ = ("_call_at", "_epoch_ns", "_timer", "_timer_ms", "_vhost", "_wait", "_waiting")
 
     def __init__(
         self, vhost: "VHost", *, epoch_ns: Callable[[], int], wait: Callable[..., object], call_at: CallAt
@@ -101,13 +102,11 @@ class Delays:
         self._waiting: dict[str, _Waiting] = {}  # by exchange
         self._timer: Timer | None = None
         self._timer_ms = 0  # when it runs
-        self.released = 0
-        self.unrouted = 0
 
     # --- exchanges come and go
 
     def open(self) -> None:
-        """The vhost was read from disk: take up what waits, and delete the queues whose exchange is gone."""
+        """Take up what waits, once the vhost was read from disk; delete waiting rooms that have lost their exchange."""
         unknown = {name: queue for name, queue in self._vhost.queues.items() if name.startswith(QUEUE_PREFIX)}
         for exchange in self._vhost.exchanges.values():
             if isinstance(exchange, DelayedExchange):
@@ -117,7 +116,7 @@ class Delays:
             self._vhost.delete_queue(queue)
 
     def adopt(self, exchange: DelayedExchange) -> None:
-        """Hold what is to be delayed of an exchange that was just made, or read from disk."""
+        """Begin to delay the messages of an exchange that was just made, or read from disk."""
         exchange.holder = self
         queue = self._vhost.queues.get(queue_name(exchange.name))
         if queue is not None:
@@ -125,17 +124,17 @@ class Delays:
             self._arm()
 
     def exchange_deleted(self, exchange: DelayedExchange) -> None:
-        """Its messages go with it."""
+        """Delete the waiting room, and all messages in it."""
         exchange.holder = None
         waiting = self._waiting.pop(exchange.name, None)
         if waiting is not None and not waiting.queue.deleted:
             self._vhost.delete_queue(waiting.queue)
 
     def disown(self, queue: "Queue") -> None:
-        """A waiting room is deleted (the door of a queue's owner)."""
+        """Do nothing about a deleted waiting room.  Each owner of a queue has this method."""
 
     def holds(self, queue: "Queue") -> bool:
-        """Whether messages wait in ``queue`` for their time: then nothing but its exchange may put any there."""
+        """Whether ``queue`` is a waiting room.  Only its exchange may put messages there."""
         return queue.owner is self
 
     def close(self) -> None:
@@ -155,7 +154,7 @@ class Delays:
         return waiting
 
     def _room(self, exchange: DelayedExchange) -> _Waiting:
-        """Where messages of ``exchange`` wait; made when first asked for.  Raises PreconditionFailed: no disk space."""
+        """The waiting room of ``exchange``, made at the first call.  Raises PreconditionFailed without disk space."""
         waiting = self._waiting.get(exchange.name)
         if waiting is None or waiting.queue.deleted:
             queue = self._vhost.add_queue(
@@ -169,7 +168,7 @@ class Delays:
     # --- messages come
 
     def hold(self, exchange: DelayedExchange, routing_key: str, properties: LazyProperties) -> Intercepted | None:
-        """Where a message waits; None: it goes on at once.  Its expiration is for later."""
+        """Where a message waits, without its expiration until it goes on; None: it goes on at once."""
         message = properties()
         due = due_of(message.headers, self._epoch_ns() // _MS)
         if due is None:
@@ -186,8 +185,8 @@ class Delays:
             Properties(**message.present() | {"headers": headers, "expiration": None})
         ))  # fmt: skip
 
-    def arrived(self, waiting: _Waiting, due_ms: int) -> None:
-        """A message was stored just now, so it is the queue's last."""
+    def note_arrival(self, waiting: _Waiting, due_ms: int) -> None:
+        """Note when a message is due that was stored just now, as the last one in the waiting room."""
         heappush(waiting.heap, due_ms << _SEQ_BITS | waiting.queue.next_seq - 1)
         if not self._timer_ms or due_ms < self._timer_ms:
             self._arm()
@@ -212,7 +211,7 @@ class Delays:
         self._vhost.core.turn()
 
     def _arm(self) -> None:
-        """Be called when the first message is due, or to look at the clock."""
+        """Set the timer for when the first message is due, or earlier, to look at the clock."""
         due = min((waiting.heap[0] >> _SEQ_BITS for waiting in self._waiting.values() if waiting.heap), default=-1)
         if due < 0:
             return
@@ -226,8 +225,8 @@ class Delays:
         self._timer = self._call_at(when * _MS, self.run)
 
     def _release(self, waiting: _Waiting, seq: int) -> bool:
-        """Deliver one message; False: there is none of that number any more, or it is on its way."""
-        row = _row(waiting, seq)
+        """Deliver one message; False: no message of that number waits any more, or it is on its way."""
+        row = _find_row(waiting, seq)
         if row is None:
             return False
         _, _, _, exchange, routing_key, octets, body = row
@@ -244,7 +243,7 @@ class Delays:
                 headers[DELAY] = -delay
             message.headers = dict(sorted(headers.items()))
             octets = write_properties(message)
-        answer = self._aim(waiting, (routing_key.decode("utf-8", "surrogateescape"), *copies), message)
+        answer = self._find_targets(waiting, (routing_key.decode("utf-8", "surrogateescape"), *copies), message)
         queues = answer.before_storing()
         stored: tuple[Queue, ...] = ()
         if queues:
@@ -259,17 +258,15 @@ class Delays:
                 heappush(waiting.heap, self._epoch_ns() // _MS + RETRY_MS << _SEQ_BITS | seq)
                 return True
         answer.after_storing(plane.Message(exchange, routing_key, octets, body), None, stored)
-        self.released += 1
-        self.unrouted += not answer.queues
         if queues and waiting.queue.durable:
             waiting.leaving.add(seq)
-            self._wait(partial(self._gone, waiting, seq))
+            self._wait(partial(self._remove, waiting, seq))
         else:
             waiting.queue.remove(seq)
         return True
 
-    def _aim(self, waiting: _Waiting, keys: tuple[str, ...], message: Properties) -> plane.Answer:
-        """Where a message that is due goes; queues that have had one with its key are left out."""
+    def _find_targets(self, waiting: _Waiting, keys: tuple[str, ...], message: Properties) -> plane.Answer:
+        """Where a message that is due goes.  A check leaves out queues that know its deduplication key."""
         answer = find(self._vhost, waiting.exchange, keys, lambda: message, intercept=False)
         if not any(queue.deduplication is not None for queue in answer.queues):
             return answer
@@ -278,33 +275,33 @@ class Delays:
             return answer
         return plane.Answer(answer.queues, participants=(check, *answer.participants), keys=check.keys)
 
-    def _gone(self, waiting: _Waiting, seq: int) -> None:
-        """It is on disk where it went."""
+    def _remove(self, waiting: _Waiting, seq: int) -> None:
+        """Take a message out of its waiting room: it is on disk in its queues."""
         waiting.leaving.discard(seq)
         if not waiting.queue.deleted:
             waiting.queue.remove(seq)
 
-    # --- looking in, and having a hand in it
+    # --- by hand
 
-    def count(self, exchange: str) -> int:
-        """How many messages wait for their time."""
+    def count_waiting(self, exchange: str) -> int:
+        """How many messages of the exchange wait for their time."""
         waiting = self._waiting.get(exchange)
         return 0 if waiting is None else waiting.queue.ready - len(waiting.leaving)
 
     def upcoming(self, exchange: str, count: int = 100) -> list[Delayed]:
-        """The next messages of an exchange, the one due first in front."""
+        """The next messages of an exchange, by due time."""
         waiting = self._waiting.get(exchange)
         if waiting is None:
             return []
         found: list[Delayed] = []
         for entry in nsmallest(count + len(waiting.taken) + len(waiting.leaving), waiting.heap):
-            row = _row(waiting, entry & _SEQ_MASK)
+            row = _find_row(waiting, entry & _SEQ_MASK)
             if row is not None and len(found) < count:
                 found.append(Delayed(row[0], entry >> _SEQ_BITS, row[4], row[5], row[6]))
         return found
 
     def cancel(self, exchange: str, seq: int) -> bool:
-        """Drop one message; False: it does not wait (any more)."""
+        """Drop one message; False: no such message waits."""
         waiting = self._waiting.get(exchange)
         if waiting is None or seq in waiting.leaving or waiting.queue.remove(seq) is None:
             return False
@@ -312,14 +309,14 @@ class Delays:
         return True
 
     def deliver_now(self, exchange: str, seq: int) -> bool:
-        """Deliver one message before its time; False: it does not wait (any more).
+        """Deliver one message before its time; False: no such message waits.
 
-        Where nothing takes it now it is tried again, as if it were due.
+        If no queue takes it now, it is tried again as if it were due.
         """
         waiting = self._waiting.get(exchange)
         if waiting is None or not self._release(waiting, seq):
             return False
-        if seq in waiting.leaving or _row(waiting, seq) is None:
+        if seq in waiting.leaving or _find_row(waiting, seq) is None:
             waiting.take(seq)
         self._arm()
         self._vhost.core.turn()
@@ -339,13 +336,13 @@ class _Arrival:
         self._due_ms = due_ms
 
     def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
-        """It waits, whatever else is done with it."""
+        """Change nothing: the message waits in any case."""
         return queues
 
     def after_storing(self, message: plane.Message, channel: object, stored: "tuple[Queue, ...]") -> None:
-        """From now on it is known when the message is due; not of one that its waiting room refused."""
+        """Note when the message is due, unless its waiting room refused it."""
         if self._waiting.queue in stored:
-            self._delays.arrived(self._waiting, self._due_ms)
+            self._delays.note_arrival(self._waiting, self._due_ms)
 
 
 def queue_name(exchange: str) -> str:
@@ -354,7 +351,7 @@ def queue_name(exchange: str) -> str:
     return name if len(name.encode("utf-8", "surrogateescape")) <= 255 else QUEUE_PREFIX + folder_name(exchange)
 
 
-def _row(waiting: _Waiting, seq: int) -> Row | None:
+def _find_row(waiting: _Waiting, seq: int) -> Row | None:
     """The message of that number, if it still waits."""
     if seq in waiting.leaving:
         return None
@@ -371,4 +368,4 @@ def _due_of_row(row: Row) -> int:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """The callback of a sync without a consequence."""

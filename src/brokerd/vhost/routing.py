@@ -5,10 +5,10 @@
     find       a message that the broker itself sends: a dead letter, or one that was delayed; no permission is asked
     route      the walk alone
 
-The first two answer a plane.Answer: the queues, and the features that take part when the message is stored.  The
-answer to a publish is remembered by the data plane where it depends on nothing but exchange and
-routing key.  Most messages are therefore never seen here, and those that are should cost little: properties are
-decoded only when one of those that matter is there.  Knows nothing of queues' rules, nor of channels.
+``resolve`` and ``find`` return a plane.Answer: the queues, and the features that take part when the message is stored.
+The data plane remembers the answer to a publish where it depends on nothing but exchange and routing key, so most
+messages never come here.  Those that come should cost little: properties are decoded only when one that matters may be
+there.  Knows nothing of queues' rules, nor of channels.
 """
 
 import re
@@ -52,7 +52,7 @@ def resolve(
     """Where a publish goes: what plane.Routes asks for (see plane/__init__.pyi).
 
     ``header`` is the payload of its content header.  Raises AccessRefused, NotFound; PreconditionFailed for
-    properties that cannot be; SyntaxError_ for octets that are none.
+    impossible properties; SyntaxError_ for octets that cannot be decoded.
     """
     publish = _Publish(access, exchange.decode(*_TEXT), routing_key.decode(*_TEXT), header)
     publish.check_permission()
@@ -66,7 +66,7 @@ def resolve(
 
 
 class _Publish:
-    """One publish on its way through the steps of ``resolve``, each of which most messages pass untouched."""
+    """One publish on its way through the steps of ``resolve``.  Most messages pass each step unchanged."""
 
     __slots__ = (
         "_access", "_cacheable", "_checked", "_decoded", "_exchange", "_header", "_key", "_keys", "_octets",
@@ -91,13 +91,13 @@ class _Publish:
         self._octets: bytes | None = None  # the same, as they are on the wire
 
     def properties(self) -> Properties:
-        """The message's, decoded when they are first asked for."""
+        """The message's properties, decoded at the first call."""
         if self._decoded is None:
             _, self._decoded = decode_header(self._header)
         return self._decoded
 
     def check_permission(self) -> None:
-        """Whether the user may publish there with that key."""
+        """Check that the user may publish there with that key."""
         exchange = self._exchange
         if exchange.internal:
             vhost = self._vhost.name
@@ -105,25 +105,25 @@ class _Publish:
         check_topic(self._access, exchange, self._key)
 
     def check_properties(self, channel: "plane.Channel | None") -> None:
-        """Whether the message may have these properties; a request gets its requester's name as reply-to."""
+        """Check the properties.  A request gets its requester's name as reply-to."""
         self._checked: _Checked | _NothingToCheck = _NOTHING_TO_CHECK
         if _matters(self._header):
             self._checked = _Checked(self._access, self.properties(), channel)
             self._rewritten = self._checked.rewritten
 
     def is_held_back(self) -> bool:
-        """Whether the exchange keeps the message for later: with its BCC, which counts when it is routed."""
+        """Whether the exchange delays the message.  It keeps its BCC, which counts when the message is due."""
         exchange = self._exchange
-        held = exchange.intercept(self._key, self.properties) if exchange.intercepts else None
-        if held is None:
+        intercepted = exchange.intercept(self._key, self.properties) if exchange.intercepts else None
+        if intercepted is None:
             return False
-        self._queues, self._participants, self._octets = held
+        self._queues, self._participants, self._octets = intercepted
         return True
 
     def follow_bindings(self) -> None:
         """The queues that exchanges and their alternates lead to, by the routing key and those of CC and BCC.
 
-        The message loses its BCC.  Exchanges on the way may keep it.
+        The message loses its BCC.  Exchanges on the way may remember the message.
         """
         exchange, checked = self._exchange, self._checked
         self._rewritten = checked.without_bcc() or self._rewritten
@@ -135,7 +135,8 @@ class _Publish:
             self._participants = (Histories(with_history),)
 
     def find_requesters(self) -> None:
-        """Who waits for an answer under one of the keys.  Not remembered: it may be gone by the next message."""
+        """Add the clients that wait for an answer under one of the keys.  The answer is not remembered, because a
+        client may be gone by the next message."""
         if self._exchange.name:
             return
         for key in (self._key, *self._checked.further_keys):
@@ -146,7 +147,8 @@ class _Publish:
                     self._participants += (requester,)
 
     def find_duplicates(self) -> None:
-        """Whether the exchange or a queue asks for keys: in front of all others, since a duplicate goes nowhere."""
+        """Add the check for duplicates where the exchange or a queue asks for keys.  It comes before all other
+        participants, because a duplicate goes nowhere."""
         vhost, queues = self._vhost, self._queues
         asked = vhost.duplicates.asks(self._exchange)
         if not asked:
@@ -162,14 +164,14 @@ class _Publish:
                 self._keys = check.keys
 
     def show_to_firehose(self) -> None:
-        """Behind all others, who may change where the message goes."""
+        """Add the firehose last, because the participants before it may change where the message goes."""
         firehose = self._vhost.firehose
         if firehose.on:
             self._cacheable = False
             self._participants += (firehose.participant(),)
 
     def answer(self) -> plane.Answer:
-        """What all of this comes to."""
+        """The outcome of all steps."""
         octets = self._octets
         if octets is None and self._rewritten is not None:
             octets = encode_header(0, self._rewritten)[_PROPERTIES_AT:]
@@ -182,17 +184,17 @@ def find(
 ) -> plane.Answer:
     """Where a message that the broker itself sends goes from ``exchange``: a dead letter, or one that was delayed.
 
-    ``keys``: the routing key and those of CC and BCC.  With ``intercept`` a delayed exchange may hold it back; it is
-    stored with its properties as they are, since a dead letter has no expiration.
+    ``keys``: the routing key and those of CC and BCC.  With ``intercept`` a delayed exchange may delay the message
+    again.  It is stored with its properties as they are, because a dead letter has no expiration.
     """
     if intercept and exchange.intercepts:
-        held: Intercepted | None
+        intercepted: Intercepted | None
         try:
-            held = exchange.intercept(keys[0], properties)
-        except AMQPError:  # There is nobody to tell it; it goes on as if it had not asked.
-            held = None
-        if held is not None:
-            return plane.Answer(held.queues, participants=held.participants)
+            intercepted = exchange.intercept(keys[0], properties)
+        except AMQPError:  # No client is there to be told, so the message goes on without a delay.
+            intercepted = None
+        if intercepted is not None:
+            return plane.Answer(intercepted.queues, participants=intercepted.participants)
     found = route(vhost, exchange, keys[0], properties, further_keys=keys[1:])
     return plane.Answer(found.queues, participants=(Histories(found.with_history),) if found.with_history else ())
 
@@ -201,10 +203,10 @@ def route(
     vhost: "VHost", exchange: Exchange, routing_key: str, properties: LazyProperties, *,
     further_keys: Sequence[str] = (),
 ) -> Route:
-    """The queues a message goes to from ``exchange`` on, alternate exchanges included; no permission is asked.
+    """The queues a message goes to from ``exchange`` on, alternate exchanges included.  Checks no permission.
 
     ``further_keys``: what CC and BCC add.  ``properties`` is called when an exchange on the way reads them; it may
-    raise.  Whoever stores the message calls remember() of the answer's with_history afterwards.
+    raise.  After storing the message the caller calls remember() of each exchange in ``with_history``.
     """
     return walk(exchange, routing_key, properties, further_keys=further_keys, alternate=partial(alternate_of, vhost))
 
@@ -212,7 +214,7 @@ def route(
 def alternate_of(vhost: "VHost", exchange: Exchange) -> Exchange | None:
     """The exchange that gets what ``exchange`` has no destination for: by its arguments, else by policy.
 
-    None where there is none of that name: the message is lost, as in RabbitMQ.
+    None where no exchange has that name: then the message is lost, as in RabbitMQ.
     """
     name = alternate_exchange(exchange.arguments)
     if name is None and vhost.policies and exchange.name:
@@ -222,7 +224,8 @@ def alternate_of(vhost: "VHost", exchange: Exchange) -> Exchange | None:
 
 
 def give_history(vhost: "VHost", exchange: Exchange, destination: Any) -> None:
-    """Store what the exchange has kept in what is newly bound to it, a queue or what an exchange leads to."""
+    """Store the exchange's recent messages in a newly bound queue, or in the queues that a newly bound exchange
+    leads to."""
     for message in tuple(exchange.recent_messages()):
         queues: tuple[Any, ...] = (destination,)
         if isinstance(destination, Exchange):
@@ -233,9 +236,9 @@ def give_history(vhost: "VHost", exchange: Exchange, destination: Any) -> None:
 
 
 class Histories:
-    """Exchanges that keep the messages that come by: they take part in a publish (plane.Participant).
+    """Exchanges with a history, which a message passes: they take part in its publish (plane.Participant).
 
-    A message that only these have is returned, where it is to be: no queue has it yet.
+    A mandatory message that only these exchanges have is returned, because no queue has it.
     """
 
     __slots__ = ("_exchanges",)
@@ -246,21 +249,22 @@ class Histories:
         self._exchanges = exchanges
 
     def before_storing(self, queues: tuple[Any, ...]) -> tuple[Any, ...]:
-        """They keep it wherever it goes."""
+        """Change nothing: the exchanges remember the message wherever it goes."""
         return queues
 
     def after_storing(self, message: plane.Message, channel: object, stored: tuple[Any, ...]) -> None:
-        """Keep it."""
+        """Add the message to each history."""
         for exchange in self._exchanges:
             exchange.remember(message)
 
 
 def check_topic(access: "Access", exchange: Exchange, routing_key: str) -> None:
-    """Whether the user may publish with this key to a topic exchange: there are no topic permissions, so always."""
+    """Check that the user may publish with this key to a topic exchange.  There are no topic permissions yet, so every
+    user may."""
 
 
 def check_expiration(expiration: str) -> None:
-    """Raise PreconditionFailed for what is no number of milliseconds up to ten years (RabbitMQ's texts)."""
+    """Raise PreconditionFailed unless the text is a number of milliseconds up to ten years (RabbitMQ's texts)."""
     number = _INTEGER.match(expiration)
     if number is None:
         fault = "no_integer"
@@ -276,7 +280,7 @@ def check_expiration(expiration: str) -> None:
 
 
 class _Decoded:
-    """The properties in the payload of a content header, decoded when they are first asked for."""
+    """The properties in the payload of a content header, decoded at the first call."""
 
     __slots__ = ("_header", "_properties")
 
@@ -291,7 +295,7 @@ class _Decoded:
 
 
 def _matters(header: bytes) -> bool:
-    """Whether a property may be there that is checked or changes the route.  Cheap, and never wrongly no."""
+    """Whether a property that is checked, or changes the route, may be there.  Cheap; a no is always right."""
     flags = header[12] << 8 | header[13] if len(header) >= 14 else 0
     if flags & (_EXPIRATION | _USER_ID):
         return True
@@ -303,7 +307,7 @@ def _matters(header: bytes) -> bool:
 class _Checked:
     """What the properties of one message say of its way.  Raises PreconditionFailed, in RabbitMQ's order.
 
-    ``rewritten``: the properties, if their reply-to was; None: as they came.
+    ``rewritten``: the properties, if their reply-to was rewritten; None: the properties are as they came.
     """
 
     __slots__ = ("_properties", "cacheable", "further_keys", "rewritten")
@@ -324,7 +328,7 @@ class _Checked:
         self.cacheable = properties.user_id is None and self.rewritten is None and "BCC" not in headers
 
     def without_bcc(self) -> Properties | None:
-        """The properties without their BCC; None if there is none."""
+        """The properties without their BCC; None if they have no BCC."""
         headers = self._properties.headers
         if not headers or "BCC" not in headers:
             return None
@@ -349,7 +353,7 @@ _NOTHING_TO_CHECK = _NothingToCheck()
 
 
 def _keys_in(headers: dict[str, Any], name: str) -> list[str]:
-    """The routing keys in CC or BCC; what is no text in the array is passed over (RabbitMQ)."""
+    """The routing keys in CC or BCC.  Items that are not texts are ignored (RabbitMQ)."""
     if name not in headers:
         return []
     value = headers[name]

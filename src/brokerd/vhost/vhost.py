@@ -1,12 +1,11 @@
-"""One namespace: its exchanges, queues and bindings, and what happens to each when another goes.
+"""One namespace: its exchanges, queues and bindings, and what the deletion of one does to the others.
 
     exchanges   {name: Exchange}     the default one is ""; amq.* are there from the start
     queues      {name: Queue}
-    accesses    {user: Access}       the doors handed out; their routes are forgotten at every change
+    accesses    {user: Access}       one door for each user; every change clears the routes that it remembers
 
-What is durable is written to the definitions log as the AMQP method that made
-it; ``appended`` counts the entries, so that whoever caused one can wait until it
-is on disk.  Knows nothing of users' permissions, of clients or of the wire.
+The definitions log gets each durable thing as the AMQP method that made it.  ``appended`` counts the entries, so that
+a caller can wait until the entry it caused is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 """
 
 import os
@@ -53,11 +52,11 @@ SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type
 
 
 class VHost:
-    """A virtual host.  All verbs take effect at once; nothing here blocks but file calls of deletion.
+    """A virtual host.  All verbs take effect at once.  Only the file calls of a deletion can block.
 
-    ``user`` of a verb is who asks for it, for events to name; "": the broker itself does it.
+    ``user`` of a verb is the user who asks for it; events name this user.  "" means that the broker itself asks.
 
-    ``give_features(self)`` makes what it is given besides queues and exchanges (features).
+    ``give_features(self)`` makes the vhost's features, such as dead letters and delays (see features).
     """
 
     __slots__ = (
@@ -117,7 +116,8 @@ class VHost:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'") from None
 
     def _addressed(self, name: str) -> Queue | None:
-        """The queue that messages to the default exchange with that key go to: nobody puts any in a waiting room."""
+        """The queue that the default exchange routes this key to.  It is never a waiting room: clients cannot publish
+        to those."""
         return None if name.startswith(WAITING_ROOM_PREFIX) else self.queues.get(name)
 
     def describe(self, thing: Queue | Exchange) -> str:
@@ -126,14 +126,14 @@ class VHost:
         return f"{kind} '{thing.name}' in vhost '{self.name}'"
 
     def forget_routes(self) -> None:
-        """What was remembered about where messages go may be wrong now."""
+        """Clear all remembered routes, because where messages go has changed."""
         for access in self.accesses.values():
             access.routes.clear()
 
     # --- queues
 
     def check_queue_limit(self, name: str) -> None:
-        """Whether there may be one more queue, called ``name``.  Raises PreconditionFailed (RabbitMQ's text)."""
+        """Check that one more queue, ``name``, is allowed.  Raises PreconditionFailed (RabbitMQ's text)."""
         if 0 <= self.max_queues <= len(self.queues):
             raise PreconditionFailed(
                 f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({self.max_queues}) is reached"
@@ -143,7 +143,7 @@ class VHost:
         self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None,
         user: str = "",
     ) -> Queue:  # fmt: skip
-        """Make a queue that is not there yet.  Raises PreconditionFailed for arguments no queue can have.
+        """Make a new queue.  Raises PreconditionFailed for arguments that no queue can have.
 
         An exclusive queue (one with an owner) ends with its connection and is never durable (RabbitMQ).
         """
@@ -184,10 +184,10 @@ class VHost:
     def delete_queue(
         self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False, user: str = ""
     ) -> int:
-        """Delete a queue and its bindings; how many ready messages went with it.
+        """Delete a queue and its bindings.  Returns how many ready messages went with it.
 
-        Raises PreconditionFailed when it is in use or not empty and was not to be.  Its consumers are cancelled,
-        and their connections hear of it by ``on_consumer_cancelled`` (the door to the session above).
+        Raises PreconditionFailed when ``if_unused`` or ``if_empty`` forbids it.  The queue's consumers are cancelled.
+        ``on_consumer_cancelled`` tells their connections, because the session is a floor above this one.
         """
         if if_unused and queue.consumer_count:
             raise PreconditionFailed(f"{queue} in use")
@@ -225,12 +225,12 @@ class VHost:
         for binding in bindings:
             self.events.binding_deleted(self.name, binding, user)
 
-    def consumers_left(self, queue: Queue, user: str = "") -> None:
-        """Delete an auto-delete queue whose last consumer has gone; to be called after one went."""
+    def auto_delete_queue(self, queue: Queue, user: str = "") -> None:
+        """Delete an auto-delete queue that has lost its last consumer.  Call this after each consumer that goes."""
         if queue.auto_delete and not queue.consumer_count and self.queues.get(queue.name) is queue:
             try:
                 self.delete_queue(queue, user=user)
-            except PreconditionFailed as error:  # Nobody asked for it, so that nobody is to be told.
+            except PreconditionFailed as error:  # No client asked for the deletion, so the log is told instead.
                 log.warning("%s stays, though its last consumer is gone: %s", queue, error)
 
     # --- exchanges
@@ -239,8 +239,8 @@ class VHost:
         self, name: str, type_: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: dict[str, Any],
         user: str = "",
     ) -> Exchange:  # fmt: skip
-        """Make an exchange that is not there yet.  Raises PreconditionFailed for an unknown type, and for arguments
-        that no exchange of this type can have."""
+        """Make a new exchange.  Raises PreconditionFailed for an unknown type, and for arguments that no exchange of
+        this type can have."""
         exchange_type(type_)
         check_exchange_arguments(type_, arguments, f"exchange '{name}' in vhost '{self.name}'")
         if durable:
@@ -269,7 +269,7 @@ class VHost:
     # --- opened and closed
 
     def apply_rules(self) -> None:
-        """Put arguments and policies in force, once all queues were read from disk."""
+        """Put arguments and policies in force.  Call this after all queues have been read from disk."""
         for queue in self.queues.values():
             queue.apply_rules(self.policies)
 
@@ -293,7 +293,7 @@ class VHost:
         self.dead_letters.retry()
 
     def close(self) -> None:
-        """The broker stops, or the vhost is deleted: no timer runs any more."""
+        """Stop all timers, because the broker stops or the vhost is deleted."""
         self.dead_letters.close()
         self.delays.close()
         self.duplicates.close()
@@ -301,14 +301,15 @@ class VHost:
     # --- the end of exchanges
 
     def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False, user: str = "") -> None:
-        """Delete an exchange and its bindings.  Raises PreconditionFailed if bindings leave it and none were to."""
+        """Delete an exchange and its bindings.  Raises PreconditionFailed where ``if_unused`` is given and bindings
+        lead from the exchange."""
         if if_unused and exchange.binding_count:
             raise PreconditionFailed(f"{self.describe(exchange)} in use")
         for source in self._remove_exchange(exchange, user):
             self._exchange_lost_bindings(source, user)
 
     def _remove_exchange(self, exchange: Exchange, user: str) -> list[Exchange]:
-        """Take an exchange away; the exchanges that were bound to it, and are not any more."""
+        """Remove an exchange.  Returns the exchanges that lost a binding to it."""
         if exchange.durable:
             self.write(methods.ExchangeDelete(exchange=exchange.name).encode())
             self.deletes += 1
@@ -328,7 +329,8 @@ class VHost:
         return sources
 
     def _exchange_lost_bindings(self, exchange: Exchange, user: str) -> None:
-        """Delete it if it is auto-delete and has no binding left; then those that this leaves without, and so on."""
+        """Delete the exchange if it is auto-delete and has no binding left, then each exchange that this leaves
+        without bindings, and so on."""
         waiting = [exchange]
         while waiting:  # A chain of exchanges may be longer than the stack.
             exchange = waiting.pop()
@@ -344,9 +346,9 @@ class VHost:
         self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
         user: str = "",
     ) -> None:  # fmt: skip
-        """Bind; binding what is bound already is no fault.  It is durable when both ends are.
+        """Bind.  A binding that exists already is no fault.  The binding is durable when both ends are.
 
-        What the source has kept for whoever comes is stored in the destination.
+        The destination gets the history of the source, if the source has one.
         """
         binding = source.bind(destination, routing_key, arguments)
         if binding is None:
@@ -363,14 +365,15 @@ class VHost:
         if source.has_history:
             try:
                 give_history(self, source, destination)
-            except OSError as error:  # It is bound all the same; the data plane has told of the full disk.
-                log.warning("%s: its history was not given out: %s", self.describe(source), error.strerror)
+            except OSError as error:  # The binding stands.  The data plane has already reported the full disk.
+                log.warning("%s: its history was not delivered to a new binding: %s",
+                            self.describe(source), error.strerror)  # fmt: skip
 
     def unbind(
         self, source: Exchange, destination: Queue | Exchange, routing_key: str, arguments: dict[str, Any],
         user: str = "",
     ) -> None:  # fmt: skip
-        """Unbind; unbinding what is not bound is no fault.  An auto-delete exchange goes with its last binding."""
+        """Unbind.  A binding that does not exist is no fault.  An auto-delete exchange goes with its last binding."""
         binding = source.unbind(destination, routing_key, arguments)
         if binding is None:
             return
@@ -389,7 +392,7 @@ class VHost:
     # --- the definitions log
 
     def write(self, payload: bytes) -> None:
-        """Append one entry to the definitions log.  Raises PreconditionFailed (406) where the disk takes none."""
+        """Append one entry to the definitions log.  Raises PreconditionFailed (406) where the disk refuses it."""
         try:
             self.log.append(payload)
         except OSError as error:
@@ -397,7 +400,7 @@ class VHost:
         self.appended += 1
 
     def definitions(self) -> list[bytes]:
-        """The shortest log that makes what is durable here now."""
+        """The shortest log that makes everything that is durable in this vhost now."""
         payloads = [
             exchange_declare(name, exchange.type, exchange.auto_delete, exchange.internal, exchange.arguments)
             for name, exchange in self.exchanges.items()
