@@ -1,11 +1,11 @@
-"""Alarms: what there is too little of, and who stands still because of it.
+"""Alarms: while disk or memory run short, publishers are blocked.
 
     disk     free space below its limit, or a write that failed for want of it
     memory   this process over its limit
 
-While there is an alarm publishers are blocked (``core.blocked``), and those that can hear it are told why in RabbitMQ's
-words.  Looks when it is asked to, once a second, with the settings as they are then.  Knows nothing of vhosts, of
-connections but that they are let go, nor of what is done to make room.
+While an alarm is raised, publishers are blocked (``core.blocked``); clients that understand it are told why, in
+RabbitMQ's words.  The node calls ``check`` once a second with the settings of that moment.  Knows nothing of vhosts, of
+connections except that they can be unblocked, or of how room is made.
 """
 
 import os
@@ -26,7 +26,7 @@ class Blocked(Protocol):
     """Something that waits for the end of all alarms: a connection, a transaction."""
 
     def unblock(self) -> None:
-        """There is room again."""
+        """Go on: all alarms are over."""
 
 
 class Alarms:
@@ -48,8 +48,8 @@ class Alarms:
         tell: Callable[[str, bool], object],
     ) -> None:
         """``free_disk()`` and ``used_memory()`` measure, in octets; ``memory_octets`` is how much memory there is.
-        ``make_room(free, limit)`` is asked first: whether there will be enough in a moment.  ``tell(what, raised)``
-        hears of each alarm and of its end."""
+        ``make_room(free, limit)`` is called first: it returns whether there will be enough in a moment.
+        ``tell(what, raised)`` is called at the beginning and end of each alarm."""
         self._core = core
         self._free_disk = free_disk
         self._used_memory = used_memory
@@ -58,7 +58,7 @@ class Alarms:
         self._tell = tell
         self._raised: set[str] = set()
         self._disk_full = False  # a write failed for want of space
-        self.blocked: set[Blocked] = set()  # told that there is no room
+        self.blocked: set[Blocked] = set()  # these wait for the end of all alarms
 
     @property
     def reason(self) -> str:
@@ -66,14 +66,14 @@ class Alarms:
         return "low on " + " & ".join(sorted(self._raised)) if self._raised else ""
 
     def storage_failed(self, number: int) -> None:
-        """A write failed; the message was not taken and its publisher stands still."""
+        """Raise the alarm of the disk: a write failed, and its message was not taken."""
         if not self._disk_full:
             log.error("cannot write messages: %s; publishers wait", os.strerror(number))
         self._disk_full = True
         self._raise(DISK)
 
     def check(self, settings: "Settings") -> None:
-        """Block publishers when there is too little of anything; let them go on when there is enough again."""
+        """Block publishers when disk or memory run short; unblock them when there is enough again."""
         self._check_disk(settings)
         self._check_memory(settings)
 
@@ -84,7 +84,7 @@ class Alarms:
             return
         free = self._free_disk()
         if self._make_room(free, limit) and not raised:
-            return  # There will be, in a moment.
+            return  # There will be room in a moment.
         if free < limit:
             if not raised:
                 log.warning("low on disk: %d octets free, limit %d; publishers are blocked", free, limit)
@@ -95,7 +95,7 @@ class Alarms:
             log.warning("no longer low on disk: %d octets free; %s", free, self._publishers)
 
     def _check_memory(self, settings: "Settings") -> None:
-        """Memory grows with connections, queues and what is unacked."""
+        """Memory grows with connections, queues and unacked messages."""
         limit = settings.memory_high_watermark_octets
         limit = limit or self._memory_octets * settings.memory_high_watermark_percent // 100
         raised = MEMORY in self._raised
@@ -121,7 +121,7 @@ class Alarms:
         self._core.blocked = True
 
     def _clear(self, what: str) -> None:
-        """One reason less; with the last one publishers go on."""
+        """End one alarm.  With the last one publishers go on."""
         self._raised.discard(what)
         self._tell(what, False)
         if self._raised:

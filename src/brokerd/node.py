@@ -1,11 +1,11 @@
-"""The broker as one process: users, vhosts, connections; started, ticked once a second, stopped.
+"""The broker as one process: its users, vhosts and connections, from start to stop, with one tick a second.
 
     data_dir/                      users, vhosts, connection numbers, lock: see store/data_dir
         <sha1 of vhost>/           .vhost (its name), definitions.amqp, policies.json
             <sha1 of queue>/       .queue (its name), segments
             transient/             the same for queues that do not survive a restart: emptied at start
 
-Knows neither loop nor sockets: its builder hands in ``later`` (call this soon), and calls ``tick``.
+Knows neither loop nor sockets: its builder hands in ``later`` (which calls something soon), and calls ``tick``.
 """
 
 import os
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-EVENTS_VHOST = "/"  # where the broker tells what happens
+EVENTS_VHOST = "/"  # the vhost of the event exchange
 
 
 class Node:
-    """Everything one broker holds.  A reload replaces ``settings`` and ``limits`` by others."""
+    """All parts of one broker.  A reload replaces ``settings`` and ``limits``."""
 
     __slots__ = (
         "_call_at", "_due", "_expiry", "_give_features", "_submit_slow", "alarms", "blocked", "clock", "commit",
@@ -73,9 +73,10 @@ class Node:
         call_at: CallAt | None = None,
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
-        in another, for what nobody waits for.  ``sync_failed`` hears that nothing can be promised any more.
-        ``used_memory()`` is how much of ``memory_octets`` this process uses.  ``call_at(when, callback)`` calls back on
-        the loop at that time (ns since the epoch); without it times to live and delays are kept to the second."""
+        in another, for work that no client waits for.  ``sync_failed`` is called when a sync has failed, after which
+        the broker can promise nothing.  ``used_memory()`` is how much of ``memory_octets`` this process uses.
+        ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
+        and delays are precise to the second."""
         self.settings = settings
         self.limits = limits
         self.clock = clock
@@ -144,7 +145,7 @@ class Node:
         self.commit.request()
 
     def storage_failed(self, number: int) -> None:
-        """A write failed; the message was not taken and its publisher stands still."""
+        """Block publishers: a write failed, and its message was not taken."""
         self.alarms.storage_failed(number)
 
     def _damaged(self, path: str, position: int, octets: int) -> None:
@@ -176,7 +177,7 @@ class Node:
         self.later(self.core.turn)  # What expired while there was no broker goes.
 
     def reload_vhosts(self) -> list[str]:
-        """Read vhosts.json again: limits and tracing of the vhosts there are; what could not be done, in words."""
+        """Read vhosts.json again, and put limits and tracing of the open vhosts in force.  Returns faults in words."""
         before = dict(self.listing.rows)
         try:
             found = self.listing.read_again()
@@ -186,22 +187,22 @@ class Node:
             self.vhosts[name].max_queues = row.limit(MAX_QUEUES)
             if row.tracing is not before[name].tracing:
                 self.vhosts[name].firehose.switch(row.tracing)
-                log.info("reload: tracing of vhost '%s' is %s", name, "on" if row.tracing else "off")
+                log.info("reload: the firehose (tracing) of vhost '%s' is %s", name, "on" if row.tracing else "off")
         if found.keys() != self.vhosts.keys():
             return [f"{self.listing.path}: vhosts are made and deleted at the next start"]
         return []
 
     @property
     def name(self) -> str:
-        """What clients and events are told that this broker is called."""
+        """The broker's name for clients and events."""
         return f"brokerd@{gethostname()}"
 
-    def firehose_is_on(self, name: str) -> bool:
+    def is_firehose_on(self, name: str) -> bool:
         """Whether the firehose of a vhost is on.  Raises KeyError."""
         return self.listing.rows[name].tracing
 
     def switch_firehose(self, name: str, on: bool) -> None:
-        """Turn the firehose of a vhost on or off (``tracing`` in vhosts.json).  Raises KeyError; OSError: not done."""
+        """Turn the firehose of a vhost on or off (``tracing`` in vhosts.json).  Raises KeyError; OSError: unchanged."""
         self.listing.put(name, self.listing.rows[name]._replace(tracing=on))
         self.vhosts[name].firehose.switch(on)
 
@@ -213,13 +214,14 @@ class Node:
         return vhost
 
     def _tell(self, name: str, fields: dict[str, Any]) -> None:
-        """An event that nobody's method is the cause of."""
+        """Publish an event that no client's method has caused."""
         if self.events.wanted:
             self.events.named(name, fields)
             self.core.turn()
 
     def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
-        """Replace a vhost's limits ({}: none).  Raises KeyError; PreconditionFailed for what is no limit; OSError."""
+        """Replace a vhost's limits ({}: no limits).  Raises KeyError; PreconditionFailed for an impossible limit;
+        OSError."""
         vhost = self.vhosts[name]
         self.listing.set_limits(name, limits)
         vhost.max_queues = self.listing.rows[name].limit(MAX_QUEUES)
@@ -245,16 +247,16 @@ class Node:
         vhost.max_queues = self.listing.rows.get(name, NEW).limit(MAX_QUEUES)
         self.upkeep.opened(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
-            # The broker before may have died before its sync; from now on messages are confirmed into these queues.
+            # The former broker may have died before its sync.  From now on confirms depend on these definitions.
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
             if self.settings.sync and vhost.duplicates.asked:
                 # And duplicates are confirmed where it stored the first, perhaps in the page cache alone.
                 self.data.sync()
                 vhost.duplicates.all_synced()
         self.vhosts[name] = vhost
-        journals = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
-        if journals:  # They go when all they decided is on disk.
-            self.commit.wait(partial(commit_log.discard, journals, self.disk))
+        commit_logs = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
+        if commit_logs:  # They are removed when all that they decided is on disk.
+            self.commit.wait(partial(commit_log.discard, commit_logs, self.disk))
         return vhost
 
     def _install_events(self, vhost: VHost) -> None:
@@ -264,7 +266,8 @@ class Node:
         self.events.begin(vhost, exchange)
 
     def log_handler(self, soon: Callable[[Callable[[], object]], object]) -> events.LogExchange | None:
-        """What publishes log lines to the log exchange; None: there is none.  ``soon``: call_soon_threadsafe."""
+        """The handler that publishes log lines to the log exchange; None without that exchange.  ``soon``:
+        call_soon_threadsafe."""
         vhost = self.vhosts.get(EVENTS_VHOST)
         exchange = None if vhost is None else vhost.exchanges.get(events.LOG_EXCHANGE)
         if vhost is None or not isinstance(exchange, events.WatchedExchange):
@@ -272,7 +275,7 @@ class Node:
         return events.LogExchange(vhost, exchange, self.name, soon)
 
     def reload_policies(self) -> list[str]:
-        """As Upkeep's; tells what changed."""
+        """Reload as Upkeep does, and publish events of what changed."""
         before = {name: _policies_of(vhost) for name, vhost in self.vhosts.items()} if self.events.wanted else {}
         faults = self.upkeep.reload_policies()
         for name, entries in before.items():
@@ -281,8 +284,8 @@ class Node:
         return faults
 
     def _remove_files(self, queue: "Queue") -> None:
-        """Of a deleted queue; its folder's new place is on disk before delete-ok goes out, or a power cut could
-        bring its messages back into another queue of that name."""
+        """Remove the files of a deleted queue.  The move of its folder is on disk before delete-ok goes out.  Otherwise
+        a power cut could bring its messages back into a new queue of that name."""
         self.upkeep.remove_files(queue)
         if queue.durable:
             self.commit.sync_directory(os.path.dirname(queue.directory))
@@ -299,7 +302,7 @@ class Node:
                 log.warning("%s: its name is not in its folder: %s", queue, error)
 
     def delete_vhost(self, name: str) -> None:
-        """Close a vhost's connections, then drop all it holds.  Raises KeyError."""
+        """Close a vhost's connections, then delete all that it holds.  Raises KeyError."""
         vhost = self.vhosts.pop(name)
         for connection in list(self.connections):
             if connection.access is not None and connection.access.vhost is vhost:
@@ -360,7 +363,8 @@ class Node:
         return access
 
     def _check_connection_limits(self, vhost_name: str, user: str) -> None:
-        """Of the node, the vhost and the user, in RabbitMQ's order and words.  Raises NotAllowed (530)."""
+        """Check the limits of the node, the vhost and the user, in RabbitMQ's order and words.  Raises NotAllowed
+        (530)."""
         limit = self.settings.connection_max
         if limit and len(self.connections) > limit:
             raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
@@ -377,11 +381,11 @@ class Node:
             raise NotAllowed(f"connection refused for user '{user}': user connection limit ({limit}) is reached")
 
     def _opened(self) -> list[Any]:
-        """The connections that are in a vhost, and not about to end."""
+        """The connections that are in a vhost and are not about to end."""
         return [each for each in self.connections if each.access is not None and not each.discard]
 
     def check_channel_limit(self, user: str) -> None:
-        """Whether ``user`` may open one more channel.  Raises NotAllowed (530)."""
+        """Check that ``user`` may open one more channel.  Raises NotAllowed (530)."""
         limit = self.users.limit(user, MAX_CHANNELS)
         if limit < 0:
             return
@@ -391,7 +395,7 @@ class Node:
             )
 
     def _permission_changed(self, user: str, vhost_name: str) -> None:
-        """What the user's connections remember about where they may publish may be wrong now."""
+        """Clear the routes that the user's connections remember: the user may publish elsewhere now."""
         vhost = self.vhosts.get(vhost_name)
         if vhost is not None and user in vhost.accesses:
             vhost.accesses[user].routes.clear()
@@ -399,19 +403,19 @@ class Node:
     # --- connections
 
     def connected(self, connection: Any) -> None:
-        """A socket was accepted."""
+        """Add a connection: its socket was accepted."""
         self.connections[connection] = None
-        if self.stopping:  # It was on its way, or busy with TLS, when the ports were closed.
+        if self.stopping:  # The client was connecting, or busy with TLS, when the ports were closed.
             connection.transport.abort()
 
     def disconnected(self, connection: Any) -> None:
-        """A socket is closed."""
+        """Forget a connection: its socket is closed."""
         self.connections.pop(connection, None)
 
     # --- time
 
     def tick(self) -> None:
-        """Once a second: heartbeats and timeouts, disk space, idle queues, upkeep."""
+        """Do the work of each second: heartbeats and timeouts, alarms, idle queues, upkeep."""
         now = self.clock.monotonic()
         for connection in list(self.connections):
             connection.tick(now)
@@ -433,7 +437,8 @@ class Node:
                 each.callback()
 
     def _close_overdue(self) -> None:
-        """Deliveries unacked for too long have returned; where the channel is to go for it, it goes (RabbitMQ)."""
+        """Close the channels of consumers that have not acked in time, where the rules say so (RabbitMQ).  Their
+        deliveries have returned already."""
         for consumer in self.core.overdue():
             channel = consumer.channel
             channel.connection.on_error(
@@ -463,7 +468,7 @@ class Node:
                 queue.check()
 
     def close(self) -> None:
-        """All on disk, nothing open: the next start finds a clean end.  Raises OSError."""
+        """Write everything to disk and close it, so that the next start finds a clean end.  Raises OSError."""
         if plane.asserted:
             self.check_queues()
         for vhost in self.vhosts.values():
@@ -492,7 +497,7 @@ class _Due:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """It is not called any more."""
+        """Drop the callback."""
         self.cancelled = True
 
 
@@ -501,7 +506,7 @@ def _policies_of(vhost: VHost) -> list[dict[str, Any]]:
 
 
 def _empty_folder(path: str) -> str:
-    """Make the folder, or empty it of what the broker before left."""
+    """Make the folder, or empty it of what the former broker left."""
     try:
         os.mkdir(path)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""What a broker goes by, as values: the server hands them down, and replaces them whole on a reload.
+"""The settings of a broker, as values: the server hands them down, and replaces them whole on a reload.
 
 Nothing below the server reads the configuration.  Options that no module below the server asks for are not here.
 Knows neither where a value comes from nor whether a reload may change it.
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """What sessions hold clients to, and offer them.  0 is no limit."""
+    """The limits that sessions offer to clients and enforce.  0 is no limit."""
 
     handshake_timeout_seconds: int
     heartbeat_seconds: int
@@ -20,7 +20,7 @@ class Limits(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What the node goes by."""
+    """The settings of the node."""
 
     sync: bool
     segment_octets: int
@@ -35,4 +35,4 @@ class Settings(NamedTuple):
     log_exchange: bool
     default_user: str
     default_user_only_loopback: bool
-    anonymous_login_user: str  # who ANONYMOUS logins become; "": there are none
+    anonymous_login_user: str  # the user that ANONYMOUS logins become; "" turns ANONYMOUS off

@@ -5,7 +5,7 @@ An Access owns the routes that the data plane remembers for the user's connectio
 permission into effect.  Knows nothing of frames: names in, queues and exchanges out.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.arguments import first_difference

@@ -1,7 +1,7 @@
-"""What a transaction had decided when the broker died is brought to its end at start.
+"""A start finishes the transactions that were decided when the broker died.
 
-A decision is a commit journal with its header (store/commit_log).  Messages that are in none of a queue's segments
-are stored now, settlements are done for messages that are there again.  Knows nothing of how a journal lies on disk.
+A decision is a commit log with its header (store/commit_log).  Messages that are in none of a queue's segments
+are stored now; settlements are carried out for messages that are there again.  Knows nothing of the file's layout.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def finish_commits(vhost: "VHost", disk: "Disk", *, suspect: bool, report: Callable[[str], None]) -> list[str]:
-    """Do what was decided and not done, in a vhost whose queues are recovered; the journals found.
+    """Finish what was decided, in a vhost after the recovery of its queues.  Returns the paths of the commit logs.
 
-    They are to be removed (``commit_log.discard``) once all queues are synced.  ``suspect``: power was lost.
+    The caller removes them (``commit_log.discard``) once all queues are synced.  ``suspect``: power was lost.
     ``report`` hears of each transaction in one line.  Raises StoreError, OSError.
     """
     paths = commit_log.find(vhost.directory, disk)

@@ -1,6 +1,6 @@
-"""What basic.consume and basic.get ask of a queue: their arguments, who else consumes, what kind of queue it is.
+"""Checks of basic.consume and basic.get: their arguments, other consumers, the type of the queue.
 
-Raises what the client is told, in RabbitMQ's words.  Knows nothing of permissions, nor of who asks.
+Errors have RabbitMQ's words, which the client gets.  Knows nothing of permissions, nor of who asks.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
 
 PRIORITY_MIN, PRIORITY_MAX = -(1 << 31), (1 << 31) - 1
-# What is checked of basic.consume's arguments; others (of streams, of older versions) are kept and mean nothing.
+# The arguments of basic.consume that are checked.  Others (of streams, of older versions) are ignored.
 CONSUMER_ARGUMENTS: tuple[tuple[str, Check], ...] = (
     ("x-priority", integer(-(1 << 63))),
     ("x-cancel-on-ha-failover", boolean),
@@ -25,14 +25,14 @@ class Wishes(NamedTuple):
 
     priority: int = 0
     timeout_ms: int = -1  # of a delivery; -1: the queue's own
-    timeout_closes: bool | None = None  # the channel then; None: as the queue says
+    timeout_closes: bool | None = None  # whether a timeout closes the channel; None: as the queue says
 
 
 NO_WISHES = Wishes()
 
 
 def check_consume(queue: "Queue", arguments: dict[str, Any], *, exclusive: bool) -> Wishes:
-    """Whether one more may consume from ``queue``.  Raises PreconditionFailed, then AccessRefused."""
+    """Check that one more consumer may join ``queue``.  Raises PreconditionFailed, then AccessRefused."""
     wishes = _wishes(queue, arguments) if arguments else NO_WISHES
     if queue.exclusively_consumed or (exclusive and (queue.consumer_count or _single_active(queue))):
         raise AccessRefused(f"{queue} in exclusive use")
@@ -40,7 +40,7 @@ def check_consume(queue: "Queue", arguments: dict[str, Any], *, exclusive: bool)
 
 
 def check_get(queue: "Queue") -> None:
-    """Whether single messages may be taken from ``queue``.  Raises ResourceLocked."""
+    """Check that basic.get may take messages from ``queue``.  Raises ResourceLocked."""
     if queue.arguments.get("x-queue-type") == "quorum" and _single_active(queue):
         raise ResourceLocked(
             f"cannot obtain access to locked {queue}. "

@@ -1,9 +1,8 @@
-"""From the definitions log back to exchanges, queues and bindings; and the log made short again.
+"""Replays the definitions log into exchanges, queues and bindings, and makes a long log short again.
 
-An entry is the payload of the AMQP method that made or unmade something.  The
-log is replayed before any client comes; nothing in it is checked against
-permissions, and an entry that cannot be followed any more is counted, not fatal.
-Knows nothing of how the log lies on disk: that is store/definitions.
+An entry is the payload of the AMQP method that made or removed something.  The log is replayed before any client comes.
+No permission is checked.  An entry that cannot be replayed any more is reported and is not fatal.  Knows nothing of how
+the log lies on disk: that is store/definitions.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,12 +26,12 @@ class Replay:
     def __init__(self) -> None:
         self.entries = 0
         self.undone = 0  # entries that only undo an earlier one
-        self.failed: list[str] = []  # what could not be followed, in words
-        self.deleted_queues: set[str] = set()  # whose files may still lie about
+        self.failed: list[str] = []  # entries that could not be replayed, in words
+        self.deleted_queues: set[str] = set()  # files of these may still be there
 
 
 def replay(vhost: "VHost", payloads: Iterable[bytes]) -> Replay:
-    """Rebuild ``vhost``, which is new, from its log."""
+    """Rebuild ``vhost``, which is empty, from its log."""
     result = Replay()
     by_index = methods.BY_INDEX
     for payload in payloads:
@@ -47,7 +46,7 @@ def replay(vhost: "VHost", payloads: Iterable[bytes]) -> Replay:
 
 
 def compact_if_worthwhile(vhost: "VHost") -> bool:
-    """Rewrite the log when at least half of it says nothing any more.  Raises OSError."""
+    """Rewrite the log when at least half of it is about things that are gone.  Raises OSError."""
     if vhost.deletes < COMPACT_DELETES_MIN:
         return False
     payloads = vhost.definitions()
@@ -104,15 +103,15 @@ def _exchange_delete(vhost: "VHost", method: Any, result: Replay) -> None:
 
 
 def _exchange_bind(vhost: "VHost", method: Any, _: Replay) -> None:
-    _between(vhost, method, Exchange.bind)
+    _apply_to_ends(vhost, method, Exchange.bind)
 
 
 def _exchange_unbind(vhost: "VHost", method: Any, result: Replay) -> None:
     result.undone += 1
-    _between(vhost, method, Exchange.unbind)
+    _apply_to_ends(vhost, method, Exchange.unbind)
 
 
-def _between(vhost: "VHost", method: Any, verb: Callable[..., object]) -> None:
+def _apply_to_ends(vhost: "VHost", method: Any, verb: Callable[..., object]) -> None:
     verb(vhost.exchange(method.source), vhost.exchange(method.destination), method.routing_key, method.arguments)
 
 

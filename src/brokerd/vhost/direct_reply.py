@@ -1,12 +1,12 @@
 """Direct reply-to: answers that reach their requester without a queue.
 
-    requester   basic.consume "amq.rabbitmq.reply-to" (no-ack)     its channel gets a name, which nobody can guess
+    requester   basic.consume "amq.rabbitmq.reply-to" (no-ack)     its channel gets a name that cannot be guessed
                 basic.publish with reply-to "amq.rabbitmq.reply-to"   -> rewritten to that name
     answerer    basic.publish to the default exchange, routing key = the name   -> basic.deliver to the requester
 
-One consumer a channel.  Nothing is stored: when the requester has gone, the answer is
-unroutable.  ``amq.direct.reply-to`` (LavinMQ) means the same.  Knows nothing of queues,
-of permissions, or of which messages are to be looked at.
+A channel has at most one such consumer.  Nothing is stored: when the requester has gone, the answer is unroutable.
+``amq.direct.reply-to`` (LavinMQ) means the same.  Knows nothing of queues, of permissions, or of which messages to look
+at.
 """
 
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ PREFIX = REPLY_TO + "."
 
 
 def is_volatile(queue: str) -> bool:
-    """Whether ``queue`` is a name of direct reply-to, and no queue's."""
+    """Whether ``queue`` is a name of direct reply-to and not of a queue."""
     return queue in PSEUDO_QUEUES or queue.startswith(PREFIX)
 
 
@@ -44,7 +44,7 @@ class Requester:
         self.counts_as_routed = True  # while it consumes
 
     def before_storing(self, queues: "tuple[Any, ...]") -> "tuple[Any, ...]":
-        """An answer goes to queues as well, where CC names any."""
+        """Change nothing: where CC names queues, the answer goes to them as well."""
         return queues
 
     def after_storing(self, message: "plane.Message", channel: object, stored: "tuple[Any, ...]") -> None:
@@ -77,7 +77,7 @@ class Replies:
         self._by_channel: dict[plane.Channel, Requester] = {}
 
     def add(self, channel: "plane.Channel", tag: str, *, no_ack: bool) -> None:
-        """A consumer of answers on ``channel``.  Raises PreconditionFailed (RabbitMQ's words and order)."""
+        """Add a consumer of answers on ``channel``.  Raises PreconditionFailed (RabbitMQ's words and order)."""
         if channel in self._by_channel:
             raise PreconditionFailed("reply consumer already set")
         if not no_ack:
@@ -86,7 +86,8 @@ class Replies:
         self._by_channel[channel] = self._by_name[requester.name] = requester
 
     def remove(self, channel: "plane.Channel", tag: str | None = None) -> bool:
-        """The channel's consumer goes (with ``tag``: only if that is its tag); whether there was one."""
+        """Remove the channel's consumer of answers (with ``tag``: only if that is its tag).  Returns whether it had
+        one."""
         requester = self._by_channel.get(channel)
         if requester is None or tag not in (None, requester.tag):
             return False
@@ -116,5 +117,6 @@ class Replies:
         return properties
 
     def requester(self, routing_key: str) -> Requester | None:
-        """Who takes a message that was published to the default exchange with this key; None: nobody (any more)."""
+        """The client that takes a message published to the default exchange with this key; None: no client (any
+        more)."""
         return self._by_name.get(routing_key)

@@ -4,9 +4,9 @@
                          headers, with timestamp_in_ms; properties delivery_mode 2 and timestamp
     amq.rabbitmq.log     topic, internal, in "/"; routing key = level; body the line, header node
 
-Fields that stand for an Erlang term in RabbitMQ keep its form: arguments are an array of
-``{<<"x-max-length">>,signedint,5}``.  Nothing is built unless something is bound: whoever has an event to tell asks
-``events.wanted`` first.  Names every event and its fields; knows nothing of when they happen.
+Fields that are an Erlang term in RabbitMQ have its form here: arguments are an array of
+``{<<"x-max-length">>,signedint,5}``.  No event is built unless something is bound, so callers ask ``events.wanted``
+first.  Names every event and its fields; knows nothing of when events happen.
 """
 
 import logging
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 EVENT_EXCHANGE = "amq.rabbitmq.event"
 LOG_EXCHANGE = "amq.rabbitmq.log"
-INTERNAL_USER = "rmq-internal"  # who did it, where nobody asked for it (RabbitMQ)
-LINES_WAITING_MAX = 1000  # of the log, between two turns of the loop; what is more is lost
+INTERNAL_USER = "rmq-internal"  # the user in events that no user caused (RabbitMQ)
+LINES_WAITING_MAX = 1000  # of the log, between two turns of the loop; further lines are lost
 
 
 class WatchedExchange(TopicExchange):
@@ -60,11 +60,11 @@ def install(vhost: "VHost", name: str) -> WatchedExchange:
 
 
 class Events:
-    """Tells events to ``amq.rabbitmq.event``.  One method each; called only where ``wanted``.
+    """Publishes events to ``amq.rabbitmq.event``.  Each event has a method, which is called only where ``wanted``.
 
-    ``user`` is who asked for it ("" : nobody, the broker itself).  An event that cannot be stored is lost.
-    Must be called from within a turn, or be followed by ``core.turn()``.  One for all vhosts of a broker; before
-    ``begin`` and after ``end``, while the vhost of the exchange is not there, none is wanted.
+    ``user`` is the user who asked for it; "" is the broker itself.  An event that cannot be stored is lost.  Callers
+    are within a turn, or call ``core.turn()`` afterwards.  One object serves all vhosts of a broker.  Before ``begin``
+    and after ``end``, while the vhost of the exchange is not there, no event is wanted.
     """
 
     __slots__ = ("_clock", "_exchange", "_node_name", "_vhost")
@@ -85,11 +85,11 @@ class Events:
 
     @property
     def wanted(self) -> bool:
-        """Whether anything is bound: ask before the fields of an event are put together."""
+        """Whether anything is bound.  Callers ask this before they put the fields of an event together."""
         return self._exchange is not None and self._exchange.wanted
 
     def tell(self, name: str, fields: dict[str, Any], user: str | None = None) -> None:
-        """Publish the event ``name``; ``user`` None: the event does not say who."""
+        """Publish the event ``name``; ``user`` None: the event names no user."""
         if self._vhost is None or self._exchange is None:
             return
         now = self._clock.epoch_ns()
@@ -207,7 +207,7 @@ class Events:
     # --- the broker
 
     def named(self, name: str, fields: "Mapping[str, Any]", user: str = "") -> None:
-        """An event whose fields are what was set, as they are: values that are tables or lists stay so.
+        """Publish an event with these fields as they are: tables and lists stay tables and lists.
 
         vhost.created/deleted {name}; vhost.limits.set/cleared {name, limits}; user.created/deleted {name};
         user.password.changed/cleared {name}; user.tags.set {name, tags}; permission.created/deleted {user, vhost,
@@ -218,12 +218,13 @@ class Events:
         self.tell(name, dict(fields), user)
 
     def alarm(self, source: str, *, raised: bool) -> None:
-        """There is too little ``source`` (memory, disk), or enough again."""
+        """``source`` (memory, disk) runs short, or there is enough of it again."""
         self.tell("alarm.set" if raised else "alarm.cleared", {"source": source, "node": self._node_name})
 
 
 def tell_policies(events: Events, vhost: str, before: "list[dict[str, Any]]", after: "list[dict[str, Any]]") -> None:
-    """The difference between two lists of policies' entries: policy.set for each that is new or another."""
+    """Publish the difference between two lists of policies: policy.set for each new or changed one, policy.cleared
+    for each that is gone."""
     old = {entry["name"]: entry for entry in before}
     for entry in after:
         if old.pop(entry["name"], None) != entry:
@@ -233,7 +234,7 @@ def tell_policies(events: Events, vhost: str, before: "list[dict[str, Any]]", af
 
 
 class LogExchange(logging.Handler):
-    """Publishes what is logged, once the loop comes round to it; usable from any thread.
+    """Publishes what is logged, at the loop's next turn.  Any thread may log.
 
     ``soon`` runs a callback later on the loop (call_soon_threadsafe).
     """
@@ -249,14 +250,14 @@ class LogExchange(logging.Handler):
         self._waiting: list[tuple[str, str, int]] = []  # level, line, seconds
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line until the loop comes round; called with the handler's lock held."""
+        """Queue the line for the loop's next turn.  logging calls this with the handler locked."""
         if not self._exchange.wanted or len(self._waiting) >= LINES_WAITING_MAX:
             return
         try:
             self._waiting.append((record.levelname.lower(), self.format(record), int(record.created)))
             if len(self._waiting) == 1:
                 self._soon(self.publish)
-        except Exception:  # As every handler: what cannot be logged stops nobody.
+        except Exception:  # A line that cannot be logged must not stop its caller.
             self.handleError(record)
 
     def publish(self) -> None:
@@ -273,13 +274,14 @@ class LogExchange(logging.Handler):
 
 
 def publish(vhost: "VHost", exchange: "Exchange", routing_key: str, properties: Properties, body: bytes) -> None:
-    """Store a message of the broker's own where ``exchange`` leads to; nowhere is no fault, nor is a full disk."""
+    """Store a message of the broker itself where ``exchange`` leads to.  Neither a missing queue nor a full disk is a
+    fault."""
     queues = route(vhost, exchange, routing_key, lambda: properties).queues
     if queues:
         octets = encode_header(0, properties)[12:]
         try:
             vhost.core.put(queues, exchange.name.encode(), routing_key.encode("utf-8", "surrogateescape"), octets, body)
-        except OSError:  # Publishers stand still and the log says so already; telling it would only add to it.
+        except OSError:  # The disk is full.  Publishers are blocked and the log says so; a further line would not help.
             return
 
 

@@ -5,8 +5,8 @@
                           channel, user, routed_queues
     deliver.<queue>       the same with redelivered (0 or 1) in place of routed_queues
 
-Off, it costs one attribute test a route and a queue; on, no route is remembered.
-What is published here is not itself traced.  Knows nothing of who switches it, nor of how messages travel.
+While it is off, it costs one test of an attribute for each route and each queue.  While it is on, no route is
+remembered.  The firehose does not show its own messages.  Knows nothing of who switches it, nor of how messages travel.
 """
 
 from logging import getLogger
@@ -48,16 +48,16 @@ class Firehose:
         self._vhost.forget_routes()
 
     def watch(self, queue: "Queue") -> None:
-        """Be told of deliveries of ``queue`` while the trace is on: also to be called for each new queue."""
+        """See the deliveries of ``queue`` while the firehose is on.  Call this for each new queue, too."""
         queue.firehose = self if self.on else None
         queue.traced = self.on
 
     def participant(self) -> "ShownPublish":
-        """What takes part in a publish while the trace is on."""
+        """What takes part in a publish while the firehose is on."""
         return ShownPublish(self)
 
     def published(self, message: "plane.Message", channel: "plane.Channel", queues: "tuple[Queue, ...]") -> None:
-        """A message was published on ``channel``, and routed to these queues."""
+        """Show a message that was published on ``channel`` and routed to these queues."""
         headers = self._headers(channel, message.exchange, message.routing_key, message.properties)
         headers["routed_queues"] = [queue.name for queue in queues]
         self._publish(f"publish.{headers['exchange_name']}", headers, message.body)
@@ -72,7 +72,7 @@ class Firehose:
         body: bytes,
         redelivered: bool,
     ) -> None:
-        """A message of ``queue`` goes to a client: basic.deliver or basic.get-ok."""
+        """Show a message of ``queue`` that goes to a client by basic.deliver or basic.get-ok."""
         if self.on and exchange != _EXCHANGE_OCTETS:
             headers = self._headers(channel, exchange, routing_key, properties)
             headers["redelivered"] = int(redelivered)
@@ -81,7 +81,7 @@ class Firehose:
     def _headers(self, channel: "plane.Channel", exchange: bytes, routing_key: bytes, octets: bytes) -> dict[str, Any]:
         try:
             _, properties = decode_header(b"\0\x3c\0\0" + bytes(8) + octets)
-        except AMQPError:  # A table that nobody looked into before: shown as if it were not there.
+        except AMQPError:  # No one has decoded this table before.  The properties are shown as empty.
             properties = Properties()
         connection: Any = channel.connection
         return {
@@ -106,14 +106,14 @@ class Firehose:
         key = routing_key.encode("utf-8", "surrogateescape")[:255]
         try:
             self._core.put(queues, _EXCHANGE_OCTETS, key, encode_header(0, properties)[12:], body)
-        except OSError as error:  # The message itself is stored; that it was seen is lost.
-            log.warning("a traced message could not be stored: %s", error.strerror)
+        except OSError as error:  # The message itself is stored.  Only its copy is lost.
+            log.warning("firehose: the copy of a message could not be stored: %s", error.strerror)
 
 
 class ShownPublish:
-    """Takes part in a publish (plane.Participant), behind all others: shows it with the queues that they leave.
+    """Takes part in a publish (plane.Participant) as the last one, and shows it with the queues that remain.
 
-    Good for one message: what is shown to the firehose is never cached.
+    Serves one message: while the firehose is on, no answer is cached.
     """
 
     __slots__ = ("_firehose", "_queues")
@@ -125,12 +125,12 @@ class ShownPublish:
         self._queues: tuple[Queue, ...] = ()
 
     def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
-        """Note where it goes: also where a queue is full and will refuse it (RabbitMQ)."""
+        """Note where the message goes.  This includes full queues that will refuse it (RabbitMQ)."""
         self._queues = queues
         return queues
 
     def after_storing(self, message: "plane.Message", channel: "plane.Channel", stored: "tuple[Queue, ...]") -> None:
-        """Show it."""
+        """Show the message."""
         self._firehose.published(message, channel, self._queues)
 
 

@@ -1,9 +1,9 @@
-"""A vhost on disk: its folder opened at start, swept of what is left over, and removed.
+"""A vhost on disk: a start loads it from its folder, and removes what a former broker left over.
 
     <sha1 of name>/            .vhost (its name), definitions.amqp, policies.json
         <sha1 of queue>/       one per durable queue that has held a message, or has an order journal
         transient/             queues that do not survive a restart: emptied at start
-        <...>.orphan/          a queue's folder that no definition explains: kept, reported
+        <...>.orphan/          a queue's folder that no definition explains: it stays, and is reported
 
 Knows nothing of what is inside a queue's folder: that is store/recovery's.
 """
@@ -43,7 +43,7 @@ def load_vhost(
     listen: Callable[[Policies], None] | None = None,
     prepare: Callable[[VHost], None] | None = None,
 ) -> VHost:
-    """The vhost with all its folder holds; the folder is made where there is none.
+    """Load the vhost with all that its folder holds.  A missing folder is made.
 
     ``report`` hears, in one line each, of all that was not as it should be; ``recover`` is called for each queue
     that has a folder; ``listen`` is told of the policies before any rule is in force, ``prepare`` of the vhost before
@@ -72,7 +72,7 @@ def load_vhost(
 
 
 def _make_folder(name: str, directory: str, disk: "Disk") -> None:
-    """The vhost's folder with its name in it, where there is none."""
+    """Make the vhost's folder, with its name in it, if it is missing."""
     path = os.path.join(directory, VHOST_NAME_FILE)
     if not disk.exists(path):
         if not disk.exists(directory):
@@ -91,7 +91,7 @@ def _replay_log(vhost: VHost, *, suspect: bool, report: Callable[[str], None]) -
 
 
 def _sweep(directory: str, disk: "Disk", garbage: Garbage) -> list[str]:
-    """Remove what does not outlast a broker; the names of all that was there."""
+    """Remove what does not outlast a broker.  Returns the names of all that was in the folder."""
     names = disk.names(directory)
     if TRANSIENT_FOLDER in names:
         garbage.discard(os.path.join(directory, TRANSIENT_FOLDER))

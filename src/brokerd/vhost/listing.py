@@ -1,9 +1,9 @@
-"""vhosts.json: which vhosts there are, and what is set for each.
+"""vhosts.json: the names of all vhosts, and the settings of each.
 
     [{"name": ..., "limits": {...}, "tracing": true}, ...]
 
-``limits`` and ``tracing`` (the firehose) may be left out.  The rows in memory are those of the file: where it cannot be
-written they stay as they were.  Knows nothing of what is in a vhost.
+``limits`` and ``tracing`` (the firehose) may be left out.  The rows in memory are those of the file: if it cannot be
+written, they stay as they were.  Knows nothing of what is in a vhost.
 """
 
 import os
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     tracing: bool
 
     def limit(self, name: str) -> int:
-        """The limit of that name; -1: there is none."""
+        """The limit of that name; -1: no limit."""
         return self.limits.get(name, -1)
 
 
@@ -42,7 +42,7 @@ class Listing:
     __slots__ = ("_disk", "path", "rows")
 
     def __init__(self, data_dir: str, disk: "Disk") -> None:
-        """Read it; made with "/" in it where it is missing.  Raises StoreError, OSError."""
+        """Read the file, or make it with the vhost "/".  Raises StoreError, OSError."""
         self.path = os.path.join(data_dir, VHOSTS_FILE)
         self._disk = disk
         content = json_file.read(self.path, disk)
@@ -52,9 +52,9 @@ class Listing:
         self.rows = rows(self.path, content)
 
     def read_again(self) -> dict[str, Row]:
-        """What the file says now: rows of vhosts that are listed count from now on, by name; the others do not.
+        """Read the file again, and take over the rows of vhosts that were listed before.
 
-        Returns all.  Raises StoreError, OSError: nothing changed.
+        Returns all rows by name.  Raises StoreError, OSError: nothing changed.
         """
         found = rows(self.path, json_file.read(self.path, self._disk) or [])
         self.rows |= {name: row for name, row in found.items() if name in self.rows}
@@ -65,13 +65,13 @@ class Listing:
         self._write(self.rows | {name: row})
 
     def remove(self, name: str) -> None:
-        """The vhost is gone.  Raises OSError: the file still has it."""
+        """Remove the row of a vhost.  Raises OSError: the file still has it."""
         left = {each: row for each, row in self.rows.items() if each != name}
         self.rows = left
         self._write(left)
 
     def set_limits(self, name: str, limits: Any) -> None:
-        """Replace a vhost's limits ({}: none).  Raises PreconditionFailed for what is no limit; OSError."""
+        """Replace a vhost's limits ({}: no limits).  Raises PreconditionFailed for an impossible limit; OSError."""
         self.put(name, self.rows[name]._replace(limits=checked_limits(limits, VHOST_LIMITS, f"vhost '{name}'")))
 
     def _write(self, rows: dict[str, Row]) -> None:
@@ -80,7 +80,7 @@ class Listing:
 
 
 def rows(path: str, content: Any) -> dict[str, Row]:
-    """By name.  Raises StoreError."""
+    """The rows by name.  Raises StoreError."""
     found: dict[str, Row] = {}
     for number, entry in enumerate(json_file.rows(path, content, ("name",), ("limits", "tracing")), 1):
         name, tracing = entry["name"], entry.get("tracing", False)
@@ -97,7 +97,7 @@ def rows(path: str, content: Any) -> dict[str, Row]:
 
 
 def entries(rows: dict[str, Row]) -> list[dict[str, Any]]:
-    """What the file is to hold."""
+    """The rows as the file holds them."""
     content: list[dict[str, Any]] = []
     for name, row in rows.items():
         entry: dict[str, Any] = {"name": name}

@@ -1,7 +1,7 @@
-"""Names of queues, exchanges and consumers: what is stripped, reserved and made up.
+"""Names of queues, exchanges and consumers: stripping them, reserved ones, random ones.
 
-A name is any text of at most 255 octets (AMQP's short string).  Messages call a
-thing ``queue 'q' in vhost '/'``, as RabbitMQ does.  Knows nothing of what exists.
+A name is any text of at most 255 octets (AMQP's short string).  Error texts name a thing as RabbitMQ does:
+``queue 'q' in vhost '/'``.  Knows nothing of what exists.
 """
 
 from base64 import urlsafe_b64encode
@@ -28,6 +28,6 @@ def random_name(prefix: str) -> str:
 
 
 def check_not_reserved(kind: str, name: str) -> None:
-    """Refuse to make something whose name begins with ``amq.`` (403)."""
+    """Refuse a name that begins with ``amq.`` (403)."""
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
