@@ -245,7 +245,7 @@ class Node:
             prepare=self._install_events if name == EVENTS_VHOST else None,
         )
         vhost.max_queues = self.listing.rows.get(name, NEW).limit(MAX_QUEUES)
-        self.upkeep.opened(vhost)
+        self.upkeep.review_journals(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
             # The former broker may have died before its sync.  From now on confirms depend on these definitions.
             self.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
@@ -294,7 +294,7 @@ class Node:
         from brokerd.store.recovery import recover  # An empty broker has nothing to recover.
 
         if recover(queue, self.disk, self.data.suspect, log.warning):
-            self.upkeep.journals.found(queue)
+            self.upkeep.journals.add_recovered(queue)
         if self.data.suspect:
             try:
                 queue.renew_name()

@@ -57,7 +57,7 @@ class Place:
             "/", str(path), self.node.core, self.node.disk, self.node.upkeep.garbage, suspect=False, report=print,
             recover=lambda queue: recover(queue, self.node.disk, False, print), listen=self.node.upkeep.listen,
             remove_files=self.node.upkeep.remove_files)
-        self.node.upkeep.opened(self.vhost)
+        self.node.upkeep.review_journals(self.vhost)
         self.client = Client(self.node).open()
         self.vhost.accesses["guest"] = self.client.connection.access
 

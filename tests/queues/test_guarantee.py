@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.queues.dead_letter import DeadLetterRule
-from brokerd.queues.guarantee import BEST_EFFORT, PER_PRIORITY, STRICT, Facts, Reader, facts_of, guarantee
+from brokerd.queues.guarantee import BEST_EFFORT, PER_PRIORITY, STRICT, Facts, Reader, facts_of, find_guarantee
 from brokerd.queues.rules import Rules, rules_of
 
 ONE = Reader("a", 1)
@@ -31,15 +31,15 @@ ONE = Reader("a", 1)
     (Facts((ONE, ONE), max_priority=5), BEST_EFFORT, ["2 consumers compete"]),
 ])
 def test_the_name_follows_from_who_reads_how(facts, name, reasons):
-    found = guarantee(facts)
+    found = find_guarantee(facts)
     assert (found.name, found.reasons) == (name, reasons)
 
 
 def test_a_single_active_consumer_counts_as_one():
-    found = guarantee(Facts((Reader("a", 1, active=True), Reader("b", 9)), rules=Rules(single_active=True)))
+    found = find_guarantee(Facts((Reader("a", 1, active=True), Reader("b", 9)), rules=Rules(single_active=True)))
     assert found.name == STRICT
     assert found.notes == ["single active consumer: 1 of 2 consumers is served"]
-    assert guarantee(Facts((ONE,), rules=Rules(single_active=True))).notes == []
+    assert find_guarantee(Facts((ONE,), rules=Rules(single_active=True))).notes == []
 
 
 @pytest.mark.parametrize(("facts", "notes"), [
@@ -56,7 +56,7 @@ def test_a_single_active_consumer_counts_as_one():
         "rejected messages are dead-lettered to exchange ''"]),
 ])
 def test_what_takes_messages_out_is_noted_and_weakens_nothing(facts, notes):
-    found = guarantee(facts._replace(consumers=(ONE,)))
+    found = find_guarantee(facts._replace(consumers=(ONE,)))
     assert (found.name, found.notes) == (STRICT, notes)
 
 

@@ -7,7 +7,7 @@ from tests.store.segments import Files
 from brokerd import plane
 from brokerd.store import format as layout
 from brokerd.store import reading
-from brokerd.store.compaction import Sparse, candidate, compact, prepare
+from brokerd.store.compaction import Sparse, compact, find_sparse, prepare
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 
@@ -98,14 +98,14 @@ def test_the_acks_file_is_at_least_a_page(files):
 @pytest.mark.parametrize("changes", [{"settled": 70}, {"settled": 100}, {"sealed": 0}, {"number": 1, "records": 0,
                                                                                       "settled": 0}])
 def test_segments_not_sealed_or_not_sparse_are_left_alone(files, changes):
-    assert candidate(Queue(files, **changes)) is None
+    assert find_sparse(Queue(files, **changes)) is None
     assert not compact(Queue(files, **changes), Disk())
 
 
 def test_the_last_segment_is_never_chosen(files):
     queue = Queue(files)
     del queue.rows[1]
-    assert candidate(queue) is None
+    assert find_sparse(queue) is None
 
 
 def test_few_records_that_are_most_of_the_octets_are_not_copied(tmp_path):
@@ -242,9 +242,9 @@ def test_the_plane_goes_on_with_the_moved_records(tmp_path):
 
 def test_a_segment_that_is_to_stay_whole_is_no_candidate(files):
     queue = Queue(files)
-    assert candidate(queue) == Sparse(1)
-    assert candidate(queue, lambda segment: segment["number"] == 1) is None
-    assert candidate(queue, lambda segment: False) == Sparse(1)
+    assert find_sparse(queue) == Sparse(1)
+    assert find_sparse(queue, lambda segment: segment["number"] == 1) is None
+    assert find_sparse(queue, lambda segment: False) == Sparse(1)
 
 
 def test_nothing_is_put_in_place_while_somebody_copies_the_files(files):

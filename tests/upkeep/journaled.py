@@ -40,13 +40,13 @@ class Journaled(Place):
         self.vhost = self.vhosts["/"] = self.node.vhost = load_vhost(
             "/", str(self.path), self.node.core, self.disk, self.upkeep.garbage, suspect=self.suspect, report=print,
             recover=self._recover, listen=self.upkeep.listen, remove_files=self.upkeep.remove_files)
-        self.upkeep.opened(self.vhost)
+        self.upkeep.review_journals(self.vhost)
         self.client = Client(self.node).open()
         self.vhost.accesses["guest"] = self.client.connection.access
 
     def _recover(self, queue):
         if recover(queue, self.disk, self.suspect, print):
-            self.journals.found(queue)
+            self.journals.add_recovered(queue)
 
     def set_archive(self, path):
         self.archive = self.upkeep.archive = self.journals.retention.archive = str(path)

@@ -140,7 +140,7 @@ def test_a_sparse_segment_is_compacted_when_its_keys_are_kept(place):
         frame[1], methods.BasicDeliver)]
     for tag in tags[1:]:
         place.client.send((1, methods.BasicAck(delivery_tag=tag)))
-    sparse = compaction.candidate(queue)
+    sparse = compaction.find_sparse(queue)
     assert sparse is not None
     prepared = compaction.prepare(queue.directory, sparse, Disk())
     assert not prepared.finish(queue)       # its keys are nowhere else

@@ -478,7 +478,7 @@ def test_a_queue_that_the_full_disk_does_not_let_go_stays_is_told_and_goes_later
     now[0] += 500_000_000
     keeper.tick(NEVER)
     assert [record.getMessage() for record in caplog.records] == [
-        "queue 'q' in vhost '/' stays, though nobody has used it: "
+        "queue 'q' in vhost '/' stays, though it is unused: "
         "the definition cannot be stored: No space left on device"]
     vhosts["/"].full = False
     now[0] += 500_000_000

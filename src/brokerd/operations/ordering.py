@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from brokerd.operations import find_queue
 from brokerd.operations.files import first_kept_seq, keeps
-from brokerd.queues.guarantee import facts_of, guarantee
+from brokerd.queues.guarantee import facts_of, find_guarantee
 from brokerd.store.format import ORDER_COUNTERS
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ DROPPED = frozenset({"rejected", "expired", "removed", "purged"})  # counters na
 def ordering(node: "Node", vhost: str, name: str) -> "Ordering":
     """The table of one queue.  Raises OperationError (404); OSError."""
     queue = find_queue(node, vhost, name)
-    held = guarantee(facts_of(queue))
+    guarantee = find_guarantee(facts_of(queue))
     since_declare, since_start = queue.order_counts()
     return {
         "vhost": vhost,
         "queue": name,
         "durable": queue.durable,
-        "guarantee": held.name,
-        "reasons": held.reasons,
-        "notes": held.notes,
+        "guarantee": guarantee.name,
+        "reasons": guarantee.reasons,
+        "notes": guarantee.notes,
         "messages": {"ready": queue.ready, "unacked": queue.unacked, "next_seq": queue.next_seq},
         "counters": {"since_start": grouped(since_start), "since_declare": grouped(since_declare)},
         "journal": _journal(node, queue),

@@ -18,10 +18,11 @@ The expiration goes.  A dead-letter routing key takes the place of all keys and 
 message keeps its keys, CC's (and BCC's, which are removed from the headers) among them.
 
 The history is read from the headers, so that a client which publishes a message again continues its history, as in
-RabbitMQ 3.10.  What cannot be history is kept as far as it can be and never trusted: x-death of another type starts
-anew, items that are no tables stay where they are and make a cycle one that a client took part in, a count that is no
-number starts at 1.  (RabbitMQ 3.10 loses the queue's process over some of these; it also reverses the older items at
-each death, against its own documentation: not followed.)  Headers that cannot be decoded at all are lost.
+RabbitMQ 3.10.  Impossible parts of a history are retained where they can be, and never trusted.  An x-death of another
+type starts anew.  Items that are no tables stay where they are, and a cycle with them counts as one that a client took
+part in.  A count that is no number starts at 1.  (RabbitMQ 3.10 loses the queue's process over some of these.  It also
+reverses the older items at each death, against its own documentation; brokerd does not.)  Headers that cannot be
+decoded at all are lost.
 
 ``x-dead-letter-exchange`` and ``x-dead-letter-routing-key`` as headers of a message (LavinMQ) take the place of the
 queue's, and are removed; only with ``per_message``, since a publisher could reach exchanges that it may not write to.
@@ -67,8 +68,8 @@ class DeadLetter(NamedTuple):
 def rule_of(arguments: Mapping[str, Any]) -> DeadLetterRule | None:
     """The rule in a queue's arguments, as they are after policies; None: its dead messages are dropped.
 
-    A queue that drops its head over a limit cannot also keep what dies until it is safe elsewhere: there, as in
-    RabbitMQ, at-least-once needs ``x-overflow`` reject-publish, and is at-most-once otherwise.
+    A queue that drops its head over a limit cannot also set dead messages aside until they are safe elsewhere.  With a
+    limit, therefore, at-least-once needs ``x-overflow`` reject-publish, and is at-most-once otherwise (RabbitMQ).
     """
     exchange = arguments.get("x-dead-letter-exchange")
     if not isinstance(exchange, str):
@@ -115,7 +116,7 @@ def make_dead_letter(
 def is_cycle(headers: Mapping[str, Any], queue: str) -> bool:
     """Whether a dead letter with these headers has been in ``queue`` before and came back by itself.
 
-    That is so when nobody rejected it since its last death there, that one included (RabbitMQ).
+    That is so when no client has rejected it since its last death there, that death included (RabbitMQ).
     """
     deaths = headers.get("x-death")
     if not isinstance(deaths, list):
@@ -130,12 +131,12 @@ def is_cycle(headers: Mapping[str, Any], queue: str) -> bool:
 
 
 def is_key(value: Any) -> bool:
-    """Whether it can be a routing key, or any short string."""
+    """Whether ``value`` can be a routing key, or any other short string."""
     return isinstance(value, str) and len(value.encode("utf-8", "surrogateescape")) <= 255
 
 
 def keys_in(value: Any) -> list[str]:
-    """The routing keys in CC or BCC; what is none is passed over."""
+    """The routing keys in CC or BCC.  Other items are ignored."""
     return [item for item in value if is_key(item)] if isinstance(value, list) else []
 
 
@@ -145,7 +146,7 @@ def read_properties(octets: bytes) -> Properties:
         return decode_header(_HEAD + octets)[1]
     except SyntaxError_:
         pass
-    try:  # The data plane has seen that each property is whole, but not into the headers.
+    try:  # The data plane has checked that each property is whole, but has not looked into the headers.
         at, end = headers_span(octets)
         return decode_header(_HEAD + octets[:at] + b"\0\0\0\0" + octets[end:])[1]
     except (SyntaxError_, IndexError):
@@ -158,7 +159,7 @@ def write_properties(properties: Properties) -> bytes:
 
 
 def headers_span(octets: bytes) -> tuple[int, int]:
-    """Where the headers' table, its length included, starts and ends in stored properties; (0, 0): there is none."""
+    """Where the table of headers, with its length, starts and ends in stored properties; (0, 0): it is missing."""
     flags = octets[0]
     if not flags & _HEADERS:
         return 0, 0
@@ -209,7 +210,7 @@ def _record(headers: dict[str, Any], entry: dict[str, Any]) -> None:
         headers["x-death"] = [dict(sorted(entry.items())), *others]
     else:
         headers["x-death"] = [entry]
-        if deaths is _NONE:  # One of another type is not the first death, only a lost history (RabbitMQ).
+        if deaths is _NONE:  # An x-death of another type is a lost history, so this is not the first death (RabbitMQ).
             headers["x-first-death-reason"] = reason
             headers["x-first-death-queue"] = queue
             headers["x-first-death-exchange"] = exchange

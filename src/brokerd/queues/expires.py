@@ -1,10 +1,10 @@
-"""Queues that go when nobody has used them for a while (``x-expires``): a heap of when to look again.
+"""Queues that are deleted when they were not used for a while (``x-expires``): a heap of when to look again.
 
-Used is a queue that has a consumer, or had one, a basic.get or a declare within its time.  Only queues with the
-rule are in here.  A look at one that was used since costs one entry and no more looks until it can be due, so
-that a queue in use is looked at once in its time, and one that is not goes within the timer's precision.
+A queue is in use if it has a consumer, or had a consumer, a basic.get or a declare within its time.  Only queues with
+the rule are in the heap.  A look at a queue in use pushes one new entry for the earliest time at which it can be due.
+So each queue in use is looked at once in its time, and an unused one goes within the timer's precision.
 
-Knows neither loop nor vhosts: whoever builds it hands in the time, a timer, and how a queue is deleted.
+Knows neither loop nor vhosts: its builder hands in the time, a timer, and how a queue is deleted.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from brokerd.queues.rules import Rules
 
-DELETED_PER_RUN = 100  # then others have their turn
+DELETED_PER_RUN = 100  # so that other work gets its turn
 
 
 class Timer(Protocol):
@@ -27,7 +27,7 @@ CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
 
 
 class Unused(Protocol):
-    """What is asked of a queue."""
+    """The part of a queue that this module uses."""
 
     rules: Rules
     deleted: bool
@@ -35,7 +35,7 @@ class Unused(Protocol):
     consumer_count: int
 
     def touch(self) -> None:
-        """It is used now."""
+        """Note that it is used now."""
 
 
 class Expires:
@@ -49,8 +49,8 @@ class Expires:
         delete: Callable[[Any], object],
         call_at: CallAt | None = None,
     ) -> None:
-        """``now()``: ns since the epoch, the queues' own clock.  Without ``call_at``, ``run`` is called by others
-        often enough.  ``delete`` may leave the queue where it is: it is tried again in its time."""
+        """``now()``: ns since the epoch, the queues' own clock.  Without ``call_at``, the caller must call ``run``
+        often enough.  ``delete`` may fail and leave the queue; it is called again after the queue's time."""
         self._now = now
         self._delete = delete
         self._call_at = call_at
@@ -68,16 +68,16 @@ class Expires:
         return queue in self._entry
 
     def watch(self, queue: Unused) -> None:
-        """The queue's ``rules.expires_ms`` is new or another one.  Its time begins now (RabbitMQ)."""
+        """Take over a queue's new or changed ``rules.expires_ms``.  Its time begins now (RabbitMQ)."""
         if queue.rules.expires_ms is None:
             self._entry.pop(queue, None)
             return
         queue.touch()
-        self._look(queue, self._now() + queue.rules.expires_ms * 1_000_000)
+        self._push(queue, self._now() + queue.rules.expires_ms * 1_000_000)
         self._arm()
 
     def run(self) -> None:
-        """Delete what is due; costs nothing when nothing is."""
+        """Delete the queues that are due.  A call without work costs next to nothing."""
         now, deleted = self._now(), 0
         while self._heap and self._heap[0][0] <= now and deleted < DELETED_PER_RUN:
             _, number, queue = heappop(self._heap)
@@ -95,10 +95,10 @@ class Expires:
                 if queue.deleted:
                     continue
                 since = now
-            self._look(queue, since + expires_ns)
+            self._push(queue, since + expires_ns)
         self._arm()
 
-    def _look(self, queue: Unused, due: int) -> None:
+    def _push(self, queue: Unused, due: int) -> None:
         self._entry[queue] = number = next(self._numbers)
         heappush(self._heap, (due, number, queue))
         if len(self._heap) > self._sweep_at:

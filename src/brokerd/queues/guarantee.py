@@ -1,11 +1,11 @@
-"""How firmly a queue keeps its order just now, and why: from what is known of it to a name and plain words.
+"""The guarantee of order that a queue gives now, and why: facts about the queue in, a name and plain words out.
 
-    strict-fifo          each message is done with before a later one is begun, over redeliveries too
+    strict-fifo          each message is settled before a later one is handed out, redeliveries included
     fifo-per-priority    the same within each priority level
-    best-effort          messages behind one that comes back may have been worked on already
+    best-effort          clients may already have worked on messages behind one that comes back
 
-Every queue hands out its lowest ready message first, whatever the name says; what the name is about is the order in
-which clients work on them.  Knows nothing of what has happened: that is counted (``plane.Queue.order_counts``).
+Every queue hands out its lowest ready message first, under each of these names.  The name is about the order in which
+clients work on the messages.  Knows nothing of what has happened: ``plane.Queue.order_counts`` counts that.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ class Reader(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What the guarantee hangs on."""
+    """The facts that decide the guarantee."""
 
     consumers: tuple[Reader, ...] = ()
     max_priority: int = 0
@@ -35,16 +35,16 @@ class Facts(NamedTuple):
 
 
 class Guarantee(NamedTuple):
-    """The name in force, why it is no stronger one, and what takes messages out without disturbing the others."""
+    """The guarantee in force, why it is not stronger, and what removes messages without disturbing the others."""
 
     name: str
     reasons: list[str]
     notes: list[str]
 
 
-def guarantee(facts: Facts) -> Guarantee:
-    """What holds now.  ``reasons`` of a strict order say what makes it so."""
-    working = _working(facts)
+def find_guarantee(facts: Facts) -> Guarantee:
+    """The guarantee that holds now.  ``reasons`` of a strict order say what makes it strict."""
+    working = _find_served(facts)
     weak = list(_disturbances(facts, working))
     notes = list(_notes(facts))
     if facts.rules.single_active and len(facts.consumers) > 1:
@@ -79,8 +79,8 @@ def _reader(consumer: Any, active: Any) -> Reader:
     return Reader(tag, min(limits, default=0), consumer.no_ack, consumer is active)
 
 
-def _working(facts: Facts) -> tuple[Reader, ...]:
-    """The consumers that are served: with a single active one that, and it hands over drained."""
+def _find_served(facts: Facts) -> tuple[Reader, ...]:
+    """The consumers that are served.  A single active consumer is alone, and has settled all before another follows."""
     if not facts.rules.single_active or len(facts.consumers) < 2:
         return facts.consumers
     return tuple([each for each in facts.consumers if each.active][:1]) or facts.consumers[:1]

@@ -1,9 +1,8 @@
-"""A queue: where messages wait.  The data plane keeps and hands out the messages; here are the rules around them.
+"""A queue: where messages wait.  The data plane stores and hands out the messages; here are the rules around them.
 
-Name, properties and arguments do not change after declare.  ``rules`` are what arguments
-and policies make together, told to the data plane when they change.  ``bindings`` is kept
-current by the exchanges.  ``owner`` is the connection that an exclusive queue
-belongs to.  Knows nothing of permissions, channels, or of other queues.
+Name, properties and arguments do not change after declare.  Arguments and policies together make ``rules``; the data
+plane is told when they change.  The exchanges keep ``bindings`` up to date.  ``owner`` is the connection that an
+exclusive queue belongs to.  Knows nothing of permissions, channels, or of other queues.
 """
 
 import os
@@ -34,7 +33,7 @@ class Owner(Protocol):
     """The connection an exclusive queue belongs to."""
 
     def disown(self, queue: "Queue") -> None:
-        """The queue is deleted."""
+        """Forget a queue that is deleted."""
 
 
 class DeadLetters(Protocol):
@@ -47,7 +46,7 @@ class DeadLetters(Protocol):
 
 
 class Firehose(Protocol):
-    """Who is told of deliveries: see vhost/firehose."""
+    """What sees the deliveries of a queue: see vhost/firehose."""
 
     def delivered(
         self, channel: Any, queue: Any, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
@@ -56,10 +55,10 @@ class Firehose(Protocol):
 
 
 class SideFile(Protocol):
-    """Who is told of the consumers of a queue with an order journal: see upkeep/retention."""
+    """What notes the consumers of a queue with an order journal: see upkeep/retention."""
 
     def note_consumer(self, consumer: Any) -> None:
-        """It is there now."""
+        """Note a new consumer."""
 
     def note_consumer_gone(self, consumer: Any) -> None: ...
 
@@ -103,11 +102,11 @@ class Queue(plane.Queue):
         self.deleted = False
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None
-        self.firehose: Firehose | None = None  # asked while ``traced``
-        self.deduplication: Deduplication | None = None  # whose rule is that of ``rules``
+        self.firehose: Firehose | None = None  # sees deliveries while ``traced``
+        self.deduplication: Deduplication | None = None  # has the rule that is in ``rules``
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
-        self.policy: str | None = None  # the name of the one that applied when rules were last put in force
-        self.side_file: SideFile | None = None  # told of consumers while there is an order journal
+        self.policy: str | None = None  # the name of the policy in force
+        self.side_file: SideFile | None = None  # notes consumers while there is an order journal
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -122,7 +121,7 @@ class Queue(plane.Queue):
 
     @property
     def kind(self) -> str:
-        """What policies call its type."""
+        """The queue's type, as policies name it."""
         return f"{queue_type(self.arguments)}_queues" if self.arguments else "classic_queues"
 
     def make_directory(self) -> None:
@@ -137,7 +136,7 @@ class Queue(plane.Queue):
             file.write(self.name.encode("utf-8", "surrogateescape"))
 
     def renew_name(self) -> None:
-        """Write the name into the folder, if there is one, where a power cut took it.  Raises OSError."""
+        """Write the name into an existing folder, if a power cut took the name.  Raises OSError."""
         try:
             with open(os.path.join(self.directory, NAME_FILE), "rb") as file:
                 found = file.read()
@@ -151,11 +150,11 @@ class Queue(plane.Queue):
     # --- rules
 
     def effective(self, policies: "Policies") -> "Effective":
-        """Which policies apply, and what they say together."""
+        """The policies that apply, and the definition that they make together."""
         return policies.effective(self.name, self.kind)
 
     def apply_rules(self, policies: "Policies | None") -> None:
-        """Put arguments and policies in force: after it is made or recovered, and when policies change."""
+        """Put arguments and policies in force: after the queue is made or recovered, and when policies change."""
         definition = NO_ARGUMENTS
         if policies:
             self.policy, definition = self._policy(policies)
@@ -169,16 +168,17 @@ class Queue(plane.Queue):
         self.rules = rules
         if rules.deduplication != before.deduplication:
             self._deduplicate(rules.deduplication)
-        told = plane_rules(rules)
-        if told != plane_rules(before):
-            self.set_rules(**told)
+        arguments = plane_rules(rules)
+        if arguments != plane_rules(before):
+            self.set_rules(**arguments)
         if rules.journal or before.journal:
             self._switch_journal(rules, policies)
         if rules.expires_ms != before.expires_ms and policies is not None and policies.on_expires is not None:
             policies.on_expires(self)
 
     def _policy(self, policies: "Policies") -> tuple[str | None, dict[str, Any]]:
-        """The name of the policy that applies, and all that policies say; of what waits for its time nothing."""
+        """The name of the policy that applies, and the definition of all policies.  No policy applies to waiting
+        rooms."""
         if self.name.startswith(WAITING_ROOM_PREFIX):
             return None, NO_ARGUMENTS
         name, _, definition = policies.effective(self.name, self.kind)
@@ -188,7 +188,7 @@ class Queue(plane.Queue):
 
     def _switch_journal(self, rules: Rules, policies: "Policies | None") -> None:
         if not self.durable:
-            return  # A policy may match any queue; only declare refuses it.
+            return  # Only declare refuses this combination; a policy may match any queue.
         if self.journaled is not rules.journal:
             self.set_journal(rules.journal)
         if policies is not None and policies.on_journal is not None:
@@ -252,7 +252,7 @@ class Queue(plane.Queue):
             raise self.locked()
 
     def locked(self) -> ResourceLocked:
-        """The refusal of a queue that belongs to another connection, or did not belong to this one before."""
+        """The error for a queue that belongs to another connection, or did not belong to this one before."""
         return ResourceLocked(
             f"cannot obtain exclusive access to locked {self}. It could be originally declared on another "
             "connection or the exclusive property value does not match that of the original declaration."
@@ -261,7 +261,7 @@ class Queue(plane.Queue):
     def check_equivalent(
         self, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: object | None
     ) -> None:
-        """Refuse a declare that would have made another queue (405 or 406, naming the first difference)."""
+        """Refuse a declare that is not equivalent (405 or 406, naming the first difference)."""
         if self.owner is not owner:
             raise self.locked()
         if durable is not self.durable:
@@ -276,7 +276,7 @@ class Queue(plane.Queue):
     def on_dead(
         self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, count: int
     ) -> bool:
-        """The data plane's door for a dead message: whether it is done with."""
+        """The data plane calls this for a dead message.  Returns whether the message is settled."""
         if self.dead_letters is None:
             return True
         return self.dead_letters.handle_dead(self, reason, seq, exchange, routing_key, properties, body)
@@ -285,13 +285,13 @@ class Queue(plane.Queue):
         self, channel: plane.Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
         redelivered: bool,
     ) -> None:  # fmt: skip
-        """The data plane's door for a delivery of a traced queue."""
+        """The data plane calls this for each delivery while ``traced``."""
         if self.firehose is not None:
             self.firehose.delivered(channel, self, exchange, routing_key, properties, body, redelivered)
 
     @property
     def exclusively_consumed(self) -> bool:
-        """One consumer has asked to be the only one."""
+        """Whether an exclusive consumer consumes from the queue."""
         consumers = self.consumers or ()
         return len(consumers) == 1 and consumers[0].exclusive
 
@@ -314,7 +314,7 @@ def check_arguments(
 ) -> None:
     """Refuse arguments that no queue can have, and properties that a quorum queue cannot (406, as RabbitMQ words it).
 
-    A stream is 540: it could be declared elsewhere.
+    A stream is refused with 540, because it is a valid type that this broker does not have.
     """
     thing = f"queue '{name}' in vhost '{vhost_name}'"
     kind = queue_type(arguments)

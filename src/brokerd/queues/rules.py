@@ -4,8 +4,8 @@
     policy     ├─ effective_arguments ─ Rules ─ plane_rules ─> plane.Queue.set_rules
     operators  ┘  (one x-… mapping)
 
-Of two numbers the lesser holds, of anything else the argument.  Knows nothing of queues, nor of where policies
-come from.
+Where argument and policy differ, the lesser of two numbers holds; of anything else the argument holds.  Knows nothing
+of queues, nor of where policies come from.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from brokerd.queues import deduplication
     from brokerd.queues.dead_letter import DeadLetterRule
 
-INT32_MAX = (1 << 31) - 1  # failed deliveries: nobody counts further
+INT32_MAX = (1 << 31) - 1  # the highest count of failed deliveries
 RETENTION_OCTETS, RETENTION_MS = 1 << 30, 7 * 24 * 60 * 60 * 1000  # of an order journal, unless told otherwise
 OVERFLOW_NUMBERS = {"drop-head": 0, "reject-publish": 1, "reject-publish-dlx": 2}  # the data plane's
 
 
 class Rules(NamedTuple):
-    """What holds for one queue; None is no limit, or none."""
+    """The rules of one queue.  None means no limit, or no such rule."""
 
     message_ttl_ms: int | None = None
     expires_ms: int | None = None
@@ -38,8 +38,8 @@ class Rules(NamedTuple):
     consumer_timeout_ms: int | None = None
     consumer_timeout_action: str = "return"
     deduplication: "deduplication.Rule | None" = None
-    journal: bool = False  # an order journal is asked for; only a durable queue has one
-    retention_octets: int = RETENTION_OCTETS  # of the journal, and how long it is kept
+    journal: bool = False  # the rules ask for an order journal; only a durable queue gets one
+    retention_octets: int = RETENTION_OCTETS  # of the order journal; ``retention_ms`` is its time
     retention_ms: int = RETENTION_MS
 
     @property
@@ -56,7 +56,7 @@ def _number(value: int | None) -> int:
 
 
 def _failures(limit: int | None) -> int:
-    """A limit of N lets a message come back N times (RabbitMQ, LavinMQ); the data plane's is the failure it dies of."""
+    """A limit of N lets a message come back N times (RabbitMQ, LavinMQ).  The data plane counts the fatal failure."""
     return -1 if limit is None else min(limit + 1, INT32_MAX)
 
 
@@ -91,9 +91,9 @@ ROWS = (
 
 
 def effective_arguments(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as they are after policies; ``definition`` is what Policies.effective says of the queue.
+    """The arguments after policies are applied; ``definition`` is what Policies.effective says of the queue.
 
-    A value that could not be declared any more (it is of an older release) is left out.
+    A value of an older release that could not be declared any more is left out.
     """
     kind = queue_type(arguments)
     merged: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def asks_for_journal(arguments: Mapping[str, Any], definition: Mapping[str, Any]
 
 
 def max_priority_of(arguments: Mapping[str, Any]) -> int:
-    """The highest priority level; 0: none.  By argument only, and as long as the queue is there."""
+    """The highest priority level; 0: no priorities.  Only an argument sets it, and it never changes."""
     value = arguments.get("x-max-priority", 0)
     if queue_type(arguments) != "classic" or BY_NAME["x-max-priority"].check(value, arguments) is not None:
         return 0

@@ -1,6 +1,6 @@
-"""What a queue was told to do about the order of its messages: the line "settings" of ``order.jsonl``.
+"""The line "settings" of ``order.jsonl``: the settings of a queue that matter for the order of its messages.
 
-Readers of the files (audits, dumps) know a queue by this and nothing else.  Knows nothing of files or times.
+Readers of the files (audits, dumps) know no other settings of the queue.  Knows nothing of files or times.
 """
 
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from brokerd.queues.rules import Rules
 
 
 class Ordered(Protocol):
-    """What of queues.Queue is asked."""
+    """The part of queues.Queue that this module uses."""
 
     name: str
     vhost_name: str
@@ -23,7 +23,7 @@ class Ordered(Protocol):
 def describe_settings(queue: Ordered) -> dict[str, Any]:
     """The fields of a "settings" line but ``at`` and ``what``: arguments and policies as they are in force.
 
-    All values can be written as JSON but those of ``arguments``, which are AMQP's (see ``side_file.encode``).
+    All values are JSON's, except those of ``arguments``, which are AMQP's (see ``side_file.encode``).
     """
     rules = queue.rules
     return {

@@ -50,7 +50,7 @@ class Sparse(NamedTuple):
         return str(self.number)
 
 
-def candidate(queue: Compactable, keep: Callable[[dict[str, Any]], bool] | None = None) -> Sparse | None:
+def find_sparse(queue: Compactable, keep: Callable[[dict[str, Any]], bool] | None = None) -> Sparse | None:
     """The segment most worth compacting, judged by its records; None: none is.  ``keep``: which are to stay whole."""
     best, best_share = None, LIVE_PERCENT_MAX / 100
     for segment in queue.segments():
@@ -65,7 +65,7 @@ def candidate(queue: Compactable, keep: Callable[[dict[str, Any]], bool] | None 
 
 def compact(queue: Compactable, disk: Disk) -> bool:
     """Compact one segment, if one is worth it: some milliseconds.  Raises OSError; then all is as before."""
-    sparse = candidate(queue)
+    sparse = find_sparse(queue)
     if sparse is None:
         return False
     compaction = prepare(queue.directory, sparse, disk)

@@ -1,12 +1,12 @@
-"""Order journals, once a second: synced, cut to size when their segment is settled; and what stands beside them.
+"""Order journals once a second: syncs them, cuts them to size when their segment is settled, writes the side files.
 
     data plane    take_kept          ->  cut to size (store/settled_segments)  ->  Entry.kept, the oldest first
     each second   unsynced_journals  ->  sync  ->  journals_synced
-    each minute   what is beyond its queue's retention goes (retention)
+    each minute   segments beyond their queue's retention go (retention)
     at once       the lines of ``order.jsonl``: settings, consumers
 
-Only queues that have an order journal, or have something of an earlier one, are in here: they alone are walked.  Files
-are the slow thread's, all else the loop's.  Knows nothing of what is in journals.
+Only queues that have an order journal, or files of an earlier one, have an entry here; no other queue is walked.  The
+slow thread alone touches files; all else happens on the loop.  Knows nothing of what is in journals.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Journals:
         sync: bool = True,
         suspect: bool = False,
     ) -> None:
-        """``suspect``: power was lost: what lies there already is not cut to size."""
+        """``suspect``: power was lost, so segments that lie there already are not cut to size."""
         self._core = core
         self._disk = disk
         self._submit = submit
@@ -62,22 +62,22 @@ class Journals:
         self._cut = not suspect
         self.retention = Retention(disk, data_dir, submit, garbage, now, sync=sync)
         self.entries: dict[str, Entry] = {}  # by the queue's folder
-        self._unread: list[Entry] = []  # in whose folders is something of a broker before this one
-        self._new: list[tuple[Entry, int, int]] = []  # level and number: not yet cut to size
-        self._dirty: deque[Entry] = deque()  # with lines to be written
+        self._unread: list[Entry] = []  # their folders have files of a former broker
+        self._new: list[tuple[Entry, int, int]] = []  # level and number of segments not yet cut to size
+        self._dirty: deque[Entry] = deque()  # they have lines to be written
         self._writing = False
         self._syncing = False
-        self._untrusted = False  # a sync failed: nothing is said to be on disk any more
+        self._untrusted = False  # a sync failed: from then on no journal is marked as synced
         self._ticks = 0
 
     # --- which queues
 
-    def found(self, queue: "Queue") -> None:
-        """A broker before this one has left something in the queue's folder; before ``watch``."""
+    def add_recovered(self, queue: "Queue") -> None:
+        """Add a queue in which a former broker has left journals.  Called before ``watch``."""
         self._unread.append(self._entry(queue))
 
     def watch(self, queue: "Queue") -> None:
-        """The queue has an order journal, or had one till now, or its settings may be others."""
+        """Take note that the queue's journal was switched on or off, or that its settings may have changed."""
         entry = self.entries.get(queue.directory)
         if entry is None or entry.queue is not queue:
             if not queue.journaled:
@@ -104,16 +104,16 @@ class Journals:
         return entry
 
     def review(self, vhost_name: str) -> None:
-        """Policies of that vhost may be others, also where the rules they make are the same."""
+        """Note the settings again: policies of that vhost may have changed, even where the rules are the same."""
         for entry in list(self.entries.values()):
             if entry.queue.vhost_name == vhost_name:
                 self.watch(entry.queue)
 
-    def deleted(self, queue: "Queue") -> bool:
-        """The queue was dropped; whether it was known here.  With an archive its folder is on its way there, else it is
-        the caller's to remove."""
+    def forget(self, queue: "Queue") -> None:
+        """Forget a queue that was dropped.  With an archive its folder is moved on its way there; otherwise the caller
+        removes the folder."""
         if queue.directory not in self.entries:
-            return False
+            return
         self._take_kept()
         entry = self.entries.pop(queue.directory)
         queue.side_file = None
@@ -122,12 +122,11 @@ class Journals:
                 self.retention.send_away(queue)
             except OSError as error:
                 log.error("%s: cannot be archived: %s; removed", queue, error)
-        return True
 
     # --- once a second
 
     def tick(self, archive: str) -> None:
-        """``archive``: the folder that what goes is moved to; "": it is removed."""
+        """Do the work of one second.  Segments that go are moved to the folder ``archive``; "": they are removed."""
         self.retention.archive = archive
         self._ticks += 1
         if self.retention.left_over:
@@ -155,7 +154,7 @@ class Journals:
         self._measure(new, cut=True)
 
     def _measure(self, new: list[tuple[Entry, int, int]], *, cut: bool) -> None:
-        """Cut settled segments to size, in the thread; then they count."""
+        """Cut settled segments to size, in the thread; then add them to their entries."""
         found: list[tuple[Entry, settled.SettledSegment]] = []
 
         def work() -> None:
@@ -192,7 +191,7 @@ class Journals:
         self._submit(work, done)
 
     def _read(self) -> None:
-        """Look into the folders that a broker before this one has left."""
+        """Find the settled segments that a former broker has left."""
         unread, self._unread = self._unread, []
         new: list[tuple[Entry, int, int]] = []
 
@@ -242,21 +241,21 @@ class Journals:
     # --- the side file
 
     def _write_soon(self, entry: Entry) -> None:
-        """It has lines to be written."""
+        """Have the entry's lines written soon."""
         self._dirty.append(entry)
         if not self._writing:
             self._writing = True
-            self._submit(self._write, _heard)
+            self._submit(self._write, _log_error)
 
     def _write(self) -> None:
-        self._writing = False  # Whoever comes from now on submits anew.
+        self._writing = False  # Lines that come from now on are submitted anew.
         while self._dirty:
             entry = self._dirty.popleft()
             if entry.lines:
                 self._write_lines(entry)
 
     def _write_lines(self, entry: Entry) -> None:
-        """In the thread: all lines that wait."""
+        """In the thread: write all lines that wait."""
         parts = []
         while entry.lines:
             parts.append(entry.lines.popleft())
@@ -264,13 +263,13 @@ class Journals:
             append(entry, b"".join(parts), self._disk, sync=False)
         except OSError as error:
             if not entry.queue.deleted:
-                entry.noted = None  # To be said again, with the next sweep.
+                entry.noted = None  # The next sweep notes the settings again.
                 log.warning("%s: not written: %s", entry.path, error)
 
     # --- what goes
 
     def sweep(self) -> None:
-        """What is over its retention goes; settings that could not be said are said."""
+        """Let go what is beyond its retention, and note settings that could not be written."""
         for entry in self.entries.values():
             if entry.noted is None:
                 self.watch(entry.queue)
@@ -283,10 +282,9 @@ class Journals:
 
     # --- compaction
 
-    def keeps(self, queue: "Queue") -> Callable[[dict[str, Any]], bool]:
-        """Which segments in use (rows of ``segments()``) are not to be compacted, since what is settled in them is not
-        beyond the queue's retention: neither are its files together too large, nor was the segment last appended to
-        that long ago."""
+    def exclude_retained(self, queue: "Queue") -> Callable[[dict[str, Any]], bool]:
+        """A test of segments in use (rows of ``segments()``): whether retention forbids to compact one.  It does while
+        the queue's files together are not too large and the segment's last append is not too long ago."""
         entry = self.entries.get(queue.directory)
         octets = entry.octets if entry is not None else 0
         for each in queue.segments():
@@ -295,17 +293,18 @@ class Journals:
             return lambda segment: False
         since = self._now() - queue.rules.retention_ms * _MS
 
-        def keep(segment: dict[str, Any]) -> bool:
+        def is_retained(segment: dict[str, Any]) -> bool:
             folder = settled.level_folder(queue.directory, segment["level"])
             try:
                 return os.stat(f"{folder}/{segment_name(segment['number'])}").st_mtime_ns >= since
             except OSError:
                 return True
 
-        return keep
+        return is_retained
+
 
 def _sync_files(paths: list[str], disk: "Disk") -> None:
-    """Sync journals; one that was just settled is in its folder for such, or gone."""
+    """Sync journals.  One that was just settled is in ``kept``, or gone."""
     for start in range(0, len(paths), SYNC_FILES):
         files = []
         try:
@@ -323,6 +322,6 @@ def _sync_files(paths: list[str], disk: "Disk") -> None:
                 disk.close(fd)
 
 
-def _heard(error: BaseException | None) -> None:
+def _log_error(error: BaseException | None) -> None:
     if error is not None:
         log.warning("order journals: %s", error)

@@ -1,11 +1,10 @@
-"""What is kept of order journals, and what goes: by size, by age, for want of room, or into the archive.
+"""Which settled segments of order journals are kept, and which go: by size, by age, for want of room, or archived.
 
-The age of a settled segment is that of its last event.  With an ``archive`` (a folder, on any file system) what is
-beyond its queue's retention is moved there; also all that a queue holds when it is deleted, by way of
-``<data_dir>/archiving``, which a crash leaves for the next start.  What goes is said in the queue's ``order.jsonl``
-before it goes.
+The age of a settled segment is that of its last event.  With an ``archive`` (a folder, on any file system) segments
+beyond their queue's retention are moved there.  A deleted queue moves there whole, by way of ``<data_dir>/archiving``;
+after a crash the next start goes on with it.  The queue's ``order.jsonl`` says what goes, before it goes.
 
-Files are the slow thread's, all else the loop's.  Knows neither which queues there are nor what is in journals.
+The slow thread alone touches files; all else happens on the loop.  Knows neither all queues nor what is in journals.
 """
 
 import os
@@ -36,20 +35,20 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-HEADROOM_OCTETS = 64 << 20  # above the limit of free space, or a quarter of that: then the oldest begin to go
+HEADROOM_OCTETS = 64 << 20  # free space above the limit (or a quarter of it); with less the oldest begin to go
 AGE, SIZE, SPACE, ARCHIVED = "age", "size", "space", "archived"
 _MS = 1_000_000  # ns
 
-Chosen = list[tuple[settled.SettledSegment, str]]  # what is to go, and why
+Chosen = list[tuple[settled.SettledSegment, str]]  # segments that are to go, and why
 
 
 class Entry:
-    """One queue: what is kept of it, and the lines of its ``order.jsonl`` that wait to be written."""
+    """One queue: its kept segments, and the lines of its ``order.jsonl`` that wait to be written."""
 
     __slots__ = ("_now", "_write_soon", "kept", "lines", "noted", "octets", "queue")
 
     def __init__(self, queue: "Queue", now: Callable[[], int], write_soon: "Callable[[Entry], object]") -> None:
-        """``write_soon(entry)`` is told that there are lines."""
+        """``write_soon(entry)`` has the entry's lines written."""
         self.queue = queue
         self.kept: list[settled.SettledSegment] = []  # the oldest first
         self.octets = 0  # of those
@@ -64,19 +63,19 @@ class Entry:
         return f"{self.queue.directory}/{SIDE_FILE}"
 
     def note(self, what: str, fields: dict[str, Any]) -> None:
-        """A line is to be written, soon."""
+        """Have a line written soon."""
         self.lines.append(side_file.encode({"at": self._now(), "what": what, **fields}))
         self._write_soon(self)
 
     def note_settings(self) -> None:
-        """Unless they are as they were when they were last said."""
+        """Note the settings, unless they are those noted last."""
         now = describe_settings(self.queue)
         if now != self.noted:
             self.noted = now
             self.note("settings", now)
 
     def note_consumer(self, consumer: "plane.Consumer") -> None:
-        """It reads from the queue from now on."""
+        """Note a new consumer of the queue."""
         channel: Any = consumer.channel
         self.note("consumer", {
             "number": consumer.number,
@@ -91,11 +90,11 @@ class Entry:
         })  # fmt: skip
 
     def note_consumer_gone(self, consumer: "plane.Consumer") -> None:
-        """No more deliveries to it."""
+        """Note that a consumer is gone."""
         self.note("consumer_gone", {"number": consumer.number})
 
     def add(self, more: list[settled.SettledSegment]) -> None:
-        """More are kept; those that are known already are passed over."""
+        """Add kept segments.  Known ones are ignored."""
         for each in more:
             at = bisect_left(self.kept, each[:3])  # There may be very many.
             if at == len(self.kept) or self.kept[at][:3] != each[:3]:
@@ -103,13 +102,13 @@ class Entry:
                 self.octets += each.octets
 
     def take_oldest(self) -> settled.SettledSegment:
-        """It is to go."""
+        """Take out the oldest segment, which is to go."""
         oldest = self.kept.pop(0)
         self.octets -= oldest.octets
         return oldest
 
-    def overdue(self, now_ns: int, archive: bool) -> Chosen:
-        """Take out what is beyond the queue's retention."""
+    def take_overdue(self, now_ns: int, archive: bool) -> Chosen:
+        """Take out the segments beyond the queue's retention."""
         rules, chosen = self.queue.rules, []
         while self.kept:
             if self.octets > rules.retention_octets:
@@ -123,7 +122,7 @@ class Entry:
 
 
 class Retention:
-    """What goes, of all queues.  ``submit(work, done)`` runs work() in the slow thread, in order."""
+    """Removes or archives segments of all queues.  ``submit(work, done)`` runs work() in the slow thread, in order."""
 
     __slots__ = (
         "_disk", "_done", "_freeing", "_garbage", "_leaving", "_now", "_submit", "_sync", "_told", "archive",
@@ -140,21 +139,21 @@ class Retention:
         self._sync = sync
         self.archive = ""  # a folder; "": what goes is removed
         self._freeing = False  # a removal is under way because the disk is nearly full
-        self._done: dict[str, list[int]] = {}  # why: segments and octets, since the log last told
+        self._done: dict[str, list[int]] = {}  # why: segments and octets, since the last line in the log
         self._told: set[str] = set()  # complaints of this minute
         self._leaving = os.path.join(data_dir, ARCHIVING_FOLDER)
         self.left_over = os.path.exists(self._leaving)  # by the broker before this one
 
     def tell(self) -> None:
-        """One line in the log for what has gone since the last one, when all that is under way is done."""
+        """Log, in one line, what has gone since the last such line.  Waits for removals that are under way."""
         self._told.clear()
         self._submit(_nothing, self._tell)
 
     def enforce(self, entries: Iterable[Entry]) -> None:
-        """What is beyond its queue's retention goes."""
+        """Let go what is beyond its queue's retention."""
         now = self._now()
         chosen = {entry: found for entry in entries if entry.kept and not entry.queue.copying
-                  and (found := entry.overdue(now, bool(self.archive)))}  # fmt: skip
+                  and (found := entry.take_overdue(now, bool(self.archive)))}  # fmt: skip
         if chosen:
             self._take_away(chosen, _nothing)
 
@@ -218,20 +217,21 @@ class Retention:
         self._submit(work, done)
 
     def _take_away_of(self, entry: Entry, found: Chosen, archive: str) -> list[tuple[str, int, int]]:
-        """In the thread: say what goes, then let it go: why, segments, octets.  Raises OSError."""
+        """In the thread: write the lines of what goes, then let it go.  Returns rows of why, segments, octets.  Raises
+        OSError."""
         directory, for_space = entry.queue.directory, found[0][1] == SPACE
         to: settled.Archive | None = None
         if archive:
             try:
-                to = self._staged(entry.queue, [each for each, _ in found], for_space)
+                to = self._stage(entry.queue, [each for each, _ in found], for_space)
             except OSError:
                 if not for_space:
                     raise
         groups: dict[tuple[int, str], list[settled.SettledSegment]] = {}
         for each, why in found:
             groups.setdefault((each.level, why if to is None else ARCHIVED), []).append(each)
-        lines = b"".join([self._removed(entry.queue, *group, segments) for group, segments in groups.items()])
-        # On disk before: whoever finds a gap is to find the reason, too.  A full disk must first have room.
+        lines = b"".join([self._describe_removed(entry.queue, *group, segments) for group, segments in groups.items()])
+        # The lines are on disk first, so that each gap has its reason beside it.  But a full disk needs room first.
         if not for_space:
             append(entry, lines, self._disk, sync=self._sync)
         for (level, _), segments in groups.items():
@@ -248,10 +248,10 @@ class Retention:
         return [(why, len(segments), sum([each.octets for each in segments]))
                 for (_, why), segments in groups.items()]  # fmt: skip
 
-    def _staged(
+    def _stage(
         self, queue: "Queue", segments: list[settled.SettledSegment], for_space: bool
     ) -> settled.Archive | None:
-        """The archive, ready to take these; None: moving them there would make no room."""
+        """Make the archive ready to take these segments.  None: moving them there would make no room."""
         directory = queue.directory
         archive = settled.Archive(directory, self._target(directory), self._disk)
         archive.open(*[name.encode("utf-8", "surrogateescape") for name in (queue.vhost_name, queue.name)])
@@ -263,8 +263,8 @@ class Retention:
             archive.stage(*row)
         return archive
 
-    def _removed(self, queue: "Queue", level: int, why: str, segments: list[settled.SettledSegment]) -> bytes:
-        """The line that says so; none where nothing is there."""
+    def _describe_removed(self, queue: "Queue", level: int, why: str, segments: list[settled.SettledSegment]) -> bytes:
+        """The line that tells what goes; b"" where nothing is there."""
         folder = settled.kept_folder(queue.directory, level)
         found = [settled.content(folder, each.number, self._disk, dense=not queue.max_priority) for each in segments]
         parts = [part for part in found if part is not None]
@@ -281,14 +281,14 @@ class Retention:
         })
 
     def _tell(self, _: BaseException | None) -> None:
-        """One line in the log for all that has gone since the last one."""
+        """Log, in one line, all that has gone since the last such line."""
         if self._done:
             done, self._done = self._done, {}
             words = [f"{why}: {segments} segments, {octets} octets" for why, (segments, octets) in sorted(done.items())]
             log.log(WARNING if SPACE in done else INFO, "order journals: gone for %s", "; ".join(words))
 
     def finish_move(self, entry: Entry, level: int, number: int) -> None:
-        """In the thread: the rest of a segment whose records were removed, or archived, before a crash."""
+        """In the thread: finish with a segment after a crash, which came after its records were removed or archived."""
         directory = entry.queue.directory
         if self.archive:
             archive = settled.Archive(directory, self._target(directory), self._disk)
@@ -303,7 +303,7 @@ class Retention:
     # --- whole queues into the archive
 
     def _target(self, directory: str) -> str:
-        """Where in the archive the queue with that folder goes."""
+        """The folder in the archive for the queue with that folder."""
         above, name = os.path.split(directory)
         return os.path.join(os.path.abspath(self.archive), os.path.basename(above), name)
 
@@ -335,7 +335,7 @@ class Retention:
         self._submit(work, done)
 
     def resume(self) -> None:
-        """What was on its way into the archive when the broker before this one ended."""
+        """Archive what was on its way there when the former broker ended."""
         self.left_over = False
         if not self.archive:
             self._garbage.discard(self._leaving)
@@ -359,4 +359,4 @@ def _records_of(queue: "Queue", each: settled.SettledSegment) -> str:
 
 
 def _nothing() -> None:
-    """Only to be heard of in its turn."""
+    """Do nothing, after all work that was submitted before."""

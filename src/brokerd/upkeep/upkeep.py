@@ -1,10 +1,9 @@
-"""What a running broker does for its queues in passing, a little each second.
+"""The periodic work of a running broker, a little each second.
 
-Idle queues give their files back; sparse old segments are rewritten, one at a time,
-copied by a thread; definitions logs that mostly undo themselves are rewritten; what
-is not needed any more is removed.  Each second looks at a bounded number of queues.
-Queues that nobody uses go in their time, and policies that changed are put in force.  What order journals ask for is
-``order_journals``'s.
+Idle queues give their files back.  Sparse old segments are compacted in a thread, one at a time.  Definitions logs
+that mostly undo themselves are rewritten.  Garbage is removed.  Unused queues expire, and changed policies are put in
+force.  Each second looks at a bounded number of queues.  Order journals are the work of ``order_journals``, keys of
+deduplication that of ``keys``.
 """
 
 import os
@@ -63,8 +62,8 @@ class Upkeep:
         self._core = core
         self._disk = disk
         self._submit = submit
-        self._resting: Iterator[Queue] = iter(())  # still to be looked at for idleness
-        self._sparse: Iterator[Queue] = iter(())  # still to be looked at for sparse segments
+        self._resting: Iterator[Queue] = iter(())  # to be checked for idleness in this round
+        self._sparse: Iterator[Queue] = iter(())  # to be checked for sparse segments in this round
         self._compacting = False
         self._keys = KeyKeeper(vhosts, core, submit)
         self._ticks = 0
@@ -81,7 +80,7 @@ class Upkeep:
             self.journals  # noqa: B018 - it has work to do
 
     def tick(self, idle_since_ns: int) -> None:
-        """Queues not touched since ``idle_since_ns`` (epoch) are idle."""
+        """Do the work of one second.  Queues not touched since ``idle_since_ns`` (epoch) are idle."""
         self._ticks += 1
         self.expires.run()
         self._rest(idle_since_ns)
@@ -94,7 +93,7 @@ class Upkeep:
             for vhost in self._vhosts.values():
                 definitions.compact_if_worthwhile(vhost)
             if self._core.spares_used == self._spares_used:
-                self._core.release_spares()  # Disk follows messages: nobody needed one since the last time.
+                self._core.release_spares()  # No spare segment was needed since the last time.
             self._spares_used = self._core.spares_used
         if self._journals is not None:
             self._journals.tick(self.archive)
@@ -105,7 +104,7 @@ class Upkeep:
 
     @property
     def journals(self) -> "Journals":
-        """Those who keep order journals: there from the first that is asked for."""
+        """The order journals of all queues.  The first use makes this object."""
         if self._journals is None:
             from brokerd.upkeep.order_journals import Journals  # Most brokers have none.
 
@@ -120,16 +119,16 @@ class Upkeep:
         self.journals.watch(queue)
 
     def make_room(self, free: int, limit: int) -> bool:
-        """Low on disk, or nearly: what is kept of order journals goes.  Whether that will be enough where ``free``
-        octets are too few."""
+        """Remove kept segments of order journals while the disk is nearly full.  Returns whether that will be enough
+        where ``free`` octets are too few."""
         return self._journals is not None and self._journals.make_room(free, limit)
 
     def forget(self, queues: "Iterable[Queue]") -> None:
-        """These were dropped, with their vhost; their folders are still there."""
+        """Forget queues that were dropped with their vhost.  Their folders are still there."""
         self.take_garbage()
         if self._journals is not None:
             for queue in queues:
-                self._journals.deleted(queue)
+                self._journals.forget(queue)
 
     # --- files in passing
 
@@ -155,7 +154,7 @@ class Upkeep:
 
             if queue.deleted or queue.copying:
                 continue
-            sparse = compaction.candidate(queue, self.journals.keeps(queue) if queue.journaled else None)
+            sparse = compaction.find_sparse(queue, self.journals.exclude_retained(queue) if queue.journaled else None)
             if sparse is not None and self._keys.may_go(queue, sparse):
                 self._compact_segment(queue, sparse)
                 return
@@ -189,8 +188,8 @@ class Upkeep:
             return
         try:
             vhost.delete_queue(queue)
-        except PreconditionFailed as error:  # Nobody asked for it, so that nobody is to be told.
-            log.warning("%s stays, though nobody has used it: %s", queue, error)
+        except PreconditionFailed as error:  # No client asked for the deletion, so the log is told instead.
+            log.warning("%s stays, though it is unused: %s", queue, error)
             return
         log.debug("%s: deleted, unused for %d ms", queue, queue.rules.expires_ms)
         self._core.turn()
@@ -198,25 +197,25 @@ class Upkeep:
     # --- policies
 
     def listen(self, policies: "Policies") -> None:
-        """Be told of the queues that expire or have an order journal: to be called before any rule is in force."""
+        """Begin to watch queues that expire or have an order journal.  Call this before any rule is in force."""
         policies.on_expires = self.expires.watch
         policies.on_journal = self._watch_journal
 
-    def opened(self, vhost: "VHost") -> None:
-        """The vhost was read from disk, and its rules are in force."""
+    def review_journals(self, vhost: "VHost") -> None:
+        """Note the settings of the vhost's order journals: its rules were put in force."""
         if self._journals is not None:
             self._journals.review(vhost.name)
 
     def apply_policies(self, vhost: "VHost") -> None:
-        """Put the vhost's policies in force: to be called after each change of them."""
+        """Put the vhost's policies in force.  Call this after each change of them."""
         if vhost.policies is None:
             return
         vhost.apply_rules()
-        self.opened(vhost)
-        vhost.forget_routes()  # Alternate exchanges may be others now.
+        self.review_journals(vhost)
+        vhost.forget_routes()  # Alternate exchanges may have changed.
 
     def reload_policies(self) -> list[str]:
-        """Read every vhost's policy files again; what could not be used, in words: there nothing changed."""
+        """Read every vhost's policy files again.  Returns faults in words; a file with a fault changes nothing."""
         faults = []
         for name, vhost in self._vhosts.items():
             try:
@@ -231,20 +230,20 @@ class Upkeep:
     # --- files
 
     def close(self) -> None:
-        """The broker stops: nothing is to be left for the next one to remove."""
+        """Remove all garbage before the broker stops."""
         self.take_garbage()
         self.garbage.close()
 
     def remove_files(self, queue: "Queue") -> None:
-        """The folder of a queue that was dropped."""
+        """Remove the folder of a queue that was dropped."""
         journaled = self._journals is not None and queue.directory in self._journals.entries
         if queue.next_seq > 1 or journaled:
             self.take_garbage()  # by their names in the folder, before it moves
             if journaled:
-                self.journals.deleted(queue)
+                self.journals.forget(queue)
             self.garbage.discard(queue.directory)
 
     def take_garbage(self) -> None:
-        """Move away what the data plane has done with."""
+        """Move files away that the data plane does not need any more."""
         for path in self._core.take_garbage():
             self.garbage.discard(path)
