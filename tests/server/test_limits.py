@@ -237,7 +237,7 @@ def test_the_firehose_is_switched_and_kept(make_node):
     node.switch_firehose("two", True)
     node.set_vhost_limits("two", {"max-queues": 7})
     node = make_node()
-    assert (node.is_firehose_on("/"), node.firehose_is_on("two"), node.vhosts["two"].max_queues) == (False, True, 7)
+    assert (node.is_firehose_on("/"), node.is_firehose_on("two"), node.vhosts["two"].max_queues) == (False, True, 7)
     node.switch_firehose("two", False)
     assert not make_node().is_firehose_on("two")
     with pytest.raises(KeyError):
