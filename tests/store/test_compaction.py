@@ -102,6 +102,22 @@ def test_segments_not_sealed_or_not_sparse_are_left_alone(files, changes):
     assert not compact(Queue(files, **changes), Disk())
 
 
+def test_just_less_than_a_quarter_is_sparse_and_the_sparsest_goes_first(files):
+    queue = Queue(files, records=1000, settled=751)
+    assert (queue) == Sparse(1)
+    for live, chosen in ((100, 3), (249, 1), (300, 1)):
+        other = {"number": 3, "level": 0, "records": 1000, "settled": 1000 - live, "sealed": 2}
+        queue.rows[1:] = [other, queue.rows[-1]]
+        assert (queue) == Sparse(chosen)
+
+
+@pytest.mark.parametrize(("at", "octets"), [(8, b"\x07"), (40, b"\xff\xff\xff\x7f")])
+def test_a_file_of_another_segment_or_cut_short_is_left_as_it_is(files, at, octets):
+    files.poke(files.msgs(1), at, octets)
+    assert prepare(files.directory, Sparse(1), Disk()) is None
+    assert not [name for name in os.listdir(files.directory) if name.endswith(".new")]
+
+
 def test_the_last_segment_is_never_chosen(files):
     queue = Queue(files)
     del queue.rows[1]

@@ -191,6 +191,21 @@ def test_a_kill_between_an_entry_and_its_counts_loses_no_settlement(files, count
     assert again.segments == queue.segments
 
 
+def test_a_kill_between_an_entry_that_settles_nothing_and_its_count_loses_no_entry(files):
+    three_segments(files)
+    files.ack(2, [(0, layout.ACKED, 0), (4, layout.RETURNED, 3)], counted=1, settled=1)
+    queue, _ = run(files.directory)
+    assert (queue.segments[2]["acks"], queue.segments[2]["settled"]) == (2, 1)
+
+
+def test_what_stands_behind_the_entries_and_is_none_is_not_counted(files):
+    three_segments(files)
+    files.ack(2, [(0, layout.ACKED, 0), (4, layout.ACKED, 0)], counted=1, settled=1)
+    files.poke(files.acks(2), 64 + 8 + 5, b"?")
+    queue, _ = run(files.directory)
+    assert (queue.segments[2]["acks"], queue.segments[2]["settled"]) == (1, 1)
+
+
 def test_a_record_written_but_not_yet_committed_is_taken(files):
     octets = files.segment(1, BODIES, room=4096)
     files.poke(files.msgs(1), len(octets), record(1, 11, b"the last before the kill"))
@@ -323,6 +338,41 @@ def test_after_a_power_cut_acks_are_counted_anew_and_only_for_records_that_are_t
     assert (facts["records"], facts["settled"], facts["acks"]) == (9, 1, 4)
     assert facts["ready_octets"] == sum(map(len, BODIES[1:9]))
     assert kinds(findings) == ["cut"]
+
+
+def test_what_was_doubted_before_more_came_is_doubted_and_nothing_else(files):
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0)])
+    header = layout.acks_header(1, generation=0, delivered=100, settled=1, entries=1, doubted=200)
+    files.poke(files.acks(1), 0, header)
+    queue, findings = run(files.directory)
+    assert (queue.segments[1]["doubted"], queue.segments[1]["settled"], findings) == (200, 1, [])
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_a_blank_acks_file_of_a_full_segment_is_damage_where_no_power_was_lost(files, suspect):
+    three_segments(files)
+    files.write(files.acks(1), bytes(4096))
+    queue, findings = run(files.directory, suspect)
+    assert (queue.segments[1]["settled"], queue.segments[1]["doubted"]) == (0, queue.segments[1]["end"])
+    assert [finding.text for finding in findings if finding.path == files.acks(1)] == (
+        [] if suspect else ["its header is blank; 10 messages of the segment come again"])
+
+
+def test_an_acks_file_cut_short_tells_how_many_come_again(files):
+    three_segments(files)
+    files.ack(1, [(i, layout.ACKED, 0) for i in range(5)])
+    os.truncate(files.acks(1), 64 + 8 * 2)
+    queue, findings = run(files.directory)
+    assert queue.segments[1]["settled"] == 2
+    assert [(finding.offset, finding.octets, finding.text) for finding in findings] == [
+        (80, 24, "cut short; 3 settled messages come again")]
+
+
+def test_a_segment_without_records_has_no_octets_that_are_ready(files):
+    files.segment(1, [], sealed=layout.OPEN, room=4096)
+    queue, _ = run(files.directory)
+    assert (queue.segments[1]["records"], queue.segments[1]["ready_octets"]) == (0, 0)
 
 
 def test_a_damaged_entry_is_told_and_its_message_comes_again(files):
@@ -485,6 +535,18 @@ def test_a_settled_segment_that_was_on_its_way_arrives(files, left, suspect):
     assert sorted(os.listdir(kept)) == sorted(names.values())
     assert not {*names.values()} & {*os.listdir(files.directory)}
     assert (list(queue.segments), queue.next_seq, kinds(findings)) == ([2, 3], 31, ["leftover"] * len(left))
+
+
+def test_a_file_that_arrived_before_is_not_written_over_by_one_of_its_name(files):
+    three_segments(files)
+    kept = os.path.join(files.directory, "kept")
+    os.mkdir(kept)
+    os.rename(files.msgs(1), os.path.join(kept, layout.segment_name(1)))
+    arrived = journal(files, 1, "kept")
+    files.write(files.path(layout.journal_name(1)), b"another")
+    before = files.read(arrived)
+    run(files.directory)
+    assert files.read(arrived) == before
 
 
 def test_journals_beside_segments_are_left_as_they_are(files):

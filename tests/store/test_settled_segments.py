@@ -4,7 +4,7 @@ import errno
 import os
 
 import pytest
-from tests.store.segments import Files
+from tests.store.segments import Files, record
 
 from brokerd.store import format as layout
 from brokerd.store import reading
@@ -242,3 +242,23 @@ def test_events_beyond_the_count_and_holes_are_before_the_mark(files):
     settled.seal(files.directory, 7, Disk(), power_lost=True)
     head, events = journal_of(files)
     assert (int(head["events"]), int(events[10]["type"]), int(events[10]["ts"])) == (11, layout.STARTED, 1010)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_all_files_are_on_disk_before_the_journal_says_so(files, sync):
+    synced = []
+
+    class Recorder(Disk):
+        def fdatasync(self, fd, path):
+            synced.append((os.path.basename(path), int(journal_of(files)[0]["synced"]) != 0))
+            super().fdatasync(fd, path)
+
+    settled.trim(files.directory, 0, 7, Recorder(), sync=sync)
+    names = [layout.segment_name(7), layout.acks_name(7), layout.journal_name(7)]
+    assert {name for name, said in synced if not said} == (set(names) if sync else set())
+
+
+def test_content_of_a_compacted_segment_is_read_from_its_records(files):
+    files.segment(8, [b"x", b"y"], base_seq=61, generation=1)
+    files.poke(files.msgs(8), files.positions[8][1], record(8, 70, b"y"))
+    assert settled.content(files.directory, 8, Disk(), dense=True) == settled.Content(61, 70, 2)

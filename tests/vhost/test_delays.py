@@ -372,6 +372,13 @@ def test_a_cancelled_message_never_goes(bench):
     assert bench.q.bodies == [b"b"]
 
 
+def test_as_many_as_asked_for_are_shown_though_others_were_cancelled(bench):
+    for body, delay in ((b"c", 300), (b"a", 100), (b"b", 200)):
+        bench.publish(body, {"x-delay": delay})
+    assert bench.delays.cancel("x", 1)
+    assert [message.body for message in bench.delays.upcoming("x", 1)] == [b"a"]
+
+
 def test_a_message_delivered_now_goes_once(bench):
     bench.publish(b"a", {"x-delay": 100})
     assert bench.delays.deliver_now("x", 1)
