@@ -169,7 +169,7 @@ class Copier:
         self._write(layout.QUEUE_NAME_FILE, cut.facts["queue"].encode("utf-8", "surrogateescape"))
         kept: list[Piece] = []
         for path, number, there in cut.kept:
-            kept += self._hold(path, number, there)
+            kept += self._link_settled(path, number, there)
             if self._clock() - since > STEP_SECONDS:
                 yield
                 since = self._clock()
@@ -186,8 +186,8 @@ class Copier:
                     since = self._clock()
         self._copy_log()
 
-    def _hold(self, path: str, number: int, there: frozenset[str]) -> list[Piece]:
-        """The files of a settled segment, held; none if one of them is gone: retention was quicker."""
+    def _link_settled(self, path: str, number: int, there: frozenset[str]) -> list[Piece]:
+        """Give the files of a settled segment their second names; [] if retention has just removed one of them."""
         pieces = []
         for kind in sorted(there):
             name = NAMES[kind](number)

@@ -119,7 +119,7 @@ class Dump:
     # --- on the loop
 
     def _cut(self, queue: "Queue") -> Cut | Exception | None:
-        """The queue at this instant; or the error, which is raised in the thread, because undoing takes time."""
+        """The queue at this instant, or an error.  The thread raises the error, because undoing takes time."""
         self.ended()
         vhost = self._node.vhosts.get(queue.vhost_name)
         if vhost is None or vhost.queues.get(queue.name) is not queue:
@@ -218,11 +218,11 @@ def _entry(cut: Cut, copier: Copier) -> str:
     from brokerd.store import side_file
 
     facts = cut.facts
-    told = json.loads(side_file.encode(facts["settings"]))  # AMQP's values in JSON's
+    settings = json.loads(side_file.encode(facts["settings"]))  # AMQP's values in JSON's
     entry = facts | {
-        "settings": told,
-        "arguments": told["arguments"],
-        "policy": told["policy"],
+        "settings": settings,
+        "arguments": settings["arguments"],
+        "policy": settings["policy"],
         "first_kept_seq": first_kept_seq(copier.folder, cut.max_priority, cut.live) or facts["next_seq"],
         "files": [{"path": f"{facts['folder']}/{path}", "octets": octets} for path, octets in copier.files],
     }

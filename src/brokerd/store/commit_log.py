@@ -1,4 +1,4 @@
-"""The commit journal: one transaction on disk, whole, before the first of its messages is in a queue.
+"""The commit log: one transaction on disk, whole, before the first of its messages is in a queue.
 
 The layout stands in store/format.  Connection numbers are never given twice, so a file's name is its own.  Large
 transactions write their messages here as they come, small ones with the header.
@@ -7,8 +7,9 @@ Order: messages, plan, header; sync of file and name; the messages into the queu
 sync of the queues; the file is removed.  At start (vhost/commits) a decision that is not ``applied`` is done for those
 messages whose record (connection, channel, publish_seq) is in no segment of their queue: the broker died between
 the first and the last of them, so no segment of theirs is gone yet.  After a power cut ``applied`` says nothing, since
-the queues may have lost what the journal kept: the same search decides.  (Then, and only then, a message may come
-twice: if it was delivered and acknowledged, its segment given up, and the power cut, all before the sync was over.)
+the queues may have lost what the commit log still has: the same search decides.  (Then, and only then, a message may
+come twice: if it was delivered and acknowledged, its segment given up, and the power cut, all before the sync was
+over.)
 
 Knows nothing of what queues do with it: vhost/commits carries decisions out at start, session/transactions before.
 """
@@ -42,14 +43,14 @@ class Message(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where in its journal a message stands."""
+    """Where in its commit log a message stands."""
 
     position: int
     octets: int
 
 
 class Named(Protocol):
-    """What is asked of a queue here: no floor above this one is needed for it."""
+    """The part of a queue that this module uses.  A Protocol, because queues are a floor above."""
 
     name: str
 
@@ -79,7 +80,7 @@ class CommitLog:
         self._check = 0
 
     def add(self, message: Message) -> Place:
-        """Keep one message.  Raises OSError: then it is not kept."""
+        """Add one message.  Raises OSError: then it is not added."""
         octets = _encode_message(message)
         if len(self._rest) + len(octets) > IN_MEMORY_OCTETS_MAX:
             self._write_rest()
@@ -88,7 +89,7 @@ class CommitLog:
         return place
 
     def read(self, place: Place) -> Message:
-        """A message that was kept.  Raises OSError."""
+        """Read a message that was added.  Raises OSError."""
         at = place.position - self._written
         if at >= 0:
             return _decode_message(bytes(memoryview(self._rest)[at : at + place.octets]))
@@ -216,7 +217,7 @@ def _decode_message(octets: bytes, at: int = 0) -> Message:
 
 
 class Decision(NamedTuple):
-    """A journal found at start: names instead of queues."""
+    """The decision in a commit log found at start, with names instead of queues."""
 
     connection: int
     channel: int
@@ -226,7 +227,10 @@ class Decision(NamedTuple):
 
 
 def load(path: str, disk: "Disk") -> Decision | None:
-    """The decision in a journal; None where none was made.  Raises StoreError (a later version), OSError."""
+    """The decision in a commit log; None where the transaction was not decided.
+
+    Raises StoreError (a later version), OSError.
+    """
     octets = disk.read(path)
     if len(octets) < layout.HEADER_OCTETS or not any(octets[:layout.HEADER_OCTETS]):
         return None
@@ -262,13 +266,13 @@ def _decode_plan(octets: bytes, at: int) -> tuple[list[tuple[Message, list[str]]
 
 
 def find(directory: str, disk: "Disk") -> list[str]:
-    """The journals in a vhost's folder, by their paths."""
+    """The paths of the commit logs in a vhost's folder."""
     return [os.path.join(directory, name) for name in sorted(disk.names(directory))
             if name.startswith(layout.COMMIT_PREFIX)]  # fmt: skip
 
 
 def discard(paths: Iterable[str], disk: "Disk") -> None:
-    """Remove journals that ``find`` has returned.  Never fails: what stays is found again at the next start."""
+    """Remove commit logs that ``find`` has returned.  Never fails: the next start finds those that stay."""
     for path in paths:
         try:
             disk.unlink(path)

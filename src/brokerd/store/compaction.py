@@ -51,7 +51,8 @@ class Sparse(NamedTuple):
 
 
 def find_sparse(queue: Compactable, keep: Callable[[dict[str, Any]], bool] | None = None) -> Sparse | None:
-    """The segment most worth compacting, judged by its records; None: none is.  ``keep``: which are to stay whole."""
+    """The segment most worth compacting, judged by its records; None: no segment is.  Segments for which ``keep``
+    returns True stay whole."""
     best, best_share = None, LIVE_PERCENT_MAX / 100
     for segment in queue.segments():
         live = segment["records"] - segment["settled"]
@@ -134,7 +135,7 @@ class Compaction:
             return False
         records = reading.scan_records(octets, old_end)
         if records.gaps:
-            return False        # Damaged: left as it is for whoever wants to look at it.
+            return False        # Damaged: the file stays as it is, so that an operator can look at it.
         found = reading.read_entries(acks, number)
         live = ~np.isin(records.positions, reading.settled_positions(found.entries))
         old = records.positions[live]
@@ -144,7 +145,7 @@ class Compaction:
             return False
         before = np.cumsum(words) - words       # Words of the new file before each record.
         gather = np.repeat((old >> 3) - before, words) + np.arange(words.sum())
-        kept = np.frombuffer(octets, "<u8", old_end // 8)[gather]
+        copied = np.frombuffer(octets, "<u8", old_end // 8)[gather]
         self.old, self.new = old.astype(np.uint32), (before * 8 + layout.HEADER_OCTETS).astype(np.uint32)
         self.end, self.generation = layout.HEADER_OCTETS + live_octets, int(header["generation"]) + 1
         self._entries_seen = found.written
@@ -152,7 +153,7 @@ class Compaction:
         self.entries = len(entries)
         self._write(self._msgs, layout.segment_header(
             number, base_seq=int(header["base_seq"]), created=int(header["created"]), generation=self.generation,
-            end=self.end, records=len(old), sealed=layout.SYNCED) + kept.tobytes())
+            end=self.end, records=len(old), sealed=layout.SYNCED) + copied.tobytes())
         content = layout.acks_header(number, generation=self.generation, delivered=self.end,
                                      entries=self.entries) + entries.tobytes()
         self._write(self._acks, content + bytes(-len(content) % PAGE_OCTETS))

@@ -5,7 +5,7 @@ definition writes its page and no metadata.
 
 What ``load`` does with an unusable frame: behind it all is zero or missing (a torn
 write): it is cut off.  After a power cut, a block of zeros where data should be and
-whole frames after: those were never synced, so nobody was told that they hold; cut
+whole frames after: those were never synced, so they were never confirmed; cut
 off, and kept in ``definitions.amqp.cut-OFFSET``.  Anything else is damage that the
 broker must not guess about: StoreError.  Knows no method: payloads in, payloads out.
 """
@@ -31,7 +31,7 @@ SECTOR_OCTETS = 512             # The least that a disk writes whole.
 
 
 class DefinitionsLog:
-    """One vhost's log.  ``load()`` first, which makes the file where there is none; then ``append()``.
+    """One vhost's log.  Call ``load()`` first, which makes a missing file; then ``append()``.
 
     ``frames`` counts the entries in the file, ``octets`` those used; ``dirty`` is set by
     ``append`` and cleared by the group commit.
@@ -163,7 +163,7 @@ class DefinitionsLog:
         return payloads, at
 
     def _frame_follows(self, content: bytes, start: int) -> int:
-        """Where the first whole frame behind ``start`` is; -1: there is none."""
+        """Where the first whole frame behind ``start`` is; -1: no whole frame follows."""
         at = start
         while (at := content.find(b"\x01\x00\x00", at + 1)) >= 0:
             if at + FRAME_OVERHEAD > len(content):
@@ -181,10 +181,10 @@ class DefinitionsLog:
         follows = self._frame_follows(content, at)
         if suspect and _lost_block(content, at, follows if follows >= 0 else used):
             if follows >= 0:
-                kept = f"{self.path}.cut-{at}"
-                self._disk.replace(kept, content[at:used])
+                cut_file = f"{self.path}.cut-{at}"
+                self._disk.replace(cut_file, content[at:used])
                 report(f"{self.path}: cut off at {at}: {used - at} octets that a power cut left without what should "
-                       f"stand before them; none was ever confirmed; kept in {kept}")
+                       f"stand before them; none was ever confirmed; kept in {cut_file}")
                 return
         elif follows >= 0:
             raise self._damage(at, f"whole definitions follow at {follows}")

@@ -177,7 +177,7 @@ class Disk:
 
 @cache
 def _syncfs() -> Any:
-    """The C library's syncfs(2), which Python's os module lacks; None where there is none."""
+    """The C library's syncfs(2), which Python's os module lacks; None where the library lacks it, too."""
     import ctypes
 
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

@@ -105,7 +105,7 @@ then EVENTS of 32 octets, in order of ts, which rises strictly in a queue over r
 Types 1 to 7 are those of acks entries, with the same reasons.  8 delivered, each time: reason is a sum of
 1 redelivered, 2 by basic.get, 4 handed out before the broker's last start and not settled since, 8 without ack;
 ``aux`` is the delivery tag modulo 2**32.  ``consumer`` is the number of the consumer, or with
-basic.get that of the connection; 0: nobody's doing.  ``count`` is failed deliveries so far.
+basic.get that of the connection; 0: no client caused the event.  ``count`` is failed deliveries so far.
 9 started: seq is a time in ns up to which the events before it are all there; reason 1 the
 broker started again, what was out counts as returned; 2 it did after a loss of power; 3 the
 journal was switched on again; 4 it was switched off, and nothing is there up to the next
@@ -146,8 +146,8 @@ The highest-numbered segment of a queue is neither removed nor compacted: its la
 record tells the next sequence number.  An acks file is zeros behind its entries (never
 recycled unwiped): the check of one octet does not tell old entries from new ones.
 
-COMMIT JOURNAL ``tx.CONNECTION.CHANNEL`` in the vhost's folder (decimal numbers): what one
-transaction publishes, which becomes a decision with its header, 64 octets::
+COMMIT LOG ``tx.CONNECTION.CHANNEL`` in the vhost's folder (decimal numbers): what one
+transaction publishes.  Its header, 64 octets, makes it a decision::
 
      0 magic "BTXJ"   4 version u4     8 connection u4  12 channel u2   14 zero u2
     16 plan_at u8    24 end u8        32 check u4 (CRC32C of octets 64..end)
@@ -165,7 +165,7 @@ PLAN at ``plan_at``, up to ``end``: what commit resolved, durable queues only::
     messages u4, each: position u8 in this file, queues u4, each: number u4 of the queue above
     settlements u4, each: number u4 of the queue, seq u8, outcome u1 (0 acked, 1 rejected)
 
-A file that has no whole header (zeros, until commit) is no decision: a transaction that never was.
+A file without a whole header (zeros, until commit) is no decision: its transaction never happened.
 
 DEFINITIONS LOG ``definitions.amqp`` in the vhost's folder: a header of 16 octets ::
 

@@ -1,4 +1,4 @@
-"""Files and folders that nobody needs any more: moved out of the way at once, removed by a thread.
+"""Files and folders that are not needed any more: moved out of the way at once, removed by a thread.
 
 What is moved has a name of its own in ``<data_dir>/garbage``, so that its old name
 is free for another the same moment and no late removal can hit the wrong file.  A

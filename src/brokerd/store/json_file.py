@@ -1,7 +1,7 @@
 """Small JSON files that operators read and edit while the broker is stopped: users, permissions, vhosts, policies.
 
-A file is replaced whole: whoever reads it, also after a power cut, finds the old or
-the new content.  Knows nothing of what is in them: callers check the values.
+A file is replaced whole: each reader, also after a power cut, finds the old or the
+new content.  Knows nothing of what is in them: callers check the values.
 """
 
 import os

@@ -95,8 +95,8 @@ def scan_records(octets: Any, end: int) -> Records:
     whole = positions.size and positions[0] == layout.HEADER_OCTETS and following[-1] == end
     gaps: list[tuple[int, int]] = []
     if not (whole and np.array_equal(following[:-1], positions[1:])):
-        kept, gaps = _follow_chain(octets, end, positions, lengths, following)
-        positions = positions[kept]
+        chained, gaps = _follow_chain(octets, end, positions, lengths, following)
+        positions = positions[chained]
     places = np.ndarray((max(end // 8 - 7, 0),), record_dtype(), octets, 0, (8,))
     return Records(places[positions >> 3], positions, gaps)
 
@@ -124,7 +124,7 @@ def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "n
     inside = np.flatnonzero(successor < count)
     successor[inside[positions[successor[inside]] != following[inside]]] = count
     successor = np.append(successor, count)     # The last place stands for "leads nowhere", and leads to itself.
-    kept, gaps = np.zeros(count, bool), []
+    chained, gaps = np.zeros(count, bool), []
     at, index, last_seq = layout.HEADER_OCTETS, 0, 0
     while at < end:
         while index < count and not (int(positions[index]) == at and last_seq < seq(index)) and not (
@@ -143,9 +143,9 @@ def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "n
         else:
             at = int(following[last])
             index = int(np.searchsorted(positions, at))
-        kept[run] = True
+        chained[run] = True
         last_seq = max(last_seq, seq(int(run[-1]))) if run.size else last_seq
-    return kept, _joined(gaps)
+    return chained, _joined(gaps)
 
 
 def _reachable(successor: "numpy.ndarray", start: int) -> "numpy.ndarray":

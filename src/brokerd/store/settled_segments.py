@@ -65,7 +65,7 @@ def kept_folder(directory: str, level: int) -> str:
 
 
 def find(directory: str, disk: Disk) -> list[tuple[int, int]]:
-    """(level, number) of all that is kept of the queue in ``directory``, also where files of a segment are missing."""
+    """(level, number) of the queue's kept segments, including those with missing files."""
     found = []
     for level in _levels(directory, disk):
         try:
@@ -192,7 +192,7 @@ def _last_event_ns(fd: int, end: int, disk: Disk) -> int:
 
 @contextlib.contextmanager
 def _opened(path: str, disk: Disk) -> Iterator[int]:
-    """The file, or -1 where there is none."""
+    """The open file; -1 where the file is missing."""
     try:
         fd = disk.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -369,7 +369,7 @@ def make_folders(path: str, disk: Disk) -> None:
 
 
 def copy(source: str, target: str, disk: Disk) -> None:
-    """Copy a file; the copy is on disk, whole, before it has its name.  No fault if there is none."""
+    """Copy a file.  The copy is on disk, whole, before it has its name.  A missing file is no fault."""
     with _opened(source, disk) as fd:
         if fd < 0:
             return

@@ -1,4 +1,4 @@
-"""The side file of a queue with an order journal: what the queue was told to do, who read from it, what was removed.
+"""The side file of a queue with an order journal: the queue's settings, its consumers, the segments that were removed.
 
 File ``order.jsonl`` in the queue's folder, one JSON object a line, ``at`` in ns since the epoch::
 
@@ -9,7 +9,7 @@ File ``order.jsonl`` in the queue's folder, one JSON object a line, ``at`` in ns
     {"at": ns, "what": "removed", "level": L, "segments": [numbers], "first_seq": n, "last_seq": n, "messages": n,
      "octets": n, "why": "age" | "size" | "archived" | "space"}
 
-Lines are only added, by one thread.  A crash may tear the last one: readers pass over what is no JSON object.  At more
+One thread appends lines.  A crash may tear the last one, so readers ignore lines that are no JSON objects.  At more
 than 1 MiB the file is written anew (``condensed``).  Knows nothing of queues: lines in, lines out.
 """
 
@@ -32,7 +32,7 @@ def encode(line: dict[str, Any]) -> bytes:
 
 
 def decode(octets: bytes) -> list[dict[str, Any]]:
-    """All whole lines, in order; what is torn, damaged or no object is left out."""
+    """All whole lines, in order.  Lines that are torn, damaged or no objects are left out."""
     from json import loads
 
     lines = []
@@ -49,7 +49,7 @@ def decode(octets: bytes) -> list[dict[str, Any]]:
 
 
 def read(path: str, disk: Disk) -> list[dict[str, Any]]:
-    """The lines of a file; none where there is no file.  Raises OSError."""
+    """The lines of a file; [] where the file is missing.  Raises OSError."""
     try:
         return decode(disk.read(path))
     except FileNotFoundError:
@@ -81,9 +81,9 @@ def write(fd: int, path: str, octets: bytes, disk: Disk, *, sync: bool = False) 
 
 
 def condensed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is worth keeping: the newest settings, all that was removed, joined, and the newest lines of consumers.
+    """A shorter list: the newest settings, joined lines of all that was removed, and the newest lines of consumers.
 
-    Of settings that were only said again the first line is kept, and the latest settings always.  Lines of what was
+    Of equal settings in succession only the first line stays; the latest settings always stay.  Lines of what was
     removed are joined where they are of one level, one reason and without a gap between their sequence numbers; if that
     is not short enough, also over gaps.
     """
@@ -98,7 +98,7 @@ def condensed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _changes(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines that say something else than the one before."""
+    """The lines that differ from the one before."""
     said: dict[str, Any] = {}
     changes = []
     for line in settings:
@@ -138,7 +138,7 @@ def _joined(removed: list[dict[str, Any]], *, over_gaps: bool) -> list[dict[str,
                 octets=before["octets"] + line["octets"],
             )
         except (KeyError, TypeError):
-            continue  # None of ours.
+            continue  # brokerd did not write this line.
     return joined
 
 

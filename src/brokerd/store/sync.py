@@ -81,7 +81,7 @@ class SyncThread:
             try:
                 self._call_soon_threadsafe(done, error)
             except RuntimeError:
-                return          # The loop is closed: nobody waits any more.
+                return          # The loop is closed, so no caller waits any more.
 
 
 class GroupCommit:
@@ -109,7 +109,7 @@ class GroupCommit:
         self._logs: set[Log] = set()
         self._followers: dict[Follower, None] = {}
         self._directories: set[str] = set()
-        self._wanted = False        # Somebody asked since the last begin.
+        self._wanted = False        # A sync was requested since the last begin.
         self._scheduled = False     # _begin is on its way.
         self._under_way = False
         self._failed = False
@@ -146,7 +146,7 @@ class GroupCommit:
 
     @property
     def idle(self) -> bool:
-        """Nobody waits and nothing is under way."""
+        """Whether no caller waits and no sync is under way."""
         return not (self._under_way or self._scheduled or self._wanted)
 
     def _begin(self) -> None:
