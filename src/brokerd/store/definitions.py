@@ -63,7 +63,7 @@ class DefinitionsLog:
         self._salt = self._check_header(content)
         payloads, end = self._read_frames(content)
         if content.count(0, end) != len(content) - end:
-            self._check_cut(content, end, suspect, report or _nobody)
+            self._check_cut(content, end, suspect, report or _ignore)
         fd = self._disk.open(self.path, os.O_RDWR)
         self.close()
         self._fd, self.octets, self.frames, self._filled = fd, end, len(payloads), len(content)
@@ -231,5 +231,5 @@ def _lost_block(content: bytes, at: int, until: int) -> bool:
     return False
 
 
-def _nobody(_: str) -> None:
+def _ignore(_: str) -> None:
     pass

@@ -1,4 +1,4 @@
-"""Files of keys of messages (deduplication) whose records are gone, or may be: read, written, swept.
+"""Files of keys (deduplication) of messages without a record, or with one that may go: read, written, swept.
 
     KeyFiles     of one vhost: its hash key, and which key files can go by now
     read, write  one file; layout: store/format
@@ -40,7 +40,7 @@ class KeyFile(NamedTuple):
 
     @property
     def until_ms(self) -> int:
-        """No row counts after that; 0: there is none."""
+        """After this time no row counts; 0: the file has no row."""
         return max((expires for _, _, expires in layout.KEY_ROW.iter_unpack(self.rows)), default=0)
 
 
@@ -68,7 +68,7 @@ def read(path: str, disk: Disk, *, log: bool = False) -> KeyFile | None:
 
 
 def write(path: str, number: int, hash_key: bytes, rows: bytes, disk: Disk) -> None:
-    """Make the file; it is on disk under its name when this returns.  Raises OSError: then there is none."""
+    """Make the file; it is on disk under its name when this returns.  Raises OSError: then the file does not exist."""
     disk.replace(path, layout.keys_header(number, hash_key, rows) + rows)
 
 

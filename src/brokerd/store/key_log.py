@@ -107,7 +107,7 @@ class KeyLog:
         self._closed.clear()
 
     def _mark(self, path: str, synced: int, whole: int) -> None:
-        """Nobody writes to the file any more.  It may have gone by now."""
+        """Change the header of a file that is not written to any more.  The file may be gone by now."""
         disk = self._files.disk
         try:
             fd = disk.open(path, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Keys of messages whose records are about to go: written into files beside the segments, in a thread.
+"""Writes the keys of records that are about to go into files beside the segments, in a thread.
 
 Settled segments of queues that drop duplicates wait in the data plane (plane.Core.take_keyed) until the keys in them
 that still count are on disk in a file of their own; so do sparse ones that are to be compacted.  Files that no key

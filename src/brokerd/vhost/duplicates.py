@@ -170,7 +170,7 @@ class Duplicates:
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: LazyProperties, *,
         taken: bool = False,
     ) -> "Check | None":
-        """Who takes part in the publish of a message that goes to these queues; None: nobody here asks for keys.
+        """What takes part in the publish of a message that goes to these queues; None: no one here asks for keys.
 
         ``exchange``: where the message is published, if it is its key too.  ``taken``: somebody else takes the
         message, though no queue does.
