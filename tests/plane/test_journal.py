@@ -437,3 +437,12 @@ def test_events_that_find_no_room_are_counted_and_disturb_nobody(tmp_path):
         assert (done.stdout, done.returncode) == ("whole 3200\n", 0), done.stderr
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_purge_of_whole_segments_tells_of_each_message(make_bench):
+    bench = make_bench(segment_octets=4096)
+    queue, connection = bench.queue(), bench.connection(1)
+    queue.set_journal(True)
+    connection.feed(publish(1, b"b" * 1500) * 7)
+    assert queue.purge() == 7
+    assert life(queue.directory) == [(seq, PURGED, 0) for seq in range(1, 8)]

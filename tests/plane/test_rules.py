@@ -273,3 +273,17 @@ def test_a_delivery_that_was_one_too_many_counts_as_returned_and_as_limited(benc
     assert connection.channels[2].get(queue, False)
     connection.feed(nack(2, 1))
     assert (queue.returned, queue.limited, queue.ready) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("rules", [{}, {"max_length": 5}])
+def test_a_rejected_message_that_is_not_dead_lettered_is_settled_as_rejected(bench, connection, rules):
+    from brokerd.store import format as layout
+    from brokerd.store import reading
+
+    queue = bench.queue(**rules)
+    connection.feed(publish(1, b"x"))
+    assert connection.channels[2].get(queue, False)
+    connection.feed(nack(2, 1, requeue=False))
+    with open(f"{queue.directory}/acks.0000000001", "rb") as file:
+        entries = reading.read_entries(file.read(), 1).entries
+    assert entries["kind"].tolist() == [layout.REJECTED]
