@@ -310,6 +310,19 @@ def test_a_full_disk_keeps_it(safe):
     assert safe.source.done == [1]
 
 
+def test_what_a_full_disk_did_not_take_is_settled_when_it_took_it(safe):
+    safe.vhost.fanout("dlx", "a")
+    safe.vhost.core.full = True
+    assert not safe.die()
+    safe.clock.advance(RETRY_MS)
+    safe.commit.end()
+    assert safe.source.done == []
+    safe.vhost.core.full = False
+    safe.clock.advance(RETRY_MS)
+    safe.commit.end()
+    assert (safe.vhost.queues["a"].bodies, safe.source.done) == ([b"m"], [1])
+
+
 def test_a_cycle_is_kept_and_not_sent(safe):
     safe.vhost.exchange("dlx", FanoutExchange).bind(safe.source, "")
     assert not safe.die(reason="expired")

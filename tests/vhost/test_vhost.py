@@ -379,3 +379,11 @@ def test_a_queue_whose_auto_delete_exchange_cannot_go_with_it_goes_all_the_same(
     assert client.ask(methods.QueueDelete(queue="transient")) == methods.QueueDeleteOk(message_count=0)
     assert "transient" not in vhost.queues
     assert "auto" in vhost.exchanges
+
+
+def test_a_deleted_queue_has_no_messages_and_takes_none(vhost):
+    queue = make_queue(vhost, "q")
+    vhost.core.put((queue,), b"", b"q", b"\0\0", b"one")
+    vhost.delete_queue(queue)
+    vhost.core.put((queue,), b"", b"q", b"\0\0", b"two")
+    assert queue.ready == 0
