@@ -26,7 +26,7 @@
 #   route_t     malloc, by Routes       valid while route_t was found under the present Routes generation
 #   tally_t     in Tally
 #
-# Lists through a struct (dirty_next and the like) hold no reference: whoever goes takes itself out.
+# Lists through a struct (dirty_next and the like) hold no reference: an object that goes takes itself out of them.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -49,7 +49,7 @@ cdef struct conn_t
 cdef struct core_t:
     int64_t now                 # ns since the epoch, read once a chunk
     uint32_t ms                 # the same in milliseconds, modulo 2**32
-    uint32_t doer               # consumer, or connection of a basic.get, that settles just now; 0: nobody
+    uint32_t actor               # consumer, or connection of a basic.get, that settles just now; 0: the broker itself
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
@@ -69,12 +69,12 @@ cdef struct core_t:
     queue_t *dying              # queues with messages that died and are to be told of
     queue_t *dying_tail
     queue_t *over               # queues that may hold more than they may
-    queue_t **deadlines         # heap of queues whose head expires, the earliest on top
+    queue_t **deadlines         # heap of queues by the time when their head expires, the earliest on top
     uint32_t deadlines_n
     uint32_t deadlines_capacity
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
-    uint8_t *pool[16]           # output buffers that nobody uses, OUT_ROOM octets each
+    uint8_t *pool[16]           # output buffers that are free, OUT_ROOM octets each
     uint32_t pool_n
 
 cdef struct tally_t:

@@ -12,7 +12,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     levels.pxi      a queue's stores, one for each priority level; lists of segments
     keys.pxi        keys in records
     heap.pxi        returned records
-    order.pxi       what disturbed the order, counted
+    disturbances.pxi what disturbed the order, counted
     journal.pxi     the order journal: what happened to each message
     retire.pxi      what becomes of a segment in which all is settled
     store.pxi       a store's segments: append, read in order
@@ -109,7 +109,7 @@ include "segment.pxi"
 include "levels.pxi"
 include "keys.pxi"
 include "heap.pxi"
-include "order.pxi"
+include "disturbances.pxi"
 include "journal.pxi"
 include "retire.pxi"
 include "store.pxi"

@@ -46,7 +46,7 @@ cdef class Answer:
         return False
 
 
-cdef void ask(Answer answer, list left) noexcept:
+cdef void ask_participants(Answer answer, list left) noexcept:
     """Append the queues that the participants leave.  Nothing where one of them fails: that is told, and all stay."""
     cdef tuple queues = answer.before_storing()
     for queue in queues:
@@ -54,12 +54,12 @@ cdef void ask(Answer answer, list left) noexcept:
     left.append(queues)
 
 
-cdef void tell(Answer answer, Message message, channel, tuple stored) noexcept:
+cdef void tell_participants(Answer answer, Message message, channel, tuple stored) noexcept:
     """A participant that fails is told of by the interpreter; the message is stored all the same."""
     answer.after_storing(message, channel, stored)
 
 
-cdef tuple those_that_took(tuple queues, const uint8_t *took):
+cdef tuple pick_taking(tuple queues, const uint8_t *took):
     """Of the queues, those that are marked; all of them is the same tuple."""
     cdef Py_ssize_t i, n = 0
     for i in range(len(queues)):

@@ -1,6 +1,6 @@
 # Ready messages looked at where they stand, and taken out of the middle: for those above, never on a message's way.
 
-cdef bint standing(store_t *st, seg_t *s, uint32_t *position) noexcept nogil:
+cdef bint find_unsettled(store_t *st, seg_t *s, uint32_t *position) noexcept nogil:
     """From *position on, the next record of s that is ready to be read and not settled; False: none is left in s."""
     cdef uint32_t p = position[0]
     if seg_map(s) != 0:
@@ -31,7 +31,7 @@ cdef bint was_out(seg_t *s, uint32_t position) noexcept nogil:
     return t.flags & PLACE_WAS_OUT != 0
 
 
-cdef tuple row(seg_t *s, uint32_t position, bint redelivered):
+cdef tuple make_row(seg_t *s, uint32_t position, bint redelivered):
     cdef message_t m
     cdef const uint8_t *r = s.map + position
     message_of(r, &m)
@@ -50,7 +50,7 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
     count -= len(out)
     for _, i in sorted([(st.returned[i].seq, i) for i in range(st.returned_n) if st.returned[i].seq >= start])[:count]:
         if seg_map(st.returned[i].seg) == 0:
-            found.append(row(st.returned[i].seg, st.returned[i].position, st.returned[i].flags & PLACE_WAS_OUT != 0))
+            found.append(make_row(st.returned[i].seg, st.returned[i].position, st.returned[i].flags & PLACE_WAS_OUT != 0))
     # Of those that returned some may lie behind what the cursor has still to read.
     most = count
     if found and is_ahead(st, st.returned):
@@ -58,9 +58,9 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
     while s != NULL and len(found) < most:
         if s.next == NULL or s.next.base_seq > start:
             was_mapped = s.map != NULL
-            while len(found) < most and standing(st, s, &position):
+            while len(found) < most and find_unsettled(st, s, &position):
                 if seq_of(s.map + position) >= start:
-                    found.append(row(s, position, was_out(s, position)))
+                    found.append(make_row(s, position, was_out(s, position)))
                 position += room_of(s.map + position)
             if not was_mapped and s != st.last:
                 seg_unmap(s)
@@ -81,7 +81,7 @@ cdef int browse_aside(queue_t *q, uint64_t start, Py_ssize_t count, list out) ex
                         if q.aside.at[i].seg != NULL and q.aside.at[i].seq >= start])[:count]:
         t = &q.aside.at[i]
         if seg_map(t.seg) == 0:
-            out.append(row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0))
+            out.append(make_row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0))
     return 0
 
 
@@ -140,7 +140,7 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
         if s.verify and not s.loaded and seg_load_acks(s) == 0:
             s.loaded = True
         position = max(position, seek(s, seq))
-    while s != NULL and standing(st, s, &position) and seq_of(s.map + position) < seq:
+    while s != NULL and find_unsettled(st, s, &position) and seq_of(s.map + position) < seq:
         position += room_of(s.map + position)
     if s == NULL or s.map == NULL or position >= s.end or seq_of(s.map + position) != seq or was_settled(s, position):
         return False
@@ -158,7 +158,7 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
     s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
     s.verify = s.loaded = True          # Readers look at the bits from now on.
     s.waiting -= 1
-    not_there(st, 1)
+    uncount_ready(st, 1)
     return True
 
 
@@ -181,5 +181,5 @@ cdef bint take_out_returned(store_t *st, uint32_t i, place_t *t) except -1:
     free(rest)
     found.seg.returned -= 1
     t[0] = found
-    not_there(st, 1)
+    uncount_ready(st, 1)
     return True

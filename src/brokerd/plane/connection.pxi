@@ -74,7 +74,7 @@ cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t si
 
 
 cdef int unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, const char *text, uint8_t kind) noexcept nogil:
-    """These octets are no frame, so nobody knows where the next one begins: hear no more from this connection."""
+    """These octets are no frame, so it is not known where the next one begins: hear no more from this connection."""
     used[0] = rest
     if conn.discard:
         conn.deaf = True
@@ -388,8 +388,8 @@ cdef class Connection:
         cdef Channel channel
         cdef uint32_t index = be32(e.payload) if status == COLD else BASIC_PUBLISH
         cdef uint16_t number = e.channel
-        if has_affairs(self.c.core):
-            affairs(self.c.core, AFFAIRS_MOST)
+        if has_unfinished(self.c.core):
+            finish_chunk(self.c.core, AFFAIRS_MOST)
         try:
             if status == COLD:
                 self.on_method(number, (<const char *>e.payload)[:e.payload_n])
@@ -416,7 +416,7 @@ cdef class Connection:
             self.on_error(number, error, index >> 16, index & 0xFFFF)
             channel = (self.channels or {}).get(number)
             if status == ROUTE and channel is not None and not channel.c.closing and not self.c.discard:
-                # Whoever overrides on_error closes one of them; else this publish would be asked for for ever.
+                # on_error() closes the channel or the connection; else this publish would be asked for again for ever.
                 self.c.gone = True
         return 0
 

@@ -115,9 +115,9 @@ cdef class Core:
                 if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline <= c.now:
                     spent += 64
                     expire_due(c, 64)
-                if LIKELY(not has_affairs(c)) or spent >= c.turn_octets:
+                if LIKELY(not has_unfinished(c)) or spent >= c.turn_octets:
                     break
-                spent += c.turn_octets // DEAD_MOST * affairs(c, DEAD_MOST)
+                spent += c.turn_octets // DEAD_MOST * finish_chunk(c, DEAD_MOST)
             while c.out_dirty != NULL:
                 conn = c.out_dirty
                 c.out_dirty = conn.out_next
@@ -126,7 +126,7 @@ cdef class Core:
                 out_flush(conn)
         finally:
             self.in_turn = False
-        if (c.dirty != NULL or has_affairs(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
+        if (c.dirty != NULL or has_unfinished(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
                 and not self.scheduled:
             self.scheduled = True
             self.schedule()
@@ -183,14 +183,14 @@ cdef class Core:
             if keys is not None:
                 m.keys = &keys.k
             err = store_message(targets, n, &m, sync, &stored, took)
-            # Whoever puts goes on from it being there: a dead letter's origin is settled, a commit's journal marked.
+            # Callers act as soon as put() returns (a dead letter's origin is settled), so the record is in the file now.
             write_stages(&self.c)
             if err:
                 raise OSError(err, os_strerror(err))
-            queues = those_that_took(queues, took)
+            queues = pick_taking(queues, took)
         finally:
             free(targets)
-        if has_affairs(&self.c) or self.c.dirty != NULL:
+        if has_unfinished(&self.c) or self.c.dirty != NULL:
             self.soon()
         return queues
 

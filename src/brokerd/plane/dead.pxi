@@ -56,7 +56,7 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
     return n
 
 
-cdef void refused(queue_t *q, message_t *m) noexcept:
+cdef void tell_refusal(queue_t *q, message_t *m) noexcept:
     """reject-publish-dlx: the message that was not stored is told of as one that died."""
     cdef Queue queue = <Queue>q.owner
     queue.on_dead(REASONS[REASON_LENGTH], 0, (<const char *>m.names)[1:1 + m.names[0]], key_of(m),

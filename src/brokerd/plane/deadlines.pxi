@@ -33,7 +33,7 @@ cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
         st = next_store(q, st)
         if st == NULL:
             return when
-        if st.ready and next_of(st, &t):
+        if st.ready and find_head(st, &t):
             when = min(when, expires_at(q, t.seg.map + t.position))
 
 
@@ -41,11 +41,11 @@ cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
 
 
 # ---- the heap
-cdef inline bint earlier(queue_t *a, queue_t *b) noexcept nogil:
+cdef inline bint is_due_before(queue_t *a, queue_t *b) noexcept nogil:
     return a.rules.deadline < b.rules.deadline
 
 
-cdef inline void heap_put(core_t *core, queue_t *q, uint32_t i) noexcept nogil:
+cdef inline void deadline_place(core_t *core, queue_t *q, uint32_t i) noexcept nogil:
     core.deadlines[i] = q
     q.rules.deadline_at = i + 1
 
@@ -54,20 +54,20 @@ cdef void deadline_sift(core_t *core, queue_t *q) noexcept nogil:
     """q is in the heap, its deadline has changed."""
     cdef uint32_t i = q.rules.deadline_at - 1
     cdef uint32_t child
-    while i and earlier(q, core.deadlines[(i - 1) >> 1]):
-        heap_put(core, core.deadlines[(i - 1) >> 1], i)
+    while i and is_due_before(q, core.deadlines[(i - 1) >> 1]):
+        deadline_place(core, core.deadlines[(i - 1) >> 1], i)
         i = (i - 1) >> 1
     while True:
         child = 2 * i + 1
         if child >= core.deadlines_n:
             break
-        if child + 1 < core.deadlines_n and earlier(core.deadlines[child + 1], core.deadlines[child]):
+        if child + 1 < core.deadlines_n and is_due_before(core.deadlines[child + 1], core.deadlines[child]):
             child += 1
-        if not earlier(core.deadlines[child], q):
+        if not is_due_before(core.deadlines[child], q):
             break
-        heap_put(core, core.deadlines[child], i)
+        deadline_place(core, core.deadlines[child], i)
         i = child
-    heap_put(core, q, i)
+    deadline_place(core, q, i)
 
 
 cdef void deadline_clear(queue_t *q) noexcept nogil:
@@ -81,7 +81,7 @@ cdef void deadline_clear(queue_t *q) noexcept nogil:
     core.deadlines_n -= 1
     if i < core.deadlines_n:
         last = core.deadlines[core.deadlines_n]
-        heap_put(core, last, i)
+        deadline_place(core, last, i)
         deadline_sift(core, last)
 
 
@@ -101,7 +101,7 @@ cdef void deadline_set(queue_t *q, int64_t when) noexcept nogil:
                 return          # Its messages expire when they are asked for.
             core.deadlines = heap
             core.deadlines_capacity = n
-        heap_put(core, q, core.deadlines_n)
+        deadline_place(core, q, core.deadlines_n)
         core.deadlines_n += 1
     deadline_sift(core, q)
 

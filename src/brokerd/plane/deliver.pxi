@@ -14,7 +14,7 @@ cdef bint take_by_rules(queue_t *q, place_t *t) noexcept nogil:
     cdef store_t *st
     while True:
         st = top_level(q)
-        if next_of(st, t):
+        if find_head(st, t):
             if q.rules != NULL and q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
                 kill_head(st, t, REASON_EXPIRED)
                 continue
@@ -22,7 +22,7 @@ cdef bint take_by_rules(queue_t *q, place_t *t) noexcept nogil:
                     and is_at_limit(q.rules, t):
                 kill_head(st, t, REASON_LIMIT)      # Its last failure was the end of the broker before.
                 continue
-            take_next(st, t)
+            take_head(st, t)
             return True
         if st.ready or not q.top:
             return False
@@ -132,10 +132,10 @@ cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t bod
         pass_tag(ch)
         q.n_acked += 1
         if UNLIKELY(q.journal != NULL):
-            q.core.doer = c.number if c != NULL else ch.conn.number
+            q.core.actor = c.number if c != NULL else ch.conn.number
         settle(t, ACKED)
         if UNLIKELY(q.journal != NULL):
-            q.core.doer = 0
+            q.core.actor = 0
         return
     if UNLIKELY(before):
         # The watermark says of it that it was handed out once: this is once more, or the first time after it was aside.

@@ -113,14 +113,14 @@ cdef void kill_head(store_t *st, place_t *t, uint8_t reason) noexcept nogil:
         octets_gone(q, t.seg.map + t.position)
         die(t, reason)
     else:
-        take_next(st, t)
+        take_head(st, t)
         octets_gone(q, t.seg.map + t.position)
         settle(t, kind_of_death(reason))
 
 
 # ---- return
 
-cdef void came_back(place_t *t) noexcept nogil:
+cdef void apply_rules_on_return(place_t *t) noexcept nogil:
     """A message is ready again, and its segment mapped: its time may be over, or the queue too long."""
     cdef queue_t *q = t.seg.queue
     if q.rules == NULL or t.seg.map == NULL:
@@ -153,7 +153,7 @@ cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
     if seg_map(s) == 0:
         q.ready_octets += body_octets(s.map + t.position)
         if UNLIKELY(q.rules != NULL):
-            came_back(t)
+            apply_rules_on_return(t)
     return 0
 
 
@@ -169,12 +169,12 @@ cdef void purge_store(store_t *st) noexcept:
                 and st.position == HEADER and s.sealed and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
             # All that is left of this segment is waiting: the whole file goes.
             disturbed(st.queue, PURGED_N, s.waiting)
-            not_there(st, s.waiting)
+            uncount_ready(st, s.waiting)
             s.settled = s.records
             s.waiting = 0
             retire_if_settled(s)
             continue
-        if not next_of(st, &t):
+        if not find_head(st, &t):
             return
-        take_next(st, &t)
+        take_head(st, &t)
         settle(&t, PURGED)

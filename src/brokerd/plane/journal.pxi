@@ -154,9 +154,9 @@ cdef void event_put(seg_t *s, uint64_t seq, int64_t ts, uint32_t consumer, uint3
 
 
 cdef void journal_note(place_t *t, uint8_t type_, uint8_t reason) noexcept nogil:
-    """Something happened to t, by the consumer that core_t.doer names."""
+    """Something happened to t, by the consumer that core_t.actor names."""
     cdef queue_t *q = t.seg.queue
-    event_put(t.seg, t.seq, next_ts(q), q.core.doer, 0, t.count, type_, reason)
+    event_put(t.seg, t.seq, next_ts(q), q.core.actor, 0, t.count, type_, reason)
 
 
 cdef void journal_delivery(channel_t *ch, consumer_t *c, place_t *t, uint8_t before, bint no_ack) noexcept nogil:
@@ -180,7 +180,7 @@ cdef void journal_begin(seg_t *s) noexcept nogil:
 
 # ---- on, off, and after a start
 cdef journal_t *journal_of(queue_t *q) noexcept nogil:
-    """Made if there is none; NULL: no memory."""
+    """The queue's journal, made with the first call; NULL: no memory."""
     if q.journal == NULL:
         q.journal = <journal_t *>calloc(1, sizeof(journal_t))
     return q.journal
@@ -280,18 +280,18 @@ cdef void journals_stop(queue_t *q) noexcept nogil:
 
 
 # ---- a settled segment
-cdef bint kept_name(seg_t *s, const char *kind, char *out) noexcept nogil:
+cdef bint kept_path(seg_t *s, const char *kind, char *out) noexcept nogil:
     return snprintf(out, PATH_ROOM, b"%s/kept/%s.%010llu", s.store.directory, kind,
                     <unsigned long long>s.number) < PATH_ROOM
 
 
-cdef bint keep(seg_t *s) noexcept:
+cdef bint move_to_kept(seg_t *s) noexcept:
     """Move the files of a settled segment into the folder for such; False: they are where they were."""
     cdef Core core = (<Queue>s.queue.owner).core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
     path_of(s, b"msgs", old)
-    kept_name(s, b"msgs", new)
+    kept_path(s, b"msgs", new)
     if rename(old, new) != 0:
         try:
             os_makedirs((<bytes>s.store.directory).decode() + "/kept", exist_ok=True)
@@ -299,12 +299,12 @@ cdef bint keep(seg_t *s) noexcept:
             return False
         if rename(old, new) != 0:
             return False
-    # Records first: from here on the segment is none to recovery, which moves what was left behind.
+    # Records first: from here on recovery takes the segment for a kept one, and moves the files that were left behind.
     path_of(s, b"journal", old)
-    kept_name(s, b"journal", new)
+    kept_path(s, b"journal", new)
     rename(old, new)
     path_of(s, b"acks", old)
-    kept_name(s, b"acks", new)
+    kept_path(s, b"acks", new)
     rename(old, new)
     core.kept.append(((<bytes>s.store.directory).decode(), s.number))
     return True

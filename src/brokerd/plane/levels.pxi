@@ -74,7 +74,7 @@ cdef store_t *top_level(queue_t *q) noexcept nogil:
 # ---- the list of segments
 
 
-cdef inline void not_there(store_t *st, uint64_t n) noexcept nogil:
+cdef inline void uncount_ready(store_t *st, uint64_t n) noexcept nogil:
     """So many were counted as ready that cannot be read."""
     st.ready -= min(n, st.ready)
     st.queue.ready -= min(n, st.queue.ready)

@@ -47,7 +47,7 @@ cdef uint64_t keep_limits(queue_t *q, uint64_t budget) noexcept nogil:
         st = next_store(q, st)
         if st == NULL:
             break
-        while is_over(q, q.rules) and n < budget and st.ready and next_of(st, &t):
+        while is_over(q, q.rules) and n < budget and st.ready and find_head(st, &t):
             kill_head(st, &t, REASON_LENGTH)
             n += 1
     if n and q.rules.expires:
@@ -58,7 +58,7 @@ cdef uint64_t keep_limits(queue_t *q, uint64_t budget) noexcept nogil:
 # ---- the chunk's end
 
 
-cdef uint64_t affairs(core_t *core, uint64_t dead_most) noexcept nogil:
+cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
     """What the chunk has left to do before anybody looks: limits kept, the dead told of.  How many messages."""
     cdef queue_t *q
     cdef uint64_t n = 0
@@ -78,7 +78,7 @@ cdef uint64_t affairs(core_t *core, uint64_t dead_most) noexcept nogil:
     return n
 
 
-cdef inline bint has_affairs(core_t *core) noexcept nogil:
+cdef inline bint has_unfinished(core_t *core) noexcept nogil:
     return core.staged != NULL or core.over != NULL or core.dying != NULL
 
 

@@ -8,7 +8,7 @@ cdef enum:
     DONE = 0
     MORE = 1                # the rest of a frame or content is still on its way
     COLD = 2                # a method for the control plane
-    ROUTE = 3               # nobody knows yet where this exchange and key lead
+    ROUTE = 3               # it is not known yet where this exchange and key lead
     FAULT = 4               # event_t tells
     STALL = 5               # no disk space: stop before this publish
     GREETING = 6            # the eight octets of a protocol header
@@ -24,7 +24,7 @@ cdef inline int fault(event_t *e, bint hard, uint16_t code, const char *text, ui
 
 
 cdef inline route_t *route_of(channel_t *ch, const uint8_t *method, uint32_t n) noexcept nogil:
-    """Where this basic.publish leads: as the last one, or as one before; NULL if nobody knows."""
+    """Where this basic.publish leads: as the last one, or as one before; NULL if it is not known."""
     cdef route_t *r = ch.route
     if LIKELY(r != NULL and ch.route_generation == ch.conn.routes_generation[0] and r.method_n == n
               and memcmp(r.method, method, n) == 0):
@@ -128,7 +128,7 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
     """Ask the participants of a publish, store it in the queues that they leave, tell them.  0, or the errno."""
     cdef Answer answer = <Answer>r.answer
     cdef list left = []
-    ask(answer, left)
+    ask_participants(answer, left)
     if answer.keys is not None:
         m.keys = &answer.keys.k
     cdef tuple queues = left[0] if left else answer.queues
@@ -150,7 +150,7 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
             write_return(ch, m, 312, b"\x08NO_ROUTE")
         if answer.keys is not None and answer.keys.k.of_exchange:
             write_stages(ch.conn.core)  # Its exchange is told of the key: the record must be in its file by then.
-        tell(answer, message_object(m), <Channel>ch.owner, those_that_took(queues, took))
+        tell_participants(answer, message_object(m), <Channel>ch.owner, pick_taking(queues, took))
     free(targets)
     return err
 
@@ -273,7 +273,7 @@ cdef void tell_refused(queue_t **targets, uint32_t n, message_t *m) noexcept:
             targets[i].rules.refuses = False
             told_.append(<Queue>targets[i].owner)
     for queue in told_:
-        refused(&(<Queue>queue).q, m)
+        tell_refusal(&(<Queue>queue).q, m)
 
 
 cdef bint can_deliver_to_one(queue_t **targets, uint32_t n) noexcept nogil:

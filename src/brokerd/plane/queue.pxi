@@ -129,7 +129,7 @@ cdef class Queue:
             if st == NULL:
                 return None
             if st.ready and take_out(st, seq, &t):
-                found = row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0)
+                found = make_row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0)
                 octets_gone(&self.q, t.seg.map + t.position)
                 settle(&t, DROPPED | REASON_REMOVED << 4)
                 if self.q.rules != NULL and self.q.rules.expires:
@@ -180,7 +180,7 @@ cdef class Queue:
         if t.reason != ASIDE_HELD or ready_again(&t) != 0:
             aside_put(&self.q, &t)      # There is room: it was in there.
             return False
-        came_back(&t)
+        apply_rules_on_return(&t)
         queue_mark(&self.q)
         self.core.soon()
         return True
@@ -344,7 +344,7 @@ cdef class Queue:
 
     def can_compact(self, uint64_t number, uint8_t level=0):
         cdef seg_t *s = segment_at(&self.q, level, number)
-        return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and passed(s)
+        return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and is_passed(s)
 
     # ---- keys
 

@@ -15,7 +15,7 @@ cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
     return 0 if s.fd >= 0 else errno
 
 
-cdef bint spare_for_all(seg_t *s) noexcept nogil:
+cdef bint give_to_core(seg_t *s) noexcept nogil:
     """Keep the file of a segment that is in no list any more, for whichever queue needs one next: its pages are
     there, and making new ones is the largest cost of storing.  True: done, s is the core's, its acks file gone."""
     cdef core_t *core = s.queue.core
@@ -103,14 +103,14 @@ cdef void give_up(seg_t *s):
     if s.unlinked:
         retire_unlinked(s)
         return
-    if q.journal != NULL and not s.damaged and not q.dropped and keep(s):
+    if q.journal != NULL and not s.damaged and not q.dropped and move_to_kept(s):
         seg_free(s)
         return
     if s.damaged:
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", st.directory, <unsigned long long>s.number)
         rename(old, new)
-    elif not q.dropped and st.spare != NULL and spare_for_all(s):
+    elif not q.dropped and st.spare != NULL and give_to_core(s):
         return
     elif (st.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
           and not q.dropped and not q.copying):
@@ -201,7 +201,7 @@ cdef void store_empty(store_t *st) noexcept nogil:
     while s != NULL:
         next = s.next
         # Only of a queue deleted just now: its folder is still where it was.
-        if not (q.dropped and not q.ghost_was and q.journal == NULL and spare_for_all(s)):
+        if not (q.dropped and not q.ghost_was and q.journal == NULL and give_to_core(s)):
             seg_free(s)
         s = next
     st.first = st.last = st.cursor = NULL

@@ -18,7 +18,7 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
     t.seg.unacked -= 1
     q.unacked -= 1
     if UNLIKELY(q.journal != NULL):
-        q.core.doer = c.number if c != NULL else ch.conn.number
+        q.core.actor = c.number if c != NULL else ch.conn.number
     if cause:
         if give_back(&t, cause) == 0:
             queue_mark(q)
@@ -29,7 +29,7 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
         else:
             settle(&t, kind)
     if UNLIKELY(q.journal != NULL):
-        q.core.doer = 0
+        q.core.actor = 0
     if c != NULL:
         ASSERT(c.unacked)
         c.unacked -= 1
@@ -100,7 +100,7 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
 
 
 cdef bint timed_out(channel_t *ch, uint32_t now_ms, list closing) except -1:
-    """Return what consumers of this channel have held for too long; those whose channel is to be closed for it are
+    """Return what consumers of this channel have held for too long; those that ask for their channel to be closed are
     appended to `closing` instead.  True if anything returned."""
     cdef uint64_t tag
     cdef uint32_t mask = ch.ring_capacity - 1

@@ -18,7 +18,7 @@ cdef void choose_active(queue_t *q) noexcept:
             best = &consumer.c
     if now != NULL and not now.closed:
         if best.level.priority <= now.level.priority:
-            if r.draining:              # Whoever was to take over has left.
+            if r.draining:              # The consumer that was to take over has left.
                 r.draining = False
                 credit_again(now)
             return

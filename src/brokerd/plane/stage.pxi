@@ -1,4 +1,4 @@
-# Records on their way into a segment whose syncs are waited for: gathered in memory, written when the chunk ends.
+# Records on their way into a segment, where confirms wait for its syncs: gathered in memory, written when the chunk ends.
 #
 #    segment file  | records ...      stage_from |               | capacity
 #    stage                                       | new records   |

@@ -133,7 +133,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
 
 
 cdef int seg_allocate(seg_t *s, uint32_t want, int advice) noexcept nogil:
-    """Have blocks up to `want` at least, as a rule twice what there is, and their pages mapped as `advice` says: one
+    """Have blocks up to `want` at least, as a rule twice as many as before, and their pages mapped as `advice` says: one
     call for many, where each would be a fault of its own.  0 or the errno."""
     cdef uint32_t page = s.zeroed & ~<uint32_t>4095
     cdef uint32_t to = s.zeroed + max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
@@ -285,7 +285,7 @@ cdef void cursor_leaves(store_t *st) noexcept nogil:
     cdef seg_t *s = st.cursor
     if s.waiting:
         # Records that were counted but are not there to be read: damaged.
-        not_there(st, s.waiting)
+        uncount_ready(st, s.waiting)
         s.settled += s.waiting
         s.damaged = True
         s.waiting = 0
@@ -346,7 +346,7 @@ cdef inline bint head_unread(store_t *st, place_t *t) noexcept nogil:
         if UNLIKELY(st.position >= s.end):
             if s == st.last:
                 if s.waiting:
-                    not_there(st, s.waiting)
+                    uncount_ready(st, s.waiting)
                     s.settled += s.waiting
                     s.waiting = 0
                 return False
@@ -413,12 +413,12 @@ cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
         seg_passed(s, st.position)      # the mark never goes back
 
 
-cdef bint next_of(store_t *st, place_t *t) noexcept nogil:
+cdef bint find_head(store_t *st, place_t *t) noexcept nogil:
     """head(), off a message's way."""
     return head(st, t)
 
 
-cdef void take_next(store_t *st, place_t *t) noexcept nogil:
+cdef void take_head(store_t *st, place_t *t) noexcept nogil:
     """advance(), off a message's way."""
     advance(st, t)
 
@@ -433,6 +433,6 @@ cdef int untake(place_t *t) noexcept nogil:
     return 0
 
 
-cdef bint passed(seg_t *s) noexcept nogil:
+cdef bint is_passed(seg_t *s) noexcept nogil:
     """The cursor is beyond s: its live records are unacked or returned, none waits to be read in file order."""
     return s.store.cursor != NULL and s.number < s.store.cursor.number and s.waiting == 0
