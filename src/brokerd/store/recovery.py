@@ -137,6 +137,11 @@ class _Segment:
                 and sealed ^ not_sealed == 0xFFFFFFFF and layout.HEADER_OCTETS <= end <= self.capacity)
 
     @property
+    def has_gaps(self) -> bool:
+        """It was read through, and records that were counted are not there: entries of theirs settle nothing."""
+        return self.runs is not None and sum(to - at for at, to in self.runs) != self.end - layout.HEADER_OCTETS
+
+    @property
     def ready_octets(self) -> int:
         if self.unsettled_octets is not None:
             return self.unsettled_octets
@@ -388,14 +393,14 @@ class _Recovery:
             known = layout.word_ok(*words[:2]) and (words[6:] == (0, 0) or layout.word_ok(*words[6:]))
             whole = known and all(layout.word_ok(*words[i:i + 2]) for i in (2, 4))
             cut_short = whole and self._disk.size(fd) < layout.HEADER_OCTETS + entries * layout.ENTRY_OCTETS
-            if self._suspect or not whole or settled > s.records or cut_short:
+            if self._suspect or not whole or settled > s.records or cut_short or s.has_gaps:
                 self._recount(s, path)
                 if cut_short and not self._suspect:
                     self._tell("damaged", path, self._disk.size(fd), (entries - s.entries) * layout.ENTRY_OCTETS,
                                f"cut short; {settled - s.settled} settled messages come again")
             else:
                 s.entries, s.settled = entries, settled
-                self._check_last_entry(s, fd)
+                self._check_last_entry(s, fd, path)
             if blank and s.records and not self._suspect:   # The header is written before the first record is.
                 self._tell("damaged", path, 0, layout.HEADER_OCTETS,
                            f"its header is blank; {s.records - s.settled} messages of the segment come again")
@@ -454,17 +459,34 @@ class _Recovery:
                         f"generation {s.generation} of segment {s.number} come again")
         return True
 
-    def _check_last_entry(self, s: _Segment, fd: int) -> None:
+    def _check_last_entry(self, s: _Segment, fd: int, path: str) -> None:
         """kill -9 may have struck between an entry and its count, or between the two counts."""
         following = self._disk.pread(fd, layout.ENTRY_OCTETS, layout.HEADER_OCTETS + s.entries * layout.ENTRY_OCTETS)
         extra = 0
         if any(following) and len(following) == layout.ENTRY_OCTETS:
             position, kind, check, count = layout.ENTRY.unpack(following)
             extra = int(check == layout.entry_check(s.number, position, kind, count))
-        if extra or s.settled != s.entries:
-            s.entries += extra
-            octets = self._disk.pread(fd, s.entries * layout.ENTRY_OCTETS, layout.HEADER_OCTETS)
-            s.settled = min(octets[4::layout.ENTRY_OCTETS].translate(SETTLING).count(1), s.records)
+        if not extra and s.settled == s.entries:
+            return
+        s.entries += extra
+        octets = self._disk.pread(fd, s.entries * layout.ENTRY_OCTETS, layout.HEADER_OCTETS)
+        settling = octets[4::layout.ENTRY_OCTETS].translate(SETTLING).count(1)
+        if settling <= s.settled:
+            s.settled = settling
+            return
+        # The header does not count the last one yet, or a power cut took records and left their entries: only the
+        # records can tell.  To believe the entries would give up as many messages that still wait.
+        if s.runs is None:
+            self._find_runs(s)
+        self._recount(s, path)
+
+    def _find_runs(self, s: _Segment) -> None:
+        fd = self._disk.open(s.path)
+        try:
+            with mmap.mmap(fd, s.capacity, access=mmap.ACCESS_READ) as content:
+                s.runs, *_ = self._runs(s, content, s.end)
+        finally:
+            self._disk.close(fd)
 
     def _recount(self, s: _Segment, path: str) -> None:
         """Count what is settled by reading all entries, and exactly what octets are not."""
