@@ -1,8 +1,12 @@
 """Deduplication in queues and exchanges of a real broker."""
 
+from pathlib import Path
+
 import pika
 import pytest
 from tests.server.clients import close_all, connect, count, drain
+from tests.store.old_directories import unpack
+from tests.store.old_keys import send
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +170,27 @@ def test_a_pipelined_duplicate_is_seen_too_and_headers_may_set_a_time(broker):
     channel.basic_publish("", "q", b"short", message("short", **{"x-cache-ttl": 0}))
     channel.basic_publish("", "q", b"short", message("short", **{"x-cache-ttl": 0}))
     assert count(channel, "q") == 52
+
+
+def test_keys_of_a_broker_of_before_are_known(make_broker, tmp_path):
+    """Of waiting and of acked messages, in a queue and in an exchange; and after one more start."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()      # It was killed; no power was lost.
+    directory = unpack("keys-1", tmp_path / "before", boot)
+    broker = make_broker(directory=directory)
+    for _ in range(2):
+        broker.start()
+        channel = connect(broker).channel()
+        channel.confirm_delivery()
+        for number in range(10):
+            send(channel, "", "keyed", f"q{number}")
+        for number in range(5):
+            send(channel, "once", "", f"e{number}")
+        assert (count(channel, "keyed"), count(channel, "plain")) == (5, 5)
+        close_all()
+        broker.stop()
+    assert not list(directory.rglob("dedup*"))
+    broker.start()
+    channel = connect(broker).channel()
+    channel.confirm_delivery()
+    send(channel, "", "keyed", "new")
+    assert count(channel, "keyed") == 6
