@@ -110,6 +110,24 @@ cdef void tell_delivered(channel_t *ch, place_t *t, uint8_t before) noexcept:
                        before & PLACE_WAS_OUT != 0)
 
 
+cdef void tell_hand_out(channel_t *ch, consumer_t *c, place_t *t, uint8_t before, bint no_ack) noexcept nogil:
+    """The journal and the firehose are told, where the queue has one of them."""
+    cdef queue_t *q = t.seg.queue
+    if q.journal != NULL:
+        journal_delivery(ch, c, t, before, no_ack)
+    if q.rules != NULL and q.rules.traced:
+        with gil:
+            tell_delivered(ch, t, before)
+
+
+cdef void settle_journaled(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil:
+    """Settle what was handed out without acks; the journal is told who has it."""
+    cdef core_t *core = t.seg.queue.core
+    core.actor = c.number if c != NULL else ch.conn.number
+    settle(t, ACKED)
+    core.actor = 0
+
+
 cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t body_n, bint no_ack) noexcept nogil:
     """t was just written to ch, under ch.next_tag; c NULL: by basic.get.  ring_reserve() went before.  With no_ack its
     segment may be freed."""
@@ -123,19 +141,15 @@ cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t bod
     else:
         q.n_got += 1
     in_order(t)
-    if UNLIKELY(q.journal != NULL):
-        journal_delivery(ch, c, t, before, no_ack)
-    if UNLIKELY(q.rules != NULL) and q.rules.traced:
-        with gil:
-            tell_delivered(ch, t, before)
+    if UNLIKELY(q.journal != NULL or q.rules != NULL):
+        tell_hand_out(ch, c, t, before, no_ack)
     if no_ack:
         pass_tag(ch)
         q.n_acked += 1
         if UNLIKELY(q.journal != NULL):
-            q.core.actor = c.number if c != NULL else ch.conn.number
-        settle(t, ACKED)
-        if UNLIKELY(q.journal != NULL):
-            q.core.actor = 0
+            settle_journaled(ch, c, t)
+        else:
+            settle(t, ACKED)
         return
     if UNLIKELY(before):
         # The watermark says of it that it was handed out once: this is once more, or the first time after it was aside.

@@ -371,7 +371,7 @@ cdef inline bint head_unread(store_t *st, place_t *t) noexcept nogil:
         t.position = st.position
         t.count = 0
         t.flags = 0
-        if UNLIKELY(is_from_before(s, st.position)):
+        if UNLIKELY(s.verify) and is_from_before(s, st.position):
             recall(s, t)
         return True
 
