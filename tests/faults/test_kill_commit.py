@@ -31,7 +31,7 @@ def killing(cls, name, after=False):
 armed, left = True, int(os.environ["KILL_AT"].partition(":")[2])
 killing(CommitLog, "decide")
 killing(CommitLog, "read", after=True)
-killing(CommitLog, "applied")
+killing(CommitLog, "mark_applied")
 killing(CommitLog, "remove")
 killing(channel.Channel, "settle")
 killing(transactions.Transaction, "_done", after=True)
@@ -60,7 +60,7 @@ def drain(peer, queue):
 
 # Each message is read once to be routed and once to be put.
 @pytest.mark.parametrize("step", [
-    "decide:1", *[f"read:{MESSAGES + n}" for n in (1, 2, 5, MESSAGES)], "applied:1",
+    "decide:1", *[f"read:{MESSAGES + n}" for n in (1, 2, 5, MESSAGES)], "mark_applied:1",
     *[f"settle:{n}" for n in (1, 3, SETTLED)], "remove:1", "_done:1",
 ])
 def test_a_commit_is_whole_or_it_never_was(broker, step):

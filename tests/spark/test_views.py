@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "audit-recipes.md").read_text("utf-8")
 # (paragraph before, query)
 RECIPES = [(before.strip().rpartition("\n\n")[2], query) for before, query in re.findall(
     r"(.*?)```sql\n(.*?)```", PAGE, re.DOTALL)]
-EMPTY = {"Dead letters that nobody", "Where the journal does not"}   # begin of what finds nothing here
+EMPTY = {"Dead letters that no queue", "Where the journal does not"}   # begin of what finds nothing here
 
 
 def told():
@@ -93,7 +93,7 @@ def test_each_recipe_gives_an_answer(made, title, query):
 
 
 def test_the_recipe_of_overtaking_counts_as_the_audit_does(made):
-    query = next(query for title, query in RECIPES if title.startswith("Messages that were overtaken"))
+    query = next(query for title, query in RECIPES if title.startswith("The most overtaken messages"))
     row, = one(made[0], query)
     audited = one(made[0], "SELECT seq, count(*) FROM violations WHERE audit = 'overtaking' GROUP BY seq")
     assert [(row.seq, row.redeliveries)] == [tuple(some) for some in audited] == [(40, 2)]
