@@ -37,7 +37,7 @@ def make_core() -> plane.Core:
 
 
 def put_many(directory: str, hashes: list[int], size: int) -> float:
-    """CPU ns a message; size: of the window, 0: there is none."""
+    """CPU ns a message.  size: keys that the window holds; with 0 the queue has no window."""
     core = make_core()
     queue = Queue(core, f"{directory}/q", durable=True)
     other = Queue(core, f"{directory}/other", durable=True)     # The same objects, but no key of this queue's.
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--messages", type=int, default=200_000)
-    parser.add_argument("--keys", type=int, default=1_000_000, help="in the window whose memory is told")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the window that is weighed")
     options = parser.parse_args()
     hashes = [(n * 0x9E3779B97F4A7C15 & (1 << 64) - 1) or 1 for n in range(1, options.keys + 1)]
     published = hashes[:options.messages]

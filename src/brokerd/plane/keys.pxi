@@ -4,13 +4,8 @@
 # A segment's keys count as long as one of them may be in the window and is not over (keys_last, keys_until); until they
 # are in a file beside it (keys_kept) its records must stay.
 
-cdef enum:
-    KEY_OF_EXCHANGE = 4         # of a record's flags: its key is not the queue's, but that of the exchange in its meta
-    KEY_TTL = 8                 # likewise: the message's header x-cache-ttl says how long its key counts
-
-
 cdef void key_stored(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
-    """The record appended to s just now has this key of its queue's."""
+    """The record that was just appended to s carries this key of its queue."""
     cdef window_t *w = s.queue.window
     cdef int64_t expires = key_expires(w, ts // 1000000, own_ttl_ms)
     window_enter(w, hash_, expires, s.queue.core.now // 1000000)
@@ -57,13 +52,13 @@ cdef bytes key_rows_of(seg_t *s):
         if position >= s.end:
             return bytes(rows)
         r = s.map + position
-        hash_ = le64(r + 56)
-        position += align8(le32(r + 4))
-        if hash_ == 0 or le16(r + 38) & KEY_OF_EXCHANGE:
+        hash_ = le64(r + R_DEDUP_HASH)
+        position += room_of(r)
+        if hash_ == 0 or le16(r + R_FLAGS) & KEY_OF_EXCHANGE:
             continue
         at = slot_of(w, hash_)
         if at != NO_SLOT:
-            put_le64(row, le64(r + 16))
+            put_le64(row, seq_of(r))
             put_le64(row + 8, hash_)
             put_le64(row + 16, <uint64_t>w.keys[<uint32_t>w.slots[at] - 1].expires)
             rows += (<const char *>row)[:KEY_ROW]
@@ -92,20 +87,20 @@ def keys_in_segment(const uint8_t[::1] octets, uint64_t number, int64_t ttl_ms=-
         if position >= s.end:
             return bytes(rows), own, foreign
         r = s.map + position
-        position += align8(le32(r + 4))
-        if le64(r + 56) == 0:
+        position += room_of(r)
+        if le64(r + R_DEDUP_HASH) == 0:
             continue
-        ts = <int64_t>le64(r + 24)
+        ts = <int64_t>le64(r + R_TS)
         n = meta_of(r, &meta)
         properties = meta + 1 + meta[0]
         properties += 1 + properties[0]
-        said = (<const char *>properties)[:meta + n - properties] if le16(r + 38) & KEY_TTL else None
-        if le16(r + 38) & KEY_OF_EXCHANGE:
-            foreign.append((ts, le64(r + 56), (<const char *>meta)[1:1 + meta[0]], said))
+        said = (<const char *>properties)[:meta + n - properties] if le16(r + R_FLAGS) & KEY_TTL else None
+        if le16(r + R_FLAGS) & KEY_OF_EXCHANGE:
+            foreign.append((ts, le64(r + R_DEDUP_HASH), (<const char *>meta)[1:1 + meta[0]], said))
             continue
         if said is not None:
             own.append((len(rows) // KEY_ROW, ts // 1000000, said))
-        put_le64(row, le64(r + 16))
-        put_le64(row + 8, le64(r + 56))
+        put_le64(row, seq_of(r))
+        put_le64(row + 8, le64(r + R_DEDUP_HASH))
         put_le64(row + 16, <uint64_t>key_expires(&w, ts // 1000000, -1))
         rows += (<const char *>row)[:KEY_ROW]

@@ -65,6 +65,8 @@ cdef enum:                          # record
 
     PERSISTENT = 1                  # flags of a record
     EXPIRES = 2                     # it has an expiration of its own
+    KEY_OF_EXCHANGE = 4             # its deduplication key belongs to the exchange in its meta, not to the queue
+    KEY_TTL = 8                     # its header x-cache-ttl says how long its key counts
 
 cdef enum:                          # event of a journal
     E_SEQ = 0

@@ -16,13 +16,13 @@ cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
 
 
 cdef bint give_to_core(seg_t *s) noexcept nogil:
-    """Keep the file of a segment that is in no list any more, for whichever queue needs one next: its pages are
+    """Keep the file of a segment that is in no list any more, for any queue that needs one next: its pages are
     there, and making new ones is the largest cost of storing.  True: done, s is the core's, its acks file gone."""
     cdef core_t *core = s.queue.core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
-    if (core.spare_directory == NULL or core.no_spares or s.queue.copying or core.spares_n >= SPARES_MOST or s.capacity != core.segment_octets
-            or s.allocated != s.capacity or s.damaged or s.unlinked):
+    if (core.spare_directory == NULL or core.no_spares or s.queue.copying or core.spares_n >= SPARES_MOST
+            or s.capacity != core.segment_octets or s.allocated != s.capacity or s.damaged or s.unlinked):
         return False
     path_of(s, b"msgs", old)
     snprintf(new, PATH_ROOM, b"%s/%010llu", core.spare_directory, <unsigned long long>s.number)
@@ -65,7 +65,7 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
         with gil:
             make_directory_of(st)
         if rename(old, new) != 0:
-            seg_free(s)         # Somebody took its file away.
+            seg_free(s)         # Its file was taken away.
             return
     if seg_open_at(s, new) != 0:
         unlink(new)
@@ -135,8 +135,8 @@ cdef void give_up(seg_t *s):
         seg_free(s)
         return
     else:
-        # Truncating 8 MiB of page cache takes a millisecond or more: somebody else's thread does that.  But from
-        # here on its records are none: a purge that was answered is not taken back by a crash.
+        # Truncating 8 MiB of page cache takes a millisecond or more: the control plane's thread does that.  But under
+        # this name no start reads it: a crash does not take back a purge that was answered.
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.%010llu", st.directory, <unsigned long long>s.number)
         if rename(old, new) == 0:
@@ -181,7 +181,7 @@ cdef bint retire_if_settled(seg_t *s) noexcept nogil:
     """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
     True: s is not in the list any more, and may be freed."""
     cdef store_t *st = s.store
-    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s == st.last:
+    if not s.sealed or s.settled < s.records or s.unacked or s.returned or s.aside or s == st.last:
         return False
     if s == st.cursor:
         if st.position < s.end:
@@ -232,8 +232,8 @@ cdef int describe_store(store_t *st, list out) except -1:
     cdef seg_t *s = st.first
     while s != NULL:
         out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
-                    "unacked": s.unacked, "returned": s.returned, "aside": s.aside, "waiting": s.waiting, "base_seq": s.base_seq,
-                    "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
+                    "unacked": s.unacked, "returned": s.returned, "aside": s.aside, "waiting": s.waiting,
+                    "base_seq": s.base_seq, "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
                     "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
                     "events": s.events if s.journal_known else -1})
         s = s.next
