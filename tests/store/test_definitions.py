@@ -255,14 +255,3 @@ def test_synced_definitions_survive_power_loss_in_order_and_without_damage(tmp_p
     assert payloads == written[:len(payloads)]
     assert len(payloads) >= synced
     disk.release()
-
-
-def test_twenty_thousand_definitions_a_second_are_no_burden(path):
-    import time
-
-    log = DefinitionsLog(str(path), Disk())
-    log.load()
-    begun = time.process_time()
-    for _ in range(2000):
-        log.append(b"x" * 80)
-    assert time.process_time() - begun < 0.1

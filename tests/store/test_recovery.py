@@ -556,17 +556,6 @@ def test_the_plane_takes_what_recovery_tells_it(files):
     assert (queue.ready, queue.next_seq) == (19, 31)
 
 
-def test_a_hundred_sealed_segments_open_in_milliseconds(files):
-    import time
-
-    for number in range(1, 101):
-        files.segment(number, BODIES, base_seq=number * 10 - 9)
-        files.ack(number, [])
-    begun = time.process_time()
-    run(files.directory)
-    assert time.process_time() - begun < 0.1    # 4 ms on a quiet machine.
-
-
 # --- what belongs to order journals
 
 def journal(files, number, folder=""):
