@@ -75,6 +75,40 @@ def test_a_window_that_was_used_for_long_is_its_model():
     assert len(window) == len(hashes)
 
 
+def test_a_window_that_grows_and_shrinks_while_its_keys_are_still_moving_is_its_model():
+    window, model = Window(3000), Model(3000)
+    hashes = [number * 0x9E3779B97F4A7C15 % (1 << 64) for number in range(1, 2100)]
+    for number, hash_ in enumerate(hashes):
+        window.enter(hash_, FOR_EVER, 0)
+        model.enter(hash_, FOR_EVER)
+        if number % 5 == 4:     # Of the old ring, and of the new one: it is the newest then.
+            for each in (hashes[number // 2], hashes[number - 2]):
+                window.enter(each, FOR_EVER, 0)
+                model.enter(each, FOR_EVER)
+        if number in (66, 70, 1400, 1401):
+            for size in (40, 17, 3000):
+                window.set_bounds(size)
+                model.resize(size)
+        if number % 40 == 26 or 60 < number < 80 or 1395 < number < 1405:
+            assert [window.knows(each, 0) for each in hashes[:number]] == [model.knows(each, 0) for each in hashes[:number]]
+            assert len(window) == sum(entry[0] != 0 for entry in model.entries)
+
+
+def test_no_key_waits_for_a_ring_to_grow():
+    """The key that makes it grow leaves the others where they are, and few come along with each after it."""
+    window = Window(1 << 24)
+    for number in range(1, 1 << 16):
+        window.enter(number << 20, FOR_EVER, 0)
+    before = window.octets
+    window.enter(1 << 19, FOR_EVER, 0)
+    window.enter(1 << 18, FOR_EVER, 0)
+    assert window.octets == 3 * before              # both rings are there
+    for number in range(1, (1 << 16) // 4 + 2):
+        window.enter(number << 20 | 1, FOR_EVER, 0)
+    assert window.octets == 2 * before
+    assert len(window) == (1 << 16) + (1 << 14) + 2
+
+
 def test_an_empty_window_knows_nothing_and_holds_no_memory():
     window = Window(1 << 24)
     assert not window.knows(1, 0)

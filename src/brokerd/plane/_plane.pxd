@@ -85,17 +85,22 @@ cdef struct key_t:
     uint64_t hash               # 0: a hole
     int64_t expires             # ms
 
+cdef struct keyring_t:          # of keys, and the index of it
+    key_t *keys                 # NULL: none
+    uint64_t *slots
+    uint32_t mask               # places less 1
+    uint32_t slots_mask
+
 cdef struct window_t:
-    key_t *keys                 # a ring
-    uint64_t *slots             # the index
-    uint32_t size               # the most that there may be in the ring
-    uint32_t capacity           # of the ring now
-    uint32_t first              # the oldest
-    uint32_t n                  # places used, holes among them
+    keyring_t ring
+    keyring_t old                  # before the ring grew: entries from `moved` to `grown` are still there.  keys NULL: none
+    uint64_t moved
+    uint64_t grown
+    uint64_t first              # number of the oldest entry, or hole
+    uint64_t entered            # since the window was made: the number of the next
+    uint32_t size               # the most entries that there may be
     uint32_t live               # keys
-    uint32_t mask               # slots less 1
     int64_t ttl                 # ms; -1: none
-    uint64_t entered            # since the window was made
 
 cdef struct queue_key_t:
     queue_t *queue

@@ -39,7 +39,8 @@ cdef uint32_t whole_record_from(seg_t *s, uint32_t position) noexcept nogil:
 cdef bytes key_rows_of(seg_t *s):
     """Rows (store/format.py) of all keys of s that are in the queue's window.  Raises OSError."""
     cdef const window_t *w = s.queue.window
-    cdef uint32_t position = HEADER, at
+    cdef uint32_t position = HEADER
+    cdef const key_t *key
     cdef uint64_t hash_
     cdef const uint8_t *r
     cdef uint8_t row[KEY_ROW]
@@ -56,11 +57,11 @@ cdef bytes key_rows_of(seg_t *s):
         position += room_of(r)
         if hash_ == 0 or le16(r + R_FLAGS) & KEY_OF_EXCHANGE:
             continue
-        at = slot_of(w, hash_)
-        if at != NO_SLOT:
+        key = window_find(w, hash_)
+        if key != NULL:
             put_le64(row, seq_of(r))
             put_le64(row + 8, hash_)
-            put_le64(row + 16, <uint64_t>w.keys[<uint32_t>w.slots[at] - 1].expires)
+            put_le64(row + 16, <uint64_t>key.expires)
             rows += (<const char *>row)[:KEY_ROW]
 
 

@@ -1,14 +1,20 @@
 # A window of keys seen lately (deduplication): which hashes were entered last, and until when each of them counts.
 #
-#    keys     a ring of (hash, expires), oldest first; it doubles up to `size` places, then the newest takes the oldest's
-#    slots    the index: upper half of the hash << 32 | place in the ring + 1, 0 = free; linear probing, at most half full
+#    keys     a ring of (hash, expires): the entry with the number i stands at i modulo the capacity, a power of two
+#    slots    the index: upper half of the hash << 32 | ENTERED | number of the entry, 0 = free; linear probing, at most
+#             half full
 #
 # A hash that is entered again leaves a hole (hash 0) at its old place: a window is the last `size` that were entered.
 # Both halves of a slot are enough to probe and to move it, so that an absent key costs one cache miss.
+#
+# A ring that is full doubles, up to `size`, and no publish waits for that: its entries stay in the old ring, and each
+# new entry takes KEYS_MOVED of them along, oldest first.  Old slots stay as they are, and what has left the old ring has
+# the hash 0 there, so that a slot of it leads nowhere.
 # Knows nothing of messages.  Times are milliseconds since the epoch.
 
 cdef enum:
     KEYS_FIRST = 16             # places of a ring that is not empty
+    KEYS_MOVED = 4              # taken out of the old ring for each that is entered; 2 are enough to be done in time
     KEYS_FORGOTTEN = 64         # expired keys that may go for one that is entered
     KEY_ROW = 24                # octets: order u8, hash u8, expires i8, as in store/format.py
 
@@ -16,129 +22,193 @@ cdef extern from *:
     """
     #define FOR_EVER INT64_MAX
     #define NO_SLOT UINT32_MAX
+    #define ENTERED 0x80000000u
+    #define KEYS_MOST 0x40000000u
     """
     int64_t FOR_EVER
     uint32_t NO_SLOT
+    uint32_t ENTERED            # in each slot that is not free
+    uint32_t KEYS_MOST          # places of the largest ring
 
 
-cdef inline uint32_t slot_of(const window_t *w, uint64_t hash_) noexcept nogil:
+cdef inline uint32_t slot_of(const keyring_t *r, uint64_t hash_) noexcept nogil:
     """The slot of this hash; NO_SLOT: it is not there."""
-    cdef uint32_t at = <uint32_t>(hash_ >> 32) & w.mask
+    cdef uint32_t at = <uint32_t>(hash_ >> 32) & r.slots_mask
     cdef uint64_t slot
-    if w.capacity == 0:
+    if r.keys == NULL:
         return NO_SLOT
     while True:
-        slot = w.slots[at]
+        slot = r.slots[at]
         if slot == 0:
             return NO_SLOT
-        if slot >> 32 == hash_ >> 32 and w.keys[<uint32_t>slot - 1].hash == hash_:
+        if slot >> 32 == hash_ >> 32 and r.keys[<uint32_t>slot & r.mask].hash == hash_:
             return at
-        at = (at + 1) & w.mask
+        at = (at + 1) & r.slots_mask
 
 
-cdef inline void slot_put(window_t *w, uint64_t hash_, uint32_t place) noexcept nogil:
-    cdef uint32_t at = <uint32_t>(hash_ >> 32) & w.mask
-    while w.slots[at]:
-        at = (at + 1) & w.mask
-    w.slots[at] = hash_ >> 32 << 32 | (place + 1)
+cdef inline key_t *key_in_slot(const keyring_t *r, uint32_t at) noexcept nogil:
+    return r.keys + (<uint32_t>r.slots[at] & r.mask)
 
 
-cdef inline void slot_clear(window_t *w, uint32_t hole) noexcept nogil:
+cdef inline void slot_put(keyring_t *r, uint64_t hash_, uint64_t number) noexcept nogil:
+    cdef uint32_t at = <uint32_t>(hash_ >> 32) & r.slots_mask
+    while r.slots[at]:
+        at = (at + 1) & r.slots_mask
+    r.slots[at] = hash_ >> 32 << 32 | ENTERED | <uint32_t>number
+
+
+cdef inline void slot_clear(keyring_t *r, uint32_t hole) noexcept nogil:
     """Free a slot; those that it kept from their place move up."""
     cdef uint32_t at = hole
     cdef uint64_t slot
     while True:
-        at = (at + 1) & w.mask
-        slot = w.slots[at]
+        at = (at + 1) & r.slots_mask
+        slot = r.slots[at]
         if slot == 0:
             break
-        if ((at - <uint32_t>(slot >> 32)) & w.mask) >= ((at - hole) & w.mask):
-            w.slots[hole] = slot
+        if ((at - <uint32_t>(slot >> 32)) & r.slots_mask) >= ((at - hole) & r.slots_mask):
+            r.slots[hole] = slot
             hole = at
-    w.slots[hole] = 0
+    r.slots[hole] = 0
+
+
+cdef inline uint32_t keyring_capacity(const keyring_t *r) noexcept nogil:
+    return r.mask + 1 if r.keys != NULL else 0
+
+
+cdef void keyring_free(keyring_t *r) noexcept nogil:
+    free(r.keys)
+    free(r.slots)
+    memset(r, 0, sizeof(keyring_t))
+
+
+cdef inline key_t *key_numbered(window_t *w, uint64_t number) noexcept nogil:
+    cdef keyring_t *r = &w.old if w.moved <= number < w.grown else &w.ring
+    return r.keys + (<uint32_t>number & r.mask)
+
+
+cdef inline void key_forget(window_t *w, key_t *key) noexcept nogil:
+    """A key that is in one of the rings leaves a hole; slots are its caller's."""
+    key.hash = 0
+    w.live -= 1
+
+
+cdef void window_move(window_t *w, uint64_t most) noexcept nogil:
+    """Take so many entries along from the old ring."""
+    cdef key_t *old
+    cdef key_t *key
+    while most and w.moved < w.grown:
+        old = w.old.keys + (<uint32_t>w.moved & w.old.mask)
+        key = w.ring.keys + (<uint32_t>w.moved & w.ring.mask)
+        key[0] = old[0]
+        if old.hash:
+            slot_put(&w.ring, old.hash, w.moved)
+            old.hash = 0
+        w.moved += 1
+        most -= 1
+    if w.moved == w.grown and w.old.keys != NULL:
+        keyring_free(&w.old)
 
 
 cdef inline void window_forget_oldest(window_t *w) noexcept nogil:
-    cdef key_t *oldest = w.keys + w.first
+    cdef key_t *oldest = key_numbered(w, w.first)
+    cdef bint is_old = w.moved <= w.first < w.grown
     if oldest.hash:
-        slot_clear(w, slot_of(w, oldest.hash))
-        oldest.hash = 0
-        w.live -= 1
-    w.first = w.first + 1 if w.first + 1 < w.capacity else 0
-    w.n -= 1
+        if not is_old:
+            slot_clear(&w.ring, slot_of(&w.ring, oldest.hash))
+        key_forget(w, oldest)
+    w.first += 1
+    if is_old:
+        w.moved = w.first
+        if w.moved == w.grown:
+            keyring_free(&w.old)
 
 
 cdef int window_set_capacity(window_t *w, uint32_t capacity) noexcept nogil:
-    """Lay the ring out anew, with room for so many, at least those that are in it; 0 or ENOMEM: all is as before."""
-    cdef uint32_t slots_n = 2 * KEYS_FIRST
-    cdef uint32_t i, place
-    cdef key_t *keys
-    cdef uint64_t *slots
-    while slots_n < 2 * <uint64_t>capacity:
-        slots_n *= 2
-    keys = <key_t *>malloc(capacity * sizeof(key_t))
-    slots = <uint64_t *>calloc(slots_n, sizeof(uint64_t))
-    if keys == NULL or slots == NULL:
-        free(keys)
-        free(slots)
+    """A ring with room for `capacity`, a power of two, at least as many as are entered; what is entered has yet to be
+    moved.  0 or ENOMEM: all is as before."""
+    cdef keyring_t ring
+    ring.mask = capacity - 1
+    ring.slots_mask = 2 * capacity - 1
+    ring.keys = <key_t *>malloc(capacity * sizeof(key_t))
+    ring.slots = <uint64_t *>calloc(2 * <size_t>capacity, sizeof(uint64_t))
+    if ring.keys == NULL or ring.slots == NULL:
+        free(ring.keys)
+        free(ring.slots)
         return ENOMEM
-    for i in range(w.n):
-        place = w.first + i if w.first + i < w.capacity else w.first + i - w.capacity
-        keys[i] = w.keys[place]
-    free(w.keys)
-    free(w.slots)
-    w.keys = keys
-    w.slots = slots
-    w.mask = slots_n - 1
-    w.capacity = capacity
-    w.first = 0
-    for i in range(w.n):
-        if keys[i].hash:
-            slot_put(w, keys[i].hash, i)
+    window_move(w, w.grown - w.moved)       # As a rule all were moved long ago.
+    w.old = w.ring
+    w.ring = ring
+    w.moved = w.first
+    w.grown = w.entered
+    window_move(w, 0)           # An empty one is gone at once.
     return 0
+
+
+cdef inline uint32_t keyring_capacity_for(uint32_t n) noexcept nogil:
+    """The capacity of a ring for n entries."""
+    cdef uint32_t capacity = KEYS_FIRST
+    while capacity < n:
+        capacity *= 2
+    return capacity
 
 
 cdef void window_make_room(window_t *w, int64_t now_ms) noexcept nogil:
     """A place for one more, if there is memory for any: what is over goes first, then the ring grows, then the oldest goes."""
     cdef uint32_t most = KEYS_FORGOTTEN
-    while most and w.n and (w.keys[w.first].hash == 0 or w.keys[w.first].expires <= now_ms):
+    cdef key_t *oldest
+    while most and w.first < w.entered:
+        oldest = key_numbered(w, w.first)
+        if oldest.hash and oldest.expires > now_ms:
+            break
         window_forget_oldest(w)
         most -= 1
-    if w.n < w.capacity:
+    if w.entered - w.first < min(w.size, keyring_capacity(&w.ring)):
         return
-    if w.capacity < w.size:
-        if window_set_capacity(w, min(w.size, max(<uint32_t>KEYS_FIRST, 2 * w.capacity))) == 0:
-            return
-    if w.n:
+    if keyring_capacity(&w.ring) < w.size and window_set_capacity(w, max(<uint32_t>KEYS_FIRST, 2 * keyring_capacity(&w.ring))) == 0:
+        return
+    if w.first < w.entered:
         window_forget_oldest(w)
 
 
 cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int64_t now_ms) noexcept nogil:
     """This hash is the newest."""
-    cdef uint32_t at = slot_of(w, hash_)
-    cdef uint32_t place
+    cdef uint32_t at = slot_of(&w.ring, hash_)
+    cdef key_t *key
     if UNLIKELY(at != NO_SLOT):
-        w.keys[<uint32_t>w.slots[at] - 1].hash = 0
-        slot_clear(w, at)
-        w.live -= 1
-    if UNLIKELY(w.n == w.capacity):
+        key_forget(w, key_in_slot(&w.ring, at))
+        slot_clear(&w.ring, at)
+    if UNLIKELY(w.old.keys != NULL):
+        at = slot_of(&w.old, hash_)
+        if at != NO_SLOT:
+            key_forget(w, key_in_slot(&w.old, at))
+        window_move(w, KEYS_MOVED)
+    if UNLIKELY(w.entered - w.first >= min(w.size, keyring_capacity(&w.ring))):
         window_make_room(w, now_ms)
-        if w.capacity == 0:
+        if w.ring.keys == NULL:
             return              # No memory: this one is not known.
-    place = w.first + w.n
-    if place >= w.capacity:
-        place -= w.capacity
-    w.keys[place].hash = hash_
-    w.keys[place].expires = expires
-    w.n += 1
-    w.live += 1
+    key = w.ring.keys + (<uint32_t>w.entered & w.ring.mask)
+    key.hash = hash_
+    key.expires = expires
+    slot_put(&w.ring, hash_, w.entered)
     w.entered += 1
-    slot_put(w, hash_, place)
+    w.live += 1
+
+
+cdef inline const key_t *window_find(const window_t *w, uint64_t hash_) noexcept nogil:
+    """NULL: it is not in the window."""
+    cdef uint32_t at = slot_of(&w.ring, hash_)
+    if at != NO_SLOT:
+        return key_in_slot(&w.ring, at)
+    if LIKELY(w.old.keys == NULL):
+        return NULL
+    at = slot_of(&w.old, hash_)
+    return key_in_slot(&w.old, at) if at != NO_SLOT else NULL
 
 
 cdef inline bint window_knows(const window_t *w, uint64_t hash_, int64_t now_ms) noexcept nogil:
-    cdef uint32_t at = slot_of(w, hash_)
-    return at != NO_SLOT and w.keys[<uint32_t>w.slots[at] - 1].expires > now_ms
+    cdef const key_t *key = window_find(w, hash_)
+    return key != NULL and key.expires > now_ms
 
 
 cdef inline int64_t key_expires(const window_t *w, int64_t ts_ms, int64_t own_ttl_ms) noexcept nogil:
@@ -163,12 +233,12 @@ cdef class Window:
     def __init__(self, uint32_t size, int64_t ttl_ms=-1):
         if size == 0:
             raise ValueError("a window holds one key at least")
-        self.w.size = size
+        self.w.size = min(size, KEYS_MOST)
         self.w.ttl = ttl_ms
 
     def __dealloc__(self):
-        free(self.w.keys)
-        free(self.w.slots)
+        keyring_free(&self.w.ring)
+        keyring_free(&self.w.old)
 
     def __len__(self):
         return self.w.live
@@ -187,15 +257,17 @@ cdef class Window:
 
     @property
     def octets(self):
-        return self.w.capacity * sizeof(key_t) + (self.w.mask + 1 if self.w.capacity else 0) * sizeof(uint64_t)
+        return (keyring_capacity(&self.w.ring) + keyring_capacity(&self.w.old)) * (sizeof(key_t) + 2 * sizeof(uint64_t))
 
     def set_bounds(self, uint32_t size, int64_t ttl_ms=-1):
         if size == 0:
             raise ValueError("a window holds one key at least")
-        while self.w.n > size:
+        size = min(size, KEYS_MOST)
+        while self.w.entered - self.w.first > size:
             window_forget_oldest(&self.w)
-        if self.w.capacity > size and window_set_capacity(&self.w, size) != 0:
-            raise MemoryError
+        if keyring_capacity(&self.w.ring) > keyring_capacity_for(size):
+            if window_set_capacity(&self.w, keyring_capacity_for(size)) != 0:
+                raise MemoryError
         self.w.size = size
         self.w.ttl = ttl_ms
 
