@@ -439,7 +439,7 @@ class Node:
     def _close_overdue(self) -> None:
         """Close the channels of consumers that have not acked in time, where the rules say so (RabbitMQ).  Their
         deliveries have returned already."""
-        for consumer in self.core.overdue():
+        for consumer in self.core.return_overdue():
             channel = consumer.channel
             channel.connection.on_error(
                 channel.number,

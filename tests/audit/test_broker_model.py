@@ -133,7 +133,7 @@ class Course:
     def later(self, ms):
         self.now += ms * 1_000_000
         self.bench.core.expire()
-        self.bench.core.overdue()
+        self.bench.core.return_overdue()
         self.bench.turns()
 
     def remove(self, seq):

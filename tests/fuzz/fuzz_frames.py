@@ -48,7 +48,7 @@ class Connection(harness.Connection):
 
     def on_publish(self, channel, method_payload, header, body):
         opened = self.channels[channel]
-        opened.publishes_one()
+        opened.count_publish()
         self.core_of.put((self.fuzzed_queue, self.ruled_queue), b"", b"q", header[12:], body)
 
     def on_method(self, channel, payload):
@@ -119,9 +119,9 @@ class Fuzz:
         for piece in pieces:
             connection.feed(piece)
         self.bench.turns()
-        self.bench.core.overdue()
+        self.bench.core.return_overdue()
         for _, seq, *_ in self.ruled.dead:
-            self.ruled.dead_done(seq)
+            self.ruled.settle_dead(seq)
         for channel, error, _, _ in connection.errors:
             assert isinstance(error, AMQPError), (channel, error)
         assert len(connection.errors) < 50

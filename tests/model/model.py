@@ -206,7 +206,7 @@ class Queue:
                 self.dead_lettered += 1
         self.dying = []
 
-    def dead_done(self, seq):
+    def settle_dead(self, seq):
         del self.kept[seq]
         self.dead_lettered += 1
 
@@ -403,7 +403,7 @@ class Channel:
         if self.unacked:
             self.settle(0, True, True)
 
-    def overdue(self, now):
+    def return_overdue(self, now):
         """What has been out too long returns; the first consumer whose channel is to be closed instead, or None."""
         any_ = False
         for tag, (queue, _, consumer, when) in sorted(self.unacked.items()):

@@ -156,8 +156,8 @@ class RulesMachine(PlaneMachine):
         self.clock.now += ms * MS
         channels = sorted(self.channels(), key=lambda one: -one[2].made)
         closing = [(consumer, link, real) for link, real, channel in channels
-                   if (consumer := channel.overdue(self.clock.now)) is not None]
-        assert [one.tag for one in self.bench.core.overdue()] == [one.tag for one, _, _ in closing]
+                   if (consumer := channel.return_overdue(self.clock.now)) is not None]
+        assert [one.tag for one in self.bench.core.return_overdue()] == [one.tag for one, _, _ in closing]
         for consumer, link, real in closing:
             if not link.model.paused:       # Else what it was sent is still on its way.
                 real.close()
@@ -183,8 +183,8 @@ class RulesMachine(PlaneMachine):
             real, queue = self.queue(which + at)
             if queue.kept:
                 seq = list(queue.kept)[pick % 3 % len(queue.kept)]
-                real.dead_done(seq)
-                queue.dead_done(seq)
+                real.settle_dead(seq)
+                queue.settle_dead(seq)
                 self.check()
                 return
 

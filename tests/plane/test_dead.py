@@ -57,9 +57,9 @@ def test_a_message_that_is_kept_is_in_no_count_and_settled_when_done(bench, conn
     bench.turns()
     connection.feed(nack(2, 3, multiple=True, requeue=False))
     assert (queue.ready, queue.unacked, queue.aside) == (0, 0, 3)
-    queue.dead_done(2)
-    queue.dead_done(1)
-    queue.dead_done(17)
+    queue.settle_dead(2)
+    queue.settle_dead(1)
+    queue.settle_dead(17)
     assert queue.aside == 1
     after = make_bench().recovered()
     assert after.ready == 1             # The third, as if it had not died.
@@ -139,7 +139,7 @@ def test_a_queue_deleted_with_dead_ones_kept_lets_go_of_them(bench, connection, 
     bench.turns()
     connection.feed(reject(2, 1, requeue=False))
     queue.drop()
-    queue.dead_done(1)
+    queue.settle_dead(1)
     connection.feed(nack(2, 3, multiple=True, requeue=False))
     assert len(queue.dead) == 1
 
@@ -197,11 +197,11 @@ def test_dead_ones_that_are_done_with_make_room_for_those_that_follow(bench, con
     bench.turns()
     connection.feed(b"".join(reject(2, tag, requeue=False) for tag in range(1, 17)))
     for seq in range(1, 6):
-        queue.dead_done(seq)
+        queue.settle_dead(seq)
     connection.feed(b"".join(reject(2, tag, requeue=False) for tag in range(17, 31)))
     assert queue.aside == 25
     for seq in range(6, 31):
-        queue.dead_done(seq)
+        queue.settle_dead(seq)
     assert queue.aside == 0
     assert [row[0] for row in make_bench().recovered().browse(1, 100)] == list(range(31, 41))
 
@@ -231,7 +231,7 @@ def test_a_dead_letter_is_settled_with_the_reason_of_its_death(bench, connection
     bench.turns()
     connection.feed(reject(2, 1, requeue=False))
     for seq in done:
-        queue.dead_done(seq)
+        queue.settle_dead(seq)
     with open(f"{queue.directory}/acks.0000000001", "rb") as file:
         entries = reading.read_entries(file.read(), 1).entries
     assert [int(kind) for kind in entries["kind"] if kind & 15 == layout.DEAD_LETTERED] == [

@@ -353,7 +353,7 @@ def test_what_is_handed_out_is_told_where_that_is_asked(bench, hand_out):
             told.append((channel.number, key, body, redelivered))
 
     queue = bench.queues[b"q"] = Traced(bench.core, f"{bench.directory}/q", durable=True)
-    queue.traced = True
+    queue.reports_deliveries = True
     connection = bench.connection(1, 2)
     connection.feed(publish(1, b"x"))
     hand_out(bench, connection, queue)
@@ -369,7 +369,7 @@ def test_what_needs_no_ack_leaves_the_tag_of_a_timed_out_delivery_known(bench, h
     connection.feed(publish(1, b"x") + publish(1, b"y", key=b"other") * 40)
     by_consume(bench, connection, queue)
     bench.at(1200)
-    bench.core.overdue()
+    bench.core.return_overdue()
     for _ in range(40):
         hand_out(bench, connection, other, no_ack=True)
     connection.feed(ack(2, 1))

@@ -69,7 +69,7 @@ def test_a_delivery_that_timed_out_is_counted(bench, queue, connection):
     consume(connection.channels[2], queue, timeout_ms=5)
     send(bench, connection, 2)
     bench.core.clock = lambda: 10_000_000
-    bench.core.overdue()
+    bench.core.return_overdue()
     assert counts(queue) == {"returned_consumer_timeout": 2}
 
 

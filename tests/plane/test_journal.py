@@ -193,9 +193,9 @@ def test_settled_segments_are_kept_with_their_journals(bench, queue, connection)
     consume(connection.channels[2], queue, no_ack=True)
     for _ in range(40):
         send(bench, connection, 100)
-    kept = bench.core.take_kept()
+    kept = bench.core.take_settled_segments()
     assert len(kept) >= 3
-    assert bench.core.take_kept() == []
+    assert bench.core.take_settled_segments() == []
     for folder, number in kept:
         assert folder == queue.directory
         for kind in ("msgs", "acks", "journal"):
@@ -301,12 +301,12 @@ def test_what_was_synced_is_known_after_a_loss_of_power(make_bench):
     connection = bench.connection(1, 2)
     consume(connection.channels[2], queue)
     send(bench, connection, 3)
-    assert queue.unsynced_journals() == journals(queue.directory)
-    queue.journals_synced()
+    assert queue.begin_journal_sync() == journals(queue.directory)
+    queue.end_journal_sync()
     synced = int(read(journals(queue.directory)[0])[1]["ts"][-1])
-    assert queue.unsynced_journals() == []
+    assert queue.begin_journal_sync() == []
     settle(bench, connection, ack(2, 1))
-    assert queue.unsynced_journals() == journals(queue.directory)       # Begun, not ended: not said.
+    assert queue.begin_journal_sync() == journals(queue.directory)       # Begun, not ended: not said.
     recovered(make_bench, suspect=True)
     assert int(read(journals(queue.directory)[0])[1]["seq"][-1]) == synced
 

@@ -146,18 +146,18 @@ def test_a_settled_segment_stays_until_its_keys_are_kept(bench):
     for hash_ in range(1, 8):
         put(bench, queue, hash_)
     settle_all(bench, queue)
-    assert bench.core.take_keyed() == [(queue, 0, 1), (queue, 0, 2)]
-    assert bench.core.take_keyed() == []
+    assert bench.core.take_unwritten_keys() == [(queue, 0, 1), (queue, 0, 2)]
+    assert bench.core.take_unwritten_keys() == []
     assert numbers(queue) == [3]
     assert files(queue) == [1, 2, 3]
     assert [hash_ for _, hash_, _ in rows(queue.key_rows(1))] == [1, 2, 3]
-    queue.keys_kept(1)
+    queue.mark_keys_written(1)
     bench.collect_garbage()
     assert files(queue) == [2, 3]
     assert not os.path.exists(f"{queue.directory}/acks.0000000001")
     assert queue.key_rows(1) == b""
-    queue.keys_kept(1)
-    queue.keys_kept(99)
+    queue.mark_keys_written(1)
+    queue.mark_keys_written(99)
 
 
 def test_keys_that_are_over_or_out_of_the_window_hold_no_segment(bench):
@@ -168,7 +168,7 @@ def test_keys_that_are_over_or_out_of_the_window_hold_no_segment(bench):
         bench.core.put((none,), b"", b"none", PERSISTENT, BODY)
     for queue in (small, short, none):
         settle_all(bench, queue)
-    assert bench.core.take_keyed() == [(small, 0, 2)]       # 6 of 7 is in the third: it has not fallen out
+    assert bench.core.take_unwritten_keys() == [(small, 0, 2)]       # 6 of 7 is in the third: it has not fallen out
     assert [hash_ for _, hash_, _ in rows(small.key_rows(2))] == [6]
 
 
@@ -197,7 +197,7 @@ def test_a_crash_finds_the_keys_of_settled_segments_and_waits_for_them_again(ben
     recover(found, Disk(), False, print)
     assert found.ready == 0
     assert all(found.window.knows(hash_, 0) for hash_ in range(1, 8))
-    assert again.core.take_keyed() == [(found, 0, 1), (found, 0, 2)]
+    assert again.core.take_unwritten_keys() == [(found, 0, 1), (found, 0, 2)]
 
 
 def test_a_purge_settles_message_by_message_so_that_no_crash_takes_it_back(bench, make_bench, tmp_path):
@@ -222,7 +222,7 @@ def test_a_settled_segment_that_a_confirm_waits_for_is_synced_all_the_same(bench
     put(bench, queue, 6, sync=True)
     put(bench, queue, 7, sync=True)
     settle_all(bench, queue)
-    queue.keys_kept(2)          # They are on disk in their file: the records are not needed for the promise.
+    queue.mark_keys_written(2)          # They are on disk in their file: the records are not needed for the promise.
     assert bench.begin_sync() == [f"{queue.directory}/msgs.0000000003", queue.directory + "/"]
 
 
@@ -247,7 +247,7 @@ def test_a_window_that_comes_later_keeps_the_segments_that_are_there(bench):
         bench.core.put((queue,), b"", b"q", PERSISTENT, BODY)
     queue.window = plane.Window(10)
     settle_all(bench, queue)
-    assert bench.core.take_keyed() == [(queue, 0, 1), (queue, 0, 2)]
+    assert bench.core.take_unwritten_keys() == [(queue, 0, 1), (queue, 0, 2)]
     assert queue.key_rows(1) == b""
 
 
@@ -257,7 +257,7 @@ def test_a_deleted_queue_keeps_nothing(bench):
         put(bench, queue, hash_)
     settle_all(bench, queue)
     queue.drop()
-    queue.keys_kept(1)
+    queue.mark_keys_written(1)
     del bench.queues[b"q"]
 
 
@@ -266,7 +266,7 @@ def test_a_queue_that_is_not_durable_keeps_its_keys_in_memory_alone(bench):
     for hash_ in range(1, 8):
         put(bench, queue, hash_)
     settle_all(bench, queue)
-    assert bench.core.take_keyed() == []
+    assert bench.core.take_unwritten_keys() == []
     assert all(queue.window.knows(hash_, 0) for hash_ in range(1, 8))
     assert not any(name.startswith("msgs.") for name in os.listdir(queue.directory))
 
@@ -277,15 +277,15 @@ def test_a_segment_may_be_compacted_once_its_keys_are_kept(bench):
     queue = keyed_queue(bench)
     for hash_ in range(1, 8):
         put(bench, queue, hash_)
-    assert not queue.keep_keys(1)
-    assert bench.core.take_keyed() == [(queue, 0, 1)]
-    queue.keys_kept(1)
-    assert queue.keep_keys(1)
-    assert not queue.keep_keys(3)       # the last one is still written to
-    assert queue.keep_keys(99)
-    assert bench.core.take_keyed() == []
+    assert not queue.can_drop_records(1)
+    assert bench.core.take_unwritten_keys() == [(queue, 0, 1)]
+    queue.mark_keys_written(1)
+    assert queue.can_drop_records(1)
+    assert not queue.can_drop_records(3)       # the last one is still written to
+    assert queue.can_drop_records(99)
+    assert bench.core.take_unwritten_keys() == []
     settle_all(bench, queue)            # and then it needs no other file
-    assert bench.core.take_keyed() == [(queue, 0, 2)]
+    assert bench.core.take_unwritten_keys() == [(queue, 0, 2)]
 
 
 def test_priority_levels_have_their_own_segments_and_one_window(bench):
@@ -294,9 +294,9 @@ def test_priority_levels_have_their_own_segments_and_one_window(bench):
         keys = plane.Keys({queue: hash_})
         bench.core.put((queue,), b"", b"q", b"\x18\x00\x02" + bytes([hash_ % 2 * 3]), BODY, keys=keys)
     settle_all(bench, queue)
-    assert sorted(bench.core.take_keyed(), key=lambda each: each[1:]) == [(queue, 0, 1), (queue, 3, 1)]
+    assert sorted(bench.core.take_unwritten_keys(), key=lambda each: each[1:]) == [(queue, 0, 1), (queue, 3, 1)]
     assert [hash_ for _, hash_, _ in rows(queue.key_rows(1, 3))] == [1, 3, 5]
-    queue.keys_kept(1, 3)
+    queue.mark_keys_written(1, 3)
     bench.collect_garbage()
     assert not os.path.exists(f"{queue.directory}/prio.003/msgs.0000000001")
     assert os.path.exists(f"{queue.directory}/msgs.0000000001")
@@ -308,6 +308,6 @@ def test_a_journaled_segment_moves_to_the_kept_ones_when_its_keys_are_kept(bench
     for hash_ in range(1, 5):
         put(bench, queue, hash_)
     settle_all(bench, queue)
-    assert bench.core.take_kept() == []
-    queue.keys_kept(1)
-    assert bench.core.take_kept() == [(queue.directory, 1)]
+    assert bench.core.take_settled_segments() == []
+    queue.mark_keys_written(1)
+    assert bench.core.take_settled_segments() == [(queue.directory, 1)]

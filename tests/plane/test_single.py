@@ -112,7 +112,7 @@ def test_a_delivery_unacked_for_too_long_returns_alone_and_its_late_ack_means_no
     clocked.at(1050)
     connection.feed(numbered(2, 2))
     clocked.at(1100)
-    assert clocked.core.overdue() == []
+    assert clocked.core.return_overdue() == []
     clocked.turns()
     assert [(one.tag, one.body, one.redelivered) for one in connection.delivered()] == [
         (1, b"1", False), (2, b"2", False), (3, b"1", True)]
@@ -132,7 +132,7 @@ def test_a_late_ack_after_everything_else_is_settled_is_no_fault(clocked):
     connection.channels[2].cancel(one)
     connection.feed(ack(2, 2))
     clocked.at(1200)
-    clocked.core.overdue()
+    clocked.core.return_overdue()
     assert (connection.channels[2].unacked, queue.ready) == (0, 1)
     connection.feed(ack(2, 0, multiple=True) + ack(2, 0, multiple=True))
     assert (connection.channels[2].late, connection.errors) == (1, [])
@@ -145,7 +145,7 @@ def timed_out(bench, connection):
     connection.feed(numbered(1, 1))
     connection.channels[2].cancel(one)
     bench.at(1200)
-    bench.core.overdue()
+    bench.core.return_overdue()
     assert (queue.ready, connection.channels[2].unacked) == (1, 0)
     connection.frames()
 
@@ -195,7 +195,7 @@ def test_a_consumer_whose_channel_is_to_close_is_named_and_nothing_returns(clock
     one = consume(connection.channels[2], queue, b"slow")
     connection.feed(numbered(1, 1))
     clocked.at(1100)
-    assert clocked.core.overdue() == [one]
+    assert clocked.core.return_overdue() == [one]
     assert queue.unacked == 1
 
 
@@ -205,7 +205,7 @@ def test_a_consumer_s_own_timeout_goes_before_the_queue_s(clocked):
     connection.channels[2].consume(queue, b"c", no_ack=False, timeout_ms=5000)
     connection.feed(numbered(1, 1))
     clocked.at(2000)
-    clocked.core.overdue()
+    clocked.core.return_overdue()
     assert queue.unacked == 1
     assert clocked.core.timeouts == 1
     connection.channels[2].close()
@@ -252,7 +252,7 @@ def test_what_a_timed_out_delivery_held_of_the_channel_s_prefetch_is_free_for_ot
     assert served(connection) == [(b"slow", b"1")]
     connection.channels[2].cancel(one)
     clocked.at(1200)
-    clocked.core.overdue()
+    clocked.core.return_overdue()
     clocked.turns()
     assert served(connection) == [(b"waits", b"2")]
 

@@ -139,7 +139,7 @@ class Channel:
         self.transaction = None
         self.unacked = {}
 
-    def publishes_one(self):
+    def count_publish(self):
         self.publishes += 1
         return self.publishes
 

@@ -29,7 +29,7 @@ class Queue:
     def segments(self):
         return self.rows
 
-    def keep_keys(self, number, level=0):
+    def can_drop_records(self, number, level=0):
         return True
 
     def can_compact(self, number, level=0):
@@ -331,7 +331,7 @@ def test_dead_letters_that_are_kept_are_settled_where_they_lie_now(bench, found_
     assert (queue.aside, queue.unacked) == (3, 2)
     assert compact_all(queue) == 1
     for seq in (5, 300)[::order]:
-        queue.dead_done(seq)
+        queue.settle_dead(seq)
     assert queue.aside == 1
     assert found_again() == [(44, b"44"), (700, b"700"), (4000, b"4000")]
 

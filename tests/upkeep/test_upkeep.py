@@ -377,7 +377,7 @@ class SpareCore:
     def release_spares(self):
         self.released += 1
 
-    def take_keyed(self):
+    def take_unwritten_keys(self):
         return []
 
     def take_garbage(self):
@@ -439,7 +439,7 @@ class Turns:
     def turn(self):
         self.turns += 1
 
-    def take_keyed(self):
+    def take_unwritten_keys(self):
         return []
 
     def take_garbage(self):

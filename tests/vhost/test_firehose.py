@@ -76,7 +76,7 @@ def test_queues_there_are_and_those_to_come_are_told_of(tmp_path):
     for on in (True, False):
         vhost.firehose.switch(on)
         vhost.add_queue(f"new {on}", durable=False, auto_delete=False, arguments={})
-        assert [queue.traced for queue in vhost.queues.values()] == [on] * len(vhost.queues)
+        assert [queue.reports_deliveries for queue in vhost.queues.values()] == [on] * len(vhost.queues)
 
 
 def test_what_a_client_publishes_is_seen(tmp_path):

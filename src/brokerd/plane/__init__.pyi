@@ -50,8 +50,8 @@ class Core:
         """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
     def expire(self) -> None:
         """Messages at the heads of queues die if their time is over.  Runs a turn."""
-    timeouts: int        # consumers that have a timeout: call overdue() once a second while there are any
-    def overdue(self) -> list[Consumer]:
+    timeouts: int        # consumers that have a timeout: call return_overdue() once a second while there are any
+    def return_overdue(self) -> list[Consumer]:
         """Return each delivery that was unacked for longer than its consumer's timeout to its place.  The answer names the
         consumers that ask for their channel to be closed instead."""
     def put(self, queues: tuple[Queue, ...], exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, *,
@@ -71,12 +71,12 @@ class Core:
     spares_used: int     # ... and how many of them queues have taken since start
     def release_spares(self) -> None:
         """Give up the settled segments that wait for other queues.  The plane does so itself while `blocked`."""
-    def take_kept(self) -> list[tuple[str, int]]:
+    def take_settled_segments(self) -> list[tuple[str, int]]:
         """Settled segments of journaled queues since the last call, as (folder, number).  Their files are by now in the
         folder ``kept`` of that folder."""
-    def take_keyed(self) -> list[tuple[Queue, int, int]]:
+    def take_unwritten_keys(self) -> list[tuple[Queue, int, int]]:
         """Segments since the last call that wait for a file of their keys, as (queue, level, number).  The caller writes what
-        key_rows() gives, syncs it, and calls keys_kept()."""
+        key_rows() gives, syncs it, and calls mark_keys_written()."""
     def take_garbage(self) -> list[str]:
         """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
@@ -174,10 +174,10 @@ class Queue:
                 count: int) -> bool:
         """A message died: reason is "rejected", "expired", "maxlen" or "delivery_limit", count its failed deliveries.  The
         plane calls this in the order of deaths, and never while another call is under way.  seq 0: the queue refused the
-        message, which is not stored.  True: the message is settled.  False: it stays aside until dead_done(seq)."""
+        message, which is not stored.  True: the message is settled.  False: it stays aside until settle_dead(seq)."""
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
-        """basic.deliver or basic.get-ok was written to a client.  Called while `traced`.  Must not raise."""
+        """basic.deliver or basic.get-ok was written to a client.  Called while `reports_deliveries`.  Must not raise."""
     # --- rules
     def set_rules(self, **rules: int) -> None:
         """What the queue asks beside order, all of it: a rule that is not given is off.  The names and their values without
@@ -187,7 +187,7 @@ class Queue:
         reject-publish-dlx), dead_letters (on_dead() is called), delivery_limit (the failed delivery that a message dies of),
         limit_drops (it is dropped then), delivery_counts (redeliveries carry x-delivery-count and x-acquired-count),
         single_active, consumer_timeout_ms and timeout_closes (of consumers to come)."""
-    traced: bool         # on_delivered() is called
+    reports_deliveries: bool         # on_delivered() is called
     max_priority: int
     active: Consumer | None      # the single active consumer
     consumers: list[Consumer] | None
@@ -208,7 +208,7 @@ class Queue:
         """Give a message of set_aside() back to its place.  False: set_aside() does not hold it."""
     def browse_aside(self, start_seq: int, count: int) -> list[Row]:
         """As browse(), of the messages that are aside."""
-    def dead_done(self, seq: int) -> None:
+    def settle_dead(self, seq: int) -> None:
         """The dead letter that on_dead() left aside has arrived: settle it.  An unknown number changes nothing."""
     # --- figures
     directory: str
@@ -253,12 +253,12 @@ class Queue:
     # --- deduplication keys
     window: Window | None    # keys of stored messages are entered here; set it before finish_recovery(), with the keys that
                              # were on disk in it
-    def keep_keys(self, number: int, level: int = 0) -> bool:
-        """Whether the records of a segment may go as far as their keys are concerned.  False: Core.take_keyed() names it."""
+    def can_drop_records(self, number: int, level: int = 0) -> bool:
+        """Whether the records of a segment may go as far as their keys are concerned.  False: Core.take_unwritten_keys() names it."""
     def key_rows(self, number: int, level: int = 0) -> bytes:
         """Rows of a key file (store/format.py) for all keys of a segment that the window knows.  Walks the segment's records.
         Raises OSError."""
-    def keys_kept(self, number: int, level: int = 0) -> None:
+    def mark_keys_written(self, number: int, level: int = 0) -> None:
         """The keys of a segment are on disk in a file of their own: its records are not needed for them."""
     # --- the order journal
     journaled: bool      # an order journal is written
@@ -266,11 +266,11 @@ class Queue:
         """Write every event of a message's life from now on into files beside the segments, or stop.  Settled segments of
         a journaled queue move into the folder ``kept``.  Of a queue that is recovered: call it before attach_segment().
         Raises ValueError: the queue is not durable."""
-    def unsynced_journals(self) -> list[str]:
+    def begin_journal_sync(self) -> list[str]:
         """Paths of journals written to since the last call.  The caller syncs them in a thread, then calls
-        journals_synced()."""
-    def journals_synced(self) -> None:
-        """All that the last unsynced_journals() named is on disk."""
+        end_journal_sync()."""
+    def end_journal_sync(self) -> None:
+        """All that the last begin_journal_sync() named is on disk."""
     # --- the end
     def drop(self) -> None:
         """The queue is deleted: its consumers leave, and settling its unacked deliveries has no effect.  The caller removes
@@ -323,7 +323,7 @@ class Channel:
         """What settle() would settle: (delivery tag, queue, seq), oldest first; no queue where it has timed out."""
     def take_tag(self) -> int:
         """A delivery tag for a message that the session itself delivers, without acks.  Raises MemoryError."""
-    def publishes_one(self) -> int:
+    def count_publish(self) -> int:
         """Count a publish that on_publish() was given; its number."""
     def cancel(self, consumer: Consumer) -> None:
         """No more messages are delivered to it; its unacked deliveries stay unacked."""

@@ -119,7 +119,7 @@ cdef struct count_t:            # the last that the acks file says of one record
     uint8_t type                # RETURNED, HANDED_OUT or SET_ASIDE
     uint8_t reason
 
-cdef struct mark_t:             # where a record of a segment begins
+cdef struct anchor_t:             # where a record of a segment begins
     uint64_t seq
     uint32_t position
 
@@ -142,10 +142,10 @@ cdef struct seg_t:
     uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
     count_t *counts             # sorted by position; delivery counts from before this broker started
     uint32_t count_n
-    mark_t *marks               # NULL: nothing was taken out of the middle; else every 32nd record up to `marked`
-    uint32_t marks_n
-    uint32_t marks_capacity
-    uint32_t marked
+    anchor_t *anchors               # NULL: nothing was taken out of the middle; else every 32nd record up to `marked`
+    uint32_t anchors_n
+    uint32_t anchors_capacity
+    uint32_t anchored
     int fd                      # -1: not open
     uint32_t crc_seed           # state of the CRC after the segment's number
     uint32_t end                # first free octet
@@ -174,7 +174,7 @@ cdef struct seg_t:
     uint32_t events             # in it
     uint32_t events_lost        # that the disk had no room for
     bint journal_known          # its header was read, or written
-    bint keys_kept              # its keys are in a file of their own
+    bint keys_written              # its keys are in a file of their own
     uint64_t keys_last          # window_t.entered with the last key in it
     int64_t keys_until          # ms: none of its keys counts after that
     bint journal_dirty          # written since somebody asked what is to be synced
@@ -260,7 +260,7 @@ cdef struct rules_t:
     bint limit_drops
     bint delivery_counts
     bint single_active
-    bint traced                 # on_delivered is told of each delivery
+    bint reports_deliveries                 # on_delivered is told of each delivery
     bint draining               # the active consumer gets no more: another takes over
     bint refuses                # the publish under way
     bint is_over
@@ -317,7 +317,7 @@ cdef struct queue_t:
     uint64_t unacked
     level_t *levels             # of consumers, highest priority first
     uint32_t consumers
-    bint syncs                  # confirms have waited for it
+    bint confirms_have_waited                  # confirms have waited for it
     queue_t *dirty_next
     queue_t *sync_next
     int64_t touched             # ns: last append or delivery
@@ -477,11 +477,11 @@ cdef class Core:
     cdef int64_t deadline_told
     cdef public object clock
     cdef bint _blocked, scheduled, in_turn
-    cdef list waiting, syncing, garbage, sealing, kept, keyed
+    cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
-    cdef void tick(self)
-    cdef void soon(self)
-    cdef void confirm(self)
+    cdef void read_clock(self)
+    cdef void request_turn(self)
+    cdef void send_confirms(self)
     cdef uint8_t *input
     cdef size_t input_room, input_size
     cdef object input_view
@@ -505,17 +505,17 @@ cdef class Answer:
 cdef class Routes:
     cdef Core core
     cdef object resolve
-    cdef list keep
+    cdef list answers
     cdef route_t **slots
     cdef route_t *once
-    cdef object once_keep
+    cdef object once_answer
     cdef uint32_t slots_n, used
     cdef uint64_t generation
     cdef bint stale                 # what is remembered is void, and still to be freed
     cdef void forget(self)
     cdef void renew(self)
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)
-    cdef int place(self, route_t *r) except -1
+    cdef int insert(self, route_t *r) except -1
     cdef int learn(self, channel_t *ch, const event_t *e) except -1
 
 cdef class Window:
@@ -559,9 +559,9 @@ cdef class Connection:
     cdef object transport
     cdef int stash_more(self, const uint8_t *p, size_t n) except -1
     cdef void drop_stash(self)
-    cdef void credit(self)
+    cdef void credit_consumers(self)
     cdef int work(self, uint8_t *p, uint8_t *end) except -1
     cdef int handle(self, int status, event_t *e) except -1
     cdef void stall(self, event_t *e)
-    cdef void reading(self)
+    cdef void update_reading(self)
     cdef object __weakref__

@@ -59,7 +59,7 @@ cdef void tell_participants(Answer answer, Message message, channel, tuple store
     answer.after_storing(message, channel, stored)
 
 
-cdef tuple pick_taking(tuple queues, const uint8_t *took):
+cdef tuple pick_stored(tuple queues, const uint8_t *took):
     """Of the queues, those that are marked; all of them is the same tuple."""
     cdef Py_ssize_t i, n = 0
     for i in range(len(queues)):

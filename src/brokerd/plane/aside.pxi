@@ -5,7 +5,7 @@
 #    out         with a consumer                                   seg_t.unacked, an entry_t
 #    aside       neither ready nor out                             seg_t.aside, a place in rules_t.dying or queue_t.aside
 #
-#      waiting, returned --pass_aside--> aside --ready_again--> returned
+#      waiting, returned --pass_aside--> aside --return_from_aside--> returned
 #      out ---------------put_aside----> aside --settle-------> (settled)
 #
 # A record that is aside is not counted as ready: limits, expiry, purge and browse do not see it.  Compaction moves it
@@ -25,7 +25,7 @@ cdef void note_aside(place_t *t, uint16_t count) noexcept nogil:
 
 
 cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
-    """What head() found is set aside: the caller keeps the place."""
+    """What peek() found is set aside: the caller keeps the place."""
     # Of all others the acks file says already what a start needs.
     if not is_returned(st, t) and t.position >= t.seg.passed_below:
         note_aside(t, t.count)
@@ -41,9 +41,9 @@ cdef void put_aside(place_t *t, uint16_t count) noexcept nogil:
     t.seg.aside += 1
 
 
-cdef int ready_again(place_t *t) noexcept nogil:
+cdef int return_from_aside(place_t *t) noexcept nogil:
     """What was aside is ready again, at its place.  0 or ENOMEM."""
-    if untake(t) != 0:
+    if make_ready(t) != 0:
         return ENOMEM
     t.seg.aside -= 1
     if seg_map(t.seg) == 0:

@@ -53,7 +53,7 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
             found.append(make_row(st.returned[i].seg, st.returned[i].position, st.returned[i].flags & PLACE_WAS_OUT != 0))
     # Of those that returned some may lie behind what the cursor has still to read.
     most = count
-    if found and is_ahead(st, st.returned):
+    if found and cursor_is_before(st, st.returned):
         most += len(found)
     while s != NULL and len(found) < most:
         if s.next == NULL or s.next.base_seq > start:
@@ -85,43 +85,43 @@ cdef int browse_aside(queue_t *q, uint64_t start, Py_ssize_t count, list out) ex
     return 0
 
 
-cdef uint32_t seek(seg_t *s, uint64_t seq) noexcept nogil:
+cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
     """Where to begin looking for record `seq` of a mapped segment: at most 32 records before it, as a rule."""
-    cdef uint32_t position = s.marked if s.marked else HEADER
+    cdef uint32_t position = s.anchored if s.anchored else HEADER
     cdef uint32_t low = 0, high, middle
-    cdef mark_t *marks
+    cdef anchor_t *anchors
     while position < s.end and le32(s.map + position) == RECORD_MAGIC and length_of(s.map + position) >= RECORD:
-        if s.marks_n == s.marks_capacity:
-            high = s.marks_capacity * 2 if s.marks_capacity else 64
-            marks = <mark_t *>realloc(s.marks, high * sizeof(mark_t))
-            if marks == NULL:
+        if s.anchors_n == s.anchors_capacity:
+            high = s.anchors_capacity * 2 if s.anchors_capacity else 64
+            anchors = <anchor_t *>realloc(s.anchors, high * sizeof(anchor_t))
+            if anchors == NULL:
                 break
-            s.marks = marks
-            s.marks_capacity = high
-        s.marks[s.marks_n].seq = seq_of(s.map + position)
-        s.marks[s.marks_n].position = position
-        s.marks_n += 1
+            s.anchors = anchors
+            s.anchors_capacity = high
+        s.anchors[s.anchors_n].seq = seq_of(s.map + position)
+        s.anchors[s.anchors_n].position = position
+        s.anchors_n += 1
         low = 0
         while low < 32 and position < s.end and le32(s.map + position) == RECORD_MAGIC \
                 and length_of(s.map + position) >= RECORD:
             position += room_of(s.map + position)
             low += 1
         if low < 32:
-            s.marks_n -= 1          # Not whole: to be marked when more has come.
+            s.anchors_n -= 1          # Not whole: to be marked when more has come.
             break
-        s.marked = position
+        s.anchored = position
     low = 0
-    high = s.marks_n
+    high = s.anchors_n
     while low < high:
         middle = (low + high) >> 1
-        if s.marks[middle].seq <= seq:
+        if s.anchors[middle].seq <= seq:
             low = middle + 1
         else:
             high = middle
     if low == 0:
         return HEADER
     # Behind the last mark the next 32 follow, or what is not marked yet.
-    return s.marks[low - 1].position
+    return s.anchors[low - 1].position
 
 
 cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
@@ -139,7 +139,7 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
     if s != NULL and seg_map(s) == 0:
         if s.verify and not s.loaded and seg_load_acks(s) == 0:
             s.loaded = True
-        position = max(position, seek(s, seq))
+        position = max(position, find_anchor_before(s, seq))
     while s != NULL and find_unsettled(st, s, &position) and seq_of(s.map + position) < seq:
         position += room_of(s.map + position)
     if s == NULL or s.map == NULL or position >= s.end or seq_of(s.map + position) != seq or was_settled(s, position):

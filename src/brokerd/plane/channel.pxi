@@ -123,7 +123,7 @@ cdef class Channel:
     @global_prefetch.setter
     def global_prefetch(self, uint32_t value):
         self.c.global_prefetch = value
-        credit_of_channel(&self.c)
+        rings_rejoin(&self.c)
 
     @property
     def flow(self):
@@ -132,7 +132,7 @@ cdef class Channel:
     @flow.setter
     def flow(self, bint value):
         self.c.flow = value
-        credit_of_channel(&self.c)
+        rings_rejoin(&self.c)
 
     @property
     def closing(self):
@@ -187,10 +187,10 @@ cdef class Channel:
         cdef uint64_t tag = ch.next_tag
         if (ch.unacked or ch.late) and ring_reserve(ch) != 0:
             raise MemoryError
-        pass_tag(ch)
+        spend_tag(ch)
         return tag
 
-    def publishes_one(self):
+    def count_publish(self):
         self.c.publishes += 1
         self.c.conn.publishes = True
         return self.c.publishes
@@ -252,7 +252,7 @@ cdef class Channel:
         self.consumers[tag] = consumer
         if queue.q.rules != NULL and queue.q.rules.single_active:
             choose_active(&queue.q)
-        credit_again(c)
+        ring_rejoin(c)
         return consumer
 
     def cancel(self, Consumer consumer):
@@ -283,14 +283,14 @@ cdef class Channel:
         q.core.now = max(q.core.now, q.touched)
         q.used = q.core.now
         if q.rules != NULL and q.rules.expires and not expire(q):
-            self.connection.core.soon()
+            self.connection.core.request_turn()
         got = get_message(&self.c, q, no_ack)
         if got < 0:
             raise MemoryError
         return got > 0
 
     def recover(self):
-        all_return(&self.c, CAUSE_RECOVER)
+        return_all(&self.c, CAUSE_RECOVER)
 
     def close(self):
         cdef channel_t *ch = &self.c
@@ -299,7 +299,7 @@ cdef class Channel:
             return
         for consumer in list((self.consumers or {}).values()):
             self.cancel(consumer)
-        all_return(ch, CAUSE_CONNECTION if ch.conn.gone or ch.conn.discard else CAUSE_CHANNEL)
+        return_all(ch, CAUSE_CONNECTION if ch.conn.gone or ch.conn.discard else CAUSE_CHANNEL)
         content_free(ch)
         if ch.conn.pending == ch:
             ch.conn.pending = NULL

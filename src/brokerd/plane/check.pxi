@@ -12,7 +12,7 @@ cdef void count_place(place_t *place, uint8_t holder, void *context) noexcept no
         census.places[holder] += 1
 
 
-cdef int agree(str what, uint64_t said, uint64_t found) except -1:
+cdef int compare_count(str what, uint64_t said, uint64_t found) except -1:
     if said != found:
         raise AssertionError(f"{what}: {said} are counted, {found} are there")
     return 0
@@ -24,11 +24,11 @@ cdef int check_segment(seg_t *s) except -1:
     memset(&census, 0, sizeof(census_t))
     census.seg = s
     visit_places(s.queue, count_place, &census)
-    agree(f"{name}: returned", s.returned, census.places[HOLDER_RETURNED])
-    agree(f"{name}: out", s.unacked, census.places[HOLDER_OUT])
-    agree(f"{name}: aside", s.aside, census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
+    compare_count(f"{name}: returned", s.returned, census.places[HOLDER_RETURNED])
+    compare_count(f"{name}: out", s.unacked, census.places[HOLDER_OUT])
+    compare_count(f"{name}: aside", s.aside, census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
     if not s.damaged:
-        agree(f"{name}: records", s.records, <uint64_t>s.settled + s.waiting + s.returned + s.unacked + s.aside)
+        compare_count(f"{name}: records", s.records, <uint64_t>s.settled + s.waiting + s.returned + s.unacked + s.aside)
     if s.acks != NULL and not s.verify and s.acks_zeroed < HEADER + ENTRY * s.entries:
         raise AssertionError(f"{name}: entries stand behind the blocks of the acks file")
     if s.end > s.capacity or (s.stage != NULL and s.store.last != s):
@@ -61,8 +61,8 @@ cdef int check_store(store_t *st) except -1:
             raise AssertionError(f"{text_path(s, 'msgs')} leaves, and is not done with")
         unsynced += s.unsynced
         s = s.next
-    agree(f"{(<bytes>st.directory).decode()}: ready", st.ready, waiting + st.returned_n)
-    agree(f"{(<bytes>st.directory).decode()}: unsynced segments", st.unsynced_n, unsynced)
+    compare_count(f"{(<bytes>st.directory).decode()}: ready", st.ready, waiting + st.returned_n)
+    compare_count(f"{(<bytes>st.directory).decode()}: unsynced segments", st.unsynced_n, unsynced)
     for i in range(1, st.returned_n):
         if st.returned[(i - 1) >> 1].seq >= st.returned[i].seq:
             raise AssertionError(f"{(<bytes>st.directory).decode()}: the heap of returned records is out of order")
@@ -88,9 +88,9 @@ cdef int check_consumers(Queue queue) except -1:
         level = level.next
     for consumer in queue.consumers or ():
         joined += consumer.c.in_ring
-    agree("consumers in levels", q.consumers, in_levels)
-    agree("consumers", q.consumers, len(queue.consumers or ()))
-    agree("consumers in rings", joined, in_rings)
+    compare_count("consumers in levels", q.consumers, in_levels)
+    compare_count("consumers", q.consumers, len(queue.consumers or ()))
+    compare_count("consumers in rings", joined, in_rings)
     return 0
 
 
@@ -106,32 +106,32 @@ cdef int check_channels(queue_t *q) except -1:
             e = &ch.ring[tag & (ch.ring_capacity - 1)]
             unacked += e.at.seg != NULL
             late += e.late
-        agree(f"channel {ch.number}: unacked", ch.unacked, unacked)
-        agree(f"channel {ch.number}: late", ch.late, late)
+        compare_count(f"channel {ch.number}: unacked", ch.unacked, unacked)
+        compare_count(f"channel {ch.number}: late", ch.late, late)
         for consumer in ((<Channel>ch.owner).consumers or {}).values():
             of_consumer = 0
             for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
                 e = &ch.ring[tag & (ch.ring_capacity - 1)]
                 of_consumer += e.at.seg != NULL and e.consumer == &consumer.c
-            agree(f"channel {ch.number}: unacked of a consumer", consumer.c.unacked, of_consumer)
+            compare_count(f"channel {ch.number}: unacked of a consumer", consumer.c.unacked, of_consumer)
         ch = ch.core_next
     return 0
 
 
-cdef int check_marks(queue_t *q) except -1:
+cdef int check_lists(queue_t *q) except -1:
     """What says that the queue is in a list of the core's, and the lists."""
     cdef queue_t *other = q.core.dirty
     cdef bint found = False
     while other != NULL:
         found |= other == q
         other = other.dirty_next
-    agree("marked as dirty", q.is_dirty, found)
+    compare_count("marked as dirty", q.is_dirty, found)
     found = False
     other = q.core.sync_dirty
     while other != NULL:
         found |= other == q
         other = other.sync_next
-    agree("marked as unsynced", q.is_sync_dirty, found)
+    compare_count("marked as unsynced", q.is_sync_dirty, found)
     if q.rules == NULL:
         return 0
     found = False
@@ -139,7 +139,7 @@ cdef int check_marks(queue_t *q) except -1:
     while other != NULL:
         found |= other == q
         other = other.rules.dying_next
-    agree("marked as dying", q.rules.is_dying, found)
+    compare_count("marked as dying", q.rules.is_dying, found)
     if q.rules.deadline_at and q.core.deadlines[q.rules.deadline_at - 1] != q:
         raise AssertionError("the queue is not where it should be in the heap of deadlines")
     return 0
@@ -162,9 +162,9 @@ cdef int check_queue(queue_t *q) except -1:
             raise AssertionError(f"level {st.level} is ready above the top {q.top}")
     memset(&census, 0, sizeof(census_t))
     visit_places(q, count_place, &census)
-    agree("ready", q.ready, ready)
-    agree("unacked", q.unacked, census.places[HOLDER_OUT])
-    agree("aside", aside_count(q), census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
+    compare_count("ready", q.ready, ready)
+    compare_count("unacked", q.unacked, census.places[HOLDER_OUT])
+    compare_count("aside", aside_count(q), census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
     check_consumers(<Queue>q.owner)
     check_channels(q)
-    return check_marks(q)
+    return check_lists(q)

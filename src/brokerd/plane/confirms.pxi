@@ -35,7 +35,7 @@ cdef void write_confirm(channel_t *ch, uint64_t upto) noexcept nogil:
     write_settled(ch, upto, BASIC_ACK)
 
 
-cdef void nack_mark(channel_t *ch) noexcept nogil:
+cdef void add_nack(channel_t *ch) noexcept nogil:
     """The last publish was refused."""
     cdef uint64_t *nacks
     cdef uint32_t n
@@ -51,19 +51,19 @@ cdef void nack_mark(channel_t *ch) noexcept nogil:
     ch.nacks_n += 1
 
 
-cdef inline void confirm_mark(channel_t *ch) noexcept nogil:
+cdef inline void mark_confirm_dirty(channel_t *ch) noexcept nogil:
     if not ch.is_confirm_dirty:
         ch.is_confirm_dirty = True
         ch.confirm_next = ch.conn.core.confirm_dirty
         ch.conn.core.confirm_dirty = ch
 
 
-cdef inline void sync_mark(store_t *st) noexcept nogil:
+cdef inline void mark_sync_dirty(store_t *st) noexcept nogil:
     cdef queue_t *q = st.queue
     if not st.last.unsynced:
         st.last.unsynced = True
         st.unsynced_n += 1
-        q.syncs = True
+        q.confirms_have_waited = True
     if not q.is_sync_dirty:
         q.is_sync_dirty = True
         q.sync_next = q.core.sync_dirty

@@ -13,7 +13,7 @@ cdef inline channel_t *channel_at(conn_t *conn, uint16_t number) noexcept nogil:
     return conn.channels[number] if number < conn.channels_n else NULL
 
 
-cdef inline int straight(conn_t *conn, channel_t *ch, const uint8_t *p, const uint8_t *end, uint32_t size,
+cdef inline int parse_publish(conn_t *conn, channel_t *ch, const uint8_t *p, const uint8_t *end, uint32_t size,
                          size_t *used, event_t *e) noexcept nogil:
     """The publish whose method frame is at p, if header and body follow whole in one body frame; else MORE."""
     cdef const uint8_t *h = p + 8 + size
@@ -73,7 +73,7 @@ cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t si
     return DONE
 
 
-cdef int unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, const char *text, uint8_t kind) noexcept nogil:
+cdef int fault_unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, const char *text, uint8_t kind) noexcept nogil:
     """These octets are no frame, so it is not known where the next one begins: hear no more from this connection."""
     used[0] = rest
     if conn.discard:
@@ -97,7 +97,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
     if UNLIKELY(size > conn.frame_max - 8):
         e.number = size
         e.limit = conn.frame_max - 8
-        return unframed(conn, end - p, used, e, b"type %u, all octets = <<>>: {frame_too_large,%llu,%llu}", kind)
+        return fault_unframed(conn, end - p, used, e, b"type %u, all octets = <<>>: {frame_too_large,%llu,%llu}", kind)
     if <size_t>(end - p) < <size_t>size + 8:
         return MORE
     used[0] = size + 8
@@ -105,13 +105,13 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
     e.payload_n = size
     if UNLIKELY(p[7 + size] != FRAME_END):
         e.number = p[7 + size]
-        return unframed(conn, end - p, used, e, b"type %u, %b: {invalid_frame_end_marker,%llu}", kind)
+        return fault_unframed(conn, end - p, used, e, b"type %u, %b: {invalid_frame_end_marker,%llu}", kind)
     ch = channel_at(conn, e.channel)
     if LIKELY(kind == FRAME_METHOD):
         if UNLIKELY(size < 4):
             if conn.discard:
                 return DONE
-            return unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
+            return fault_unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
         if UNLIKELY(conn.discard):
             return COLD if e.channel == 0 and (be32(p + 7) == (CONNECTION_CLOSE) or be32(p + 7) == (CONNECTION_CLOSE_OK)) else DONE
         if UNLIKELY(ch == NULL):
@@ -125,7 +125,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
                              b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
             return fault(e, True, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
         if be32(p + 7) == BASIC_PUBLISH and LIKELY(not ch.tx):
-            status = straight(conn, ch, p, end, size, used, e)
+            status = parse_publish(conn, ch, p, end, size, used, e)
             if LIKELY(status == DONE):
                 return DONE
             if status != MORE:
@@ -134,10 +134,10 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
         return parse_method(conn, ch, p + 7, size, e)
     if kind == FRAME_HEARTBEAT:
         if size or e.channel:
-            return unframed(conn, end - p, used, e, b"heartbeat frames are empty and on channel 0", kind)
+            return fault_unframed(conn, end - p, used, e, b"heartbeat frames are empty and on channel 0", kind)
         return DONE
     if UNLIKELY(kind != FRAME_HEADER and kind != FRAME_BODY):
-        return unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
+        return fault_unframed(conn, end - p, used, e, b"type %u, %b: unknown_frame", kind)
     if conn.discard:
         return DONE
     if UNLIKELY(ch == NULL):
@@ -284,7 +284,7 @@ cdef class Connection:
             # A transport may bring what it had read before it was paused.
             self.stash_more(p, nbytes)
             return
-        core.tick()
+        core.read_clock()
         if self.c.stash_n:
             p -= self.c.stash_n
             memcpy(p, self.c.stash, self.c.stash_n)
@@ -315,18 +315,18 @@ cdef class Connection:
 
     def resume_writing(self):
         self.c.paused = False
-        self.credit()
+        self.credit_consumers()
         if self.c.out_n:
-            out_mark(&self.c)
-        self.reading()
-        self.core.tick()
+            mark_out_dirty(&self.c)
+        self.update_reading()
+        self.core.read_clock()
         self.core.turn()
 
     def detach(self):
         cdef Channel channel
         self.c.gone = True
         self.c.fd = -1
-        self.core.tick()
+        self.core.read_clock()
         for channel in list((self.channels or {}).values()):
             channel.close()
         self.c.held = 0
@@ -349,11 +349,11 @@ cdef class Connection:
         self.c.stash = NULL
         self.c.stash_n = 0
 
-    cdef void credit(self):
+    cdef void credit_consumers(self):
         cdef Channel channel
         if self.channels is not None:
             for channel in self.channels.values():
-                credit_of_channel(&channel.c)
+                rings_rejoin(&channel.c)
 
     cdef int work(self, uint8_t *p, uint8_t *end) except -1:
         """Parse p..end; what is left is stashed."""
@@ -381,7 +381,7 @@ cdef class Connection:
         if self.core._blocked and c.publishes and not c.blocked and not c.discard:
             c.blocked = True
             self.on_publisher_blocked()
-        self.reading()
+        self.update_reading()
         return 0
 
     cdef int handle(self, int status, event_t *e) except -1:
@@ -411,7 +411,7 @@ cdef class Connection:
                 self.on_protocol_header((<const char *>e.payload)[:8])
             else:
                 index = 0 if e.code == 501 else e.method
-                raise by_reply_code(e.code, fault_text(e), hard=bool(e.hard))
+                raise by_reply_code(e.code, describe_fault(e), hard=bool(e.hard))
         except Exception as error:
             self.on_error(number, error, index >> 16, index & 0xFFFF)
             channel = (self.channels or {}).get(number)
@@ -440,15 +440,15 @@ cdef class Connection:
             self.c.stalled = False
             self.c.stash = NULL
             self.c.stash_n = 0
-            core.tick()
+            core.read_clock()
             try:
                 self.work(stash, stash + n)
             finally:
                 free(stash)
             core.turn()
-        self.reading()
+        self.update_reading()
 
-    cdef void reading(self):
+    cdef void update_reading(self):
         """Read from the socket unless an alarm stands, or the peer does not take what we have for it."""
         cdef bint stop = self.c.blocked or self.c.stalled or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
         if stop == self.c.reading_paused or self.transport is None or self.c.gone:
@@ -487,8 +487,8 @@ cdef class Connection:
             self.c.held -= 1
             if self.c.held == 0:
                 if self.c.out_n:
-                    out_mark(&self.c)
-                self.credit()
+                    mark_out_dirty(&self.c)
+                self.credit_consumers()
 
     def on_protocol_header(self, octets):
         raise NotImplementedError
@@ -506,7 +506,7 @@ cdef class Connection:
         pass
 
 
-cdef str snippet(bytes octets):
+cdef str quote_octets(bytes octets):
     """The first of them as RabbitMQ shows them, which is as Erlang writes a binary."""
     first = octets[:16]
     if first and all(32 <= octet < 127 for octet in first):
@@ -516,11 +516,11 @@ cdef str snippet(bytes octets):
     return f"{'all octets' if len(octets) <= 16 else 'first 16 octets'} = <<{shown}>>"
 
 
-cdef str fault_text(event_t *e):
+cdef str describe_fault(event_t *e):
     text = e.text.decode()
     text = text.replace("%u", str(e.method), 1)
     if "%b" in text:
-        text = text.replace("%b", snippet((<const char *>e.payload)[:e.payload_n]), 1)
+        text = text.replace("%b", quote_octets((<const char *>e.payload)[:e.payload_n]), 1)
     for number in (e.number, e.limit):
         text = text.replace("%llu", str(number), 1)
     return text

@@ -49,7 +49,7 @@ cdef inline void ring_join(consumer_t *c) noexcept nogil:
     level.tail = c
 
 
-cdef inline void queue_mark(queue_t *q) noexcept nogil:
+cdef inline void mark_dirty(queue_t *q) noexcept nogil:
     cdef core_t *core = q.core
     if q.is_dirty or q.ready == 0 or q.levels == NULL:
         return
@@ -62,11 +62,11 @@ cdef inline void queue_mark(queue_t *q) noexcept nogil:
     core.dirty_tail = q
 
 
-cdef void credit_again(consumer_t *c) noexcept nogil:
+cdef void ring_rejoin(consumer_t *c) noexcept nogil:
     """Something that kept c from being served may be gone."""
     if not c.in_ring and has_credit(c):
         ring_join(c)
-        queue_mark(c.queue)
+        mark_dirty(c.queue)
 
 
 cdef inline bint can_deliver(queue_t *q) noexcept nogil:
@@ -78,7 +78,7 @@ cdef inline bint can_deliver(queue_t *q) noexcept nogil:
     return False
 
 
-cdef inline level_t *first_served(queue_t *q) noexcept nogil:
+cdef inline level_t *first_level_with_credit(queue_t *q) noexcept nogil:
     """The highest level in which a consumer has credit; NULL: in none."""
     cdef level_t *level = q.levels
     while level != NULL and level.head == NULL:
@@ -112,9 +112,9 @@ cdef void level_leave(queue_t *q, level_t *level) noexcept nogil:
     free(level)
 
 
-cdef void credit_of_channel(channel_t *ch) noexcept:
+cdef void rings_rejoin(channel_t *ch) noexcept:
     cdef Consumer consumer
     cdef dict consumers = (<Channel>ch.owner).consumers
     if consumers is not None:
         for consumer in consumers.values():
-            credit_again(&consumer.c)
+            ring_rejoin(&consumer.c)

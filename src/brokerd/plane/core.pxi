@@ -26,8 +26,8 @@ cdef class Core:
         self.syncing = []
         self.sealing = []
         self.garbage = []
-        self.kept = []
-        self.keyed = []
+        self.settled_segments = []
+        self.unwritten_keys = []
         self.input_size = 262144
         # Before the octets just read there is room for what the connection could not use the last time.
         self.input_room = max(<size_t>frame_octets_max, self.input_size) * 2
@@ -78,7 +78,7 @@ cdef class Core:
             self.garbage.append(f"{(<bytes>self.c.spare_directory).decode()}/{s.number:010d}")
             seg_free(s)
 
-    cdef void tick(self):
+    cdef void read_clock(self):
         if self.clock is None:
             self.c.now = realtime_ns()
         else:
@@ -97,7 +97,7 @@ cdef class Core:
         write_stages(c)
         try:
             if c.confirm_dirty != NULL:
-                self.confirm()
+                self.send_confirms()
             while True:
                 while c.dirty != NULL and spent < c.turn_octets:
                     q = c.dirty
@@ -111,7 +111,7 @@ cdef class Core:
                     # Nothing though it might: its message cannot be read now.  It waits for the next touch, not in a
                     # spin.
                     if some and q.ready and can_deliver(q):
-                        queue_mark(q)
+                        mark_dirty(q)
                 if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline <= c.now:
                     spent += 64
                     expire_due(c, 64)
@@ -137,17 +137,17 @@ cdef class Core:
 
     def expire(self):
         self.deadline_told = NEVER
-        self.tick()
+        self.read_clock()
         expire_due(&self.c, 256)
         self.turn()
 
-    def overdue(self):
+    def return_overdue(self):
         cdef channel_t *ch = self.c.channels
         cdef list closing = []
-        self.tick()
+        self.read_clock()
         while ch != NULL:
             if ch.unacked:
-                timed_out(ch, self.c.ms, closing)
+                return_overdue(ch, self.c.ms, closing)
             ch = ch.core_next
         return closing
 
@@ -187,20 +187,20 @@ cdef class Core:
             write_stages(&self.c)
             if err:
                 raise OSError(err, os_strerror(err))
-            queues = pick_taking(queues, took)
+            queues = pick_stored(queues, took)
         finally:
             free(targets)
         if has_unfinished(&self.c) or self.c.dirty != NULL:
-            self.soon()
+            self.request_turn()
         return queues
 
-    cdef void soon(self):
+    cdef void request_turn(self):
         """A turn is to follow, if none is under way."""
         if not self.in_turn and not self.scheduled:
             self.scheduled = True
             self.schedule()
 
-    cdef void confirm(self):
+    cdef void send_confirms(self):
         cdef channel_t *ch
         cdef bint ask = False
         while self.c.confirm_dirty != NULL:
@@ -239,7 +239,7 @@ cdef class Core:
         cdef bint ask = False
         self.syncing = []
         for queue, level, number in self.sealing:
-            mark_synced(<Queue>queue, level, number)
+            seal_as_synced(<Queue>queue, level, number)
         self.sealing = []
         for channel in channels:
             channel.c.waits_for_sync = False
@@ -255,14 +255,14 @@ cdef class Core:
         if ask:
             self.request_sync()
 
-    def take_keyed(self):
-        cdef list keyed = self.keyed
-        self.keyed = []
+    def take_unwritten_keys(self):
+        cdef list keyed = self.unwritten_keys
+        self.unwritten_keys = []
         return keyed
 
-    def take_kept(self):
-        cdef list kept = self.kept
-        self.kept = []
+    def take_settled_segments(self):
+        cdef list kept = self.settled_segments
+        self.settled_segments = []
         return kept
 
     def take_garbage(self):

@@ -2,7 +2,7 @@
 # queue's store is half changed.
 #
 #    dying --on_dead() True--> settled
-#          --on_dead() False--> aside --dead_done()--> settled
+#          --on_dead() False--> aside --settle_dead()--> settled
 #
 # A message that is dying is aside (aside.pxi): after a crash it is ready again.
 
@@ -16,7 +16,7 @@ cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
     settle(dead, DEAD_LETTERED | dead.reason << 4)
 
 
-cdef bint tell_one(queue_t *q, place_t *dead) noexcept:
+cdef bint tell_one_dead(queue_t *q, place_t *dead) noexcept:
     """on_dead() was told of it, and needs it no more.  What raises keeps it: it is there again after a restart."""
     cdef message_t m
     write_stages(q.core)
@@ -51,7 +51,7 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
             return n
         q.rules.dying.first += 1
         n += 1
-        if tell_one(q, &dead) and aside_take(q, dead.seq, &dead):
+        if tell_one_dead(q, &dead) and aside_take(q, dead.seq, &dead):
             settle_dead(q, &dead)
     return n
 

@@ -45,7 +45,7 @@ cdef inline bint is_due_before(queue_t *a, queue_t *b) noexcept nogil:
     return a.rules.deadline < b.rules.deadline
 
 
-cdef inline void deadline_place(core_t *core, queue_t *q, uint32_t i) noexcept nogil:
+cdef inline void deadline_put(core_t *core, queue_t *q, uint32_t i) noexcept nogil:
     core.deadlines[i] = q
     q.rules.deadline_at = i + 1
 
@@ -55,7 +55,7 @@ cdef void deadline_sift(core_t *core, queue_t *q) noexcept nogil:
     cdef uint32_t i = q.rules.deadline_at - 1
     cdef uint32_t child
     while i and is_due_before(q, core.deadlines[(i - 1) >> 1]):
-        deadline_place(core, core.deadlines[(i - 1) >> 1], i)
+        deadline_put(core, core.deadlines[(i - 1) >> 1], i)
         i = (i - 1) >> 1
     while True:
         child = 2 * i + 1
@@ -65,9 +65,9 @@ cdef void deadline_sift(core_t *core, queue_t *q) noexcept nogil:
             child += 1
         if not is_due_before(core.deadlines[child], q):
             break
-        deadline_place(core, core.deadlines[child], i)
+        deadline_put(core, core.deadlines[child], i)
         i = child
-    deadline_place(core, q, i)
+    deadline_put(core, q, i)
 
 
 cdef void deadline_clear(queue_t *q) noexcept nogil:
@@ -81,7 +81,7 @@ cdef void deadline_clear(queue_t *q) noexcept nogil:
     core.deadlines_n -= 1
     if i < core.deadlines_n:
         last = core.deadlines[core.deadlines_n]
-        deadline_place(core, last, i)
+        deadline_put(core, last, i)
         deadline_sift(core, last)
 
 
@@ -101,12 +101,12 @@ cdef void deadline_set(queue_t *q, int64_t when) noexcept nogil:
                 return          # Its messages expire when they are asked for.
             core.deadlines = heap
             core.deadlines_capacity = n
-        deadline_place(core, q, core.deadlines_n)
+        deadline_put(core, q, core.deadlines_n)
         core.deadlines_n += 1
     deadline_sift(core, q)
 
 
-cdef void expires_by(queue_t *q, int64_t when) noexcept nogil:
+cdef void deadline_bring_forward(queue_t *q, int64_t when) noexcept nogil:
     """A head that expires then has come to be."""
     if when != NEVER and (q.rules.deadline_at == 0 or when < q.rules.deadline):
         deadline_set(q, when)

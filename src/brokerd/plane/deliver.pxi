@@ -19,7 +19,7 @@ cdef bint take_by_rules(queue_t *q, place_t *t) noexcept nogil:
                 kill_head(st, t, REASON_EXPIRED)
                 continue
             if UNLIKELY(t.flags & (PLACE_WAS_OUT | PLACE_OUT_SINCE_START) == PLACE_WAS_OUT) and q.rules != NULL \
-                    and is_at_limit(q.rules, t):
+                    and is_at_delivery_limit(q.rules, t):
                 kill_head(st, t, REASON_LIMIT)      # Its last failure was the end of the broker before.
                 continue
             take_head(st, t)
@@ -32,7 +32,7 @@ cdef inline bint take(queue_t *q, place_t *t) noexcept nogil:
     """The queue's next message, not ready any more.  False: none can be read.  Its segment is mapped."""
     if UNLIKELY(q.rules != NULL or q.top):
         return take_by_rules(q, t)
-    if not head(&q.store, t):
+    if not peek(&q.store, t):
         return False
     advance(&q.store, t)
     return True
@@ -43,7 +43,7 @@ cdef void put_back(place_t *t) noexcept nogil:
     if t.flags == 0:
         note_aside(t, t.count)
     t.flags |= PLACE_PASSED
-    untake(t)
+    make_ready(t)
 
 
 cdef int ring_grow(channel_t *ch) noexcept nogil:
@@ -68,7 +68,7 @@ cdef inline int ring_reserve(channel_t *ch) noexcept nogil:
     return 0
 
 
-cdef inline void skip_tag(channel_t *ch) noexcept nogil:
+cdef inline void spend_tag_of_many(channel_t *ch) noexcept nogil:
     """The next tag is of a delivery that needs no ack, while others do."""
     cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
     e.at.seg = NULL
@@ -76,16 +76,16 @@ cdef inline void skip_tag(channel_t *ch) noexcept nogil:
     ch.next_tag += 1
 
 
-cdef inline void pass_tag(channel_t *ch) noexcept nogil:
+cdef inline void spend_tag(channel_t *ch) noexcept nogil:
     """The next tag needs no ack.  ring_reserve() went before where other deliveries are unacked, or late."""
     if UNLIKELY(ch.unacked or ch.late):
-        skip_tag(ch)
+        spend_tag_of_many(ch)
     else:
         ch.next_tag += 1
         ch.base_tag = ch.next_tag
 
 
-cdef inline void remember(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil:
+cdef inline void add_unacked(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil:
     """The delivery just written is unacked; ring_reserve() went before."""
     cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
     ASSERT(ch.next_tag - ch.base_tag < ch.ring_capacity)
@@ -115,7 +115,7 @@ cdef void tell_hand_out(channel_t *ch, consumer_t *c, place_t *t, uint8_t before
     cdef queue_t *q = t.seg.queue
     if q.journal != NULL:
         journal_delivery(ch, c, t, before, no_ack)
-    if q.rules != NULL and q.rules.traced:
+    if q.rules != NULL and q.rules.reports_deliveries:
         with gil:
             tell_delivered(ch, t, before)
 
@@ -140,11 +140,11 @@ cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t bod
         q.n_delivered += 1
     else:
         q.n_got += 1
-    in_order(t)
+    number_hand_out(t)
     if UNLIKELY(q.journal != NULL or q.rules != NULL):
         tell_hand_out(ch, c, t, before, no_ack)
     if no_ack:
-        pass_tag(ch)
+        spend_tag(ch)
         q.n_acked += 1
         if UNLIKELY(q.journal != NULL):
             settle_journaled(ch, c, t)
@@ -154,7 +154,7 @@ cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t bod
     if UNLIKELY(before):
         # The watermark says of it that it was handed out once: this is once more, or the first time after it was aside.
         seg_note(t.seg, t.position, HANDED_OUT, t.count)
-    remember(ch, c, t)
+    add_unacked(ch, c, t)
 
 
 cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
@@ -167,7 +167,7 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     cdef uint64_t spent = 0
     q.touched = q.core.now
     while q.ready and spent < budget and not q.paused:
-        level = first_served(q)
+        level = first_level_with_credit(q)
         if level == NULL:
             break
         c = level.head

@@ -68,13 +68,13 @@ cdef order_t *order_of(queue_t *q, bint make) noexcept nogil:
     return o if o.counts != NULL else NULL
 
 
-cdef void disturbed(queue_t *q, uint8_t what, uint64_t n) noexcept nogil:
+cdef void count_disturbance(queue_t *q, uint8_t what, uint64_t n) noexcept nogil:
     cdef order_t *o = order_of(q, True)
     if o != NULL:
         o.counts[what] += n
 
 
-cdef void order_rest(queue_t *q) noexcept nogil:
+cdef void order_unmap(queue_t *q) noexcept nogil:
     if q.order != NULL and q.order.map != NULL:
         munmap(q.order.map, ORDER_OCTETS)
         q.order.map = NULL
@@ -82,47 +82,47 @@ cdef void order_rest(queue_t *q) noexcept nogil:
 
 
 cdef void order_free(queue_t *q) noexcept nogil:
-    order_rest(q)
+    order_unmap(q)
     free(q.order)
     q.order = NULL
 
 
-cdef void delivered_again(place_t *t) noexcept nogil:
+cdef void count_redelivery(place_t *t) noexcept nogil:
     """A message goes out that went out before.  For one that returned, each first delivery (since the start) in its
     level after its own was an overtaking."""
     cdef queue_t *q = t.seg.queue
     cdef uint32_t overtaken
-    disturbed(q, REDELIVERED_N, 1)
+    count_disturbance(q, REDELIVERED_N, 1)
     if not t.flags & PLACE_OUT_SINCE_START:
-        disturbed(q, REDELIVERED_AFTER_RESTART, 1)
+        count_disturbance(q, REDELIVERED_AFTER_RESTART, 1)
         return
     overtaken = t.seg.store.handed - t.ordinal
     if overtaken:
-        disturbed(q, OUT_OF_SEQUENCE, 1)
-        disturbed(q, OVERTAKINGS, overtaken)
+        count_disturbance(q, OUT_OF_SEQUENCE, 1)
+        count_disturbance(q, OVERTAKINGS, overtaken)
 
 
-cdef inline void in_order(place_t *t) noexcept nogil:
+cdef inline void number_hand_out(place_t *t) noexcept nogil:
     """t goes out: where it stands among those of its level that went out since the start."""
     if LIKELY(not t.flags & PLACE_OUT_SINCE_START):
         t.seg.store.handed += 1
         t.ordinal = t.seg.store.handed
     if UNLIKELY(t.flags & PLACE_WAS_OUT):
-        delivered_again(t)
+        count_redelivery(t)
     t.flags |= PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_PASSED
 
 
-cdef void settled_otherwise(queue_t *q, uint8_t kind) noexcept nogil:
+cdef void count_settled_without_ack(queue_t *q, uint8_t kind) noexcept nogil:
     """A message is done with, and was not acked."""
     cdef uint8_t reason = kind >> 4
     kind &= 15
     if kind == REJECTED:
-        disturbed(q, REJECTED_N, 1)
+        count_disturbance(q, REJECTED_N, 1)
     elif kind == DEAD_LETTERED:
-        disturbed(q, DEAD_LETTERED_N + reason - REASON_REJECTED, 1)
+        count_disturbance(q, DEAD_LETTERED_N + reason - REASON_REJECTED, 1)
     elif kind == EXPIRED:
-        disturbed(q, EXPIRED_N, 1)
+        count_disturbance(q, EXPIRED_N, 1)
     elif kind == PURGED:
-        disturbed(q, PURGED_N, 1)
+        count_disturbance(q, PURGED_N, 1)
     elif kind == DROPPED:
-        disturbed(q, DROPPED_MAXLEN + reason - REASON_LENGTH, 1)
+        count_disturbance(q, DROPPED_MAXLEN + reason - REASON_LENGTH, 1)

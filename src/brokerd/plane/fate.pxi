@@ -17,7 +17,7 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
     if UNLIKELY(q.journal != NULL):
         journal_note(t, kind & 15, kind >> 4)
     if UNLIKELY(kind != ACKED):
-        settled_otherwise(q, kind)
+        count_settled_without_ack(q, kind)
     s.settled += 1
     if s.acks != NULL:
         put_word(s.acks + A_SETTLED, s.settled)
@@ -105,16 +105,16 @@ cdef void kill(place_t *t, uint8_t reason) noexcept nogil:
 
 
 cdef void kill_head(store_t *st, place_t *t, uint8_t reason) noexcept nogil:
-    """What head() found is dead, and ready no more."""
+    """What peek() found is dead, and ready no more."""
     cdef queue_t *q = st.queue
     count_death(q.rules, reason)
     if is_dead_lettered(q, reason):
         pass_aside(st, t)
-        octets_gone(q, t.seg.map + t.position)
+        uncount_octets(q, t.seg.map + t.position)
         die(t, reason)
     else:
         take_head(st, t)
-        octets_gone(q, t.seg.map + t.position)
+        uncount_octets(q, t.seg.map + t.position)
         settle(t, kind_of_death(reason))
 
 
@@ -126,9 +126,9 @@ cdef void apply_rules_on_return(place_t *t) noexcept nogil:
     if q.rules == NULL or t.seg.map == NULL:
         return
     if q.rules.expires:
-        expires_by(q, expires_at(q, t.seg.map + t.position))
-    if q.rules.overflow == DROP_HEAD and is_over(q, q.rules):
-        over_mark(q)
+        deadline_bring_forward(q, expires_at(q, t.seg.map + t.position))
+    if q.rules.overflow == DROP_HEAD and is_over_length_limit(q, q.rules):
+        mark_over(q)
 
 
 cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
@@ -139,14 +139,14 @@ cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
         return 0
     if t.count < 0xFFFF:
         t.count += 1
-    disturbed(q, RETURNED_BY + cause - 1, 1)
+    count_disturbance(q, RETURNED_BY + cause - 1, 1)
     if UNLIKELY(q.journal != NULL):
         journal_note(t, RETURNED, cause)
-    if UNLIKELY(q.rules != NULL) and is_at_limit(q.rules, t):
+    if UNLIKELY(q.rules != NULL) and is_at_delivery_limit(q.rules, t):
         q.n_returned += 1
         kill(t, REASON_LIMIT)
         return 0
-    if untake(t) != 0:
+    if make_ready(t) != 0:
         return ENOMEM
     seg_note(s, t.position, RETURNED | cause << 4, t.count)
     q.n_returned += 1
@@ -168,7 +168,7 @@ cdef void purge_store(store_t *st) noexcept:
         if st.queue.journal == NULL and st.queue.window == NULL and st.returned_n == 0 and s != NULL \
                 and st.position == HEADER and s.sealed and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
             # All that is left of this segment is waiting: the whole file goes.
-            disturbed(st.queue, PURGED_N, s.waiting)
+            count_disturbance(st.queue, PURGED_N, s.waiting)
             uncount_ready(st, s.waiting)
             s.settled = s.records
             s.waiting = 0

@@ -120,7 +120,7 @@ cdef int journal_grow(seg_t *s) noexcept nogil:
     return 0
 
 
-cdef void event_lost(seg_t *s) noexcept nogil:
+cdef void count_lost_event(seg_t *s) noexcept nogil:
     s.events_lost += 1
     if s.journal != NULL:
         put_word(s.journal + J_LOST, s.events_lost)
@@ -136,10 +136,10 @@ cdef void event_put(seg_t *s, uint64_t seq, int64_t ts, uint32_t consumer, uint3
                     uint8_t reason) noexcept nogil:
     cdef uint8_t *e
     if UNLIKELY(s.journal == NULL) and journal_map(s) != 0:
-        event_lost(s)
+        count_lost_event(s)
         return
     if UNLIKELY(s.journal_room - HEADER < EVENT * (s.events + 1)) and journal_grow(s) != 0:
-        event_lost(s)
+        count_lost_event(s)
         return
     e = s.journal + HEADER + EVENT * s.events
     put_le64(e + E_SEQ, seq)
@@ -218,7 +218,7 @@ cdef int64_t synced_at(seg_t *s) noexcept nogil:
     return <int64_t>said if said and said == ~le64(s.journal + J_SYNCED_NOT) else <int64_t>le64(s.journal + J_BEGUN)
 
 
-cdef void mark_start(seg_t *s, uint8_t reason) noexcept nogil:
+cdef void note_start(seg_t *s, uint8_t reason) noexcept nogil:
     """Say in a journal from before that writing goes on."""
     cdef int64_t whole = s.queue.journal.begun
     if was_off(s) or reason == SWITCHED_ON:
@@ -253,7 +253,7 @@ cdef void journals_start(queue_t *q, uint8_t reason) noexcept nogil:
             if not has_journal(s):
                 journal_begin(s)
             elif journal_map(s) == 0:
-                mark_start(s, reason)
+                note_start(s, reason)
             else:
                 s.events_lost += 1
             journal_unmap(s)
@@ -306,12 +306,12 @@ cdef bint move_to_kept(seg_t *s) noexcept:
     path_of(s, b"acks", old)
     kept_path(s, b"acks", new)
     rename(old, new)
-    core.kept.append(((<bytes>s.store.directory).decode(), s.number))
+    core.settled_segments.append(((<bytes>s.store.directory).decode(), s.number))
     return True
 
 
 # ---- what is on disk
-cdef list journals_to_sync(queue_t *q):
+cdef list journals_begin_sync(queue_t *q):
     cdef store_t *st = NULL
     cdef seg_t *s
     cdef list paths = []
@@ -329,7 +329,7 @@ cdef list journals_to_sync(queue_t *q):
             s = s.next
 
 
-cdef void journals_are_synced(queue_t *q) noexcept nogil:
+cdef void journals_end_sync(queue_t *q) noexcept nogil:
     cdef store_t *st = NULL
     cdef seg_t *s
     while True:

@@ -2,9 +2,9 @@
 # from the records again, at a start and before a settled segment is given up.
 #
 # A segment's keys count as long as one of them may be in the window and is not over (keys_last, keys_until); until they
-# are in a file beside it (keys_kept) its records must stay.
+# are in a file beside it (keys_written) its records must stay.
 
-cdef void key_stored(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
+cdef void enter_key(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
     """The record that was just appended to s carries this key of its queue."""
     cdef window_t *w = s.queue.window
     cdef int64_t expires = key_expires(w, ts // 1000000, own_ttl_ms)
@@ -14,7 +14,7 @@ cdef void key_stored(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) n
         s.keys_until = expires
 
 
-cdef void keys_unknown(seg_t *s) noexcept nogil:
+cdef void assume_all_keys(seg_t *s) noexcept nogil:
     """s came from disk, or the window is newer than it: any of its keys may count."""
     s.keys_last = s.queue.window.entered if s.queue.window != NULL else 0
     s.keys_until = FOR_EVER
@@ -23,7 +23,7 @@ cdef void keys_unknown(seg_t *s) noexcept nogil:
 cdef bint holds_keys(seg_t *s) noexcept nogil:
     """A key that counts may be on disk in the records of s alone."""
     cdef queue_t *q = s.queue
-    return (q.window != NULL and not q.dropped and not s.unlinked and not s.keys_kept
+    return (q.window != NULL and not q.dropped and not s.unlinked and not s.keys_written
             and s.keys_until > q.core.now // 1000000 and q.window.entered - s.keys_last < q.window.size)
 
 

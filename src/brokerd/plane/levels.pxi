@@ -80,7 +80,7 @@ cdef inline void uncount_ready(store_t *st, uint64_t n) noexcept nogil:
     st.queue.ready -= min(n, st.queue.ready)
 
 
-cdef inline void is_ready(store_t *st) noexcept nogil:
+cdef inline void count_ready(store_t *st) noexcept nogil:
     """One more."""
     st.ready += 1
     st.queue.ready += 1
@@ -112,7 +112,7 @@ cdef void seg_append_to_list(seg_t *s) noexcept nogil:
     st.last = s
 
 
-cdef void reach(store_t *st, seg_t *s) noexcept nogil:
+cdef void cursor_enter(store_t *st, seg_t *s) noexcept nogil:
     """The cursor enters s."""
     st.cursor = s
     st.position = HEADER

@@ -9,15 +9,15 @@ cdef enum:
 cdef bint is_full(queue_t *q, rules_t *r) noexcept nogil:
     """One more would be too many.  With a consumer that can take it at once it is not (RabbitMQ), so that those who can
     have something of what came in this chunk have it first."""
-    if not has_most(q, r):
+    if not is_at_length_limit(q, r):
         return False
     if q.ready and can_deliver(q):
         write_stages(q.core)            # Nothing is reserved yet.
         deliver(q, TURN_QUANTUM)
-    return has_most(q, r) and not can_deliver(q)
+    return is_at_length_limit(q, r) and not can_deliver(q)
 
 
-cdef int admit(queue_t *q, bint expires) noexcept nogil:
+cdef int check_admission(queue_t *q, bint expires) noexcept nogil:
     """Before a message is stored: whether the queue refuses it is left in rules_t.refuses.  0 or ENOMEM."""
     cdef rules_t *r = rules_of(q)
     if r == NULL:
@@ -27,27 +27,27 @@ cdef int admit(queue_t *q, bint expires) noexcept nogil:
     return 0
 
 
-cdef void admitted(store_t *st, message_t *m) noexcept nogil:
+cdef void apply_rules_on_store(store_t *st, message_t *m) noexcept nogil:
     """m was stored."""
     cdef queue_t *q = st.queue
     cdef rules_t *r = q.rules
     if r.expires and st.ready == 1:
-        expires_by(q, expires_at(q, st.last.base + st.last.end - align8(m.length)))
-    if r.overflow == DROP_HEAD and is_over(q, r):
-        over_mark(q)
+        deadline_bring_forward(q, expires_at(q, st.last.base + st.last.end - align8(m.length)))
+    if r.overflow == DROP_HEAD and is_over_length_limit(q, r):
+        mark_over(q)
 
 
-cdef uint64_t keep_limits(queue_t *q, uint64_t budget) noexcept nogil:
+cdef uint64_t enforce_limits(queue_t *q, uint64_t budget) noexcept nogil:
     """Drop from the head of the lowest level until the limits hold: an urgent message never makes way for a lesser one.
     How many were dropped."""
     cdef store_t *st = NULL
     cdef place_t t
     cdef uint64_t n = 0
-    while is_over(q, q.rules) and n < budget:
+    while is_over_length_limit(q, q.rules) and n < budget:
         st = next_store(q, st)
         if st == NULL:
             break
-        while is_over(q, q.rules) and n < budget and st.ready and find_head(st, &t):
+        while is_over_length_limit(q, q.rules) and n < budget and st.ready and find_head(st, &t):
             kill_head(st, &t, REASON_LENGTH)
             n += 1
     if n and q.rules.expires:
@@ -69,9 +69,9 @@ cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
         q.rules.is_over = False
         if can_deliver(q):              # Who can have a message at once has it before the limit does.
             deliver(q, TURN_QUANTUM)
-        n += keep_limits(q, AFFAIRS_MOST)
-        if is_over(q, q.rules) and n >= AFFAIRS_MOST:
-            over_mark(q)
+        n += enforce_limits(q, AFFAIRS_MOST)
+        if is_over_length_limit(q, q.rules) and n >= AFFAIRS_MOST:
+            mark_over(q)
     if core.dying != NULL:
         with gil:
             n += tell_dead(core, dead_most)

@@ -7,7 +7,7 @@ cdef enum:
     COUNTS_ROOM = 64                # octets that the headers of write_counted() add at most
 
 
-cdef inline void out_mark(conn_t *c) noexcept nogil:
+cdef inline void mark_out_dirty(conn_t *c) noexcept nogil:
     if not c.is_out_dirty:
         c.is_out_dirty = True
         c.out_next = c.core.out_dirty
@@ -41,7 +41,7 @@ cdef inline uint8_t *out_room(conn_t *c, size_t n) noexcept nogil:
     """Where n octets may be written; the caller adds them to out_n.  NULL: no memory."""
     if UNLIKELY(c.out_capacity - c.out_n < n) and out_make_room(c, n) != 0:
         return NULL
-    out_mark(c)
+    mark_out_dirty(c)
     return c.out + c.out_n
 
 
@@ -179,7 +179,7 @@ cdef inline size_t content_room(conn_t *conn, uint32_t properties_n, uint64_t bo
     return room
 
 
-cdef inline bint counts_are_told(place_t *t) noexcept nogil:
+cdef inline bint has_delivery_counts(place_t *t) noexcept nogil:
     cdef rules_t *r = t.seg.queue.rules
     return r != NULL and r.delivery_counts
 
@@ -220,7 +220,7 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
         p += 4
     p[0] = FRAME_END
     p += 1
-    if UNLIKELY(t.count) and counts_are_told(t):
+    if UNLIKELY(t.count) and has_delivery_counts(t):
         p += write_counted(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t.count)
     else:
         p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)

@@ -88,7 +88,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
             e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored, NULL)
         if UNLIKELY(e.error != 0):
             return STALL
-    published(ch, r, &m, r.targets_n, stored)
+    finish_publish(ch, r, &m, r.targets_n, stored)
     if UNLIKELY(r.targets_n == 0 and r.mandatory):
         write_return(ch, &m, 312, b"\x08NO_ROUTE")
     if UNLIKELY(r.once):
@@ -96,7 +96,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     return DONE
 
 
-cdef inline void published(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
+cdef inline void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
     """A publish is done: counted, returned where it was to be delivered at once, to be confirmed."""
     ch.publishes += 1
     ch.conn.publishes = True
@@ -106,9 +106,9 @@ cdef inline void published(channel_t *ch, route_t *r, message_t *m, uint32_t que
     if UNLIKELY(r.immediate) and stored == STORED and queues_n:
         write_return(ch, m, 313, b"\x0cNO_CONSUMERS")
     if ch.confirm:
-        confirm_mark(ch)
+        mark_confirm_dirty(ch)
         if UNLIKELY(stored & REFUSED):
-            nack_mark(ch)
+            add_nack(ch)
         elif stored & WAITS:
             ch.sync_tag = ch.publishes
 
@@ -145,12 +145,12 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
     if err == 0:
         if answer.keys is not None and m.flags & PERSISTENT and ch.conn.core.sync and answer.counts_as_routed:
             stored |= WAITS     # The message that it is a duplicate of may not be on disk yet.
-        published(ch, r, m, n, stored)
+        finish_publish(ch, r, m, n, stored)
         if n == 0 and r.mandatory and not answer.counts_as_routed:
             write_return(ch, m, 312, b"\x08NO_ROUTE")
         if answer.keys is not None and answer.keys.k.of_exchange:
             write_stages(ch.conn.core)  # Its exchange is told of the key: the record must be in its file by then.
-        tell_participants(answer, message_object(m), <Channel>ch.owner, pick_taking(queues, took))
+        tell_participants(answer, message_object(m), <Channel>ch.owner, pick_stored(queues, took))
     free(targets)
     return err
 
@@ -202,10 +202,10 @@ cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept no
     """reserve() went before."""
     cdef queue_t *q = st.queue
     append(st, m)
-    queue_mark(q)
+    mark_dirty(q)
     if m.flags & PERSISTENT and q.durable and (waits or UNLIKELY(m.keys != NULL)) and q.core.sync:
         # A key without confirm is synced with the next that is asked for: a duplicate of it may wait for that.
-        sync_mark(st)
+        mark_sync_dirty(st)
         return TAKEN | WAITS if waits else TAKEN
     return TAKEN
 
@@ -225,7 +225,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         if q.dropped:
             continue
         if UNLIKELY(q.rules != NULL or m.flags & EXPIRES):
-            err = admit(q, m.flags & EXPIRES)
+            err = check_admission(q, m.flags & EXPIRES)
             if err:
                 return err
     for i in range(n):
@@ -256,7 +256,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         if UNLIKELY(took != NULL):
             took[i] = 1
         if UNLIKELY(q.rules != NULL):
-            admitted(st, m)
+            apply_rules_on_store(st, m)
     if UNLIKELY(dlx):
         with gil:
             tell_refused(targets, n, m)

@@ -101,12 +101,12 @@ cdef class Queue:
             if r.single_active:
                 choose_active(&self.q)
             for consumer in self.consumers or ():
-                credit_again(&consumer.c)
+                ring_rejoin(&consumer.c)
         if r.expires and self.q.ready:
-            expires_by(&self.q, 0)          # Its head is looked at in the next turn.
-        if r.overflow == DROP_HEAD and is_over(&self.q, r):
-            over_mark(&self.q)
-        self.core.soon()
+            deadline_bring_forward(&self.q, 0)          # Its head is looked at in the next turn.
+        if r.overflow == DROP_HEAD and is_over_length_limit(&self.q, r):
+            mark_over(&self.q)
+        self.core.request_turn()
 
     def browse(self, uint64_t start_seq, Py_ssize_t count):
         cdef list out = []
@@ -130,26 +130,26 @@ cdef class Queue:
                 return None
             if st.ready and take_out(st, seq, &t):
                 found = make_row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0)
-                octets_gone(&self.q, t.seg.map + t.position)
+                uncount_octets(&self.q, t.seg.map + t.position)
                 settle(&t, DROPPED | REASON_REMOVED << 4)
                 if self.q.rules != NULL and self.q.rules.expires:
                     deadline_set(&self.q, head_expires_at(&self.q))
                 return found
 
     @property
-    def traced(self):
-        return self.q.rules != NULL and self.q.rules.traced
+    def reports_deliveries(self):
+        return self.q.rules != NULL and self.q.rules.reports_deliveries
 
-    @traced.setter
-    def traced(self, bint value):
+    @reports_deliveries.setter
+    def reports_deliveries(self, bint value):
         if value or self.q.rules != NULL:
             if rules_of(&self.q) == NULL:
                 raise MemoryError
-            self.q.rules.traced = value
+            self.q.rules.reports_deliveries = value
 
     # ---- set aside
 
-    def dead_done(self, uint64_t seq):
+    def settle_dead(self, uint64_t seq):
         cdef place_t t
         if not self.q.dropped and aside_take(&self.q, seq, &t):
             settle_dead(&self.q, &t)
@@ -164,10 +164,10 @@ cdef class Queue:
                 return False
             if st.ready and take_out(st, seq, &t):
                 t.reason = ASIDE_HELD
-                octets_gone(&self.q, t.seg.map + t.position)
+                uncount_octets(&self.q, t.seg.map + t.position)
                 put_aside(&t, t.count)
                 if aside_put(&self.q, &t) != 0:
-                    ready_again(&t)
+                    return_from_aside(&t)
                     raise MemoryError
                 if self.q.rules != NULL and self.q.rules.expires:
                     deadline_set(&self.q, head_expires_at(&self.q))
@@ -177,12 +177,12 @@ cdef class Queue:
         cdef place_t t
         if self.q.dropped or not aside_take(&self.q, seq, &t):
             return False
-        if t.reason != ASIDE_HELD or ready_again(&t) != 0:
+        if t.reason != ASIDE_HELD or return_from_aside(&t) != 0:
             aside_put(&self.q, &t)      # There is room: it was in there.
             return False
         apply_rules_on_return(&t)
-        queue_mark(&self.q)
-        self.core.soon()
+        mark_dirty(&self.q)
+        self.core.request_turn()
         return True
 
     def browse_aside(self, uint64_t start_seq, Py_ssize_t count):
@@ -233,7 +233,7 @@ cdef class Queue:
         return self.core.c.now if self.q.consumers else self.q.used
 
     def touch(self):
-        self.core.tick()
+        self.core.read_clock()
         self.q.used = self.core.c.now
 
     # ---- figures
@@ -302,7 +302,7 @@ cdef class Queue:
     def paused(self, bint value):
         self.q.paused = value
         if not value:
-            queue_mark(&self.q)
+            mark_dirty(&self.q)
 
     # ---- recovery
 
@@ -327,7 +327,7 @@ cdef class Queue:
         self.q.ready_octets += ready_octets
 
     def finish_recovery(self, uint64_t next_seq, *, bint suspect, int64_t last_ts=0):
-        self.core.tick()
+        self.core.read_clock()
         if finish_recovery(&self.q, next_seq, suspect, last_ts) != 0:
             raise MemoryError
 
@@ -344,7 +344,7 @@ cdef class Queue:
 
     def can_compact(self, uint64_t number, uint8_t level=0):
         cdef seg_t *s = segment_at(&self.q, level, number)
-        return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and is_passed(s)
+        return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and cursor_has_passed(s)
 
     # ---- keys
 
@@ -356,25 +356,25 @@ cdef class Queue:
     def window(self, Window window):
         self._window = window
         self.q.window = &window.w if window is not None else NULL
-        window_is_other(&self.q)
+        apply_window(&self.q)
 
-    def keep_keys(self, uint64_t number, uint8_t level=0):
+    def can_drop_records(self, uint64_t number, uint8_t level=0):
         cdef seg_t *s = segment_at(&self.q, level, number)
         if s == NULL or not holds_keys(s):
             return True
         if s.sealed:
-            self.core.keyed.append((self, level, number))
+            self.core.unwritten_keys.append((self, level, number))
         return False
 
     def key_rows(self, uint64_t number, uint8_t level=0):
         cdef seg_t *s = segment_or_leaving(&self.q, level, number)
         return key_rows_of(s) if s != NULL and self.q.window != NULL else b""
 
-    def keys_kept(self, uint64_t number, uint8_t level=0):
+    def mark_keys_written(self, uint64_t number, uint8_t level=0):
         cdef store_t *st = store_at(&self.q, level)
         cdef seg_t *s = segment_at(&self.q, level, number)
         if s != NULL:
-            s.keys_kept = True
+            s.keys_written = True
             return
         s = take_leaving(st, number) if st != NULL else NULL
         if s != NULL:
@@ -393,7 +393,7 @@ cdef class Queue:
             raise ValueError("only a durable queue has an order journal")
         if on == (q.journal != NULL) or q.dropped:
             return
-        self.core.tick()
+        self.core.read_clock()
         write_stages(q.core)
         if not on:
             journals_stop(q)
@@ -402,12 +402,12 @@ cdef class Queue:
         else:
             journals_start(q, SWITCHED_ON)
 
-    def unsynced_journals(self):
-        return journals_to_sync(&self.q) if self.q.journal != NULL else []
+    def begin_journal_sync(self):
+        return journals_begin_sync(&self.q) if self.q.journal != NULL else []
 
-    def journals_synced(self):
+    def end_journal_sync(self):
         if self.q.journal != NULL:
-            journals_are_synced(&self.q)
+            journals_end_sync(&self.q)
 
     def order_counts(self):
         cdef order_t *o
@@ -435,7 +435,7 @@ cdef class Queue:
         cdef queue_t *q = &self.q
         cdef store_t *st = NULL
         cdef uint64_t before = q.ready
-        self.core.tick()
+        self.core.read_clock()
         while True:
             st = next_store(q, st)
             if st == NULL:
@@ -476,7 +476,7 @@ cdef class Queue:
         cdef bint held = False
         if self.q.is_sync_dirty:
             return False
-        order_rest(&self.q)
+        order_unmap(&self.q)
         while True:
             st = next_store(&self.q, st)
             if st == NULL:

@@ -25,7 +25,7 @@ cdef int attach(queue_t *q, uint8_t level, const seg_t *found) noexcept nogil:
     return 0
 
 
-cdef void store_is_recovered(store_t *st) noexcept:
+cdef void recover_store(store_t *st) noexcept:
     """Its last segment is appended to again."""
     cdef seg_t *s = st.first
     cdef seg_t *next
@@ -38,7 +38,7 @@ cdef void store_is_recovered(store_t *st) noexcept:
         if s.sealed and s.settled >= s.records and s != st.last:
             retire(s)
         s = next
-    reach(st, st.first)
+    cursor_enter(st, st.first)
     if st.ready and st.level > st.queue.top:
         st.queue.top = st.level
 
@@ -48,7 +48,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
     cdef store_t *st = NULL
     q.next_seq = next_seq
     q.last_ts = last_ts
-    window_is_other(q)
+    apply_window(q)
     if q.journal != NULL:
         q.journal.suspect = suspect
         journals_start(q, POWER_LOST if suspect else RESTARTED)
@@ -57,7 +57,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
         if st == NULL:
             break
         if st.last != NULL:
-            store_is_recovered(st)
+            recover_store(st)
     if q.ready:
         # Whether what is at its head expires is not known before it is read: soon, not now.
         if rules_of(q) == NULL:
@@ -83,4 +83,4 @@ cdef void replace_file(seg_t *s, uint32_t records, uint32_t end, uint32_t capaci
     s.acks_zeroed = s.acks_capacity = 0
     s.verify = True
     s.loaded = False
-    marks_free(s)
+    anchors_free(s)

@@ -34,7 +34,7 @@ cdef bint give_to_core(seg_t *s) noexcept nogil:
     acks_unmap(s)
     free(s.settled_bits)
     free(s.counts)
-    marks_free(s)
+    anchors_free(s)
     s.settled_bits = NULL
     s.counts = NULL
     s.store = NULL
@@ -84,7 +84,7 @@ cdef void retire_unlinked(seg_t *s) noexcept:
         free(s.counts)
         s.settled_bits = NULL
         s.counts = NULL
-        marks_free(s)
+        anchors_free(s)
         st.spare = s
     else:
         seg_free(s)
@@ -122,7 +122,7 @@ cdef void give_up(seg_t *s):
             unlink(old)
             free(s.settled_bits)
             free(s.counts)
-            marks_free(s)
+            anchors_free(s)
             s.settled_bits = NULL
             s.counts = NULL
             st.spare = s
@@ -159,7 +159,7 @@ cdef void retire(seg_t *s):
         seg_unmap(s)
         s.next = st.leaving
         st.leaving = s
-        core.keyed.append((<Queue>q.owner, st.level, s.number))
+        core.unwritten_keys.append((<Queue>q.owner, st.level, s.number))
         return
     give_up(s)
 
@@ -187,7 +187,7 @@ cdef bint retire_if_settled(seg_t *s) noexcept nogil:
         if st.position < s.end:
             st.position = s.end
         s.waiting = 0
-        reach(st, s.next)
+        cursor_enter(st, s.next)
     with gil:
         retire(s)
     return True
@@ -251,7 +251,7 @@ cdef seg_t *segment_or_leaving(queue_t *q, uint8_t level, uint64_t number) noexc
     return s
 
 
-cdef void window_is_other(queue_t *q) noexcept:
+cdef void apply_window(queue_t *q) noexcept:
     """The queue's window is new, or gone: which of the keys in its segments count is not known, or none does."""
     cdef store_t *st = NULL
     cdef seg_t *s
@@ -261,7 +261,7 @@ cdef void window_is_other(queue_t *q) noexcept:
             return
         s = st.first
         while s != NULL:
-            keys_unknown(s)
+            assume_all_keys(s)
             s = s.next
         while q.window == NULL and st.leaving != NULL:
             give_up(take_leaving(st, st.leaving.number))

@@ -23,7 +23,7 @@ cdef class Routes:
     def __cinit__(self, Core core, resolve):
         self.core = core
         self.resolve = resolve
-        self.keep = []
+        self.answers = []
         self.generation = 1
 
     def __dealloc__(self):
@@ -48,8 +48,8 @@ cdef class Routes:
     cdef void renew(self):
         self.stale = False
         self.forget()
-        self.keep = []
-        self.once_keep = None
+        self.answers = []
+        self.once_answer = None
 
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash):
         cdef uint32_t i
@@ -66,7 +66,7 @@ cdef class Routes:
             i = (i + 1) & (self.slots_n - 1)
         return NULL
 
-    cdef int place(self, route_t *r) except -1:
+    cdef int insert(self, route_t *r) except -1:
         cdef uint32_t i, n
         cdef route_t **slots
         if self.used * 2 >= self.slots_n:
@@ -105,14 +105,14 @@ cdef class Routes:
             self.renew()            # resolve() may have changed what there is.
         r = route_new(p, e.payload_n, answer)
         if answer.cacheable and not e.ask and answer.properties is None:
-            self.keep.append(answer)
-            self.place(r)
+            self.answers.append(answer)
+            self.insert(r)
         else:
             # Every other channel's idea of the last such route is void from here on.
             self.generation += 1
             route_free(self.once)
             self.once = r
-            self.once_keep = answer
+            self.once_answer = answer
             r.once = True
         ch.route = r
         ch.route_generation = self.generation

@@ -68,29 +68,29 @@ cdef void rules_free(queue_t *q) noexcept nogil:
         q.rules = NULL
 
 
-cdef inline bint is_over(queue_t *q, rules_t *r) noexcept nogil:
+cdef inline bint is_over_length_limit(queue_t *q, rules_t *r) noexcept nogil:
     return ((r.max_length >= 0 and q.ready > <uint64_t>r.max_length) or
             (r.max_octets >= 0 and q.ready_octets > <uint64_t>r.max_octets)) and q.ready > 0
 
 
-cdef inline bint has_most(queue_t *q, rules_t *r) noexcept nogil:
+cdef inline bint is_at_length_limit(queue_t *q, rules_t *r) noexcept nogil:
     return ((r.max_length >= 0 and q.ready >= <uint64_t>r.max_length) or
             (r.max_octets >= 0 and q.ready_octets >= <uint64_t>r.max_octets))
 
 
-cdef inline bint is_at_limit(rules_t *r, place_t *t) noexcept nogil:
+cdef inline bint is_at_delivery_limit(rules_t *r, place_t *t) noexcept nogil:
     """It has failed as often as it may."""
     return r.delivery_limit >= 0 and t.count >= max(r.delivery_limit, 1)
 
 
-cdef void over_mark(queue_t *q) noexcept nogil:
+cdef void mark_over(queue_t *q) noexcept nogil:
     if not q.rules.is_over:
         q.rules.is_over = True
         q.rules.over_next = q.core.over
         q.core.over = q
 
 
-cdef inline void octets_gone(queue_t *q, const uint8_t *record) noexcept nogil:
+cdef inline void uncount_octets(queue_t *q, const uint8_t *record) noexcept nogil:
     cdef uint64_t n = body_octets(record)
     # After a restart this is partly an estimate.
     q.ready_octets = q.ready_octets - n if q.ready and q.ready_octets >= n else 0

@@ -127,10 +127,10 @@ cdef void journal_unmap(seg_t *s) noexcept nogil:
         s.journal = NULL
 
 
-cdef void marks_free(seg_t *s) noexcept nogil:
-    free(s.marks)
-    s.marks = NULL
-    s.marks_n = s.marks_capacity = s.marked = 0
+cdef void anchors_free(seg_t *s) noexcept nogil:
+    free(s.anchors)
+    s.anchors = NULL
+    s.anchors_n = s.anchors_capacity = s.anchored = 0
 
 
 cdef void seg_free(seg_t *s) noexcept nogil:
@@ -138,7 +138,7 @@ cdef void seg_free(seg_t *s) noexcept nogil:
     seg_close(s)
     acks_unmap(s)
     journal_unmap(s)
-    marks_free(s)
+    anchors_free(s)
     free(s.settled_bits)
     free(s.counts)
     free(s)
@@ -273,7 +273,7 @@ cdef int seg_note(seg_t *s, uint32_t position, uint8_t kind, uint16_t count) noe
     return 0
 
 
-cdef void seg_passed(seg_t *s, uint32_t below) noexcept nogil:
+cdef void seg_put_passed(seg_t *s, uint32_t below) noexcept nogil:
     """The cursor has passed every record before `below`: handed out, where no entry says otherwise."""
     if UNLIKELY(s.acks == NULL) and (s.unlinked or acks_map(s) != 0):
         return

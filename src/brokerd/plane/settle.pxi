@@ -1,7 +1,7 @@
 # Deliveries settled by delivery tag: acknowledged, rejected or returned; and those that time out.
 
 
-cdef void ghost_is_done(queue_t *q) noexcept:
+cdef void release_ghost(queue_t *q) noexcept:
     """A deleted queue's last unacked delivery was settled: its object may go."""
     q.ghost = False
     Py_DECREF(<Queue>q.owner)
@@ -21,7 +21,7 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
         q.core.actor = c.number if c != NULL else ch.conn.number
     if cause:
         if give_back(&t, cause) == 0:
-            queue_mark(q)
+            mark_dirty(q)
     else:
         q.n_acked += 1
         if UNLIKELY(q.rules != NULL) and kind == REJECTED:
@@ -34,14 +34,14 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
         ASSERT(c.unacked)
         c.unacked -= 1
         if not c.in_ring:
-            credit_again(c)
+            ring_rejoin(c)
         if UNLIKELY(q.rules != NULL) and q.rules.active == c and c.unacked == 0 and (c.closed or q.rules.draining) \
                 and not q.dropped:
             with gil:
                 choose_active(q)
     if UNLIKELY(q.ghost and q.unacked == 0):
         with gil:
-            ghost_is_done(q)
+            release_ghost(q)
 
 
 cdef inline void base_advance(channel_t *ch) noexcept nogil:
@@ -54,11 +54,11 @@ cdef inline void base_advance(channel_t *ch) noexcept nogil:
         ch.base_tag += 1
 
 
-cdef inline void settled_some(channel_t *ch) noexcept nogil:
+cdef inline void advance_base_and_credit(channel_t *ch) noexcept nogil:
     base_advance(ch)
     if UNLIKELY(ch.global_prefetch):
         with gil:
-            credit_of_channel(ch)
+            rings_rejoin(ch)
 
 
 cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexcept nogil:
@@ -80,7 +80,7 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
         if tag < ch.base_tag or tag >= ch.next_tag or ch.unacked == 0 or ch.ring[tag & mask].at.seg == NULL:
             return False
         entry_settle(ch, &ch.ring[tag & mask], kind, cause)
-        settled_some(ch)
+        advance_base_and_credit(ch)
         return True
     if not tag_is_known(ch, tag, multiple):
         return False
@@ -95,11 +95,11 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
             ch.ring[t & mask].late = False
             ch.late -= 1
             ch.n_late += 1
-    settled_some(ch)
+    advance_base_and_credit(ch)
     return True
 
 
-cdef bint timed_out(channel_t *ch, uint32_t now_ms, list closing) except -1:
+cdef bint return_overdue(channel_t *ch, uint32_t now_ms, list closing) except -1:
     """Return what consumers of this channel have held for too long; those that ask for their channel to be closed are
     appended to `closing` instead.  True if anything returned."""
     cdef uint64_t tag
@@ -124,10 +124,10 @@ cdef bint timed_out(channel_t *ch, uint32_t now_ms, list closing) except -1:
     if any_:
         base_advance(ch)
         if ch.global_prefetch:
-            credit_of_channel(ch)
+            rings_rejoin(ch)
     return any_
 
 
-cdef void all_return(channel_t *ch, uint8_t cause) noexcept nogil:
+cdef void return_all(channel_t *ch, uint8_t cause) noexcept nogil:
     if ch.unacked:
         tag_settle(ch, 0, True, RETURNED, cause)

@@ -20,7 +20,7 @@ cdef void choose_active(queue_t *q) noexcept:
         if best.level.priority <= now.level.priority:
             if r.draining:              # The consumer that was to take over has left.
                 r.draining = False
-                credit_again(now)
+                ring_rejoin(now)
             return
         if now.unacked:
             r.draining = True
@@ -31,4 +31,4 @@ cdef void choose_active(queue_t *q) noexcept:
     if now != NULL and now != best and not now.closed:
         ring_leave(now)
     if best != NULL:
-        credit_again(best)
+        ring_rejoin(best)

@@ -22,7 +22,7 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.entries = s.acks_zeroed = 0
     s.events = s.events_lost = 0
     s.journal_known = s.journal_dirty = s.journal_syncing = False
-    s.keys_kept = False
+    s.keys_written = False
     s.keys_last = 0
     s.keys_until = 0
     s.generation = 0
@@ -128,7 +128,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         journal_begin(s)
     seg_append_to_list(s)
     if st.cursor == NULL:
-        reach(st, s)
+        cursor_enter(st, s)
     return 0
 
 
@@ -208,7 +208,7 @@ cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
         return err
     if s.end + need <= s.zeroed:
         return 0
-    if st.queue.syncs and need <= STAGE_ROOM and not st.queue.mixed:
+    if st.queue.confirms_have_waited and need <= STAGE_ROOM and not st.queue.mixed:
         return seg_stage(s, need)
     if s.stage != NULL:
         stage_end(s)
@@ -274,13 +274,13 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     q.ready_octets += m.body_n
     q.n_published += 1
     if UNLIKELY(m.dedup_hash != 0) and q.window != NULL:
-        key_stored(s, m.dedup_hash, ts, m.keys.ttl)
+        enter_key(s, m.dedup_hash, ts, m.keys.ttl)
 
 
 # ---- reading
 
 
-cdef void cursor_leaves(store_t *st) noexcept nogil:
+cdef void cursor_leave(store_t *st) noexcept nogil:
     """The cursor has passed all of its segment and another follows."""
     cdef seg_t *s = st.cursor
     if s.waiting:
@@ -289,7 +289,7 @@ cdef void cursor_leaves(store_t *st) noexcept nogil:
         s.settled += s.waiting
         s.damaged = True
         s.waiting = 0
-    reach(st, s.next)
+    cursor_enter(st, s.next)
     free(s.settled_bits)
     free(s.counts)
     s.settled_bits = NULL
@@ -300,12 +300,12 @@ cdef void cursor_leaves(store_t *st) noexcept nogil:
         seg_unmap(s)
 
 
-cdef inline bint is_ahead(store_t *st, place_t *t) noexcept nogil:
+cdef inline bint cursor_is_before(store_t *st, place_t *t) noexcept nogil:
     """The cursor has not reached t: it was taken out of the middle, and given back."""
     return t.seg.number > st.cursor.number or (t.seg == st.cursor and t.position >= st.position)
 
 
-cdef bint head_returned(store_t *st, place_t *t) noexcept nogil:
+cdef bint peek_returned(store_t *st, place_t *t) noexcept nogil:
     """The returned record with the lowest sequence number: it stands before all that the cursor has to come."""
     if seg_map(st.returned.seg) != 0:
         return False
@@ -335,7 +335,7 @@ cdef bint skip_damage(store_t *st) noexcept nogil:
     return True
 
 
-cdef inline bint head_unread(store_t *st, place_t *t) noexcept nogil:
+cdef inline bint peek_unread(store_t *st, place_t *t) noexcept nogil:
     """The next record under the cursor; what is settled or damaged is passed."""
     cdef seg_t *s
     cdef const uint8_t *r
@@ -350,7 +350,7 @@ cdef inline bint head_unread(store_t *st, place_t *t) noexcept nogil:
                     s.settled += s.waiting
                     s.waiting = 0
                 return False
-            cursor_leaves(st)
+            cursor_leave(st)
             continue
         if UNLIKELY(s.map == NULL) and seg_map(s) != 0:
             return False
@@ -376,30 +376,30 @@ cdef inline bint head_unread(store_t *st, place_t *t) noexcept nogil:
         return True
 
 
-cdef bint head_of_both(store_t *st, place_t *t) noexcept nogil:
-    """head() where records have returned.  They stand before all that the cursor has to come, but for those that were
+cdef bint peek_both(store_t *st, place_t *t) noexcept nogil:
+    """peek() where records have returned.  They stand before all that the cursor has to come, but for those that were
     taken out of the middle."""
-    if LIKELY(not is_ahead(st, st.returned)):
-        return head_returned(st, t)
-    if head_unread(st, t) and t.seq < st.returned.seq:
+    if LIKELY(not cursor_is_before(st, st.returned)):
+        return peek_returned(st, t)
+    if peek_unread(st, t) and t.seq < st.returned.seq:
         return True
-    return head_returned(st, t)
+    return peek_returned(st, t)
 
 
-cdef inline bint head(store_t *st, place_t *t) noexcept nogil:
+cdef inline bint peek(store_t *st, place_t *t) noexcept nogil:
     """The store's next message in sequence order, which stays.  False: none can be read.  Its segment is mapped."""
     if UNLIKELY(st.returned_n):
-        return head_of_both(st, t)
-    return head_unread(st, t)
+        return peek_both(st, t)
+    return peek_unread(st, t)
 
 
 cdef inline bint is_returned(store_t *st, place_t *t) noexcept nogil:
-    """What head() found is the top of the heap."""
+    """What peek() found is the top of the heap."""
     return st.returned_n != 0 and st.returned.seq == t.seq
 
 
 cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
-    """What head() found is taken: not ready any more."""
+    """What peek() found is taken: not ready any more."""
     cdef seg_t *s = t.seg
     st.ready -= 1
     st.queue.ready -= 1
@@ -410,12 +410,12 @@ cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
     st.position = t.position + room_of(s.map + t.position)
     s.waiting -= 1
     if LIKELY(st.position > s.passed_below):
-        seg_passed(s, st.position)      # the mark never goes back
+        seg_put_passed(s, st.position)      # the mark never goes back
 
 
 cdef bint find_head(store_t *st, place_t *t) noexcept nogil:
-    """head(), off a message's way."""
-    return head(st, t)
+    """peek(), off a message's way."""
+    return peek(st, t)
 
 
 cdef void take_head(store_t *st, place_t *t) noexcept nogil:
@@ -423,16 +423,16 @@ cdef void take_head(store_t *st, place_t *t) noexcept nogil:
     advance(st, t)
 
 
-cdef int untake(place_t *t) noexcept nogil:
+cdef int make_ready(place_t *t) noexcept nogil:
     """It could not be handed out: ready again, at its place.  0 or ENOMEM."""
     cdef store_t *st = t.seg.store
     if heap_push(st, t) != 0:
         return ENOMEM
     t.seg.returned += 1
-    is_ready(st)
+    count_ready(st)
     return 0
 
 
-cdef bint is_passed(seg_t *s) noexcept nogil:
+cdef bint cursor_has_passed(seg_t *s) noexcept nogil:
     """The cursor is beyond s: its live records are unacked or returned, none waits to be read in file order."""
     return s.store.cursor != NULL and s.number < s.store.cursor.number and s.waiting == 0

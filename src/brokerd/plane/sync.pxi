@@ -67,7 +67,7 @@ cdef list directories_unsynced(store_t *st):
     return names
 
 
-cdef void mark_synced(Queue queue, uint8_t level, uint64_t number):
+cdef void seal_as_synced(Queue queue, uint8_t level, uint64_t number):
     """A sealed segment is on disk whole: after a power cut it need not be read to be believed."""
     cdef store_t *st = store_at(&queue.q, level)
     cdef seg_t *s = st.last if st != NULL else NULL

@@ -102,7 +102,7 @@ class Queue(plane.Queue):
         self.deleted = False
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None
-        self.firehose: Firehose | None = None  # sees deliveries while ``traced``
+        self.firehose: Firehose | None = None  # sees deliveries while ``reports_deliveries``
         self.deduplication: Deduplication | None = None  # has the rule that is in ``rules``
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
         self.policy: str | None = None  # the name of the policy in force
@@ -234,7 +234,7 @@ class Queue(plane.Queue):
         kept = known.load(self.directory, range(self.max_priority + 1), suspect=suspect)
         self.window = known.window
         for level, number in kept:
-            self.keys_kept(number, level)
+            self.mark_keys_written(number, level)
 
     @property
     def duplicates(self) -> int:
@@ -285,7 +285,7 @@ class Queue(plane.Queue):
         self, channel: plane.Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
         redelivered: bool,
     ) -> None:  # fmt: skip
-        """The data plane calls this for each delivery while ``traced``."""
+        """The data plane calls this for each delivery while ``reports_deliveries``."""
         if self.firehose is not None:
             self.firehose.delivered(channel, self, exchange, routing_key, properties, body, redelivered)
 

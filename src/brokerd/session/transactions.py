@@ -105,7 +105,7 @@ class Transaction:
         try:
             # No other publish has this number: it identifies the record in a queue.
             place = self._commit_log.add(
-                Message(self._channel.publishes_one(), exchange, key, properties, body)
+                Message(self._channel.count_publish(), exchange, key, properties, body)
             )
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error

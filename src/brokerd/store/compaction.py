@@ -34,7 +34,7 @@ class Compactable(Protocol):
     copying: bool
 
     def segments(self) -> list[dict[str, Any]]: ...
-    def keep_keys(self, number: int, level: int = 0) -> bool: ...
+    def can_drop_records(self, number: int, level: int = 0) -> bool: ...
     def can_compact(self, number: int, level: int = 0) -> bool: ...
     def replace_segment(self, number: int, old: "numpy.ndarray", new: "numpy.ndarray", end: int, capacity: int,
                         generation: int, entries: int, level: int = 0) -> None: ...
@@ -97,7 +97,7 @@ class Compaction:
         """Put it in place.  False: thrown away, since the segment changed meanwhile, somebody copies its files, or
         keys of its records are on disk nowhere else."""
         if (queue.copying or not queue.can_compact(self.number, self.level) or self._changed()
-                or not queue.keep_keys(self.number, self.level)):
+                or not queue.can_drop_records(self.number, self.level)):
             self.undo()
             return False
         self._disk.rename(self._msgs + ".new", self._msgs)

@@ -1,8 +1,9 @@
 """Writes the keys of records that are about to go into files beside the segments, in a thread.
 
-Settled segments of queues that drop duplicates wait in the data plane (plane.Core.take_keyed) until the keys in them
-that still count are on disk in a file of their own; so do sparse ones that are to be compacted.  Files that no key
-needs any more are removed.  What a file says: store/key_files.  Knows nothing of rules, headers or messages.
+A queue that drops duplicates must not lose its keys with their records.  So a settled segment waits in the data plane
+(plane.Core.take_unwritten_keys) until the keys in it that still count are on disk in a file of their own.  A sparse
+segment waits for the same before it is compacted.  This module also removes key files in which no key counts any more.
+store/key_files.py describes what stands in such a file.  Knows nothing of rules, headers or messages.
 """
 
 from logging import getLogger
@@ -37,7 +38,7 @@ class KeyKeeper:
 
     def tick(self) -> None:
         """Have the keys written of segments that wait for it."""
-        for queue, level, number in self._core.take_keyed():
+        for queue, level, number in self._core.take_unwritten_keys():
             asked: tuple[Queue, int, int] = (queue, level, number)  # type: ignore[assignment]  # all are queues.Queue
             if asked not in self._asked:
                 self._waiting[asked] = None
@@ -47,7 +48,7 @@ class KeyKeeper:
 
     def may_go(self, queue: "Queue", sparse: "Sparse") -> bool:
         """Whether a segment may be compacted now; if its keys need a file first, it is written before long."""
-        return queue.keep_keys(sparse.number, sparse.level)
+        return queue.can_drop_records(sparse.number, sparse.level)
 
     def sweep(self) -> None:
         """Remove files that no key needs."""
@@ -66,7 +67,7 @@ class KeyKeeper:
             self._fail(queue, level, number, error)
             return
         if not rows:
-            queue.keys_kept(number, level)
+            queue.mark_keys_written(number, level)
             return
         asked = (queue, level, number)
         self._asked.add(asked)
@@ -79,7 +80,7 @@ class KeyKeeper:
                 self._fail(queue, level, number, error)
             else:
                 known.written(path, rows)
-                queue.keys_kept(number, level)
+                queue.mark_keys_written(number, level)
 
         self._submit(lambda: known.write(path, number, rows), done)
 

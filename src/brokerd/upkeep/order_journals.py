@@ -1,12 +1,12 @@
 """Order journals once a second: syncs them, cuts them to size when their segment is settled, writes the side files.
 
-    data plane    take_kept          ->  cut to size (store/settled_segments)  ->  Entry.kept, the oldest first
-    each second   unsynced_journals  ->  sync  ->  journals_synced
+    data plane    take_settled_segments -> cut to size (store/settled_segments) -> Entry.kept, the oldest first
+    each second   begin_journal_sync -> sync -> end_journal_sync
     each minute   segments beyond their queue's retention go (retention)
     at once       the lines of ``order.jsonl``: settings, consumers
 
-Only queues that have an order journal, or files of an earlier one, have an entry here; no other queue is walked.  The
-slow thread alone touches files; all else happens on the loop.  Knows nothing of what is in journals.
+A queue has an entry here if it has an order journal, or files of an earlier one.  Other queues cost nothing.  Only the
+slow thread touches files; everything else happens on the loop.  Knows nothing of what is in journals.
 """
 
 import contextlib
@@ -143,7 +143,7 @@ class Journals:
             self.sweep()
 
     def _take_kept(self) -> None:
-        for folder, number in self._core.take_kept():
+        for folder, number in self._core.take_settled_segments():
             level = priority_level(os.path.basename(folder)) or 0
             entry = self.entries.get(os.path.dirname(folder) if level else folder)
             if entry is not None:
@@ -218,7 +218,7 @@ class Journals:
         paths: list[str] = []
         for entry in self.entries.values():
             if entry.queue.journaled:
-                unsynced = entry.queue.unsynced_journals()
+                unsynced = entry.queue.begin_journal_sync()
                 if unsynced:
                     queues.append(entry.queue)
                     paths += unsynced
@@ -234,7 +234,7 @@ class Journals:
                 return
             for queue in queues:
                 if not queue.deleted:
-                    queue.journals_synced()
+                    queue.end_journal_sync()
 
         self._submit(lambda: _sync_files(paths, self._disk), done)
 

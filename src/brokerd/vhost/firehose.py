@@ -50,7 +50,7 @@ class Firehose:
     def watch(self, queue: "Queue") -> None:
         """See the deliveries of ``queue`` while the firehose is on.  Call this for each new queue, too."""
         queue.firehose = self if self.on else None
-        queue.traced = self.on
+        queue.reports_deliveries = self.on
 
     def participant(self) -> "ShownPublish":
         """What takes part in a publish while the firehose is on."""
