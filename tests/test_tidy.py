@@ -83,7 +83,6 @@ TESTED_ELSEWHERE = {
     "cli/perfrun": "cli/test_brokerperf.py",
     "cli/_perf": "cli/test_brokerperf.py",
     # Parts of one compiled unit whose verbs are another part's.
-    "plane/segment": "plane/test_store.py",
     "plane/confirms": "plane/test_settle.py",
     "plane/consumers": "plane/test_deliver.py",
     "plane/deadlines": "plane/test_expiry.py",

@@ -293,3 +293,20 @@ def test_a_rejected_message_that_is_kept_failed_once_by_what_the_acks_file_says(
         entries = reading.read_entries(file.read(), 1).entries
     assert [(int(entry["kind"]), int(entry["count"])) for entry in entries] == [(10 | 1 << 4, 1)]
 
+
+
+def test_one_that_comes_back_goes_before_the_next_though_the_cursor_has_reached_neither(
+        bench, connection, queue, five):
+    """1 to 3 were taken out from before the cursor; what stands there now is 4."""
+    for seq in (1, 2, 3):
+        assert queue.set_aside(seq)
+    queue.release(2)
+    assert received(bench, connection, queue) == [(b"2", False), (b"4", False), (b"5", False)]
+
+
+def test_one_that_comes_back_waits_for_those_before_it_that_the_cursor_has_not_reached(
+        bench, connection, queue, five):
+    for seq in (1, 4):
+        assert queue.set_aside(seq)
+    queue.release(4)
+    assert received(bench, connection, queue) == [(b"2", False), (b"3", False), (b"4", False), (b"5", False)]

@@ -152,3 +152,15 @@ def test_what_comes_to_the_head_by_a_removal_expires_on_time(bench):
     assert queue.ready == 1
     bench.at(1501)
     assert (queue.ready, queue.expired) == (0, 1)
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_what_came_back_before_the_cursor_reached_it_is_browsed_at_its_place(bench, connection, count):
+    queue = bench.queue()
+    connection.feed(numbered(1, 6))
+    for seq in (5, 2, 4):
+        assert queue.set_aside(seq)
+    queue.release(5)
+    queue.release(2)
+    assert seqs(queue.browse(1, count)) == [1, 2, 3, 5, 6][:count]
+    assert seqs(queue.browse(3, count)) == [3, 5, 6][:count]

@@ -236,3 +236,37 @@ def test_a_dead_letter_is_settled_with_the_reason_of_its_death(bench, connection
         entries = reading.read_entries(file.read(), 1).entries
     assert [int(kind) for kind in entries["kind"] if kind & 15 == layout.DEAD_LETTERED] == [
         layout.DEAD_LETTERED | 1 << 4]
+
+
+def test_a_delivery_limit_set_later_is_asked_at_the_next_return(bench, connection, queue):
+    connection.feed(publish(1, b"x"))
+    for tag in (1, 2):
+        assert connection.channels[2].get(queue, False)
+        connection.feed(nack(2, tag))
+    queue.set_rules(delivery_limit=1)
+    bench.turns()
+    assert connection.channels[2].get(queue, False)
+    assert queue.limited == 0
+    connection.feed(nack(2, 3))
+    assert (queue.limited, queue.ready) == (1, 0)
+
+
+def test_a_limit_of_zero_lets_a_message_out_once_though_it_may_have_been_out_before(bench, connection, make_bench):
+    """After a loss of power it is not known whether it failed."""
+    bench.queue(b"plain")
+    connection.feed(publish(1, b"x", key=b"plain", persistent=True))
+    after = make_bench()
+    found = after.recovered(b"plain", suspect=True, delivery_limit=0)
+    reader = after.connection(1)
+    assert reader.channels[1].get(found, False)
+    after.turns()
+    assert [(one.body, one.redelivered) for one in reader.delivered()] == [(b"x", True)]
+
+
+def test_a_limit_beyond_what_is_counted_is_no_limit(bench, connection):
+    queue = bench.queue(delivery_limit=1 << 40)
+    connection.feed(publish(1, b"x"))
+    for tag in (1, 2, 3):
+        assert connection.channels[2].get(queue, False)
+        connection.feed(nack(2, tag))
+    assert (queue.limited, queue.ready) == (0, 1)

@@ -1,5 +1,10 @@
 """Who gets the next message: round robin, priorities, credit."""
 
+import os
+import resource
+import sys
+from contextlib import contextmanager
+
 import pytest
 from tests.plane.harness import PERSISTENT, Queue, ack, consume, frame, nack, publish
 
@@ -395,3 +400,48 @@ def test_what_is_behind_a_message_that_was_handed_out_expires_at_its_own_time(be
     assert bench.deadlines[-1] // 1_000_000 == 1050
     bench.at(1051)
     assert queue.ready == 0
+
+
+@contextmanager
+def memory(more):
+    """So many octets more than now, and not one beyond."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as statm:
+        now = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def get_without_memory(bench, connection, queue):
+    with memory(8 << 20), pytest.raises(MemoryError):
+        connection.channels[2].get(queue, False)
+
+
+def deliver_without_memory(bench, connection, queue):
+    consumer = consume(connection.channels[2], queue)
+    with memory(8 << 20):
+        bench.turns()
+    connection.channels[2].cancel(consumer)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends without memory")
+@pytest.mark.parametrize("taken", [get_without_memory, deliver_without_memory])
+def test_what_found_no_memory_on_its_way_out_stays_as_if_it_had_not_been_taken(make_bench, taken):
+    bench = make_bench(segment_octets=64 << 20)
+    queue, connection = bench.queue(), bench.connection(1, 2)
+    body = b"x" * (24 << 20)
+    connection.feed(publish(1, body) + publish(1, b"next"))
+    taken(bench, connection, queue)
+    queue.check()
+    assert (queue.ready, queue.unacked, queue.ready_octets) == (2, 0, (24 << 20) + 4)
+    assert [row[2] for row in make_bench().recovered().browse(1, 9)] == [False, False]
+    assert connection.channels[2].get(queue, False)
+    bench.turns()
+    one, = connection.delivered()
+    assert (one.redelivered, one.body == body) == (False, True)
+    # It was out when that broker was killed.
+    assert [row[2] for row in make_bench().recovered().browse(1, 9)] == [True, False]

@@ -198,3 +198,14 @@ def test_after_a_start_what_is_at_the_head_expires_with_nobody_there(bench, conn
     after.at(T + 51)
     after.at(T + 101)
     assert queue.ready == (1 if ttl_ms < 0 else 0)
+
+
+@pytest.mark.parametrize(("late_ns", "expired"), [(0, 0), (1, 1)])
+def test_in_the_instant_in_which_its_time_is_over_a_message_still_goes_to_a_consumer_and_not_after_it(
+        bench, connection, late_ns, expired):
+    queue = bench.queue(ttl_ms=100)
+    connection.feed(publish(1, b"x"))
+    bench.core.clock = lambda: (T + 100) * 1_000_000 + late_ns
+    consume(connection.channels[2], queue, no_ack=True)
+    connection.feed(b"")                # A chunk, and no timer before it.
+    assert (len(connection.bodies()), queue.ready, queue.expired) == (1 - expired, 0, expired)

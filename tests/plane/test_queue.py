@@ -486,3 +486,14 @@ def test_a_sealed_segment_whose_records_are_all_settled_goes_at_the_start(bench,
     assert [row["number"] for row in found.segments()] == [row["number"] for row in rows[1:]]
     assert not os.path.exists(f"{found.directory}/msgs.0000000001")
     assert order(everything(bench, found)) == [4, 5, 6, 7]
+
+
+def test_times_of_records_go_on_behind_those_of_the_broker_before_though_the_clock_was_set_back(
+        bench, queue, connection, make_bench):
+    bench.at(9000)
+    connection.feed(numbered(1, 2))
+    after = make_bench(segment_octets=4096)
+    after.core.clock = lambda: 5_000_000_000
+    found = after.recovered()
+    after.connection(1).feed(numbered(3, 3))
+    assert [row[1] for row in found.browse(1, 9)] == [9_000_000_000, 9_000_000_001, 9_000_000_002]

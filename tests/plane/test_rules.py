@@ -287,3 +287,30 @@ def test_a_rejected_message_that_is_not_dead_lettered_is_settled_as_rejected(ben
     with open(f"{queue.directory}/acks.0000000001", "rb") as file:
         entries = reading.read_entries(file.read(), 1).entries
     assert entries["kind"].tolist() == [layout.REJECTED]
+
+
+def test_a_queue_that_goes_before_its_limit_is_kept_takes_no_other_along(bench, connection):
+    names = [b"one", b"two", b"three"]
+    for name in names:
+        bench.queue(name)
+    connection.feed(b"".join(publish(1, b"x", key=name) * 5 for name in names))
+    for name in names:
+        bench.queues[name].set_rules(max_length=1)      # Kept in the next turn.
+    bench.queues[b"two"].drop()
+    bench.turns()
+    assert [bench.queues[name].ready for name in names] == [1, 0, 1]
+
+
+def test_many_refusals_that_wait_for_a_sync_are_told_in_order(bench, connection):
+    bench.queue(max_length=0, overflow=1)
+    bench.queue(b"stored")
+    connection.channels[1].select_confirm()
+    connection.feed((publish(1, b"x", b"stored", persistent=True) * 3 + publish(1, b"y") * 2) * 20)
+    assert connection.said() == []
+    bench.sync()
+    expected = []
+    for last in range(5, 101, 5):
+        expected += [("ack", 1, last - 2, 1), ("nack", 1, last - 1, 0), ("nack", 1, last, 0)]
+    assert connection.said() == expected
+    connection.feed(publish(1, b"y"))
+    assert connection.said() == [("nack", 1, 101, 0)]

@@ -395,3 +395,24 @@ def test_maps_of_a_queue_that_is_deleted_are_given_back(bench, queue, connection
     assert queue.directory in Path("/proc/self/maps").read_text()
     queue.drop()
     assert queue.directory not in Path("/proc/self/maps").read_text()
+
+
+def test_a_record_says_which_publish_of_whom_it_was_and_its_key(make_bench):
+    from brokerd import plane
+    from brokerd.store import format as layout
+    from brokerd.store import reading
+
+    bench = make_bench()
+    queue = bench.queue(max_priority=3)
+    for _ in range(2):
+        connection = bench.connection(1, 7)
+    connection.feed(publish(7, b"one", properties=b"\x18\x00\x02\x00"))
+    connection.feed(publish(7, b"two"))
+    queue.window = plane.Window(10)
+    bench.core.put((queue,), b"ex", b"q", b"\0\0", b"three", connection=9, channel=4, publish_seq=77,
+                   keys=plane.Keys({queue: 0x1122334455667788}))
+    octets = Path(f"{queue.directory}/msgs.0000000001").read_bytes()
+    said = reading.scan_records(octets, int.from_bytes(octets[40:44], "little")).headers
+    assert [[int(one[name]) for name in ("seq", "connection", "channel", "publish_seq", "dedup_hash", "flags")]
+            for one in said] == [[1, 2, 7, 1, 0, layout.PERSISTENT], [2, 2, 7, 2, 0, 0],
+                                 [3, 9, 4, 77, 0x1122334455667788, 0]]
