@@ -159,7 +159,7 @@ class Node:
 
     def _tell_alarm(self, what: str, raised: bool) -> None:
         def tell() -> None:  # Not from within a publish that failed.
-            self.events.alarm(what, raised=raised)
+            self.events.publish_alarm(what, raised=raised)
             self.core.turn()
 
         if self.events.wanted:
@@ -216,7 +216,7 @@ class Node:
     def _tell(self, name: str, fields: dict[str, Any]) -> None:
         """Publish an event that no client's method has caused."""
         if self.events.wanted:
-            self.events.named(name, fields)
+            self.events.publish_named(name, fields)
             self.core.turn()
 
     def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
@@ -252,7 +252,7 @@ class Node:
             if self.settings.sync and vhost.duplicates.asked:
                 # And duplicates are confirmed where it stored the first, perhaps in the page cache alone.
                 self.data.sync()
-                vhost.duplicates.all_synced()
+                vhost.duplicates.mark_all_synced()
         self.vhosts[name] = vhost
         commit_logs = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
         if commit_logs:  # They are removed when all that they decided is on disk.
@@ -279,7 +279,7 @@ class Node:
         before = {name: _policies_of(vhost) for name, vhost in self.vhosts.items()} if self.events.wanted else {}
         faults = self.upkeep.reload_policies()
         for name, entries in before.items():
-            events.tell_policies(self.events, name, entries, _policies_of(self.vhosts[name]))
+            events.publish_policy_changes(self.events, name, entries, _policies_of(self.vhosts[name]))
         self.core.turn()
         return faults
 
@@ -482,7 +482,7 @@ class Node:
         if any(vhost.duplicates.asked for vhost in self.vhosts.values()):
             self.data.sync()  # Their logs of keys say that all is on disk, which must be so by then.
             for vhost in self.vhosts.values():
-                vhost.duplicates.all_synced()
+                vhost.duplicates.mark_all_synced()
         self.data.close()
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from brokerd.cli import ctl_text
-from brokerd.operations.ordering import grouped
+from brokerd.operations.ordering import group_counters
 from brokerd.store.format import ORDER_COUNTERS
 
 
@@ -58,13 +58,13 @@ def test_one_of_a_thing_is_no_plural(count, text):
 
 
 def test_every_counter_has_words():
-    table = grouped(list(range(1, 1 + len(ORDER_COUNTERS))))
+    table = group_counters(list(range(1, 1 + len(ORDER_COUNTERS))))
     shown = {(table[group] if group else table)[name] for group, name, _ in ctl_text.COUNTERS}
     assert shown == set(range(1, 1 + len(ORDER_COUNTERS)))
 
 
 def ordering(**more):
-    nothing = grouped([0] * len(ORDER_COUNTERS))
+    nothing = group_counters([0] * len(ORDER_COUNTERS))
     return {
         "vhost": "/", "queue": "q", "durable": True, "guarantee": "strict-fifo", "reasons": ["no consumer"],
         "notes": [],
@@ -98,8 +98,9 @@ def test_what_has_happened_and_who_reads_stand_in_columns():
     other = consumer | {"number": 0, "tag": "other", "prefetch": 10, "active": False, "priority": 5, "no_ack": True,
                         "global_prefetch": 4}
     text = ctl_text.ordering(ordering(
-        counters={"since_start": grouped(counts), "since_declare": grouped(declare)}, consumers=[consumer, other],
-        notes=["a note"], journal={"on": True, "why": "policy 'p'", "kept_octets": 5000, "first_kept_seq": 9}))
+        counters={"since_start": group_counters(counts), "since_declare": group_counters(declare)},
+        consumers=[consumer, other], notes=["a note"],
+        journal={"on": True, "why": "policy 'p'", "kept_octets": 5000, "first_kept_seq": 9}))
     assert text.partition("\n\n")[2] == """\
   guarantee   strict-fifo
               because: no consumer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.exchanges.terms import char_list, term
+from brokerd.exchanges.terms import char_list, format_amqp_term
 from brokerd.wire.values import Int64
 
 
@@ -13,7 +13,7 @@ from brokerd.wire.values import Int64
     ({"k": True}, '[{<<"k">>,bool,true}]'), ([], "[]"),
 ])
 def test_a_value_is_shown_as_erlang_shows_it(value, shown):
-    assert term(value) == shown
+    assert format_amqp_term(value) == shown
 
 
 @pytest.mark.parametrize(("text", "shown"), [

@@ -129,7 +129,7 @@ class Machine:
                          later=self.calls.append, submit=self.submit, submit_slow=self.submit,
                          sync_failed=self.sync_failed)
         self.node.open_vhosts()
-        self.data.recovered()
+        self.data.end_recovery()
 
     def submit(self, work, done):
         self.jobs.append((work, done))

@@ -101,4 +101,4 @@ def work(job, between=None):
     except StopIteration as end:
         return end.value
     finally:
-        job.ended()
+        job.clean_up()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.operations.files import Level, first_kept_seq, first_seq, keeps, kept_segments, levels
+from brokerd.operations.files import Level, first_kept_seq, first_seq, has_kept_folder, kept_segments, levels
 from brokerd.store import format as layout
 
 NO_RECORD = b"\0" * 64
@@ -30,10 +30,10 @@ def test_levels_are_those_that_have_a_folder(folder):
 
 
 def test_a_queue_keeps_something_where_any_of_its_levels_does(folder, tmp_path):
-    assert keeps(str(folder), 0)
-    assert not keeps(str(folder / "prio.003" / "kept"), 9)
+    assert has_kept_folder(str(folder), 0)
+    assert not has_kept_folder(str(folder / "prio.003" / "kept"), 9)
     (folder / "kept").rename(tmp_path / "away")
-    assert (keeps(str(folder), 0), keeps(str(folder), 9)) == (False, True)
+    assert (has_kept_folder(str(folder), 0), has_kept_folder(str(folder), 9)) == (False, True)
 
 
 def test_kept_segments_are_sorted_by_number_and_nothing_else_is_one(tmp_path):

@@ -14,7 +14,7 @@ class Job:
     def steps(self):
         return self._steps
 
-    def ended(self):
+    def clean_up(self):
         self.over += 1
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.operations.stand_in import Place
 
 from brokerd.operations import OperationError
-from brokerd.operations.ordering import grouped, ordering
+from brokerd.operations.ordering import group_counters, ordering
 from brokerd.policies import Policy
 from brokerd.store.format import ORDER_COUNTERS
 
@@ -21,12 +21,12 @@ def test_a_queue_nobody_uses_is_strict_and_undisturbed(place):
     table = ordering(place.node, "/", "q")
     assert (table["guarantee"], table["consumers"]) == ("strict-fifo", [])
     assert table["messages"] == {"ready": 0, "unacked": 0, "next_seq": 1}
-    nothing = grouped([0] * len(ORDER_COUNTERS))
+    nothing = group_counters([0] * len(ORDER_COUNTERS))
     assert table["counters"] == {"since_start": nothing, "since_declare": nothing}
 
 
 def test_every_counter_has_its_place():
-    table = grouped(list(range(len(ORDER_COUNTERS))))
+    table = group_counters(list(range(len(ORDER_COUNTERS))))
     flat = {}
     for name, value in table.items():
         flat |= {f"{name}.{cause}": count for cause, count in value.items()} if isinstance(value, dict) else {

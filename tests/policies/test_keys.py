@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.policies.keys import KEYS, NOT_FOR, fault, merged, term
+from brokerd.policies.keys import KEYS, NOT_FOR, fault, format_json_term, merged
 from brokerd.policies.policies import APPLY_TO
 
 NUMBERS = {     # least, and what RabbitMQ 3.10 calls it (delivery-limit and the last rows: 4.x and ours)
@@ -93,7 +93,7 @@ def test_values_nested_too_deep_are_not_shown_whole():
     value = []
     for _ in range(5000):
         value = [value]
-    assert term(value) == "[" * 8 + "..." + "]" * 8
+    assert format_json_term(value) == "[" * 8 + "..." + "]" * 8
     assert "..." in fault({"max-length": value}, operator=False)
 
 

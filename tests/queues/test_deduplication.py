@@ -112,7 +112,7 @@ def test_key_files_go_when_their_keys_are_over_or_fell_out(files, tmp_path):
     dedup = Deduplication(Rule(size=2), files)
     for number, expires in ((1, FOR_EVER), (2, NOW + 5)):
         dedup.write(f"{tmp_path}/q/keys.{number:010d}", number, rows((number, number, expires)))
-        dedup.written(f"{tmp_path}/q/keys.{number:010d}", rows((number, number, expires)))
+        dedup.watch_file(f"{tmp_path}/q/keys.{number:010d}", rows((number, number, expires)))
     files.sweep()
     assert len(os.listdir(tmp_path / "q")) == 2
     for hash_ in (7, 8):

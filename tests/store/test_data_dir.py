@@ -34,7 +34,7 @@ def test_a_clean_stop_a_crash_and_a_power_cut_are_told_apart(path):
     second.abandon()
     third = start(path, boot="boot-2")
     assert (third.left, third.suspect) == (POWER_LOST, True)
-    third.recovered()
+    third.end_recovery()
     third.close()
     assert start(path, boot="boot-2").left == CLEAN
 
@@ -44,7 +44,7 @@ def test_a_crash_before_recovery_had_ended_is_still_a_power_cut(path):
     start(path, boot="boot-2").abandon()
     third = start(path, boot="boot-2")
     assert third.left == POWER_LOST
-    third.recovered()
+    third.end_recovery()
     third.abandon()
     assert start(path, boot="boot-2").left == CRASHED
 

@@ -71,7 +71,7 @@ def test_after_a_clean_stop_nothing_is_missed_and_a_power_cut_later_takes_nothin
     broker.store(3, lasting=False)
     broker.log.close()
     assert Broker(tmp_path).log.cut_short       # the end has not come to its end
-    broker.log.all_synced()
+    broker.log.mark_all_synced()
     again = Broker(tmp_path)
     assert not again.log.cut_short
     assert again.known(10) == [1, 2, 3]
@@ -97,7 +97,7 @@ def test_what_a_broker_that_died_had_not_synced_is_safe_once_all_is(tmp_path):
     Broker(tmp_path).store(1, 2)
     again = Broker(tmp_path)
     assert Broker(tmp_path, suspect=True).known(10) == []
-    again.log.all_synced()
+    again.log.mark_all_synced()
     later = Broker(tmp_path, suspect=True)
     assert (later.known(10), later.log.cut_short) == ([1, 2], False)
 
@@ -108,7 +108,7 @@ def test_after_a_power_cut_rows_that_are_not_believed_stay_so(tmp_path):
     broker.log.begin_sync()()
     broker.store(2)
     again = Broker(tmp_path, suspect=True)
-    again.log.all_synced()
+    again.log.mark_all_synced()
     assert Broker(tmp_path, suspect=True).known(10) == [1]
 
 

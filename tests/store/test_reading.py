@@ -102,14 +102,14 @@ def test_the_types_that_settle_and_those_that_do_not_are_told_apart():
     every = [layout.entry(9, 64 * k, k) for k in range(1, 16)]
     entries = reading.read_entries(layout.acks_header(9) + b"".join(every), 9).entries
     assert reading.settled_positions(entries).tolist() == [64 * k for k in (1, 2, 4, 5, 6, 7)]
-    assert reading.standing(entries)["position"].tolist() == [64 * k for k in (3, 8, 10)]
+    assert reading.last_states(entries)["position"].tolist() == [64 * k for k in (3, 8, 10)]
 
 
 def test_the_last_entry_of_a_record_says_how_it_stands():
     told = [(128, layout.HANDED_OUT, 1), (64, layout.RETURNED, 1), (64, layout.HANDED_OUT, 1),
             (128, layout.RETURNED, 2), (64, layout.ACKED, 0), (192, layout.SET_ASIDE, 0)]
     octets = layout.acks_header(9) + b"".join(layout.entry(9, *one) for one in told)
-    rows = reading.standing(reading.read_entries(octets, 9).entries)
+    rows = reading.last_states(reading.read_entries(octets, 9).entries)
     assert [(int(e["position"]), int(e["kind"]), int(e["count"])) for e in rows] == [
         (64, layout.HANDED_OUT, 1), (128, layout.RETURNED, 2), (192, layout.SET_ASIDE, 0)]
 

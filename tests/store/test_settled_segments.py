@@ -81,7 +81,7 @@ def test_a_file_shorter_than_a_header_is_no_fault(files, octets):
     for name in settled.names_of(7):
         files.write(files.path(name), octets)
     assert settled.trim(files.directory, 0, 7, Disk()).octets == 3 * len(octets)
-    assert settled.content(files.directory, 7, Disk(), dense=True) is None
+    assert settled.read_content(files.directory, 7, Disk(), dense=True) is None
 
 
 def test_without_a_journal_the_age_is_that_of_the_records_file(files):
@@ -95,7 +95,7 @@ def test_without_a_journal_the_age_is_that_of_the_records_file(files):
 def test_without_records_there_is_no_segment(files):
     os.unlink(files.msgs(7))
     assert settled.trim(files.directory, 0, 7, Disk()) is None
-    assert settled.content(files.directory, 7, Disk(), dense=True) is None
+    assert settled.read_content(files.directory, 7, Disk(), dense=True) is None
 
 
 def test_all_that_is_kept_is_found_by_any_of_its_files(tmp_path):
@@ -113,12 +113,12 @@ def test_all_that_is_kept_is_found_by_any_of_its_files(tmp_path):
 @pytest.mark.parametrize(("generation", "dense"), [(0, True), (0, False), (1, True)])
 def test_content_is_what_the_records_say(files, generation, dense):
     files.segment(8, BODIES, base_seq=61, generation=generation)
-    assert settled.content(files.directory, 8, Disk(), dense=dense) == settled.Content(61, 70, 10)
+    assert settled.read_content(files.directory, 8, Disk(), dense=dense) == settled.Content(61, 70, 10)
 
 
 def test_an_empty_segment_has_no_messages(files):
     files.segment(8, [], base_seq=71)
-    assert settled.content(files.directory, 8, Disk(), dense=False) == settled.Content(71, 70, 0)
+    assert settled.read_content(files.directory, 8, Disk(), dense=False) == settled.Content(71, 70, 0)
 
 
 def test_removing_what_is_partly_gone_is_no_fault(files):
@@ -181,7 +181,7 @@ def test_a_crash_at_any_step_leaves_a_segment_in_one_place_or_the_other(files, t
         archive = settled.Archive(source, target, disk)
         archive.open(b"v", b"q")
         archive.make_way([(0, 7, files.directory)])
-        archive.stage(0, 7, files.directory)
+        archive.prepare(0, 7, files.directory)
         archive.finish(0, 7, files.directory)
         archive.close()
 
@@ -191,7 +191,7 @@ def test_a_crash_at_any_step_leaves_a_segment_in_one_place_or_the_other(files, t
         if os.path.exists(files.msgs(7)):
             move(Disk())
         else:
-            assert settled.Archive(source, target, Disk()).take_rest(0, 7)
+            assert settled.Archive(source, target, Disk()).finish_if_archived(0, 7)
     assert os.listdir(files.directory) == []
     assert [files.read(f"{target}/kept/{name}") for name in settled.names_of(7)] == before
 
@@ -261,4 +261,4 @@ def test_all_files_are_on_disk_before_the_journal_says_so(files, sync):
 def test_content_of_a_compacted_segment_is_read_from_its_records(files):
     files.segment(8, [b"x", b"y"], base_seq=61, generation=1)
     files.poke(files.msgs(8), files.positions[8][1], record(8, 70, b"y"))
-    assert settled.content(files.directory, 8, Disk(), dense=True) == settled.Content(61, 70, 2)
+    assert settled.read_content(files.directory, 8, Disk(), dense=True) == settled.Content(61, 70, 2)

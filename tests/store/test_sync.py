@@ -81,7 +81,7 @@ def test_many_who_wait_share_one_sync_and_are_answered_in_order(parts):
     steps.thread()
     assert (answered, core.told, disk.syncs) == ([0, 1, 2, 3, 4], ["begin", "end", "turn"], ["msgs"])
     assert commit.idle
-    assert commit.syncs == 1
+    assert commit.sync_count == 1
 
 
 def test_who_comes_during_a_sync_waits_for_the_next(parts):

@@ -250,7 +250,7 @@ def test_the_room_is_nobodys_to_use_and_goes_with_the_exchange(bench):
     room = bench.room
     assert bench.delays.holds(room)
     assert not bench.delays.holds(bench.q)
-    bench.delays.exchange_deleted(bench.exchange)
+    bench.delays.forget_exchange(bench.exchange)
     assert room.deleted
     assert "amq.delayed.x" not in bench.vhost.queues
     bench.advance(10)

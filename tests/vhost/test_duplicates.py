@@ -144,8 +144,8 @@ def test_an_exchange_knows_its_keys_after_kill_9_but_not_those_of_another_of_its
 def test_the_key_of_a_message_stored_just_before_the_broker_died_is_found_in_its_record(machine, monkeypatch):
     machine.exchange(cache_ttl=1000)
     machine.publish("a", exchange="x")
-    known = machine.vhost.duplicates.made().exchanges["x"]
-    monkeypatch.setattr(type(known), "accepted", lambda *_, **__: None)     # killed in between
+    known = machine.vhost.duplicates.get().exchanges["x"]
+    monkeypatch.setattr(type(known), "enter_key", lambda *_, **__: None)     # killed in between
     machine.publish("b", exchange="x", **{"x-cache-ttl": 5000})
     monkeypatch.undo()
     machine.kill()
@@ -163,8 +163,8 @@ def test_the_key_of_a_message_stored_just_before_the_broker_died_is_found_in_its
 
 def test_the_first_key_of_all_is_found_in_its_record_too(machine, monkeypatch):
     machine.exchange()
-    known = machine.vhost.duplicates.made().exchanges["x"]
-    monkeypatch.setattr(type(known), "accepted", lambda *_, **__: None)
+    known = machine.vhost.duplicates.get().exchanges["x"]
+    monkeypatch.setattr(type(known), "enter_key", lambda *_, **__: None)
     machine.publish("a", exchange="x")
     monkeypatch.undo()
     machine.kill()
@@ -177,7 +177,7 @@ def test_the_group_commit_follows_the_keys_of_persistent_messages(machine):
     machine.publish("a", exchange="x", delivery_mode=1)
     assert machine.followed == []
     machine.publish("b", exchange="x")
-    assert machine.followed == [machine.vhost.duplicates.made().exchanges["x"].log]
+    assert machine.followed == [machine.vhost.duplicates.get().exchanges["x"].log]
 
 
 def test_an_exchange_that_is_not_durable_has_no_files(machine):
@@ -253,7 +253,7 @@ def test_an_exchange_knows_what_its_queues_have_had_by_another_way(machine):
     machine.vhost.bind(machine.vhost.exchanges["x"], plain, "", {})
     machine.publish("a", exchange="x")
     assert (q.ready, q.duplicates, plain.ready) == (1, 1, 0)
-    assert machine.vhost.duplicates.made().exchanges["x"].duplicates == 1
+    assert machine.vhost.duplicates.get().exchanges["x"].duplicates == 1
 
 
 def test_a_message_that_waited_for_room_is_compared_with_those_that_came_meanwhile(machine):

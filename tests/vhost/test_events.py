@@ -4,7 +4,7 @@ import pytest
 from tests.session.harness import Clock, Log
 
 from brokerd import plane
-from brokerd.vhost.events import EVENT_EXCHANGE, LOG_EXCHANGE, Events, LogExchange, erlang_table, install
+from brokerd.vhost.events import EVENT_EXCHANGE, LOG_EXCHANGE, Events, LogExchange, format_table, install
 from brokerd.vhost.vhost import VHost
 from brokerd.wire.properties import Properties, decode_header
 from brokerd.wire.values import Float32, Timestamp
@@ -54,7 +54,7 @@ def test_nothing_is_wanted_or_told_once_the_vhost_of_the_exchange_is_gone(vhost,
     assert events.wanted
     events.end()
     assert not events.wanted
-    events.named("vhost.deleted", {"name": "/"})
+    events.publish_named("vhost.deleted", {"name": "/"})
     assert vhost.core.messages == []
 
 
@@ -94,7 +94,7 @@ def test_events_are_wanted_while_something_is_bound(vhost, events):
 
 def test_an_event_is_a_message_without_body_whose_headers_are_its_fields(vhost, events):
     bind(vhost, "user.*")
-    events.named("user.created", {"name": "bob"}, "ann")
+    events.publish_named("user.created", {"name": "bob"}, "ann")
     assert vhost.core.messages == [(["q"], b"amq.rabbitmq.event", b"user.created", Properties(
         headers={"name": "bob", "user_who_performed_action": "ann", "timestamp_in_ms": 1_000_000},
         delivery_mode=2, timestamp=1000), b"")]
@@ -102,7 +102,7 @@ def test_an_event_is_a_message_without_body_whose_headers_are_its_fields(vhost, 
 
 def test_events_go_only_to_who_asked_for_them(vhost, events):
     bind(vhost, "queue.#")
-    events.named("user.created", {"name": "bob"})
+    events.publish_named("user.created", {"name": "bob"})
     events.queue_deleted(vhost.queues["q"], "")
     assert told(vhost) == [("queue.deleted", {"vhost": "/", "name": "q", "user_who_performed_action": "rmq-internal"})]
 
@@ -110,7 +110,7 @@ def test_events_go_only_to_who_asked_for_them(vhost, events):
 def test_an_event_that_cannot_be_stored_is_lost(vhost, events):
     bind(vhost)
     vhost.core.full = True
-    events.named("user.created", {"name": "bob"})
+    events.publish_named("user.created", {"name": "bob"})
     assert vhost.core.messages == []
 
 
@@ -169,10 +169,10 @@ def test_clients_are_told_of_from_connection_to_consumer(vhost, events):
 def test_logins_and_alarms_are_told(vhost, events):
     bind(vhost)
     client = Client(vhost)
-    events.authentication(client, "ann", "PLAIN")
-    events.authentication(client, "bob", "PLAIN", "user 'bob' - invalid credentials")
-    events.alarm("memory", raised=True)
-    events.alarm("memory", raised=False)
+    events.publish_login(client, "ann", "PLAIN")
+    events.publish_login(client, "bob", "PLAIN", "user 'bob' - invalid credentials")
+    events.publish_alarm("memory", raised=True)
+    events.publish_alarm("memory", raised=False)
     found = told(vhost)
     assert [key for key, _ in found] == [
         "user.authentication.success", "user.authentication.failure", "alarm.set", "alarm.cleared"]
@@ -189,7 +189,7 @@ def test_logins_and_alarms_are_told(vhost, events):
     ([1, "x"], 'array,[{signedint,1},{longstr,<<"x">>}]'),
 ])
 def test_arguments_are_shown_as_erlang_terms(value, term):
-    assert erlang_table({"n": value}) == [f'{{<<"n">>,{term}}}']
+    assert format_table({"n": value}) == [f'{{<<"n">>,{term}}}']
 
 
 # --- the log

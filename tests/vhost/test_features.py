@@ -52,7 +52,7 @@ def test_a_dead_letter_finds_its_way_at_the_first_use(given):
 def test_a_delayed_exchange_is_held_and_let_go(given):
     delayed = given.add_exchange("x", "x-delayed-message", durable=False, auto_delete=False, internal=False,
                                  arguments={"x-delayed-type": "fanout"})
-    assert delayed.holder is given.delays.made()
+    assert delayed.holder is given.delays.get()
     given.delete_exchange(delayed)
     assert delayed.holder is None
 
@@ -73,7 +73,7 @@ def test_a_vhost_that_stands_alone_has_all_features_and_none_does_anything(tmp_p
     assert features.duplicates.check(None, (), dict) is None
     assert not features.duplicates.asks(vhost.exchanges["amq.fanout"])
     assert (features.events.wanted, features.firehose.on) == (False, False)
-    features.events.tell("queue.created", {})
+    features.events.publish("queue.created", {})
     delayed = vhost.add_exchange("x", "x-delayed-message", durable=False, auto_delete=False, internal=False,
                                  arguments={"x-delayed-type": "fanout"})
     assert delayed.holder is None

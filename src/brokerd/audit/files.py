@@ -275,7 +275,7 @@ def _read_queue(source: Source, vhost: str, queue: str, folder: str, entry: dict
         if level is not None and names[name] < 0:
             path = _join(folder, name)
             _look(source, path, _names(source, path, damage), levels.setdefault(level, _Found()), damage, foreign)
-    log = _read_order_log(source, folder, names, damage)
+    log = _read_side_file(source, folder, names, damage)
     settings = log.settings or (entry or {}).get("settings") or {}
     rules = tuple(log.rules)
     if not rules and settings:
@@ -406,7 +406,7 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
                 settings.get("dead_letter_exchange") is not None)
 
 
-def _read_order_log(source: Source, folder: str, names: dict[str, int], damage: list[Damage]) -> _Log:
+def _read_side_file(source: Source, folder: str, names: dict[str, int], damage: list[Damage]) -> _Log:
     log, path = _Log(), _join(folder, layout.SIDE_FILE)
     if layout.SIDE_FILE not in names:
         return log

@@ -102,7 +102,7 @@ def priority(source: Source, levels: dict[int, list[Summary]], options: Options,
                 count = carried + np.searchsorted(higher_starts, part.deliveries) - np.searchsorted(
                     higher_ends, part.deliveries, "right")
                 bad = count > 0
-                findings.tell(summary, "priority", "journal", "delivered while {a} messages of higher priority waited",
+                findings.add(summary, "priority", "journal", "delivered while {a} messages of higher priority waited",
                               part.seq[bad], part.place[bad], part.deliveries[bad], count[bad], count[bad])
             carried += ready[level]
             begun = np.concatenate([np.zeros(0, np.int64), *(part.starts for _, part in parts)])

@@ -166,7 +166,7 @@ class Pass:
             at, of = at[by_time], of[by_time]
         self.deliveries_ts, self.deliveries_seq = at, of
 
-    def tell(self, audit: str, kind: str, detail: str, seq: np.ndarray, place: np.ndarray, ts: np.ndarray,
+    def add(self, audit: str, kind: str, detail: str, seq: np.ndarray, place: np.ndarray, ts: np.ndarray,
              a: np.ndarray | None = None, b: np.ndarray | None = None) -> None:
         """Add findings; ``a`` and ``b`` are for the format ``detail``."""
         if seq.size:
@@ -175,17 +175,17 @@ class Pass:
             cut = slice(self.options.findings_max)
             self.rows.append(Rows(audit, kind, detail, *(np.asarray(c)[cut] for c in (seq, place, ts, a, b))))
 
-    def tell_events(self, audit: str, detail: str, which: np.ndarray, a: np.ndarray | None = None,
+    def add_at_events(self, audit: str, detail: str, which: np.ndarray, a: np.ndarray | None = None,
                     b: np.ndarray | None = None) -> None:
         """Add findings at events; ``which`` are indices into the sorted events."""
         life = self.life
-        self.tell(audit, "journal", detail, life.seq[life.of[which]], self.data.event_places[life.event[which]],
+        self.add(audit, "journal", detail, life.seq[life.of[which]], self.data.event_places[life.event[which]],
                   life.ts[which], a, b)
 
-    def tell_messages(self, audit: str, detail: str, which: np.ndarray, ts: np.ndarray, a: np.ndarray | None = None,
+    def add_at_messages(self, audit: str, detail: str, which: np.ndarray, ts: np.ndarray, a: np.ndarray | None = None,
                       b: np.ndarray | None = None) -> None:
         """Add findings at messages."""
-        self.tell(audit, "msgs", detail, self.life.seq[which], self.places(which), ts, a, b)
+        self.add(audit, "msgs", detail, self.life.seq[which], self.places(which), ts, a, b)
 
     def places(self, which: np.ndarray) -> np.ndarray:
         """The offsets of the messages' records; -1 for a record that a compaction removed."""
@@ -270,7 +270,7 @@ def _publish_order(s: Pass) -> Table:
         bad = np.flatnonzero(number <= group_max_before(key, number))
         s.results["publish_order"] = Result(bad.size, number.size)
         place = s.data.positions[s.data.sound][known][bad]
-        s.tell("publish_order", "msgs", "publish {a} of connection {b} comes behind a later one of its channel",
+        s.add("publish_order", "msgs", "publish {a} of connection {b} comes behind a later one of its channel",
                headers["seq"][bad].astype(np.int64), place, headers["ts"][bad], number[bad],
                headers["connection"][bad].astype(np.int64))
     return Table({"key": keys, "least": least, "most": most})
@@ -287,7 +287,7 @@ def _fifo(s: Pass) -> tuple[int, int]:
     top = np.maximum.accumulate(first)
     bad = np.flatnonzero(first[1:] < top[:-1]) + 1
     s.results["fifo"] = Result(bad.size, first.size, unknown)
-    s.tell_messages("fifo", "first delivered at {a} ns, when a later one had been, at {b}", sure[bad], first[bad],
+    s.add_at_messages("fifo", "first delivered at {a} ns, when a later one had been, at {b}", sure[bad], first[bad],
                     first[bad], top[bad - 1])
     return int(first.min()), int(top[-1])
 
@@ -340,7 +340,7 @@ def _overtaking(s: Pass, everything: bool) -> tuple[list[Run], Table, int]:
     late = stop > top[life.run[events]] if not everything else np.ones(stop.size, bool)
     bad = ~late & (count > 0)
     s.results["overtaking"] = Result(int(np.count_nonzero(bad)), again.size, _unknown(life))
-    s.tell_events("overtaking", OVERTAKEN, events[bad], count[bad], start[bad])
+    s.add_at_events("overtaking", OVERTAKEN, events[bad], count[bad], start[bad])
     place = s.data.event_places[life.event[events[late]]]
     table = Table({"seq": seq[late], "start": start[late], "stop": stop[late], "count": count[late], "place": place})
     return runs, table, int(count[bad].sum())
@@ -378,7 +378,7 @@ def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
         passed[between] = count_above(s.deliveries_seq, low[between], high[between], seq[between])
     bad = passed > 0
     s.results["returned_first"] = Result(int(np.count_nonzero(bad)), which.size, _unknown(life))
-    s.tell_events("returned_first", PASSED, which[bad], passed[bad], start[bad])
+    s.add_at_events("returned_first", PASSED, which[bad], passed[bad], start[bad])
     tops = np.zeros(starts.size + 1, np.int64)
     for run in runs:
         tops[np.searchsorted(starts, run.since)] = run.first_max
@@ -404,13 +404,13 @@ def _limits(s: Pass) -> Table:
     checked = int(np.count_nonzero(limit < FOREVER))
     bad = np.flatnonzero(failed > np.minimum(limit, FOREVER - 1) + 1)
     s.results["delivery_limit"] = Result(bad.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))
-    s.tell_messages("delivery_limit", "{a} deliveries, with a limit of {b}", bad, life.last_delivered[bad], failed[bad],
-                    limit[bad])
+    s.add_at_messages("delivery_limit", "{a} deliveries, with a limit of {b}", bad, life.last_delivered[bad],
+                      failed[bad], limit[bad])
     over = (life.returns > limit) & life.covered
     open_ = over & (life.settlements == 0) & ~life.out & (life.ended == 0)
     broken = np.flatnonzero(over & ~open_ & (life.ended != layout.DEAD_LETTERED) & (life.ended != layout.DROPPED))
     s.results["limit_kept"] = Result(broken.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))
-    s.tell_messages("limit_kept", "returned {a} times, with a limit of {b}, and went on", broken,
+    s.add_at_messages("limit_kept", "returned {a} times, with a limit of {b}, and went on", broken,
                     life.last_delivered[broken], life.returns[broken], limit[broken])
     waiting = np.flatnonzero(open_)
     return Table({"seq": life.seq[waiting], "ts": life.last_delivered[waiting], "place": s.places(waiting)})
@@ -448,7 +448,7 @@ def _settlements(s: Pass) -> None:
     unknown = _unknown(life)
     s.results["delivery_after_settle"] = Result(after.size, int(np.count_nonzero(s.delivered)),
                                                 unknown + int(np.count_nonzero(s.delivered & excused)))
-    s.tell_events("delivery_after_settle", "delivered, though it was settled at {a} ns", after,
+    s.add_at_events("delivery_after_settle", "delivered, though it was settled at {a} ns", after,
                   life.settled[life.of[after]])
     twice = np.flatnonzero(s.settling & wrong)
     by_entries = np.flatnonzero((life.settlements > 1) & ~life.covered)
@@ -456,8 +456,8 @@ def _settlements(s: Pass) -> None:
     s.results["double_settle"] = Result(
         twice.size + by_entries.size, int(np.count_nonzero(life.settlements)),
         unknown + int(np.count_nonzero(s.settling & excused)) if s.data.begun is not None else 0)
-    s.tell_events("double_settle", "settled again; it was, at {a} ns", twice, life.settled[life.of[twice]])
-    s.tell_messages("double_settle", "settled {a} times", by_entries, life.settled[by_entries],
+    s.add_at_events("double_settle", "settled again; it was, at {a} ns", twice, life.settled[life.of[twice]])
+    s.add_at_messages("double_settle", "settled {a} times", by_entries, life.settled[by_entries],
                     life.settlements[by_entries])
     taken = (life.type == layout.ACKED) | (life.type == layout.REJECTED) | (
         (life.type == layout.DEAD_LETTERED) & (life.why == layout.REASON_REJECTED))
@@ -466,16 +466,16 @@ def _settlements(s: Pass) -> None:
     judged = taken & ~done & life.covered[life.of]
     bad = np.flatnonzero(judged & ~out)
     s.results["ack_without_delivery"] = Result(bad.size, int(np.count_nonzero(judged)), unknown)
-    s.tell_events("ack_without_delivery", "settled by a client that did not have it", bad)
+    s.add_at_events("ack_without_delivery", "settled by a client that did not have it", bad)
 
 
 def _orphans(data: SegmentData, life: Lives) -> list[Damage]:
     path = data.triple.journal or ""
-    told = [Damage(path, int(data.event_places[k]), int(data.events["seq"][k]) & FOREVER, int(data.events["ts"][k]),
-                   "an event of a message that is not in the segment", ("events",)) for k in life.orphans[:256]]
+    damage = [Damage(path, int(data.event_places[k]), int(data.events["seq"][k]) & FOREVER, int(data.events["ts"][k]),
+                     "an event of a message that is not in the segment", ("events",)) for k in life.orphans[:256]]
     if life.orphans.size > 256:
-        told.append(told[-1]._replace(detail=f"and {life.orphans.size - 256} more events of unknown messages"))
-    return told
+        damage.append(damage[-1]._replace(detail=f"and {life.orphans.size - 256} more events of unknown messages"))
+    return damage
 
 
 def _ids(s: Pass) -> Table:
@@ -500,10 +500,10 @@ def _ids(s: Pass) -> Table:
     before[order[1:][near]] = seq[order[:-1][near]]
     for row in bad[:IDS_SHOWN]:
         one = np.array([row])
-        s.tell("duplicates", "msgs", f"message-id {text(data.octets, where, int(row))!r}".replace("{", "{{").replace(
+        s.add("duplicates", "msgs", f"message-id {text(data.octets, where, int(row))!r}".replace("{", "{{").replace(
             "}", "}}") + " was that of {a} before", seq[one], records.positions[where.index[one]], ts[one], before[one])
     rest = bad[IDS_SHOWN:]
-    s.tell("duplicates", "msgs", "its message-id was that of {a} before", seq[rest],
+    s.add("duplicates", "msgs", "its message-id was that of {a} before", seq[rest],
            records.positions[where.index[rest]], ts[rest], before[rest])
     known = np.zeros(hash_.size, bool)
     known[bad] = True
@@ -542,7 +542,7 @@ def _groups(s: Pass) -> Table:
     first, settled = group_ends(s, which)
     bad = which[(first < group_max_before(key, settled)) & (first < FOREVER)]
     s.results["group_fifo"] = Result(bad.size, which.size, unknown)
-    s.tell_messages("group_fifo", "first delivered at {a} ns, before all earlier ones of its group were settled", bad,
+    s.add_at_messages("group_fifo", "first delivered at {a} ns, before all earlier ones of its group were settled", bad,
                     s.life.first[bad], s.life.first[bad])
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])) if key.size else nothing

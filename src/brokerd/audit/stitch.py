@@ -36,7 +36,7 @@ class Findings:
         self.rows: list[tuple[Summary, Rows]] = []
         self.overtakings = 0
 
-    def tell(self, summary: Summary, audit: str, kind: str, detail: str, *columns: np.ndarray) -> None:
+    def add(self, summary: Summary, audit: str, kind: str, detail: str, *columns: np.ndarray) -> None:
         """Add findings; ``columns`` are seq, place, ts, a, b."""
         if columns[0].size:
             self.found[audit] = self.found.get(audit, 0) + columns[0].size
@@ -67,7 +67,7 @@ def publish_order(source: Source, level: list[Summary], options: Options, findin
         place = np.minimum(np.searchsorted(key[rows][order], keys), rows.size - 1)
         top = np.where(key[rows][order][place] == keys, before[rows][order][place], -1)
         found = (value <= top) & (value > group_max_before(keys, value)) & (headers["connection"] > 0)
-        findings.tell(level[number], "publish_order", "msgs",
+        findings.add(level[number], "publish_order", "msgs",
                       "publish {a} of connection {b} comes behind a later one of its channel",
                       headers["seq"][found].astype(np.int64), p.data.positions[index[found]], headers["ts"][found],
                       value[found], headers["connection"][found].astype(np.int64))
@@ -83,7 +83,7 @@ def fifo(source: Source, level: list[Summary], options: Options, findings: Findi
             first = p.life.first[sure]
             inside = np.append(0, np.maximum.accumulate(first)[:-1])
             bad = (first < top) & (first > inside)      # The scan has found the others.
-            findings.tell(summary, "fifo", "msgs", "first delivered at {a} ns, when a later one had been, at {b}",
+            findings.add(summary, "fifo", "msgs", "first delivered at {a} ns, when a later one had been, at {b}",
                           p.life.seq[sure[bad]], p.places(sure[bad]), first[bad], first[bad],
                           np.full(int(bad.sum()), top))
         top = max(top, summary.first_max)
@@ -106,7 +106,7 @@ def group_fifo(source: Source, level: list[Summary], options: Options, findings:
         place = np.minimum(np.searchsorted(hash_[rows], key), rows.size - 1)
         top = np.where(hash_[rows][place] == key, before[rows][place], 0)
         found = which[(starts < top) & (starts < FOREVER) & (starts >= group_max_before(key, ends))]
-        findings.tell(level[number], "group_fifo", "msgs",
+        findings.add(level[number], "group_fifo", "msgs",
                       "first delivered at {a} ns, before all earlier ones of its group were settled",
                       p.life.seq[found], p.places(found), p.life.first[found], p.life.first[found],
                       p.life.first[found])
@@ -122,15 +122,15 @@ def with_all_that_overlap(source: Source, level: list[Summary], options: Options
     """
     starts = run_starts(level)
     least: dict[int, int] = {}
-    told: list[Summary] = []
+    scanned: list[Summary] = []
     for summary in reversed(level):
         runs = {int(np.searchsorted(starts, run.since)): run for run in summary.runs}
         if any(run.firsts and least.get(number, FOREVER) < run.first_max for number, run in runs.items()):
             summary = scan(source, summary.triple, options, everything=True)
         for number, run in runs.items():
             least[number] = min(least.get(number, FOREVER), run.least)
-        told.append(summary)
-    return told[::-1]
+        scanned.append(summary)
+    return scanned[::-1]
 
 
 def run_starts(level: list[Summary]) -> np.ndarray:
@@ -200,7 +200,7 @@ def returned(source: Source, level: list[Summary], options: Options, findings: F
         earliest.append(min([earliest[-1], *(run.least for run in summary.runs)]))
     earliest.reverse()
     for number, summary in enumerate(level):
-        _tell_overtaken(level, findings, overtaken.take(overtaken["stop"] <= earliest[number]))
+        _add_overtaken(level, findings, overtaken.take(overtaken["stop"] <= earliest[number]))
         passed.take(passed["stop"] <= earliest[number])
         deliveries = _Deliveries(source, summary, options)
         for run in summary.runs:
@@ -208,10 +208,10 @@ def returned(source: Source, level: list[Summary], options: Options, findings: F
                 _count_overtakings(overtaken, run, starts, deliveries)
             if passed.size:
                 bad = _passed_by(passed, run, deliveries)
-                _tell_passed(level, findings, passed.take(bad))
+                _add_passed(level, findings, passed.take(bad))
         overtaken.add(summary.overtaken, number)
         passed.add(summary.returned, number)
-    _tell_overtaken(level, findings, overtaken.take(np.ones(overtaken.size, bool)))
+    _add_overtaken(level, findings, overtaken.take(np.ones(overtaken.size, bool)))
 
 
 def _count_overtakings(waiting: _Waiting, run: Run, starts: np.ndarray, deliveries: _Deliveries) -> None:
@@ -239,19 +239,19 @@ def _passed_by(waiting: _Waiting, run: Run, deliveries: _Deliveries) -> np.ndarr
     return bad
 
 
-def _tell_overtaken(level: list[Summary], findings: Findings, rows: dict[str, np.ndarray]) -> None:
+def _add_overtaken(level: list[Summary], findings: Findings, rows: dict[str, np.ndarray]) -> None:
     found = rows["count"] > 0
     findings.overtakings += int(rows["count"].sum())
     for number in np.unique(rows["segment"][found]).tolist():
         own = found & (rows["segment"] == number)
-        findings.tell(level[number], "overtaking", "journal", OVERTAKEN, rows["seq"][own], rows["place"][own],
+        findings.add(level[number], "overtaking", "journal", OVERTAKEN, rows["seq"][own], rows["place"][own],
                       rows["stop"][own], rows["count"][own], rows["start"][own])
 
 
-def _tell_passed(level: list[Summary], findings: Findings, rows: dict[str, np.ndarray]) -> None:
+def _add_passed(level: list[Summary], findings: Findings, rows: dict[str, np.ndarray]) -> None:
     for number in np.unique(rows["segment"]).tolist():
         own = rows["segment"] == number
-        findings.tell(level[number], "returned_first", "journal",
+        findings.add(level[number], "returned_first", "journal",
                       PASSED.replace("{a} later ones were", "one of a later segment was"), rows["seq"][own],
                       rows["place"][own], rows["stop"][own], rows["stop"][own], rows["start"][own])
 
@@ -272,6 +272,6 @@ def duplicates(summaries: list[Summary], options: Options, findings: Findings) -
     for number in np.unique(segment[this]).tolist():
         own = segment[this] == number
         rows, before = this[own], that[own]
-        findings.tell(summaries[number], "duplicates", "msgs", "its message-id was that of {a} before", seq[rows],
+        findings.add(summaries[number], "duplicates", "msgs", "its message-id was that of {a} before", seq[rows],
                       np.full(rows.size, -1), ts[rows], seq[before], seq[before])
 

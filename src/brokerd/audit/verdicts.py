@@ -191,16 +191,16 @@ class _Case:
 
     def findings(self) -> list[dict[str, Any]]:
         """All rows, at most ``findings_max`` for each audit."""
-        told: dict[str, int] = {}
+        shown_counts: dict[str, int] = {}
         rows: list[dict[str, Any]] = []
         for summary, some in [*((s, r) for s in self.summaries for r in s.rows), *self.found.rows]:
             if self.options.wants(some.audit):
-                left = self.options.findings_max - told.get(some.audit, 0)
+                left = self.options.findings_max - shown_counts.get(some.audit, 0)
                 rows += _expanded(summary, some, left)
-                told[some.audit] = told.get(some.audit, 0) + some.seq.size
+                shown_counts[some.audit] = shown_counts.get(some.audit, 0) + some.seq.size
         for row in self.singles:
-            told[row["audit"]] = told.get(row["audit"], 0) + 1
-            if told[row["audit"]] <= self.options.findings_max:
+            shown_counts[row["audit"]] = shown_counts.get(row["audit"], 0) + 1
+            if shown_counts[row["audit"]] <= self.options.findings_max:
                 rows.append(row)
         self.singles = []
         if self.options.wants("damage"):
@@ -247,10 +247,10 @@ def _figures(queue: QueueFiles, summaries: list[Summary], found: Findings) -> di
 
 
 def _latency(counts: np.ndarray, longest: int) -> dict[str, Any]:
-    told = np.flatnonzero(counts)
+    filled = np.flatnonzero(counts)
     return {"p50": min(percentile(counts, 0.5), longest), "p90": min(percentile(counts, 0.9), longest),
             "p99": min(percentile(counts, 0.99), longest), "max": longest, "count": int(counts.sum()),
-            "histogram": [[bucket_low(int(bucket)), int(counts[bucket])] for bucket in told]}
+            "histogram": [[bucket_low(int(bucket)), int(counts[bucket])] for bucket in filled]}
 
 
 def _throughput(summaries: list[Summary]) -> list[dict[str, int]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.arguments import BY_NAME
 from brokerd.errors import PreconditionFailed
-from brokerd.exchanges.terms import term
+from brokerd.exchanges.terms import format_amqp_term
 from brokerd.wire.values import Timestamp, type_name
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _algorithm(value: Any, arguments: Arguments, thing: str) -> str | None:
 def _history_length(value: Any, _: Arguments, __: str) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool | Timestamp) and value > 0:
         return None
-    return f"Invalid argument {term(value)}, 'x-recent-history-length' must be a positive integer"
+    return f"Invalid argument {format_amqp_term(value)}, 'x-recent-history-length' must be a positive integer"
 
 
 EXCHANGE_ARGUMENTS = (

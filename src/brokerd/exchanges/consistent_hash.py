@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.arguments import JUMP
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
-from brokerd.exchanges.terms import term
+from brokerd.exchanges.terms import format_amqp_term
 from brokerd.wire.properties import Properties
 
 # More points make the shares more even (512 points: within about 5 %), but a change of bindings then takes longer.
@@ -73,7 +73,7 @@ class ConsistentHashExchange(Exchange):
             value = getattr(properties, self._property)  # type: ignore[arg-type]    # checked at declare
         if value is None:
             return ""
-        return value if isinstance(value, str) else term(value)
+        return value if isinstance(value, str) else format_amqp_term(value)
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
         """Raise PreconditionFailed for a binding key that is not a weight (RabbitMQ's texts)."""
@@ -111,7 +111,7 @@ def weight_of(routing_key: str) -> int:
     """The weight that a binding key says.  Raises PreconditionFailed."""
     digits = routing_key[1:] if routing_key[:1] in ("+", "-") else routing_key
     if not (digits.isascii() and digits.isdigit()):
-        raise PreconditionFailed(f"The binding key must be an integer: {term(routing_key)}")
+        raise PreconditionFailed(f"The binding key must be an integer: {format_amqp_term(routing_key)}")
     weight = int(routing_key)
     if weight <= 0:
         raise PreconditionFailed("The binding key must be greater than 0")

@@ -23,7 +23,7 @@ from brokerd.errors import PreconditionFailed
 from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.comparable import comparable
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
-from brokerd.exchanges.terms import term
+from brokerd.exchanges.terms import format_amqp_term
 from brokerd.wire.values import type_name
 
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
@@ -85,11 +85,11 @@ class HeadersExchange(Exchange):
         match = arguments["x-match"]
         if not isinstance(match, str | bytes):
             raise PreconditionFailed(
-                f"Invalid x-match field type {type_name(match)} (value {term(match)}); expected longstr"
+                f"Invalid x-match field type {type_name(match)} (value {format_amqp_term(match)}); expected longstr"
             )
         if match not in X_MATCH:
             raise PreconditionFailed(
-                f"Invalid x-match field value {term(match)}; expected all, any, all-with-x, or any-with-x"
+                f"Invalid x-match field value {format_amqp_term(match)}; expected all, any, all-with-x, or any-with-x"
             )
 
     def _added(self, binding: Binding) -> None:

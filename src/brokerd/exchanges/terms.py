@@ -11,11 +11,11 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "\v
             '"': '\\"', "\\": "\\\\"}  # fmt: skip
 
 
-def term(value: Any) -> str:
+def format_amqp_term(value: Any) -> str:
     """``value`` as Erlang prints it; types that Erlang does not have, such as AMQP's decimal, as Python prints them."""
     if isinstance(value, str):
         if not _is_printable(value):
-            return term(value.encode("utf-8", "surrogateescape"))
+            return format_amqp_term(value.encode("utf-8", "surrogateescape"))
         if not value:
             return "<<>>"
         return f'<<"{_escaped(value)}">>' if value.isascii() else f'<<"{_escaped(value)}"/utf8>>'
@@ -26,9 +26,11 @@ def term(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{','.join(f'{{{type_name(item)},{term(item)}}}' for item in value)}]"
+        return f"[{','.join(f'{{{type_name(item)},{format_amqp_term(item)}}}' for item in value)}]"
     if isinstance(value, dict):
-        return f"[{','.join(f'{{{term(name)},{type_name(item)},{term(item)}}}' for name, item in value.items())}]"
+        fields = [f"{{{format_amqp_term(name)},{type_name(item)},{format_amqp_term(item)}}}"
+                  for name, item in value.items()]  # fmt: skip
+        return f"[{','.join(fields)}]"
     return str(value)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
 
 
-DUMP_STAGE = "dumping"  # in the data directory, see operations/dump; the next start removes what a crash left there
+DUMPING_FOLDER = "dumping"  # in the data directory, see operations/dump; the next start removes what a crash left there
 
 
 class OperationError(BrokerError):

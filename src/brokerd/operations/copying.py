@@ -30,7 +30,7 @@ NO_SUCH_WAY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSU
 class Piece(NamedTuple):
     """A file to be copied: ``octets`` of it, and (offset, octets) to be written over in the copy."""
 
-    staged: str
+    link: str
     target: str  # relative to the queue's folder
     octets: int
     patches: tuple[tuple[int, bytes], ...] = ()
@@ -49,15 +49,15 @@ class Cut(NamedTuple):
     facts: dict[str, Any]
 
 
-def take_cut(queue: "Queue", stage: str, now_ns: int) -> Cut:
-    """On the loop: ``queue`` as it is.  ``stage`` is an empty folder of the same filesystem.  Raises OSError."""
+def take_cut(queue: "Queue", links: str, now_ns: int) -> Cut:
+    """On the loop: ``queue`` as it is.  ``links`` is an empty folder of the same filesystem.  Raises OSError."""
     segments = queue.segments()
     live: dict[int, list[int]] = {}
     missing: list[str] = []
     pieces: list[Piece] = []
     for segment in segments:
         live.setdefault(segment["level"], []).append(segment["number"])
-        pieces += _segment(queue.directory, segment, stage, missing)
+        pieces += _segment(queue.directory, segment, links, missing)
     kept = []
     for level in levels(queue.directory, queue.max_priority):
         for number, there in kept_segments(os.path.join(queue.directory, level.path)).items():
@@ -80,19 +80,19 @@ def take_cut(queue: "Queue", stage: str, now_ns: int) -> Cut:
     return Cut(queue.directory, queue.max_priority, pieces, live, kept, order, missing, facts)
 
 
-def _segment(directory: str, segment: dict[str, Any], stage: str, missing: list[str]) -> Iterator[Piece]:
+def _segment(directory: str, segment: dict[str, Any], links: str, missing: list[str]) -> Iterator[Piece]:
     """The files of a segment in use."""
     number, level = segment["number"], segment["level"]
     path = layout.priority_folder(level) if level else ""
-    staged = {}
+    linked = {}
     for kind, name in NAMES.items():
-        there = _link(os.path.join(directory, path, name(number)), stage, f"{level}-{name(number)}")
+        there = _link(os.path.join(directory, path, name(number)), links, f"{level}-{name(number)}")
         if there is not None:
-            staged[kind] = there
-    if "msgs" not in staged:
+            linked[kind] = there
+    if "msgs" not in linked:
         missing.append(os.path.join(path, layout.segment_name(number)))
     end, records, sealed = segment["end"], segment["records"], segment["sealed"]
-    for kind, there in staged.items():
+    for kind, there in linked.items():
         target = os.path.join(path, NAMES[kind](number))
         if kind == "msgs":
             words = layout.WORDS.pack(*layout.word(end), *layout.word(records), *layout.word(sealed))
@@ -118,14 +118,14 @@ _COUNTS = {  # of a settled segment: where the count stands, octets of each, oct
 }
 
 
-def _link(path: str, stage: str, name: str) -> str | None:
+def _link(path: str, links: str, name: str) -> str | None:
     """Give a file a second name; that, or None: there is no such file."""
-    staged = os.path.join(stage, name)
+    link = os.path.join(links, name)
     try:
-        os.link(path, staged)
+        os.link(path, link)
     except FileNotFoundError:
         return None
-    return staged
+    return link
 
 
 def _word(path: str, offset: int, otherwise: int) -> int:
@@ -147,11 +147,11 @@ class Copier:
     ``octets`` counts what is copied.  ``files`` are those written, (path relative to ``folder``, octets).
     """
 
-    __slots__ = ("_clock", "_cut", "_disk", "_stage", "files", "folder", "octets", "segments")
+    __slots__ = ("_clock", "_cut", "_disk", "_links", "files", "folder", "octets", "segments")
 
-    def __init__(self, cut: Cut, folder: str, stage: str, disk: "Disk", monotonic: Callable[[], float]) -> None:
+    def __init__(self, cut: Cut, folder: str, links: str, disk: "Disk", monotonic: Callable[[], float]) -> None:
         self._cut = cut
-        self._stage = stage
+        self._links = links
         self._disk = disk
         self._clock = monotonic
         self.folder = folder
@@ -192,12 +192,12 @@ class Copier:
         for kind in sorted(there):
             name = NAMES[kind](number)
             target = os.path.join(path, layout.KEPT_FOLDER, name)
-            staged = _link(os.path.join(self._cut.directory, target), self._stage, f"kept-{path}-{name}")
-            if staged is None:
+            link = _link(os.path.join(self._cut.directory, target), self._links, f"kept-{path}-{name}")
+            if link is None:
                 return []
             at, each, before = _COUNTS[kind]
-            size = os.stat(staged).st_size
-            pieces.append(Piece(staged, target, min(before + each * _word(staged, at, size), size)))
+            size = os.stat(link).st_size
+            pieces.append(Piece(link, target, min(before + each * _word(link, at, size), size)))
         return pieces
 
     def _copy(self, piece: Piece) -> Iterator[None]:
@@ -205,7 +205,7 @@ class Copier:
         path = os.path.join(self.folder, piece.target)
         try:
             os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
-            source = os.open(piece.staged, os.O_RDONLY | os.O_CLOEXEC)
+            source = os.open(piece.link, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
                 try:

@@ -23,7 +23,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from brokerd import __version__
-from brokerd.operations import DUMP_STAGE, OperationError
+from brokerd.operations import DUMPING_FOLDER, OperationError
 from brokerd.operations.copying import Copier, Cut, take_cut
 from brokerd.operations.files import first_kept_seq
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Steps
@@ -47,14 +47,14 @@ class Dump:
     OSError.
     """
 
-    __slots__ = ("_begun", "_copied", "_copying", "_entries", "_node", "_out", "_partial", "_queues", "_segments",
-                 "_skipped", "_stage", "_vhosts")  # fmt: skip
+    __slots__ = ("_begun", "_copied", "_copying", "_entries", "_links", "_node", "_out", "_partial", "_queues",
+                 "_segments", "_skipped", "_vhosts")  # fmt: skip
 
     def __init__(self, node: "Node", glob: str, out: str) -> None:
         self._node = node
         self._out = _checked_out(out, node.data.path)
         self._partial = self._out + PARTIAL
-        self._stage = os.path.join(node.data.path, DUMP_STAGE)
+        self._links = os.path.join(node.data.path, DUMPING_FOLDER)
         self._begun = node.clock.epoch_ns()
         self._skipped: list[dict[str, str]] = []
         self._queues = self._chosen(glob)
@@ -86,7 +86,7 @@ class Dump:
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
         yield IN_THREAD
-        self._make(self._stage, "another dump is under way")
+        self._make(self._links, "another dump is under way")
         try:
             self._make(self._partial, f"{self._partial} is there, of a dump that did not end: remove it first")
             try:
@@ -100,11 +100,11 @@ class Dump:
                 remove_tree(self._partial)
                 raise
         finally:
-            remove_tree(self._stage)
+            remove_tree(self._links)
         return {"out": self._out, "queues": len(self._entries), "segments": self._segments, "octets": self._copied,
                 "skipped": self._skipped}  # fmt: skip
 
-    def ended(self) -> None:
+    def clean_up(self) -> None:
         """As ``jobs.Job``."""
         if self._copying is not None:
             self._copying.copying = False
@@ -120,7 +120,7 @@ class Dump:
 
     def _cut(self, queue: "Queue") -> Cut | Exception | None:
         """The queue at this instant, or an error.  The thread raises the error, because undoing takes time."""
-        self.ended()
+        self.clean_up()
         vhost = self._node.vhosts.get(queue.vhost_name)
         if vhost is None or vhost.queues.get(queue.name) is not queue:
             self._skip(queue, "it was deleted meanwhile")
@@ -128,7 +128,7 @@ class Dump:
         self._copying = queue
         queue.copying = True
         try:
-            return take_cut(queue, self._stage, self._node.clock.epoch_ns())
+            return take_cut(queue, self._links, self._node.clock.epoch_ns())
         except Exception as error:
             return error
 
@@ -142,7 +142,7 @@ class Dump:
         vhost, name, folder = cut.facts["vhost"], cut.facts["queue"], cut.facts["folder"]
         self._vhost_folder(vhost, folder.partition("/")[0])
         node = self._node
-        copier = Copier(cut, os.path.join(self._partial, folder), self._stage, node.disk, node.clock.monotonic)
+        copier = Copier(cut, os.path.join(self._partial, folder), self._links, node.disk, node.clock.monotonic)
         far = {"vhost": vhost, "queue": name, "number": number, "queues": len(self._queues)}
         yield {**far, "octets": self._copied}
         for _ in copier.copy(self._room):
@@ -150,8 +150,8 @@ class Dump:
         self._copied += copier.octets
         self._segments += copier.segments
         self._entries.append(_entry(cut, copier))
-        for staged in os.listdir(self._stage):
-            os.unlink(os.path.join(self._stage, staged))
+        for link in os.listdir(self._links):
+            os.unlink(os.path.join(self._links, link))
 
     def _vhost_folder(self, vhost: str, folder: str) -> None:
         if folder not in self._vhosts:

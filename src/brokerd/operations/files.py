@@ -32,7 +32,7 @@ def levels(directory: str, max_priority: int) -> list[Level]:
     return found
 
 
-def keeps(directory: str, max_priority: int) -> bool:
+def has_kept_folder(directory: str, max_priority: int) -> bool:
     """Whether there is a folder of settled segments.  Raises OSError."""
     found = levels(directory, max_priority)
     return any(os.path.exists(os.path.join(directory, level.path, layout.KEPT_FOLDER)) for level in found)

@@ -26,7 +26,7 @@ class Job(Protocol):
     def steps(self) -> Steps:
         """The work itself."""
 
-    def ended(self) -> None:
+    def clean_up(self) -> None:
         """Called on the loop when it is over, however it ended."""
 
 
@@ -94,7 +94,7 @@ class Running:
         if self.cancelled:
             return
         if self.over:
-            self._job.ended()
+            self._job.clean_up()
             self._done(self._said if self._error is None else None, self._error)
             return
         if self._said is IN_THREAD or self._said is ON_LOOP:
@@ -105,4 +105,4 @@ class Running:
 
     def _closed(self, _error: object) -> None:
         self.over = True
-        self._job.ended()
+        self._job.clean_up()

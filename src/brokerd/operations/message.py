@@ -91,7 +91,7 @@ class Tracing:
         yield IN_THREAD
         return trace_in(self._directory, self._seq)
 
-    def ended(self) -> None:
+    def clean_up(self) -> None:
         """As ``jobs.Job``."""
 
 

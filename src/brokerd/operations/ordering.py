@@ -6,7 +6,7 @@ The table's shape is ``operations.queue.Ordering``.
 from typing import TYPE_CHECKING, Any, cast
 
 from brokerd.operations import find_queue
-from brokerd.operations.files import first_kept_seq, keeps
+from brokerd.operations.files import first_kept_seq, has_kept_folder
 from brokerd.queues.guarantee import facts_of, find_guarantee
 from brokerd.store.format import ORDER_COUNTERS
 
@@ -32,13 +32,13 @@ def ordering(node: "Node", vhost: str, name: str) -> "Ordering":
         "reasons": guarantee.reasons,
         "notes": guarantee.notes,
         "messages": {"ready": queue.ready, "unacked": queue.unacked, "next_seq": queue.next_seq},
-        "counters": {"since_start": grouped(since_start), "since_declare": grouped(since_declare)},
+        "counters": {"since_start": group_counters(since_start), "since_declare": group_counters(since_declare)},
         "journal": _journal(node, queue),
         "consumers": [_consumer(queue, consumer) for consumer in queue.consumers or ()],
     }
 
 
-def grouped(counts: list[int]) -> "Counters":
+def group_counters(counts: list[int]) -> "Counters":
     """The counters of ``plane.Queue.order_counts`` by name, causes under what they cause."""
     table: dict[str, Any] = {"returned": {}}
     for name, count in zip(ORDER_COUNTERS, counts, strict=True):
@@ -52,7 +52,7 @@ def grouped(counts: list[int]) -> "Counters":
 
 def _journal(node: "Node", queue: "Queue") -> "Journal":
     # The first use of upkeep.journals creates it: a broker without journals does without.
-    kept = queue.journaled or keeps(queue.directory, queue.max_priority)
+    kept = queue.journaled or has_kept_folder(queue.directory, queue.max_priority)
     entry = node.upkeep.journals.entries.get(queue.directory) if kept else None
     live: dict[int, list[int]] = {}
     for segment in queue.segments() if queue.durable else ():

@@ -88,11 +88,11 @@ def fault(definition: Mapping[str, Any], *, operator: bool) -> str | None:
     """Why these settings cannot be a policy's (or an operator policy's), as RabbitMQ words it, or None."""
     unknown = [key for key in definition if key not in KEYS or (operator and not KEYS[key].operator)]
     if unknown:
-        settings = ",".join([f"{{{term(key)},{term(definition[key])}}}" for key in unknown])
+        settings = ",".join([f"{{{format_json_term(key)},{format_json_term(definition[key])}}}" for key in unknown])
         return f"[{settings}] are not recognised policy settings"
     for key in sorted(definition):
         if not KEYS[key].valid(definition[key]):
-            return f"{term(definition[key])} is not a valid {KEYS[key].called}"
+            return f"{format_json_term(definition[key])} is not a valid {KEYS[key].called}"
     return None
 
 
@@ -109,7 +109,7 @@ def merged(definition: Mapping[str, Any], operators: Mapping[str, Any]) -> dict[
     return both
 
 
-def term(value: Any, depth: int = 0) -> str:
+def format_json_term(value: Any, depth: int = 0) -> str:
     """A JSON value as RabbitMQ's texts show it: an Erlang term.  ``...`` stands for levels below the eighth."""
     match value:
         case bool():
@@ -121,8 +121,8 @@ def term(value: Any, depth: int = 0) -> str:
         case list() | dict() if depth == 8:
             return "..."
         case list():
-            return f"[{','.join([term(item, depth + 1) for item in value])}]"
+            return f"[{','.join([format_json_term(item, depth + 1) for item in value])}]"
         case dict():
-            items = [f"{term(key)} => {term(item, depth + 1)}" for key, item in value.items()]
+            items = [f"{format_json_term(key)} => {format_json_term(item, depth + 1)}" for key, item in value.items()]
             return f"#{{{','.join(items)}}}"
     return str(value)

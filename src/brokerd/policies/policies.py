@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
-from brokerd.policies.keys import NOT_FOR, fault, merged, term
+from brokerd.policies.keys import NOT_FOR, fault, format_json_term, merged
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
 
@@ -53,15 +53,15 @@ class Policy:
             raise PreconditionFailed(f"policy name {name!r:.80} is not printable text")
         if not isinstance(apply_to, str) or apply_to not in APPLY_TO:
             raise PreconditionFailed(
-                f"apply-to '{apply_to if isinstance(apply_to, str) else term(apply_to)}' unrecognised; should be one "
-                "of: 'queues', 'classic_queues', 'quorum_queues', 'streams', 'exchanges', or 'all'"
+                f"apply-to '{apply_to if isinstance(apply_to, str) else format_json_term(apply_to)}' unrecognised; "
+                "should be one of: 'queues', 'classic_queues', 'quorum_queues', 'streams', 'exchanges', or 'all'"
             )
         if not isinstance(definition, dict) or not definition:
             raise PreconditionFailed("no policy provided")
         if not isinstance(priority, int | float) or isinstance(priority, bool) or priority != priority:
-            raise PreconditionFailed(f"priority should be a number, actually was {term(priority)}")
+            raise PreconditionFailed(f"priority should be a number, actually was {format_json_term(priority)}")
         if not isinstance(pattern, str):
-            raise PreconditionFailed(f"pattern should be a binary but was {term(pattern)}")
+            raise PreconditionFailed(f"pattern should be a binary but was {format_json_term(pattern)}")
         try:
             self.search = re.compile(pattern).search
         except (re.error, RecursionError, OverflowError) as error:

@@ -107,7 +107,7 @@ class Deduplication:
         try:
             return self._files.hash_of(key)
         except (OSError, StoreError) as error:
-            self.fail(error)
+            self.report_once(error)
             return 0
 
     def is_duplicate(self, headers: Mapping[str, Any] | None) -> bool:
@@ -149,7 +149,7 @@ class Deduplication:
                         if number == FORMER_NUMBER:
                             self._former = file.hash_key
         except (OSError, StoreError) as error:
-            self.fail(error)
+            self.report_once(error)
         self.window.load(b"".join(rows), self._files.now_ms)
         for path, until_ms in beside:
             self._files.watch(path, self.window, until_ms)
@@ -159,7 +159,7 @@ class Deduplication:
         """Write a key file of the queue, in a thread.  Raises OSError, StoreError."""
         write_keys(path, number, self._files.hash_key, rows, self._files.disk)
 
-    def written(self, path: str, rows: bytes) -> None:
+    def watch_file(self, path: str, rows: bytes) -> None:
         """That file is on disk."""
         until_ms = max(expires for _, _, expires in KEY_ROW.iter_unpack(rows))
         self._files.watch(path, self.window, until_ms)
@@ -169,7 +169,7 @@ class Deduplication:
         for path in self._files.watched_in(directory):
             self._files.remove(path)
 
-    def fail(self, error: Exception) -> None:
+    def report_once(self, error: Exception) -> None:
         """Something about its files went wrong: told once."""
         if not self._failed:
             self._files.report(f"{error}; duplicates may pass")

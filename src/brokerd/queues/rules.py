@@ -66,7 +66,7 @@ class Row(NamedTuple):
     field: str  # of Rules
     argument: str = ""  # what it follows from; "": from several, see rules_of
     plane: str = ""  # its name in plane.RULES; "": the data plane does not know it
-    tell: Callable[[Any], int] = _number  # what the data plane is told of the field
+    to_plane: Callable[[Any], int] = _number  # what the data plane is told of the field
     read: Callable[[Any], Any] = lambda value: value  # the field of the argument
 
 
@@ -147,4 +147,4 @@ def max_priority_of(arguments: Mapping[str, Any]) -> int:
 def plane_rules(rules: Rules) -> dict[str, int]:
     """The keyword arguments of the data plane's ``set_rules``."""
     fields = rules._asdict()
-    return {row.plane: row.tell(fields[row.field]) for row in ROWS if row.plane}
+    return {row.plane: row.to_plane(fields[row.field]) for row in ROWS if row.plane}

@@ -27,7 +27,7 @@ import os
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.operations import DUMP_STAGE
+from brokerd.operations import DUMPING_FOLDER
 from brokerd.server import local_socket
 from brokerd.store.garbage import remove_tree
 
@@ -76,7 +76,7 @@ class Control:
 
     def _tidy(self) -> None:
         """Remove the files that a crash during a dump left behind."""
-        stage = os.path.join(self._directory, DUMP_STAGE)
+        stage = os.path.join(self._directory, DUMPING_FOLDER)
         if os.path.exists(stage):
             self.submit(lambda: remove_tree(stage), lambda error: None)
 

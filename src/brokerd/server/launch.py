@@ -139,7 +139,7 @@ class Server:
             call_at=self._call_at,
         )
         node.open_vhosts()
-        data.recovered()
+        data.end_recovery()
         handler = node.log_handler(call)
         if handler is not None:
             self.handlers.append(handler)

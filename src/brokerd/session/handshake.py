@@ -122,7 +122,7 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
     except (LoginRefused, SyntaxError_) as error:
         log.warning("%s: login refused: %s", connection.peer, error)
         if connection.node.events.wanted:
-            connection.node.events.authentication(connection, _claimed_user(method), mechanism, str(error))
+            connection.node.events.publish_login(connection, _claimed_user(method), mechanism, str(error))
         connection.refuse(
             LoginRefused(
                 f"Login was refused using authentication mechanism {mechanism}. "
@@ -131,7 +131,7 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
         )
         return
     if connection.node.events.wanted:
-        connection.node.events.authentication(connection, connection.user, mechanism)
+        connection.node.events.publish_login(connection, connection.user, mechanism)
     limits = connection.node.limits
     connection.write(
         methods.ConnectionTune(

@@ -67,14 +67,14 @@ class Progress:
         sys.stderr.write(f"{time.monotonic() - self.began:7.1f} s  {text}\n")
         sys.stderr.flush()
 
-    def stage(self, name: str, work: Callable[[], Any], octets: int = 0, told: str = "") -> Any:
+    def stage(self, name: str, work: Callable[[], Any], octets: int = 0, rest: str = "") -> Any:
         """Do a stage, and say afterwards how it went."""
         began = time.monotonic()
         result = work()
         seconds = time.monotonic() - began
         self.stages.append({"name": name, "seconds": round(seconds, 3), "octets": octets})
         speed = f": {octets / 1e9:.3f} GB, {octets / 1e6 / max(seconds, 1e-3):.1f} MB/s" if octets else ""
-        self.say(f"{name} took {seconds:.1f} s{speed}{told}")
+        self.say(f"{name} took {seconds:.1f} s{speed}{rest}")
         return result
 
 

@@ -45,7 +45,7 @@ STARTS = """
 #   done        when the message was first settled; excused: a loss of power since then may have taken that ack
 # Events before a message's publish are left out: a message that a power cut took had the same number before.
 STEPS = """
-    WITH told AS (
+    WITH known_events AS (
         SELECT e.vhost, e.queue, e.priority, e.segment, e.seq, e.ts, e.type, e.reason, e.consumer, e.redelivered,
                e.before_start, coalesce(l.covered, g.generation > 0) AS covered, l.published,
                l.seq IS NOT NULL OR g.generation > 0 AS known,
@@ -61,7 +61,7 @@ STEPS = """
     marked AS (
         SELECT *, min(CASE WHEN settles THEN struct(ts, cuts) END)
                       OVER (PARTITION BY vhost, queue, priority, seq) AS first_end
-        FROM told)
+        FROM known_events)
     SELECT *, type = 'delivered' AS delivers, first_end.ts AS done, coalesce(cuts > first_end.cuts, false) AS excused,
            lag(type) OVER message AS before, lead(type) OVER message AS after, lead(ts) OVER message AS after_ts,
            lead(life) OVER message AS after_life,
@@ -366,14 +366,14 @@ HOLES = Check(
 
 # The damage of each file; what: the kind of the file.
 WRONG = """
-    SELECT vhost, queue, priority, segment, split(told, '[.]')[0] AS what, told
-    FROM (SELECT *, explode(split(damage, '; ')) AS told FROM segments WHERE damage IS NOT NULL)
-    UNION ALL SELECT vhost, queue, 0, 0L, what, told FROM queue_damage"""
+    SELECT vhost, queue, priority, segment, split(detail, '[.]')[0] AS what, detail
+    FROM (SELECT *, explode(split(damage, '; ')) AS detail FROM segments WHERE damage IS NOT NULL)
+    UNION ALL SELECT vhost, queue, 0, 0L, what, detail FROM queue_damage"""
 
 DAMAGE = Check(
     # And events of messages that are not there, though nothing explains it.
     found="""
-    SELECT vhost, queue, priority, 0L AS seq, segment, 0L AS ts, 1L AS weight, told AS detail FROM wrong
+    SELECT vhost, queue, priority, 0L AS seq, segment, 0L AS ts, 1L AS weight, detail FROM wrong
     UNION ALL
     SELECT e.vhost, e.queue, e.priority, e.seq, e.segment, e.ts, 1L, 'an event of a message that is not in the segment'
     FROM events e JOIN segments s USING (vhost, queue, priority, segment)

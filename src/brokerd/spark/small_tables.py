@@ -32,7 +32,7 @@ CONSUMERS = ("vhost string, queue string, number long, at long, time timestamp, 
              "priority int")
 REMOVALS = ("vhost string, queue string, priority int, at long, time timestamp, first_seq long, last_seq long, "
             "messages long, octets long, why string")
-QUEUE_DAMAGE = "vhost string, queue string, what string, told string"
+QUEUE_DAMAGE = "vhost string, queue string, what string, detail string"
 NAMES = (*TIMES, "queues", "settings", "consumers", "removals", "queue_damage")
 
 
@@ -118,4 +118,4 @@ def _damage(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
     for queue in queues:
         for damage in queue.damage:
             what = "msgs" if "records" in damage.matters else "journal" if "events" in damage.matters else None
-            yield {"vhost": queue.vhost, "queue": queue.queue, "what": what, "told": f"{damage.file} {damage.detail}"}
+            yield {"vhost": queue.vhost, "queue": queue.queue, "what": what, "detail": f"{damage.file} {damage.detail}"}

@@ -167,10 +167,10 @@ class Compaction:
         """
         import numpy as np
 
-        told = reading.standing(entries[np.isin(entries["position"], self.old)])
+        states = reading.last_states(entries[np.isin(entries["position"], self.old)])
         made = np.zeros(self.old.size, reading.entry_dtype())
         made["kind"] = layout.HANDED_OUT
-        made[np.searchsorted(self.old, told["position"])] = told
+        made[np.searchsorted(self.old, states["position"])] = states
         made["position"] = self.new
         made["check"] = reading.entry_checks(made, self.number)
         return made

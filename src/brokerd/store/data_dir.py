@@ -1,8 +1,8 @@
-"""The data directory as a whole: who may use it, how it was left, and which connection numbers are used up.
+"""The data directory as a whole: the lock on it, how the former broker left it, and which connection numbers are used.
 
-The marker tells three starts apart: none is a clean stop; one of this boot a crash (the
-page cache kept all that was written); one of another boot a power cut (only what was
-synced is sure).  Its files are laid out in store/format.  Knows nothing of what is in its folders.
+The file ``running`` marks a broker at work.  If the marker is missing, the former broker stopped cleanly.  A marker of
+this boot means a crash: the page cache kept all that was written.  A marker of another boot means a power cut: only
+what was synced is sure to be there.  store/format describes the files.  Knows nothing of what is in its folders.
 """
 
 import os
@@ -13,7 +13,7 @@ from brokerd.errors import StoreError
 from brokerd.store.disk import Disk
 from brokerd.store.format import CONNECTION_NUMBERS_FILE, LOCK_FILE, RUNNING_FILE, SCHEMA_FILE, SCHEMA_VERSION
 
-CONNECTION_BLOCK = 10_000       # Numbers reserved at once: one fsync for so many connections.
+CONNECTION_BLOCK = 10_000       # Numbers reserved with one fsync.
 CONNECTION_NUMBERS_MAX = (1 << 32) - 1
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
@@ -21,7 +21,7 @@ NEW, CLEAN, CRASHED, POWER_LOST = "new", "clean", "crashed", "power lost"
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot; "" where it cannot be known (then every crash counts as a power cut)."""
+    """The kernel's name for this boot; "" where the kernel gives none (then every crash counts as a power cut)."""
     try:
         with open(BOOT_ID_FILE, encoding="ascii") as file:
             return file.read().strip()
@@ -33,8 +33,8 @@ class DataDir:
     """A locked data directory, from ``DataDir(...)`` to ``close()``.
 
     ``left`` says how the last broker left it: NEW, CLEAN, CRASHED or POWER_LOST.
-    Raises StoreError when another broker holds it, when it is not a data directory,
-    or of a later version; OSError as the kernel has it.
+    Raises StoreError if another broker has the lock, if the folder is no data directory, or if a later version wrote
+    it; OSError as the kernel gives it.
     """
 
     __slots__ = ("_boot", "_disk", "_lock", "_next", "_reserved", "left", "path")
@@ -49,7 +49,7 @@ class DataDir:
         self._lock = self._take_lock()
         try:
             fresh = self._check_schema()
-            self.left = NEW if fresh else self._how_it_was_left()
+            self.left = NEW if fresh else self._read_marker()
             self._mark("suspect" if self.suspect else "whole")
             self._next = self._reserved = self._read_connection_numbers()
         except BaseException:
@@ -58,19 +58,19 @@ class DataDir:
 
     @property
     def suspect(self) -> bool:
-        """Power was lost: what was not synced may be missing, in any mixture of pages and names."""
+        """Whether power was lost: any page or name that was not synced may be missing."""
         return self.left == POWER_LOST
 
-    def recovered(self) -> None:
-        """All queues and definitions have been recovered: after a crash from now on the page cache may be believed."""
+    def end_recovery(self) -> None:
+        """Say that all queues and definitions are recovered: if this broker crashes, the page cache may be trusted."""
         if self.suspect:
             self._mark("whole")
 
     def next_connection_number(self) -> int:
-        """A number from 1 that no connection, and no consumer, had before, also over restarts.
+        """A number, from 1, that no connection and no consumer had before, not even before a restart.
 
-        After 2**32 - 1 of both they begin anew at 1 (records hold 32 bits).
-        Raises OSError when none can be reserved.
+        After 2**32 - 1 the numbers begin again at 1 (records hold 32 bits).
+        Raises OSError if no number can be reserved.
         """
         if self._next >= self._reserved:
             if self._next > CONNECTION_NUMBERS_MAX:
@@ -83,14 +83,14 @@ class DataDir:
         return number
 
     def sync(self) -> None:
-        """Everything written by now is on disk.  Raises OSError."""
+        """Put everything that is written by now on disk.  Raises OSError."""
         self._disk.syncfs(self._lock, self.path)
 
     def close(self) -> None:
-        """The clean stop, after everything was written: sync the filesystem, take the marker away, unlock.
+        """Stop cleanly, after everything was written: sync the filesystem, remove the marker, unlock.
 
-        One sync of all, since after a crash files written by the broker before this one
-        may still be unsynced that this one never touched.  Raises OSError: then it was no clean stop.
+        The whole filesystem is synced because after a crash it may hold unsynced files of the former broker that this
+        one never touched.  Raises OSError: then it was no clean stop.
         """
         if self._lock < 0:
             return
@@ -102,7 +102,7 @@ class DataDir:
             self.abandon()
 
     def abandon(self) -> None:
-        """Unlock, and leave everything as a crash would."""
+        """Unlock, and leave everything else as a crash would."""
         if self._lock >= 0:
             self._disk.close(self._lock)
             self._lock = -1
@@ -124,7 +124,7 @@ class DataDir:
         return fd
 
     def _check_schema(self) -> bool:
-        """True for a directory that was empty and is now ours."""
+        """Check the version; returns True for an empty directory, which is now a data directory."""
         path = self._file(SCHEMA_FILE)
         try:
             text = self._disk.read(path).strip()
@@ -144,7 +144,7 @@ class DataDir:
                              f"{SCHEMA_VERSION}")
         return False
 
-    def _how_it_was_left(self) -> str:
+    def _read_marker(self) -> str:
         try:
             words = self._disk.read(self._file(RUNNING_FILE)).decode(errors="replace").split()
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class DataDir:
         return CRASHED if self._boot and words == [self._boot, "whole"] else POWER_LOST
 
     def _mark(self, state: str) -> None:
-        """On disk before this returns: else a power cut soon after would look like a clean stop."""
+        """Write the marker and sync it: otherwise a power cut soon after would look like a clean stop."""
         self._disk.replace(self._file(RUNNING_FILE), f"{self._boot or 'unknown'} {state}\n".encode())
 
     def _read_connection_numbers(self) -> int:

@@ -1,9 +1,8 @@
-"""The one way to the operating system for all that is not on a message's way.
+"""The one way to the operating system for all code that is not on a message's way.
 
-Thin on purpose: each method is one thing the kernel does, or the one careful order in
-which several must be done.  Tests put another ``Disk`` in its place: one that forgets
-what was not synced, is full, or fails.  Knows nothing of queues or formats.  Everything
-raises OSError as the kernel gave it.
+It is thin on purpose: a method is one call of the kernel, or several calls in the one order that is safe.  Tests use
+another ``Disk``: one that forgets what was not synced, is full, or fails.  Knows nothing of queues or formats.  Every
+method raises OSError as the kernel gives it.
 """
 
 import fcntl
@@ -14,11 +13,11 @@ from functools import cache
 from typing import Any
 
 Octets = bytes | bytearray | memoryview
-SYNCFS_FROM_FILES = 8       # So many dirty files are cheaper to sync as a whole filesystem.
+SYNCFS_FROM_FILES = 8       # From this many dirty files on, one sync of the filesystem is cheaper.
 
 
 class Disk:
-    """The real one.  Has no state, so one serves everybody; usable from any thread."""
+    """The real disk.  It has no state: one object serves all callers, from any thread."""
 
     __slots__ = ()
 
@@ -34,7 +33,7 @@ class Disk:
         return os.pread(fd, octets, position)
 
     def pwrite(self, fd: int, octets: Octets, position: int) -> None:
-        """All of ``octets`` at ``position``, or OSError (some may have been written)."""
+        """Write all of ``octets`` at ``position``.  After an OSError a part may have been written."""
         written = os.pwrite(fd, octets, position)
         rest = memoryview(octets)[written:]
         while rest:             # The kernel stops short at a signal, or just before the disk is full.
@@ -62,9 +61,10 @@ class Disk:
             self.close(fd)
 
     def replace(self, path: str, content: Octets, mode: int = 0o640) -> None:
-        """Give ``path`` a new content so that a reader, or a start after a power cut, finds the old or the new, whole.
+        """Replace the content of ``path``.  A reader, or a start after a power cut, finds the whole old or the whole
+        new.
 
-        Returns when the new one is on disk: temporary file, fsync, rename, fsync of the directory.
+        Returns when the new content is on disk: temporary file, fsync, rename, fsync of the directory.
         """
         temporary = path + ".tmp"
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -91,13 +91,10 @@ class Disk:
         os.unlink(path)
 
     def make_directory(self, path: str) -> None:
-        """One directory; parents must be there.  Raises FileExistsError."""
+        """Make one directory; its parent must exist.  Raises FileExistsError."""
         os.mkdir(path, 0o750)
 
-    def remove_directory(self, path: str) -> None:
-        os.rmdir(path)
-
-    # --- syncs: nothing in the broker syncs but by these
+    # --- syncs: all code of the broker syncs by these methods
 
     def fsync(self, fd: int, path: str) -> None:
         """``path`` is for the error's text and for tests."""
@@ -113,7 +110,7 @@ class Disk:
             raise OSError(error.errno, error.strerror, path) from error
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory last: files made, renamed and removed."""
+        """Put the names in a directory on disk: of files that were made, renamed or removed."""
         fd = self.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.fsync(fd, path)
@@ -121,7 +118,7 @@ class Disk:
             self.close(fd)
 
     def syncfs(self, fd: int, path: str) -> None:
-        """All that is dirty on the filesystem of ``fd``.  Raises OSError(ENOSYS) where the C library has none."""
+        """Sync the whole filesystem of ``fd``.  Raises OSError(ENOSYS) if the C library has no syncfs."""
         import ctypes  # Only after a crash or with many dirty files: 3 ms and 1 MB that other starts save.
 
         function = _syncfs()
@@ -130,9 +127,9 @@ class Disk:
             raise OSError(number, os.strerror(number), path)
 
     def sync_all(self, files: Iterable[tuple[int, str]]) -> None:
-        """Sync (fd, path) each; a path ending in '/' is a directory.  Many of one filesystem: as one.
+        """Sync each (fd, path); a path that ends in '/' is a directory.  Many of one filesystem are synced at once.
 
-        Does not close them.  Raises the first OSError.
+        Does not close the descriptors.  Raises the first OSError.
         """
         files = list(files)
         if len(files) >= SYNCFS_FROM_FILES:
@@ -144,7 +141,7 @@ class Disk:
                 self.fdatasync(fd, path)
 
     def _sync_filesystems(self, files: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Sync filesystems that hold many of ``files``; returns those still to be synced one by one."""
+        """Sync each filesystem that holds many of ``files``; returns the files that must be synced one by one."""
         by_device: dict[int, list[tuple[int, str]]] = {}
         for fd, path in files:
             by_device.setdefault(os.fstat(fd).st_dev, []).append((fd, path))
@@ -159,7 +156,9 @@ class Disk:
     # --- the rest
 
     def lock(self, fd: int) -> bool:
-        """Lock a whole file for this process, not waiting; False when another holds it.  Ends with the process."""
+        """Lock a whole file for this process, without waiting; False if another process has the lock.
+
+        The lock ends with the process."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -167,7 +166,7 @@ class Disk:
         return True
 
     def free_octets(self, path: str) -> int:
-        """What a process that is not root may still write on the filesystem of ``path``."""
+        """How many octets a process that is not root may still write on the filesystem of ``path``."""
         figures = os.statvfs(path)
         return figures.f_bavail * figures.f_frsize
 
@@ -177,7 +176,7 @@ class Disk:
 
 @cache
 def _syncfs() -> Any:
-    """The C library's syncfs(2), which Python's os module lacks; None where the library lacks it, too."""
+    """The C library's syncfs(2), which Python's os module lacks; None if the library lacks it too."""
     import ctypes
 
     return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

@@ -1,7 +1,7 @@
 """Small JSON files that operators read and edit while the broker is stopped: users, permissions, vhosts, policies.
 
-A file is replaced whole: each reader, also after a power cut, finds the old or the
-new content.  Knows nothing of what is in them: callers check the values.
+A file is replaced whole: a reader finds the old or the new content, also after a power cut.  Knows nothing of what is
+in a file: callers check the values.
 """
 
 import os
@@ -12,9 +12,9 @@ from brokerd.store.disk import Disk
 
 
 def read(path: str, disk: Disk) -> Any:
-    """What the file holds; None when it is missing.
+    """The value in the file; None if the file is missing.
 
-    Raises StoreError, naming line and column, when it is not JSON, and OSError.
+    Raises StoreError, which names line and column, if the file is not JSON; OSError.
     """
     try:
         octets = disk.read(path)
@@ -22,7 +22,7 @@ def read(path: str, disk: Disk) -> Any:
         return None
     except OSError as error:
         raise _named(error, path) from error
-    from json import JSONDecodeError, loads  # A first start finds no file.
+    from json import JSONDecodeError, loads  # Here, because a first start finds no file.
 
     try:
         return loads(octets.decode("utf-8"), parse_constant=_refuse_constant)
@@ -37,12 +37,12 @@ def read(path: str, disk: Disk) -> Any:
 
 
 def replace(path: str, value: Any, disk: Disk) -> None:
-    """Give the file a new content, on the disk when this returns.  Raises OSError, and then the old one holds."""
+    """Replace the content of the file; it is on disk when this returns.  After an OSError the old content stays."""
     from json import dumps
 
     try:
         octets = dumps(value, indent=2, ensure_ascii=False).encode()
-    except UnicodeEncodeError:      # A name from the wire need not be UTF-8; escapes can say it.
+    except UnicodeEncodeError:      # A name from the wire may not be UTF-8: JSON's escapes can write it.
         octets = dumps(value, indent=2).encode()
     try:
         disk.replace(path, octets + b"\n")
@@ -51,9 +51,9 @@ def replace(path: str, value: Any, disk: Disk) -> None:
 
 
 def rows(path: str, content: Any, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """``content`` as a list of objects that have all ``required`` keys and no others but ``optional``.
+    """``content`` as a list of objects.  Each has all ``required`` keys; its other keys are all ``optional`` ones.
 
-    Raises StoreError naming the entry, counted from 1.
+    Raises StoreError, which names the entry, counted from 1.
     """
     if not isinstance(content, list):
         raise StoreError(f"{path}: not a list of objects")
@@ -74,5 +74,5 @@ def _refuse_constant(name: str) -> None:
 
 
 def _named(error: OSError, path: str) -> OSError:
-    """The same error with the file's name in it, which one from write or fsync may lack."""
+    """The same error with the file's name: an error from write or fsync may lack it."""
     return OSError(error.errno, error.strerror or os.strerror(error.errno or 0), error.filename or path)

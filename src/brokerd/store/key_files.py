@@ -1,12 +1,12 @@
-"""Files of keys (deduplication) of messages without a record, or with one that may go: read, written, swept.
+"""Key files (deduplication): keys of messages that have no record any more, or may soon have none.
 
-    KeyFiles     of one vhost: its hash key, and which key files can go by now
-    read, write  one file; layout: store/format
-    rows_of_queue   what the folder of a queue says of its keys: its records, and the files beside them
+    KeyFiles        of one vhost: its hash key, and which key files can be removed
+    read, write     one file; layout: store/format
+    rows_of_queue   all keys in the folder of a queue: those in its records, and those in the key files beside them
 
-A queue's window of keys is what its records say.  But a message that is done with has no record before long, while its
-key counts for as long as the window lasts: so the keys of a segment are written into a file of their own, and synced,
-before its records are given up.  Knows nothing of rules, headers or the time.
+The records of a queue say which keys are in its window.  But a settled message soon loses its record, while its key
+counts as long as the window lasts.  So the keys of a segment are written into a file of their own, and synced, before
+its records are given up.  Knows nothing of rules, headers or the time.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ Report = Callable[[str], object]
 
 
 class KeyFile(NamedTuple):
-    """What is in one file: rows as store/format has them."""
+    """The content of one file: rows as store/format describes them."""
 
     number: int
     hash_key: bytes
@@ -40,12 +40,12 @@ class KeyFile(NamedTuple):
 
     @property
     def until_ms(self) -> int:
-        """After this time no row counts; 0: the file has no row."""
+        """No row counts after this time; 0: the file has no row."""
         return max((expires for _, _, expires in layout.KEY_ROW.iter_unpack(self.rows)), default=0)
 
 
 def read(path: str, disk: Disk, *, log: bool = False) -> KeyFile | None:
-    """The file; None where it is damaged.  ``log``: an exchange's, whose rows have no check of their own.
+    """Read a key file; None: it is damaged.  ``log``: it is an exchange's, in which no CRC covers the rows.
 
     Raises OSError; StoreError for a later version.
     """
@@ -68,28 +68,28 @@ def read(path: str, disk: Disk, *, log: bool = False) -> KeyFile | None:
 
 
 def write(path: str, number: int, hash_key: bytes, rows: bytes, disk: Disk) -> None:
-    """Make the file; it is on disk under its name when this returns.  Raises OSError: then the file does not exist."""
+    """Make the file; it is on disk under its name when this returns.  After an OSError the file does not exist."""
     disk.replace(path, layout.keys_header(number, hash_key, rows) + rows)
 
 
-class Kept(NamedTuple):
-    """A key file, and when it can go."""
+class Watched(NamedTuple):
+    """A key file, and when it can be removed."""
 
     window: plane.Window
-    entered: int  # of the window when the file was complete
+    entered: int  # window.entered when the file was complete
     until_ms: int
 
 
 class KeyFiles:
     """The hash key of one vhost, and its key files."""
 
-    __slots__ = ("_directory", "_epoch_ns", "_kept", "_last", "_last_hash", "_secret", "disk", "report")
+    __slots__ = ("_directory", "_epoch_ns", "_last", "_last_hash", "_secret", "_watched", "disk", "report")
 
     def __init__(self, directory: str, disk: Disk, report: Report, epoch_ns: Callable[[], int]) -> None:
-        """``report`` hears, in one line each, of files that cannot be used."""
+        """``report(line)`` is called for each file that cannot be used."""
         self._directory = directory
         self._epoch_ns = epoch_ns
-        self._kept: dict[str, Kept] = {}
+        self._watched: dict[str, Watched] = {}
         self._secret = b""
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._last_hash = 0
@@ -98,20 +98,20 @@ class KeyFiles:
 
     @property
     def now_ms(self) -> int:
-        """Since the epoch."""
+        """The time since the epoch."""
         return self._epoch_ns() // 1_000_000
 
     # --- hashes
 
     @property
     def hash_key(self) -> bytes:
-        """Read from disk, or made, when first asked for; it is on disk then.  Raises OSError, StoreError."""
+        """The first call reads it from disk, or makes it and puts it on disk.  Raises OSError, StoreError."""
         if not self._secret:
             self._secret = self._read_secret() or self._make_secret()
         return self._secret
 
     def hash_of(self, key: bytes, hash_key: bytes | None = None) -> int:
-        """The hash of a key, never 0; under another hash key, if one is given.  Raises OSError, StoreError."""
+        """The hash of a key, never 0.  ``hash_key``: in place of the vhost's own.  Raises OSError, StoreError."""
         secret = self.hash_key if hash_key is None else hash_key
         if (key, secret) != self._last:  # Several queues ask for the same key.
             self._last_hash = _hash(key, secret)
@@ -144,30 +144,30 @@ class KeyFiles:
     # --- files
 
     def watch(self, path: str, window: plane.Window, until_ms: int) -> None:
-        """The file can go when its keys are over, or have fallen out of the window."""
-        self._kept[path] = Kept(window, window.entered, until_ms)
+        """Have the file removed as soon as its keys have expired, or have fallen out of the window."""
+        self._watched[path] = Watched(window, window.entered, until_ms)
 
     def watched_in(self, directory: str) -> list[str]:
-        """The files in a folder, or below it, that may go one day."""
-        return [path for path in self._kept if path.startswith(directory + "/")]
+        """The watched files in a folder, or below it."""
+        return [path for path in self._watched if path.startswith(directory + "/")]
 
     def sweep(self) -> None:
-        """Remove the files that no key in them needs."""
+        """Remove the files in which no key counts any more."""
         now_ms = self.now_ms
-        for path, kept in list(self._kept.items()):
-            if kept.until_ms <= now_ms or kept.window.entered - kept.entered >= kept.window.size:
+        for path, file in list(self._watched.items()):
+            if file.until_ms <= now_ms or file.window.entered - file.entered >= file.window.size:
                 self.remove(path)
             elif not self.disk.exists(path):
-                del self._kept[path]  # Gone with its queue.
+                del self._watched[path]  # Gone with its queue.
 
     def remove(self, path: str) -> None:
-        """The file is not needed; no fault if it is not there."""
-        self._kept.pop(path, None)
+        """Remove the file, if it is there."""
+        self._watched.pop(path, None)
         with contextlib.suppress(FileNotFoundError):
             self.disk.unlink(path)
 
     def read(self, path: str, *, log: bool = False) -> KeyFile | None:
-        """The file, or None where it is damaged: then it is put aside.  Raises OSError, StoreError."""
+        """Read the file.  None: it is damaged, and is put aside.  Raises OSError, StoreError."""
         found = read(path, self.disk, log=log)
         if found is None:
             self.disk.rename(path, path + ".damaged")
@@ -175,7 +175,7 @@ class KeyFiles:
         return found
 
     def take_over(self, former: str, path: str, *, suspect: bool) -> None:
-        """Make a key file of what an earlier release knew, if there is anything."""
+        """Turn the keys of an earlier release, if it left any, into a key file."""
         if self.disk.exists(former):
             found = read_former(self.disk.read(former), suspect=suspect)
             if found is None:
@@ -201,10 +201,11 @@ def _blake2b() -> Callable[..., Any]:
 def rows_of_queue(
     files: KeyFiles, directory: str, size: int, ttl_ms: int, own_ttl: Callable[[bytes], int | None]
 ) -> Iterator[tuple[int, str, bytes, KeyFile | None]]:
-    """(segment's number, path of its key file, rows of its records, the file) for each of a folder's that has any.
+    """Yield (number, path of the key file, rows of the records, the key file) for each segment of a folder.
 
-    The newest first, until there are ``size`` keys; key files of what is older go.  ``ttl_ms``: of messages that do
-    not say, -1: none; ``own_ttl(properties)``: what one says.  Raises OSError, StoreError.
+    The newest segment comes first.  When ``size`` keys are found, the key files of older segments are removed.
+    ``ttl_ms``: for messages that set no time themselves; -1: none.  ``own_ttl(properties)``: the time that a message
+    sets.  Raises OSError, StoreError.
     """
     disk, count = files.disk, 0
     try:
@@ -249,7 +250,7 @@ def _rows_of_segment(
 
 @contextlib.contextmanager
 def open_segment(path: str, disk: Disk) -> Iterator[memoryview]:
-    """The octets of a segment up to its end, or all of them where its header does not tell."""
+    """The octets of a segment up to its end, or all of them if its header is not usable."""
     fd = disk.open(path)
     try:
         size = disk.size(fd)
@@ -269,9 +270,9 @@ def open_segment(path: str, disk: Disk) -> Iterator[memoryview]:
 
 
 def read_former(octets: bytes, *, suspect: bool) -> KeyFile | None:
-    """The keys in a window of an earlier release, the oldest first; None: it is damaged.
+    """The keys in a window file of an earlier release, the oldest first; None: the file is damaged.
 
-    ``suspect``: after a power cut only keys below ``safe`` count.
+    ``suspect``: after a power cut only the keys below ``safe`` count.
     """
     if len(octets) < layout.FORMER_KEYS.size:
         return None

@@ -1,10 +1,12 @@
-"""The keys that one exchange knows, on disk: files ``keys.SHA1.N``, appended to, each dropped when no key in it counts.
+"""The keys that one exchange knows, on disk: files ``keys.SHA1.N``.  A file is removed when no key in it counts.
 
-A row is written when its message was stored, so that kill -9 takes none but, at most, that of the message just stored;
-its record carries the hash as well.  After a power cut a row must not be believed where the message may be lost.  So
-the group commit that a confirm waits for syncs the messages first, then has the count of rows that they cover written
-into the header, then syncs the file: what is counted has its message on disk, and what is confirmed is counted.  Rows
-of messages that no sync covers (transient ones) are believed after a power cut only from before the last clean stop.
+A row is appended just after its message was stored.  So kill -9 loses at most the row of the message just stored, and
+that message's record carries the hash as well.
+
+After a power cut a row must not count if its message may be lost.  So a group commit works in this order: it syncs the
+messages, writes the count of their rows into the header, and syncs this file.  Every counted row has its message on
+disk, and every confirmed message has its row counted.  No sync covers transient messages: after a power cut their rows
+count only if they are from before the last clean stop.
 
 Layout: store/format, KEY FILE.  Knows nothing of exchanges, messages or headers.
 """
@@ -16,13 +18,13 @@ from brokerd import plane
 from brokerd.store import format as layout
 from brokerd.store.key_files import FORMER_NUMBER, KeyFile, KeyFiles, read
 
-ROWS_MIN = 4096  # of a file before the next one is begun: then as many as the window has keys
+ROWS_MIN = 4096  # A file takes at least so many rows, or as many as the window has keys.
 
 _ROW = layout.KEY_ROW_OCTETS
 
 
 class _File:
-    """One file that is written to."""
+    """A file to which rows are appended."""
 
     __slots__ = ("fd", "lasting", "named", "path", "rows", "until_ms")
 
@@ -30,7 +32,7 @@ class _File:
         self.path = path
         self.fd = fd
         self.rows = 0
-        self.lasting = 0  # rows up to the last that the next sync is to cover; 0: none
+        self.lasting = 0  # the next sync covers so many rows, from the first on; 0: none
         self.named = False  # its name is on disk
         self.until_ms = 0
 
@@ -50,14 +52,14 @@ class KeyLog:
         self._suspect = False
         self._found: list[KeyFile] = []  # at start
         self._closed: list[_File] = []
-        self._full: list[_File] = []  # not written to any more, with rows that wait for a sync
+        self._full: list[_File] = []  # complete, but with rows that wait for a sync
         self.former = b""  # the hash key of keys that an earlier release knew
         self.cut_short = False  # the broker before died: a message may have been stored without its row
 
     # --- at start
 
     def read(self, *, suspect: bool) -> None:
-        """Read what is on disk; then call ``enter``.  ``suspect``: power was lost.  Raises OSError, StoreError."""
+        """Read the files; ``enter`` must follow.  ``suspect``: power was lost.  Raises OSError, StoreError."""
         self._suspect = suspect
         directory, _, name = self._prefix.rpartition("/")
         numbers = sorted(number for each in self._files.disk.names(directory)
@@ -72,7 +74,7 @@ class KeyLog:
                 self.cut_short = self.cut_short or found.open != 0
                 if number == FORMER_NUMBER:
                     self.former = found.hash_key
-                self._found.append(found._replace(rows=_believed(found, suspect=suspect)))
+                self._found.append(found._replace(rows=_rows_that_count(found, suspect=suspect)))
 
     def knows(self) -> set[int]:
         """The hashes of all rows that were read."""
@@ -80,13 +82,15 @@ class KeyLog:
 
     @property
     def last_ns(self) -> int:
-        """When the message of the last row that was read came."""
+        """When the message of the last row came; 0: no row was read."""
         return max((layout.KEY_ROW.unpack_from(file.rows, len(file.rows) - _ROW)[0]
                     for file in self._found if file.rows), default=0)
 
     def enter(self, missed: list[tuple[int, int, int]]) -> None:
-        """Have the window know what was read, and keys of messages that the log had missed: (ns, hash, expires) each,
-        of messages that are on disk, or will be with the next sync.  Raises OSError, StoreError."""
+        """Enter the rows that were read into the window, and the keys of messages that the log had missed.
+
+        ``missed``: (ns, hash, expires) of messages that are on disk, or will be with the next sync.  Raises OSError,
+        StoreError."""
         extra = b"".join(layout.KEY_ROW.pack(*row) for row in missed)
         self._window.load(extra + b"".join(file.rows for file in self._found), self._files.now_ms)
         for file in self._found:
@@ -94,8 +98,9 @@ class KeyLog:
         for row in missed:
             self.append(*row, lasting=True)
 
-    def all_synced(self) -> None:
-        """All that was read, or written before ``close``, is on disk by now, and the messages are.  Raises OSError."""
+    def mark_all_synced(self) -> None:
+        """Say in the headers that all rows that were read, or written before ``close``, are on disk, and their messages
+        too.  Raises OSError."""
         for found in self._found:
             if found.open:
                 # After a power cut rows that are not believed are among them.
@@ -107,7 +112,7 @@ class KeyLog:
         self._closed.clear()
 
     def _mark(self, path: str, synced: int, whole: int) -> None:
-        """Change the header of a file that is not written to any more.  The file may be gone by now."""
+        """Change the header of a complete file, if the file still exists."""
         disk = self._files.disk
         try:
             fd = disk.open(path, os.O_RDWR)
@@ -122,7 +127,7 @@ class KeyLog:
     # --- rows
 
     def remove(self) -> None:
-        """The exchange is gone, or another one has its name."""
+        """Remove all files: the exchange is gone, or another one has its name."""
         self.close()
         directory, _, name = self._prefix.rpartition("/")
         for each in self._files.disk.names(directory):
@@ -130,8 +135,8 @@ class KeyLog:
                 self._files.remove(f"{directory}/{each}")
 
     def append(self, came_ns: int, hashed: int, expires_ms: int, *, lasting: bool) -> None:
-        """A message with this key was stored.  ``lasting``: the next group commit covers it; have begin_sync() called
-        with that.  Raises OSError: nothing was written."""
+        """Append the row of a message that was just stored.  ``lasting``: the next group commit covers the message, and
+        the caller has begin_sync() called with it.  After an OSError nothing was written."""
         self.begin()
         assert self._file is not None
         file = self._file
@@ -150,7 +155,7 @@ class KeyLog:
                 self._files.disk.close(file.fd)
 
     def begin(self) -> None:
-        """Have a file to write to, before the message is stored: it tells the next start that there may be one.
+        """Have a file open before the message is stored: the file tells the next start that a row may be missing.
 
         Raises OSError.
         """
@@ -169,14 +174,14 @@ class KeyLog:
         self._file = _File(path, fd)
 
     def path(self, number: int) -> str:
-        """Of one of its files."""
+        """The path of file ``number``."""
         return f"{self._prefix}.{number:010d}"
 
     # --- what a power cut may take
 
     def begin_sync(self) -> Callable[[], None]:
-        """What to do, in a thread, when the messages of all lasting rows are on disk; when it returns,
-        their keys are.  It raises OSError."""
+        """Returns a function for the thread, to be called when the messages of all lasting rows are on disk.  When that
+        function returns, their keys are on disk too.  It raises OSError."""
         disk = self._files.disk
         full, self._full = self._full, []
         now = [*full, *([self._file] if self._file is not None and self._file.lasting else [])]
@@ -200,21 +205,21 @@ class KeyLog:
         return work
 
     def close(self) -> None:
-        """The broker stops; call ``all_synced`` when all is on disk."""
+        """Close the files, because the broker stops; ``mark_all_synced`` follows when all is on disk."""
         for file in (*self._full, *([self._file] if self._file is not None else [])):
             self._files.disk.close(file.fd)
             self._closed.append(file)
         self._full, self._file = [], None
 
 
-def _believed(file: KeyFile, *, suspect: bool) -> bytes:
-    """The rows that count: all that are whole, or those whose messages are on disk."""
+def _rows_that_count(file: KeyFile, *, suspect: bool) -> bytes:
+    """The rows that count.  ``suspect``: only those with their messages on disk."""
     rows = file.rows
     end = file.synced * _ROW if suspect else len(rows)
-    kept = bytearray()
+    counted = bytearray()
     for at in range(0, min(len(rows), end), _ROW):
         order, hashed, expires = layout.KEY_ROW.unpack_from(rows, at)
         if not hashed or (suspect and order & layout.NOT_LASTING and at >= file.whole * _ROW):
             continue
-        kept += layout.KEY_ROW.pack(order & ~layout.NOT_LASTING, hashed, expires)
-    return bytes(kept)
+        counted += layout.KEY_ROW.pack(order & ~layout.NOT_LASTING, hashed, expires)
+    return bytes(counted)

@@ -1,8 +1,8 @@
-"""Segments, acks and journals read many records at a time, with numpy: dtypes, records, checks, entries.
+"""Reads segments, acks files and journals with numpy, many records at a time.
 
-What the octets mean is written down in ``store.format``; here is nothing but ways to find them quickly in a file that
-was read or mapped whole.  Importing this module does not import numpy: the functions that need it do, so that a start
-that recovers nothing pays no 20 MB for it.
+``store.format`` says what the octets mean.  This module only finds them quickly in a file that was read or mapped
+whole.  Importing this module does not import numpy: the functions that need numpy import it.  So a start that recovers
+nothing does not pay 20 MB for it.
 """
 
 from functools import cache
@@ -55,8 +55,8 @@ def event_dtype() -> "numpy.dtype":
 class Records(NamedTuple):
     """What ``scan_records`` found.
 
-    ``headers`` is a copy with dtype ``record_dtype()``, ``positions`` (int64) where each
-    stands, ``gaps`` the (from, to) octets that hold no record that can be followed.
+    ``headers``: a copy of the records' headers, with dtype ``record_dtype()``.  ``positions`` (int64): where each
+    record begins.  ``gaps``: the (from, to) octets in which no record can be found.
     """
 
     headers: "numpy.ndarray"
@@ -67,8 +67,8 @@ class Records(NamedTuple):
 class Entries(NamedTuple):
     """What ``read_entries`` found.
 
-    ``entries`` have dtype ``entry_dtype()``, in order; ``written`` is the index behind the
-    last one that is not zero; ``damaged`` counts those whose check was wrong (left out).
+    ``entries``: the sound ones, in order, with dtype ``entry_dtype()``.  ``written``: the index behind the last entry
+    that is not zero.  ``damaged``: how many were left out because their check was wrong.
     """
 
     entries: "numpy.ndarray"
@@ -79,11 +79,10 @@ class Entries(NamedTuple):
 def scan_records(octets: Any, end: int) -> Records:
     """Find the records of a segment (a map or bytes) below position ``end``, without a loop over records.
 
-    All aligned places with a record's magic are candidates; normally each leads to the
-    next and the last to ``end``.  Where they do not (damage, or a body that holds what
-    looks like a record) the chain is followed; behind a break the next candidate counts
-    whose CRC is right and whose seq is higher.  CRCs are not looked at otherwise: see
-    ``record_checks``.
+    Every aligned place with a record's magic is a candidate.  Normally each candidate leads to the next, and the last
+    one to ``end``.  If not (damage, or a body that contains something like a record), the chain is followed step by
+    step.  Behind a break it goes on at the next candidate with a right CRC and a higher sequence number.  No other CRC
+    is checked here: see ``record_checks``.
     """
     import numpy as np
 
@@ -103,7 +102,7 @@ def scan_records(octets: Any, end: int) -> Records:
 
 def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "numpy.ndarray",
                   following: "numpy.ndarray") -> tuple["numpy.ndarray", list[tuple[int, int]]]:
-    """Which candidates are records, and the gaps between them; one turn of the loop per gap."""
+    """Which candidates are records, and the gaps between them.  The loop turns once for each gap."""
     import numpy as np
 
     view, count = memoryview(octets).cast("B"), positions.size
@@ -149,7 +148,7 @@ def _follow_chain(octets: Any, end: int, positions: "numpy.ndarray", lengths: "n
 
 
 def _reachable(successor: "numpy.ndarray", start: int) -> "numpy.ndarray":
-    """Indices met from ``start`` on, rising; by doubling the stride, not step by step."""
+    """The indices that can be reached from ``start``, rising.  The stride doubles, so few steps are needed."""
     import numpy as np
 
     count = successor.size - 1
@@ -174,9 +173,9 @@ def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def record_checks(octets: Any, records: Records, number: int) -> "numpy.ndarray":
-    """Which of ``records`` have the right CRC, as booleans: all in step, four octets at a time.
+    """Which of ``records`` have the right CRC, as booleans.  All records are worked in step, four octets at a time.
 
-    For readers without the compiled plane; some 100 MB/s where records are many.
+    For readers without the compiled plane.  It checks some 100 MB/s if there are many records.
     """
     import numpy as np
 
@@ -243,7 +242,7 @@ def entry_checks(entries: "numpy.ndarray", number: int) -> "numpy.ndarray":
 
 
 def read_entries(octets: Any, number: int) -> Entries:
-    """The entries of an acks file (a map or bytes, header included) that can be believed."""
+    """The sound entries of an acks file (a map or bytes, header included)."""
     import numpy as np
 
     count = max(len(octets) - layout.HEADER_OCTETS, 0) // layout.ENTRY_OCTETS
@@ -257,14 +256,14 @@ def read_entries(octets: Any, number: int) -> Entries:
 
 
 def settled_positions(entries: "numpy.ndarray") -> "numpy.ndarray":
-    """Positions of the records that ``entries`` settle, rising, each once."""
+    """Positions of the records that ``entries`` settle, rising, without repetition."""
     import numpy as np
 
     return np.unique(entries["position"][np.isin(entries["kind"] & 0x0F, tuple(layout.SETTLING_TYPES))])
 
 
-def standing(entries: "numpy.ndarray") -> "numpy.ndarray":
-    """The last of each record's ``entries`` that says how it stands, by position: a start goes by these."""
+def last_states(entries: "numpy.ndarray") -> "numpy.ndarray":
+    """For each record the last of its ``entries`` that gives its state, by position: a start reads the state there."""
     import numpy as np
 
     those = entries[np.isin(entries["kind"] & 0x0F, tuple(layout.STANDING_TYPES))][::-1]

@@ -1,13 +1,12 @@
-"""What a queue's directory holds, told to the queue at start: ``recover``.
+"""At a start, ``recover`` reads a queue's directory and attaches the segments that it finds to the queue.
 
-Normally a segment costs one read of 64 octets, and the same for its acks; only the last
-one is read through, and what an interrupted broker left half done: words whose
-complement is wrong, segments not sealed.  After a power cut (``suspect``) every segment
-is read that is not known to have been synced, and every acks file.
+After a clean stop a segment costs one read of 64 octets, and its acks file another.  ``recover`` reads these segments
+through: the last one, those that are not sealed, and those in which a word and its complement do not agree.  After a
+power cut (``suspect``) it reads through every segment that is not known to be synced, and every acks file.
 
-What is found wrong is told as a ``Finding``.  A torn end is cut off; a file with a damaged
-header is renamed to ``*.damaged`` with what belongs to it; nothing that may hold a
-message is deleted.  Knows nothing of consumers or names; layouts are ``store.format``'s.
+It reports each fault as a ``Finding``.  It cuts off a torn end.  It renames a file with a damaged header to
+``*.damaged``, together with the files that belong to it.  It deletes no file that may hold a message.
+Knows nothing of consumers or names; layouts are ``store.format``'s.
 """
 
 import errno
@@ -36,8 +35,8 @@ SETTLING = bytes(kind & 0x0F in layout.SETTLING_TYPES for kind in range(256))
 class Finding(NamedTuple):
     """Something that was not as a clean stop leaves it.
 
-    ``kind``: "cut" (a torn end went), "damaged" (something that may hold messages cannot be
-    used: an operator should look), "leftover" (tidied up, nothing lost), "recounted".
+    ``kind`` is one of these: "cut": a torn end was cut off.  "damaged": a file that may hold messages cannot be used,
+    and an operator should look at it.  "leftover": tidied up, and nothing is lost.  "recounted": counts were corrected.
     """
 
     kind: str
@@ -51,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class Recoverable(Protocol):
-    """What of plane.Queue is used here."""
+    """The part of plane.Queue that this module uses."""
 
     directory: str
     max_priority: int
@@ -64,13 +63,13 @@ class Recoverable(Protocol):
 
 def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Finding], object],
             scan: Scan | None = None) -> bool:
-    """Attach all segments of ``queue.directory``, in order, and tell the next sequence number.
+    """Attach all segments of ``queue.directory``, in order; then tell the queue its next sequence number.
 
-    True: the queue has, or had, an order journal.  What is in journals is not looked at here; a settled segment that
-    was on its way into its folder for such is moved there.
+    Returns whether the queue has, or had, an order journal.  Journals themselves are not read here.  If the former
+    broker died while it moved a settled segment into the folder ``kept``, the move is finished.
 
-    ``suspect``: power was lost since the last clean stop.  ``ready_octets`` is exact for a
-    segment that was read through or has nothing settled, else in proportion to its records.
+    ``suspect``: power was lost since the last clean stop.  ``ready_octets`` is exact for a segment that was read
+    through or has no settled record; otherwise it is estimated from the number of unsettled records.
     Raises OSError; StoreError for a file of a later version.
     """
     if scan is None:
@@ -95,7 +94,7 @@ def _levels(queue: Recoverable, disk: Disk, report: Callable[[Finding], object])
     """The directories of a queue's priority levels, level 0 first."""
     yield 0, queue.directory
     if not queue.max_priority:
-        return          # Not even looked for: 10,000 queues are opened in a start.
+        return          # Do not even list the folder: a start may open 10,000 queues.
     try:
         names = sorted(disk.names(queue.directory))
     except FileNotFoundError:
@@ -131,14 +130,14 @@ class _Segment:
         self.unsettled_octets: int | None = None
 
     @property
-    def words_ok(self) -> bool:
+    def has_whole_words(self) -> bool:
         end, not_end, records, not_records, sealed, not_sealed = self.words
         return (end ^ not_end == 0xFFFFFFFF and records ^ not_records == 0xFFFFFFFF
                 and sealed ^ not_sealed == 0xFFFFFFFF and layout.HEADER_OCTETS <= end <= self.capacity)
 
     @property
     def has_gaps(self) -> bool:
-        """It was read through, and records that were counted are not there: entries of theirs settle nothing."""
+        """Whether counted records are missing in a segment that was read through: their acks entries settle nothing."""
         return self.runs is not None and sum(to - at for at, to in self.runs) != self.end - layout.HEADER_OCTETS
 
     @property
@@ -149,7 +148,7 @@ class _Segment:
 
 
 class _Recovery:
-    """One directory.  ``next_seq`` holds when ``segments()`` has returned."""
+    """One directory.  ``next_seq`` is right as soon as ``segments()`` has returned."""
 
     __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "journaled", "last_ts", "next_seq")
 
@@ -179,27 +178,27 @@ class _Recovery:
         numbers = sorted((n for name in self._names if name.startswith("msgs.")
                           and (n := layout.segment_number(name)) is not None), reverse=True)
         found: list[_Segment] = []
-        for number in numbers:      # From the last one back: the last that can be used is to be read through.
-            segment = self._look_at(number, last=not found)
+        for number in numbers:      # Backwards, because the last usable segment must be read through.
+            segment = self._recover_segment(number, last=not found)
             if segment is not None:
                 found.append(segment)
-                self._seen(segment.base_seq + segment.records - 1)
+                self._count_seq(segment.base_seq + segment.records - 1)
         found.reverse()
         return found
 
-    def _seen(self, seq: int) -> None:
+    def _count_seq(self, seq: int) -> None:
         self.next_seq = max(self.next_seq, seq + 1)
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
 
-    def _tell(self, kind: str, path: str, offset: int, octets: int, text: str) -> None:
+    def _add_finding(self, kind: str, path: str, offset: int, octets: int, text: str) -> None:
         self._report(Finding(kind, path, offset, octets, text))
 
     # --- names
 
     def _finish_moves(self) -> None:
-        """Records are moved first: with these in the folder for settled segments the other files belong there, too."""
+        """Finish moves into the folder ``kept``: its records moved first, so the segment's other files belong there."""
         kept = self._path(layout.KEPT_FOLDER)
         there = set(self._disk.names(kept))
         for name in sorted(there - self._names):
@@ -211,12 +210,12 @@ class _Recovery:
                     self._disk.rename(self._path(other), f"{kept}/{other}")
                     self._names.discard(other)
                     text = "its segment is settled and kept; moved to it"
-                    self._tell("leftover", self._path(other), 0, 0, text)
-            if self._suspect:   # Now: a crash before the retention looks at it would make this start forgotten.
+                    self._add_finding("leftover", self._path(other), 0, 0, text)
+            if self._suspect:   # Now, because a crash before retention reads it would let this power cut be forgotten.
                 seal(kept, number, self._disk, power_lost=True)
 
     def _tidy(self) -> None:
-        """Spare segments go, compactions are finished or undone, acks without records go."""
+        """Remove spare segments and acks files without records; finish or undo compactions."""
         names = self._names
         begun = {name[5:-4] for name in names if name.endswith(".new") and name[:5] in ("msgs.", "acks.")}
         for digits in sorted(begun):
@@ -230,10 +229,11 @@ class _Recovery:
                   and f"msgs.{name[5:]}" not in names):
                 self._disk.unlink(path)
                 names.discard(name)
-                self._tell("leftover", path, 0, 0, "its segment is gone; removed")
+                self._add_finding("leftover", path, 0, 0, "its segment is gone; removed")
 
     def _settle_compaction(self, msgs: str, acks: str) -> None:
-        """Both files were on disk before the first was renamed: one renamed means both are good."""
+        """Finish or undo one compaction.  It renamed no file before both were on disk, so one renamed means both are
+        good."""
         generations = {name: self._generation(name) for name in (msgs, acks, msgs + ".new", acks + ".new")}
         written = generations[msgs + ".new"] or generations[acks + ".new"]
         finish = written is not None and written in (generations[msgs], generations[acks])
@@ -247,10 +247,10 @@ class _Recovery:
             else:
                 self._disk.unlink(self._path(new))
             self._names.discard(new)
-        self._tell("leftover", self._path(msgs), 0, 0, f"a compaction was {'finished' if finish else 'undone'}")
+        self._add_finding("leftover", self._path(msgs), 0, 0, f"a compaction was {'finished' if finish else 'undone'}")
 
     def _generation(self, name: str) -> int | None:
-        """Of a segment or acks file; None: there is no usable one."""
+        """The generation in the header of a segment or acks file; None: the file is missing or not usable."""
         if name not in self._names:
             return None
         header = self._header(self._path(name))
@@ -273,11 +273,11 @@ class _Recovery:
             aside = f"{path}.damaged.{more}"
         self._disk.rename(path, aside)
         self._names.discard(os.path.basename(path))
-        self._tell("damaged", path, 0, 0, f"{text}; put aside as {aside}")
+        self._add_finding("damaged", path, 0, 0, f"{text}; put aside as {aside}")
 
     # --- segments
 
-    def _look_at(self, number: int, *, last: bool) -> _Segment | None:
+    def _recover_segment(self, number: int, *, last: bool) -> _Segment | None:
         path = self._path(layout.segment_name(number))
         fd = self._disk.open(path, os.O_RDWR)
         try:
@@ -290,32 +290,32 @@ class _Recovery:
                 self._reject(number, path, fd, octets, header[2] if sound else None)
                 return None
             segment = _Segment(number, path, header, size)
-            whole = segment.words_ok
+            whole = segment.has_whole_words
             if last or not whole or segment.sealed == layout.OPEN or (
                     self._suspect and segment.sealed != layout.SYNCED):
                 self._read_through(segment, fd, whole)
-            self._look_at_acks(segment)
+            self._recover_acks(segment)
             return segment
         finally:
             self._disk.close(fd)
 
     def _reject(self, number: int, path: str, fd: int, header: bytes, other: int | None) -> None:
-        """A segment whose header cannot be used: put aside, unless it is sure that it holds nothing."""
+        """Put a segment aside whose header cannot be used; remove it if it certainly holds no message."""
         records = last_seq = 0
         if len(header) == layout.HEADER_OCTETS:
             with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as octets:
                 _, records, _, last_seq, *_ = self._scan(octets, number, layout.HEADER_OCTETS)
         acks = layout.acks_name(number)
         never_written = not any(header)     # The file was made, and then the broker or the machine stopped.
-        # Or it was a spare one, renamed, whose new header never reached the disk.
+        # Or it was a spare segment: it was renamed, and its new header never reached the disk.
         recycled = self._suspect and other is not None and other < number
         if records == 0 and (never_written or recycled):
             self._disk.unlink(path)
             if acks in self._names:
                 self._disk.unlink(self._path(acks))
-            self._tell("leftover", path, 0, 0, "a new segment that nothing was written into; removed")
+            self._add_finding("leftover", path, 0, 0, "a new segment that nothing was written into; removed")
             return
-        self._seen(last_seq)
+        self._count_seq(last_seq)
         if other is not None:
             text = f"its header is that of segment {other}"
         else:
@@ -325,37 +325,39 @@ class _Recovery:
             self._put_aside(self._path(acks), "its segment is damaged")
 
     def _read_through(self, s: _Segment, fd: int, whole: bool) -> None:
-        """Find the records by their CRCs; correct the words; cut off a torn end."""
+        """Find the records by their CRCs; correct the words of the header; cut off a torn end."""
         committed = s.end if whole else s.capacity
         counted = s.records if whole else 0
         with mmap.mmap(fd, s.capacity, access=mmap.ACCESS_READ) as content:
-            runs, records, body_octets, last_seq = self._runs(s, content, committed)
+            runs, records, body_octets, last_seq = self._read_runs(s, content, committed)
         end = runs[-1][1] if runs else layout.HEADER_OCTETS
         sealed = s.sealed if whole else layout.OPEN
         if whole and end < committed:
             lost = max(counted - records, 0)
             if self._suspect:
-                self._tell("cut", s.path, end, committed - end, f"{lost} records that were not yet synced")
+                self._add_finding("cut", s.path, end, committed - end, f"{lost} records that were not yet synced")
             else:
-                self._tell("damaged", s.path, end, committed - end, f"not readable: {lost} records at the end")
+                self._add_finding("damaged", s.path, end, committed - end, f"not readable: {lost} records at the end")
                 end, sealed = committed, max(sealed, layout.FULL)
                 s.capacity = end
                 last_seq += lost
         elif end > committed:
-            self._tell("recounted", s.path, committed, end - committed, f"{records - counted} whole records more")
+            text = f"{records - counted} whole records more"
+            self._add_finding("recounted", s.path, committed, end - committed, text)
         elif not whole:
-            self._tell("recounted", s.path, layout.SEGMENT_WORDS_AT, 24, f"{records} whole records up to {end}")
+            self._add_finding("recounted", s.path, layout.SEGMENT_WORDS_AT, 24, f"{records} whole records up to {end}")
         if self._suspect:
-            # Behind the end may be records that a page came back without: never append over those.
+            # A page may have been lost while later pages with records survived.  Never append over those records.
             self._disk.truncate(fd, end)
             s.capacity, sealed = end, max(sealed, layout.FULL)
-        self._seen(last_seq)
+        self._count_seq(last_seq)
         s.end, s.records, s.sealed, s.body_octets, s.runs = end, records, sealed, body_octets, runs
         words = (*layout.word(end), *layout.word(records), *layout.word(sealed))
         if words != s.words:
             self._disk.pwrite(fd, layout.WORDS.pack(*words), layout.SEGMENT_WORDS_AT)
 
-    def _runs(self, s: _Segment, content: mmap.mmap, committed: int) -> tuple[list[tuple[int, int]], int, int, int]:
+    def _read_runs(self, s: _Segment, content: mmap.mmap, committed: int
+                   ) -> tuple[list[tuple[int, int]], int, int, int]:
         """Where whole records are, how many, octets of their bodies, last sequence number."""
         runs: list[tuple[int, int]] = []
         at, records, body_octets, last_seq = layout.HEADER_OCTETS, 0, 0, 0
@@ -369,18 +371,18 @@ class _Recovery:
             following = _next_record(content, s.number, at, committed, last_seq) if at < committed else -1
             if following < 0:
                 return runs, records, body_octets, last_seq
-            self._tell("damaged", s.path, at, following - at, "not readable; records before and after it are")
+            self._add_finding("damaged", s.path, at, following - at, "not readable; records before and after it are")
             at = following
 
     # --- acks
 
-    def _look_at_acks(self, s: _Segment) -> None:
+    def _recover_acks(self, s: _Segment) -> None:
         name = layout.acks_name(s.number)
         path = self._path(name)
         if name not in self._names:
             if self._suspect and s.records:
                 self._begin_acks(s, path)
-            return                  # Else nothing was delivered: the plane makes it before.
+            return                  # Else no message was delivered: the plane makes the file before a delivery.
         fd = self._disk.open(path, os.O_RDWR)
         try:
             octets = self._disk.pread(fd, layout.HEADER_OCTETS, 0)
@@ -396,22 +398,22 @@ class _Recovery:
             if self._suspect or not whole or settled > s.records or cut_short or s.has_gaps:
                 self._recount(s, path)
                 if cut_short and not self._suspect:
-                    self._tell("damaged", path, self._disk.size(fd), (entries - s.entries) * layout.ENTRY_OCTETS,
+                    self._add_finding("damaged", path, self._disk.size(fd), (entries - s.entries) * layout.ENTRY_OCTETS,
                                f"cut short; {settled - s.settled} settled messages come again")
             else:
                 s.entries, s.settled = entries, settled
                 self._check_last_entry(s, fd, path)
             if blank and s.records and not self._suspect:   # The header is written before the first record is.
-                self._tell("damaged", path, 0, layout.HEADER_OCTETS,
+                self._add_finding("damaged", path, 0, layout.HEADER_OCTETS,
                            f"its header is blank; {s.records - s.settled} messages of the segment come again")
             s.delivered = min(delivered, s.end) if layout.word_ok(*words[:2]) else 0
             if known and not self._suspect:
                 s.doubted = doubted
             elif s.records:
-                s.doubted = s.end       # Also in the file: the next crash must not forget it.
+                s.doubted = s.end       # Written to the file too, so that the next crash does not forget it.
             now = (*layout.word(s.delivered), *layout.word(s.entries), *layout.word(s.settled),
                    *layout.word_or_zeros(s.doubted))
-            if blank:                   # Also where nothing is recorded yet: the plane appends to this segment.
+            if blank:                   # Also if nothing is recorded yet, because the plane appends to this segment.
                 self._write_acks_header(s, fd)
                 return
             if header[1] < layout.ACKS_VERSION:
@@ -422,7 +424,8 @@ class _Recovery:
             self._disk.close(fd)
 
     def _begin_acks(self, s: _Segment, path: str) -> None:
-        """A new acks file, which says that all may have been handed out: it outlasts the next crash as well."""
+        """Make an acks file which says that every message may have been handed out, so that later starts know it
+        too."""
         s.doubted = s.end
         fd = self._disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
@@ -431,7 +434,7 @@ class _Recovery:
             self._disk.close(fd)
 
     def _write_acks_header(self, s: _Segment, fd: int) -> None:
-        """Give a file without header one, and the blocks of its first page."""
+        """Write the header of an acks file, and give the file the blocks of its first page."""
         header = layout.acks_header(s.number, generation=s.generation, delivered=s.delivered, entries=s.entries,
                                     settled=s.settled, doubted=s.doubted)
         size = self._disk.size(fd)
@@ -474,8 +477,8 @@ class _Recovery:
         if settling <= s.settled:
             s.settled = settling
             return
-        # The header does not count the last one yet, or a power cut took records and left their entries: only the
-        # records can tell.  To believe the entries would give up as many messages that still wait.
+        # Either the header does not count the last entry yet, or a power cut took records and left their entries.  Only
+        # the records can tell.  To believe the entries would lose as many messages that still wait.
         if s.runs is None:
             self._find_runs(s)
         self._recount(s, path)
@@ -484,15 +487,15 @@ class _Recovery:
         fd = self._disk.open(s.path)
         try:
             with mmap.mmap(fd, s.capacity, access=mmap.ACCESS_READ) as content:
-                s.runs, *_ = self._runs(s, content, s.end)
+                s.runs, *_ = self._read_runs(s, content, s.end)
         finally:
             self._disk.close(fd)
 
     def _recount(self, s: _Segment, path: str) -> None:
-        """Count what is settled by reading all entries, and exactly what octets are not."""
+        """Count the settled records by reading all entries, and the octets of the unsettled ones exactly."""
         octets = self._disk.read(path)
         if not any(octets[layout.HEADER_OCTETS:]):
-            return                  # As a rule, and not worth importing numpy.
+            return                  # The usual case, which is not worth importing numpy for.
         import numpy as np  # Only after a power cut or damage.
 
         found = reading.read_entries(octets, s.number)
@@ -506,7 +509,7 @@ class _Recovery:
         s.entries, s.settled = found.written, min(int(settled.size), s.records)
         if found.damaged:
             kind = "recounted" if self._suspect else "damaged"
-            self._tell(kind, path, layout.HEADER_OCTETS, found.written * layout.ENTRY_OCTETS,
+            self._add_finding(kind, path, layout.HEADER_OCTETS, found.written * layout.ENTRY_OCTETS,
                        f"{found.damaged} entries cannot be read: what they settled comes again")
 
 

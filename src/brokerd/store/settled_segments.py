@@ -1,17 +1,17 @@
-"""Settled segments of queues with an order journal, as files: cut to what is in them, described, archived, removed.
+"""Files of settled segments of queues with an order journal: cut them to size, describe, archive and remove them.
 
-The data plane moves such a segment into the folder ``kept`` beside it (layouts: ``store/format``), as long as files
-are made; here the three files are cut to their committed ends, which is all that is ever changed of them.
+The data plane moves a settled segment into the folder ``kept`` beside it (layouts: ``store/format``).  The three files
+are still as long as they were made.  This module cuts them to their committed ends and changes nothing else in them.
 
     D/kept/msgs.N journal.N acks.N      level 0 of the queue whose folder is D
     D/prio.LLL/kept/...                 level L
 
-An archive has the layout of a data directory, with kept segments only: ``<vhost>/.vhost``, ``<vhost>/<queue>/.queue``
-and ``order.jsonl``.  The folder of a queue that was deleted, or that another queue of its name follows, is called
-``<queue>.1``, ``<queue>.2`` and so on.  Records are moved first, then the journal, then the acks: what is left without
-records belongs to a move or a removal that was cut short.
+An archive has the layout of a data directory, with settled segments only: ``<vhost>/.vhost``,
+``<vhost>/<queue>/.queue`` and ``order.jsonl``.  When a queue is deleted, or a new queue takes its name, its folder in
+the archive is renamed to ``<queue>.1``, ``<queue>.2`` and so on.  Records are moved first, then the journal, then the
+acks.  So files without records belong to a move or a removal that was cut short.
 
-Everything here may block and raises OSError.  Knows nothing of queues and of what is to be kept for how long.
+Everything here may block and raises OSError.  Knows nothing of queues, nor how long segments are kept.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ ALL_SYNCED = struct.pack("<qq", (1 << 63) - 1, ~((1 << 63) - 1))
 
 
 class SettledSegment(NamedTuple):
-    """One settled segment.  ``newest_ns``: its last event's time, or where there is none when it was last written to.
+    """One settled segment.  ``newest_ns``: time of its last event, or of its last change if it has no event.
 
-    They sort by age, the oldest first.
+    Sorting puts the oldest first.
     """
 
     newest_ns: int
@@ -60,12 +60,12 @@ def level_folder(directory: str, level: int) -> str:
 
 
 def kept_folder(directory: str, level: int) -> str:
-    """Where the settled segments of a level are."""
+    """The folder of the settled segments of a level."""
     return f"{level_folder(directory, level)}/{layout.KEPT_FOLDER}"
 
 
 def find(directory: str, disk: Disk) -> list[tuple[int, int]]:
-    """(level, number) of the queue's kept segments, including those with missing files."""
+    """(level, number) of each settled segment of the queue, also of those with missing files."""
     found = []
     for level in _levels(directory, disk):
         try:
@@ -98,9 +98,9 @@ def _number(name: str) -> int | None:
 def trim(
     folder: str, level: int, number: int, disk: Disk, *, cut: bool = True, sync: bool = True
 ) -> SettledSegment | None:
-    """Cut the files of a segment in ``folder`` to their committed ends; None: it has no records' file.
+    """Cut the files of a segment in ``folder`` to their committed ends; None: the file of its records is missing.
 
-    ``cut`` False: only look (after a loss of power their words may be older than what they count).
+    ``cut`` False: only read.  After a loss of power the words of a header may be older than what they count.
     """
     newest = octets = 0
     try:
@@ -130,9 +130,9 @@ def trim(
 
 
 def seal(folder: str, number: int, disk: Disk, *, power_lost: bool = False) -> None:
-    """Say in the journal of a settled segment that all of it is on disk; ``trim`` synced its files before.
+    """Write into the journal of a settled segment that all of it is on disk; ``trim`` synced its files before.
 
-    ``power_lost``: it was not said before that happened: since when events may be missing is said first.
+    ``power_lost``: power was lost before this was written.  Then first append since when events may be missing.
     """
     path = f"{folder}/{layout.journal_name(number)}"
     with _opened(path, disk) as fd:
@@ -149,7 +149,7 @@ def seal(folder: str, number: int, disk: Disk, *, power_lost: bool = False) -> N
 
 
 def _mark_loss(fd: int, path: str, number: int, header: bytes, disk: Disk) -> None:
-    """Append the event that says since when others may be missing."""
+    """Append the event that says since when other events may be missing."""
     begun, (synced, complement) = struct.unpack_from("<q", header, 16)[0], struct.unpack_from("<qq", header, SYNCED_AT)
     octets = disk.read(path)[layout.HEADER_OCTETS:].rstrip(b"\0")
     count = -(-len(octets) // layout.EVENT_OCTETS)
@@ -168,7 +168,7 @@ def _mark_loss(fd: int, path: str, number: int, header: bytes, disk: Disk) -> No
 
 
 def _committed(name: str, number: int, header: bytes, size: int, disk: Disk, fd: int) -> int:
-    """The end of what counts in a file; its size, where its header does not tell."""
+    """The committed end of a file, by its header; the file's size if the header is not usable."""
     if len(header) < layout.HEADER_OCTETS or int.from_bytes(header[8:16], "little") != number:
         return size
     magic, at, unit = {
@@ -207,11 +207,11 @@ def _opened(path: str, disk: Disk) -> Iterator[int]:
 # --- what is in it
 
 
-def content(folder: str, number: int, disk: Disk, *, dense: bool) -> Content | None:
-    """Which messages a segment holds; None: it is not there.
+def read_content(folder: str, number: int, disk: Disk, *, dense: bool) -> Content | None:
+    """Which messages a segment holds; None: its file is missing.
 
-    ``dense``: the queue has one level, so that sequence numbers in a segment are without gaps, if it was not compacted;
-    else the records are read.
+    ``dense``: the queue has one level.  Then the sequence numbers of a segment have no gaps unless it was compacted,
+    and the header is enough.  Otherwise the records are read.
     """
     path = f"{folder}/{layout.segment_name(number)}"
     with _opened(path, disk) as fd:
@@ -264,8 +264,8 @@ class Archive:
         self._same = same_file_system(self.source, self.target)
 
     def make_way(self, segments: Iterable[tuple[int, int, str]]) -> None:
-        """Before ``stage``, with all (level, number, folder) that are to go: what is in the archive under one of these
-        names is of another queue, unless it is a copy of the same segment, and is put aside."""
+        """Put aside what the archive has under the name of one of these (level, number, folder), unless it is a copy
+        of the same segment: it belongs to another queue.  Called before ``prepare``, with all that are to go."""
         for level, number, folder in segments:
             if self._is_taken(kept_folder(self.target, level), layout.segment_name(number), folder):
                 queue_name = self._disk.read(f"{self.target}/{layout.QUEUE_NAME_FILE}")
@@ -279,9 +279,9 @@ class Archive:
             octets = layout.SEGMENT_CRC_END
             return there >= 0 and here >= 0 and self._disk.pread(here, octets, 0) != self._disk.pread(there, octets, 0)
 
-    def stage(self, level: int, number: int, folder: str) -> None:
-        """Whatever may fail for want of room: folders made; copies, on another file system.  The segment is in
-        ``folder``."""
+    def prepare(self, level: int, number: int, folder: str) -> None:
+        """Do first what may fail because the disk is full: make folders, and copy to another file system.  The segment
+        is in ``folder``."""
         target = kept_folder(self.target, level)
         if target not in self._made:
             make_folders(target, self._disk)
@@ -291,7 +291,7 @@ class Archive:
                 copy(f"{folder}/{name}", f"{target}/{name}", self._disk)
 
     def finish(self, level: int, number: int, folder: str) -> None:
-        """After ``stage``: the segment is in the archive, and in its old place no more."""
+        """After ``prepare``: let the segment be in the archive, and no longer in its old place."""
         target = kept_folder(self.target, level)
         for name in names_of(number):
             with contextlib.suppress(FileNotFoundError):
@@ -301,7 +301,7 @@ class Archive:
                     self._disk.unlink(f"{folder}/{name}")
 
     def close(self, *, last: bool = False) -> None:
-        """The side file is copied, the names are on disk.  ``last``: the queue is gone, nothing is to follow."""
+        """Copy the side file, and sync the new names.  ``last``: the queue is gone, and no segment will follow."""
         with contextlib.suppress(FileNotFoundError):
             side_file = self._disk.read(f"{self.source}/{layout.SIDE_FILE}")
             self._disk.replace(f"{self.target}/{layout.SIDE_FILE}", side_file)
@@ -310,8 +310,9 @@ class Archive:
         if last:
             self._set_aside()
 
-    def take_rest(self, level: int, number: int) -> bool:
-        """Files of a segment whose records are in the archive already; False: they are not, nothing was done."""
+    def finish_if_archived(self, level: int, number: int) -> bool:
+        """Finish a move that was cut short after the records had reached the archive.  False: they had not, nothing is
+        done."""
         if not self._disk.exists(f"{kept_folder(self.target, level)}/{layout.segment_name(number)}"):
             return False
         self._same = same_file_system(self.source, self.target)
@@ -328,7 +329,7 @@ class Archive:
 
 
 def archive_whole(source: str, target: str, vhost_name: bytes, queue_name: bytes, disk: Disk) -> int:
-    """All segments of a deleted queue, settled or not, from its folder into the archive; how many."""
+    """Move all segments of a deleted queue, settled or not, from its folder into the archive; returns how many."""
     segments = []
     for level in _levels(source, disk):
         above = level_folder(source, level)
@@ -345,7 +346,7 @@ def archive_whole(source: str, target: str, vhost_name: bytes, queue_name: bytes
     archive.open(vhost_name, queue_name)
     archive.make_way(segments)
     for segment in segments:
-        archive.stage(*segment)
+        archive.prepare(*segment)
         archive.finish(*segment)
     archive.close(last=True)
     return len(segments)
@@ -357,7 +358,7 @@ def same_file_system(one: str, other: str) -> bool:
 
 
 def make_folders(path: str, disk: Disk) -> None:
-    """A folder and what is missing above it, on disk."""
+    """Make a folder and the missing ones above it, and sync their names."""
     if disk.exists(path):
         return
     above = os.path.dirname(path)

@@ -1,11 +1,10 @@
-"""Group commit: one sync for all that waited, however many they are.
+"""Group commit: one sync serves all callers that wait.
 
     request / wait  →  begin (on the loop)  →  fdatasync (in a thread)  →  finish (on the loop)
 
-What comes while one sync is under way waits for the next, which begins when that one
-ends.  A sync that fails is fatal: the kernel may have dropped the pages, so that a
-second try would succeed and lie.  Knows neither loop nor executor: it is given
-``submit`` and ``soon``.
+A caller that comes while a sync is under way waits for the next one, which begins when the first ends.  A failed sync
+is fatal: the kernel may have dropped the pages, so a second sync would report success although they are lost.  Knows
+neither loop nor executor: it is given ``submit`` and ``soon``.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ Done = Callable[[BaseException | None], object]
 
 
 class Commits(Protocol):
-    """What of plane.Core is used here."""
+    """The part of plane.Core that this module uses."""
 
     def begin_sync(self) -> list[tuple[int, str]]: ...
     def end_sync(self) -> None: ...
@@ -30,7 +29,7 @@ class Commits(Protocol):
 
 
 class Log(Protocol):
-    """What of a definitions log is used here."""
+    """The part of a definitions log that this module uses."""
 
     path: str
     dirty: bool
@@ -39,18 +38,18 @@ class Log(Protocol):
 
 
 class Follower(Protocol):
-    """Something that may say only after a sync what the sync covers."""
+    """A file that must be written after everything else is synced, because it says what the sync covered."""
 
     def begin_sync(self) -> Callback:
-        """On the loop, when a sync begins; what it returns is called in the thread when all else is on disk, and
-        raises OSError."""
+        """Called on the loop when a sync begins.  The thread calls the function that this returns as soon as everything
+        else is on disk; that function raises OSError."""
 
 
 class SyncThread:
-    """One thread that does what must not hold up the loop.
+    """One thread for work that must not hold up the loop.
 
-    ``call_soon_threadsafe`` is the loop's.  Half the way of an executor's future: no
-    lock, no future, one wake-up each way (about 30 µs there and back).
+    ``call_soon_threadsafe`` is the loop's.  This is quicker than an executor: no lock, no future, one wake-up in each
+    direction (about 30 µs there and back).
     """
 
     __slots__ = ("_call_soon_threadsafe", "_thread", "_work")
@@ -76,7 +75,7 @@ class SyncThread:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as caught:  # Whatever it is, the loop must hear of it.
+            except BaseException as caught:  # The loop must hear of every error.
                 error = caught
             try:
                 self._call_soon_threadsafe(done, error)
@@ -87,14 +86,13 @@ class SyncThread:
 class GroupCommit:
     """Syncs for confirms (``request``) and for definitions (``wait``).
 
-    ``submit(work, done)`` runs work() in one thread and then done(error or None) on the
-    loop; ``soon(callback)`` runs a callback later on the loop (not from inside the plane's
-    turn); ``fatal(error)`` is told of a failed sync, after which nothing is answered any
-    more.  ``sync=False`` (--no-sync): nothing is synced, and all is answered at once.
+    ``submit(work, done)`` runs work() in one thread and then done(error or None) on the loop.  ``soon(callback)`` runs
+    a callback later on the loop, outside of the plane's turn.  ``fatal(error)`` is called when a sync has failed; after
+    that no caller gets an answer.  ``sync=False`` (--no-sync): nothing is synced, and all callers are answered at once.
     """
 
     __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_followers", "_logs", "_scheduled", "_soon",
-                 "_submit", "_sync", "_under_way", "_waiting", "_wanted", "syncs")
+                 "_submit", "_sync", "_under_way", "_waiting", "_wanted", "sync_count")
 
     def __init__(self, core: Commits, disk: Disk, *, submit: Callable[[Callback, Done], object],
                  soon: Callable[[Callback], object], fatal: Callable[[BaseException], object],
@@ -113,17 +111,17 @@ class GroupCommit:
         self._scheduled = False     # _begin is on its way.
         self._under_way = False
         self._failed = False
-        self.syncs = 0              # Done since start.
+        self.sync_count = 0         # Since start.
 
     def request(self) -> None:
-        """plane.Core's ``request_sync``: a confirm waits.  Safe to call from inside a turn."""
+        """Have a sync begin soon: a confirm waits (plane.Core's ``request_sync``).  Safe to call inside a turn."""
         self._wanted = True
         if not self._under_way and not self._scheduled:
             self._scheduled = True
             self._soon(self._begin)
 
     def wait(self, callback: Callback, log: Log | None = None) -> None:
-        """Call ``callback()`` when all that was written before now is on disk, ``log`` included.
+        """Call ``callback()`` when everything that was written before now is on disk, including ``log``.
 
         With --no-sync it is called before this returns.
         """
@@ -136,12 +134,12 @@ class GroupCommit:
         self.request()
 
     def follow(self, follower: Follower) -> None:
-        """Have ``follower`` synced after all else with the next sync, which somebody else asks for."""
+        """Sync ``follower`` at the end of the next sync.  This does not ask for a sync: another caller does."""
         if self._sync:
             self._followers[follower] = None
 
     def sync_directory(self, path: str) -> None:
-        """The names in ``path`` are on disk before the next ``wait`` is answered."""
+        """Have the names in ``path`` synced before the next ``wait`` is answered."""
         self._directories.add(path)
 
     @property
@@ -200,7 +198,7 @@ class GroupCommit:
         self._submit(work, done)
 
     def _answer(self, waiting: list[Callback]) -> None:
-        self.syncs += 1
+        self.sync_count += 1
         self._core.end_sync()
         for callback in waiting:
             callback()

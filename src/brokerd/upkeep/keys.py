@@ -46,7 +46,7 @@ class KeyKeeper:
             del self._waiting[asked]
             self._write(*asked)
 
-    def may_go(self, queue: "Queue", sparse: "Sparse") -> bool:
+    def can_compact(self, queue: "Queue", sparse: "Sparse") -> bool:
         """Whether a segment may be compacted now; if its keys need a file first, it is written before long."""
         return queue.can_drop_records(sparse.number, sparse.level)
 
@@ -79,7 +79,7 @@ class KeyKeeper:
             if error is not None:
                 self._fail(queue, level, number, error)
             else:
-                known.written(path, rows)
+                known.watch_file(path, rows)
                 queue.mark_keys_written(number, level)
 
         self._submit(lambda: known.write(path, number, rows), done)

@@ -114,7 +114,7 @@ class Journals:
         removes the folder."""
         if queue.directory not in self.entries:
             return
-        self._take_kept()
+        self._take_settled()
         entry = self.entries.pop(queue.directory)
         queue.side_file = None
         if self.retention.archive and (queue.rules.journal or entry.kept):
@@ -135,14 +135,14 @@ class Journals:
             return
         if self._unread:
             self._read()
-        self._take_kept()
+        self._take_settled()
         if self._new:
             self._cut_to_size()
         self._sync_journals()
         if self._ticks % SWEEP_TICKS == 1:
             self.sweep()
 
-    def _take_kept(self) -> None:
+    def _take_settled(self) -> None:
         for folder, number in self._core.take_settled_segments():
             level = priority_level(os.path.basename(folder)) or 0
             entry = self.entries.get(os.path.dirname(folder) if level else folder)
@@ -274,7 +274,7 @@ class Journals:
             if entry.noted is None:
                 self.watch(entry.queue)
         self.retention.enforce(self.entries.values())
-        self.retention.tell()
+        self.retention.log_removals()
 
     def make_room(self, free: int, limit: int) -> bool:
         """See Retention.make_room."""

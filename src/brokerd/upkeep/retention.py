@@ -1,10 +1,12 @@
-"""Which settled segments of order journals are kept, and which go: by size, by age, for want of room, or archived.
+"""Decides which settled segments of order journals stay, and removes or archives the others.
 
-The age of a settled segment is that of its last event.  With an ``archive`` (a folder, on any file system) segments
-beyond their queue's retention are moved there.  A deleted queue moves there whole, by way of ``<data_dir>/archiving``;
-after a crash the next start goes on with it.  The queue's ``order.jsonl`` says what goes, before it goes.
+A segment goes because its queue's segments are too large together, because it is too old, or because the disk is nearly
+full.  Its age is that of its last event.  With an ``archive`` (a folder, on any file system) segments beyond their
+queue's retention are moved there.  A deleted queue is moved there whole, by way of ``<data_dir>/archiving``; after a
+crash the next start finishes the move.  The queue's ``order.jsonl`` names a segment before the segment goes.
 
-The slow thread alone touches files; all else happens on the loop.  Knows neither all queues nor what is in journals.
+Only the slow thread touches files; everything else happens on the loop.  Knows neither all queues nor what is in
+journals.
 """
 
 import os
@@ -43,7 +45,7 @@ Chosen = list[tuple[settled.SettledSegment, str]]  # segments that are to go, an
 
 
 class Entry:
-    """One queue: its kept segments, and the lines of its ``order.jsonl`` that wait to be written."""
+    """One queue: its settled segments, and the lines of its ``order.jsonl`` that wait to be written."""
 
     __slots__ = ("_now", "_write_soon", "kept", "lines", "noted", "octets", "queue")
 
@@ -94,7 +96,7 @@ class Entry:
         self.note("consumer_gone", {"number": consumer.number})
 
     def add(self, more: list[settled.SettledSegment]) -> None:
-        """Add kept segments.  Known ones are ignored."""
+        """Add settled segments.  Known ones are ignored."""
         for each in more:
             at = bisect_left(self.kept, each[:3])  # There may be very many.
             if at == len(self.kept) or self.kept[at][:3] != each[:3]:
@@ -125,7 +127,16 @@ class Retention:
     """Removes or archives segments of all queues.  ``submit(work, done)`` runs work() in the slow thread, in order."""
 
     __slots__ = (
-        "_disk", "_done", "_freeing", "_garbage", "_leaving", "_now", "_submit", "_sync", "_told", "archive",
+        "_complained",
+        "_disk",
+        "_done",
+        "_freeing",
+        "_garbage",
+        "_leaving",
+        "_now",
+        "_submit",
+        "_sync",
+        "archive",
         "left_over",
     )  # fmt: skip
 
@@ -140,17 +151,17 @@ class Retention:
         self.archive = ""  # a folder; "": what goes is removed
         self._freeing = False  # a removal is under way because the disk is nearly full
         self._done: dict[str, list[int]] = {}  # why: segments and octets, since the last line in the log
-        self._told: set[str] = set()  # complaints of this minute
+        self._complained: set[str] = set()  # complaints of this minute
         self._leaving = os.path.join(data_dir, ARCHIVING_FOLDER)
         self.left_over = os.path.exists(self._leaving)  # by the broker before this one
 
-    def tell(self) -> None:
+    def log_removals(self) -> None:
         """Log, in one line, what has gone since the last such line.  Waits for removals that are under way."""
-        self._told.clear()
-        self._submit(_nothing, self._tell)
+        self._complained.clear()
+        self._submit(_nothing, self._log_removals)
 
     def enforce(self, entries: Iterable[Entry]) -> None:
-        """Let go what is beyond its queue's retention."""
+        """Remove or archive the segments beyond their queue's retention."""
         now = self._now()
         chosen = {entry: found for entry in entries if entry.kept and not entry.queue.copying
                   and (found := entry.take_overdue(now, bool(self.archive)))}  # fmt: skip
@@ -158,8 +169,9 @@ class Retention:
             self._take_away(chosen, _nothing)
 
     def make_room(self, free: int, limit: int, entries: Iterable[Entry]) -> bool:
-        """Low on disk, or nearly: the oldest of all that is kept go.  Whether that will be enough where ``free`` octets
-        are too few."""
+        """The disk is nearly full: let the oldest settled segments of all queues go.
+
+        Returns True if ``free`` octets are below the limit and the removal will lift them above it."""
         wanted = limit + max(limit // 4, HEADROOM_OCTETS) - free
         if wanted <= 0 or self._freeing:
             return False
@@ -179,12 +191,12 @@ class Retention:
                 heappop(heap)
         if chosen:
             self._freeing = True
-            self._take_away(chosen, self._freed)
+            self._take_away(chosen, self._end_freeing)
         return free < limit <= free + octets
 
-    def _freed(self) -> None:
+    def _end_freeing(self) -> None:
         self._freeing = False
-        self._tell(None)
+        self._log_removals(None)
 
     def _take_away(self, chosen: dict[Entry, Chosen], then: Callable[[], object]) -> None:
         left: dict[Entry, list[settled.SettledSegment]] = {}
@@ -199,8 +211,8 @@ class Retention:
                     gone.extend(self._take_away_of(entry, found, archive))
                 except OSError as error:
                     left[entry] = [each for each, _ in found if self._disk.exists(_records_of(entry.queue, each))]
-                    if entry.path not in self._told:
-                        self._told.add(entry.path)
+                    if entry.path not in self._complained:
+                        self._complained.add(entry.path)
                         log.error("%s: its settled segments stay for now: %s", entry.queue, error)
 
         def done(error: BaseException | None) -> None:
@@ -217,13 +229,13 @@ class Retention:
         self._submit(work, done)
 
     def _take_away_of(self, entry: Entry, found: Chosen, archive: str) -> list[tuple[str, int, int]]:
-        """In the thread: write the lines of what goes, then let it go.  Returns rows of why, segments, octets.  Raises
-        OSError."""
+        """In the thread: write the lines that name the segments, then let them go.  Returns rows of why, segments,
+        octets.  Raises OSError."""
         directory, for_space = entry.queue.directory, found[0][1] == SPACE
         to: settled.Archive | None = None
         if archive:
             try:
-                to = self._stage(entry.queue, [each for each, _ in found], for_space)
+                to = self._prepare_archive(entry.queue, [each for each, _ in found], for_space)
             except OSError:
                 if not for_space:
                     raise
@@ -231,7 +243,7 @@ class Retention:
         for each, why in found:
             groups.setdefault((each.level, why if to is None else ARCHIVED), []).append(each)
         lines = b"".join([self._describe_removed(entry.queue, *group, segments) for group, segments in groups.items()])
-        # The lines are on disk first, so that each gap has its reason beside it.  But a full disk needs room first.
+        # The lines are on disk first, so that each gap has its reason beside it.  On a full disk room comes first.
         if not for_space:
             append(entry, lines, self._disk, sync=self._sync)
         for (level, _), segments in groups.items():
@@ -248,7 +260,7 @@ class Retention:
         return [(why, len(segments), sum([each.octets for each in segments]))
                 for (_, why), segments in groups.items()]  # fmt: skip
 
-    def _stage(
+    def _prepare_archive(
         self, queue: "Queue", segments: list[settled.SettledSegment], for_space: bool
     ) -> settled.Archive | None:
         """Make the archive ready to take these segments.  None: moving them there would make no room."""
@@ -260,13 +272,14 @@ class Retention:
         rows = [(each.level, each.number, settled.kept_folder(directory, each.level)) for each in segments]
         archive.make_way(rows)
         for row in rows:
-            archive.stage(*row)
+            archive.prepare(*row)
         return archive
 
     def _describe_removed(self, queue: "Queue", level: int, why: str, segments: list[settled.SettledSegment]) -> bytes:
-        """The line that tells what goes; b"" where nothing is there."""
+        """The line of ``order.jsonl`` for segments that go; b"" if their records are gone already."""
         folder = settled.kept_folder(queue.directory, level)
-        found = [settled.content(folder, each.number, self._disk, dense=not queue.max_priority) for each in segments]
+        dense = not queue.max_priority
+        found = [settled.read_content(folder, each.number, self._disk, dense=dense) for each in segments]
         parts = [part for part in found if part is not None]
         return b"" if not parts else side_file.encode({
             "at": self._now(),
@@ -280,7 +293,7 @@ class Retention:
             "why": why,
         })
 
-    def _tell(self, _: BaseException | None) -> None:
+    def _log_removals(self, _: BaseException | None) -> None:
         """Log, in one line, all that has gone since the last such line."""
         if self._done:
             done, self._done = self._done, {}
@@ -288,12 +301,12 @@ class Retention:
             log.log(WARNING if SPACE in done else INFO, "order journals: gone for %s", "; ".join(words))
 
     def finish_move(self, entry: Entry, level: int, number: int) -> None:
-        """In the thread: finish with a segment after a crash, which came after its records were removed or archived."""
+        """In the thread: finish what a crash cut short after the segment's records were removed or archived."""
         directory = entry.queue.directory
         if self.archive:
             archive = settled.Archive(directory, self._target(directory), self._disk)
             try:
-                if archive.take_rest(level, number):
+                if archive.finish_if_archived(level, number):
                     return
             except OSError as error:
                 log.warning("%s: %s", archive.target, error)
@@ -335,7 +348,7 @@ class Retention:
         self._submit(work, done)
 
     def resume(self) -> None:
-        """Archive what was on its way there when the former broker ended."""
+        """Finish the moves into the archive that the former broker had begun."""
         self.left_over = False
         if not self.archive:
             self._garbage.discard(self._leaving)
@@ -359,4 +372,4 @@ def _records_of(queue: "Queue", each: settled.SettledSegment) -> str:
 
 
 def _nothing() -> None:
-    """Do nothing, after all work that was submitted before."""
+    """Submitted only to learn that all earlier work is done."""

@@ -155,7 +155,7 @@ class Upkeep:
             if queue.deleted or queue.copying:
                 continue
             sparse = compaction.find_sparse(queue, self.journals.exclude_retained(queue) if queue.journaled else None)
-            if sparse is not None and self._keys.may_go(queue, sparse):
+            if sparse is not None and self._keys.can_compact(queue, sparse):
                 self._compact_segment(queue, sparse)
                 return
 

@@ -123,7 +123,7 @@ class Delays:
             self._take_up(exchange, queue)
             self._arm()
 
-    def exchange_deleted(self, exchange: DelayedExchange) -> None:
+    def forget_exchange(self, exchange: DelayedExchange) -> None:
         """Delete the waiting room, and all messages in it."""
         exchange.holder = None
         waiting = self._waiting.pop(exchange.name, None)

@@ -59,22 +59,22 @@ class ExchangeKeys(Deduplication):
             self.log.read(suspect=suspect)
             self._former = self.log.former
         except (OSError, StoreError) as error:
-            self.fail(error)
+            self.report_once(error)
 
     def expires_ms(self, came_ns: int, own_ttl_ms: int) -> int:
         """Of a key that came then; ``own_ttl_ms``: what its message says of it, or -1."""
         ttl_ms = own_ttl_ms if own_ttl_ms >= 0 else self.rule.ttl_ms
         return FOR_EVER if ttl_ms is None else min(came_ns // _MS + ttl_ms, FOR_EVER)
 
-    def prepare(self) -> None:
+    def open_log(self) -> None:
         """A message may be stored next."""
         if self.log is not None:
             try:
                 self.log.begin()
             except (OSError, StoreError) as error:
-                self.fail(error)
+                self.report_once(error)
 
-    def accepted(self, came_ns: int, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
+    def enter_key(self, came_ns: int, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
         """A message with this key was stored; ``own_ttl_ms``: what it says of it, or -1."""
         expires_ms = self.expires_ms(came_ns, own_ttl_ms)
         self.window.enter(hashed, expires_ms, came_ns // _MS)
@@ -82,7 +82,7 @@ class ExchangeKeys(Deduplication):
             try:
                 self.log.append(came_ns, hashed, expires_ms, lasting=lasting)
             except (OSError, StoreError) as error:
-                self.fail(error)
+                self.report_once(error)
 
 
 class Duplicates:
@@ -116,7 +116,7 @@ class Duplicates:
                 known.load_log(f"{self._directory}/{FORMER_FILE}.{name}", suspect=suspect)
         self.exchanges[exchange.name] = known
 
-    def exchange_deleted(self, name: str) -> None:
+    def forget_exchange(self, name: str) -> None:
         """Its keys go with it."""
         known = self.exchanges.pop(name, None)
         if known is not None and known.log is not None:
@@ -154,15 +154,15 @@ class Duplicates:
             try:
                 known.log.enter(sorted(missed.values()))
             except (OSError, StoreError) as error:
-                known.fail(error)
+                known.report_once(error)
             if missed:
                 self._follow(known.log)
 
-    def all_synced(self) -> None:
+    def mark_all_synced(self) -> None:
         """Everything that was read is on disk by now.  Raises OSError."""
         for known in self.exchanges.values():
             if known.log is not None:
-                known.log.all_synced()
+                known.log.mark_all_synced()
 
     # --- messages
 
@@ -181,9 +181,9 @@ class Duplicates:
         message = properties()
         return Check(self, name, queues, message.headers, taken, message.delivery_mode == _PERSISTENT)
 
-    def passed(self, known: ExchangeKeys, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
+    def note_stored_key(self, known: ExchangeKeys, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
         """A message with this key is in some queue; ``lasting``: and the next sync covers it there."""
-        known.accepted(self._epoch_ns(), hashed, own_ttl_ms, lasting=lasting)
+        known.enter_key(self._epoch_ns(), hashed, own_ttl_ms, lasting=lasting)
         if lasting and known.log is not None:
             self._follow(known.log)
 
@@ -229,7 +229,7 @@ class Check:
             if asking.is_duplicate(self._headers):
                 self._knew.append(asking)
                 return None
-            asking.prepare()
+            asking.open_log()
         left = []
         for queue in queues:
             known = queue.deduplication
@@ -249,7 +249,7 @@ class Check:
             return
         if stored or (not self._left and (self._taken or self._knew)):
             lasting = self._persistent and any(queue.durable for queue in stored)
-            self._duplicates.passed(asking, self._hash, self._own_ttl_ms, lasting=lasting)
+            self._duplicates.note_stored_key(asking, self._hash, self._own_ttl_ms, lasting=lasting)
 
     @property
     def _asking(self) -> ExchangeKeys | None:

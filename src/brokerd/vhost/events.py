@@ -88,7 +88,7 @@ class Events:
         """Whether anything is bound.  Callers ask this before they put the fields of an event together."""
         return self._exchange is not None and self._exchange.wanted
 
-    def tell(self, name: str, fields: dict[str, Any], user: str | None = None) -> None:
+    def publish(self, name: str, fields: dict[str, Any], user: str | None = None) -> None:
         """Publish the event ``name``; ``user`` None: the event names no user."""
         if self._vhost is None or self._exchange is None:
             return
@@ -103,98 +103,98 @@ class Events:
 
     def queue_created(self, queue: "Queue", user: str) -> None:
         """A queue was declared."""
-        self.tell("queue.created", {
+        self.publish("queue.created", {
             "vhost": queue.vhost_name, "name": queue.name, "durable": queue.durable, "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive, "type": f"rabbit_{queue.arguments.get('x-queue-type', 'classic')}_queue",
-            "arguments": erlang_table(queue.arguments),
+            "arguments": format_table(queue.arguments),
         }, user)  # fmt: skip
 
     def queue_deleted(self, queue: "Queue", user: str) -> None:
         """A queue is gone, by a client's wish or by its own rules (user "")."""
-        self.tell("queue.deleted", {"vhost": queue.vhost_name, "name": queue.name}, user)
+        self.publish("queue.deleted", {"vhost": queue.vhost_name, "name": queue.name}, user)
 
     def exchange_created(self, vhost: str, exchange: "Exchange", user: str) -> None:
         """An exchange was declared."""
-        self.tell("exchange.created", {
+        self.publish("exchange.created", {
             "vhost": vhost, "name": exchange.name, "type": exchange.type, "durable": exchange.durable,
             "auto_delete": exchange.auto_delete, "internal": exchange.internal,
-            "arguments": erlang_table(exchange.arguments), "policy": "",
+            "arguments": format_table(exchange.arguments), "policy": "",
         }, user)  # fmt: skip
 
     def exchange_deleted(self, vhost: str, name: str, user: str) -> None:
         """An exchange is gone."""
-        self.tell("exchange.deleted", {"vhost": vhost, "name": name}, user)
+        self.publish("exchange.deleted", {"vhost": vhost, "name": name}, user)
 
     def binding_created(self, vhost: str, binding: "Binding", user: str) -> None:
         """A queue or exchange was bound."""
-        self._binding("binding.created", vhost, binding, user)
+        self._publish_binding("binding.created", vhost, binding, user)
 
     def binding_deleted(self, vhost: str, binding: "Binding", user: str) -> None:
         """A binding is gone, by itself or with one of its ends."""
-        self._binding("binding.deleted", vhost, binding, user)
+        self._publish_binding("binding.deleted", vhost, binding, user)
 
-    def _binding(self, name: str, vhost: str, binding: "Binding", user: str) -> None:
+    def _publish_binding(self, name: str, vhost: str, binding: "Binding", user: str) -> None:
         destination = binding.destination
-        self.tell(name, {
+        self.publish(name, {
             "source_name": binding.source.name, "source_kind": "exchange", "destination_name": destination.name,
             "destination_kind": "exchange" if hasattr(destination, "bindings_to") else "queue",
-            "routing_key": binding.routing_key, "arguments": erlang_table(binding.arguments), "vhost": vhost,
+            "routing_key": binding.routing_key, "arguments": format_table(binding.arguments), "vhost": vhost,
         }, user)  # fmt: skip
 
     # --- clients
 
     def connection_created(self, connection: Any) -> None:
         """A client is in its vhost."""
-        self.tell("connection.created", {
-            "type": "network", "pid": pid(connection), "name": connection.peer, "vhost": connection.access.vhost.name,
-            "user": connection.user, "protocol": "{0,9,1}", "channel_max": connection.channel_max,
-            "frame_max": connection.frame_max, "timeout": connection.heartbeat,
-            "client_properties": erlang_table(connection.client_property_table), "node": self._node_name,
+        self.publish("connection.created", {
+            "type": "network", "pid": format_pid(connection), "name": connection.peer,
+            "vhost": connection.access.vhost.name, "user": connection.user, "protocol": "{0,9,1}",
+            "channel_max": connection.channel_max, "frame_max": connection.frame_max, "timeout": connection.heartbeat,
+            "client_properties": format_table(connection.client_property_table), "node": self._node_name,
             "connected_at": Int64(connection.opened_ns // 1_000_000),
         }, connection.user)  # fmt: skip
 
     def connection_closed(self, connection: Any) -> None:
         """A client that was in its vhost is gone."""
-        self.tell("connection.closed", {
-            "name": connection.peer, "pid": pid(connection), "node": self._node_name,
-            "client_properties": erlang_table(connection.client_property_table),
+        self.publish("connection.closed", {
+            "name": connection.peer, "pid": format_pid(connection), "node": self._node_name,
+            "client_properties": format_table(connection.client_property_table),
         })  # fmt: skip
 
     def channel_created(self, channel: Any) -> None:
         """channel.open."""
         connection = channel.connection
-        self.tell("channel.created", {
-            "pid": pid(connection, channel.number), "name": f"{connection.peer} ({channel.number})",
-            "connection": pid(connection), "number": channel.number, "user": connection.user,
+        self.publish("channel.created", {
+            "pid": format_pid(connection, channel.number), "name": f"{connection.peer} ({channel.number})",
+            "connection": format_pid(connection), "number": channel.number, "user": connection.user,
             "vhost": connection.access.vhost.name,
         }, connection.user)  # fmt: skip
 
     def channel_closed(self, channel: Any) -> None:
         """A channel ended, however it did."""
         connection = channel.connection
-        self.tell("channel.closed", {"pid": pid(connection, channel.number)}, connection.user)
+        self.publish("channel.closed", {"pid": format_pid(connection, channel.number)}, connection.user)
 
     def consumer_created(self, consumer: Any) -> None:
         """basic.consume."""
-        fields = self._consumer(consumer)
+        fields = self._describe_consumer(consumer)
         fields["ack_required"] = not consumer.no_ack
         fields["exclusive"] = consumer.exclusive
         fields["prefetch_count"] = consumer.prefetch
-        fields["arguments"] = erlang_table(consumer.arguments)
-        self.tell("consumer.created", fields, consumer.channel.connection.user)
+        fields["arguments"] = format_table(consumer.arguments)
+        self.publish("consumer.created", fields, consumer.channel.connection.user)
 
     def consumer_deleted(self, consumer: Any) -> None:
         """A consumer is gone: cancelled by its client, or with channel, connection or queue."""
-        self.tell("consumer.deleted", self._consumer(consumer), consumer.channel.connection.user)
+        self.publish("consumer.deleted", self._describe_consumer(consumer), consumer.channel.connection.user)
 
-    def _consumer(self, consumer: Any) -> dict[str, Any]:
+    def _describe_consumer(self, consumer: Any) -> dict[str, Any]:
         channel, queue = consumer.channel, consumer.queue
         return {
             "consumer_tag": consumer.tag.decode("utf-8", "surrogateescape"), "queue": queue.name,
-            "vhost": queue.vhost_name, "channel": pid(channel.connection, channel.number),
+            "vhost": queue.vhost_name, "channel": format_pid(channel.connection, channel.number),
         }  # fmt: skip
 
-    def authentication(self, connection: Any, user: str, mechanism: str, error: str = "") -> None:
+    def publish_login(self, connection: Any, user: str, mechanism: str, error: str = "") -> None:
         """A login was accepted, or refused with ``error`` as the log has it."""
         fields = {
             "name": user, "connection_name": connection.peer, "connection_type": "network", "protocol": "{0,9,1}",
@@ -202,11 +202,11 @@ class Events:
         }  # fmt: skip
         if error:
             fields["error"] = error
-        self.tell(f"user.authentication.{'failure' if error else 'success'}", fields)
+        self.publish(f"user.authentication.{'failure' if error else 'success'}", fields)
 
     # --- the broker
 
-    def named(self, name: str, fields: "Mapping[str, Any]", user: str = "") -> None:
+    def publish_named(self, name: str, fields: "Mapping[str, Any]", user: str = "") -> None:
         """Publish an event with these fields as they are: tables and lists stay tables and lists.
 
         vhost.created/deleted {name}; vhost.limits.set/cleared {name, limits}; user.created/deleted {name};
@@ -215,22 +215,24 @@ class Events:
         name, pattern, definition, priority, apply-to}; parameter.set/cleared {vhost, component, name, value};
         queue.policy.updated/cleared {vhost, name, policy}.
         """
-        self.tell(name, dict(fields), user)
+        self.publish(name, dict(fields), user)
 
-    def alarm(self, source: str, *, raised: bool) -> None:
+    def publish_alarm(self, source: str, *, raised: bool) -> None:
         """``source`` (memory, disk) runs short, or there is enough of it again."""
-        self.tell("alarm.set" if raised else "alarm.cleared", {"source": source, "node": self._node_name})
+        self.publish("alarm.set" if raised else "alarm.cleared", {"source": source, "node": self._node_name})
 
 
-def tell_policies(events: Events, vhost: str, before: "list[dict[str, Any]]", after: "list[dict[str, Any]]") -> None:
+def publish_policy_changes(
+    events: Events, vhost: str, before: "list[dict[str, Any]]", after: "list[dict[str, Any]]"
+) -> None:
     """Publish the difference between two lists of policies: policy.set for each new or changed one, policy.cleared
     for each that is gone."""
     old = {entry["name"]: entry for entry in before}
     for entry in after:
         if old.pop(entry["name"], None) != entry:
-            events.named("policy.set", {"vhost": vhost, **entry})
+            events.publish_named("policy.set", {"vhost": vhost, **entry})
     for name in old:
-        events.named("policy.cleared", {"vhost": vhost, "name": name})
+        events.publish_named("policy.cleared", {"vhost": vhost, "name": name})
 
 
 class LogExchange(logging.Handler):
@@ -285,26 +287,26 @@ def publish(vhost: "VHost", exchange: "Exchange", routing_key: str, properties: 
             return
 
 
-def pid(connection: Any, channel: int = 0) -> str:
-    """What stands for an Erlang process: the connection's number, and the channel's."""
+def format_pid(connection: Any, channel: int = 0) -> str:
+    """The text in place of an Erlang process id: the connection's number, and the channel's."""
     return f"<{connection.number}.{channel}>" if channel else f"<{connection.number}>"
 
 
-def erlang_table(table: "Mapping[str, Any]") -> list[str]:
+def format_table(table: "Mapping[str, Any]") -> list[str]:
     """A table as RabbitMQ's event exchange shows it: an array with one printed Erlang term a field."""
-    return [f'{{{_binary(name)},{_type(value)},{_term(value)}}}' for name, value in table.items()]
+    return [f'{{{_quote(name)},{_name_type(value)},{_format_term(value)}}}' for name, value in table.items()]
 
 
-def _type(value: Any) -> str:
+def _name_type(value: Any) -> str:
     return type_name(value)
 
 
-def _binary(text: str) -> str:
+def _quote(text: str) -> str:
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'<<"{quoted}">>'
 
 
-def _term(value: Any) -> str:
+def _format_term(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -312,11 +314,11 @@ def _term(value: Any) -> str:
     if isinstance(value, Timestamp | int | float):
         return str(value)
     if isinstance(value, str):
-        return _binary(value)
+        return _quote(value)
     if isinstance(value, bytes):
-        return _binary(value.decode("latin-1"))
+        return _quote(value.decode("latin-1"))
     if isinstance(value, dict):
-        return f"[{','.join(erlang_table(value))}]"
+        return f"[{','.join(format_table(value))}]"
     if isinstance(value, list):
-        return f"[{','.join(f'{{{_type(each)},{_term(each)}}}' for each in value)}]"
+        return f"[{','.join(f'{{{_name_type(each)},{_format_term(each)}}}' for each in value)}]"
     return str(value)

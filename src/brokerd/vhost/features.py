@@ -107,7 +107,7 @@ class NoDelays:
     def open(self) -> None:
         """The vhost was read from disk."""
 
-    def exchange_deleted(self, exchange: "Exchange") -> None:
+    def forget_exchange(self, exchange: "Exchange") -> None:
         """What the exchange holds back goes with it."""
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class DelaysOnDemand(NoDelays):
         self._doors = doors
         self._made: Delays | None = None
 
-    def made(self) -> "Delays":
+    def get(self) -> "Delays":
         """What stands behind the door."""
         if self._made is None:
             from brokerd.vhost.delays import Delays
@@ -133,13 +133,13 @@ class DelaysOnDemand(NoDelays):
         return self._made
 
     def adopt(self, exchange: "Exchange") -> None:
-        self.made().adopt(exchange)  # type: ignore[arg-type]  # One that intercepts is a delayed one.
+        self.get().adopt(exchange)  # type: ignore[arg-type]  # One that intercepts is a delayed one.
 
     def open(self) -> None:
-        self.made().open()
+        self.get().open()
 
-    def exchange_deleted(self, exchange: "Exchange") -> None:
-        self.made().exchange_deleted(exchange)  # type: ignore[arg-type]
+    def forget_exchange(self, exchange: "Exchange") -> None:
+        self.get().forget_exchange(exchange)  # type: ignore[arg-type]
 
     def close(self) -> None:
         if self._made is not None:
@@ -182,10 +182,10 @@ class NoDuplicates:
     def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
         """All exchanges were read from disk: see Duplicates.open."""
 
-    def all_synced(self) -> None:
+    def mark_all_synced(self) -> None:
         """Everything that was read at start, or written before ``close``, is on disk by now.  Raises OSError."""
 
-    def exchange_deleted(self, name: str) -> None:
+    def forget_exchange(self, name: str) -> None:
         """Its keys go with it."""
 
     def asks(self, exchange: "Exchange") -> bool:
@@ -217,7 +217,7 @@ class DuplicatesOnDemand(NoDuplicates):
         self._follow = follow or _follow_nothing
         self._made: Duplicates | None = None
 
-    def made(self) -> "Duplicates":
+    def get(self) -> "Duplicates":
         """What stands behind the door."""
         if self._made is None:
             from brokerd.vhost.duplicates import Duplicates
@@ -226,19 +226,19 @@ class DuplicatesOnDemand(NoDuplicates):
         return self._made
 
     def adopt(self, exchange: "Exchange", *, new: bool = False, suspect: bool = False) -> None:
-        self.made().adopt(exchange, new=new, suspect=suspect)
+        self.get().adopt(exchange, new=new, suspect=suspect)
 
     def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
         if self._made is not None:
             self._made.open(queues, suspect=suspect)
 
-    def all_synced(self) -> None:
+    def mark_all_synced(self) -> None:
         if self._made is not None:
-            self._made.all_synced()
+            self._made.mark_all_synced()
 
-    def exchange_deleted(self, name: str) -> None:
+    def forget_exchange(self, name: str) -> None:
         if self._made is not None:
-            self._made.exchange_deleted(name)
+            self._made.forget_exchange(name)
 
     def asks(self, exchange: "Exchange") -> bool:
         return self._made is not None and exchange.name in self._made.exchanges
@@ -247,7 +247,7 @@ class DuplicatesOnDemand(NoDuplicates):
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
         taken: bool = False,
     ) -> "Check | None":
-        return self.made().check(exchange, queues, properties, taken=taken)
+        return self.get().check(exchange, queues, properties, taken=taken)
 
     def close(self) -> None:
         if self._made is not None:

@@ -316,9 +316,9 @@ class VHost:
         del self.exchanges[exchange.name]
         self.forget_routes()
         if exchange.intercepts:
-            self.delays.exchange_deleted(exchange)
+            self.delays.forget_exchange(exchange)
         if self.duplicates.asks(exchange):
-            self.duplicates.exchange_deleted(exchange.name)
+            self.duplicates.forget_exchange(exchange.name)
         unbound = [*exchange.unbind_everything(), *exchange.bindings_to]
         sources = list(dict.fromkeys(binding.source for binding in exchange.bindings_to))
         for source in sources:
