@@ -5,7 +5,7 @@
 
 Each pass has a seed, printed, that chooses what clients do and when the broker dies (what the kernel does meanwhile
 it does not choose: a fault may need several passes to come again).  Ends with status 1 at the first fault, and keeps
-the data directory, its path printed.
+the data directory, its path printed.  With ``--keys`` clients repeat keys (deduplication), and each is tried again.
 """
 
 import argparse
@@ -16,12 +16,14 @@ import time
 from random import SystemRandom
 
 from tests.broker import Broker
+from tests.faults.key_rounds import KeyRounds, hurried
 from tests.faults.rounds import Rounds
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long (default 5)")
+    parser.add_argument("--keys", action="store_true", help="duplicates instead of messages of all kinds")
     parser.add_argument("--seed", type=int, help="run one pass with this seed")
     parser.add_argument("--rounds", type=int, default=50, help="kills in one pass (default 50)")
     parser.add_argument("--kill-seconds", type=float, default=0.5, help="longest time between start and kill")
@@ -41,11 +43,11 @@ def one_pass(seed, options, end):
     """True: no fault."""
     directory = tempfile.mkdtemp(prefix="brokerd-faults-", dir=options.directory)
     print(f"seed {seed}", end=" ", flush=True)
-    broker = Broker(directory, env={"BROKERD_SEGMENT_OCTETS": str(options.segment_octets),
-                                    "BROKERD_FREE_DISK_MIN_OCTETS": "0"})
+    environment = {"BROKERD_SEGMENT_OCTETS": str(options.segment_octets), "BROKERD_FREE_DISK_MIN_OCTETS": "0"}
+    broker = Broker(f"{directory}/data", env=(hurried(f"{directory}/hurry") if options.keys else {}) | environment)
     rounds = None
     try:
-        rounds = Rounds(broker, seed, kill_seconds=options.kill_seconds)
+        rounds = KeyRounds(broker, seed) if options.keys else Rounds(broker, seed, kill_seconds=options.kill_seconds)
         while rounds.count < options.rounds and (time.monotonic() < end or options.seed is not None):
             rounds.run()
         rounds.finish()

@@ -6,8 +6,10 @@ from tests.session.harness import Client, Node
 from tests.vhost.stand_in import Clock
 
 from brokerd.queues.deduplication import Rule
+from brokerd.store.commit_log import CommitLog, Message, Plan
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
+from brokerd.vhost.commits import finish_commits
 from brokerd.vhost.features import DuplicatesOnDemand
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -170,6 +172,50 @@ def test_the_first_key_of_all_is_found_in_its_record_too(machine, monkeypatch):
     machine.kill()
     machine.publish("a", exchange="x")
     assert machine.ready("other") == 1
+
+
+def decide(machine, *places):
+    """A transaction that was decided when the broker died: publishes to exchange x, each (key, queues)."""
+    entry = CommitLog(f"{machine.vhost.directory}/tx.7.1", Disk())
+    entries = []
+    for number, (key, queues) in enumerate(places, 1):
+        properties = encode_header(0, Properties(headers={"x-deduplication-header": key}, delivery_mode=2))[12:]
+        place = entry.add(Message(number, b"x", b"", properties, b"m"))
+        entries.append((place.position, [machine.vhost.queues[name] for name in queues]))
+    entry.decide(7, 1, Plan(entries, []))
+
+
+def finish(machine):
+    lines = []
+    finish_commits(machine.vhost, Disk(), suspect=False, report=lines.append)
+    return lines[0].rpartition(": ")[2]
+
+
+def test_a_transaction_that_a_start_brings_to_its_end_stores_no_key_that_the_exchange_got_meanwhile(machine):
+    machine.exchange()
+    decide(machine, ("a", ["other"]), ("b", ["other"]), ("b", ["other"]))
+    machine.publish("a", exchange="x")
+    machine.kill()
+    assert finish(machine) == "1 stored, 0 settled"
+    assert machine.ready("other") == 2
+    for key in ("a", "b"):
+        machine.publish(key, exchange="x")
+    assert machine.ready("other") == 2
+
+
+def test_a_message_of_a_transaction_that_one_queue_has_gets_into_the_other_though_the_exchange_knows_its_key(machine):
+    machine.exchange()
+    machine.exchange(queue="second", name="y")
+    header = encode_header(0, Properties(headers={"x-deduplication-header": "a"}, delivery_mode=2))[12:]
+    queue = machine.vhost.queues["other"]
+    machine.publish("a", exchange="x")
+    assert machine.ready("other") == 1
+    queue.purge()
+    machine.node.core.put((queue,), b"x", b"", header, b"m", connection=7, channel=1, publish_seq=1, sync=True)
+    decide(machine, ("a", ["other", "second"]))
+    machine.kill()
+    assert finish(machine) == "1 stored, 0 settled"
+    assert (machine.ready("other"), machine.ready("second")) == (1, 1)
 
 
 def test_the_group_commit_follows_the_keys_of_persistent_messages(machine):

@@ -42,14 +42,13 @@ def _apply(vhost: "VHost", disk: "Disk", decision: "Decision") -> tuple[int, int
     present: dict[str, set[int]] = {}
     stored = settled = 0
     for message, names in decision.messages:
-        for name in names:
-            queue = vhost.queues.get(name)
-            if queue is None:
-                continue
-            if name not in present:
-                present[name] = published_in(queue.directory, disk, decision.connection, decision.channel)
-            if message.publish_seq not in present[name]:
-                stored += _store(vhost, queue, message, decision)
+        queues = [queue for name in names if (queue := vhost.queues.get(name)) is not None]
+        for queue in queues:
+            if queue.name not in present:
+                present[queue.name] = published_in(queue.directory, disk, decision.connection, decision.channel)
+        missing = [queue for queue in queues if message.publish_seq not in present[queue.name]]
+        if len(missing) < len(queues) or not _is_known_to_exchange(vhost, message):
+            stored += sum(_store(vhost, queue, message, decision) for queue in missing)
     for name, seq, outcome in decision.settlements:
         queue = vhost.queues.get(name)
         row = None if queue is None else queue.remove(seq)
@@ -61,11 +60,17 @@ def _apply(vhost: "VHost", disk: "Disk", decision: "Decision") -> tuple[int, int
     return stored, settled
 
 
-def _store(vhost: "VHost", queue: "Queue", message: "Message", decision: "Decision") -> bool:
-    """Whether it was stored: not where another of its transaction had its key.
+def _is_known_to_exchange(vhost: "VHost", message: "Message") -> bool:
+    """Whether its exchange knows its key.  Ask only for a message that no queue has: otherwise the exchange may know
+    the key by this very message."""
+    exchange = vhost.exchanges.get(message.exchange.decode("utf-8", "surrogateescape"))
+    if exchange is None or not vhost.duplicates.asks(exchange):
+        return False
+    return vhost.duplicates.is_duplicate(exchange, read_properties(message.properties).headers)
 
-    Its exchange is not asked: it may know the key by this very message, which other queues have.
-    """
+
+def _store(vhost: "VHost", queue: "Queue", message: "Message", decision: "Decision") -> bool:
+    """Whether it was stored: not in a queue that knows its key by another message."""
     exchange = vhost.exchanges.get(message.exchange.decode("utf-8", "surrogateescape"))
     check = None
     if queue.deduplication is not None or (exchange is not None and vhost.duplicates.asks(exchange)):

@@ -9,7 +9,7 @@ small doors here; what stands behind one is imported and made at its first use, 
 Decides nothing: a door passes on what it is asked.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -192,6 +192,10 @@ class NoDuplicates:
         """Whether ``exchange`` asks for the keys of messages."""
         return False
 
+    def is_duplicate(self, exchange: "Exchange", headers: Mapping[str, Any] | None) -> bool:
+        """Whether ``exchange``, which asks for keys, knows that of a message with these headers."""
+        return False
+
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
         taken: bool = False,
@@ -242,6 +246,9 @@ class DuplicatesOnDemand(NoDuplicates):
 
     def asks(self, exchange: "Exchange") -> bool:
         return self._made is not None and exchange.name in self._made.exchanges
+
+    def is_duplicate(self, exchange: "Exchange", headers: Mapping[str, Any] | None) -> bool:
+        return self.made().exchanges[exchange.name].is_duplicate(headers)
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
