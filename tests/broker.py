@@ -10,9 +10,11 @@ the log, a crash or a stop with another status than 0 fails the test that owns t
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,18 +40,31 @@ def run(*flags, env=None, timeout=SECONDS):
     return done.returncode, done.stdout, done.stderr
 
 
+def reserved_port():
+    """A free port of 127.0.0.1, and the descriptor of a socket that is bound to it without listening.
+
+    As long as that is open the kernel gives the port to no other process that asks for any, also not between a kill
+    and the next start; a broker that names the port gets it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held.getsockname()[1], held.detach()
+
+
 class Broker:
     """One broker on one data directory, from ``start`` to ``stop`` or ``kill``, as often as wanted.
 
-    ``port`` is chosen by the first start and kept.  ``lines`` are the log of all starts.  ``env`` and ``flags``
-    may be changed between starts.
+    ``port`` is kept over all starts.  ``lines`` are the log of all starts.  ``env`` and ``flags`` may be changed
+    between starts.
     """
 
     def __init__(self, directory, *flags, env=None):
         self.directory = Path(directory)
         self.flags = list(flags)
         self.env = dict(env or {})
-        self.port = 0
+        self.port, held = reserved_port()
+        weakref.finalize(self, os.close, held)
         self.process = None
         self.lines = []
         self._changed = threading.Condition()

@@ -9,6 +9,8 @@ import socket
 import struct
 import threading
 
+from tests.broker import SECONDS
+
 from brokerd.cli.perfclient import frame, longstr, method, shortstr, table
 
 
@@ -29,7 +31,7 @@ class FakeBroker:
     def __exit__(self, *exception):
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(SECONDS)
         self._listener.close()
 
     def _accept(self):

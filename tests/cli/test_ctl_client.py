@@ -5,6 +5,7 @@ import os
 import threading
 
 import pytest
+from tests.broker import SECONDS
 
 from brokerd.cli import ctl_client
 from brokerd.cli.ctl_client import Client, NotRunning, Refused
@@ -26,7 +27,7 @@ def answer(tmp_path):
                 asked.append(json.loads(client.makefile("rb").readline()))
                 client.sendall(octets)
                 if wait is not None:
-                    wait.wait(20)
+                    wait.wait(SECONDS)
 
         threads.append(threading.Thread(target=serve))
         threads[-1].start()
@@ -34,10 +35,10 @@ def answer(tmp_path):
 
     yield make
     for thread in threads:
-        thread.join(20)
+        thread.join(SECONDS)
 
 
-def ask(tmp_path, verb="ordering", progress=None, seconds=20, **fields):
+def ask(tmp_path, verb="ordering", progress=None, seconds=SECONDS, **fields):
     with Client(str(tmp_path)) as client:
         return client.ask(verb, fields, progress, seconds=seconds)
 

@@ -5,6 +5,7 @@ import threading
 from typing import Annotated, Literal
 
 import pytest
+from tests.broker import SECONDS
 
 from brokerd.cli import brokerctl
 from brokerd.operations import table
@@ -48,7 +49,7 @@ def ctl(tmp_path, capsys, monkeypatch):
     def run(*arguments, answer=None):
         asked = []
         server = local_socket.bind(str(tmp_path))
-        server.settimeout(20)
+        server.settimeout(SECONDS)
         server.listen()
 
         def serve():
@@ -62,7 +63,7 @@ def ctl(tmp_path, capsys, monkeypatch):
         with server:
             status = brokerctl.run(["-D", str(tmp_path), *arguments])
             if answer is not None:
-                thread.join(20)
+                thread.join(SECONDS)
         return status, *capsys.readouterr(), asked
 
     monkeypatch.chdir(tmp_path)

@@ -50,6 +50,9 @@ def rabbitmq(reason, *, always=False):
     return pytest.mark.xfail(bool(OTHER), reason=reason, strict=always)
 
 
+ATTEMPTS = 50           # of what a busy machine may spoil
+
+
 class Message(NamedTuple):
     """What basic.deliver, basic.get-ok or basic.return brought."""
 
@@ -68,6 +71,35 @@ def eventually(ask, wanted=bool):
     while not wanted(answer := ask()):
         assert time.monotonic() < end, answer
     return answer
+
+
+class Stalled(Exception):
+    """The test's own process did not act as often as it meant to: the broker may answer as to a client that rests."""
+
+
+class Pace:
+    """``step`` does what a client must do at least every ``seconds``, and raises Stalled if that took longer."""
+
+    def __init__(self, seconds):
+        self.seconds, self.last = seconds, time.monotonic()
+
+    def step(self, act):
+        """What ``act`` returns.  The broker saw it after the step before began, and before this one ended."""
+        begin = time.monotonic()
+        try:
+            return act()
+        finally:
+            last, self.last = self.last, begin
+            if time.monotonic() - last > self.seconds:
+                raise Stalled
+
+
+def unless_stalled(attempt):
+    """Do ``attempt`` until it is not Stalled."""
+    for _ in range(ATTEMPTS):
+        with contextlib.suppress(Stalled):
+            return attempt()
+    raise AssertionError("this machine is too busy")
 
 
 class Peer:
@@ -275,6 +307,17 @@ class Peer:
         assert isinstance(self.ask(methods.ConnectionOpen(virtual_host=vhost), 0), methods.ConnectionOpenOk)
         return self.open_channel(1)
 
+    def open_at_once(self, heartbeat):
+        """The whole handshake in one write, so that the client may be slow: the silence that the broker measures
+        begins with its last octet.  Up to connection.open-ok."""
+        self.raw(PROTOCOL_HEADER)
+        self.send((0, methods.ConnectionStartOk(mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US")),
+                  (0, methods.ConnectionTuneOk(channel_max=2047, frame_max=131072, heartbeat=heartbeat)),
+                  (0, methods.ConnectionOpen(virtual_host="/")))
+        while not isinstance(reply := self.read(), methods.ConnectionOpenOk):
+            assert isinstance(reply, methods.ConnectionStart | methods.ConnectionTune), reply
+        return self
+
     def open_channel(self, number):
         """One more channel."""
         assert isinstance(self.ask(methods.ChannelOpen(), number), methods.ChannelOpenOk)
@@ -350,5 +393,6 @@ def frame(kind, channel, payload, end=0xCE):
 
 
 __all__ = [
-    "Frame", "Message", "Peer", "content", "differs", "eventually", "frame", "method_frame", "publish", "rabbitmq",
+    "Frame", "Message", "Pace", "Peer", "content", "differs", "eventually", "frame", "method_frame", "publish",
+    "rabbitmq", "unless_stalled",
 ]

@@ -7,7 +7,6 @@ and again.  Then the files are read as an auditor would read them.
 
 import os
 import signal
-import threading
 from random import Random
 
 import numpy as np
@@ -61,8 +60,8 @@ DYING = {(queue, name) for queue, arguments in QUEUES.items() if "x-delivery-lim
 class Rounds:
     """Lives of one broker, each ended by kill -9 (now and then by SIGTERM)."""
 
-    def __init__(self, broker, seed, *, load_seconds=0.25):
-        self.broker, self.random, self.load_seconds = broker, Random(seed), load_seconds
+    def __init__(self, broker, seed):
+        self.broker, self.random = broker, Random(seed)
         self.streams = 0
         self.confirmed = {name: set() for name in QUEUES}
         with Client(broker.port) as client:
@@ -87,13 +86,17 @@ class Rounds:
         """Load, and the end of the broker."""
         crew = self.crew()
         number = signal.SIGTERM if self.random.random() < 0.15 else signal.SIGKILL
-        timer = threading.Timer(self.random.uniform(0.02, self.load_seconds), os.kill, (self.broker.pid, number))
-        timer.start()
+        enough = self.random.randrange(50, 2500)    # frames: the moment is one of the work, however fast that goes
+
+        def kill_at_its_time():
+            nonlocal enough
+            if enough and sum(actor.heard for actor in crew) >= enough:
+                os.kill(self.broker.pid, number)
+                enough = 0
+
         try:
-            drive(crew)
+            drive(crew, kill_at_its_time)
         finally:
-            timer.cancel()
-            timer.join()
             for actor in crew:
                 actor.close()
         if number == signal.SIGKILL:

@@ -4,7 +4,6 @@ Names, properties and equivalence are told through a session: tests/session/test
 """
 
 import gc
-import time
 import tracemalloc
 
 import pytest
@@ -172,15 +171,8 @@ def test_a_dead_message_goes_where_dead_letters_go(make):
 
 # --- what it costs
 
-def test_plain_queues_take_no_more_memory_and_hardly_more_time(core, policies, tmp_path):
-    def make(count):
-        queues = [Queue(core, "/nowhere", name="q", vhost_name="/", durable=False) for _ in range(count)]
-        started = time.perf_counter()
-        for queue in queues:
-            queue.apply_rules(policies)
-        return queues, (time.perf_counter() - started) / count
-
-    make(10)
+def test_the_rules_of_plain_queues_take_no_memory(core, policies):
+    Queue(core, "/nowhere", name="q", vhost_name="/", durable=False).apply_rules(policies)
     tracemalloc.start()
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
@@ -192,8 +184,6 @@ def test_plain_queues_take_no_more_memory_and_hardly_more_time(core, policies, t
     tracemalloc.stop()
     assert after - middle < 1000
     assert (middle - before) / 1000 < 1000
-    # The least of several: a busy machine disturbs some, and only a cost that is always there counts.
-    assert min(make(1000)[1] for _ in range(20)) < 5e-6
 
 
 # --- order journals

@@ -11,7 +11,7 @@ BROKER = os.environ.get("BROKER", "memory://")
 COMMON = {
     "broker_url": BROKER,
     "broker_connection_retry_on_startup": True,
-    "broker_connection_timeout": 5,
+    "broker_connection_timeout": 60,
     "worker_prefetch_multiplier": 1,
     "task_acks_late": True,
     "task_publish_retry": False,

@@ -4,17 +4,21 @@ import contextlib
 import json
 
 import pika
+from tests.broker import SECONDS
 
 from brokerd.auth.passwords import hash_password
 
 made = []
+# No limit of pika's is reached while all is well, however busy the machine.
+WAITS = {"socket_timeout": SECONDS, "stack_timeout": SECONDS}
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 def parameters(broker, user="guest", password=None, vhost="/", heartbeat=0, **more):
     """Connection parameters for pika; the password is the user's name unless given."""
     credentials = pika.PlainCredentials(user, user if password is None else password)
-    return pika.ConnectionParameters("127.0.0.1", broker.port, vhost, credentials, heartbeat=heartbeat, **more)
+    options = WAITS | {"heartbeat": heartbeat} | more
+    return pika.ConnectionParameters("127.0.0.1", broker.port, vhost, credentials, **options)
 
 
 def connect(broker, **more):

@@ -73,7 +73,8 @@ def broker(directory):
         yield broker
         # A broker that stops waits for its clients, and these would not answer.
         for app in (celery_app.app, celery_app.mortals):
-            app.backend.result_consumer.stop()
+            if app.backend.result_consumer._consumer is not None:   # A test of it ran.
+                app.backend.result_consumer.stop()
         kombu.pools.reset()
         for app in (celery_app.app, celery_app.mortals, celery_app.chords):
             app.close()
@@ -118,11 +119,9 @@ def test_a_task_waits_for_its_time(workers):
 
 def test_tasks_that_wait_for_their_time_do_not_hold_up_others(workers):
     """The worker raises its prefetch for each of them; broker and worker must mean the same by it."""
-    waiting = [celery_app.add.apply_async((n, 1), countdown=6) for n in range(6)]
-    begin = time.monotonic()
+    for n in range(6):
+        celery_app.add.apply_async((n, 1), countdown=3600, ignore_result=True)
     assert celery_app.add.delay(0, 0).get(timeout=SECONDS) == 0
-    assert time.monotonic() - begin < 5
-    assert [result.get(timeout=SECONDS) for result in waiting] == [n + 1 for n in range(6)]
 
 
 def test_groups_and_chains(workers):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pika
 import pytest
+from tests.conversations.peer import eventually
 from tests.server.clients import close_all, connect, count, drain
 from tests.store.old_directories import unpack
 from tests.store.old_keys import send
@@ -106,11 +107,7 @@ def test_a_message_that_comes_back_over_another_queue_is_not_its_own_duplicate(c
     channel.basic_publish("", "q", b"1", message("a"))
     method, _, _ = channel.basic_get("q")
     channel.basic_reject(method.delivery_tag, requeue=False)
-    for _ in range(3_000):
-        if drain(channel, "q") == [b"1"]:
-            break
-    else:
-        pytest.fail("it did not come back")
+    assert eventually(lambda: drain(channel, "q")) == [b"1"]
 
 
 def test_delayed_messages_are_looked_at_when_they_come_by_their_exchange_and_when_due_by_queues(channel):
@@ -123,12 +120,7 @@ def test_delayed_messages_are_looked_at_when_they_come_by_their_exchange_and_whe
     for body in (b"1", b"2"):
         for exchange in ("x", "plain"):
             channel.basic_publish(exchange, "", body, message("a", **{"x-delay": 50}))
-    got = {"all": [], "q": []}
-    for _ in range(3_000):
-        for queue, bodies in got.items():
-            bodies += drain(channel, queue)
-        if all(got.values()) and not count(channel, "amq.delayed.plain" if False else "all"):
-            break
+    got = {queue: eventually(lambda queue=queue: drain(channel, queue)) for queue in ("all", "q")}
     channel.basic_publish("plain", "", b"3", message("a"))
     channel.basic_publish("plain", "", b"4", message("b"))
     got["q"] += drain(channel, "q")

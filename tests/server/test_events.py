@@ -2,9 +2,11 @@
 
 import signal
 import socket
+import time
 
 import pika
 import pytest
+from tests.broker import SECONDS
 from tests.server.clients import close_all, connect, parameters, write_json
 
 
@@ -27,9 +29,8 @@ def heard(broker):
 
     def take(count):
         found = []
-        for _ in range(20_000):  # seconds, not for ever
-            if len(found) == count:
-                break
+        end = time.monotonic() + SECONDS
+        while len(found) < count and time.monotonic() < end:
             method, properties, body = channel.basic_get("heard", auto_ack=True)
             if method is not None:
                 assert (body, properties.delivery_mode) == (b"", 2)

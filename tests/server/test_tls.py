@@ -11,7 +11,7 @@ import ssl
 import aio_pika
 import pika
 import pytest
-from tests.broker import run
+from tests.broker import SECONDS, run
 from tests.conversations.peer import Peer, publish
 from tests.server.certificates import Authority
 from tests.server.clients import drain, made, permission, publish_confirmed, user_entry, write_json
@@ -146,7 +146,7 @@ def test_octets_may_come_one_by_one_through_tls(make_tls_broker, authority):
 
 def test_a_silent_client_behind_tls_is_cut_off(make_tls_broker, authority):
     broker = make_tls_broker()
-    with TLSPeer(broker, authority.context()).open(heartbeat=1) as peer:
+    with TLSPeer(broker, authority.context()).open_at_once(heartbeat=1) as peer:
         with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
             while peer.receive():
                 pass
@@ -185,7 +185,7 @@ def test_a_blocked_publisher_behind_tls_goes_on_with_all_that_waited(make_tls_br
 
 def test_a_broker_stops_while_tls_is_not_agreed_on_yet(make_tls_broker):
     broker = make_tls_broker()
-    with socket.create_connection(("127.0.0.1", broker.tls_port), 15) as client:
+    with socket.create_connection(("127.0.0.1", broker.tls_port), SECONDS) as client:
         client.sendall(b"\x16\x03\x01")
         broker.stop()
 
@@ -198,7 +198,7 @@ def test_who_agrees_on_tls_while_the_broker_stops_is_cut_off(make_tls_broker, au
 
     with Peer(broker.port).open() as open_:
         before = sockets()
-        late = socket.create_connection(("127.0.0.1", broker.tls_port), 15)
+        late = socket.create_connection(("127.0.0.1", broker.tls_port), SECONDS)
         while sockets() == before:
             os.sched_yield()
         os.kill(broker.pid, signal.SIGTERM)
@@ -231,7 +231,7 @@ def test_what_is_no_tls_is_told_in_the_log_and_harms_nobody(make_tls_broker, aut
 
 def test_a_client_that_never_begins_tls_is_cut_off(make_tls_broker):
     broker = make_tls_broker("--handshake-timeout-seconds", 1)
-    with socket.create_connection(("127.0.0.1", broker.tls_port), 15) as client:
+    with socket.create_connection(("127.0.0.1", broker.tls_port), SECONDS) as client:
         try:
             assert client.recv(1) == b""
         except ConnectionResetError:

@@ -22,7 +22,7 @@ def spark():
     if process is not None:
         process.stdin.close()
         try:
-            process.wait(20)
+            process.wait(120)
         except Exception:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()

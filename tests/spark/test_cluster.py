@@ -50,7 +50,7 @@ def audited(data, out, master):
     """Run the program against that master; its exit code and its summary."""
     environ = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, str(PROGRAM), data, "--report", str(out), "--master", master], env=environ,
-                          capture_output=True, text=True, timeout=240, check=False)
+                          capture_output=True, text=True, timeout=900, check=False)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     assert (out / "summary.json").exists(), done.stderr[-3000:]
     return done.returncode, json.loads((out / "summary.json").read_text())
@@ -104,7 +104,7 @@ def test_a_standalone_cluster_comes_to_the_same_verdicts(data, tmp_path):
         processes += [start(f"worker{number}", f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1",
                             "--memory", "1g", "--webui-port", str(free_port()), "--work-dir",
                             str(tmp_path / f"work{number}"), f"spark://127.0.0.1:{port}") for number in (1, 2)]
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while (tmp_path / "master.log").read_text().count("Registering worker") < 2:
             assert time.monotonic() < deadline, (tmp_path / "master.log").read_text()[-2000:]
             assert processes[0].poll() is None
@@ -116,4 +116,4 @@ def test_a_standalone_cluster_comes_to_the_same_verdicts(data, tmp_path):
     finally:
         for process in reversed(processes):
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
+            process.wait(120)
