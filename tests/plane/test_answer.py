@@ -168,3 +168,11 @@ def test_stored_properties_are_those_of_the_answer(bench, connection, queues):
     connection.feed(publish(1, b"m", b"k", exchange=b"x") * 2)
     assert [told[2] for told in feature.told] == [PERSISTENT] * 2
     assert [one.properties for one in read(bench, queues[0])] == [PERSISTENT] * 2
+
+
+def test_each_message_of_a_remembered_route_ends_where_it_ends(bench, connection, queues):
+    first, second = Feature(lambda queues: None, counts_as_routed=True), Feature()
+    bench.participants = first, second
+    connection.feed(publish(1, b"m", b"k", exchange=b"x") * 3)
+    assert len(bench.resolved) == 1
+    assert (len(first.told), second.asked, second.told) == (3, [], [])

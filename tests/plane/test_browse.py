@@ -1,5 +1,6 @@
 """Ready messages looked at where they stand, and taken out of the middle."""
 
+import os
 import random
 import struct
 
@@ -164,3 +165,14 @@ def test_what_came_back_before_the_cursor_reached_it_is_browsed_at_its_place(ben
     queue.release(2)
     assert seqs(queue.browse(1, count)) == [1, 2, 3, 5, 6][:count]
     assert seqs(queue.browse(3, count)) == [3, 5, 6][:count]
+
+
+def test_what_vanished_from_the_disk_is_passed_over_by_browsing(bench, connection):
+    queue = bench.queue()
+    connection.feed(numbered(1, 90, 2000))
+    queue.rest()
+    second = queue.segments()[1]
+    os.unlink(f"{queue.directory}/msgs.{second['number']:010d}")
+    gone = range(second["base_seq"], second["base_seq"] + second["records"])
+    assert seqs(queue.browse(1, 90)) == [seq for seq in range(1, 91) if seq not in gone]
+    assert queue.remove(gone[0]) is None

@@ -270,3 +270,24 @@ def test_a_limit_beyond_what_is_counted_is_no_limit(bench, connection):
         assert connection.channels[2].get(queue, False)
         connection.feed(nack(2, tag))
     assert (queue.limited, queue.ready) == (0, 1)
+
+
+def test_many_that_die_while_others_wait_to_be_told_of_are_told_of_once_and_in_order(bench, connection, queue):
+    connection.feed(b"".join(publish(1, b"%d" % n) for n in range(1100)))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 600, multiple=True, requeue=False))
+    assert 0 < len(queue.died) < 600            # The rest of them is for the next turns.
+    connection.feed(nack(2, 1100, multiple=True, requeue=False))
+    bench.turns()
+    assert [int(body) for _, body in queue.died] == list(range(1100))
+    assert (queue.aside, queue.dead_lettered) == (0, 1100)
+
+
+def test_redeliveries_carry_no_count_where_none_was_asked_for(bench, connection):
+    queue = bench.queue(max_length=5)
+    connection.feed(publish(1, b"x"))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 1))
+    assert [one.properties for one in connection.delivered()] == [b"\0\0"] * 2

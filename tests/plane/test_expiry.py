@@ -209,3 +209,13 @@ def test_in_the_instant_in_which_its_time_is_over_a_message_still_goes_to_a_cons
     consume(connection.channels[2], queue, no_ack=True)
     connection.feed(b"")                # A chunk, and no timer before it.
     assert (len(connection.bodies()), queue.ready, queue.expired) == (1 - expired, 0, expired)
+
+
+def test_many_queues_that_are_due_at_once_are_worked_in_shares(bench, connection):
+    queues = [bench.queue(b"q%d" % n, ttl_ms=10) for n in range(500)]
+    connection.feed(b"".join(publish(1, b"x", b"q%d" % n) for n in range(500)))
+    bench.core.clock = lambda: (T + 20) * 1_000_000
+    bench.core.expire()
+    assert 0 < sum(queue.ready for queue in queues) < 500
+    bench.turns()
+    assert sum(queue.ready for queue in queues) == 0

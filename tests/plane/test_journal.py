@@ -399,7 +399,7 @@ def test_while_a_queue_is_copied_its_segments_are_not_written_over(bench, connec
 
 
 FULL = """
-import glob, sys
+import glob, os, sys
 import numpy as np
 from tests.plane.harness import Bench, ack, consume, nack, publish
 from brokerd.store import format as layout, reading
@@ -430,6 +430,7 @@ for path in glob.glob(sys.argv[1] + "/q/**/journal.*", recursive=True):
     lost += int(header["lost"])
     events += int(header["events"])
 assert 500 <= events < 3200, events
+assert len(os.listdir("/proc/self/fd")) < 100           # None is left open by what failed.
 print("whole", events + lost)
 """
 
@@ -453,3 +454,40 @@ def test_a_purge_of_whole_segments_tells_of_each_message(make_bench):
     connection.feed(publish(1, b"b" * 1500) * 7)
     assert queue.purge() == 7
     assert life(queue.directory) == [(seq, PURGED, 0) for seq in range(1, 8)]
+
+
+def test_lost_events_are_not_forgotten_by_a_start(make_bench):
+    queue = crashed(make_bench)
+    path = journals(queue.directory)[0]
+    with open(path, "r+b") as file:
+        file.seek(40)
+        file.write(struct.pack("<II", *layout.word(5)))
+    recovered(make_bench)
+    assert int(read(path)[0]["lost"]) == 5
+
+
+def test_where_settled_segments_cannot_be_kept_they_go_as_those_of_any_queue(make_bench):
+    bench = make_bench(segment_octets=4096)
+    queue, connection = bench.queue(), bench.connection(1, 2)
+    queue.set_journal(True)
+    connection.feed(publish(1, bytes(1500)) * 7)
+    with open(f"{queue.directory}/kept", "wb"):
+        pass                    # No folder of this name can be made.
+    consume(connection.channels[2], queue, no_ack=True)
+    bench.turns()
+    bench.collect_garbage()
+    assert bench.core.take_settled_segments() == []
+    assert [name for name in sorted(os.listdir(queue.directory)) if name.startswith(("msgs", "acks"))] == [
+        "acks.0000000004", "msgs.0000000004"]
+
+
+def test_maps_of_journals_are_given_back_by_a_rest_and_with_the_queue(bench, queue, connection):
+    for give_back in (queue.rest, queue.drop):
+        consumer = consume(connection.channels[2], queue, no_ack=True)
+        send(bench, connection, 2)
+        with open("/proc/self/maps") as maps:
+            assert f"{queue.directory}/journal" in maps.read()
+        connection.channels[2].cancel(consumer)
+        give_back()
+        with open("/proc/self/maps") as maps:
+            assert f"{queue.directory}/journal" not in maps.read()

@@ -137,3 +137,11 @@ def test_a_sparse_segment_of_a_level_is_compacted_in_its_own_folder(make_bench):
     connection.frames()
     connection.feed(nack(2, 0, multiple=True))
     assert [one.body for one in connection.delivered()] == [b"%d" % n for n in range(19, 200, 20)]
+
+
+def test_a_level_whose_messages_cannot_be_read_is_nothing_to_get_and_no_hang(bench, connection):
+    queue = bench.queue(max_priority=2)
+    connection.feed(message(2, b"gone") + message(1, b"there"))
+    queue.rest()
+    os.unlink(f"{queue.directory}/prio.002/msgs.0000000001")
+    assert not connection.channels[2].get(queue, True)

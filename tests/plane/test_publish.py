@@ -377,3 +377,20 @@ def test_names_and_properties_of_sixty_four_ki_octets_less_one_are_where_the_lon
     properties = (1 << 13).to_bytes(2) + len(table).to_bytes(4) + table
     connection.feed(publish(1, b"body", properties=properties) + publish(1, b"next"))
     assert [(one.properties, one.body) for one in read(bench, queue)] == [(properties, b"body"), (TRANSIENT, b"next")]
+
+
+def test_what_is_learnt_while_every_route_is_forgotten_is_known_to_every_channel(bench):
+    bench.queue()
+    connection = bench.connection(1, 2)
+    asked = []
+
+    def resolve(exchange, key, header, channel):
+        asked.append(key)
+        bench.routes.clear()
+        return plane.Answer((bench.queues[key],), cacheable=True)
+
+    connection.routes = plane.Routes(bench.core, resolve)
+    bench.routes = connection.routes
+    connection.feed(publish(1, b"x") + publish(2, b"y") + publish(1, b"z"))
+    assert asked == [b"q"]
+    assert bench.queues[b"q"].ready == 3

@@ -234,3 +234,45 @@ def test_a_damaged_segment_is_no_spare_though_its_queue_is_deleted(bench, connec
     assert [segment["damaged"] for segment in found.segments()] == [True, False, False]
     found.drop()
     assert os.listdir(spare) == ["0000000002"]
+
+
+def removable(bench, connection, name, size):
+    """A queue of small messages, some of which are taken out of the middle."""
+    queue = bench.queue(name)
+    connection.feed(b"".join(publish(1, b"%d" % n + bytes(size), key=name) for n in range(1, 201)))
+    for seq in range(200, 0, -3):
+        assert queue.remove(seq)[0] == seq
+    return queue
+
+
+def settle_all(bench, connection, queue, name):
+    consume(connection.channels[2], queue, name, no_ack=True)
+    bench.turns()
+    connection.frames()
+
+
+@pytest.mark.parametrize("again", [b"first", b"second"])
+def test_where_records_of_an_older_message_began_is_forgotten(make_bench, spare, again):
+    """Taking a message out of the middle notes where records begin, and the file is used again."""
+    bench = make_bench(segment_octets=32768, spare_directory=spare)
+    connection = bench.connection(1, 2)
+    first = removable(bench, connection, b"first", 60)
+    connection.feed(publish(1, bytes(20_000), key=b"first") * 4)
+    settle_all(bench, connection, first, b"first")
+    assert bench.core.spares > 0
+    connection.channels[2].cancel(connection.channels[2].consumers[b"first"])
+    if again == b"second":
+        removable(bench, connection, again, 150)
+        return
+    connection.feed(b"".join(publish(1, b"%d" % n + bytes(150), key=again) for n in range(400)))
+    last = first.next_seq - 1
+    for seq in range(last, last - 390, -7):
+        assert first.remove(seq)[0] == seq
+
+
+def test_no_spare_is_mapped(bench, connection, spare):
+    drained(bench, connection, b"first", 10)
+    with open("/proc/self/maps") as maps:
+        assert spare not in maps.read()
+    for name in os.listdir(spare):
+        os.unlink(f"{spare}/{name}")

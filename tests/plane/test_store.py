@@ -416,3 +416,11 @@ def test_a_record_says_which_publish_of_whom_it_was_and_its_key(make_bench):
     assert [[int(one[name]) for name in ("seq", "connection", "channel", "publish_seq", "dedup_hash", "flags")]
             for one in said] == [[1, 2, 7, 1, 0, layout.PERSISTENT], [2, 2, 7, 2, 0, 0],
                                  [3, 9, 4, 77, 0x1122334455667788, 0]]
+
+
+def test_a_recovered_queue_that_was_looked_at_has_something_to_give_back(bench, queue, connection, make_bench):
+    connection.feed(numbered(1, 3))
+    after = make_bench(segment_octets=4096)
+    found = after.recovered()
+    after.core.expire()                 # Its head is read.
+    assert (found.rest(), found.rest()) == (True, False)
