@@ -176,3 +176,15 @@ def test_what_vanished_from_the_disk_is_passed_over_by_browsing(bench, connectio
     gone = range(second["base_seq"], second["base_seq"] + second["records"])
     assert seqs(queue.browse(1, 90)) == [seq for seq in range(1, 91) if seq not in gone]
     assert queue.remove(gone[0]) is None
+
+
+def test_what_is_settled_cannot_be_told_without_its_acks_and_is_passed_over(bench, connection, make_bench):
+    queue = bench.queue()
+    connection.feed(numbered(1, 90, 2000))
+    assert queue.remove(1) is not None
+    after = make_bench()
+    found = after.recovered()
+    os.unlink(f"{found.directory}/acks.0000000001")
+    os.mkdir(f"{found.directory}/acks.0000000001")
+    first = found.segments()[0]["records"]
+    assert seqs(found.browse(1, 90)) == list(range(first + 1, 91))

@@ -1,5 +1,6 @@
 """Who gets the next message: round robin, priorities, credit."""
 
+import gc
 import os
 import resource
 import sys
@@ -7,6 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 from tests.plane.harness import PERSISTENT, Queue, ack, consume, frame, nack, publish
+
+from brokerd import plane
 
 
 @pytest.fixture
@@ -445,3 +448,31 @@ def test_what_found_no_memory_on_its_way_out_stays_as_if_it_had_not_been_taken(m
     assert (one.redelivered, one.body == body) == (False, True)
     # It was out when that broker was killed.
     assert [row[2] for row in make_bench().recovered().browse(1, 9)] == [True, False]
+
+
+def test_a_tag_of_the_session_stands_among_those_of_deliveries(bench, queue, connection):
+    channel = connection.channels[2]
+    connection.feed(publish(1, b"x") * 40)
+    tags = []
+    for _ in range(20):
+        assert channel.get(queue, False)
+        tags.append(channel.take_tag())
+    assert tags == list(range(2, 41, 2))
+    connection.feed(ack(2, 39, multiple=True))
+    assert (queue.unacked, connection.errors) == (0, [])
+    assert channel.take_tag() == 41
+
+
+def test_a_cancelled_consumer_is_held_while_deliveries_of_it_are_unacked(bench, queue, connection):
+    def consumers():
+        gc.collect()
+        return sum(isinstance(one, plane.Consumer) and one.queue is queue for one in gc.get_objects())
+
+    for tag in (b"one", b"two"):
+        consume(connection.channels[2], queue, tag)
+        connection.feed(publish(1, b"x"))
+        connection.channels[2].cancel(connection.channels[2].consumers[tag])
+    assert consumers() == 2
+    connection.feed(ack(2, 2, multiple=True))
+    connection.channels[2].close()
+    assert (queue.unacked, connection.errors) == (0, [])

@@ -269,3 +269,12 @@ def test_single_active_may_be_asked_for_and_given_up_while_consumers_are_there(b
     assert queue.active is None
     connection.feed(numbered(4, 5))
     assert {consumer for consumer, _ in served(connection)} == {b"a", b"b"}
+
+
+def test_a_timeout_of_0_is_one_too(clocked):
+    queue = clocked.queue()
+    connection = clocked.connection(1, 2)
+    consumer = consume(connection.channels[2], queue, timeout_ms=0)
+    assert clocked.core.timeouts == 1
+    connection.channels[2].cancel(consumer)
+    assert clocked.core.timeouts == 0

@@ -424,3 +424,21 @@ def test_a_recovered_queue_that_was_looked_at_has_something_to_give_back(bench, 
     found = after.recovered()
     after.core.expire()                 # Its head is read.
     assert (found.rest(), found.rest()) == (True, False)
+
+
+def test_a_spare_of_its_own_that_somebody_took_away_is_let_go_of(bench, queue, connection):
+    connection.feed(numbered(1, 5))
+    assert everything_settled(bench, queue)
+    os.unlink(f"{queue.directory}/spare.msgs")
+    connection.feed(numbered(6, 9))
+    assert (queue.ready, bench.storage_errors) == (4, [])
+    with open("/proc/self/maps") as maps:
+        assert f"{queue.directory}/spare.msgs" not in maps.read()
+
+
+def everything_settled(bench, queue):
+    reader = bench.connection(1)
+    consumer = consume(reader.channels[1], queue, no_ack=True)
+    bench.turns()
+    reader.channels[1].cancel(consumer)
+    return "spare.msgs" in files(queue)
