@@ -248,7 +248,7 @@ class DuplicatesOnDemand(NoDuplicates):
         return self._made is not None and exchange.name in self._made.exchanges
 
     def is_duplicate(self, exchange: "Exchange", headers: Mapping[str, Any] | None) -> bool:
-        return self.made().exchanges[exchange.name].is_duplicate(headers)
+        return self.get().exchanges[exchange.name].is_duplicate(headers)
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
