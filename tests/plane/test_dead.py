@@ -291,3 +291,13 @@ def test_redeliveries_carry_no_count_where_none_was_asked_for(bench, connection)
     bench.turns()
     connection.feed(nack(2, 1))
     assert [one.properties for one in connection.delivered()] == [b"\0\0"] * 2
+
+
+def test_queues_whose_messages_die_in_one_order_and_then_in_the_other_are_told_each_once(bench, connection):
+    queues = {name: bench.queue(name, dead_letters=True) for name in (b"a", b"b")}
+    connection.feed(b"".join(publish(1, b"x", key=name) for name in (b"a", b"b", b"b", b"a")))
+    for name in (b"a", b"b", b"b", b"a"):
+        assert connection.channels[2].get(queues[name], False)
+    connection.feed(nack(2, 1, requeue=False) + nack(2, 2, requeue=False))
+    connection.feed(nack(2, 3, requeue=False) + nack(2, 4, requeue=False))
+    assert [len(queue.died) for queue in queues.values()] == [2, 2]

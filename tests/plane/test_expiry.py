@@ -219,3 +219,33 @@ def test_many_queues_that_are_due_at_once_are_worked_in_shares(bench, connection
     assert 0 < sum(queue.ready for queue in queues) < 500
     bench.turns()
     assert sum(queue.ready for queue in queues) == 0
+
+
+@pytest.mark.parametrize("on_time", [False, True])
+def test_after_a_start_what_is_behind_the_head_expires_by_its_own_time(bench, connection, make_bench, on_time):
+    bench.queue()
+    connection.feed(publish(1, b"for ever") + expiring(100, b"short"))
+    after = make_bench()
+    after.at(T + 50)
+    queue = after.recovered()
+    after.at(T + 51)
+    reader = after.connection(1)
+    assert reader.channels[1].get(queue, True)
+    if on_time:
+        after.at(T + 101)
+        assert (queue.ready, queue.expired) == (0, 1)
+    else:
+        after.core.clock = lambda: (T + 101) * 1_000_000
+        after.core.turn()
+        reader.feed(b"")
+        assert not reader.channels[1].get(queue, True)
+
+
+def test_a_connection_that_writes_again_gets_nothing_that_is_over_by_then(bench, connection):
+    queue = bench.queue(ttl_ms=100)
+    consume(connection.channels[2], queue, no_ack=True)
+    connection.pause_writing()
+    connection.feed(publish(1, b"x"))
+    bench.core.clock = lambda: (T + 101) * 1_000_000
+    connection.resume_writing()
+    assert (connection.bodies(), queue.expired) == ([], 1)

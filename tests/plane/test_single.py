@@ -278,3 +278,19 @@ def test_a_timeout_of_0_is_one_too(clocked):
     assert clocked.core.timeouts == 1
     connection.channels[2].cancel(consumer)
     assert clocked.core.timeouts == 0
+
+
+def test_deliveries_that_a_tag_names_are_those_not_settled_and_those_timed_out(clocked):
+    queue = clocked.queue()
+    connection = clocked.connection(1, 2)
+    channel = connection.channels[2]
+    connection.feed(publish(1, b"x") * 5)
+    consume(channel, queue, timeout_ms=100)
+    clocked.turns()
+    queue.paused = True
+    connection.feed(ack(2, 2) + ack(2, 4))
+    assert channel.deliveries(5, True) == channel.deliveries(0, True) == [(1, queue, 1), (3, queue, 3), (5, queue, 5)]
+    assert (channel.deliveries(3, False), channel.deliveries(4, False)) == ([(3, queue, 3)], [])
+    clocked.at(5000)
+    clocked.core.return_overdue()
+    assert channel.deliveries(5, True) == [(1, None, 0), (3, None, 0), (5, None, 0)]
