@@ -188,3 +188,16 @@ def test_what_is_settled_cannot_be_told_without_its_acks_and_is_passed_over(benc
     os.mkdir(f"{found.directory}/acks.0000000001")
     first = found.segments()[0]["records"]
     assert seqs(found.browse(1, 90)) == list(range(first + 1, 91))
+
+
+def test_browsing_leaves_mapped_what_was_and_nothing_else(bench, connection):
+    def maps():
+        with open("/proc/self/maps") as file:
+            return sorted(line.split()[-1] for line in file if queue.directory in line)
+
+    queue = bench.queue()
+    connection.feed(numbered(1, 150, 2000))
+    assert connection.channels[2].get(queue, True)
+    before = maps()
+    assert len(queue.browse(1, 200)) == 149
+    assert maps() == before

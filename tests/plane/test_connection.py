@@ -449,3 +449,22 @@ def test_a_channel_number_is_opened_once(connection):
     connection.channels[1].close()
     assert plane.Channel(connection, 1) is connection.channels[1]
     assert plane.Channel(connection, 65535).number == 65535
+
+
+def test_behind_octets_that_are_no_frame_nothing_is_heard(bench, connection):
+    close_ok = frame(1, 0, b"\0\x0a\0\x33")
+    connection.feed(frame(1, 0, b"\0\x0a\0\x32")[:-1] + b"?")
+    assert connection.fault[1] == 501
+    connection.feed(close_ok)
+    assert connection.methods == []
+
+
+def test_each_publish_of_a_transaction_goes_up_whole(bench, queue, connection):
+    given = []
+    connection.on_publish = lambda channel, method, header, body: given.append((channel, body))
+    connection.channels[1].tx = True
+    for body in (b"one", b"", b"three"):
+        connection.feed(publish(1, body))
+        connection.feed(publish(1, body, piece=2))
+    assert given == [(1, body) for body in (b"one", b"", b"three") for _ in range(2)]
+    assert (queue.ready, connection.errors) == (0, [])

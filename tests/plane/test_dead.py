@@ -218,7 +218,9 @@ def test_a_queue_that_goes_while_its_dead_wait_to_be_told_of_takes_no_other_alon
             bench.turns()
     connection.feed(nack(2, 0, multiple=True, requeue=False))
     assert len(many.died) < 600         # The rest is for the next turns.
+    assert third.aside == 1
     third.drop()
+    assert third.aside == 0
     bench.at(1_000_200)
     assert (len(many.died), second.died) == (600, [("rejected", b"second")])
     assert (third.died, expiring.died) == ([], [("expired", b"expiring")])

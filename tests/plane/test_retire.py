@@ -215,6 +215,9 @@ def test_nothing_of_an_older_message_is_left_between_the_records_of_a_newer(benc
         found = reading.scan_records(octets, row["end"])
         for position, length in zip(found.positions.tolist(), found.headers["length"].tolist(), strict=True):
             pads.add(octets[position + length:position + layout.round_up(length)])
+        assert not found.headers["kind"].any()
+        assert not found.headers["group_hash"].any()
+        assert not found.headers["dedup_hash"].any()
     assert pads == {bytes(size) for size in range(8)}
 
 
@@ -280,3 +283,11 @@ def test_no_spare_is_mapped(bench, connection, spare):
         assert spare not in maps.read()
     for name in os.listdir(spare):
         os.unlink(f"{spare}/{name}")
+
+
+def test_a_transient_queue_is_read_again_after_each_rest(bench, connection):
+    queue = bench.queue(b"t", durable=False)
+    connection.feed(publish(1, BODY, key=b"t") * 7)
+    for _ in range(3):
+        assert len(queue.browse(1, 9)) == 7
+        assert queue.rest()

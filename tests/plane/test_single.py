@@ -294,3 +294,12 @@ def test_deliveries_that_a_tag_names_are_those_not_settled_and_those_timed_out(c
     clocked.at(5000)
     clocked.core.return_overdue()
     assert channel.deliveries(5, True) == [(1, None, 0), (3, None, 0), (5, None, 0)]
+
+
+def test_a_full_queue_refuses_while_its_active_consumer_only_settles_what_it_has(bench, connection):
+    queue = bench.queue(single_active=True, max_length=0, overflow=1)
+    consume(connection.channels[2], queue, b"one")
+    connection.feed(publish(1, b"1"))
+    consume(connection.channels[2], queue, b"two", priority=1)
+    connection.feed(publish(1, b"2"))
+    assert (queue.unacked, queue.ready, queue.refused) == (1, 0, 1)
