@@ -36,3 +36,13 @@ def test_a_deleted_queue_has_nothing_to_compare(bench):
     queue, _ = busy(bench)
     queue.drop()
     queue.check()
+
+
+def test_a_queue_that_waits_for_a_turn_agrees_with_itself(bench):
+    queue, connection = bench.queue(), bench.connection(1)
+    consume(connection.channels[1], queue)
+    for _ in range(3):
+        bench.core.put((queue,), b"", b"q", b"\0\0", b"x")
+        queue.check()
+    bench.turns()
+    assert queue.unacked == 3

@@ -1,5 +1,7 @@
 """Messages that died: told in order, settled when those above are done with them."""
 
+import os
+
 import pytest
 from tests.plane.harness import ack, consume, nack, publish, reject
 
@@ -303,3 +305,13 @@ def test_queues_whose_messages_die_in_one_order_and_then_in_the_other_are_told_e
     connection.feed(nack(2, 1, requeue=False) + nack(2, 2, requeue=False))
     connection.feed(nack(2, 3, requeue=False) + nack(2, 4, requeue=False))
     assert [len(queue.died) for queue in queues.values()] == [2, 2]
+
+
+def test_a_dead_letter_that_cannot_be_read_is_not_settled(bench, connection):
+    queue = bench.queue(b"gone", dead_letters=True)
+    connection.feed(publish(1, bytes(30_000), key=b"gone") * 5)
+    assert connection.channels[2].get(queue, False)
+    assert queue.rest()
+    os.unlink(f"{queue.directory}/msgs.0000000001")
+    connection.feed(nack(2, 1, requeue=False))
+    assert (queue.died, queue.dead_lettered, queue.aside) == ([], 0, 1)

@@ -1,5 +1,6 @@
 """Messages whose time is over."""
 
+import random
 import struct
 
 import pytest
@@ -249,3 +250,26 @@ def test_a_connection_that_writes_again_gets_nothing_that_is_over_by_then(bench,
     bench.core.clock = lambda: (T + 101) * 1_000_000
     connection.resume_writing()
     assert (connection.bodies(), queue.expired) == ([], 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_comes_and_goes_no_queue_is_forgotten_when_its_head_is_over(bench, connection, seed):
+    rng = random.Random(seed)
+    queues = [bench.queue(b"q%d" % n) for n in range(60)]
+    heads = [[] for _ in queues]
+    for ms in range(1, 150):
+        bench.at(T + ms)
+        for over in heads:
+            while over and over[0] <= T + ms:
+                del over[0]
+        assert [queue.ready for queue in queues] == [len(over) for over in heads]
+        for _ in range(3):
+            n = rng.randrange(60)
+            if heads[n] and rng.random() < 0.5:
+                assert connection.channels[2].get(queues[n], True)
+                del heads[n][0]
+            elif not heads[n]:
+                own = rng.randrange(2, 60)
+                connection.feed(expiring(own, b"x", key=b"q%d" % n))
+                heads[n].append(T + ms + own)
+        connection.out.octets = b""

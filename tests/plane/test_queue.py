@@ -497,3 +497,10 @@ def test_times_of_records_go_on_behind_those_of_the_broker_before_though_the_clo
     found = after.recovered()
     after.connection(1).feed(numbered(3, 3))
     assert [row[1] for row in found.browse(1, 9)] == [9_000_000_000, 9_000_000_001, 9_000_000_002]
+
+
+def test_a_publish_uses_its_queue(bench, queue, connection):
+    for ms in (5000, 7000):
+        bench.at(ms)
+        connection.feed(numbered(1, 1))
+        assert queue.touched == ms * 1_000_000

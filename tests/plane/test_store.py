@@ -381,6 +381,8 @@ def test_the_headers_say_what_is_in_the_files(make_bench):
     bench.at(1234)
     queue, connection = bench.queue(), bench.connection(1, 2)
     connection.feed(publish(1, BODY) * 3)
+    acks = layout.ACKS_HEADER.unpack(Path(f"{queue.directory}/acks.0000000001").read_bytes()[:64])
+    assert acks[5:] == (*layout.word(0), *layout.word(0), *layout.word(0), 0, 0)
     assert connection.channels[2].get(queue, True)
     msgs = layout.SEGMENT_HEADER.unpack(Path(f"{queue.directory}/msgs.0000000002").read_bytes()[:64])
     assert msgs[:6] == (layout.SEGMENT_MAGIC, layout.SEGMENT_VERSION, 2, 3, 1234 * 1_000_000, 0)
