@@ -44,6 +44,11 @@ def test_the_key_is_in_the_header_that_the_rule_names_or_in_the_other():
     assert key_of(Rule("id"), {"x-deduplication-header": "a", "id": "c"}) == b"Sc"
 
 
+def test_numbers_with_a_fraction_are_keys():
+    assert key_of(Rule(), {"x-deduplication-header": 1.5}) == b"d1.5"
+    assert key_of(Rule(), {"x-deduplication-header": 1.25}) == b"d1.25"
+
+
 def test_keys_of_different_kinds_differ_and_the_width_of_a_number_does_not_matter():
     kinds = ["1", 1, True, 1.0, b"1", [1], {"a": 1}, Timestamp(1), Decimal(1), "", b"", [], {}, False, 0, "\udcff"]
     keys = [key_of(Rule(), {"x-deduplication-header": kind}) for kind in kinds]

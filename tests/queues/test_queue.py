@@ -7,13 +7,17 @@ import gc
 import tracemalloc
 
 import pytest
-from tests.session.harness import Node
+from tests.session.harness import Client, Node
 
+from brokerd.errors import ResourceLocked
 from brokerd.policies import Policies, Policy
 from brokerd.queues.dead_letter import DeadLetterRule
+from brokerd.queues.deduplication import Deduplication
 from brokerd.queues.queue import Queue
 from brokerd.queues.rules import PLAIN, Rules, plane_rules
 from brokerd.store.disk import Disk
+from brokerd.store.recovery import recover
+from brokerd.wire import methods
 
 
 class Told(Queue):
@@ -220,3 +224,50 @@ def test_before_recovery_the_journal_alone_is_put_in_force(make, policies, argum
     queue = make(**arguments)
     queue.begin_recovery(policies)
     assert (queue.journaled, queue.told, queue.rules) == (journaled, [], PLAIN)
+
+
+def test_the_name_in_a_queues_folder_is_renewed_only_where_it_is_not_right(make, tmp_path):
+    queue = make()
+    queue.renew_name()                      # It has no folder, and gets none.
+    assert not (tmp_path / "q").exists()
+    queue.make_directory()
+    file, = (tmp_path / "q").iterdir()
+    written = file.stat().st_mtime_ns, file.stat().st_ino
+    queue.renew_name()
+    assert (file.stat().st_mtime_ns, file.stat().st_ino) == written
+    for damage in (lambda: file.write_bytes(b"r"), file.unlink):
+        damage()
+        queue.renew_name()
+        assert file.read_bytes() == b"q"
+
+
+def test_a_queue_of_one_connection_is_open_to_that_one_alone(make):
+    queue, owner = make(), object()
+    queue.check_access(object())
+    queue.owner = owner
+    queue.check_access(owner)
+    with pytest.raises(ResourceLocked):
+        queue.check_access(object())
+
+
+def test_keys_are_read_once_at_a_start_and_with_what_is_known_of_the_power(core, tmp_path, policies, monkeypatch):
+    loads = []
+    monkeypatch.setattr(Deduplication, "load", lambda self, *_, suspect: loads.append(suspect) or [])
+    queue = Queue(core, str(tmp_path / "q"), name="q", vhost_name="/", durable=True,
+                  arguments={"x-message-deduplication": True})
+    queue.key_files = object
+    queue.begin_recovery(policies)
+    assert loads == []
+    recover(queue, Disk(), True, print)
+    assert loads == [True]
+
+
+def test_a_queue_is_exclusively_consumed_by_one_consumer_that_asked_for_it(tmp_path):
+    node = Node(tmp_path)
+    queue = node.vhost.add_queue("q", durable=False, auto_delete=False, arguments={})
+    client = Client(node).open()
+    for exclusive in (False, True):
+        assert not queue.exclusively_consumed
+        client.ask(methods.BasicConsume(queue="q", consumer_tag="t", exclusive=exclusive))
+        assert queue.exclusively_consumed is exclusive
+        client.ask(methods.BasicCancel(consumer_tag="t"))

@@ -375,6 +375,28 @@ def test_what_comes_before_the_answer_waits_for_it_in_its_order(peer):
                              "basic.cancel"]
 
 
+def test_what_waits_for_a_second_commit_comes_too(peer):
+    for body in (b"1", b"3"):
+        peer.publish(body=body)
+        peer.publish(body=body)
+        peer.say(methods.TxCommit())
+        peer.say(methods.BasicQos())
+        peer.synced()
+        assert peer.synced() == ["tx.commit-ok", "basic.qos"]
+
+
+def test_what_comes_back_says_why(peer):
+    written = []
+    peer.connection.write = written.append
+    peer.publish("nowhere", mandatory=True)
+    peer.publish("q", immediate=True)
+    peer.say(methods.TxCommit())
+    found = [methods.decode(frame.payload) for octets in written for frame in FrameScanner().feed(octets)
+             if frame.kind == 1]
+    assert [(method.reply_code, method.reply_text) for method in found[:-1]] == [
+        (312, "NO_ROUTE"), (313, "NO_CONSUMERS")]
+
+
 def test_a_thousand_commits_may_wait_for_one(peer):
     peer.publish()
     peer.publish()

@@ -147,3 +147,10 @@ def test_after_a_power_cut_a_decision_is_whole_or_none_and_there_if_it_was_synce
         if synced or found is not None:
             assert [one for one, _ in found.messages] == kept
     disk.release()
+
+
+def test_whether_there_was_a_file_is_told_when_it_is_removed(vhost):
+    entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), Disk())
+    entry.add(message(1))
+    assert not entry.remove()
+    assert decide(vhost).remove()

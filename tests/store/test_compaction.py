@@ -390,3 +390,12 @@ def test_both_files_are_on_disk_before_either_is_renamed_and_their_names_after(f
     assert [what for what, _ in disk.done] == ["sync", "sync", "rename", "rename", "names"]
     assert {name for what, name in disk.done if what == "rename"} == {"msgs.0000000001", "acks.0000000001"}
     assert disk.done[-1] == ("names", "q")
+
+
+def test_an_acks_file_that_is_gone_after_the_copy_throws_the_copy_away(files):
+    queue = Queue(files)
+    compaction = prepare(files.directory, Sparse(1), Disk())
+    os.unlink(files.acks(1))
+    assert not compaction.finish(queue)
+    assert queue.replaced is None
+    assert sorted(os.listdir(files.directory)) == ["msgs.0000000001", "msgs.0000000002"]

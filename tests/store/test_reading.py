@@ -120,3 +120,11 @@ def test_the_audit_shares_the_dtypes():
     assert reading.record_dtype() == audit.RECORD
     assert audit.RECORD.itemsize == audit.SEGMENT.itemsize == audit.ACKS.itemsize == 64
     assert audit.ENTRY.itemsize == 8
+
+
+def test_a_record_that_ends_behind_the_end_is_none_though_it_is_whole():
+    octets = bytearray(segment([b"a" * 50, b"b" * 50]))
+    second = 64 + len(record(5, 1, b"a" * 50))
+    octets[64:72] = bytes(8)                # The way to the second one leads over a gap.
+    assert reading.scan_records(bytes(octets), len(octets)).positions.tolist() == [second]
+    assert reading.scan_records(bytes(octets), len(octets) - 8).positions.tolist() == []

@@ -262,3 +262,35 @@ def test_content_of_a_compacted_segment_is_read_from_its_records(files):
     files.segment(8, [b"x", b"y"], base_seq=61, generation=1)
     files.poke(files.msgs(8), files.positions[8][1], record(8, 70, b"y"))
     assert settled.read_content(files.directory, 8, Disk(), dense=True) == settled.Content(61, 70, 2)
+
+
+def test_content_of_a_segment_whose_records_are_all_damaged_is_what_its_header_says(files):
+    files.segment(8, [b"x", b"y"], base_seq=61)
+    for position in files.positions[8]:
+        files.poke(files.msgs(8), position, bytes(8))
+    assert settled.read_content(files.directory, 8, Disk(), dense=False) == settled.Content(61, 62, 2)
+
+
+def test_an_archive_that_is_closed_has_its_names_on_disk(files, tmp_path):
+    class Recorder(Disk):
+        synced = ()
+
+        def sync_directory(self, path):
+            self.synced = (*self.synced, path)
+            super().sync_directory(path)
+
+    disk, target = Recorder(), str(tmp_path / "archive" / "v" / "q")
+    archive = settled.Archive(str(tmp_path / "q"), target, disk)
+    archive.open(b"v", b"q")
+    archive.make_way([(0, 7, files.directory)])
+    archive.prepare(0, 7, files.directory)
+    archive.finish(0, 7, files.directory)
+    disk.synced = ()
+    archive.close()
+    assert f"{target}/kept" in disk.synced
+
+
+def test_nothing_is_archived_of_a_deleted_queue_without_segments(tmp_path):
+    (tmp_path / "q").mkdir()
+    assert settled.archive_whole(str(tmp_path / "q"), str(tmp_path / "archive" / "q"), b"v", b"q", Disk()) == 0
+    assert os.listdir(tmp_path) == ["q"]

@@ -1,5 +1,6 @@
 """The side file of an order journal: lines in, lines out, torn ones passed over, never large."""
 
+import contextlib
 import errno
 import os
 
@@ -112,3 +113,22 @@ class Full(Disk):
 def test_a_full_disk_is_told(path):
     with pytest.raises(OSError, match="No space left"):
         side_file.append(path, [consumer(1)], Full())
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_file_that_was_added_to_is_closed(path, room):
+    class Counting(Disk if room else Full):
+        opened = closed = 0
+
+        def open(self, *args, **options):
+            self.opened += 1
+            return super().open(*args, **options)
+
+        def close(self, fd):
+            self.closed += 1
+            super().close(fd)
+
+    disk = Counting()
+    with contextlib.suppress(OSError):
+        side_file.append(path, [consumer(1)], disk)
+    assert disk.opened == disk.closed == 1

@@ -4,9 +4,10 @@ Permissions and equivalence are told through a session too: tests/session/test_t
 """
 
 import pytest
-from tests.session.harness import Node
+from tests.session.harness import Client, Node
 
 from brokerd.errors import AMQPError
+from brokerd.wire.properties import Properties
 
 
 @pytest.fixture
@@ -148,3 +149,41 @@ def test_events_name_who_asked(access, node):
         *((name, "guest") for name in ("queue_created", "exchange_created", "binding_created", "exchange_deleted",
                                        "binding_deleted", "queue_deleted")),
         ("queue_created", ""), ("queue_deleted", "")]
+
+
+def test_nobody_takes_a_reserved_name_or_deletes_what_has_one(access):
+    assert refusal(access, "amq.x") == "ACCESS_REFUSED - exchange name 'amq.x' contains reserved prefix 'amq.*'"
+    with pytest.raises(AMQPError) as refused:
+        access.declare_queue("amq.q", object())
+    assert refused.value.reply_text == "ACCESS_REFUSED - queue name 'amq.q' contains reserved prefix 'amq.*'"
+    with pytest.raises(AMQPError) as refused:
+        access.delete_exchange("amq.direct")
+    assert refused.value.reply_text == (
+        "ACCESS_REFUSED - deletion of system exchange 'amq.direct' in vhost '/' not allowed")
+    assert "amq.q" not in access.vhost.queues
+    assert "amq.direct" in access.vhost.exchanges
+    access.declare_exchange("x")
+    access.delete_exchange("x")
+    assert "x" not in access.vhost.exchanges
+
+
+@pytest.mark.parametrize("verb", ["bind_exchange", "unbind_exchange"])
+def test_the_default_exchange_is_the_destination_of_no_binding(access, verb):
+    with pytest.raises(AMQPError) as refused:
+        getattr(access, verb)("", "amq.direct", "k", {})
+    assert refused.value.reply_text == "ACCESS_REFUSED - operation not permitted on the default exchange"
+
+
+# --- direct reply-to
+
+def test_a_name_of_replies_is_there_while_its_client_waits(access, node):
+    client = Client(node).open()
+    channel = client.connection.channels[1]
+    access.consume_replies(channel, "t", no_ack=True)
+    name = access.vhost.replies.rewrite(channel, Properties(reply_to="amq.rabbitmq.reply-to")).reply_to
+    access.declare_replies("amq.rabbitmq.reply-to")
+    access.declare_replies(name)
+    access.cancel_replies(channel)
+    with pytest.raises(AMQPError) as refused:
+        access.declare_replies(name)
+    assert refused.value.reply_text == f"NOT_FOUND - no queue '{name}' in vhost '/'"

@@ -80,3 +80,18 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding_also_when_the_queue_
     assert "x" in vhost.exchanges
     vhost.delete_queue(second)
     assert "x" not in vhost.exchanges
+
+
+def test_each_definition_that_undoes_another_is_counted(open_vhost):
+    vhost, _ = open_vhost()
+    x, y, queue = exchange(vhost, "x"), exchange(vhost, "y"), declare(vhost, "q")
+    for done, undo in enumerate((
+        lambda: vhost.unbind(x, queue, "a", {}), lambda: vhost.unbind(x, y, "a", {}), lambda: vhost.delete_exchange(y),
+        lambda: vhost.delete_queue(queue),
+    )):
+        if not done:
+            vhost.bind(x, queue, "a", {})
+            vhost.bind(x, y, "a", {})
+        assert open_vhost()[1].undone == done
+        undo()
+    assert open_vhost()[1].undone == 4

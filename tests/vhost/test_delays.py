@@ -81,6 +81,13 @@ def test_a_message_waits_for_its_time(bench):
     assert not bench.clock.timers
 
 
+def test_a_message_that_comes_when_none_waits_any_more_waits_for_its_time_too(bench):
+    for body in (b"a", b"b"):
+        bench.publish(body, {"x-delay": 1000})
+        bench.advance(1000)
+    assert bench.q.bodies == [b"a", b"b"]
+
+
 def test_what_is_not_to_be_delayed_is_not_held_back(bench):
     assert not bench.publish(headers={"x-delay": -1000})
     assert not bench.publish(headers={"x-delay": "soon"})
@@ -255,6 +262,13 @@ def test_the_room_is_nobodys_to_use_and_goes_with_the_exchange(bench):
     assert "amq.delayed.x" not in bench.vhost.queues
     bench.advance(10)
     assert bench.q.bodies == []
+    assert not bench.publish(headers={"x-delay": 1})
+
+
+def test_an_exchange_whose_room_is_gone_can_go(bench):
+    bench.publish(headers={"x-delay": 1})
+    bench.vhost.delete_queue(bench.room)
+    bench.delays.forget_exchange(bench.exchange)
     assert not bench.publish(headers={"x-delay": 1})
 
 

@@ -267,6 +267,18 @@ def test_another_rule_keeps_the_keys_and_none_forgets_them(machine):
     assert (q.ready, q.window) == (2, None)
 
 
+def test_the_key_files_of_a_queue_go_with_its_rule(machine):
+    q = machine.queue()
+    machine.publish("a")
+    path, rows = f"{q.directory}/keys.0000000001", q.key_rows(1, 0)
+    q.deduplication.write(path, 1, rows)
+    q.deduplication.watch_file(path, rows)
+    assert os.path.exists(path)
+    q._deduplicate(None)
+    assert not os.path.exists(path)
+    q._deduplicate(None)
+
+
 def test_a_rule_that_comes_back_finds_the_keys_in_the_records(machine):
     q = machine.queue()
     machine.publish("a")

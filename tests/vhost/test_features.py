@@ -80,3 +80,15 @@ def test_a_vhost_that_stands_alone_has_all_features_and_none_does_anything(tmp_p
     vhost.delete_exchange(delayed)
     vhost.take_up_features()
     vhost.close()
+
+
+def test_dead_letters_end_with_their_vhost(given):
+    ended = []
+
+    class Made:
+        def close(self):
+            ended.append(self)
+
+    given.dead_letters._made = Made()
+    given.close()
+    assert ended == [given.dead_letters._made]

@@ -118,3 +118,8 @@ def test_a_header_table_that_nobody_can_read_and_a_full_disk_are_no_fault(vhost,
     vhost.core.full = True
     firehose.delivered(Channel(), vhost.queues["q"], b"", b"k", b"\0\0", b"", False)
     assert len(vhost.core.messages) == 1
+
+
+def test_a_key_of_the_firehose_is_as_long_as_a_key_may_be(vhost, firehose):
+    firehose.participant().after_storing(plane.Message(b"x" * 250, b"k", OCTETS, b""), Channel(), ())
+    assert [key for _, _, key, _, _ in vhost.core.messages] == [b"publish." + b"x" * 247]

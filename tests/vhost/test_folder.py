@@ -235,6 +235,19 @@ def test_a_log_that_mostly_undoes_itself_is_short_after_the_next_open(place):
     assert set(place.again().queues) == {"kept", "a"}
 
 
+@pytest.mark.parametrize("enough", [True, False])
+def test_a_log_is_rewritten_at_an_open_when_half_as_much_is_undone_as_is_there(place, enough):
+    vhost = place.open()
+    names = [f"q{n}" for n in range(20 - len(vhost.exchanges))]
+    declare(vhost, *names)
+    for _ in range(10 if enough else 9):
+        vhost.delete_queue(vhost.queue("q0"))
+        declare(vhost, "q0")
+    frames = vhost.log.frames
+    assert place.again().log.frames == (len(names) if enough else frames)
+    assert set(place.vhost.queues) == set(names)
+
+
 def test_ten_thousand_queues_with_bindings_open(place):
     place.open()
     place.close()

@@ -387,3 +387,36 @@ def test_a_deleted_queue_has_no_messages_and_takes_none(vhost):
     vhost.delete_queue(queue)
     vhost.core.put((queue,), b"", b"q", b"\0\0", b"two")
     assert queue.ready == 0
+
+
+def test_an_exchange_of_an_unknown_type_is_refused_before_its_definition_is_written(vhost):
+    before = len(vhost.log.payloads)
+    with pytest.raises(PreconditionFailed) as refused:
+        make_exchange(vhost, "x", "odd")
+    assert refused.value.reply_text == "PRECONDITION_FAILED - unknown exchange type 'odd'"
+    assert len(vhost.log.payloads) == before
+    assert "x" not in vhost.exchanges
+
+
+def test_a_deleted_queue_has_no_records_any_more(vhost, client):
+    queue = make_queue(vhost, "q")
+    publish(client, "q")
+    assert len(queue.segments()) == 1
+    vhost.delete_queue(queue)
+    assert (queue.ready, queue.segments()) == (0, [])
+
+
+@pytest.mark.parametrize("make", [lambda vhost: make_exchange(vhost, "new"), lambda vhost: make_queue(vhost, "new"),
+                                  lambda vhost: vhost.bind(vhost.exchange("amq.fanout"), vhost.queue("q"), "", {})])
+def test_dead_letters_without_a_way_are_tried_again_when_there_is_something_new(vhost, make):
+    make_queue(vhost, "q")
+    tried = []
+
+    class Letters:
+        def retry(self):
+            tried.append(set(vhost.queues) | set(vhost.exchanges))
+
+    vhost.dead_letters = Letters()
+    make(vhost)
+    assert len(tried) == 1
+    assert ("new" in tried[0]) == ("new" in vhost.queues | vhost.exchanges)     # It is there by then.
