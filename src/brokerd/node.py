@@ -28,7 +28,7 @@ from brokerd.store.sync import GroupCommit
 from brokerd.upkeep.upkeep import Submit, Upkeep
 from brokerd.vhost import commits, events
 from brokerd.vhost.access import Access
-from brokerd.vhost.features import CallAt, Doors, Timer, on_demand
+from brokerd.vhost.features import CallAt, Services, Timer, make_on_demand
 from brokerd.vhost.folder import load_vhost
 from brokerd.vhost.listing import MAX_QUEUES, NEW, Listing
 from brokerd.vhost.vhost import VHost
@@ -122,8 +122,8 @@ class Node:
             memory_octets=memory_octets, make_room=self.upkeep.make_room, tell=self._tell_alarm,
         )  # fmt: skip
         self.blocked = self.alarms.blocked
-        doors = Doors(clock.epoch_ns, self.commit.wait, self._call_at)
-        self._give_features = on_demand(doors, self.events, self.name, disk, self.commit.follow)
+        services = Services(clock.epoch_ns, self.commit.wait, self._call_at)
+        self._give_features = make_on_demand(services, self.events, self.name, disk, self.commit.follow)
 
     # --- what the data plane asks
 

@@ -193,9 +193,9 @@ class Real:
         self.node = Node(self.directory)
         self.node.core.clock = self.clock
         self.vhost = self.node.vhost
-        doors = {"epoch_ns": self.clock, "wait": self.commit.wait, "call_at": self.clock.call_at}
-        self.letters = DeadLetters(self.vhost, **doors)
-        self.delays = Delays(self.vhost, **doors)
+        services = {"epoch_ns": self.clock, "wait": self.commit.wait, "call_at": self.clock.call_at}
+        self.letters = DeadLetters(self.vhost, **services)
+        self.delays = Delays(self.vhost, **services)
         self.client = Client(self.node).open()
         self.vhost.accesses["guest"] = self.client.connection.access
 

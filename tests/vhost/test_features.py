@@ -9,7 +9,7 @@ from tests.vhost.stand_in import Clock, Commit
 
 from brokerd import plane
 from brokerd.vhost import events
-from brokerd.vhost.features import Doors, alone, on_demand
+from brokerd.vhost.features import Services, make_null, make_on_demand
 from brokerd.vhost.vhost import VHost
 
 
@@ -19,7 +19,7 @@ def given(tmp_path):
     clock = Clock()
     core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print, damaged=print)
     told = events.Events(clock, "brokerd@here")
-    make = on_demand(Doors(clock, Commit().wait, clock.call_at), told, "brokerd@here")
+    make = make_on_demand(Services(clock, Commit().wait, clock.call_at), told, "brokerd@here")
     vhost = VHost("/", str(tmp_path), core, Log(), give_features=make)
     assert vhost.events is told
     return vhost
@@ -68,7 +68,7 @@ def test_an_exchange_that_asks_for_keys_is_known_until_it_is_deleted(given):
 
 def test_a_vhost_that_stands_alone_has_all_features_and_none_does_anything(tmp_path):
     vhost = Node(tmp_path).vhost
-    features = alone(vhost)
+    features = make_null(vhost)
     assert features.dead_letters.handle_dead(None, "rejected", 1, b"", b"", b"", b"") is True
     assert features.duplicates.check(None, (), dict) is None
     assert not features.duplicates.asks(vhost.exchanges["amq.fanout"])

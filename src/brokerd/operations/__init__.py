@@ -1,12 +1,12 @@
-"""What can be asked of a running broker, and what can be changed: one table of operations.
+"""One table of operations: the questions that a running broker answers, and the changes that it makes on request.
 
-An operation is a noun, a verb, and one row in ``operations/<noun>.py`` (its shape: ``rows.Operation``).  ``table``
-finds the rows, checks requests with pydantic, and calls the row's function with (node, who asks, request).  The
-verbs of the control socket and the commands of brokerctl follow from the rows.
+An operation has a noun, a verb, and one row in ``operations/<noun>.py`` (its shape: ``rows.Operation``).  ``table``
+finds the row, checks the request with pydantic, and calls the row's function with (node, who asks, request).  The verbs
+of the control socket and the commands of brokerctl follow from the rows.
 
-The functions do not know how a request came or how the answer goes back, and they never wait.  Work that takes
-longer than a turn of the loop is a job: see ``jobs``.  The rows can be listed without pydantic, and a broker's start
-imports none of them.
+A row's function does not know how the request came or how the answer goes back, and it never waits.  Work that takes
+longer than a turn of the loop is a job: see ``jobs``.  Listing the rows does not import pydantic, and a broker's start
+imports no row.
 """
 
 from typing import TYPE_CHECKING
@@ -22,8 +22,8 @@ DUMPING_FOLDER = "dumping"  # in the data directory, see operations/dump; the ne
 
 
 class OperationError(BrokerError):
-    """An operation that is refused or fails.  ``code`` is HTTP's: 400 the request is wrong, 403 the user may not,
-    404 no such thing, 409 not now, 500 it failed."""
+    """An operation was refused, or failed.  ``code`` is HTTP's: 400 the request is wrong, 403 the user lacks a right,
+    404 the named thing does not exist, 409 not possible now, 500 it failed."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -31,7 +31,7 @@ class OperationError(BrokerError):
 
 
 def find_queue(node: "Node", vhost: str, name: str) -> "Queue":
-    """Raises OperationError (404)."""
+    """The queue of that name.  Raises OperationError (404)."""
     there = node.vhosts.get(vhost)
     if there is None:
         raise OperationError(f"no vhost '{vhost}'", 404)

@@ -1,8 +1,8 @@
-"""One queue's files as they are at an instant, copied later: the part of a dump that knows their contents.
+"""Copies one queue's files as they were at one instant: the part of a dump that knows the contents of files.
 
-``take_cut`` runs on the loop and notes, for each file, how many of its octets count and what the words of its header
-say; it gives the file a second name, under which it stays.  ``Copier`` runs in a thread.  Layouts are
-``store.format``'s.
+``take_cut`` runs on the loop.  For each file it takes down how many octets count and what the words of the header say,
+and it gives the file a second name, so that the octets stay when the first name goes.  ``Copier`` copies them later, in
+a thread.  Layouts are ``store.format``'s.
 """
 
 import errno
@@ -28,7 +28,7 @@ NO_SUCH_WAY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSU
 
 
 class Piece(NamedTuple):
-    """A file to be copied: ``octets`` of it, and (offset, octets) to be written over in the copy."""
+    """A file to copy: its first ``octets``; then each patch (offset, octets) is written over the copy."""
 
     link: str
     target: str  # relative to the queue's folder
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A queue at one instant.  ``facts`` are its manifest's, but for what the files say."""
+    """A queue at one instant.  ``facts``: its entry in the manifest, without what the files say."""
 
     directory: str
     max_priority: int
@@ -50,7 +50,7 @@ class Cut(NamedTuple):
 
 
 def take_cut(queue: "Queue", links: str, now_ns: int) -> Cut:
-    """On the loop: ``queue`` as it is.  ``links`` is an empty folder of the same filesystem.  Raises OSError."""
+    """On the loop: take the cut of ``queue``.  ``links``: an empty folder of the same filesystem.  Raises OSError."""
     segments = queue.segments()
     live: dict[int, list[int]] = {}
     missing: list[str] = []
@@ -104,7 +104,7 @@ def _segment(directory: str, segment: dict[str, Any], links: str, missing: list[
             octets = layout.HEADER_OCTETS + layout.ENTRY_OCTETS * entries
             yield Piece(there, target, octets, ((layout.ACKS_WORDS_AT, words),))
         else:
-            # -1: the broker has not looked into it, and so has not written into it either.
+            # -1: the broker has not read its count yet, and so has not written into it either.
             events = segment["events"] if segment["events"] >= 0 else _word(there, _EVENTS_AT, 0)
             octets = layout.HEADER_OCTETS + layout.EVENT_OCTETS * events
             yield Piece(there, target, octets, ((_EVENTS_AT, struct.pack("<2I", *layout.word(events))),))
@@ -119,7 +119,7 @@ _COUNTS = {  # of a settled segment: where the count stands, octets of each, oct
 
 
 def _link(path: str, links: str, name: str) -> str | None:
-    """Give a file a second name; that, or None: there is no such file."""
+    """Give a file a second name and return it; None: the file does not exist."""
     link = os.path.join(links, name)
     try:
         os.link(path, link)
@@ -129,7 +129,7 @@ def _link(path: str, links: str, name: str) -> str | None:
 
 
 def _word(path: str, offset: int, otherwise: int) -> int:
-    """A word of a file's header; ``otherwise`` where it is not whole."""
+    """A word of a file's header; ``otherwise`` if the word is not whole."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         octets = os.pread(fd, 8, offset)
@@ -160,7 +160,8 @@ class Copier:
         self.files: list[tuple[str, int]] = []
 
     def copy(self, room: Callable[[], int]) -> Iterator[None]:
-        """Copy all, stopping in between every ``STEP_SECONDS``.  ``room()``: octets that may be written.
+        """Copy all; yield every ``STEP_SECONDS``, so that other work gets its turn.  ``room()``: octets that may be
+        written.
 
         Raises OperationError (500): there is not enough room; OSError.
         """
@@ -210,7 +211,7 @@ class Copier:
                 target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
                 try:
                     copied = 0
-                    for count in chunks(source, target, piece.octets):
+                    for count in copy_chunks(source, target, piece.octets):
                         copied += count
                         self.octets += count
                         yield
@@ -240,8 +241,8 @@ class Copier:
         self.files.append((name, len(octets)))
 
     def _copy_log(self) -> None:
-        """The side file up to the cut.  Read only now: its lines are written by this thread, and those of before the
-        cut are there by now.  What was removed since then may be what was to be copied."""
+        """Copy the side file up to the cut.  This thread writes its lines, so those from before the cut are there now.
+        Later lines that name removed segments are copied too: the copy may lack these segments."""
         lines = side_file.read(os.path.join(self._cut.directory, layout.SIDE_FILE), self._disk)
         cut = self._cut.facts["cut"]
         lines = [line for line in lines if line.get("what") == "removed" or not _later(line, cut)]
@@ -254,9 +255,9 @@ def _later(line: dict[str, Any], cut_ns: int) -> bool:
     return isinstance(at, int) and at > cut_ns
 
 
-def chunks(source: int, target: int, octets: int) -> Iterator[int]:
-    """Copy the first ``octets`` of a file to an empty one by the quickest way the kernel has; how many, after each
-    chunk.  Fewer if the file is shorter.  Raises OSError."""
+def copy_chunks(source: int, target: int, octets: int) -> Iterator[int]:
+    """Copy the first ``octets`` of a file, or all if it is shorter, to an empty one, by the quickest way that the
+    kernel has.  Yields the number of octets after each chunk.  Raises OSError."""
     ways = [_by_range, _by_sendfile, _by_hand]
     done = 0
     while done < octets:

@@ -4,16 +4,16 @@
     out/<vhost>/.vhost
     out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
 
-Each queue is copied as it was at one instant, its *cut*.  On the loop: the lengths of all files are noted, and each
-file gets a second name (a hard link) in ``<data_dir>/dumping``, so that its octets stay when the first name goes.
-Files only grow at their end, and no file is written over until its queue is copied (``Queue.copying``).  In the
-thread: so many octets of each file are copied, and the words in the headers are written as they were at the cut.
-Settled segments that are kept for their journals do not change: they get their second name in the thread.  If
-retention removes one first, the copy goes without it, and its order.jsonl says so.
+Each queue is copied as it was at one instant, its *cut*.  The loop takes down the lengths of all files, and gives each
+file a second name (a hard link) in ``<data_dir>/dumping``, so that its octets stay when the first name goes.  Files
+grow only at their end, and no file is written over until its queue is copied (``Queue.copying``).  The thread then
+copies so many octets of each file, and writes the words of the headers as they were at the cut.  Settled segments in
+``kept`` do not change, so the thread gives them their second names.  If retention removes one first, the copy lacks it,
+and the copied order.jsonl says so.
 
-Queues that are not durable have no files with names, and are left out.  One dump at a time: ``dumping`` keeps a second
-one out; where a crash left it, it is removed at the next start (``server/control``).  The copy is made as
-``out.partial``, and renamed when all of it is on disk.
+Queues that are not durable have no files with names, and are left out.  Only one dump runs at a time, because the
+folder ``dumping`` can be made only once; if a crash left it, the next start removes it (``server/control``).  The copy
+is made as ``out.partial``, and renamed when all of it is on disk.
 """
 
 import os
@@ -42,9 +42,8 @@ VHOST_FILE = ".vhost"
 class Dump:
     """A job: copy the queues that ``glob`` names ("": all) to the folder ``out``.
 
-    Its answer is ``operations.queue.Dumped``.  How far it is: {"vhost", "queue", "number", "queues", "octets"}, the
-    queue being the one that is copied.  Raises OperationError (400, 404, 409); while it runs OperationError (409, 500),
-    OSError.
+    Its answer is ``operations.queue.Dumped``.  Its progress is {"vhost", "queue", "number", "queues", "octets"} of the
+    queue that it copies.  Raises OperationError (400, 404, 409); while it runs, OperationError (409, 500) and OSError.
     """
 
     __slots__ = ("_begun", "_copied", "_copying", "_entries", "_links", "_node", "_out", "_partial", "_queues",
@@ -119,7 +118,7 @@ class Dump:
     # --- on the loop
 
     def _cut(self, queue: "Queue") -> Cut | Exception | None:
-        """The queue at this instant, or an error.  The thread raises the error, because undoing takes time."""
+        """Take the cut of a queue.  An error is returned, and the thread raises it, because undoing takes time."""
         self.clean_up()
         vhost = self._node.vhosts.get(queue.vhost_name)
         if vhost is None or vhost.queues.get(queue.name) is not queue:
@@ -161,14 +160,15 @@ class Dump:
             self._node.disk.replace(os.path.join(path, VHOST_FILE), vhost.encode("utf-8", "surrogateescape"))
 
     def _room(self) -> int:
-        """Octets that may be written: on the broker's own filesystem not so many that publishers are blocked."""
+        """Octets that may be written.  On the broker's own filesystem this leaves enough free that no alarm blocks
+        publishers."""
         free = self._node.disk.free_octets(self._partial)
         if os.stat(self._partial).st_dev == os.stat(self._node.data.path).st_dev:
             free -= self._node.settings.free_disk_min_octets
         return free
 
     def _finish(self) -> None:
-        """All on disk, the manifest last; then the name that was asked for."""
+        """Sync everything, write the manifest last, then rename the copy to the name that was asked for."""
         import json
 
         node, disk = self._node, self._node.disk
@@ -184,12 +184,12 @@ class Dump:
 
 
 def matches(glob: str, vhost: str, name: str) -> bool:
-    """Whether a queue is called like ``glob``: a name, or vhost/name; "" is every one."""
+    """Whether ``glob`` matches a queue's name, or its vhost/name; "" matches every queue."""
     return not glob or fnmatchcase(name, glob) or fnmatchcase(f"{vhost}/{name}", glob)
 
 
 def _checked_out(out: str, data_dir: str) -> str:
-    """Raises OperationError (400, 409)."""
+    """``out`` as a normal path, if the dump can be made there.  Raises OperationError (400, 409)."""
     if not os.path.isabs(out) or "\0" in out:
         raise OperationError(f"'{out}' is not an absolute path", 400)
     out = os.path.normpath(out)
@@ -232,7 +232,7 @@ def _entry(cut: Cut, copier: Copier) -> str:
 
 
 def _sync_all(disk: Any, folder: str) -> None:
-    """All that is in a folder, however many files: the filesystem's."""
+    """Sync everything in a folder by one sync of its filesystem."""
     fd = disk.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         disk.syncfs(fd, folder)

@@ -1,6 +1,6 @@
-"""Where the files of a queue lie, and the few facts about one that need no reading through.
+"""Finds the files of a queue, and the few facts about a file that its header or first record tells.
 
-Layouts are ``store.format``'s.  Knows nothing of queues but their folder.
+Layouts are ``store.format``'s.  Knows nothing of a queue except its folder.
 """
 
 import os
@@ -13,7 +13,7 @@ _BASE_SEQ = slice(16, 24)
 
 
 class Level(NamedTuple):
-    """The folder of a priority level, 0 being the queue's own; ``path`` is relative to that, and "" for it."""
+    """The folder of a priority level.  ``path`` is relative to the queue's folder; "": level 0, that folder itself."""
 
     number: int
     path: str
@@ -39,8 +39,9 @@ def has_kept_folder(directory: str, max_priority: int) -> bool:
 
 
 def kept_segments(folder: str) -> dict[int, set[str]]:
-    """The settled segments kept in ``folder``, oldest first: their number, and which of its files are there ("msgs",
-    "acks", "journal").  Raises OSError, but not where nothing is kept."""
+    """The settled segments in ``folder``, oldest first: number, and which files exist ("msgs", "acks", "journal").
+
+    Raises OSError, but not if the folder has no settled segments."""
     try:
         names = os.listdir(os.path.join(folder, layout.KEPT_FOLDER))
     except FileNotFoundError:

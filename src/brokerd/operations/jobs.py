@@ -2,7 +2,7 @@
 
     yield IN_THREAD     what follows runs in the slow thread
     yield ON_LOOP       what follows runs on the loop, where queues may be touched
-    yield {...}         how far it is; it goes on in the same place
+    yield {...}         progress; the job goes on in the same place
 
 A job begins on the loop.  It yields a few times a second, also while it stays in the thread, so that other
 work for that thread gets its turn in between.  It returns the answer.  When the answer is no longer wanted,
@@ -24,10 +24,10 @@ class Job(Protocol):
     """Something to run."""
 
     def steps(self) -> Steps:
-        """The work itself."""
+        """The generator that does the work."""
 
     def clean_up(self) -> None:
-        """Called on the loop when it is over, however it ended."""
+        """Called on the loop at the end of every job, also of one that failed or was cancelled."""
 
 
 class Running:
@@ -70,7 +70,7 @@ class Running:
             self._submit(self._steps.close, self._closed)
 
     def _go(self) -> None:
-        """On the loop: the next step, wherever it belongs."""
+        """On the loop: have the next step done, here or in the thread."""
         if self.cancelled:
             return
         if self._in_thread:

@@ -1,4 +1,4 @@
-"""How a queue keeps its order now, why, and what has disturbed it: one table for people and programs.
+"""Describes how firmly a queue keeps its order now, why, and what has disturbed it: one table for people and programs.
 
 The table's shape is ``operations.queue.Ordering``.
 """
@@ -39,7 +39,7 @@ def ordering(node: "Node", vhost: str, name: str) -> "Ordering":
 
 
 def group_counters(counts: list[int]) -> "Counters":
-    """The counters of ``plane.Queue.order_counts`` by name, causes under what they cause."""
+    """The counters of ``plane.Queue.order_counts`` by name; those with a cause are grouped, by cause."""
     table: dict[str, Any] = {"returned": {}}
     for name, count in zip(ORDER_COUNTERS, counts, strict=True):
         group = "dropped" if name in DROPPED else next((each for each in GROUPS if name.startswith(f"{each}_")), None)

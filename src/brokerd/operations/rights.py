@@ -1,6 +1,6 @@
-"""Whether a user may do an operation: ``Right`` of its row against the user's tags and permissions.
+"""Checks whether a user may do an operation: compares the row's ``Right`` with the user's tags and permissions.
 
-A refusal comes before anything is looked up, so that it does not tell strangers which names exist.
+The check comes before any name is looked up, so that a refusal does not tell strangers which names exist.
 """
 
 from dataclasses import asdict
@@ -24,7 +24,7 @@ SEES_ALL_VHOSTS = INCLUDED_IN["monitoring"]
 
 
 def check(node: "Node", who: "Who", row: "Operation[Any, Any]", request: Any) -> None:
-    """Raises OperationError (403)."""
+    """Return if ``who`` may do it.  Raises OperationError (403)."""
     if who.local:
         return
     right = row.right

@@ -1,4 +1,4 @@
-"""What a row of the table of operations consists of: its request, its answer, the right it needs, its function.
+"""The shape of a row in the table of operations: its request, its answer, the right that it needs, its function.
 
 A request is a class with the decorator ``request``; each of its fields is Annotated with a ``Field``.  pydantic checks
 it, and brokerctl makes its arguments and options from it.  An answer is a ``TypedDict`` of values that JSON has: mypy
@@ -42,7 +42,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
-# --- who asks, and what that takes
+# --- who asks, and the right that an operation needs
 
 
 class Who(NamedTuple):
@@ -79,7 +79,7 @@ def request(cls: type[Request]) -> type[Request]:
 
 
 class Field:
-    """What is known of a request's field beside its type and default.
+    """A field of a request: everything except its type and default.
 
     ``low`` and ``high`` bound a whole number, or the characters of a text; ends included.  An ``argument`` stands in
     brokerctl's command without an option's name.  ``path``: a file or folder on the broker's machine, absolute;
@@ -97,7 +97,7 @@ class Field:
         self.low, self.high = low, high
 
     def accepts(self, text: object) -> str:
-        """``text``, where it is one of the right length.  Raises ValueError."""
+        """``text`` itself, if it is a text of the right length.  Raises ValueError."""
         if isinstance(text, str) and len(text) >= (self.low or 0) and (self.high is None or len(text) <= self.high):
             return text
         raise ValueError("no text, or one of another length")
@@ -153,7 +153,7 @@ class RequestField(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """What a value must be, in words that follow "must be"; "": it takes more words than that."""
+        """The words that follow "must be" in an error text; "": a few words cannot say it."""
         low, high = self.field.low, self.field.high
         if self.choices:
             return "one of " + ", ".join(self.choices)

@@ -1,4 +1,4 @@
-"""The table of operations: the rows of all nouns, found by name, and done if the user may.
+"""The table of operations: finds the row of a name, and performs it if the user has the right.
 
 Knows nothing of sockets: a request is a name and a table of fields.
 """
@@ -48,7 +48,7 @@ def prepare() -> None:
 
 
 def perform(node: "Node", who: Who, name: str, fields: Mapping[str, Any]) -> tuple[Operation[Any, Any], Any]:
-    """Check the request, then the user's rights, and do the operation: its row, and the answer or the job.
+    """Check the request and the user's rights, then do the operation.  Returns its row, and the answer or the job.
 
     Raises OperationError, and what the operation raises.
     """
@@ -81,7 +81,7 @@ def _pydantic() -> Any:
 
 
 def _fault(row: Operation[Any, Any], faults: list[Any]) -> str:
-    """The first fault in one line; a field that is not known says more than one that is missing."""
+    """One fault in one line.  An unknown field is named before a missing one: it explains more."""
     fault = next((each for each in faults if each["type"] == "unexpected_keyword_argument"), faults[0])
     name = str(fault["loc"][0])
     known = {each.name: each for each in request_fields(row.request)}

@@ -5,10 +5,10 @@
 #                                       queue holds a reference to the object: queue_t.ghost)
 #   store_t     in queue_t, or malloc   one priority level's messages; levels above 0 are made when first used and
 #               by queue_t              freed with the queue
-#   rules_t     malloc, by queue_t      what is asked of the queue beside order; made when first asked, freed with the object
+#   rules_t     malloc, by queue_t      rules of the queue besides its order; made with the first rule, freed with the object
 #   place_t     by value                where one record is.  HELD in four kinds of containers, and in no other:
 #                                       store_t.returned, rules_t.dying, queue_t.aside, channel_t.ring (entry_t).
-#                                       Whatever moves records asks places.pxi, which walks all four
+#                                       Code that moves records calls places.pxi, which walks all four
 #   places_t    in rules_t              an array of places, freed with it
 #   asides_t    malloc, by queue_t      records set aside; made with the first one, freed with the object
 #   journal_t   malloc, by queue_t      what the order journal needs; freed when it is switched off, or with the object
@@ -49,7 +49,7 @@ cdef struct conn_t
 cdef struct core_t:
     int64_t now                 # ns since the epoch, read once a chunk
     uint32_t ms                 # the same in milliseconds, modulo 2**32
-    uint32_t actor               # consumer, or connection of a basic.get, that settles just now; 0: the broker itself
+    uint32_t actor              # number of the consumer (or connection, for basic.get) that settles now; 0: the broker
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
@@ -60,15 +60,15 @@ cdef struct core_t:
     channel_t *confirm_dirty    # confirm channels that published since the last turn
     channel_t *channels         # all that are open
     uint64_t next_number        # of a segment: unique in this process, so that stale records fail their CRC
-    char *spare_directory       # NULL: no segments are kept for other queues
+    char *spare_directory       # NULL: settled segments do not wait for other queues
     seg_t *spares               # unmapped, linked by next; their files are spare_directory/<number>
     uint32_t spares_n
     uint64_t spares_used        # taken by a queue, since start
     bint no_spares              # the disk is full: what is settled is given back
     seg_t *staged               # segments with records not yet in their files: none outside of a chunk's work
-    queue_t *dying              # queues with messages that died and are to be told of
+    queue_t *dying              # queues with dead messages, for which on_dead() is still to be called
     queue_t *dying_tail
-    queue_t *over               # queues that may hold more than they may
+    queue_t *over               # queues that may be over a length limit
     queue_t **deadlines         # heap of queues by the time when their head expires, the earliest on top
     uint32_t deadlines_n
     uint32_t deadlines_capacity
@@ -133,25 +133,25 @@ cdef struct seg_t:
     uint32_t generation
     uint8_t *map                # NULL: not mapped
     uint8_t *base               # the next record goes to base + end: in the map, or in the stage
-    uint8_t *words              # where its end and count are kept: likewise
+    uint8_t *words              # where its end and count stand: in the map, or in the stage
     uint8_t *stage              # NULL: none; a buffer of the core's pool
     seg_t *stage_next
-    uint32_t stage_from         # what of the file the stage begins with
+    uint32_t stage_from         # position in the file of the first octet in the stage
     uint8_t stage_words[16]
     uint8_t *acks               # NULL: not mapped
     uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
     count_t *counts             # sorted by position; delivery counts from before this broker started
     uint32_t count_n
-    anchor_t *anchors               # NULL: nothing was taken out of the middle; else every 32nd record up to `marked`
+    anchor_t *anchors           # every 32nd record up to `anchored`; NULL: nothing was taken out of the middle yet
     uint32_t anchors_n
     uint32_t anchors_capacity
-    uint32_t anchored
+    uint32_t anchored           # the position behind the records that `anchors` covers
     int fd                      # -1: not open
     uint32_t crc_seed           # state of the CRC after the segment's number
     uint32_t end                # first free octet
     uint32_t capacity
     uint32_t allocated          # blocks are on disk up to here
-    uint32_t zeroed             # and may be appended to up to here without asking: at most `allocated`
+    uint32_t zeroed             # append needs no further step up to here; at most `allocated`
     uint32_t records
     uint32_t settled
     uint32_t unacked            # records handed out now
@@ -167,7 +167,7 @@ cdef struct seg_t:
     bint loaded                 # the acks of a recovered segment were read
     bint verify                 # came from disk: check each record's CRC when it is read
     bint unsynced               # holds what a confirm waits for
-    bint damaged                # kept aside instead of unlinked
+    bint damaged                # the file is renamed to *.damaged instead of unlinked
     bint unlinked               # of a queue that is not durable: a file without a name, and no acks; fd stays open
     uint8_t *journal            # NULL: not mapped
     uint32_t journal_room       # octets of its file, all of them with blocks
@@ -177,7 +177,7 @@ cdef struct seg_t:
     bint keys_written              # its keys are in a file of their own
     uint64_t keys_last          # window_t.entered with the last key in it
     int64_t keys_until          # ms: none of its keys counts after that
-    bint journal_dirty          # written since somebody asked what is to be synced
+    bint journal_dirty          # written since the last begin_journal_sync()
     bint journal_syncing
 
 cdef enum:                      # bits of place_t.flags
@@ -189,7 +189,7 @@ cdef struct place_t:            # one record: where it is, and how often it was 
     seg_t *seg
     uint64_t seq
     uint32_t position
-    uint32_t ordinal            # handed out as the how-manieth of its level since the start, modulo 2**32
+    uint32_t ordinal            # its number among the first hand-outs of its level since the start, modulo 2**32
     uint16_t count              # failed deliveries
     uint8_t flags               # PLACE_*
     uint8_t reason              # why it died, or is aside
@@ -260,7 +260,7 @@ cdef struct rules_t:
     bint limit_drops
     bint delivery_counts
     bint single_active
-    bint reports_deliveries                 # on_delivered is told of each delivery
+    bint reports_deliveries     # on_delivered() is called for each delivery
     bint draining               # the active consumer gets no more: another takes over
     bint refuses                # the publish under way
     bint is_over
@@ -298,11 +298,11 @@ cdef struct order_t:
 cdef struct queue_t:
     core_t *core
     void *owner                 # the Queue object, borrowed
-    store_t store               # level 0: all there is where there are no priorities
+    store_t store               # level 0; the only one of a queue without priorities
     store_t **levels_above      # NULL: no priorities; else [level - 1], NULL until used
     uint8_t max_priority
     uint8_t top                 # no level above it is ready
-    seg_t *staged               # the one segment, of all levels', whose records are gathered; NULL: none
+    seg_t *staged               # the segment, of any level, that has a stage; NULL: none
     bint mixed                  # publishes of one chunk went to several levels: its records are not gathered
     uint64_t next_seq
     int64_t last_ts
@@ -317,7 +317,7 @@ cdef struct queue_t:
     uint64_t unacked
     level_t *levels             # of consumers, highest priority first
     uint32_t consumers
-    bint confirms_have_waited                  # confirms have waited for it
+    bint confirms_have_waited   # confirms have waited for it
     queue_t *dirty_next
     queue_t *sync_next
     int64_t touched             # ns: last append or delivery
@@ -325,7 +325,7 @@ cdef struct queue_t:
     bint is_sync_dirty
     bint durable
     bint paused
-    bint copying                # somebody copies the files: settled segments are not written over
+    bint copying                # a dump copies the files: settled segments are not written over
     bint dropped
     bint ghost_was              # the directory may be gone when the store is freed
     bint ghost                  # dropped with unacked deliveries: the object holds a reference to itself
@@ -359,7 +359,7 @@ cdef struct entry_t:
     place_t at                  # seg NULL: settled
     consumer_t *consumer        # NULL: basic.get
     uint32_t when               # core_t.ms when it was handed out
-    uint8_t late                # timed out: its settlement, when it comes, means nothing
+    uint8_t late                # timed out: a settlement that comes now has no effect
 
 cdef struct content_t:
     uint8_t *octets             # method payload, header payload, body so far
@@ -381,7 +381,7 @@ cdef struct channel_t:
     uint64_t publishes
     uint64_t confirm_from       # publishes when confirm.select came
     uint64_t confirmed          # highest confirmed tag
-    uint64_t *nacks             # publishes refused and not yet told, rising
+    uint64_t *nacks             # refused publishes, rising; their basic.nack is not written yet
     uint32_t nacks_n
     uint32_t nacks_capacity
     uint32_t late               # entries that timed out
@@ -415,7 +415,7 @@ cdef struct route_t:
     void *answer                # borrowed: an Answer with participants; NULL: none take part
     const uint8_t *properties   # in place of the message's own; NULL: its own
     uint32_t properties_n
-    bint once                   # depends on the message's headers: good for one
+    bint once                   # holds for one message only: it depends on the message's headers
     tally_t *tally
     queue_t **targets
 
@@ -443,13 +443,13 @@ cdef struct conn_t:
     bint discard
     bint publishes
     bint gone
-    bint deaf                   # what came was no frame: all that follows is dropped
+    bint deaf                   # octets came that are no frame: all that follows is dropped
     bint greeted                # the protocol header came
     bint stalled                # stopped before a publish that found no disk space
     bint blocked
     bint reading_paused
 
-cdef struct event_t:             # what stopped the parser: lives on Connection.work's stack
+cdef struct event_t:            # why the parser stopped; lives on the stack of Connection.work()
     uint16_t channel
     const uint8_t *payload
     uint32_t payload_n

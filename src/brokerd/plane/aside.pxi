@@ -8,9 +8,9 @@
 #      waiting, returned --pass_aside--> aside --return_from_aside--> returned
 #      out ---------------put_aside----> aside --settle-------> (settled)
 #
-# A record that is aside is not counted as ready: limits, expiry, purge and browse do not see it.  Compaction moves it
-# (places.pxi), and its segment stays.  The acks file says SET_ASIDE of it before the watermark `delivered` passes it, so
-# that a start finds it ready at its place, and knows whether it had been handed out.
+# A record that is aside does not count as ready: limits, expiry, purge and browse do not see it.  Compaction moves it
+# (places.pxi), and its segment stays.  Its entry SET_ASIDE is in the acks file before the watermark `delivered` passes
+# it.  So a start finds it ready at its place, and knows whether it had been handed out.
 #
 # The table is by sequence number.  Why a record is aside stands in place_t.reason.
 
@@ -19,14 +19,14 @@ cdef enum:
 
 
 cdef void note_aside(place_t *t, uint16_t count) noexcept nogil:
-    """Say in the acks file that t is aside, and how many deliveries of it have failed if it is ready again after a start.
-    An entry that the disk has no room for costs a count after a crash."""
+    """Write into the acks file that t is aside.  count: its failed deliveries, should a start find it ready again.
+    If the disk has no room for the entry, a crash loses that count."""
     seg_note(t.seg, t.position, SET_ASIDE | (ASIDE_WAS_OUT << 4 if t.flags & PLACE_WAS_OUT else 0), count)
 
 
 cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
-    """What peek() found is set aside: the caller keeps the place."""
-    # Of all others the acks file says already what a start needs.
+    """Set aside what peek() found.  The caller keeps the place."""
+    # For all other records the acks file has already what a start needs.
     if not is_returned(st, t) and t.position >= t.seg.passed_below:
         note_aside(t, t.count)
     advance(st, t)
@@ -35,14 +35,15 @@ cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
 
 
 cdef void put_aside(place_t *t, uint16_t count) noexcept nogil:
-    """What was out, or was taken out of the middle, is set aside: the caller keeps the place.  count: as of note_aside()."""
+    """Set aside a record that was out, or was taken out of the middle.  The caller keeps the place.  count: as in
+    note_aside()."""
     note_aside(t, count)
-    t.flags |= PLACE_PASSED     # A hand-out after it was aside needs an entry, which tells of more than this one.
+    t.flags |= PLACE_PASSED     # The next hand-out needs an entry of its own, because the last entry counts.
     t.seg.aside += 1
 
 
 cdef int return_from_aside(place_t *t) noexcept nogil:
-    """What was aside is ready again, at its place.  0 or ENOMEM."""
+    """Make a record that was aside ready again, at its own place.  0 or ENOMEM."""
     if make_ready(t) != 0:
         return ENOMEM
     t.seg.aside -= 1
@@ -78,7 +79,7 @@ cdef int aside_grow(asides_t *table) noexcept nogil:
 
 
 cdef int aside_put(queue_t *q, place_t *t) noexcept nogil:
-    """Keep the place of a record that is aside; 0 or ENOMEM."""
+    """Put the place of a record that is aside into the table; 0 or ENOMEM."""
     cdef asides_t *table = q.aside
     cdef uint32_t slot
     if table == NULL:
@@ -126,12 +127,12 @@ cdef bint aside_take(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
 
 
 cdef inline uint64_t aside_count(queue_t *q) noexcept nogil:
-    """Records set aside, and those that are dying."""
+    """How many records are set aside or dying."""
     return (q.aside.n if q.aside != NULL else 0) + (q.rules.dying.n - q.rules.dying.first if q.rules != NULL else 0)
 
 
 cdef void aside_clear(queue_t *q) noexcept nogil:
-    """Forget all places: of a queue that goes, or whose table is empty."""
+    """Free the table: it is empty, or its queue goes."""
     if q.aside != NULL:
         free(q.aside.at)
         free(q.aside)

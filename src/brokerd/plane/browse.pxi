@@ -1,4 +1,4 @@
-# Ready messages looked at where they stand, and taken out of the middle: for those above, never on a message's way.
+# Browses ready messages where they stand, and takes one out of the middle: for the control plane, never on a message's way.
 
 cdef bint find_unsettled(store_t *st, seg_t *s, uint32_t *position) noexcept nogil:
     """From *position on, the next record of s that is ready to be read and not settled; False: none is left in s."""
@@ -51,7 +51,7 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
     for _, i in sorted([(st.returned[i].seq, i) for i in range(st.returned_n) if st.returned[i].seq >= start])[:count]:
         if seg_map(st.returned[i].seg) == 0:
             found.append(make_row(st.returned[i].seg, st.returned[i].position, st.returned[i].flags & PLACE_WAS_OUT != 0))
-    # Of those that returned some may lie behind what the cursor has still to read.
+    # Some returned records may lie behind records that the cursor has still to read.
     most = count
     if found and cursor_is_before(st, st.returned):
         most += len(found)
@@ -86,7 +86,7 @@ cdef int browse_aside(queue_t *q, uint64_t start, Py_ssize_t count, list out) ex
 
 
 cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
-    """Where to begin looking for record `seq` of a mapped segment: at most 32 records before it, as a rule."""
+    """The position from which to look for record `seq` of a mapped segment: as a rule at most 32 records before it."""
     cdef uint32_t position = s.anchored if s.anchored else HEADER
     cdef uint32_t low = 0, high, middle
     cdef anchor_t *anchors
@@ -107,7 +107,7 @@ cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
             position += room_of(s.map + position)
             low += 1
         if low < 32:
-            s.anchors_n -= 1          # Not whole: to be marked when more has come.
+            s.anchors_n -= 1        # Fewer than 32 follow: it becomes an anchor when more have come.
             break
         s.anchored = position
     low = 0
@@ -120,7 +120,7 @@ cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
             high = middle
     if low == 0:
         return HEADER
-    # Behind the last mark the next 32 follow, or what is not marked yet.
+    # Behind the last anchor follow the next 32 records, or those without an anchor yet.
     return s.anchors[low - 1].position
 
 
@@ -156,7 +156,7 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
     if is_from_before(s, position):
         recall(s, t)
     s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
-    s.verify = s.loaded = True          # Readers look at the bits from now on.
+    s.verify = s.loaded = True          # From now on readers look at settled_bits.
     s.waiting -= 1
     uncount_ready(st, 1)
     return True
@@ -177,7 +177,7 @@ cdef bint take_out_returned(store_t *st, uint32_t i, place_t *t) except -1:
             n += 1
     st.returned_n = 0
     for k in range(n):
-        heap_push(st, &rest[k])         # There is room: it held one more.
+        heap_push(st, &rest[k])         # The heap has room: it had one record more.
     free(rest)
     found.seg.returned -= 1
     t[0] = found

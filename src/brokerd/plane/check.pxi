@@ -1,5 +1,5 @@
-# Queue.check(): every count of a queue compared with what it counts.  For tests: a look at all segments, heaps, rings and
-# sets, which no broker makes.
+# Queue.check(): compares every count of a queue with what it counts.  Only tests call it: it walks all segments, heaps,
+# rings and sets.
 
 cdef struct census_t:           # of one segment
     seg_t *seg
@@ -119,19 +119,19 @@ cdef int check_channels(queue_t *q) except -1:
 
 
 cdef int check_lists(queue_t *q) except -1:
-    """What says that the queue is in a list of the core's, and the lists."""
+    """Compare the flags that say in which of the core's lists the queue is with these lists."""
     cdef queue_t *other = q.core.dirty
     cdef bint found = False
     while other != NULL:
         found |= other == q
         other = other.dirty_next
-    compare_count("marked as dirty", q.is_dirty, found)
+    compare_count("in the list of dirty queues", q.is_dirty, found)
     found = False
     other = q.core.sync_dirty
     while other != NULL:
         found |= other == q
         other = other.sync_next
-    compare_count("marked as unsynced", q.is_sync_dirty, found)
+    compare_count("in the list of unsynced queues", q.is_sync_dirty, found)
     if q.rules == NULL:
         return 0
     found = False
@@ -139,7 +139,7 @@ cdef int check_lists(queue_t *q) except -1:
     while other != NULL:
         found |= other == q
         other = other.rules.dying_next
-    compare_count("marked as dying", q.rules.is_dying, found)
+    compare_count("in the list of queues with dying messages", q.rules.is_dying, found)
     if q.rules.deadline_at and q.core.deadlines[q.rules.deadline_at - 1] != q:
         raise AssertionError("the queue is not where it should be in the heap of deadlines")
     return 0

@@ -17,8 +17,8 @@ cdef void write_settled(channel_t *ch, uint64_t upto, uint32_t method) noexcept 
 
 
 cdef void write_confirm(channel_t *ch, uint64_t upto) noexcept nogil:
-    """basic.ack for every publish up to number `upto` of the channel that has none yet: one frame; and a basic.nack
-    for each that was refused, in order."""
+    """Confirm every unconfirmed publish of the channel up to number `upto`: one basic.ack for all, and a basic.nack for each
+    that was refused, in order."""
     cdef uint32_t i = 0
     if upto <= ch.confirmed or ch.conn.gone or ch.closing or ch.closed:
         return
@@ -43,7 +43,7 @@ cdef void add_nack(channel_t *ch) noexcept nogil:
         n = ch.nacks_capacity * 2 if ch.nacks_capacity else 16
         nacks = <uint64_t *>realloc(ch.nacks, n * sizeof(uint64_t))
         if nacks == NULL:
-            ch.conn.gone = True         # Better no word at all than a false one.
+            ch.conn.gone = True         # No memory: rather end the connection than confirm falsely.
             return
         ch.nacks = nacks
         ch.nacks_capacity = n

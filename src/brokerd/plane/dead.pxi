@@ -1,5 +1,5 @@
-# Dead letters: the queue's on_dead() is told of each message that died, at the end of the chunk and never while another
-# queue's store is half changed.
+# Dead letters: the queue's on_dead() is called for each dead message at the end of the chunk, and never while the store of
+# a queue is half changed.
 #
 #    dying --on_dead() True--> settled
 #          --on_dead() False--> aside --settle_dead()--> settled
@@ -17,7 +17,8 @@ cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
 
 
 cdef bint tell_one_dead(queue_t *q, place_t *dead) noexcept:
-    """on_dead() was told of it, and needs it no more.  What raises keeps it: it is there again after a restart."""
+    """Call on_dead() for one message.  True: it may be settled.  If on_dead() raises, the message stays aside, and is ready
+    after a restart."""
     cdef message_t m
     write_stages(q.core)
     if seg_map(dead.seg) != 0:
@@ -30,7 +31,7 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead) noexcept:
 
 
 cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
-    """Tell the queues of what died in them, in the order in which it did, at most so many.  How many."""
+    """Call on_dead() for at most so many dead messages, in the order of their deaths.  Returns how many."""
     cdef queue_t *q
     cdef place_t dead
     cdef uint64_t n = 0
@@ -44,7 +45,7 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
             q.rules.is_dying = False
             q.rules.dying.first = q.rules.dying.n = 0
             continue
-        # Into the table of what is aside before anybody is asked: on_dead() may compact, purge or delete.
+        # Put it into the table of records aside first, because on_dead() may compact, purge or delete.
         owner = <object>q.owner         # on_dead() may let go of the last reference.
         dead = q.rules.dying.at[q.rules.dying.first]
         if aside_put(q, &dead) != 0:
@@ -57,7 +58,7 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
 
 
 cdef void tell_refusal(queue_t *q, message_t *m) noexcept:
-    """reject-publish-dlx: the message that was not stored is told of as one that died."""
+    """reject-publish-dlx: call on_dead() for a message that the queue refused."""
     cdef Queue queue = <Queue>q.owner
     queue.on_dead(REASONS[REASON_LENGTH], 0, (<const char *>m.names)[1:1 + m.names[0]], key_of(m),
                   (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n], 0)

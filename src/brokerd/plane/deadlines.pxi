@@ -1,4 +1,4 @@
-# When messages expire, and the queues whose heads do.
+# When messages expire, and in which order the queues must be looked at.
 #
 #    core_t.deadlines    heap of queues by the time before which no message at their head expires
 #
@@ -6,7 +6,7 @@
 
 
 cdef int64_t expires_at(queue_t *q, const uint8_t *record) noexcept nogil:
-    """ns since the epoch, or NEVER."""
+    """When the record expires, in ns since the epoch; NEVER: it does not."""
     cdef int64_t ttl = q.rules.ttl
     cdef int64_t own
     cdef const uint8_t *meta
@@ -25,7 +25,7 @@ cdef int64_t expires_at(queue_t *q, const uint8_t *record) noexcept nogil:
 
 
 cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
-    """The earliest of all levels' heads."""
+    """When the first of all levels' heads expires."""
     cdef store_t *st = NULL
     cdef place_t t
     cdef int64_t when = NEVER
@@ -40,7 +40,6 @@ cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
 # ---- the heap
 
 
-# ---- the heap
 cdef inline bint is_due_before(queue_t *a, queue_t *b) noexcept nogil:
     return a.rules.deadline < b.rules.deadline
 
@@ -51,7 +50,7 @@ cdef inline void deadline_put(core_t *core, queue_t *q, uint32_t i) noexcept nog
 
 
 cdef void deadline_sift(core_t *core, queue_t *q) noexcept nogil:
-    """q is in the heap, its deadline has changed."""
+    """Move q to its place in the heap after its deadline has changed."""
     cdef uint32_t i = q.rules.deadline_at - 1
     cdef uint32_t child
     while i and is_due_before(q, core.deadlines[(i - 1) >> 1]):
@@ -98,7 +97,7 @@ cdef void deadline_set(queue_t *q, int64_t when) noexcept nogil:
             n = core.deadlines_capacity * 2 if core.deadlines_capacity else 16
             heap = <queue_t **>realloc(core.deadlines, n * sizeof(queue_t *))
             if heap == NULL:
-                return          # Its messages expire when they are asked for.
+                return          # No memory: its messages expire only when they would be handed out.
             core.deadlines = heap
             core.deadlines_capacity = n
         deadline_put(core, q, core.deadlines_n)
@@ -107,6 +106,6 @@ cdef void deadline_set(queue_t *q, int64_t when) noexcept nogil:
 
 
 cdef void deadline_bring_forward(queue_t *q, int64_t when) noexcept nogil:
-    """A head that expires then has come to be."""
+    """A message may be a head now that expires at `when`: the queue must be looked at by then."""
     if when != NEVER and (q.rules.deadline_at == 0 or when < q.rules.deadline):
         deadline_set(q, when)

@@ -1,6 +1,6 @@
-# Messages handed out: taken from the queue, written to a channel, and noted as unacked or settled.
+# Hands out messages: takes them from the queue, writes them to a channel, and counts them as unacked or settles them.
 #
-#    take        the queue's next message; what is over dies instead
+#    take        the queue's next message; expired ones die instead
 #    write_*     its octets, in output.pxi
 #    hand_out    what a hand-out changes: counters, order, journal, the ring of unacked deliveries.  The same for
 #                basic.deliver and basic.get
@@ -20,7 +20,7 @@ cdef bint take_by_rules(queue_t *q, place_t *t) noexcept nogil:
                 continue
             if UNLIKELY(t.flags & (PLACE_WAS_OUT | PLACE_OUT_SINCE_START) == PLACE_WAS_OUT) and q.rules != NULL \
                     and is_at_delivery_limit(q.rules, t):
-                kill_head(st, t, REASON_LIMIT)      # Its last failure was the end of the broker before.
+                kill_head(st, t, REASON_LIMIT)      # It reached its limit when the former broker ended.
                 continue
             take_head(st, t)
             return True
@@ -29,7 +29,7 @@ cdef bint take_by_rules(queue_t *q, place_t *t) noexcept nogil:
 
 
 cdef inline bint take(queue_t *q, place_t *t) noexcept nogil:
-    """The queue's next message, not ready any more.  False: none can be read.  Its segment is mapped."""
+    """Take the queue's next message: it is not ready any more.  False: none can be read.  Its segment is mapped."""
     if UNLIKELY(q.rules != NULL or q.top):
         return take_by_rules(q, t)
     if not peek(&q.store, t):
@@ -39,7 +39,7 @@ cdef inline bint take(queue_t *q, place_t *t) noexcept nogil:
 
 
 cdef void put_back(place_t *t) noexcept nogil:
-    """What take() took could not be written: ready again, as if it had not been taken."""
+    """Undo take(), because the message could not be written."""
     if t.flags == 0:
         note_aside(t, t.count)
     t.flags |= PLACE_PASSED
@@ -69,7 +69,7 @@ cdef inline int ring_reserve(channel_t *ch) noexcept nogil:
 
 
 cdef inline void spend_tag_of_many(channel_t *ch) noexcept nogil:
-    """The next tag is of a delivery that needs no ack, while others do."""
+    """Use up the next tag for a delivery that needs no ack, while others are unacked."""
     cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
     e.at.seg = NULL
     e.late = False
@@ -77,7 +77,7 @@ cdef inline void spend_tag_of_many(channel_t *ch) noexcept nogil:
 
 
 cdef inline void spend_tag(channel_t *ch) noexcept nogil:
-    """The next tag needs no ack.  ring_reserve() went before where other deliveries are unacked, or late."""
+    """Use up the next tag for a delivery that needs no ack.  If others are unacked or late, ring_reserve() went before."""
     if UNLIKELY(ch.unacked or ch.late):
         spend_tag_of_many(ch)
     else:
@@ -86,7 +86,7 @@ cdef inline void spend_tag(channel_t *ch) noexcept nogil:
 
 
 cdef inline void add_unacked(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil:
-    """The delivery just written is unacked; ring_reserve() went before."""
+    """Count the delivery just written as unacked; ring_reserve() went before."""
     cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
     ASSERT(ch.next_tag - ch.base_tag < ch.ring_capacity)
     e.at = t[0]
@@ -101,7 +101,7 @@ cdef inline void add_unacked(channel_t *ch, consumer_t *c, place_t *t) noexcept 
 
 # ---- a delivery
 cdef void tell_delivered(channel_t *ch, place_t *t, uint8_t before) noexcept:
-    """The firehose: this message was written to this channel."""
+    """Tell the firehose that this message was written to this channel."""
     cdef message_t m
     cdef Queue queue = <Queue>t.seg.queue.owner
     message_of(t.seg.map + t.position, &m)
@@ -111,7 +111,7 @@ cdef void tell_delivered(channel_t *ch, place_t *t, uint8_t before) noexcept:
 
 
 cdef void tell_hand_out(channel_t *ch, consumer_t *c, place_t *t, uint8_t before, bint no_ack) noexcept nogil:
-    """The journal and the firehose are told, where the queue has one of them."""
+    """Tell the journal and the firehose of a hand-out, if the queue has them."""
     cdef queue_t *q = t.seg.queue
     if q.journal != NULL:
         journal_delivery(ch, c, t, before, no_ack)
@@ -121,7 +121,7 @@ cdef void tell_hand_out(channel_t *ch, consumer_t *c, place_t *t, uint8_t before
 
 
 cdef void settle_journaled(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil:
-    """Settle what was handed out without acks; the journal is told who has it."""
+    """Settle a message that was handed out without acks; its event names the consumer."""
     cdef core_t *core = t.seg.queue.core
     core.actor = c.number if c != NULL else ch.conn.number
     settle(t, ACKED)
@@ -152,7 +152,7 @@ cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t bod
             settle(t, ACKED)
         return
     if UNLIKELY(before):
-        # The watermark says of it that it was handed out once: this is once more, or the first time after it was aside.
+        # The watermark stands for its first hand-out.  This is a later one, or the first one after it was aside.
         seg_note(t.seg, t.position, HANDED_OUT, t.count)
     add_unacked(ch, c, t)
 
@@ -204,7 +204,7 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
 
 
 cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
-    """basic.get: write get-ok with the next message.  1; 0: there is none; -1: no memory."""
+    """basic.get: write get-ok with the next message.  1: done; 0: no message is ready; -1: no memory."""
     cdef uint8_t prefix[11]
     cdef place_t t
     cdef int64_t n

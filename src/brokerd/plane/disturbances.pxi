@@ -1,9 +1,9 @@
-# What disturbed the order of messages, counted: always, whether or not there is a journal.
+# Counts what disturbed the order of messages: always, with or without a journal.
 #
 #    <queue's directory>/order     counters since the queue was declared, mapped: kill -9 loses none
 #
-# Made with the first such event: a queue in which nothing ever returns has no file and no memory for it.  The names
-# stand in store/format.py, ORDER_COUNTERS, in this order.
+# The first disturbance makes it: a queue in which nothing ever returns has no file and no memory for it.  The names of
+# the counters stand in store/format.py, ORDER_COUNTERS, in this order.
 
 cdef enum:
     ORDER_OCTETS = 4096
@@ -22,7 +22,7 @@ cdef enum:
 
 
 cdef bint order_map(queue_t *q, bint make) noexcept nogil:
-    """Have the counters of a durable queue mapped.  False: there are none, or the disk is full."""
+    """Map the counters of a durable queue.  False: it has no file, or the disk is full."""
     cdef order_t *o = q.order
     cdef char path[PATH_ROOM]
     cdef stat_t st
@@ -61,9 +61,9 @@ cdef order_t *order_of(queue_t *q, bint make) noexcept nogil:
         if q.durable and order_map(q, make):
             memcpy(o.before, o.counts, ORDER_N * sizeof(uint64_t))
     elif o.map == NULL and q.durable and not o.failed:
-        order_map(q, make)              # It rested.
+        order_map(q, make)              # rest() had unmapped it.
     if o.counts == NULL and make:
-        o.failed = True                 # Not on disk, then; or the queue is not durable.
+        o.failed = True                 # They are in memory only: the disk is full, or the queue is not durable.
         o.counts = o.own
     return o if o.counts != NULL else NULL
 
@@ -88,8 +88,8 @@ cdef void order_free(queue_t *q) noexcept nogil:
 
 
 cdef void count_redelivery(place_t *t) noexcept nogil:
-    """A message goes out that went out before.  For one that returned, each first delivery (since the start) in its
-    level after its own was an overtaking."""
+    """A message is handed out again.  If it returned since the start, every first hand-out of its level after its own has
+    overtaken it."""
     cdef queue_t *q = t.seg.queue
     cdef uint32_t overtaken
     count_disturbance(q, REDELIVERED_N, 1)
@@ -103,7 +103,7 @@ cdef void count_redelivery(place_t *t) noexcept nogil:
 
 
 cdef inline void number_hand_out(place_t *t) noexcept nogil:
-    """t goes out: where it stands among those of its level that went out since the start."""
+    """t is handed out: give it its number among the first hand-outs of its level since the start."""
     if LIKELY(not t.flags & PLACE_OUT_SINCE_START):
         t.seg.store.handed += 1
         t.ordinal = t.seg.store.handed
@@ -113,7 +113,7 @@ cdef inline void number_hand_out(place_t *t) noexcept nogil:
 
 
 cdef void count_settled_without_ack(queue_t *q, uint8_t kind) noexcept nogil:
-    """A message is done with, and was not acked."""
+    """Count a message that was settled in another way than by an ack."""
     cdef uint8_t reason = kind >> 4
     kind &= 15
     if kind == REJECTED:

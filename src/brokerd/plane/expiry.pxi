@@ -1,7 +1,7 @@
-# Messages that expire die: at the head of a queue or level, when they are taken and when the deadline comes.
+# Lets expired messages die at the head of a level: when they would be handed out, and when their deadline comes.
 #
-# A message is expired from the instant its time is over, but a message handed out in the very turn in which it came is
-# not: a message with a time of 0 reaches a consumer that waits (RabbitMQ).
+# A message is expired as soon as its time is over.  But a message that is handed out in the turn in which it came is not:
+# a message with a time to live of 0 reaches a consumer that waits (RabbitMQ).
 
 
 cdef enum:
@@ -9,7 +9,7 @@ cdef enum:
 
 
 cdef bint expire(queue_t *q) noexcept nogil:
-    """Kill what is over at the heads; False: there may be more."""
+    """Let the expired messages at the heads die; False: more may be expired."""
     cdef store_t *st = NULL
     cdef place_t t
     cdef uint32_t n = 0
@@ -27,7 +27,7 @@ cdef bint expire(queue_t *q) noexcept nogil:
 
 
 cdef bint expire_due(core_t *core, uint32_t most) noexcept nogil:
-    """Expire what is due in at most so many queues; False: there may be more."""
+    """Expire messages in at most so many queues that are due; False: more may be due."""
     cdef queue_t *q
     while core.deadlines_n and core.deadlines[0].rules.deadline <= core.now:
         if most == 0:

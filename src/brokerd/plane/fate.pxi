@@ -2,11 +2,11 @@
 #
 #    taken --settle----> an acks entry; its segment retires when that was the last record
 #          --give_back-> ready again at its own place, one failed delivery more; at its limit it dies
-#          --die-------> with dead-lettering: dying, told of at the chunk's end (dead.pxi); without: settled
+#          --die-------> with dead-lettering: dying, until dead.pxi calls on_dead() at the chunk's end; without: settled
 
 
 cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
-    """The record is done with, kind: type | reason << 4.  May free its segment."""
+    """Settle the record; kind: type | reason << 4.  May free its segment."""
     cdef seg_t *s = t.seg
     cdef queue_t *q = s.queue
     if UNLIKELY(q.dropped):
@@ -28,7 +28,7 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
 # ---- death
 
 cdef inline uint8_t kind_of_death(uint8_t reason) noexcept nogil:
-    """What the acks entry of a message says that died and is not dead-lettered."""
+    """The kind of the acks entry of a message that died and is not dead-lettered."""
     if reason == REASON_REJECTED:
         return REJECTED
     if reason == REASON_EXPIRED:
@@ -71,7 +71,7 @@ cdef void count_death(rules_t *r, uint8_t reason) noexcept nogil:
 
 
 cdef void die(place_t *t, uint8_t reason) noexcept nogil:
-    """The message is aside already (seg_t.aside), and is to be dead-lettered."""
+    """Have a message that is aside already (seg_t.aside) dead-lettered at the chunk's end."""
     cdef queue_t *q = t.seg.queue
     cdef core_t *core = q.core
     cdef rules_t *r = q.rules
@@ -91,13 +91,13 @@ cdef void die(place_t *t, uint8_t reason) noexcept nogil:
 
 
 cdef void kill(place_t *t, uint8_t reason) noexcept nogil:
-    """The message, which was out and is not unacked any more, is dead."""
+    """Let a message die that was out, and is not counted as unacked any more."""
     cdef queue_t *q = t.seg.queue
     if UNLIKELY(q.dropped):
         return
     count_death(q.rules, reason)
     if is_dead_lettered(q, reason):
-        # A rejected message that is ready again after a crash was handed out once more in vain.
+        # If a crash makes a rejected message ready again, this delivery of it has failed too.
         put_aside(t, t.count + 1 if reason == REASON_REJECTED and t.count < 0xFFFF else t.count)
         die(t, reason)
     else:
@@ -105,7 +105,7 @@ cdef void kill(place_t *t, uint8_t reason) noexcept nogil:
 
 
 cdef void kill_head(store_t *st, place_t *t, uint8_t reason) noexcept nogil:
-    """What peek() found is dead, and ready no more."""
+    """Let the message die that peek() found."""
     cdef queue_t *q = st.queue
     count_death(q.rules, reason)
     if is_dead_lettered(q, reason):
@@ -121,7 +121,7 @@ cdef void kill_head(store_t *st, place_t *t, uint8_t reason) noexcept nogil:
 # ---- return
 
 cdef void apply_rules_on_return(place_t *t) noexcept nogil:
-    """A message is ready again, and its segment mapped: its time may be over, or the queue too long."""
+    """A message is ready again: it may have expired, or make the queue too long.  Nothing if its segment is not mapped."""
     cdef queue_t *q = t.seg.queue
     if q.rules == NULL or t.seg.map == NULL:
         return
@@ -132,7 +132,7 @@ cdef void apply_rules_on_return(place_t *t) noexcept nogil:
 
 
 cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
-    """The record is ready again, at its own place; one delivery has failed.  0 or ENOMEM."""
+    """Return a record that was out to its own place, with one failed delivery more; at its limit it dies.  0 or ENOMEM."""
     cdef seg_t *s = t.seg
     cdef queue_t *q = s.queue
     if q.dropped:
@@ -167,7 +167,7 @@ cdef void purge_store(store_t *st) noexcept:
         s = st.cursor
         if st.queue.journal == NULL and st.queue.window == NULL and st.returned_n == 0 and s != NULL \
                 and st.position == HEADER and s.sealed and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
-            # All that is left of this segment is waiting: the whole file goes.
+            # All unsettled records of this segment are waiting: the whole file goes.
             count_disturbance(st.queue, PURGED_N, s.waiting)
             uncount_ready(st, s.waiting)
             s.settled = s.records

@@ -1,5 +1,5 @@
-# The heap of a store's returned records, lowest sequence number on top: they stand before all that its cursor has to
-# come, and go out in the order in which they came in.
+# The heap of a store's returned records.  The lowest sequence number is on top, so that they go out in the order in which
+# they were stored.
 
 
 cdef int heap_push(store_t *st, place_t *t) noexcept nogil:

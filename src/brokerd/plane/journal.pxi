@@ -3,11 +3,11 @@
 #
 #    msgs.N     records          acks.N   what recovery needs          journal.N   what an audit needs
 #
-# Events are stored into the map, then counted, so that kill -9 loses none.  The file holds blocks up to its end, so that
-# a store never meets a full disk; an event that finds no room is counted as lost, and nothing else is disturbed by it.
-# When all in the segment is settled the three files move into the folder ``kept``, one rename each.
+# An event is stored into the map, then counted, so that kill -9 loses none.  The file has blocks up to its end, so that a
+# store into the map never meets a full disk.  An event without room is counted as lost, and has no other effect.  When all
+# records of the segment are settled, its three files move into the folder ``kept``, one rename each.
 #
-# Never read by the broker but for its count and last time.  Nothing here decides anything about a message.
+# The broker reads only the count and the last time of a journal.  Nothing here decides what becomes of a message.
 
 
 cdef enum:
@@ -71,7 +71,7 @@ cdef int journal_map(seg_t *s) noexcept nogil:
 
 
 cdef void journal_count(seg_t *s) noexcept nogil:
-    """What is in a journal of a broker before this one."""
+    """Find out how many events a journal of a former broker has."""
     cdef uint8_t *m = s.journal
     cdef uint32_t most = (s.journal_room - HEADER) // EVENT
     s.events = le32(m + J_EVENTS)
@@ -79,7 +79,7 @@ cdef void journal_count(seg_t *s) noexcept nogil:
     if not word_is_whole(m + J_LOST):
         s.events_lost = 1           # How many is not known.
     if not word_is_whole(m + J_EVENTS) or s.events > most or s.queue.journal.suspect:
-        # After a loss of power pages may be there that were written after ones that are not.
+        # A power cut may have lost a page and kept a later one.
         s.events = most
         while s.events and m[HEADER + EVENT * (s.events - 1) + E_TYPE] == 0:
             s.events -= 1
@@ -127,7 +127,7 @@ cdef void count_lost_event(seg_t *s) noexcept nogil:
 
 
 cdef inline int64_t next_ts(queue_t *q) noexcept nogil:
-    """Now, but after all that happened in this queue before."""
+    """The time now, but later than all earlier events of this queue."""
     q.last_ts = max(q.core.now, q.last_ts + 1)
     return q.last_ts
 
@@ -154,13 +154,13 @@ cdef void event_put(seg_t *s, uint64_t seq, int64_t ts, uint32_t consumer, uint3
 
 
 cdef void journal_note(place_t *t, uint8_t type_, uint8_t reason) noexcept nogil:
-    """Something happened to t, by the consumer that core_t.actor names."""
+    """Write an event of t, caused by the consumer that core_t.actor names."""
     cdef queue_t *q = t.seg.queue
     event_put(t.seg, t.seq, next_ts(q), q.core.actor, 0, t.count, type_, reason)
 
 
 cdef void journal_delivery(channel_t *ch, consumer_t *c, place_t *t, uint8_t before, bint no_ack) noexcept nogil:
-    """t was just written to ch; ch.next_tag is still its tag.  before: its flags when it was taken."""
+    """Write the event of t being handed out to ch; ch.next_tag is still its tag.  before: its flags when it was taken."""
     cdef uint8_t reason = before & PLACE_WAS_OUT
     if before & PLACE_WAS_OUT and not before & PLACE_OUT_SINCE_START:
         reason |= BEFORE_START
@@ -173,7 +173,7 @@ cdef void journal_delivery(channel_t *ch, consumer_t *c, place_t *t, uint8_t bef
 
 
 cdef void journal_begin(seg_t *s) noexcept nogil:
-    """s is new, or its queue has a journal from now on: from here all of its events are there."""
+    """Begin the journal of s: s is new, or its queue has just got a journal.  From here on it has all events."""
     if journal_map(s) != 0:
         s.events_lost += 1
 
@@ -187,7 +187,7 @@ cdef journal_t *journal_of(queue_t *q) noexcept nogil:
 
 
 cdef bint has_journal(seg_t *s) noexcept nogil:
-    """There is a file, written by this broker or one before."""
+    """Whether s has a journal file, of this broker or a former one."""
     cdef char path[PATH_ROOM]
     cdef int fd
     if s.journal != NULL or s.journal_known:
@@ -213,13 +213,13 @@ cdef bint was_off(seg_t *s) noexcept nogil:
 
 
 cdef int64_t synced_at(seg_t *s) noexcept nogil:
-    """Up to when all was on disk, by its header."""
+    """The time up to which all events are on disk, by the header."""
     cdef uint64_t said = le64(s.journal + J_SYNCED)
     return <int64_t>said if said and said == ~le64(s.journal + J_SYNCED_NOT) else <int64_t>le64(s.journal + J_BEGUN)
 
 
 cdef void note_start(seg_t *s, uint8_t reason) noexcept nogil:
-    """Say in a journal from before that writing goes on."""
+    """Write the event STARTED into a journal that a former broker, or an earlier journal, left."""
     cdef int64_t whole = s.queue.journal.begun
     if was_off(s) or reason == SWITCHED_ON:
         reason = SWITCHED_ON
@@ -230,7 +230,7 @@ cdef void note_start(seg_t *s, uint8_t reason) noexcept nogil:
 
 
 cdef void journals_start(queue_t *q, uint8_t reason) noexcept nogil:
-    """Journals there are go on from one time, later than all that is in them; segments without one get theirs."""
+    """Continue all existing journals from one time, later than all their events, and begin one for each other segment."""
     cdef store_t *st = NULL
     cdef seg_t *s
     while True:
@@ -262,7 +262,7 @@ cdef void journals_start(queue_t *q, uint8_t reason) noexcept nogil:
 
 
 cdef void journals_stop(queue_t *q) noexcept nogil:
-    """No event is written from now on."""
+    """Stop writing events."""
     cdef store_t *st = NULL
     cdef seg_t *s
     cdef int64_t now = next_ts(q)
@@ -286,7 +286,7 @@ cdef bint kept_path(seg_t *s, const char *kind, char *out) noexcept nogil:
 
 
 cdef bint move_to_kept(seg_t *s) noexcept:
-    """Move the files of a settled segment into the folder for such; False: they are where they were."""
+    """Move the files of a settled segment into the folder ``kept``; False: they are where they were."""
     cdef Core core = (<Queue>s.queue.owner).core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
@@ -299,7 +299,7 @@ cdef bint move_to_kept(seg_t *s) noexcept:
             return False
         if rename(old, new) != 0:
             return False
-    # Records first: from here on recovery takes the segment for a kept one, and moves the files that were left behind.
+    # Records first: as soon as they are in ``kept``, recovery moves the other files there too.
     path_of(s, b"journal", old)
     kept_path(s, b"journal", new)
     rename(old, new)
@@ -340,7 +340,7 @@ cdef void journals_end_sync(queue_t *q) noexcept nogil:
         while s != NULL:
             if s.journal_syncing:
                 s.journal_syncing = False
-                # On the disk with the next sync: until then the header says less than is so.
+                # The header reaches the disk with the next sync.  Until then it claims less than is true.
                 if s.journal != NULL:
                     put_le64(s.journal + J_SYNCED, <uint64_t>q.journal.syncing)
                     put_le64(s.journal + J_SYNCED_NOT, ~<uint64_t>q.journal.syncing)

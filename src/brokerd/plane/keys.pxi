@@ -1,11 +1,11 @@
-# Keys of messages in their records (deduplication): entered into the queue's window when the record is appended, and read
-# from the records again, at a start and before a settled segment is given up.
+# Keys of messages in their records (deduplication).  A key is entered into the queue's window when its record is appended.
+# Keys are read from the records again at a start, and before a settled segment is given up.
 #
-# A segment's keys count as long as one of them may be in the window and is not over (keys_last, keys_until); until they
-# are in a file beside it (keys_written) its records must stay.
+# A segment's keys count as long as one of them may be in the window and has not expired (keys_last, keys_until).  Until
+# they are in a file beside it (keys_written), its records must stay.
 
 cdef void enter_key(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
-    """The record that was just appended to s carries this key of its queue."""
+    """Enter the key of the record that was just appended to s into its queue's window."""
     cdef window_t *w = s.queue.window
     cdef int64_t expires = key_expires(w, ts // 1000000, own_ttl_ms)
     window_enter(w, hash_, expires, s.queue.core.now // 1000000)
@@ -15,13 +15,13 @@ cdef void enter_key(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) no
 
 
 cdef void assume_all_keys(seg_t *s) noexcept nogil:
-    """s came from disk, or the window is newer than it: any of its keys may count."""
+    """Any key of s may count, because s came from disk, or the window is newer than s."""
     s.keys_last = s.queue.window.entered if s.queue.window != NULL else 0
     s.keys_until = FOR_EVER
 
 
 cdef bint holds_keys(seg_t *s) noexcept nogil:
-    """A key that counts may be on disk in the records of s alone."""
+    """Whether a key that counts may be on disk only in the records of s."""
     cdef queue_t *q = s.queue
     return (q.window != NULL and not q.dropped and not s.unlinked and not s.keys_written
             and s.keys_until > q.core.now // 1000000 and q.window.entered - s.keys_last < q.window.size)

@@ -8,7 +8,7 @@
 
 
 cdef inline store_t *store_at(queue_t *q, uint8_t level) noexcept nogil:
-    """NULL: no message of this level came yet."""
+    """The store of a level; NULL: no message of this level came yet."""
     if level == 0:
         return &q.store
     if q.levels_above == NULL or level > q.max_priority:
@@ -49,7 +49,7 @@ cdef inline store_t *store_for(queue_t *q, uint8_t priority) noexcept nogil:
 
 
 cdef store_t *next_store(queue_t *q, store_t *st) noexcept nogil:
-    """The stores there are, level 0 first: NULL begins, NULL ends."""
+    """The store of the next level that has one.  NULL as st: level 0, the first.  Returns NULL behind the last."""
     cdef uint32_t level
     if st == NULL:
         return &q.store
@@ -75,13 +75,13 @@ cdef store_t *top_level(queue_t *q) noexcept nogil:
 
 
 cdef inline void uncount_ready(store_t *st, uint64_t n) noexcept nogil:
-    """So many were counted as ready that cannot be read."""
+    """Take n records off the counts of ready messages."""
     st.ready -= min(n, st.ready)
     st.queue.ready -= min(n, st.queue.ready)
 
 
 cdef inline void count_ready(store_t *st) noexcept nogil:
-    """One more."""
+    """One more message of st is ready."""
     st.ready += 1
     st.queue.ready += 1
     if UNLIKELY(st.level > st.queue.top):

@@ -2,13 +2,13 @@
 
 
 cdef enum:
-    AFFAIRS_MOST = 4096         # messages dropped at a time, or told of before a method
-    DEAD_MOST = 512             # told of in a turn: some 20 µs each
+    AFFAIRS_MOST = 4096         # messages dropped at a time, or passed to on_dead() before a method
+    DEAD_MOST = 512             # messages passed to on_dead() in a turn: some 20 µs each
 
 
 cdef bint is_full(queue_t *q, rules_t *r) noexcept nogil:
-    """One more would be too many.  With a consumer that can take it at once it is not (RabbitMQ), so that those who can
-    have something of what came in this chunk have it first."""
+    """Whether one more message would be too many.  It is not if a consumer can take it at once (RabbitMQ): so messages of
+    this chunk are delivered first."""
     if not is_at_length_limit(q, r):
         return False
     if q.ready and can_deliver(q):
@@ -18,7 +18,7 @@ cdef bint is_full(queue_t *q, rules_t *r) noexcept nogil:
 
 
 cdef int check_admission(queue_t *q, bint expires) noexcept nogil:
-    """Before a message is stored: whether the queue refuses it is left in rules_t.refuses.  0 or ENOMEM."""
+    """Before a message is stored: set rules_t.refuses if the queue refuses it.  0 or ENOMEM."""
     cdef rules_t *r = rules_of(q)
     if r == NULL:
         return ENOMEM
@@ -28,7 +28,7 @@ cdef int check_admission(queue_t *q, bint expires) noexcept nogil:
 
 
 cdef void apply_rules_on_store(store_t *st, message_t *m) noexcept nogil:
-    """m was stored."""
+    """m was stored: it may expire, or make the queue too long."""
     cdef queue_t *q = st.queue
     cdef rules_t *r = q.rules
     if r.expires and st.ready == 1:
@@ -38,8 +38,8 @@ cdef void apply_rules_on_store(store_t *st, message_t *m) noexcept nogil:
 
 
 cdef uint64_t enforce_limits(queue_t *q, uint64_t budget) noexcept nogil:
-    """Drop from the head of the lowest level until the limits hold: an urgent message never makes way for a lesser one.
-    How many were dropped."""
+    """Drop messages from the head of the lowest level until the limits hold: an urgent message never makes way for a lesser
+    one.  Returns how many were dropped."""
     cdef store_t *st = NULL
     cdef place_t t
     cdef uint64_t n = 0
@@ -59,7 +59,8 @@ cdef uint64_t enforce_limits(queue_t *q, uint64_t budget) noexcept nogil:
 
 
 cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
-    """What the chunk has left to do before anybody looks: limits kept, the dead told of.  How many messages."""
+    """Finish the work of the chunk: write the stages, enforce limits, pass dead messages to on_dead().  Returns how many
+    messages that concerned."""
     cdef queue_t *q
     cdef uint64_t n = 0
     write_stages(core)
@@ -67,7 +68,7 @@ cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
         q = core.over
         core.over = q.rules.over_next
         q.rules.is_over = False
-        if can_deliver(q):              # Who can have a message at once has it before the limit does.
+        if can_deliver(q):              # A consumer that can have a message at once gets it before the limit drops it.
             deliver(q, TURN_QUANTUM)
         n += enforce_limits(q, AFFAIRS_MOST)
         if is_over_length_limit(q, q.rules) and n >= AFFAIRS_MOST:
@@ -83,7 +84,7 @@ cdef inline bint has_unfinished(core_t *core) noexcept nogil:
 
 
 cdef void rules_leave(queue_t *q) noexcept nogil:
-    """Out of the core's lists."""
+    """Take q out of the core's lists."""
     cdef queue_t **at
     if q.rules == NULL:
         return

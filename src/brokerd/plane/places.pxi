@@ -1,5 +1,5 @@
-# Who holds positions of records, in one list: visit_places() meets every place_t of a queue, wherever it is.  Compaction
-# moves records by it, and Queue.check() counts by it, so that a holder which is missing here is found by its counts.
+# One list of all containers that hold positions of records: visit_places() visits every place_t of a queue.  Compaction
+# moves records by it.  Queue.check() counts by it, and so finds a container that is missing here.
 
 cdef enum:
     HOLDER_RETURNED = 0         # store_t.returned
@@ -44,8 +44,8 @@ cdef struct move_t:             # the records of seg: old[i] is now new[i], both
     const uint32_t *old
     const uint32_t *new
     uint32_t n
-    uint32_t missing            # a position that is held, and not among the old ones; 0: none
-    bint only_look
+    uint32_t missing            # the position of a place that is not among the old ones; 0: none
+    bint only_look              # look for missing ones, and move nothing
 
 
 cdef void move_place(place_t *place, uint8_t holder, void *context) noexcept nogil:
@@ -66,7 +66,7 @@ cdef void move_place(place_t *place, uint8_t holder, void *context) noexcept nog
 
 
 cdef uint32_t move_places(seg_t *s, const uint32_t *old, const uint32_t *new, uint32_t n) noexcept nogil:
-    """Every holder follows the records of s.  0, or a position that is held and was not moved: then none has followed."""
+    """Every place in s gets its record's new position.  0; or a position that is not in `old`: then nothing has changed."""
     cdef move_t move
     move.seg = s
     move.old = old

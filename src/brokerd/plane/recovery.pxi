@@ -1,4 +1,4 @@
-# What recovery and compaction tell a queue of its files: segments found at start, and a segment rewritten.
+# Takes in what recovery found at start, segment by segment, and what compaction wrote in place of a segment.
 
 cdef int attach(queue_t *q, uint8_t level, const seg_t *found) noexcept nogil:
     """One more segment of a level, in rising order of number; `found` says what recovery knows of it.  0 or ENOMEM."""
@@ -26,10 +26,10 @@ cdef int attach(queue_t *q, uint8_t level, const seg_t *found) noexcept nogil:
 
 
 cdef void recover_store(store_t *st) noexcept:
-    """Its last segment is appended to again."""
+    """All segments of a store are attached: retire the settled ones, and append to the last one again."""
     cdef seg_t *s = st.first
     cdef seg_t *next
-    # The broker before may have crashed before it synced the names that are relied on from here.
+    # The former broker may have crashed before it synced the directories' names.
     st.directory_unsynced = st.parent_unsynced = True
     if st.last.end < st.last.capacity:
         st.last.sealed = 0
@@ -59,7 +59,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
         if st.last != NULL:
             recover_store(st)
     if q.ready:
-        # Whether what is at its head expires is not known before it is read: soon, not now.
+        # Whether the head expires is known only when it is read, which the next turn does.
         if rules_of(q) == NULL:
             return ENOMEM
         q.rules.expires = True
@@ -69,7 +69,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
 
 cdef void replace_file(seg_t *s, uint32_t records, uint32_t end, uint32_t capacity, uint32_t generation,
                        uint32_t entries) noexcept nogil:
-    """Compaction wrote a file of the same name with the live records alone; all who hold them have followed."""
+    """Compaction wrote a file of the same name with only the live records; all places have their new positions."""
     seg_unmap(s)
     acks_unmap(s)
     s.records = records

@@ -1,12 +1,12 @@
-# What becomes of a segment in which every record is settled: it is kept to be written into again, or given back.
+# Retires a segment in which every record is settled: its file is written into again, or unlinked.
 #
 #   the queue's spare       its next segment: mapped, its pages allocated
 #   the core's spares       for any queue that needs one next, files in a folder of their own
 #   the garbage             unlinked later, by the control plane's thread
 #
-# Before, one whose keys count in the queue's window waits in store_t.leaving until they are in a file of their own.
+# If keys in it still count in the queue's window, it first waits in store_t.leaving until they are in a file of their own.
 #
-# Records left in a file that is written over fail their CRC, which begins with the segment's number.
+# Old records in a file that is written over fail their CRC, because it begins with the segment's number.
 
 
 cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
@@ -16,8 +16,8 @@ cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
 
 
 cdef bint give_to_core(seg_t *s) noexcept nogil:
-    """Keep the file of a segment that is in no list any more, for any queue that needs one next: its pages are
-    there, and making new ones is the largest cost of storing.  True: done, s is the core's, its acks file gone."""
+    """Add a segment that is in no list any more to the core's spares: its pages exist, and making new ones is the largest
+    cost of storing.  True: s is the core's now, and its acks file is gone."""
     cdef core_t *core = s.queue.core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
@@ -46,7 +46,7 @@ cdef bint give_to_core(seg_t *s) noexcept nogil:
 
 
 cdef void adopt_spare(store_t *st) noexcept nogil:
-    """Make a segment of the core's the queue's spare, if there is one; else nothing."""
+    """Make one of the core's spares the queue's spare, if the core has one."""
     cdef core_t *core = st.queue.core
     cdef seg_t *s = core.spares
     cdef char old[PATH_ROOM]
@@ -65,7 +65,7 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
         with gil:
             make_directory_of(st)
         if rename(old, new) != 0:
-            seg_free(s)         # Its file was taken away.
+            seg_free(s)         # Its file is missing.
             return
     if seg_open_at(s, new) != 0:
         unlink(new)
@@ -76,7 +76,7 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
 
 
 cdef void retire_unlinked(seg_t *s) noexcept:
-    """Of a queue that is not durable: its next segment, or gone with its descriptor."""
+    """Retire a segment of a queue that is not durable: it becomes the spare, or goes with its descriptor."""
     cdef store_t *st = s.store
     if st.spare == NULL and s.capacity == st.queue.core.segment_octets and s.allocated == s.capacity \
             and not st.queue.dropped and not s.damaged:
@@ -91,7 +91,7 @@ cdef void retire_unlinked(seg_t *s) noexcept:
 
 
 cdef void give_up(seg_t *s):
-    """The files of a settled segment, which is in no list any more."""
+    """Move, keep as spare, or unlink the files of a settled segment that is in no list any more."""
     cdef store_t *st = s.store
     cdef queue_t *q = st.queue
     cdef Core core = (<Queue>q.owner).core
@@ -117,7 +117,7 @@ cdef void give_up(seg_t *s):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.msgs", st.directory)
         if rename(old, new) == 0 and seg_open_at(s, new) == 0:
-            # The records go before the acks: acks without records are nothing, records without acks would return.
+            # The records go before the acks: a start removes acks without records, but records without acks come again.
             path_of(s, b"acks", old)
             unlink(old)
             free(s.settled_bits)
@@ -135,8 +135,8 @@ cdef void give_up(seg_t *s):
         seg_free(s)
         return
     else:
-        # Truncating 8 MiB of page cache takes a millisecond or more: the control plane's thread does that.  But under
-        # this name no start reads it: a crash does not take back a purge that was answered.
+        # Truncating 8 MiB of page cache takes a millisecond or more: the control plane's thread does that.  No start reads
+        # a file of this name, so a crash does not take back a purge that was answered.
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.%010llu", st.directory, <unsigned long long>s.number)
         if rename(old, new) == 0:
@@ -155,7 +155,7 @@ cdef void retire(seg_t *s):
     acks_unmap(s)
     journal_unmap(s)
     if UNLIKELY(holds_keys(s)):
-        # Still synced with the others: a confirm promises that its key lasts, too.
+        # It is still synced with the others, because a confirm promises its key too.
         seg_unmap(s)
         s.next = st.leaving
         st.leaving = s
@@ -178,8 +178,7 @@ cdef seg_t *take_leaving(store_t *st, uint64_t number) noexcept nogil:
 
 
 cdef bint retire_if_settled(seg_t *s) noexcept nogil:
-    """A full segment all of whose records are settled goes: kept as the spare, or its files unlinked.
-    True: s is not in the list any more, and may be freed."""
+    """Retire s if it is full and all its records are settled.  True: s is not in the list any more, and may be freed."""
     cdef store_t *st = s.store
     if not s.sealed or s.settled < s.records or s.unacked or s.returned or s.aside or s == st.last:
         return False
@@ -194,7 +193,7 @@ cdef bint retire_if_settled(seg_t *s) noexcept nogil:
 
 
 cdef void store_empty(store_t *st) noexcept nogil:
-    """Segments freed, their files left where they are, or kept as spares if the queue was deleted just now."""
+    """Free all segments.  Their files stay, but become the core's spares if the queue was deleted just now."""
     cdef seg_t *s = st.first
     cdef seg_t *next
     cdef queue_t *q = st.queue
@@ -216,7 +215,7 @@ cdef void store_empty(store_t *st) noexcept nogil:
 
 
 cdef bint store_unmap(store_t *st) noexcept nogil:
-    """True: something was held."""
+    """Give up maps and descriptors.  True: the store had some."""
     cdef seg_t *s = st.first
     cdef bint held = False
     while s != NULL:
@@ -252,7 +251,7 @@ cdef seg_t *segment_or_leaving(queue_t *q, uint8_t level, uint64_t number) noexc
 
 
 cdef void apply_window(queue_t *q) noexcept:
-    """The queue's window is new, or gone: which of the keys in its segments count is not known, or none does."""
+    """The queue has another window, or none: assume that all keys in its segments count, or that none does."""
     cdef store_t *st = NULL
     cdef seg_t *s
     while True:

@@ -1,6 +1,6 @@
-# What a queue asks beside order, and whether its limits hold.
+# The rules of a queue besides its order, and whether its limits hold.
 #
-# A queue without rules has none of this: rules_t is made when something is asked first.
+# A queue without rules has no rules_t: the first rule makes it.
 
 
 cdef enum:
@@ -15,9 +15,9 @@ cdef enum:
     RULE_UINT8 = 2
     RULE_BINT = 3
 
-cdef rules_t SHAPE              # for the places of its fields alone
+cdef rules_t SHAPE              # only its fields' addresses are used
 
-# What set_rules() may be told, and all that it must know of each rule:
+# The rules that set_rules() takes, and all that it must know of each:
 #     name: (offset of its field in rules_t, the field's type, the field's units in one of the value, value without it)
 # A negative number is no limit, and stands in the field as -1.
 RULES = {
@@ -53,7 +53,7 @@ cdef int put_rule(rules_t *r, tuple row, int64_t value) except -1:
 
 
 cdef rules_t *rules_of(queue_t *q) noexcept nogil:
-    """The queue's rules, made if there are none; NULL: no memory."""
+    """The queue's rules, made by the first call; NULL: no memory."""
     if q.rules == NULL:
         q.rules = <rules_t *>calloc(1, sizeof(rules_t))
         if q.rules != NULL:
@@ -79,7 +79,7 @@ cdef inline bint is_at_length_limit(queue_t *q, rules_t *r) noexcept nogil:
 
 
 cdef inline bint is_at_delivery_limit(rules_t *r, place_t *t) noexcept nogil:
-    """It has failed as often as it may."""
+    """The message has failed as often as the delivery limit allows."""
     return r.delivery_limit >= 0 and t.count >= max(r.delivery_limit, 1)
 
 

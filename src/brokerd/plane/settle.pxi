@@ -1,4 +1,4 @@
-# Deliveries settled by delivery tag: acknowledged, rejected or returned; and those that time out.
+# Settles deliveries by delivery tag: they are acknowledged, rejected or returned.  Returns those that timed out.
 
 
 cdef void release_ghost(queue_t *q) noexcept:
@@ -8,7 +8,7 @@ cdef void release_ghost(queue_t *q) noexcept:
 
 
 cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) noexcept nogil:
-    """Done with as `kind` says, or with a cause of its return ready again."""
+    """Settle a delivery as `kind` says; with a cause, return it instead."""
     cdef place_t t = e.at
     cdef queue_t *q = t.seg.queue
     cdef consumer_t *c = e.consumer
@@ -62,7 +62,7 @@ cdef inline void advance_base_and_credit(channel_t *ch) noexcept nogil:
 
 
 cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexcept nogil:
-    """A delivery that is unacked, or was until it timed out; 0: all of them."""
+    """Whether the tag is of a delivery that is unacked, or was until it timed out.  Tag 0 with multiple: all of them."""
     cdef entry_t *e
     if tag == 0:
         return multiple
@@ -73,7 +73,8 @@ cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexce
 
 
 cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, uint8_t cause) noexcept nogil:
-    """One delivery, or all up to it (tag 0: all); with a cause they return.  False: unknown delivery tag, nothing done."""
+    """Settle one delivery, or all up to it (tag 0: all); with a cause, return them.  False: the tag is unknown, and nothing
+    is done."""
     cdef uint64_t t
     cdef uint32_t mask = ch.ring_capacity - 1
     if not multiple and LIKELY(ch.late == 0):
@@ -100,8 +101,8 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
 
 
 cdef bint return_overdue(channel_t *ch, uint32_t now_ms, list closing) except -1:
-    """Return what consumers of this channel have held for too long; those that ask for their channel to be closed are
-    appended to `closing` instead.  True if anything returned."""
+    """Return deliveries that consumers of this channel have not settled in time.  A consumer that asks for its channel to be
+    closed is appended to `closing` instead.  True if anything returned."""
     cdef uint64_t tag
     cdef uint32_t mask = ch.ring_capacity - 1
     cdef entry_t *e

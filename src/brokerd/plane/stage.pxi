@@ -1,4 +1,4 @@
-# Records on their way into a segment, where confirms wait for its syncs: gathered in memory, written when the chunk ends.
+# Gathers new records in memory until the chunk ends, for segments whose syncs confirms wait for.
 #
 #    segment file  | records ...      stage_from |               | capacity
 #    stage                                       | new records   |
@@ -7,16 +7,16 @@
 # processor again: a third of the cost of a durable confirm.  write() into the page cache needs neither.
 #
 # Invariant: outside of one chunk's work no segment has a stage.  So every reader of a segment (deliver, get, purge, sync,
-# recovery of a killed broker's files) sees every record that was answered for.
+# recovery of a killed broker's files) sees every record that a confirm, or another answer, has promised.
 #
 # Invariant: of a queue's levels at most one has a stage, and a message of another one is stored only when that stage is
 # written (end_other_stage()).  So messages reach their files in the order of their sequence numbers, and kill -9 leaves
-# no number out that a later one follows.  A queue whose chunks mix levels stages nothing until its next segment: two
-# writes a message cost more than the faults.
+# no gap in them.  If a chunk mixes levels, its queue has no stage until its next segment: two writes for each message
+# would cost more than the page faults.
 
 
 cdef int stage_begin(seg_t *s) noexcept nogil:
-    """Have the next records gathered, of a segment whose file is open; 0 or ENOMEM."""
+    """Gather the next records of a segment, its file being open; 0 or ENOMEM."""
     cdef core_t *core = s.queue.core
     if core.pool_n:
         core.pool_n -= 1
@@ -35,11 +35,11 @@ cdef int stage_begin(seg_t *s) noexcept nogil:
 
 
 cdef void stage_write(seg_t *s) noexcept nogil:
-    """Put what is gathered into the file: the records, then the words that count them."""
+    """Write the gathered records into the file, then the words that count them."""
     cdef uint32_t n = s.end - s.stage_from
     if n:
         if not write_whole(s.fd, s.stage, n, s.stage_from) or not write_whole(s.fd, s.stage_words, 16, S_END):
-            # Its blocks are there: a file system that does not keep its word gets it as a page fault.
+            # write() failed although the blocks are allocated: store through the map instead.
             memcpy(s.map + s.stage_from, s.stage, n)
             memcpy(s.map + S_END, s.stage_words, 16)
 
@@ -61,7 +61,7 @@ cdef void stage_end(seg_t *s) noexcept nogil:
     s.queue.staged = NULL
     s.base = s.map
     s.words = s.map + S_END
-    s.zeroed = s.end            # The next record asks again.
+    s.zeroed = s.end            # So the next record calls reserve_slow().
 
 
 cdef inline void end_other_stage(store_t *st) noexcept nogil:
@@ -73,7 +73,7 @@ cdef inline void end_other_stage(store_t *st) noexcept nogil:
 
 
 cdef inline void write_stages(core_t *core) noexcept nogil:
-    """The chunk ends, or the control plane is to be asked."""
+    """Write all stages: the chunk ends, or a call to the control plane follows."""
     while UNLIKELY(core.staged != NULL):
         stage_end(core.staged)
 

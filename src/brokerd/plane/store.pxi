@@ -1,14 +1,14 @@
-# Storing: records are appended at one end of a store's segments and read in order by a cursor; returned records wait in
-# a heap, and as a rule stand before all that the cursor has yet to reach.  Sequence numbers are the queue's: they rise by one with
-# each record and are never reused.
+# Storing: records are appended to a store's last segment, and a cursor reads them in order.  Returned records wait in a
+# heap; as a rule they stand before all records that the cursor has yet to reach.  Sequence numbers are the queue's: they
+# rise by one with each record, and are never reused.
 #
 #    first ... [retired when all is settled] ... cursor ... last (appended to)
 #
-# Knows segments only: what becomes of a message after it was taken is decided in fate.pxi.
+# Knows segments only: fate.pxi decides what becomes of a message that was taken.
 
 
 cdef void seg_begin(seg_t *s) noexcept nogil:
-    """A number of its own, and nothing in it."""
+    """Give s a new number, and no records."""
     cdef store_t *st = s.store
     cdef core_t *core = st.queue.core
     if core.spare_directory != NULL and core.next_number > st.next_number:
@@ -100,7 +100,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         seg_write_header(s)
         snprintf(spare, PATH_ROOM, b"%s/spare.msgs", st.directory)
         if not s.unlinked and rename(spare, path) < 0:
-            # Its file was taken away: it is a new one then.
+            # The spare's file is missing: make a new one.
             seg_unmap(s)
             err = seg_create(s, path)
     else:
@@ -111,7 +111,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
             unlink(path)
             s.unlinked = True
     elif err == 0:
-        # Now, while a publisher can still be told to wait: a delivery must find room for its mark.
+        # Made now, while a publisher can still wait for room: a delivery must be able to write the watermark.
         err = acks_map(s)
         if err:
             unlink(path)
@@ -122,7 +122,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     q.mixed = False
     st.directory_unsynced = True
     if st.first == NULL:
-        # Others make folders too, and a broker before this one may have: whether their names are on disk is not known.
+        # Other code, or the former broker, may have made the folder: it is not known whether its name is on disk.
         st.parent_unsynced = q.store.parent_unsynced = True
     if q.journal != NULL:
         journal_begin(s)
@@ -133,8 +133,8 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
 
 
 cdef int seg_allocate(seg_t *s, uint32_t want, int advice) noexcept nogil:
-    """Have blocks up to `want` at least, as a rule twice as many as before, and their pages mapped as `advice` says: one
-    call for many, where each would be a fault of its own.  0 or the errno."""
+    """Allocate blocks up to `want` at least, as a rule twice as many as before, and map their pages as `advice` says: one
+    call in place of one page fault each.  0 or the errno."""
     cdef uint32_t page = s.zeroed & ~<uint32_t>4095
     cdef uint32_t to = s.zeroed + max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
     cdef int err
@@ -281,10 +281,10 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
 
 
 cdef void cursor_leave(store_t *st) noexcept nogil:
-    """The cursor has passed all of its segment and another follows."""
+    """The cursor has read all of its segment: it enters the next one."""
     cdef seg_t *s = st.cursor
     if s.waiting:
-        # Records that were counted but are not there to be read: damaged.
+        # These records were counted but cannot be read: the segment is damaged.
         uncount_ready(st, s.waiting)
         s.settled += s.waiting
         s.damaged = True
@@ -295,18 +295,18 @@ cdef void cursor_leave(store_t *st) noexcept nogil:
     s.settled_bits = NULL
     s.counts = NULL
     s.count_n = 0
-    # The last but one stays mapped: settled soon, as a rule, and then written into again.
+    # The last but one stays mapped: as a rule it is settled soon, and then written into again.
     if not retire_if_settled(s) and s.next != st.last:
         seg_unmap(s)
 
 
 cdef inline bint cursor_is_before(store_t *st, place_t *t) noexcept nogil:
-    """The cursor has not reached t: it was taken out of the middle, and given back."""
+    """The cursor has not reached t, because t was taken out of the middle and given back."""
     return t.seg.number > st.cursor.number or (t.seg == st.cursor and t.position >= st.position)
 
 
 cdef bint peek_returned(store_t *st, place_t *t) noexcept nogil:
-    """The returned record with the lowest sequence number: it stands before all that the cursor has to come."""
+    """Find the returned record with the lowest sequence number.  False: its segment cannot be mapped."""
     if seg_map(st.returned.seg) != 0:
         return False
     t[0] = st.returned[0]
@@ -320,7 +320,7 @@ cdef void report_damage(seg_t *s, uint32_t at, uint32_t octets):
 
 
 cdef bint skip_damage(store_t *st) noexcept nogil:
-    """The record under the cursor is damaged: go on at the next whole one, and have the loss reported."""
+    """The record under the cursor is damaged: move to the next whole one, and report the loss."""
     cdef seg_t *s = st.cursor
     cdef uint32_t at = st.position, p = st.position + 8
     while p + RECORD <= s.end:
@@ -336,7 +336,7 @@ cdef bint skip_damage(store_t *st) noexcept nogil:
 
 
 cdef inline bint peek_unread(store_t *st, place_t *t) noexcept nogil:
-    """The next record under the cursor; what is settled or damaged is passed."""
+    """Find the next record at or behind the cursor that is neither settled nor damaged."""
     cdef seg_t *s
     cdef const uint8_t *r
     while True:
@@ -377,8 +377,8 @@ cdef inline bint peek_unread(store_t *st, place_t *t) noexcept nogil:
 
 
 cdef bint peek_both(store_t *st, place_t *t) noexcept nogil:
-    """peek() where records have returned.  They stand before all that the cursor has to come, but for those that were
-    taken out of the middle."""
+    """peek() of a store with returned records.  They stand before all that the cursor has yet to reach, except those that
+    were taken out of the middle."""
     if LIKELY(not cursor_is_before(st, st.returned)):
         return peek_returned(st, t)
     if peek_unread(st, t) and t.seq < st.returned.seq:
@@ -387,19 +387,19 @@ cdef bint peek_both(store_t *st, place_t *t) noexcept nogil:
 
 
 cdef inline bint peek(store_t *st, place_t *t) noexcept nogil:
-    """The store's next message in sequence order, which stays.  False: none can be read.  Its segment is mapped."""
+    """Find the store's next message in sequence order; it stays there.  False: none can be read.  Its segment is mapped."""
     if UNLIKELY(st.returned_n):
         return peek_both(st, t)
     return peek_unread(st, t)
 
 
 cdef inline bint is_returned(store_t *st, place_t *t) noexcept nogil:
-    """What peek() found is the top of the heap."""
+    """Whether peek() found t on top of the heap."""
     return st.returned_n != 0 and st.returned.seq == t.seq
 
 
 cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
-    """What peek() found is taken: not ready any more."""
+    """Take what peek() found: it is not ready any more."""
     cdef seg_t *s = t.seg
     st.ready -= 1
     st.queue.ready -= 1
@@ -410,21 +410,21 @@ cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
     st.position = t.position + room_of(s.map + t.position)
     s.waiting -= 1
     if LIKELY(st.position > s.passed_below):
-        seg_put_passed(s, st.position)      # the mark never goes back
+        seg_put_passed(s, st.position)      # The watermark never goes back.
 
 
 cdef bint find_head(store_t *st, place_t *t) noexcept nogil:
-    """peek(), off a message's way."""
+    """peek() for rare callers: not inlined."""
     return peek(st, t)
 
 
 cdef void take_head(store_t *st, place_t *t) noexcept nogil:
-    """advance(), off a message's way."""
+    """advance() for rare callers: not inlined."""
     advance(st, t)
 
 
 cdef int make_ready(place_t *t) noexcept nogil:
-    """It could not be handed out: ready again, at its place.  0 or ENOMEM."""
+    """Put a record that was taken into the heap: it is ready again, at its own place.  0 or ENOMEM."""
     cdef store_t *st = t.seg.store
     if heap_push(st, t) != 0:
         return ENOMEM
@@ -434,5 +434,5 @@ cdef int make_ready(place_t *t) noexcept nogil:
 
 
 cdef bint cursor_has_passed(seg_t *s) noexcept nogil:
-    """The cursor is beyond s: its live records are unacked or returned, none waits to be read in file order."""
+    """The cursor is beyond s, and none of its records waits to be read in file order."""
     return s.store.cursor != NULL and s.number < s.store.cursor.number and s.waiting == 0

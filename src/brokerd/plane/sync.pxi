@@ -1,8 +1,8 @@
-# What waits for the disk: the files that hold unsynced records of confirmed publishes, and the mark that a full segment
-# is on disk whole.  The sync itself is the control plane's, in a thread (store/sync.py).
+# Collects the files that must be synced before confirms may be sent, and says in a full segment that it is on disk
+# whole.  The sync itself is the control plane's, in a thread (store/sync.py).
 
 cdef int collect_unsynced(queue_t *q, list files, list sealing) except -1:
-    """Duplicated descriptors of all of q that is not on disk, newest data of the active segment in."""
+    """Append duplicated descriptors of all files of q that are not on disk, the last segment among them."""
     cdef store_t *st = NULL
     if q.dropped:
         return 0
@@ -68,7 +68,7 @@ cdef list directories_unsynced(store_t *st):
 
 
 cdef void seal_as_synced(Queue queue, uint8_t level, uint64_t number):
-    """A sealed segment is on disk whole: after a power cut it need not be read to be believed."""
+    """Say in a sealed segment that it is on disk whole: after a power cut a start need not read it through."""
     cdef store_t *st = store_at(&queue.q, level)
     cdef seg_t *s = st.last if st != NULL else NULL
     while s != NULL and s.number != number:

@@ -1,18 +1,20 @@
 """Deduplication: what is a duplicate in one queue or exchange, and where a message's key comes from.
 
-A queue or exchange with ``x-message-deduplication: true`` takes a message whose key is in its window for a duplicate:
-it is confirmed and not stored.  The key is the value, of any type, of the header that ``x-deduplication-header`` names
-(``x-deduplication-header`` itself where it says nothing), or else of ``MessageDeduplicationId``; messages without one
-are never duplicates.  The window holds the last ``x-cache-size`` keys (128), each for ``x-cache-ttl`` milliseconds (as
-long as it is among the last) or for what the message's own header x-cache-ttl says.  A duplicate does not make the
-key younger.  Names and defaults are LavinMQ's and those of RabbitMQ's plugin; a window that lasts is new.
+A queue or exchange with ``x-message-deduplication: true`` has a window of keys.  A message is a duplicate if its key is
+in the window: it is confirmed and not stored.  The key is a header's value, of any type.  The argument
+``x-deduplication-header`` names the header; without the argument the header is called ``x-deduplication-header`` too.
+If the message lacks it, the header ``MessageDeduplicationId`` counts.  A message with neither is never a duplicate.
 
-A queue's window is what the records of its messages say: the data plane writes a key's hash into the record and enters
-it into the window in one step, so that a key is known if and only if its message was stored, also after kill -9 and a
-power cut.  Keys of records that are gone are in key files (store/key_files).
+The window holds the last ``x-cache-size`` keys (128).  A key counts for as long as the message's header x-cache-ttl
+says, else for ``x-cache-ttl`` milliseconds, else as long as it is among the last.  A duplicate does not make the key
+younger.  Names and defaults are LavinMQ's and those of RabbitMQ's plugin; a window that lasts is new.
 
-Keys are known by keyed hashes of 64 bits: of a million, one in 18 million million new ones is taken for a duplicate
-wrongly, and only a reader of the vhost's hash key can make one.
+A queue's window follows from its records.  The data plane writes a key's hash into the record and enters it into the
+window in one step.  So a key is known if and only if its message was stored, also after kill -9 and a power cut.  Key
+files (store/key_files) have the keys of records that are gone.
+
+A window holds keyed hashes of 64 bits.  With a million keys in it, one new key in 18 million million is wrongly taken
+for a duplicate.  Only a reader of the vhost's hash key can make two keys of one hash.
 
 Knows nothing of messages, of how publishes go, or of the time.
 """
@@ -38,7 +40,7 @@ _ANY_KEY = "key"
 
 
 class Rule(NamedTuple):
-    """What is a duplicate in one queue or exchange."""
+    """The arguments of one queue or exchange that say what a duplicate is."""
 
     header: str = DEFAULT_HEADER
     size: int = DEFAULT_SIZE
@@ -57,9 +59,9 @@ def rule_of(arguments: Mapping[str, Any]) -> Rule | None:
 
 
 def key_of(rule: Rule, headers: Mapping[str, Any] | None) -> bytes | None:
-    """What of a message must differ from those before, as octets; None: it has nothing of the kind.
+    """The key of a message, as octets; None: it has none.
 
-    Numbers are the same whatever their width; a number, a text and a truth value never are.
+    Equal numbers are the same key whatever their width.  A number, a text and a truth value are never the same.
     """
     if not headers:
         return None
@@ -84,23 +86,23 @@ def ttl_of(rule: Rule, headers: Mapping[str, Any] | None) -> int | None:
 
 
 class Deduplication:
-    """A rule and its window: what one queue or exchange asks of each message.
+    """The rule and the window of one queue or exchange.
 
-    A disk that fails makes nothing fail: duplicates pass then, and it is told once.
+    If the disk fails, publishes go on, duplicates may pass, and one line is logged.
     """
 
     __slots__ = ("_failed", "_files", "_former", "duplicates", "rule", "window")
 
     def __init__(self, rule: Rule, files: KeyFiles) -> None:
         self.rule = rule
-        self.duplicates = 0  # that were dropped, since start
+        self.duplicates = 0  # how many were dropped since start
         self.window = plane.Window(rule.size, _or_none(rule.ttl_ms))
         self._files = files
         self._former = b""  # the hash key of keys that an earlier release knew
         self._failed = False
 
     def hash_of(self, headers: Mapping[str, Any] | None) -> int:
-        """Of the key of a message with these headers; 0: it has none."""
+        """The hash of the key of a message with these headers; 0: it has no key."""
         key = key_of(self.rule, headers)
         if key is None:
             return 0
@@ -121,18 +123,18 @@ class Deduplication:
         return key is not None and self.window.knows(self._files.hash_of(key, self._former), now_ms)
 
     def change(self, rule: Rule) -> None:
-        """Another rule is in force; as many of the newest keys stay as there is room for."""
+        """Put another rule in force; as many of the newest keys stay as fit."""
         self.rule = rule
         self.window.set_bounds(rule.size, _or_none(rule.ttl_ms))
 
     def load(self, directory: str, levels: Iterable[int], *, suspect: bool) -> list[tuple[int, int]]:
-        """Enter the keys that a queue's folder knows; (level, segment) of those whose keys are in a file of their own.
+        """Enter the keys in a queue's folder.  Returns (level, number) of each segment that has a key file.
 
         ``suspect``: the power was cut since they were written.
         """
         rows: list[bytes] = []
         beside: list[tuple[str, int]] = []
-        kept: list[tuple[int, int]] = []
+        in_files: list[tuple[int, int]] = []
         try:
             made = f"{directory}/{keys_name(FORMER_NUMBER)}"
             self._files.take_over(f"{directory}/{FORMER_FILE}", made, suspect=suspect)
@@ -145,7 +147,7 @@ class Deduplication:
                     if file is not None:
                         rows.append(file.rows)
                         beside.append((path, file.until_ms))
-                        kept.append((level, number))
+                        in_files.append((level, number))
                         if number == FORMER_NUMBER:
                             self._former = file.hash_key
         except (OSError, StoreError) as error:
@@ -153,24 +155,24 @@ class Deduplication:
         self.window.load(b"".join(rows), self._files.now_ms)
         for path, until_ms in beside:
             self._files.watch(path, self.window, until_ms)
-        return kept
+        return in_files
 
     def write(self, path: str, number: int, rows: bytes) -> None:
         """Write a key file of the queue, in a thread.  Raises OSError, StoreError."""
         write_keys(path, number, self._files.hash_key, rows, self._files.disk)
 
     def watch_file(self, path: str, rows: bytes) -> None:
-        """That file is on disk."""
+        """Have a file that is now on disk removed when its keys no longer count."""
         until_ms = max(expires for _, _, expires in KEY_ROW.iter_unpack(rows))
         self._files.watch(path, self.window, until_ms)
 
     def forget(self, directory: str) -> None:
-        """The queue of that folder has no rule any more."""
+        """Remove the key files of a queue that has no rule any more."""
         for path in self._files.watched_in(directory):
             self._files.remove(path)
 
     def report_once(self, error: Exception) -> None:
-        """Something about its files went wrong: told once."""
+        """Log the first fault of the key files; later ones are not logged."""
         if not self._failed:
             self._files.report(f"{error}; duplicates may pass")
         self._failed = True
@@ -186,5 +188,5 @@ def own_ttl_of(headers: Mapping[str, Any] | None) -> int:
 
 
 def _or_none(ttl_ms: int | None) -> int:
-    """As the data plane has it."""
+    """The same time as the data plane writes it: -1 for None."""
     return -1 if ttl_ms is None else ttl_ms

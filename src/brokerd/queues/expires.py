@@ -18,7 +18,7 @@ DELETED_PER_RUN = 100  # so that other work gets its turn
 
 
 class Timer(Protocol):
-    """What the door ``call_at`` returns."""
+    """What ``call_at`` returns."""
 
     def cancel(self) -> object: ...
 

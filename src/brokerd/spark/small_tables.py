@@ -1,7 +1,7 @@
-"""The views of a directory but for what audits find: the tables of the source ``brokerd``, and small ones beside them.
+"""All views of a directory except ``violations``: the tables of the source ``brokerd``, and small tables beside them.
 
-The small ones are made from the names and side files of queues alone: queues, settings, consumers, removals, damage.
-What each is stands in ``views``.
+The small tables need only the names and side files of queues: queues, settings, consumers, removals, damage.  ``views``
+describes each one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -86,7 +86,7 @@ def _queue(queue: QueueFiles) -> dict[str, Any]:
 
 
 def _settings(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
-    """The first of a queue's rules is in force from the beginning of time, its last for ever."""
+    """Settings of each queue over time.  The first row begins at time 0, the last row never ends."""
     for queue in queues:
         rules = queue.rules or (Rule(0, False, None),)
         ends = [rule.at for rule in rules[1:]] + [FOREVER]
@@ -114,7 +114,7 @@ def _removals(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
 
 
 def _damage(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
-    """``what``: which kind of file is missed, msgs where all of them are; null where nothing is lost by it."""
+    """``what``: the kind of file that is missing, msgs if all kinds are; null if nothing is lost."""
     for queue in queues:
         for damage in queue.damage:
             what = "msgs" if "records" in damage.matters else "journal" if "events" in damage.matters else None

@@ -24,7 +24,7 @@ SEGMENTS_PER_TICK = 16  # each is read through on the loop
 
 
 class KeyKeeper:
-    """Called once a second."""
+    """Writes and removes key files; ``tick`` is called once a second."""
 
     __slots__ = ("_asked", "_core", "_failed", "_submit", "_vhosts", "_waiting")
 
@@ -37,7 +37,7 @@ class KeyKeeper:
         self._failed = False
 
     def tick(self) -> None:
-        """Have the keys written of segments that wait for it."""
+        """Write the keys of segments that wait for it, a bounded number at a time."""
         for queue, level, number in self._core.take_unwritten_keys():
             asked: tuple[Queue, int, int] = (queue, level, number)  # type: ignore[assignment]  # all are queues.Queue
             if asked not in self._asked:
@@ -47,11 +47,11 @@ class KeyKeeper:
             self._write(*asked)
 
     def can_compact(self, queue: "Queue", sparse: "Sparse") -> bool:
-        """Whether a segment may be compacted now; if its keys need a file first, it is written before long."""
+        """Whether a segment can be compacted now.  If its keys need a file first, a later ``tick`` writes the file."""
         return queue.can_drop_records(sparse.number, sparse.level)
 
     def sweep(self) -> None:
-        """Remove files that no key needs."""
+        """Remove files in which no key counts any more."""
         for vhost in self._vhosts.values():
             vhost.duplicates.sweep()
 
@@ -85,7 +85,7 @@ class KeyKeeper:
         self._submit(lambda: known.write(path, number, rows), done)
 
     def _fail(self, queue: "Queue", level: int, number: int, error: BaseException) -> None:
-        """Its records stay, and it is tried again."""
+        """Keep the records of a segment, and try again."""
         if not self._failed:
             log.warning("%s: keys of segment %d cannot be written: %s; its records stay until they can", queue, number,
                         error)  # fmt: skip

@@ -1,18 +1,20 @@
-"""Duplicates in one vhost: who is asked for a message's key, and who is told of it when it is stored.
+"""Duplicates in one vhost: which queues and exchanges check a message's key, and which learn it.
 
-    publish  ->  the exchange it is published to knows the key: routed nowhere, counts as routed, confirmed
-             ->  of the queues it goes to, those that know the key are left out; counts as routed, confirmed
+    publish  ->  if its exchange knows the key: the message goes nowhere, counts as routed, and is confirmed
+             ->  the queues that know the key are left out; the message counts as routed, and is confirmed
 
-A queue knows a key when a message with it was stored there, in the same step and never before: a publish that waits
-for room on the disk, a queue that refuses and a broker that dies in between let the next one through.  An exchange is
-told when any queue has it.  Messages that are held back count as published when they came, for their exchange; for the
-queues when they are due.  Dead letters are neither looked at nor told: they came in once, and one that comes back to
-its queue (a retry) would be taken for its own duplicate.  Keys are asked for just before a message is stored, so that
-of two in one transaction the second is found to be a duplicate.
+A queue learns a key in the same step that stores the message, never before.  So if a publish waits for room on the
+disk, if a queue refuses the message, or if the broker dies in between, the next message with that key is let through.
+An exchange learns the key when any queue has the message.
 
-What an exchange knows is in a log (store/key_log), if it is durable.  Records carry the key's hash as well where their
-queue does not ask for keys of its own, so that a start finds the key of a message that was stored just before the
-broker died.  Knows nothing of users, channels or timers.
+A delayed message counts for its exchange when it is published, and for the queues when it is due.  Dead letters are
+not checked, and their keys are not learnt: a message that comes back to its queue (a retry) would be taken for its own
+duplicate.  Keys are checked just before a message is stored, so that of two messages in one transaction the second is
+found to be a duplicate.
+
+A durable exchange has its keys in a log (store/key_log).  If a queue has no window of its own, its records carry the
+hash of the exchange's key.  So a start finds the key of a message that was stored just before the broker died.  Knows
+nothing of users, channels or timers.
 """
 
 import os
@@ -42,7 +44,7 @@ Follow = Callable[[KeyLog], object]  # GroupCommit.follow
 
 
 class ExchangeKeys(Deduplication):
-    """What one exchange asks of each message, and the log of its keys."""
+    """The rule, the window and the log of one exchange."""
 
     __slots__ = ("log",)
 
@@ -52,7 +54,7 @@ class ExchangeKeys(Deduplication):
         self.log = None if prefix is None else KeyLog(files, prefix, self.window)
 
     def load_log(self, former: str, *, suspect: bool) -> None:
-        """Take up what is on disk; ``former`` is where an earlier release had it."""
+        """Read the log from disk; ``former`` is the file that an earlier release had in its place."""
         assert self.log is not None
         try:
             self._files.take_over(former, self.log.path(FORMER_NUMBER), suspect=suspect)
@@ -62,12 +64,12 @@ class ExchangeKeys(Deduplication):
             self.report_once(error)
 
     def expires_ms(self, came_ns: int, own_ttl_ms: int) -> int:
-        """Of a key that came then; ``own_ttl_ms``: what its message says of it, or -1."""
+        """When a key expires that came at ``came_ns``; ``own_ttl_ms``: the time that its message sets, or -1."""
         ttl_ms = own_ttl_ms if own_ttl_ms >= 0 else self.rule.ttl_ms
         return FOR_EVER if ttl_ms is None else min(came_ns // _MS + ttl_ms, FOR_EVER)
 
     def open_log(self) -> None:
-        """A message may be stored next."""
+        """Have the log open before a message is stored."""
         if self.log is not None:
             try:
                 self.log.begin()
@@ -75,7 +77,7 @@ class ExchangeKeys(Deduplication):
                 self.report_once(error)
 
     def enter_key(self, came_ns: int, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
-        """A message with this key was stored; ``own_ttl_ms``: what it says of it, or -1."""
+        """Enter the key of a message that was stored; ``own_ttl_ms``: the time that the message sets, or -1."""
         expires_ms = self.expires_ms(came_ns, own_ttl_ms)
         self.window.enter(hashed, expires_ms, came_ns // _MS)
         if self.log is not None:
@@ -100,9 +102,9 @@ class Duplicates:
     # --- exchanges come and go
 
     def adopt(self, exchange: "Exchange", *, new: bool = False, suspect: bool = False) -> None:
-        """Note an exchange that was made, or read from disk; a ``new`` one knows no keys yet.
+        """Take in an exchange that was made (``new``: it knows no keys yet) or read from disk (``open`` follows).
 
-        ``suspect``: power was lost since they were written.  One that was read is followed by ``open``.
+        ``suspect``: power was lost since its keys were written.
         """
         rule = rule_of(exchange.arguments)
         if rule is None:
@@ -111,28 +113,28 @@ class Duplicates:
         known = ExchangeKeys(rule, self._files, f"{self._directory}/keys.{name}" if exchange.durable else None)
         if known.log is not None:
             if new:
-                known.log.remove()  # Of one of that name that was deleted just before the broker died.
+                known.log.remove()  # An exchange of that name may have left it: deleted just before the broker died.
             else:
                 known.load_log(f"{self._directory}/{FORMER_FILE}.{name}", suspect=suspect)
         self.exchanges[exchange.name] = known
 
     def forget_exchange(self, name: str) -> None:
-        """Its keys go with it."""
+        """Remove the keys of an exchange that was deleted."""
         known = self.exchanges.pop(name, None)
         if known is not None and known.log is not None:
             known.log.remove()
 
     def close(self) -> None:
-        """The broker stops."""
+        """Close the logs, because the broker stops."""
         for known in self.exchanges.values():
             if known.log is not None:
                 known.log.close()
 
     def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
-        """All exchanges were adopted: what they know is in their logs, and in records that these have missed.
+        """Enter the keys of all adopted exchanges: those in their logs, and those of records that the logs have missed.
 
-        Records are looked at only where the broker before died: the last one in each queue, or all after a power cut,
-        which may have taken rows of the logs.
+        A log can have missed records only if the former broker died.  Then the last record of each queue is read; after
+        a power cut, which may have taken rows of the logs, all records are read.
         """
         waiting = {name: known for name, known in self.exchanges.items()
                    if known.log is not None and known.log.cut_short}  # fmt: skip
@@ -159,7 +161,7 @@ class Duplicates:
                 self._follow(known.log)
 
     def mark_all_synced(self) -> None:
-        """Everything that was read is on disk by now.  Raises OSError."""
+        """Say in the logs that everything that was read is on disk.  Raises OSError."""
         for known in self.exchanges.values():
             if known.log is not None:
                 known.log.mark_all_synced()
@@ -170,10 +172,10 @@ class Duplicates:
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: LazyProperties, *,
         taken: bool = False,
     ) -> "Check | None":
-        """What takes part in the publish of a message that goes to these queues; None: no one here asks for keys.
+        """The participant in the publish of a message to these queues; None: neither they nor the exchange have a rule.
 
-        ``exchange``: where the message is published, if it is its key too.  ``taken``: somebody else takes the
-        message, though no queue does.
+        ``exchange``: the one that the message is published to; None: its rule does not apply.  ``taken``: another
+        feature takes the message even if no queue does.
         """
         name = "" if exchange is None or exchange.name not in self.exchanges else exchange.name
         if not name and not any(queue.deduplication is not None for queue in queues):
@@ -182,16 +184,16 @@ class Duplicates:
         return Check(self, name, queues, message.headers, taken, message.delivery_mode == _PERSISTENT)
 
     def note_stored_key(self, known: ExchangeKeys, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
-        """A message with this key is in some queue; ``lasting``: and the next sync covers it there."""
+        """Let an exchange know the key of a message that a queue has stored; ``lasting``: the next sync covers it."""
         known.enter_key(self._epoch_ns(), hashed, own_ttl_ms, lasting=lasting)
         if lasting and known.log is not None:
             self._follow(known.log)
 
 
 class Check:
-    """Takes part in one publish (plane.Participant): drops duplicates, tells new keys to the exchange.
+    """Takes part in one publish (plane.Participant): leaves out duplicates, lets the exchange know new keys.
 
-    ``keys`` is what the records carry.
+    ``keys``: the keys that the message's records carry.
     """
 
     __slots__ = ("_duplicates", "_exchange", "_hash", "_headers", "_knew", "_left", "_own_ttl_ms", "_persistent",
@@ -202,12 +204,12 @@ class Check:
         taken: bool, persistent: bool,
     ) -> None:  # fmt: skip
         self._duplicates = duplicates
-        self._exchange = exchange  # that asks for the key; "": only queues do
+        self._exchange = exchange  # the name of the one with a rule; "": only queues have rules
         self._headers = headers
         self._taken = taken
         self._persistent = persistent
-        self._knew: list[Deduplication] = []  # who knew the key when it was asked for last
-        self._left = False  # a queue was left then
+        self._knew: list[Deduplication] = []  # those that knew the key at the last check
+        self._left = False  # a queue was left after that check
         asking = self._asking
         self._hash = 0 if asking is None else asking.hash_of(headers)
         self._own_ttl_ms = own_ttl_of(headers)
@@ -217,7 +219,7 @@ class Check:
 
     @property
     def counts_as_routed(self) -> bool:
-        """A duplicate is not returned: it has been routed once."""
+        """Whether this is a duplicate: it was routed once, so it is not returned to its publisher."""
         return bool(self._knew)
 
     def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...] | None":
@@ -241,7 +243,7 @@ class Check:
         return tuple(left) if self._knew else queues
 
     def after_storing(self, message: "Message", channel: object, stored: "tuple[Queue, ...]") -> None:
-        """Count who knew the key; tell it to the exchange that did not, where the message has come to be anywhere."""
+        """Count a duplicate where the key was known; let the exchange know the key if the message is anywhere now."""
         for known in self._knew:
             known.duplicates += 1
         asking = self._asking
@@ -253,12 +255,12 @@ class Check:
 
     @property
     def _asking(self) -> ExchangeKeys | None:
-        """The exchange's window; None: it asks for no keys, or has been deleted since the message was routed."""
+        """The exchange's rule and window; None: it has none, or was deleted since the message was routed."""
         return self._duplicates.exchanges.get(self._exchange)
 
 
 def _keys_of_exchanges(queue: "Queue", files: KeyFiles, *, last: bool) -> list[_Found]:
-    """What the queue's records carry of such keys; ``last``: only the last record of each level."""
+    """The keys of exchanges that the queue's records carry; ``last``: only those of the last record of each level."""
     found: list[_Found] = []
     newest: dict[int, int] = {segment["level"]: segment["number"] for segment in queue.segments()}
     for segment in queue.segments():

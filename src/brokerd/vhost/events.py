@@ -1,4 +1,4 @@
-"""What happens in the broker, published as messages: RabbitMQ's event exchange and log exchange.
+"""Publishes what happens in the broker as messages: RabbitMQ's event exchange and log exchange.
 
     amq.rabbitmq.event   topic, internal, in "/"; routing key queue.created, user.deleted, ...; no body, the fields are
                          headers, with timestamp_in_ms; properties delivery_mode 2 and timestamp
@@ -33,7 +33,7 @@ LINES_WAITING_MAX = 1000  # of the log, between two turns of the loop; further l
 
 
 class WatchedExchange(TopicExchange):
-    """A topic exchange that tells, by one attribute, whether anything is bound to it."""
+    """A topic exchange with an attribute that says whether anything is bound to it."""
 
     __slots__ = ("wanted",)
 

@@ -1,12 +1,13 @@
-"""What a vhost is given besides queues and exchanges: dead letters, delays, duplicates, replies, firehose, events.
+"""The features of a vhost besides queues and exchanges: dead letters, delays, duplicates, replies, firehose, events.
 
-All of it is there from the start, so that no other module asks whether it is.  Dead letters, delays and duplicates are
-small doors here; what stands behind one is imported and made at its first use, since most vhosts never need it.
+A vhost has all of them from the start, so that no other module asks whether one exists.  Dead letters, delays and
+duplicates are stand-ins here: each imports and makes the real feature at its first use, since most vhosts never need
+it.
 
-    on_demand(doors, ...)    the features of a vhost in a broker
-    alone(vhost)             those of one that stands alone: nothing dead-lettered, delayed or known as a duplicate
+    make_on_demand(...)    the features of a vhost in a broker
+    make_null(vhost)       those of a vhost that stands alone: it dead-letters, delays and deduplicates nothing
 
-Decides nothing: a door passes on what it is asked.
+Decides nothing: a stand-in passes on each call.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +35,7 @@ log = getLogger("brokerd")
 
 
 class Timer(Protocol):
-    """What ``Doors.call_at`` returns."""
+    """What ``Services.call_at`` returns."""
 
     def cancel(self) -> object: ...
 
@@ -42,8 +43,8 @@ class Timer(Protocol):
 CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
 
 
-class Doors(NamedTuple):
-    """What features may ask of the broker around their vhost."""
+class Services(NamedTuple):
+    """The functions of the broker that features use."""
 
     epoch_ns: Callable[[], int]
     wait: Callable[..., object]  # GroupCommit.wait(callback, log=None)
@@ -58,24 +59,24 @@ class NoDeadLetters:
     def handle_dead(
         self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
     ) -> bool:
-        """What queues ask of ``on_dead``: see dead_letters."""
+        """Called by queues for each dead message: see dead_letters.  True: the queue settles the message."""
         return True
 
     def retry(self) -> None:
-        """Something that messages may go to has come to be."""
+        """Try waiting dead letters again: a new queue, exchange or binding may take them."""
 
     def close(self) -> None:
-        """No timer runs any more."""
+        """Stop all timers."""
 
 
 class DeadLettersOnDemand(NoDeadLetters):
-    """The door to dead_letters."""
+    """Makes dead_letters when the first message dies."""
 
-    __slots__ = ("_doors", "_made", "_vhost")
+    __slots__ = ("_made", "_services", "_vhost")
 
-    def __init__(self, vhost: "VHost", doors: Doors) -> None:
+    def __init__(self, vhost: "VHost", services: Services) -> None:
         self._vhost = vhost
-        self._doors = doors
+        self._services = services
         self._made: DeadLetters | None = None
 
     def handle_dead(
@@ -84,7 +85,7 @@ class DeadLettersOnDemand(NoDeadLetters):
         if self._made is None:
             from brokerd.vhost.dead_letters import DeadLetters
 
-            self._made = DeadLetters(self._vhost, **self._doors._asdict())
+            self._made = DeadLetters(self._vhost, **self._services._asdict())
         return self._made.handle_dead(queue, reason, seq, exchange, routing_key, properties, body)
 
     def retry(self) -> None:
@@ -97,39 +98,39 @@ class DeadLettersOnDemand(NoDeadLetters):
 
 
 class NoDelays:
-    """Nothing is delayed: what a delayed exchange should hold back goes on at once."""
+    """Nothing is delayed: an exchange routes each message at once."""
 
     __slots__ = ()
 
     def adopt(self, exchange: "Exchange") -> None:
-        """An exchange that delays was made."""
+        """Take in an exchange that delays."""
 
     def open(self) -> None:
-        """The vhost was read from disk."""
+        """Find the messages that wait, after the vhost was read from disk."""
 
     def forget_exchange(self, exchange: "Exchange") -> None:
-        """What the exchange holds back goes with it."""
+        """Drop the messages that a deleted exchange holds back."""
 
     def close(self) -> None:
-        """No timer runs any more."""
+        """Stop all timers."""
 
 
 class DelaysOnDemand(NoDelays):
-    """The door to delays."""
+    """Makes delays when the first exchange needs them."""
 
-    __slots__ = ("_doors", "_made", "_vhost")
+    __slots__ = ("_made", "_services", "_vhost")
 
-    def __init__(self, vhost: "VHost", doors: Doors) -> None:
+    def __init__(self, vhost: "VHost", services: Services) -> None:
         self._vhost = vhost
-        self._doors = doors
+        self._services = services
         self._made: Delays | None = None
 
     def get(self) -> "Delays":
-        """What stands behind the door."""
+        """The real feature, made by the first call."""
         if self._made is None:
             from brokerd.vhost.delays import Delays
 
-            self._made = Delays(self._vhost, **self._doors._asdict())
+            self._made = Delays(self._vhost, **self._services._asdict())
         return self._made
 
     def adopt(self, exchange: "Exchange") -> None:
@@ -158,7 +159,7 @@ class NoDuplicates:
         self._files: KeyFiles | None = None
 
     def key_files(self) -> "KeyFiles":
-        """Where keys of messages are, if their records may be gone."""
+        """The key files of the vhost, for keys of messages without a record."""
         if self._files is None:
             from brokerd.store.disk import Disk
             from brokerd.store.key_files import KeyFiles
@@ -168,28 +169,28 @@ class NoDuplicates:
 
     @property
     def asked(self) -> bool:
-        """A queue or an exchange asks for keys, or has."""
+        """Whether a queue or an exchange has, or had, a deduplication rule."""
         return self._files is not None
 
     def sweep(self) -> None:
-        """Remove files of keys that are over: to be called now and then."""
+        """Remove the files of keys that have expired.  Called now and then."""
         if self._files is not None:
             self._files.sweep()
 
     def adopt(self, exchange: "Exchange", *, new: bool = False, suspect: bool = False) -> None:
-        """An exchange that asks for keys was made (``new``) or read from disk."""
+        """Take in an exchange with a rule that was made (``new``) or read from disk."""
 
     def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
-        """All exchanges were read from disk: see Duplicates.open."""
+        """Enter the keys of all exchanges that were read from disk: see Duplicates.open."""
 
     def mark_all_synced(self) -> None:
-        """Everything that was read at start, or written before ``close``, is on disk by now.  Raises OSError."""
+        """Note that all keys that were read at start, or written before ``close``, are on disk.  Raises OSError."""
 
     def forget_exchange(self, name: str) -> None:
-        """Its keys go with it."""
+        """Remove the keys of a deleted exchange."""
 
     def asks(self, exchange: "Exchange") -> bool:
-        """Whether ``exchange`` asks for the keys of messages."""
+        """Whether ``exchange`` has a deduplication rule."""
         return False
 
     def is_duplicate(self, exchange: "Exchange", headers: Mapping[str, Any] | None) -> bool:
@@ -200,15 +201,15 @@ class NoDuplicates:
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
         taken: bool = False,
     ) -> "Check | None":
-        """What takes part in a publish that a queue or ``exchange`` asks a key of: see Duplicates.check."""
+        """The participant that looks for duplicates in a publish, or None: see Duplicates.check."""
         return None
 
     def close(self) -> None:
-        """The broker stops."""
+        """Close all files, because the broker stops."""
 
 
 class DuplicatesOnDemand(NoDuplicates):
-    """The door to duplicates."""
+    """Makes duplicates when the first queue or exchange needs them."""
 
     __slots__ = ("_follow", "_made")
 
@@ -222,7 +223,7 @@ class DuplicatesOnDemand(NoDuplicates):
         self._made: Duplicates | None = None
 
     def get(self) -> "Duplicates":
-        """What stands behind the door."""
+        """The real feature, made by the first call."""
         if self._made is None:
             from brokerd.vhost.duplicates import Duplicates
 
@@ -262,11 +263,11 @@ class DuplicatesOnDemand(NoDuplicates):
 
 
 def _follow_nothing(log: object) -> None:
-    """Nothing is synced."""
+    """Follow no log: this vhost does not sync."""
 
 
 class Features(NamedTuple):
-    """What one vhost is given."""
+    """All features of one vhost."""
 
     dead_letters: NoDeadLetters
     delays: NoDelays
@@ -276,24 +277,24 @@ class Features(NamedTuple):
     events: Events
 
 
-def alone(vhost: "VHost") -> Features:
+def make_null(vhost: "VHost") -> Features:
     """For a vhost without a broker around it."""
     clock = Clock()
     duplicates = NoDuplicates(vhost.directory, clock.epoch_ns)
     return Features(NoDeadLetters(), NoDelays(), duplicates, Replies(), Firehose(vhost, ""), Events(clock, ""))
 
 
-def on_demand(
-    doors: Doors, events: Events, node_name: str, disk: "Disk | None" = None,
+def make_on_demand(
+    services: Services, events: Events, node_name: str, disk: "Disk | None" = None,
     follow: "Callable[[KeyLog], object] | None" = None,
 ) -> "Callable[[VHost], Features]":  # fmt: skip
     """For the vhosts of a broker; ``follow`` is GroupCommit.follow."""
 
     def give(vhost: "VHost") -> Features:
         return Features(
-            DeadLettersOnDemand(vhost, doors),
-            DelaysOnDemand(vhost, doors),
-            DuplicatesOnDemand(vhost.directory, doors.epoch_ns, disk, follow),
+            DeadLettersOnDemand(vhost, services),
+            DelaysOnDemand(vhost, services),
+            DuplicatesOnDemand(vhost.directory, services.epoch_ns, disk, follow),
             Replies(),
             Firehose(vhost, node_name),
             events,

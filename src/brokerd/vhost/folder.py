@@ -18,7 +18,7 @@ from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.format import DEFINITIONS_FILE, ORPHAN, TRANSIENT_FOLDER, VHOST_NAME_FILE, folder_name
 from brokerd.store.garbage import Garbage
 from brokerd.vhost.definitions import Replay, replay
-from brokerd.vhost.features import Features, alone
+from brokerd.vhost.features import Features, make_null
 from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def load_vhost(
     suspect: bool,
     report: Callable[[str], None],
     recover: "Callable[[Queue], None]",
-    give_features: Callable[[VHost], Features] = alone,
+    give_features: Callable[[VHost], Features] = make_null,
     remove_files: "Callable[[Queue], object] | None" = None,
     listen: Callable[[Policies], None] | None = None,
     prepare: Callable[[VHost], None] | None = None,

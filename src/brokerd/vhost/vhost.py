@@ -27,7 +27,7 @@ from brokerd.exchanges import (
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
 from brokerd.store.format import TRANSIENT_FOLDER, folder_name
-from brokerd.vhost.features import alone
+from brokerd.vhost.features import make_null
 from brokerd.vhost.names import RESERVED_PREFIX
 from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
@@ -71,7 +71,7 @@ class VHost:
         core: plane.Core,
         log: "DefinitionsLog",
         *,
-        give_features: "Callable[[VHost], Features]" = alone,
+        give_features: "Callable[[VHost], Features]" = make_null,
         policies: "Policies | None" = None,
         remove_files: "Callable[[Queue], object] | None" = None,
     ) -> None:
