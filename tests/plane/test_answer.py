@@ -176,3 +176,18 @@ def test_each_message_of_a_remembered_route_ends_where_it_ends(bench, connection
     connection.feed(publish(1, b"m", b"k", exchange=b"x") * 3)
     assert len(bench.resolved) == 1
     assert (len(first.told), second.asked, second.told) == (3, [], [])
+
+
+@pytest.mark.parametrize(("persistent", "counts", "waits"), [
+    (True, True, True), (False, True, False), (True, False, False)])
+def test_the_confirm_of_a_duplicate_waits_for_the_message_that_it_repeats(bench, queues, persistent, counts, waits):
+    """That message may not be on disk yet; a transient one never is."""
+    connection = bench.connection(1)
+    feature = Feature(lambda queues: None, counts_as_routed=counts)
+    connection.routes = plane.Routes(bench.core, lambda exchange, key, header, channel: plane.Answer(
+        queues, participants=(feature,), keys=plane.Keys({}, 77)))
+    connection.channels[1].select_confirm()
+    connection.feed(publish(1, b"m", b"k", exchange=b"x", persistent=persistent))
+    assert (connection.said() == []) == waits
+    bench.sync()
+    assert len(connection.said()) == int(waits)

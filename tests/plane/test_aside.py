@@ -152,6 +152,8 @@ def test_compaction_moves_it(bench, connection, queue, make_bench, monkeypatch):
     assert prepared.finish(queue)
     queue.check()
     assert queue.segments()[0]["generation"] == 1
+    with open("/proc/self/maps") as maps:
+        assert f"{queue.directory}/acks.0000000001 (deleted)" not in maps.read()
     assert [row[6][:1] for row in queue.browse_aside(1, 10)] == [b"5", b"6", b"9"]
     queue.release(6)
     queue.release(5)

@@ -201,3 +201,11 @@ def test_browsing_leaves_mapped_what_was_and_nothing_else(bench, connection):
     before = maps()
     assert len(queue.browse(1, 200)) == 149
     assert maps() == before
+
+
+def test_levels_that_were_never_used_are_browsed_as_empty(bench, connection):
+    queue = bench.queue(max_priority=9)
+    connection.feed(publish(1, b"x", properties=struct.pack(">H", 1 << 11) + bytes([4])))
+    assert seqs(queue.browse(0, 9)) == [1]
+    assert queue.remove(2) is None
+    assert queue.remove(1) is not None

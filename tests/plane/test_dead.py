@@ -1,5 +1,6 @@
 """Messages that died: told in order, settled when those above are done with them."""
 
+import gc
 import os
 
 import pytest
@@ -315,3 +316,38 @@ def test_a_dead_letter_that_cannot_be_read_is_not_settled(bench, connection):
     os.unlink(f"{queue.directory}/msgs.0000000001")
     connection.feed(nack(2, 1, requeue=False))
     assert (queue.died, queue.dead_lettered, queue.aside) == ([], 0, 1)
+
+
+def test_a_queue_may_go_before_its_dead_are_told_of(bench, connection, queue):
+    gone = bench.queue(b"gone", dead_letters=True)
+    connection.feed(publish(1, b"x", key=b"gone"))
+    assert connection.channels[2].get(gone, False)
+    assert connection.channels[2].settle(1, False, reject=True)
+    assert gone.aside == 1
+    gone.drop()
+    assert gone.aside == 0
+    del gone, bench.queues[b"gone"]
+    bench.routes.clear()
+    connection.feed(publish(1, b"y"))
+    gc.collect()
+    assert connection.channels[2].get(queue, False)
+    connection.feed(nack(2, 2, requeue=False))
+    assert queue.died == [("rejected", b"y")]
+
+
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_octets_of_what_died_at_the_head_are_gone_with_it(bench, connection, dead_letters):
+    queue = bench.queue(max_length=2, dead_letters=dead_letters)
+    for size in (1, 10, 100, 1000):
+        connection.feed(publish(1, bytes(size)))
+    assert (queue.ready, queue.ready_octets, queue.discarded) == (2, 1100, 2)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_dead_letter_that_was_settled_while_it_was_told_of_is_settled_once(bench, connection, queue, settled):
+    queue.after_death = lambda *message: queue.settle_dead(1) if settled else None
+    connection.feed(publish(1, b"x"))
+    assert connection.channels[2].get(queue, False)
+    connection.feed(nack(2, 1, requeue=False))
+    assert (len(queue.died), queue.dead_lettered, queue.aside) == (1, 1, 0)
+    queue.check()

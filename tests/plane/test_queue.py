@@ -504,3 +504,14 @@ def test_a_publish_uses_its_queue(bench, queue, connection):
         bench.at(ms)
         connection.feed(numbered(1, 1))
         assert queue.touched == ms * 1_000_000
+
+
+def test_more_settled_than_there_are_records_is_all_of_them(bench, queue, connection):
+    connection.feed(numbered(1, 2))
+    row = queue.segments()[0]
+    queue.close()
+    found = bench.queue(b"again", folder="q")
+    found.attach_segment(1, end=row["end"], records=2, settled=3, base_seq=1, delivered=0, acks=0,
+                         capacity=row["capacity"], ready_octets=0, synced=False)
+    found.finish_recovery(3, suspect=False)
+    assert (found.ready, found.segments()[0]["settled"]) == (0, 2)
