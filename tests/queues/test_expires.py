@@ -99,6 +99,15 @@ def test_each_goes_in_its_own_time(world):
     assert world.gone == [(early, 100), (between, 350), (late, 900)]
 
 
+def test_a_queue_goes_in_the_same_run_as_one_whose_time_was_changed_before_it(world):
+    first, second = world.queue(100), world.queue(200)
+    first.rules = Rules(expires_ms=5000)
+    world.expires.watch(first)
+    world.now += 300 * MS
+    world.expires.run()
+    assert world.gone == [(second, 300)]
+
+
 def test_use_begins_the_time_again(world):
     queue = world.queue(500)
     world.until(400)

@@ -128,3 +128,15 @@ def test_a_record_that_ends_behind_the_end_is_none_though_it_is_whole():
     octets[64:72] = bytes(8)                # The way to the second one leads over a gap.
     assert reading.scan_records(bytes(octets), len(octets)).positions.tolist() == [second]
     assert reading.scan_records(bytes(octets), len(octets) - 8).positions.tolist() == []
+
+
+def test_what_pretends_to_be_a_record_behind_a_damaged_one_is_none():
+    octets = bytearray(segment([b"\0" + record(6, 2, b"of another segment"), b"real"]))
+    octets[64:72] = bytes(8)
+    found = reading.scan_records(bytes(octets), len(octets))
+    second = 64 + len(record(5, 1, b"\0" + record(6, 2, b"of another segment")))
+    assert (found.positions.tolist(), found.gaps) == ([second], [(64, second)])
+
+
+def test_gaps_that_touch_are_one():
+    assert reading._joined([(8, 16), (16, 24), (32, 40), (32, 36)]) == [(8, 24), (32, 40)]

@@ -193,6 +193,7 @@ def test_a_crash_at_any_step_leaves_a_segment_in_one_place_or_the_other(files, t
         else:
             assert settled.Archive(source, target, Disk()).finish_if_archived(0, 7)
     assert os.listdir(files.directory) == []
+    assert not os.path.exists(f"{target}.1")        # Its own segment was not in its way.
     assert [files.read(f"{target}/kept/{name}") for name in settled.names_of(7)] == before
 
 
@@ -294,3 +295,8 @@ def test_nothing_is_archived_of_a_deleted_queue_without_segments(tmp_path):
     (tmp_path / "q").mkdir()
     assert settled.archive_whole(str(tmp_path / "q"), str(tmp_path / "archive" / "q"), b"v", b"q", Disk()) == 0
     assert os.listdir(tmp_path) == ["q"]
+
+
+def test_all_segments_of_a_deleted_queue_are_counted_and_set_aside(files, tmp_path):
+    assert settled.archive_whole(str(tmp_path / "q"), str(tmp_path / "archive" / "q"), b"v", b"q", Disk()) == 1
+    assert {"q", "q.1"} & set(os.listdir(tmp_path / "archive")) == {"q.1"}

@@ -4,7 +4,15 @@ import pytest
 from tests.session.harness import Clock, Log
 
 from brokerd import plane
-from brokerd.vhost.events import EVENT_EXCHANGE, LOG_EXCHANGE, Events, LogExchange, format_table, install
+from brokerd.vhost.events import (
+    EVENT_EXCHANGE,
+    LOG_EXCHANGE,
+    Events,
+    LogExchange,
+    format_table,
+    install,
+    publish_policy_changes,
+)
 from brokerd.vhost.vhost import VHost
 from brokerd.wire.properties import Properties, decode_header
 from brokerd.wire.values import Float32, Timestamp
@@ -242,3 +250,24 @@ def test_a_line_that_cannot_be_formatted_stops_nobody(vhost, log, monkeypatch):
     log.info("next")
     log.soon.pop()()
     assert [body for *_, body in vhost.core.messages] == [b"INFO next"]
+
+
+def test_a_line_that_cannot_be_formatted_is_told_to_whoever_runs_the_broker(vhost, log, capsys):
+    bind(vhost, "#", LOG_EXCHANGE)
+    log.info("%d", "no number")
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_of_policies_what_is_new_or_changed_or_gone_is_told():
+    told = []
+
+    class Told:
+        @staticmethod
+        def publish_named(name, fields):
+            told.append((name, fields))
+
+    same, old, new = {"name": "same", "a": 1}, {"name": "other", "a": 1}, {"name": "other", "a": 2}
+    gone, more = {"name": "gone"}, {"name": "more"}
+    publish_policy_changes(Told, "/", [same, old, gone], [same, new, more])
+    assert told == [("policy.set", {"vhost": "/", **new}), ("policy.set", {"vhost": "/", **more}),
+                    ("policy.cleared", {"vhost": "/", "name": "gone"})]

@@ -420,3 +420,26 @@ def test_dead_letters_without_a_way_are_tried_again_when_there_is_something_new(
     make(vhost)
     assert len(tried) == 1
     assert ("new" in tried[0]) == ("new" in vhost.queues | vhost.exchanges)     # It is there by then.
+
+
+@pytest.mark.parametrize(("delayed", "room", "opens"), [
+    (False, False, 0), (True, False, 1), (False, True, 1), (True, True, 1),
+])
+def test_delays_are_opened_where_there_is_a_delayed_exchange_or_a_room_of_one(vhost, delayed, room, opens):
+    opened = []
+
+    class Delays:
+        def open(self):
+            opened.append(self)
+
+        def adopt(self, exchange):
+            exchange.holder = None
+
+    vhost.delays = Delays()
+    if delayed:
+        vhost.add_exchange("x", "x-delayed-message", durable=True, auto_delete=False, internal=False,
+                           arguments={"x-delayed-type": "direct"})
+    if room:
+        make_queue(vhost, "amq.delayed.x")
+    vhost.take_up_features()
+    assert len(opened) == opens
