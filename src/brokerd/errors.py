@@ -1,4 +1,4 @@
-"""The errors of brokerd; each that a peer is told carries its reply code.
+"""The errors of brokerd.  An error that a peer gets carries its reply code.
 
 Any module raises them.  Only ``session/connection.py`` turns one into a ``channel.close`` or ``connection.close``, and
 only ``cli`` turns one into an exit status.  Codes and names: AMQP 0-9-1 specification, section 1.5 (reply codes).  The

@@ -203,7 +203,7 @@ def test_a_second_signal_stops_at_once_and_the_next_start_recovers(broker, conne
     assert (broker.directory / "running").exists()
     begin = len(broker.lines)
     broker.start()
-    assert "the broker before was not stopped (crashed): recovering" in broker.lines[begin]
+    assert "the former broker did not stop cleanly (crashed): recovering" in broker.lines[begin]
 
 
 def test_what_was_confirmed_before_a_stop_is_there_after_it_unmarked(broker):

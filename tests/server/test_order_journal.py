@@ -161,7 +161,7 @@ def test_low_on_disk_what_is_kept_goes_and_then_publishers_wait(start, tmp_path)
     file.write_text(f"free_disk_min_octets = {1 << 50}\n")
     reload(broker)
     broker.wait_for_log("WARNING low on disk: .* publishers are blocked")
-    broker.wait_for_log("WARNING order journals: gone for space: 2 segments")
+    broker.wait_for_log("WARNING order journals: settled segments gone, by reason: space: 2 segments")
     assert kept(path) == []
     file.write_text("free_disk_min_octets = 0\n")
     reload(broker)

@@ -296,7 +296,7 @@ def test_after_a_failed_sync_nothing_is_said_to_be_on_disk(synced, caplog):
     synced.pass_on(1, 3)
     with caplog.at_level(logging.ERROR, "brokerd"):
         synced.second()
-    assert "no sync: [Errno 5] Input/output error" in caplog.text
+    assert "a sync failed: [Errno 5] Input/output error" in caplog.text
     synced.disk.failing = False
     synced.pass_on(4, 6)
     synced.second(3)

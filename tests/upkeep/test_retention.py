@@ -65,7 +65,7 @@ def test_what_is_beyond_the_octets_goes_the_oldest_first_and_is_said(place, capl
     assert place.lines(queue, "removed")[0]["octets"] == 7 * entry(place).octets // 2
     with caplog.at_level(logging.INFO, "brokerd"):
         place.second(SWEEP_TICKS)
-    assert caplog.text.count("order journals: gone for size: 7 segments, 489832 octets") == 1
+    assert caplog.text.count("order journals: settled segments gone, by reason: size: 7 segments, 489832 octets") == 1
     place.pass_on(601, 660)
     place.second()
     assert len(kept_numbers(queue)) == 2
@@ -172,7 +172,7 @@ def test_low_on_disk_the_oldest_of_all_queues_go_until_there_is_enough(place, ca
         place.second()
     assert (kept_numbers(q), kept_numbers(r)) == ([3, 4], [2])
     assert [line[:3] for line in removed(place, q) + removed(place, r)] == [("space", 0, [1, 2]), ("space", 0, [1])]
-    assert "order journals: gone for space: 3 segments" in caplog.text
+    assert "order journals: settled segments gone, by reason: space: 3 segments" in caplog.text
     assert place.journals.make_room(limit - 100, limit)     # What goes will be enough.
     place.second()
     assert kept_names(q) == kept_names(r) == []

@@ -1,8 +1,8 @@
 """Verdicts, findings and figures of a queue, from the summaries of its segments.  ``summary`` joins all queues.
 
-    held         every case that there was has been looked at, and none was wrong
-    violated     at least one was wrong, whatever else could not be looked at
-    undecidable  none was wrong, and some could not be looked at: the reason says which
+    held         every case was checked, and none was wrong
+    violated     at least one case was wrong, even if others could not be checked
+    undecidable  no checked case was wrong, but some could not be checked: the reason says which
 
 Knows the rules of which missing thing spoils which audit; how cases are judged is ``scan``'s and ``stitch``'s.
 """

@@ -113,7 +113,7 @@ def _ordering(node: "Node", who: Who, request: OrderingRequest) -> Ordering:
 @request
 class DumpRequest:
     out: Annotated[str, Field("The folder to make.", argument=True, path=True)]
-    queues: Annotated[str, Field("Only queues with such a name, or vhost/name: a pattern with * and ?.")] = ""
+    queues: Annotated[str, Field("Only queues with a matching name, or vhost/name: a pattern with * and ?.")] = ""
 
 
 class Skipped(TypedDict):

@@ -26,14 +26,15 @@ Row = tuple[int, int, bool, bytes, bytes, bytes, bytes]
 """A stored message: sequence number, ns since the epoch, redelivered, exchange, routing key, properties, body."""
 
 class Core:
-    """The data plane of one event loop: the read buffer that connections share, and lists of what has something to do."""
+    """The data plane of one event loop: the read buffer that connections share, and lists of queues and connections
+    that have work to do."""
 
     def __init__(
         self,
         *,
         schedule: Callable[[], None],      # work is left over: call turn() soon (loop.call_soon)
         request_sync: Callable[[], None],  # a confirm waits: call begin_sync() when the last sync has ended
-        storage_failed: Callable[[int], None],  # errno: a message found no room; no message is lost, its publisher waits
+        storage_failed: Callable[[int], None],  # errno: no room for a message; its publisher waits, and nothing is lost
         damaged: Callable[[str, int, int], None],  # path, position, octets: they cannot be read and were skipped
         segment_octets: int = 8 << 20,
         deliver_octets_per_turn: int = 1 << 20,
@@ -49,7 +50,7 @@ class Core:
     def turn(self) -> None:
         """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
     def expire(self) -> None:
-        """Messages at the heads of queues die if their time is over.  Runs a turn."""
+        """Let expired messages at the heads of queues die.  Runs a turn."""
     timeouts: int        # consumers that have a timeout: call return_overdue() once a second while there are any
     def return_overdue(self) -> list[Consumer]:
         """Return each delivery that was unacked for longer than its consumer's timeout to its place.  The answer names the
@@ -65,15 +66,15 @@ class Core:
         its thread (fdatasync; fsync where the path ends in '/', a directory), then calls end_sync() on the loop.
         Raises OSError."""
     def end_sync(self) -> None:
-        """All that the last begin_sync() named is on disk.  The next turn sends the confirms that waited for it."""
+        """Say that all files that the last begin_sync() named are on disk.  The next turn sends the confirms that waited."""
     # --- files to be given up
     spares: int          # settled segments that wait for a queue that needs one, at most 64
     spares_used: int     # ... and how many of them queues have taken since start
     def release_spares(self) -> None:
-        """Give up the settled segments that wait for other queues.  The plane does so itself while `blocked`."""
+        """Give up the settled segments that wait for other queues.  Setting `blocked` does the same."""
     def take_settled_segments(self) -> list[tuple[str, int]]:
-        """Settled segments of journaled queues since the last call, as (folder, number).  Their files are by now in the
-        folder ``kept`` of that folder."""
+        """The segments of journaled queues that were settled since the last call, as (folder, number).  Their files are in
+        the folder ``kept`` of that folder by now."""
     def take_unwritten_keys(self) -> list[tuple[Queue, int, int]]:
         """Segments since the last call that wait for a file of their keys, as (queue, level, number).  The caller writes what
         key_rows() gives, syncs it, and calls mark_keys_written()."""
@@ -81,7 +82,8 @@ class Core:
         """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
 class Window:
-    """The keys entered last, as hashes that are never 0, each until its time is over.  Times are ms since the epoch."""
+    """The last keys that were entered.  A key is a hash, never 0, and counts until its time is over.  Times are ms since
+    the epoch."""
     def __init__(self, size: int, ttl_ms: int = -1) -> None:
         """size: how many keys it holds at most; its memory follows the keys that are there.  ttl_ms: of a key that brings no
         time of its own; -1: none.  Raises ValueError: size 0."""
@@ -93,11 +95,11 @@ class Window:
     def knows(self, hash_: int, now_ms: int) -> bool:
         """Whether the key is there and its time is not over."""
     def enter(self, hash_: int, expires_ms: int, now_ms: int) -> None:
-        """The key is the newest from now on; where there are too many, the oldest goes.  Raises ValueError: 0."""
+        """Make the key the newest one; if there are too many, the oldest goes.  Raises ValueError for 0."""
     def load(self, rows: bytes, now_ms: int) -> None:
         """Enter the rows of key files (store/format.py), in any order, each once.  Takes time in proportion to the rows."""
     def set_bounds(self, size: int, ttl_ms: int = -1) -> None:
-        """Another size, with as many of the newest keys as it has room for; another time, for keys to come."""
+        """Change the size, which leaves as many of the newest keys as fit, and the time of later keys."""
 
 class Keys:
     """The deduplication keys of one message."""
@@ -133,7 +135,7 @@ class Participant(Protocol):
         be nowhere.  channel: where it was published; None: the broker itself sent it.  Must not raise."""
 
 class Answer:
-    """What routing says of one publish.  The plane reads it in C; where participants are there, it calls them."""
+    """The answer of routing to one publish.  The plane reads it in C, and calls its participants if it has some."""
     def __init__(self, queues: tuple[Any, ...], *, tally: Tally | None = None, cacheable: bool = False,
                  properties: bytes | None = None, participants: tuple[Participant, ...] = (),
                  keys: Keys | None = None) -> None: ...
@@ -144,22 +146,23 @@ class Answer:
     participants: tuple[Participant, ...]   # asked and told in this order
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
     def before_storing(self) -> tuple[Any, ...]:
-        """Ask the participants: the queues that they leave.  Who stores the message without the plane calls this first."""
+        """Ask the participants; returns the queues that they leave.  Code that stores a message with Core.put() calls this
+        first."""
     def after_storing(self, message: Message, channel: Any, stored: tuple[Any, ...]) -> None:
-        """Tell the participants that the last before_storing() has asked."""
+        """Tell those participants that the last before_storing() has asked."""
     @property
     def counts_as_routed(self) -> bool:
         """Whether one of these takes the message, so that it is not returned though no queue is left."""
 
 class Routes:
-    """Where messages go, remembered per (exchange, routing key), for one user of one vhost."""
+    """Remembers where messages go, for each (exchange, routing key) that one user of one vhost publishes to."""
     def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes, Channel], Answer]) -> None:
         """resolve(exchange, routing_key, header_payload, channel) -> Answer; raises AMQPError.  It is asked again for the
         next message where the answer is not cacheable; and, whatever the answer says, for messages with a user-id, a CC
         or BCC header, a reply-to that begins amq.rabbitmq.reply-to or amq.direct.reply-to, or an expiration that is not
         a plain number of at most ten years."""
     def clear(self) -> None:
-        """Forget all: a binding, exchange, queue or permission changed."""
+        """Forget all answers, because a binding, exchange, queue or permission has changed."""
 
 class Queue:
     """Messages in segments, by priority level; the rules of the queue; its consumers.  queues.Queue is the subclass.
@@ -180,8 +183,8 @@ class Queue:
         """basic.deliver or basic.get-ok was written to a client.  Called while `reports_deliveries`.  Must not raise."""
     # --- rules
     def set_rules(self, **rules: int) -> None:
-        """What the queue asks beside order, all of it: a rule that is not given is off.  The names and their values without
-        a limit stand in RULES.  Holds from the next turn.  Raises TypeError for an unknown name.
+        """Set all rules of the queue besides its order; a rule that is not given is off.  RULES has the names, and the values
+        that mean no limit.  The rules hold from the next turn.  Raises TypeError for an unknown name.
 
         ttl_ms, max_length (messages), max_octets (of bodies), overflow (0 drop-head, 1 reject-publish, 2
         reject-publish-dlx), dead_letters (on_dead() is called), delivery_limit (the failed delivery that a message dies of),
@@ -209,7 +212,7 @@ class Queue:
     def browse_aside(self, start_seq: int, count: int) -> list[Row]:
         """As browse(), of the messages that are aside."""
     def settle_dead(self, seq: int) -> None:
-        """The dead letter that on_dead() left aside has arrived: settle it.  An unknown number changes nothing."""
+        """Settle a message that on_dead() left aside: its dead letter has arrived.  An unknown number changes nothing."""
     # --- figures
     directory: str
     durable: bool
@@ -237,7 +240,7 @@ class Queue:
         """One segment found on disk, in rising order of number.  acks: sound entries in its acks file; delivered, doubted:
         the words of that name.  The plane checks each record (bounds, CRC) when it reads it.  See store/recovery.py."""
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
-        """All segments are attached; the last one is appended to again.  suspect: power was lost."""
+        """End the recovery: all segments are attached, and the last one is appended to again.  suspect: power was lost."""
     def segments(self) -> list[dict]:
         """For inspection and compaction, level 0 first, oldest first: level, number, end, records, settled, unacked,
         returned, aside, waiting, base_seq, generation, entries, capacity, mapped, sealed, damaged, events (of the journal;
@@ -246,20 +249,21 @@ class Queue:
         """Whether replace_segment() may be called: the segment is full, and the cursor has passed all of it."""
     def replace_segment(self, number: int, old: Any, new: Any, end: int, capacity: int, generation: int,
                         entries: int, level: int = 0) -> None:
-        """The file of a segment is another one now, with its live records alone: u4 arrays say where each was and is, both
-        rising.  Every holder of a position follows.  Raises ValueError, and nothing has changed, if a record that is held
-        is not among them.  Walks all unacked deliveries."""
+        """Compaction has replaced the file of a segment by one with only its live records.  old and new: u4 arrays, both
+        rising, of where each record was and is.  Every position in memory follows.  Raises ValueError, and changes nothing,
+        if a record that is in use is not among them.  Walks all unacked deliveries."""
     copying: bool        # its files are being copied: settled segments are not written over
     # --- deduplication keys
     window: Window | None    # keys of stored messages are entered here; set it before finish_recovery(), with the keys that
                              # were on disk in it
     def can_drop_records(self, number: int, level: int = 0) -> bool:
-        """Whether the records of a segment may go as far as their keys are concerned.  False: Core.take_unwritten_keys() names it."""
+        """Whether a segment's records can go without loss of a key.  False: if the segment is full, the next
+        Core.take_unwritten_keys() names it."""
     def key_rows(self, number: int, level: int = 0) -> bytes:
         """Rows of a key file (store/format.py) for all keys of a segment that the window knows.  Walks the segment's records.
         Raises OSError."""
     def mark_keys_written(self, number: int, level: int = 0) -> None:
-        """The keys of a segment are on disk in a file of their own: its records are not needed for them."""
+        """Say that the keys of a segment are on disk in a file of their own, so that its records may go."""
     # --- the order journal
     journaled: bool      # an order journal is written
     def set_journal(self, on: bool) -> None:
@@ -270,15 +274,15 @@ class Queue:
         """Paths of journals written to since the last call.  The caller syncs them in a thread, then calls
         end_journal_sync()."""
     def end_journal_sync(self) -> None:
-        """All that the last begin_journal_sync() named is on disk."""
+        """Say that all files that the last begin_journal_sync() named are on disk."""
     # --- the end
     def drop(self) -> None:
         """The queue is deleted: its consumers leave, and settling its unacked deliveries has no effect.  The caller removes
         the directory."""
     def close(self) -> None:
-        """The broker stops: give up maps and descriptors.  The caller has synced; no other verb may follow."""
+        """Give up maps and descriptors, because the broker stops.  The caller has synced; no other verb may follow."""
     def rest(self) -> bool:
-        """The queue is idle: give up maps and descriptors until they are needed again.  True if there were any."""
+        """Give up maps and descriptors of an idle queue until they are needed again.  True if it had any."""
 
 class Consumer:
     """One basic.consume.  Channel.consume() makes it."""
@@ -326,7 +330,7 @@ class Channel:
     def count_publish(self) -> int:
         """Count a publish that on_publish() was given; its number."""
     def cancel(self, consumer: Consumer) -> None:
-        """No more messages are delivered to it; its unacked deliveries stay unacked."""
+        """Stop delivering to a consumer; its unacked deliveries stay unacked."""
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Write basic.get-ok with the next message, or return False when none is ready."""
     def recover(self) -> None:
@@ -355,22 +359,22 @@ class Connection:
     def feed(self, octets: bytes) -> None:
         """The same for octets that did not come by the read buffer (tests).  Runs a turn."""
     def pause_writing(self) -> None:
-        """The transport holds octets of ours: the connection's consumers get no more messages."""
+        """The transport still has octets to send: deliver no more messages to the connection's consumers."""
     def resume_writing(self) -> None:
-        """The transport has sent them: consumers are served again.  Runs a turn."""
+        """The transport has sent them: deliver again.  Runs a turn."""
     def detach(self) -> None:
-        """The socket is gone: every channel closes, and no octet is written any more.  Runs a turn."""
+        """The socket is gone: close every channel, and write no more octets.  Runs a turn."""
     # --- the session's side
     def write(self, octets: bytes) -> None:
         """Append whole frames to the output; the turn's end sends them.  Raises MemoryError."""
     def hold(self) -> None:
-        """Keep the output back until release(): a definition waits for its sync.  Each hold() needs its release()."""
+        """Send no output until release(), because a definition waits for its sync.  Each hold() needs its release()."""
     def release(self) -> None:
         """Take one hold() back; the last one lets the next turn send."""
     def flush(self) -> None:
         """Send what is written now, for a transport that is closed outside of a turn."""
     def unblock(self) -> None:
-        """The alarm is over: work what waited, then read again.  Runs a turn."""
+        """The alarm is over: parse the octets that waited, then read again.  Runs a turn."""
     stopped: bool          # not read from because of an alarm or a full disk: its heartbeats do not count as missed
     # --- upcalls
     def on_protocol_header(self, octets: bytes) -> None:
@@ -386,7 +390,7 @@ class Connection:
         read from it until unblock()."""
 
 RULES: dict[str, tuple[int, int, int, int]]
-"""What Queue.set_rules() may be told, by name; the last of each row is its value without a limit."""
+"""The rules that Queue.set_rules() takes, by name; the last field of a row is the value that means no limit."""
 asserted: bool
 """This build checks its own assertions: the one that tests run."""
 def crc32c(data: bytes | memoryview, value: int = 0) -> int:

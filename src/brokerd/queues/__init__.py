@@ -1,1 +1,1 @@
-"""Where messages wait: the rules of queues over the data plane's."""
+"""Queues, where messages wait: the rules that Python adds to the data plane's queues."""

@@ -116,7 +116,7 @@ class Server:
         config, disk = self.config, Disk()
         data = DataDir(config.data_dir, disk)
         if data.left in (CRASHED, POWER_LOST):
-            log.warning("the broker before was not stopped (%s): recovering", data.left)
+            log.warning("the former broker did not stop cleanly (%s): recovering", data.left)
         users = Users(config.data_dir, disk, config.default_user, config.default_password)
         permissions = Permissions(config.data_dir, disk, config.default_user)
         call = self.loop.call_soon_threadsafe

@@ -54,7 +54,7 @@ class KeyLog:
         self._closed: list[_File] = []
         self._full: list[_File] = []  # complete, but with rows that wait for a sync
         self.former = b""  # the hash key of keys that an earlier release knew
-        self.cut_short = False  # the broker before died: a message may have been stored without its row
+        self.cut_short = False  # the former broker died: a message may lack its row
 
     # --- at start
 

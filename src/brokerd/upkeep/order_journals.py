@@ -230,7 +230,7 @@ class Journals:
             self._syncing = False
             if error is not None:
                 self._untrusted = True
-                log.error("order journals: no sync: %s; after a loss of power they count as incomplete", error)
+                log.error("order journals: a sync failed: %s; after a power cut they count as incomplete", error)
                 return
             for queue in queues:
                 if not queue.deleted:

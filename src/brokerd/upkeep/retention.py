@@ -153,7 +153,7 @@ class Retention:
         self._done: dict[str, list[int]] = {}  # why: segments and octets, since the last line in the log
         self._complained: set[str] = set()  # complaints of this minute
         self._leaving = os.path.join(data_dir, ARCHIVING_FOLDER)
-        self.left_over = os.path.exists(self._leaving)  # by the broker before this one
+        self.left_over = os.path.exists(self._leaving)  # by the former broker
 
     def log_removals(self) -> None:
         """Log, in one line, what has gone since the last such line.  Waits for removals that are under way."""
@@ -298,7 +298,8 @@ class Retention:
         if self._done:
             done, self._done = self._done, {}
             words = [f"{why}: {segments} segments, {octets} octets" for why, (segments, octets) in sorted(done.items())]
-            log.log(WARNING if SPACE in done else INFO, "order journals: gone for %s", "; ".join(words))
+            severity = WARNING if SPACE in done else INFO
+            log.log(severity, "order journals: settled segments gone, by reason: %s", "; ".join(words))
 
     def finish_move(self, entry: Entry, level: int, number: int) -> None:
         """In the thread: finish what a crash cut short after the segment's records were removed or archived."""

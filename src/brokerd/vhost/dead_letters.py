@@ -1,9 +1,9 @@
-"""Dead letters of one vhost on their way: from the queue they died in, through its dead-letter exchange, on.
+"""Sends the dead letters of one vhost on: from the queue in which they died, through its dead-letter exchange.
 
 No permission is checked here: the declare of the queue checked it (RabbitMQ).  A message goes to the queues that the
 exchange finds, by way of its alternates and of exchanges bound to it, but not back to a queue that it has come from by
-itself (a cycle: queues/dead_letter).  Where the exchange is missing, the message is dropped; the log tells this once
-for each queue.
+itself (a cycle: queues/dead_letter).  If the exchange is missing, the message is dropped, and the log says so once for
+each queue.
 
 There are two strategies.  *At most once*: the message is stored in the targets that take it, and settled in the source
 at once.  A power cut may lose it; kill -9 between the two steps brings it twice.  *At least once*: the message stays
