@@ -255,3 +255,12 @@ def test_synced_definitions_survive_power_loss_in_order_and_without_damage(tmp_p
     assert payloads == written[:len(payloads)]
     assert len(payloads) >= synced
     disk.release()
+
+
+def test_what_looks_like_a_frame_that_ends_behind_the_file_is_cut_off_with_the_rest(path):
+    end, = write(path, PAYLOADS[:1])[1:]
+    torn = b"\x01\0\0\0\0\xff\xff" + b"\x01\0\0\0\0\0\x0a" + b"y" * 9      # The second would end two octets behind.
+    path.write_bytes(path.read_bytes()[:end] + torn)
+    payloads, reports = load(path)
+    assert payloads == PAYLOADS[:1]
+    assert reports == [f"{path}: cut off at {end}: {len(torn)} octets of a definition that was not written to its end"]

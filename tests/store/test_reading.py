@@ -140,3 +140,11 @@ def test_what_pretends_to_be_a_record_behind_a_damaged_one_is_none():
 
 def test_gaps_that_touch_are_one():
     assert reading._joined([(8, 16), (16, 24), (32, 40), (32, 36)]) == [(8, 24), (32, 40)]
+
+
+def test_a_length_of_nothing_costs_its_own_record_only():
+    octets = bytearray(segment([b"a", b"b", b"c"]))
+    second, third = (64 + n * len(record(5, 1, b"a")) for n in (1, 2))
+    octets[second + 4:second + 8] = bytes(4)
+    found = reading.scan_records(bytes(octets), len(octets))
+    assert (found.positions.tolist(), found.gaps) == ([64, third], [(second, third)])

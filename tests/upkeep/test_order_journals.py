@@ -9,6 +9,7 @@ from tests.upkeep.journaled import JOURNAL, NEVER, Journaled, kept_names, kept_n
 
 from brokerd.policies import Policy
 from brokerd.store import format as layout
+from brokerd.store import settled_segments
 from brokerd.store.disk import Disk
 from brokerd.upkeep import upkeep
 from brokerd.upkeep.order_journals import SWEEP_TICKS
@@ -288,6 +289,33 @@ def test_a_journal_that_was_settled_meanwhile_is_synced_where_it_is(synced):
     synced.client.send((1, methods.BasicAck(delivery_tag=200, multiple=True)))
     synced.second()
     assert layout.journal_name(1) in synced.disk.synced
+
+
+def test_the_folder_of_settled_segments_is_synced_when_they_were_cut_to_size(synced, monkeypatch):
+    queue, folders = synced.vhost.queues["q"], []
+    monkeypatch.setattr(synced.disk, "sync_directory", folders.append)
+    synced.pass_on(1, 100)
+    synced.second()
+    assert f"{queue.directory}/kept" in folders
+
+
+def test_a_settled_segment_that_cannot_be_cut_stops_no_other(synced, monkeypatch, caplog):
+    synced.queue("other")
+    trim = settled_segments.trim
+
+    def failing(folder, level, number, disk, **options):
+        if folder == f"{synced.vhost.queues['q'].directory}/kept":
+            raise OSError(errno.EIO, "Input/output error")
+        return trim(folder, level, number, disk, **options)
+
+    monkeypatch.setattr(settled_segments, "trim", failing)
+    synced.pass_on(1, 100)
+    synced.pass_on(1, 100, key="other")
+    with caplog.at_level(logging.WARNING, "brokerd"):
+        synced.second()
+    entries = {name: synced.journals.entries[synced.vhost.queues[name].directory] for name in ("q", "other")}
+    assert (bool(entries["q"].kept), bool(entries["other"].kept)) == (False, True)
+    assert "Input/output error" in caplog.text
 
 
 def test_after_a_failed_sync_nothing_is_said_to_be_on_disk(synced, caplog):

@@ -554,3 +554,19 @@ def test_a_file_that_cannot_be_used_is_told_and_changes_nothing(place, policed):
         file.write("[{}]")
     assert place.upkeep.reload_policies() == [f"{path}: entry 1 has no name"]
     assert policed.policies == []
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_room_is_made_by_order_journals_where_there_are_any(place, enough):
+    assert not place.upkeep.make_room(5, 9)
+    asked = []
+
+    class Journals:
+        def make_room(self, free, limit):
+            asked.append((free, limit))
+            return enough
+
+    place.upkeep._journals = Journals()
+    assert place.upkeep.make_room(5, 9) is enough
+    assert asked == [(5, 9)]
+    place.upkeep._journals = None

@@ -156,6 +156,15 @@ def test_where_the_disk_is_full_it_is_kept_and_tried_again(bench):
 
 # --- cycles
 
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_an_exchange_keeps_a_dead_letter_once_however_many_targets_are_synced(safe, names):
+    dlx = safe.vhost.exchange("dlx", RecentHistoryExchange)
+    for name in names:
+        dlx.bind(safe.vhost.queue(name), "")
+    safe.die(b"one")
+    assert [message.body for message in dlx.recent_messages()] == [b"one"]
+
+
 def test_what_comes_back_by_itself_is_not_sent_there_and_told_once(bench, caplog):
     dlx = bench.vhost.fanout("dlx", "a")
     dlx.bind(bench.source, "")

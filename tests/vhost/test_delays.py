@@ -338,9 +338,10 @@ def test_more_than_is_read_at_once_is_found_again(bench, monkeypatch):
 def test_what_does_not_say_when_goes_at_once_after_a_restart(bench):
     bench.publish(b"m", {"x-delay": 1000})
     bench.room.append(b"", b"amq.delayed.x", octets({"x-deliver-at": "soon"}), b"forged")
+    bench.room.append(b"", b"amq.delayed.x", octets(), b"without headers")
     bench.restart()
     bench.advance(0)
-    assert bench.q.bodies == [b"forged"]
+    assert bench.q.bodies == [b"forged", b"without headers"]
 
 
 def test_a_room_without_exchange_is_deleted_at_the_start(bench):

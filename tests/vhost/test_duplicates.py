@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from tests.plane.test_store import no_larger_than
@@ -141,6 +142,19 @@ def test_an_exchange_knows_its_keys_after_kill_9_but_not_those_of_another_of_its
     machine.exchange()
     machine.publish("a", exchange="x")
     assert machine.ready("other") == 4
+
+
+def test_a_new_exchange_knows_no_keys_of_one_of_its_name_whose_files_are_left(machine):
+    machine.exchange()
+    machine.publish("a", exchange="x")
+    left = {name: Path(machine.directory, name).read_bytes() for name in key_files(machine) if name != "keys.secret"}
+    machine.vhost.delete_exchange(machine.vhost.exchanges["x"])
+    for name, octets in left.items():
+        Path(machine.directory, name).write_bytes(octets)
+    machine.exchange()
+    machine.publish("a", exchange="x")
+    assert machine.ready("other") == 2
+    assert left
 
 
 def test_the_key_of_a_message_stored_just_before_the_broker_died_is_found_in_its_record(machine, monkeypatch):
