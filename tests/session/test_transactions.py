@@ -6,7 +6,7 @@ import pytest
 from tests.session.harness import Commit
 
 from brokerd import plane
-from brokerd.errors import AccessRefused, ChannelError, NotFound, PreconditionFailed
+from brokerd.errors import AccessRefused, ChannelError, ChannelStateError, NotFound, PreconditionFailed
 from brokerd.session import transactions
 from brokerd.store import commit_log as journal
 from brokerd.store.disk import Disk
@@ -383,6 +383,14 @@ def test_what_waits_for_a_second_commit_comes_too(peer):
         peer.say(methods.BasicQos())
         peer.synced()
         assert peer.synced() == ["tx.commit-ok", "basic.qos"]
+
+
+@pytest.mark.parametrize("channels", [None, {}])
+def test_a_publish_behind_the_end_of_its_channel_is_refused(peer, channels):
+    peer.connection.channels = channels
+    with pytest.raises(ChannelStateError) as refused:
+        peer.publish()
+    assert refused.value.args[0] == "basic.publish behind the end of its transactional channel"
 
 
 def test_what_comes_back_says_why(peer):

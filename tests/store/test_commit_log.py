@@ -154,3 +154,13 @@ def test_whether_there_was_a_file_is_told_when_it_is_removed(vhost):
     entry.add(message(1))
     assert not entry.remove()
     assert decide(vhost).remove()
+
+
+def test_a_file_that_cannot_be_removed_is_told_as_none(vhost):
+    class Refusing(Disk):
+        def unlink(self, path):
+            raise PermissionError(path)
+
+    entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), Refusing())
+    entry.decide(7, 1, Plan([(entry.add(message(1)).position, [])], []))
+    assert not entry.remove()

@@ -109,3 +109,8 @@ def test_headers_carry_their_crc_and_whole_words():
     acks = layout.acks_header(3, entries=7)
     assert acks[:4] == b"BACK"
     assert struct.unpack_from("<I", acks, 20)[0] == layout.crc32c(acks[:20])
+
+
+def test_a_journal_says_until_when_it_is_on_disk_or_nothing():
+    assert layout.journal_header(7, begun=1)[48:64] == bytes(16)
+    assert layout.journal_header(7, begun=1, synced=5)[48:64] == struct.pack("<qq", 5, ~5)

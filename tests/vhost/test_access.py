@@ -174,6 +174,15 @@ def test_the_default_exchange_is_the_destination_of_no_binding(access, verb):
     assert refused.value.reply_text == "ACCESS_REFUSED - operation not permitted on the default exchange"
 
 
+def test_one_exchange_is_bound_to_another_and_unbound(access):
+    x = access.declare_exchange("x")
+    for _ in range(2):
+        access.bind_exchange("x", "amq.direct", "k", {})
+        assert [(binding.source.name, binding.routing_key) for binding in x.bindings_to] == [("amq.direct", "k")]
+    access.unbind_exchange("x", "amq.direct", "k", {})
+    assert not x.bindings_to
+
+
 # --- direct reply-to
 
 def test_a_name_of_replies_is_there_while_its_client_waits(access, node):
