@@ -273,3 +273,13 @@ def test_whatever_comes_and_goes_no_queue_is_forgotten_when_its_head_is_over(ben
                 connection.feed(expiring(own, b"x", key=b"q%d" % n))
                 heads[n].append(T + ms + own)
         connection.out.octets = b""
+
+
+def test_what_a_lost_connection_had_and_is_over_by_then_goes_to_nobody_else(bench, connection):
+    queue, other = bench.queue(ttl_ms=100), bench.connection(1)
+    consume(connection.channels[2], queue)
+    connection.feed(publish(1, b"x"))
+    consume(other.channels[1], queue)
+    bench.core.clock = lambda: (T + 101) * 1_000_000
+    connection.detach()
+    assert (other.bodies(), queue.expired) == ([], 1)

@@ -303,3 +303,13 @@ def test_a_full_queue_refuses_while_its_active_consumer_only_settles_what_it_has
     consume(connection.channels[2], queue, b"two", priority=1)
     connection.feed(publish(1, b"2"))
     assert (queue.unacked, queue.ready, queue.refused) == (1, 0, 1)
+
+
+def test_a_full_queue_refuses_while_who_took_over_has_no_credit(bench, connection):
+    queue = bench.queue(single_active=True, max_length=0, overflow=1)
+    consume(connection.channels[2], queue, b"one")
+    connection.channels[1].flow = False
+    two = consume(connection.channels[1], queue, b"two", priority=1)
+    assert queue.active is two
+    connection.feed(publish(1, b"x"))
+    assert (queue.ready, queue.refused) == (0, 1)

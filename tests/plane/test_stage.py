@@ -183,3 +183,16 @@ def test_a_kill_between_the_writes_of_two_levels_leaves_no_number_out(tmp_path, 
         assert (queue.next_seq, findings) == (5 + len(there) + 1, [])
     finally:
         bench.close()
+
+
+def test_a_stage_ends_before_it_is_full_whatever_the_file_has_room_for(make_bench):
+    """In a file that grows, blocks for a mebibyte are there at once."""
+    bench = make_bench(segment_octets=4 << 20)
+    queue, connection = bench.queue(), bench.connection(1)
+    connection.channels[1].select_confirm()
+    for _ in range(3):
+        connection.feed(publish(1, bytes(20_000), persistent=True))
+        bench.sync()
+    bodies = [b"%d" % n + b"x" * 150 for n in range(12_000)]    # 2.9 MB of records
+    connection.feed(b"".join(publish(1, body, persistent=True) for body in bodies))
+    assert [row[6] for row in queue.browse(4, 20_000)] == bodies

@@ -37,6 +37,7 @@ cdef int stage_begin(seg_t *s) noexcept nogil:
 cdef void stage_write(seg_t *s) noexcept nogil:
     """Write the gathered records into the file, then the words that count them."""
     cdef uint32_t n = s.end - s.stage_from
+    ASSERT(n <= STAGE_ROOM)
     if n:
         if not write_whole(s.fd, s.stage, n, s.stage_from) or not write_whole(s.fd, s.stage_words, 16, S_END):
             # write() failed although the blocks are allocated: store through the map instead.
