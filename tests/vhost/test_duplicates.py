@@ -146,14 +146,19 @@ def test_an_exchange_knows_its_keys_after_kill_9_but_not_those_of_another_of_its
 
 def test_a_new_exchange_knows_no_keys_of_one_of_its_name_whose_files_are_left(machine):
     machine.exchange()
-    machine.publish("a", exchange="x")
+    for key in ("a", "b"):
+        machine.publish(key, exchange="x")
     left = {name: Path(machine.directory, name).read_bytes() for name in key_files(machine) if name != "keys.secret"}
     machine.vhost.delete_exchange(machine.vhost.exchanges["x"])
     for name, octets in left.items():
         Path(machine.directory, name).write_bytes(octets)
     machine.exchange()
     machine.publish("a", exchange="x")
-    assert machine.ready("other") == 2
+    assert machine.ready("other") == 3
+    machine.kill()
+    for key in ("a", "b"):
+        machine.publish(key, exchange="x")
+    assert machine.ready("other") == 4
     assert left
 
 
