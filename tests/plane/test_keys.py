@@ -311,3 +311,11 @@ def test_a_journaled_segment_moves_to_the_kept_ones_when_its_keys_are_kept(bench
     assert bench.core.take_settled_segments() == []
     queue.mark_keys_written(1)
     assert bench.core.take_settled_segments() == [(queue.directory, 1)]
+
+
+def test_rows_say_of_each_key_until_when_it_counts(bench):
+    queue = keyed_queue(bench)
+    bench.at(NOW_MS)
+    for hash_, ttl_ms in ((1, 5000), (2, -1), (3, 7000)):
+        put(bench, queue, hash_, ttl_ms=ttl_ms)
+    assert rows(queue.key_rows(1)) == [(1, 1, NOW_MS + 5000), (2, 2, FOR_EVER), (3, 3, NOW_MS + 7000)]
