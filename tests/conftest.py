@@ -2,10 +2,34 @@ import hypothesis
 import pytest
 from tests.broker import Broker
 
+LONG = ("tests/spark/", "tests/faults/", "tests/server/", "tests/model/", "tests/test_docs.py")
+
 # A busy machine makes every example slow: that says nothing of what is tested.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[
     hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large])
 hypothesis.settings.load_profile("busy")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Files as a whole go to a worker, and all that use Spark to the same one: a JVM is slow at first."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "tests/spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+
+    if config.getvalue("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False      # Else the files of most tests would go first.
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Workers begin with the files that take longest, so that none is left with one of them at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: next(
+            (place for place, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ longer must leave it.
 """
 
 import ast
+import functools
 import re
 import subprocess
 import tomllib
@@ -101,6 +102,12 @@ TESTED_ELSEWHERE = {
 }
 
 
+@functools.cache
+def parsed(path):
+    """The syntax tree of a file, which many tests look at and none changes."""
+    return ast.parse(path.read_text())
+
+
 def short(path):
     return path.relative_to(SOURCE).as_posix()
 
@@ -122,7 +129,7 @@ def is_type_checking(node):
 def imported_modules(path):
     """Every module of brokerd that the file imports when it runs, at its top or later."""
     found = set()
-    waiting = [ast.parse(path.read_text())]
+    waiting = [parsed(path)]
     own = module_name(path).split(".")
     if path.name != "__init__.py":
         own = own[:-1]
@@ -156,7 +163,7 @@ def test_imports_go_down_only(path):
 def inner_imports(path, modules):
     """Which of ``modules`` the file imports when it runs, at its top or later: ``from package import module`` too."""
     found = set()
-    waiting = [ast.parse(path.read_text())]
+    waiting = [parsed(path)]
     while waiting:
         node = waiting.pop()
         if is_type_checking(node):
@@ -234,7 +241,7 @@ BELOW_SERVER = [path for path in PYTHON if FLOOR.get(package(module_name(path)),
 
 @pytest.mark.parametrize("path", BELOW_SERVER, ids=short)
 def test_nothing_below_the_server_awaits_or_knows_a_loop(path):
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     for node in ast.walk(tree):
         assert not isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith), node.lineno
         if isinstance(node, ast.Import):
@@ -255,7 +262,7 @@ def test_nothing_below_the_server_asks_the_time_by_itself(path):
 def test_nothing_below_the_server_reads_the_configuration(path):
     if short(path) == "config.py":
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         assert not (isinstance(node, ast.Attribute) and node.attr == "config"), node.lineno
         assert not (isinstance(node, ast.ImportFrom) and node.module == "brokerd.config"), node.lineno
 
@@ -270,7 +277,7 @@ def is_a_vhost(node):
 
 @pytest.mark.parametrize("path", [path for path in PYTHON if package(module_name(path)) == "session"], ids=short)
 def test_a_session_enters_a_vhost_by_its_one_door(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Attribute) and is_a_vhost(node.value):
             assert node.attr in BEFORE_THE_DOOR, f"line {node.lineno}: vhost.{node.attr}"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "channel":
@@ -287,7 +294,7 @@ NOT_IN_A_BROKER = ("cli", "audit", "spark")
 @pytest.mark.parametrize("path", [path for path in PYTHON if package(module_name(path)) not in NOT_IN_A_BROKER],
                          ids=short)
 def test_heavy_modules_are_imported_where_they_are_needed(path):
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path).body:
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -339,7 +346,7 @@ def test_a_file_of_the_plane_calls_only_files_before_it(file):
 
 def python_functions(path):
     """(name, lines) of each function of a Python file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.end_lineno - node.lineno + 1
 
@@ -402,7 +409,7 @@ def test_exceptions_for_length_are_still_needed():
 
 @pytest.mark.parametrize("path", PYTHON, ids=short)
 def test_every_module_says_what_it_does(path):
-    assert ast.get_docstring(ast.parse(path.read_text()))
+    assert ast.get_docstring(parsed(path))
 
 
 @pytest.mark.parametrize("path", CYTHON, ids=short)

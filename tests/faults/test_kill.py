@@ -9,7 +9,7 @@ from tests.plane import harness
 from brokerd.wire import methods
 
 ENVIRONMENT = {"BROKERD_SEGMENT_OCTETS": str(1 << 20), "BROKERD_FREE_DISK_MIN_OCTETS": "0"}
-ROUNDS = 18
+ROUNDS = 12
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

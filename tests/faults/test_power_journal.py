@@ -54,7 +54,7 @@ class Journaled(Story):
                        sum(int((each["type"] == DELIVERED).sum()) for each in events))
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 100, 25)])
+@pytest.mark.parametrize("seeds", [range(start, start + 15) for start in range(0, 60, 15)])
 def test_no_power_cut_makes_an_audit_wrong(tmp_path, seeds):
     lost = 0
     for seed in seeds:

@@ -59,15 +59,15 @@ def test_a_hundred_slow_consumers_cost_bounded_memory(broker):
 
 
 def test_messages_at_rest_cost_no_memory(broker):
-    connection = connect(broker)
-    channel = connection.channel()
-    channel.queue_declare("q", durable=True)
-    before = broker.anonymous_octets()
-    for _ in range(100_000):
-        channel.basic_publish("", "q", b"0123456789abcdef")
-    assert channel.queue_declare("q", passive=True).method.message_count == 100_000
-    assert broker.anonymous_octets() - before < 4 * MIB
-    connection.close()
+    with Peer(broker.port).open() as peer:
+        peer.ask(methods.QueueDeclare(queue="q", durable=True))
+        before = broker.anonymous_octets()
+        hundred = publish("q", b"0123456789abcdef") * 100
+        for _ in range(1000):
+            peer.send(hundred)
+        assert peer.count("q") == (100_000, 0)
+        assert broker.anonymous_octets() - before < 4 * MIB
+        peer.close()
 
 
 def queue_files(broker):

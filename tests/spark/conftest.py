@@ -5,6 +5,9 @@ import signal
 
 import pytest
 
+# Most of what a short life of a JVM costs is its better compiler, and threads that collect garbage.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def spark():
