@@ -393,6 +393,16 @@ def test_a_publish_behind_the_end_of_its_channel_is_refused(peer, channels):
     assert refused.value.args[0] == "basic.publish behind the end of its transactional channel"
 
 
+def test_outside_a_transaction_a_delivery_is_settled_at_once_and_an_unknown_one_refused(peer):
+    peer.channel.transaction = None
+    peer.delivered(1)
+    peer.say(methods.BasicAck(delivery_tag=1))
+    assert peer.seen() == [("ack", "q", 101)]
+    with pytest.raises(PreconditionFailed) as refused:
+        peer.say(methods.BasicAck(delivery_tag=1))
+    assert refused.value.args[0] == "unknown delivery tag 1"
+
+
 def test_what_comes_back_says_why(peer):
     written = []
     peer.connection.write = written.append
