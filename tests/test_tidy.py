@@ -84,6 +84,7 @@ TESTED_ELSEWHERE = {
     "cli/perfrun": "cli/test_brokerperf.py",
     "cli/_perf": "cli/test_brokerperf.py",
     # Parts of one compiled unit whose verbs are another part's.
+    "plane/chunk": "plane/test_rules.py",
     "plane/confirms": "plane/test_settle.py",
     "plane/consumers": "plane/test_deliver.py",
     "plane/deadlines": "plane/test_expiry.py",

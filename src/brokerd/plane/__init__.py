@@ -7,8 +7,9 @@ from importlib import import_module
 from os import environ
 
 __all__ = [
-    "RULES", "Answer", "Channel", "Connection", "Consumer", "Core", "Keys", "Message", "Queue", "Routes", "Tally",
-    "Window", "asserted", "check_of_entry", "crc32c", "crc32c_by_table", "keys_in_segment", "layout", "scan_segment",
+    "RULES", "Answer", "Channel", "Connection", "Consumer", "Core", "Keys", "Letters", "Message", "Queue", "Routes",
+    "Tally", "Window", "asserted", "check_of_entry", "crc32c", "crc32c_by_table", "keys_in_segment", "layout",
+    "scan_segment",
 ]
 
 asserted = bool(environ.get("BROKERD_ASSERTS"))

@@ -4,6 +4,7 @@
     Window       keys of messages lately stored, and Keys, those of one message
     Answer       where a publish goes, as routing says it: Tally, Message, Participant
     Routes       answers remembered
+    Letters      how the dead letters of one queue are made, and where they go
     Queue        messages in segments, rules, consumers
     Consumer     one basic.consume
     Channel      delivery tags, prefetch, confirms, transactions
@@ -164,6 +165,19 @@ class Routes:
     def clear(self) -> None:
         """Forget all answers, because a binding, exchange, queue or permission has changed."""
 
+class Letters:
+    """How the plane itself makes and stores the dead letters of one queue, instead of asking on_dead()."""
+    def __init__(self, routes: Routes, queue: bytes, exchange: bytes, routing_key: bytes | None = None, *,
+                 per_message: bool = False) -> None:
+        """queue: its name.  exchange, routing_key: where its dead letters go; None: by the key that each has.
+
+        routes is asked once for each exchange and key, with an empty header and without a channel.  A letter goes up to
+        on_dead() where the answer is not cacheable or has participants, where a target is the queue itself or has
+        reject-publish-dlx, where its headers hold more than the plane reads, and, with per_message, where they hold an
+        x-dead-letter-exchange or -routing-key.  Raises ValueError for a name of more than 255 octets."""
+    def make(self, reason: str, exchange: bytes, routing_key: bytes, properties: bytes, time_s: int) -> bytes | None:
+        """The properties of the dead letter of a message with these; None: it goes up.  For tests."""
+
 class Queue:
     """Messages in segments, by priority level; the rules of the queue; its consumers.  queues.Queue is the subclass.
 
@@ -177,7 +191,8 @@ class Queue:
                 count: int) -> bool:
         """A message died: reason is "rejected", "expired", "maxlen" or "delivery_limit", count its failed deliveries.  The
         plane calls this in the order of deaths, and never while another call is under way.  seq 0: the queue refused the
-        message, which is not stored.  True: the message is settled.  False: it stays aside until settle_dead(seq)."""
+        message, which is not stored.  True: the message is settled.  False: it stays aside until settle_dead(seq).  Dead
+        letters that the plane makes itself, as `letters` says, do not come here."""
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
         """basic.deliver or basic.get-ok was written to a client.  Called while `reports_deliveries`.  Must not raise."""
@@ -190,6 +205,7 @@ class Queue:
         reject-publish-dlx), dead_letters (on_dead() is called), delivery_limit (the failed delivery that a message dies of),
         limit_drops (it is dropped then), delivery_counts (redeliveries carry x-delivery-count and x-acquired-count),
         single_active, consumer_timeout_ms and timeout_closes (of consumers to come)."""
+    letters: Letters | None      # None: on_dead() is called for each
     reports_deliveries: bool         # on_delivered() is called
     max_priority: int
     active: Consumer | None      # the single active consumer

@@ -76,6 +76,8 @@ cdef struct core_t:
     bint sync                   # False: --no-sync
     uint8_t *pool[16]           # output buffers that are free, OUT_ROOM octets each
     uint32_t pool_n
+    uint8_t *letter             # room in which dead letters are made; NULL: none yet
+    size_t letter_room
 
 cdef struct tally_t:
     uint64_t published
@@ -249,6 +251,18 @@ cdef struct asides_t:           # records set aside, by sequence number: open ad
     uint32_t n
     uint32_t capacity           # a power of two
 
+cdef struct letters_t:          # how a queue's dead letters are made; owned by a Letters
+    const uint8_t *queue        # its name
+    uint32_t queue_n
+    const uint8_t *names        # the dead-letter exchange, and the routing key where one is set, as short strings
+    uint32_t names_n
+    bint has_key
+    bint per_message            # headers x-dead-letter-* of a message count
+    void *routes                # borrowed: the Routes that are asked
+    const uint64_t *generations # theirs
+    route_t *route              # of the last letter, as long as `generation` is theirs
+    uint64_t generation
+
 cdef struct rules_t:
     int64_t ttl                 # ns; -1: none
     int64_t max_length          # messages ready; -1: none
@@ -270,7 +284,8 @@ cdef struct rules_t:
     consumer_t *active
     int64_t timeout             # ns; -1: none
     bint timeout_closes
-    places_t dying              # on_dead is to be called
+    places_t dying              # to be dead-lettered
+    letters_t *letters          # NULL: on_dead() makes all dead letters
     int64_t deadline            # ns: no message expires before
     uint32_t deadline_at        # place in core_t.deadlines plus 1; 0: none
     uint64_t n_expired
@@ -416,6 +431,7 @@ cdef struct route_t:
     const uint8_t *properties   # in place of the message's own; NULL: its own
     uint32_t properties_n
     bint once                   # holds for one message only: it depends on the message's headers
+    bint up                     # of dead letters: the control plane decides for each
     tally_t *tally
     queue_t **targets
 
@@ -517,6 +533,13 @@ cdef class Routes:
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)
     cdef int insert(self, route_t *r) except -1
     cdef int learn(self, channel_t *ch, const event_t *e) except -1
+    cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept
+    cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n)
+
+cdef class Letters:
+    cdef letters_t l
+    cdef readonly Routes routes
+    cdef bytes queue, names
 
 cdef class Window:
     cdef window_t w
@@ -529,6 +552,7 @@ cdef class Queue:
     cdef queue_t q
     cdef Core core
     cdef Window _window
+    cdef Letters _letters
     cdef readonly str directory
     cdef readonly list consumers
     cdef void leave_lists(self)

@@ -21,18 +21,20 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     rules.pxi       what a queue asks beside order
     deadlines.pxi   when messages expire
     fate.pxi        settle, give back, die
-    dead.pxi        dead letters told of
     expiry.pxi      messages whose time is over
     browse.pxi      ready messages looked at, and taken out of the middle
     output.pxi      a connection's output; the frames of a message
     consumers.pxi   who is next
     single.pxi      the single active consumer
     deliver.pxi     messages handed out
-    limits.pxi      limits of length; what a chunk's end has to do
+    limits.pxi      limits of length
     settle.pxi      deliveries settled by delivery tag
     confirms.pxi    publishes confirmed
     answer.pxi      where a message goes, as routing answers it; the features that take part
     publish.pxi     a message on its way in
+    letters.pxi     dead letters made and stored
+    dead.pxi        dead letters under way
+    chunk.pxi       what a chunk's end has to do
     connection.pxi  frames; Connection, as the loop and the session see it
     sync.pxi        what waits for the disk
     routes.pxi      where messages go, remembered
@@ -53,7 +55,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EINTR, EIO, ENOENT, ENOMEM, errno
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset, strdup
+from libc.string cimport memcmp, memcpy, memmove, memset, strdup, strlen
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, fcntl, open
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.types cimport off_t
@@ -118,7 +120,6 @@ include "places.pxi"
 include "rules.pxi"
 include "deadlines.pxi"
 include "fate.pxi"
-include "dead.pxi"
 include "expiry.pxi"
 include "browse.pxi"
 include "output.pxi"
@@ -130,6 +131,9 @@ include "settle.pxi"
 include "confirms.pxi"
 include "answer.pxi"
 include "publish.pxi"
+include "letters.pxi"
+include "dead.pxi"
+include "chunk.pxi"
 include "connection.pxi"
 include "sync.pxi"
 include "routes.pxi"

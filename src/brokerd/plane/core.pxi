@@ -41,6 +41,7 @@ cdef class Core:
         free(self.input)
         free(self.c.spare_directory)
         free(self.c.deadlines)
+        free(self.c.letter)
         while self.c.spares != NULL:
             s = self.c.spares
             self.c.spares = s.next

@@ -1,13 +1,11 @@
-# Dead letters: the queue's on_dead() is called for each dead message at the end of the chunk, and never while the store of
-# a queue is half changed.
+# Dead letters under way, at the end of the chunk, and never while the store of a queue is half changed.  The plane forwards
+# those that it can make itself (letters.pxi), and calls the queue's on_dead() for each other one.
 #
-#    dying --on_dead() True--> settled
-#          --on_dead() False--> aside --settle_dead()--> settled
+#    dying --forward()---------> settled
+#          --on_dead() True----> settled
+#          --on_dead() False---> aside --settle_dead()--> settled
 #
 # A message that is dying is aside (aside.pxi): after a crash it is ready again.
-
-REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit")
-
 
 cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
     """A message that is dying, or aside, has been dead-lettered."""
@@ -30,11 +28,29 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead) noexcept:
                          (<const char *>m.body)[:m.body_n], dead.count)
 
 
+cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
+    """Forward the first of the queue's dying messages, as far as the plane can, at most so many.  How many.
+
+    They stay in the list until their letters are in the files: kill -9 in between brings a message twice, never none."""
+    cdef places_t *dying = &q.rules.dying
+    cdef uint32_t i, n = 0
+    cdef place_t dead
+    while n < most and dying.first + n < dying.n and forward(q, &dying.at[dying.first + n]):
+        n += 1
+    if n:
+        write_stages(q.core)
+    for i in range(n):
+        dead = dying.at[dying.first]
+        dying.first += 1
+        settle_dead(q, &dead)
+    return n
+
+
 cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
-    """Call on_dead() for at most so many dead messages, in the order of their deaths.  Returns how many."""
+    """Deal with at most so many dead messages, in the order of their deaths.  Returns how many."""
     cdef queue_t *q
     cdef place_t dead
-    cdef uint64_t n = 0
+    cdef uint64_t some, n = 0
     cdef object owner
     while core.dying != NULL and n < most:
         q = core.dying
@@ -45,6 +61,11 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
             q.rules.is_dying = False
             q.rules.dying.first = q.rules.dying.n = 0
             continue
+        if q.rules.letters != NULL:
+            some = forward_some(q, most - n)
+            n += some
+            if some:
+                continue
         # Put it into the table of records aside first, because on_dead() may compact, purge or delete.
         owner = <object>q.owner         # on_dead() may let go of the last reference.
         dead = q.rules.dying.at[q.rules.dying.first]
@@ -55,10 +76,3 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
         if tell_one_dead(q, &dead) and aside_take(q, dead.seq, &dead):
             settle_dead(q, &dead)
     return n
-
-
-cdef void tell_refusal(queue_t *q, message_t *m) noexcept:
-    """reject-publish-dlx: call on_dead() for a message that the queue refused."""
-    cdef Queue queue = <Queue>q.owner
-    queue.on_dead(REASONS[REASON_LENGTH], 0, (<const char *>m.names)[1:1 + m.names[0]], key_of(m),
-                  (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n], 0)

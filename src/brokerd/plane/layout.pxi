@@ -148,6 +148,7 @@ cdef enum:                          # sizes and bounds
     POOL_MOST = 16                  # pooled buffers
     SPARES_MOST = 64                # segments kept for any queue that needs one
     PATH_ROOM = 4096
+    SHORTSTR_ROOM = 256             # a short string, its length and all
     EXPIRATION_MS_MOST = 315360000000   # ten years
 
 cdef extern from *:
@@ -178,3 +179,7 @@ cdef inline uint32_t room_of(const uint8_t *record) noexcept nogil:
 
 cdef inline uint64_t seq_of(const uint8_t *record) noexcept nogil:
     return le64(record + R_SEQ)
+
+
+# Why a message died, by REASON_*.
+REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit")

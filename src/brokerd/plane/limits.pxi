@@ -1,9 +1,4 @@
-# Limits of a queue's length: before a message is stored, after it, and at the chunk's end.
-
-
-cdef enum:
-    AFFAIRS_MOST = 4096         # messages dropped at a time, or passed to on_dead() before a method
-    DEAD_MOST = 512             # messages passed to on_dead() in a turn: some 20 µs each
+# Limits of a queue's length: before a message is stored, and after it.
 
 
 cdef bint is_full(queue_t *q, rules_t *r) noexcept nogil:
@@ -53,34 +48,6 @@ cdef uint64_t enforce_limits(queue_t *q, uint64_t budget) noexcept nogil:
     if n and q.rules.expires:
         deadline_set(q, head_expires_at(q))
     return n
-
-
-# ---- the chunk's end
-
-
-cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
-    """Finish the work of the chunk: write the stages, enforce limits, pass dead messages to on_dead().  Returns how many
-    messages that concerned."""
-    cdef queue_t *q
-    cdef uint64_t n = 0
-    write_stages(core)
-    while core.over != NULL and n < AFFAIRS_MOST:
-        q = core.over
-        core.over = q.rules.over_next
-        q.rules.is_over = False
-        if can_deliver(q):              # A consumer that can have a message at once gets it before the limit drops it.
-            deliver(q, TURN_QUANTUM)
-        n += enforce_limits(q, AFFAIRS_MOST)
-        if is_over_length_limit(q, q.rules) and n >= AFFAIRS_MOST:
-            mark_over(q)
-    if core.dying != NULL:
-        with gil:
-            n += tell_dead(core, dead_most)
-    return n
-
-
-cdef inline bint has_unfinished(core_t *core) noexcept nogil:
-    return core.staged != NULL or core.over != NULL or core.dying != NULL
 
 
 cdef void rules_leave(queue_t *q) noexcept nogil:

@@ -263,6 +263,13 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
     return 0
 
 
+cdef void tell_refusal(queue_t *q, message_t *m) noexcept:
+    """reject-publish-dlx: call on_dead() for a message that the queue refused."""
+    cdef Queue queue = <Queue>q.owner
+    queue.on_dead(REASONS[REASON_LENGTH], 0, (<const char *>m.names)[1:1 + m.names[0]], key_of(m),
+                  (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n], 0)
+
+
 cdef void tell_refused(queue_t **targets, uint32_t n, message_t *m) noexcept:
     """After the others have it: what is told stores messages as well."""
     cdef uint32_t i

@@ -346,6 +346,20 @@ cdef class Queue:
         cdef seg_t *s = segment_at(&self.q, level, number)
         return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and cursor_has_passed(s)
 
+    # ---- dead letters
+
+    @property
+    def letters(self):
+        return self._letters
+
+    @letters.setter
+    def letters(self, Letters letters):
+        if letters is not None and rules_of(&self.q) == NULL:
+            raise MemoryError
+        self._letters = letters
+        if self.q.rules != NULL:
+            self.q.rules.letters = &letters.l if letters is not None else NULL
+
     # ---- keys
 
     @property

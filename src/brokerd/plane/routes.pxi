@@ -119,6 +119,38 @@ cdef class Routes:
         return 0
 
 
+    cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept:
+        """Where dead letters with this exchange and key, short strings, go.  NULL: the control plane failed."""
+        cdef uint8_t method[2 * SHORTSTR_ROOM + 8]
+        cdef route_t *r
+        # As a basic.publish without bits: what a route is found by.
+        memset(method, 0, 6)
+        memcpy(method + 6, names, n)
+        method[6 + n] = 0
+        r = self.find(method, n + 7, crc_update(0, method, n + 7))
+        if r == NULL:
+            r = self.learn_for_letters(method, n + 7)
+        l.route = r
+        l.generation = self.generation
+        return r
+
+    cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n):
+        cdef uint32_t exchange_n = method[6]
+        cdef uint32_t key_n = method[7 + exchange_n]
+        cdef Answer answer = self.resolve((<const char *>method)[7:7 + exchange_n],
+                                          (<const char *>method)[8 + exchange_n:8 + exchange_n + key_n], b"", None)
+        cdef route_t *r
+        if self.used >= ROUTES_MOST:
+            self.clear()
+        if self.stale:
+            self.renew()
+        r = route_new(method, n, answer)
+        r.up = not answer.cacheable or len(answer.participants) > 0 or answer.properties is not None
+        self.answers.append(answer)
+        self.insert(r)
+        return r
+
+
 cdef void put_slot(route_t **slots, uint32_t n, route_t *r) noexcept nogil:
     cdef uint32_t i = r.hash & (n - 1)
     while slots[i] != NULL:
@@ -146,7 +178,7 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, Answer answer) except
     if answer.properties is not None:
         r.properties = <const uint8_t *>answer.properties
         r.properties_n = <uint32_t>len(answer.properties)
-    r.once = False
+    r.once = r.up = False
     r.tally = &answer.tally.t if answer.tally is not None else NULL
     for i in range(count):
         r.targets[i] = &(<Queue?>answer.queues[i]).q

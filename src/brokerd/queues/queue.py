@@ -18,6 +18,7 @@ from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of
 if TYPE_CHECKING:
     from brokerd.exchanges import Binding
     from brokerd.policies import Effective, Policies
+    from brokerd.queues.dead_letter import DeadLetterRule
     from brokerd.queues.deduplication import Deduplication
     from brokerd.queues.deduplication import Rule as DeduplicationRule
     from brokerd.store.key_files import KeyFiles
@@ -43,6 +44,9 @@ class DeadLetters(Protocol):
         self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
     ) -> bool:
         """The contract of plane.Queue.on_dead."""
+
+    def letters_of(self, name: str, rule: "DeadLetterRule | None") -> plane.Letters | None:
+        """How the data plane makes the dead letters of the queue of that name; None: it asks for each."""
 
 
 class Firehose(Protocol):
@@ -171,6 +175,8 @@ class Queue(plane.Queue):
         arguments = plane_rules(rules)
         if arguments != plane_rules(before):
             self.set_rules(**arguments)
+        if rules.dead_letter != before.dead_letter and self.dead_letters is not None:
+            self.letters = self.dead_letters.letters_of(self.name, rules.dead_letter)
         if rules.journal or before.journal:
             self._switch_journal(rules, policies)
         if rules.expires_ms != before.expires_ms and policies is not None and policies.on_expires is not None:

@@ -16,6 +16,9 @@ does what the second does: the message stays in the source and is tried again.
 The messages that are to be tried again are in memory, up to ``WAITING_OCTETS_MAX`` octets.  Those beyond that stay in
 their source until the broker starts again.
 
+Most dead letters never come here.  The data plane makes and stores them itself, as ``letters_of`` tells it.  Those that
+come are the ones whose headers or targets it leaves to this module (see plane.Letters), and all of at-least-once.
+
 Knows neither clock nor loop: its builder hands in both.
 """
 
@@ -33,7 +36,8 @@ from brokerd.queues.dead_letter import (
     make_dead_letter,
     read_properties,
 )
-from brokerd.vhost.routing import find
+from brokerd.vhost.routing import find, route
+from brokerd.wire.properties import Properties
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -102,7 +106,7 @@ class DeadLetters:
     """The dead letters of one vhost.  ``on_dead`` of its queues comes here."""
 
     __slots__ = (
-        "_again", "_call_at", "_epoch_ns", "_logged", "_retries", "_timer", "_vhost", "_wait", "_waiting",
+        "_again", "_call_at", "_epoch_ns", "_logged", "_retries", "_routes", "_timer", "_vhost", "_wait", "_waiting",
         "_waiting_octets", "cycles", "dropped", "forwarded", "per_message", "retry_ms",
     )  # fmt: skip
 
@@ -129,6 +133,41 @@ class DeadLetters:
         self._retries: list[_Dead] = []  # of these: those that this round has not tried yet
         self._timer: Timer | None = None
         self._logged: set[tuple[str, ...]] = set()
+        self._routes: plane.Routes | None = None  # made for the first queue of which the data plane makes the letters
+
+    # --- what the data plane does by itself
+
+    def letters_of(self, name: str, rule: DeadLetterRule) -> plane.Letters | None:
+        """How the data plane makes the dead letters of the queue of that name; None: ``handle_dead`` makes them all."""
+        if rule.at_least_once:
+            return None
+        if self._routes is None:
+            self._routes = plane.Routes(self._vhost.core, self._resolve)
+        key = None if rule.routing_key is None else rule.routing_key.encode(*_TEXT)
+        try:
+            return plane.Letters(
+                self._routes, name.encode(*_TEXT), rule.exchange.encode(*_TEXT), key, per_message=self.per_message
+            )
+        except ValueError:  # A name of more than 255 octets leads nowhere.
+            return None
+
+    def forget_routes(self) -> None:
+        """Where messages go has changed."""
+        if self._routes is not None:
+            self._routes.clear()
+
+    def _resolve(
+        self, exchange: bytes, routing_key: bytes, header: bytes, channel: plane.Channel | None
+    ) -> plane.Answer:
+        """Where every dead letter with this exchange and key goes: what plane.Routes asks for.
+
+        An answer that is not cacheable sends each letter to ``handle_dead``, which decides by the message.
+        """
+        found = self._vhost.exchanges.get(exchange.decode(*_TEXT))
+        if found is None or found.intercepts:
+            return plane.Answer(())
+        walked = route(self._vhost, found, routing_key.decode(*_TEXT), Properties)
+        return plane.Answer(walked.queues, cacheable=walked.cacheable and not walked.with_history)
 
     # --- the verb
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from brokerd import plane
 from brokerd.clock import Clock
 from brokerd.vhost.direct_reply import Replies
 from brokerd.vhost.events import Events
@@ -21,6 +22,7 @@ from brokerd.vhost.firehose import Firehose
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Exchange, LazyProperties
+    from brokerd.queues.dead_letter import DeadLetterRule
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
     from brokerd.store.key_files import KeyFiles
@@ -62,6 +64,13 @@ class NoDeadLetters:
         """Called by queues for each dead message: see dead_letters.  True: the queue settles the message."""
         return True
 
+    def letters_of(self, name: str, rule: "DeadLetterRule | None") -> plane.Letters | None:
+        """How the data plane makes the dead letters of the queue of that name; None: it asks for each."""
+        return None
+
+    def forget_routes(self) -> None:
+        """Where messages go has changed."""
+
     def retry(self) -> None:
         """Try waiting dead letters again: a new queue, exchange or binding may take them."""
 
@@ -82,11 +91,21 @@ class DeadLettersOnDemand(NoDeadLetters):
     def handle_dead(
         self, queue: Any, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes
     ) -> bool:
+        return self._dead_letters().handle_dead(queue, reason, seq, exchange, routing_key, properties, body)
+
+    def _dead_letters(self) -> "DeadLetters":
         if self._made is None:
             from brokerd.vhost.dead_letters import DeadLetters
 
             self._made = DeadLetters(self._vhost, **self._services._asdict())
-        return self._made.handle_dead(queue, reason, seq, exchange, routing_key, properties, body)
+        return self._made
+
+    def letters_of(self, name: str, rule: "DeadLetterRule | None") -> plane.Letters | None:
+        return None if rule is None else self._dead_letters().letters_of(name, rule)
+
+    def forget_routes(self) -> None:
+        if self._made is not None:
+            self._made.forget_routes()
 
     def retry(self) -> None:
         if self._made is not None:

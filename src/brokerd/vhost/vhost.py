@@ -129,6 +129,7 @@ class VHost:
         """Clear all remembered routes, because where messages go has changed."""
         for access in self.accesses.values():
             access.routes.clear()
+        self.dead_letters.forget_routes()
 
     # --- queues
 

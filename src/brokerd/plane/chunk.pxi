@@ -1,0 +1,31 @@
+# The end of a chunk: what the messages that came in, or were settled, have left to do.
+
+
+cdef enum:
+    AFFAIRS_MOST = 4096         # messages dropped at a time, or dead-lettered before a method
+    DEAD_MOST = 512             # messages dead-lettered in a turn: some 40 µs each where on_dead() is called
+
+
+cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
+    """Finish the work of the chunk: write the stages, enforce limits, forward dead messages or pass them to on_dead().
+    Returns how many messages that concerned."""
+    cdef queue_t *q
+    cdef uint64_t n = 0
+    write_stages(core)
+    while core.over != NULL and n < AFFAIRS_MOST:
+        q = core.over
+        core.over = q.rules.over_next
+        q.rules.is_over = False
+        if can_deliver(q):              # A consumer that can have a message at once gets it before the limit drops it.
+            deliver(q, TURN_QUANTUM)
+        n += enforce_limits(q, AFFAIRS_MOST)
+        if is_over_length_limit(q, q.rules) and n >= AFFAIRS_MOST:
+            mark_over(q)
+    if core.dying != NULL:
+        with gil:
+            n += tell_dead(core, dead_most)
+    return n
+
+
+cdef inline bint has_unfinished(core_t *core) noexcept nogil:
+    return core.staged != NULL or core.over != NULL or core.dying != NULL

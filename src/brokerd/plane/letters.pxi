@@ -1,0 +1,509 @@
+# Dead letters made and stored by the plane: the properties of a message that died become those of its dead letter, with
+# its history in the headers, and it goes from its record into the queues that its dead-letter exchange leads to.
+#
+#    forward      one message that is dying; False: the control plane does it (Queue.on_dead)
+#    write_letter its properties, octet for octet as queues/dead_letter.py writes them
+#
+# Two histories are written here: none so far, and an x-death as brokers write it, where the death is new or repeats one.
+# Whatever else may be in the headers goes up: CC and BCC, tables, names beyond ASCII, histories that clients made up.
+# Routes are those of a Routes object, which asks the control plane once for each dead-letter exchange and key.
+
+cdef enum:
+    HEADERS_MOST = 64           # of a message; one with more goes up
+    DEATHS_MOST = 32            # in an x-death
+    DEATH_FIELDS_MOST = 16      # of one death
+    LETTER_ADDS = 4096          # octets of properties that a death adds at most, and more: seven names of 255
+
+
+cdef struct field_t:            # of a table: name (short string) and value
+    const uint8_t *at
+    uint32_t n
+
+
+cdef struct history_t:          # x-death, as it was read
+    const uint8_t *others[DEATHS_MOST]      # deaths of other queues or reasons, each from its type octet on
+    uint32_t others_n[DEATHS_MOST]
+    uint32_t n
+    field_t same[DEATH_FIELDS_MOST]         # fields of the death that this one repeats, by name
+    uint32_t same_n                         # 0: it repeats none
+
+
+cdef inline const char *reason_name(uint8_t reason) noexcept nogil:
+    if reason == REASON_REJECTED:
+        return b"rejected"
+    if reason == REASON_EXPIRED:
+        return b"expired"
+    return b"maxlen" if reason == REASON_LENGTH else b"delivery_limit"
+
+
+# ---- reading
+
+cdef const uint8_t *strings_end(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """The end of an array of long strings, from its length on; NULL: it is none."""
+    cdef const uint8_t *stop
+    if end - p < 4 or be32(p) > <uint64_t>(end - p - 4):
+        return NULL
+    stop = p + 4 + be32(p)
+    p += 4
+    while p < stop:
+        if p[0] != c'S' or stop - p < 5 or be32(p + 1) > <uint64_t>(stop - p - 5):
+            return NULL
+        p += 5 + be32(p + 1)
+    return stop
+
+
+cdef const uint8_t *value_end(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """The end of a field value, from its type on.  NULL: it is cut off, or would be written anew in another way."""
+    cdef uint64_t n
+    cdef uint8_t kind
+    if p >= end:
+        return NULL
+    kind = p[0]
+    p += 1
+    if kind == c'S' or kind == c'x':
+        if end - p < 4:
+            return NULL
+        n = 4 + <uint64_t>be32(p)
+    elif kind == c'A':
+        return strings_end(p, end)
+    elif kind == c't':
+        n = 1
+        if p < end and p[0] > 1:
+            return NULL
+    elif kind == c'b' or kind == c'B':
+        n = 1
+    elif kind == c's' or kind == c'u':
+        n = 2
+    elif kind == c'I' or kind == c'i':
+        n = 4
+    elif kind == c'l' or kind == c'T':
+        n = 8
+    elif kind == c'V':
+        n = 0
+    else:
+        return NULL             # Floating-point numbers, too: one that is no number may change on its way.
+    return p + n if n <= <uint64_t>(end - p) else NULL
+
+
+cdef inline bint is_named(const field_t *field, const char *name, uint32_t n) noexcept nogil:
+    return field.at[0] == n and memcmp(field.at + 1, name, n) == 0
+
+
+cdef inline bint begins(const field_t *field, const char *name, uint32_t n) noexcept nogil:
+    return field.at[0] >= n and memcmp(field.at + 1, name, n) == 0
+
+
+cdef inline const uint8_t *value_of(const field_t *field) noexcept nogil:
+    return field.at + 1 + field.at[0]
+
+
+cdef int read_fields(const uint8_t *p, const uint8_t *end, field_t *fields, int most, const uint8_t **deaths) noexcept nogil:
+    """The fields of a table; -1: some of it is not for the plane.  deaths: where x-death's value is left, instead of
+    among the fields; NULL: no field is an x-death."""
+    cdef int n = 0
+    cdef uint32_t i
+    cdef field_t field
+    while p < end:
+        field.at = p
+        if end - p <= 1 + p[0]:
+            return -1
+        for i in range(p[0]):
+            if p[1 + i] >= 0x80:
+                return -1
+        if deaths != NULL and is_named(&field, b"x-death", 7):
+            p = value_of(&field)
+            if deaths[0] != NULL or p[0] != c'A' or end - p < 5 or be32(p + 1) > <uint64_t>(end - p - 5):
+                return -1
+            deaths[0] = p
+            p += 5 + be32(p + 1)
+            continue
+        p = value_end(value_of(&field), end)
+        if p == NULL or n == most:
+            return -1
+        field.n = <uint32_t>(p - field.at)
+        fields[n] = field
+        n += 1
+    return n
+
+
+cdef bint sort_fields(field_t *fields, uint32_t n) noexcept nogil:
+    """By name.  False: two have the same."""
+    cdef uint32_t i, j
+    cdef field_t field
+    cdef int order
+    for i in range(1, n):
+        field = fields[i]
+        j = i
+        while j:
+            order = memcmp(fields[j - 1].at + 1, field.at + 1, min(fields[j - 1].at[0], field.at[0]))
+            if order == 0:
+                order = <int>fields[j - 1].at[0] - <int>field.at[0]
+                if order == 0:
+                    return False
+            if order < 0:
+                break
+            fields[j] = fields[j - 1]
+            j -= 1
+        fields[j] = field
+    return True
+
+
+cdef const field_t *field_named(const field_t *fields, uint32_t n, const char *name, uint32_t name_n) noexcept nogil:
+    cdef uint32_t i
+    for i in range(n):
+        if is_named(&fields[i], name, name_n):
+            return &fields[i]
+    return NULL
+
+
+cdef inline bint is_text(const field_t *field, const uint8_t *text, uint32_t n) noexcept nogil:
+    cdef const uint8_t *value = value_of(field)
+    return be32(value + 1) == n and memcmp(value + 5, text, n) == 0
+
+
+cdef bint read_history(const letters_t *l, uint8_t reason, const uint8_t *deaths, history_t *h) noexcept nogil:
+    """The deaths in x-death, from its type on.  False: the control plane has to look at it.
+
+    A message that died by itself may not come back to a queue where it has been since a client last rejected it
+    (is_cycle()).  Queues have no names here, so it goes up unless its latest other death was a rejection."""
+    cdef const uint8_t *p = deaths + 5
+    cdef const uint8_t *end = p + be32(deaths + 1)
+    cdef const uint8_t *start
+    cdef const field_t *queue
+    cdef const field_t *why
+    cdef field_t fields[DEATH_FIELDS_MOST]
+    cdef int n
+    cdef const char *own = reason_name(reason)
+    h.n = h.same_n = 0
+    while p < end:
+        start = p
+        if p[0] != c'F' or end - p < 5 or be32(p + 1) > <uint64_t>(end - p - 5):
+            return False
+        p += 5 + be32(p + 1)
+        n = read_fields(start + 5, p, fields, DEATH_FIELDS_MOST, NULL)
+        if n < 0 or not sort_fields(fields, n):
+            return False
+        queue = field_named(fields, n, b"queue", 5)
+        why = field_named(fields, n, b"reason", 6)
+        if queue == NULL or why == NULL or value_of(queue)[0] != c'S' or value_of(why)[0] != c'S':
+            return False
+        if is_text(queue, l.queue, l.queue_n) and is_text(why, <const uint8_t *>own, <uint32_t>strlen(own)):
+            if h.same_n:
+                return False
+            memcpy(h.same, fields, n * sizeof(field_t))
+            h.same_n = n
+            continue
+        if h.n == DEATHS_MOST:
+            return False
+        if h.n == 0 and reason != REASON_REJECTED and not is_text(why, b"rejected", 8):
+            return False
+        h.others[h.n] = start
+        h.others_n[h.n] = <uint32_t>(p - start)
+        h.n += 1
+    return True
+
+
+# ---- writing
+
+cdef inline uint8_t *write_text(uint8_t *p, const char *name, const uint8_t *text, uint32_t n) noexcept nogil:
+    """A field with a long string."""
+    cdef size_t name_n = strlen(name)
+    p[0] = <uint8_t>name_n
+    memcpy(p + 1, name, name_n)
+    p += 1 + name_n
+    p[0] = c'S'
+    put_be32(p + 1, n)
+    memcpy(p + 5, text, n)
+    return p + 5 + n
+
+
+cdef inline uint8_t *write_u64(uint8_t *p, const char *name, uint8_t kind, uint64_t value) noexcept nogil:
+    cdef size_t name_n = strlen(name)
+    p[0] = <uint8_t>name_n
+    memcpy(p + 1, name, name_n)
+    p += 1 + name_n
+    p[0] = kind
+    put_be64(p + 1, value)
+    return p + 9
+
+
+cdef uint8_t *write_new_death(uint8_t *p, const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s,
+                              const uint8_t *expiration, bint by_name) noexcept nogil:
+    """The table of a death without its like before.  expiration: a short string, or NULL.  by_name: its fields stand in
+    the order of their names, as in every x-death but a message's first."""
+    cdef uint8_t *start = p
+    cdef const char *why = reason_name(reason)
+    cdef const uint8_t *key = m.names + 1 + m.names[0]
+    p[0] = c'F'
+    p = write_u64(p + 5, b"count", c'l', 1)
+    if by_name:
+        p = write_text(p, b"exchange", m.names + 1, m.names[0])
+        if expiration != NULL:
+            p = write_text(p, b"original-expiration", expiration + 1, expiration[0])
+        p = write_text(p, b"queue", l.queue, l.queue_n)
+        p = write_text(p, b"reason", <const uint8_t *>why, <uint32_t>strlen(why))
+    else:
+        p = write_text(p, b"reason", <const uint8_t *>why, <uint32_t>strlen(why))
+        p = write_text(p, b"queue", l.queue, l.queue_n)
+        p = write_u64(p, b"time", c'T', time_s)
+        p = write_text(p, b"exchange", m.names + 1, m.names[0])
+    memcpy(p, b"\x0crouting-keysA", 14)
+    put_be32(p + 14, 5 + key[0])
+    p[18] = c'S'
+    put_be32(p + 19, key[0])
+    memcpy(p + 23, key + 1, key[0])
+    p += 23 + key[0]
+    if by_name:
+        p = write_u64(p, b"time", c'T', time_s)
+    elif expiration != NULL:
+        p = write_text(p, b"original-expiration", expiration + 1, expiration[0])
+    put_be32(start + 1, <uint32_t>(p - start - 5))
+    return p
+
+
+cdef uint8_t *write_same_death(uint8_t *p, const history_t *h) noexcept nogil:
+    """The table of a death that repeats one: its count is one higher.  NULL: the count is not one that brokers write."""
+    cdef uint8_t *start = p
+    cdef uint32_t i
+    cdef const uint8_t *value
+    cdef bint counted = False
+    p[0] = c'F'
+    p += 5
+    for i in range(h.same_n):
+        memcpy(p, h.same[i].at, h.same[i].n)
+        if is_named(&h.same[i], b"count", 5):
+            value = value_of(&h.same[i])
+            if value[0] != c'l' or be64(value + 1) >= <uint64_t>0x7FFFFFFFFFFFFFFF:
+                return NULL
+            put_be64(p + 7, be64(value + 1) + 1)
+            counted = True
+        p += h.same[i].n
+    put_be32(start + 1, <uint32_t>(p - start - 5))
+    return p if counted else NULL
+
+
+cdef inline void add_text(field_t *fields, int *n, uint8_t **p, const char *name, const uint8_t *text,
+                          uint32_t text_n) noexcept nogil:
+    """One more field, written at p."""
+    fields[n[0]].at = p[0]
+    p[0] = write_text(p[0], name, text, text_n)
+    fields[n[0]].n = <uint32_t>(p[0] - fields[n[0]].at)
+    n[0] += 1
+
+
+cdef int headers_that_stay(const letters_t *l, field_t *fields, int n, bint first) noexcept nogil:
+    """Without those that each death writes anew; how many.  -1: one is there that the control plane has to see."""
+    cdef int i, left = 0
+    for i in range(n):
+        if is_named(&fields[i], b"CC", 2) or is_named(&fields[i], b"BCC", 3) \
+                or (first and begins(&fields[i], b"x-first-death-", 14)) \
+                or (l.per_message and begins(&fields[i], b"x-dead-letter-", 14)):
+            return -1
+        if is_named(&fields[i], b"x-last-death-reason", 19) or is_named(&fields[i], b"x-last-death-queue", 18) \
+                or is_named(&fields[i], b"x-last-death-exchange", 21):
+            continue
+        fields[left] = fields[i]
+        left += 1
+    return left
+
+
+cdef uint8_t *write_deaths(uint8_t *p, const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s,
+                           const uint8_t *expiration, const uint8_t *deaths) noexcept nogil:
+    """The field x-death, this death in front.  NULL: its history goes up."""
+    cdef history_t h
+    cdef uint8_t *start = p
+    cdef uint32_t i
+    memcpy(p, b"\x07x-deathA", 9)
+    p += 13
+    if deaths == NULL:
+        p = write_new_death(p, l, reason, m, time_s, expiration, False)
+    else:
+        if not read_history(l, reason, deaths, &h):
+            return NULL
+        p = write_same_death(p, &h) if h.same_n else write_new_death(p, l, reason, m, time_s, expiration, True)
+        if p == NULL:
+            return NULL
+        for i in range(h.n):
+            memcpy(p, h.others[i], h.others_n[i])
+            p += h.others_n[i]
+    put_be32(start + 9, <uint32_t>(p - start - 13))
+    return p
+
+
+cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s, uint8_t *out,
+                          uint8_t *made) noexcept nogil:
+    """The dead letter's properties at `out`; octets, or -1: the control plane has to make them.
+
+    out and made: m.properties_n + LETTER_ADDS octets each."""
+    cdef const uint8_t *properties = m.properties
+    cdef const uint8_t *end = properties + m.properties_n
+    cdef uint16_t flags = be16(properties)
+    cdef const uint8_t *table = property_at(properties, PROPERTY_HEADERS)
+    cdef const uint8_t *expiration = property_at(properties, PROPERTY_EXPIRATION)
+    cdef const uint8_t *deaths = NULL
+    cdef const uint8_t *before = properties + 2     # the table, or where it would stand
+    cdef const uint8_t *after
+    cdef const uint8_t *why = <const uint8_t *>reason_name(reason)
+    cdef uint32_t why_n = <uint32_t>strlen(<const char *>why)
+    cdef field_t fields[HEADERS_MOST + 7]
+    cdef uint8_t *p
+    cdef uint8_t *length
+    cdef int i, n = 0
+    if flags & 1 << PROPERTY_CONTENT_TYPE:
+        before += 1 + before[0]
+    if flags & 1 << PROPERTY_CONTENT_ENCODING:
+        before += 1 + before[0]
+    after = before
+    if table != NULL:
+        after = table + 4 + be32(table)
+        n = read_fields(table + 4, after, fields, HEADERS_MOST, &deaths)
+        if n < 0:
+            return -1
+        n = headers_that_stay(l, fields, n, deaths == NULL)
+        if n < 0:
+            return -1
+    fields[n].at = made
+    p = write_deaths(made, l, reason, m, time_s, expiration, deaths)
+    if p == NULL:
+        return -1
+    fields[n].n = <uint32_t>(p - made)
+    n += 1
+    if deaths == NULL:
+        add_text(fields, &n, &p, b"x-first-death-exchange", m.names + 1, m.names[0])
+        add_text(fields, &n, &p, b"x-first-death-queue", l.queue, l.queue_n)
+        add_text(fields, &n, &p, b"x-first-death-reason", why, why_n)
+    add_text(fields, &n, &p, b"x-last-death-exchange", m.names + 1, m.names[0])
+    add_text(fields, &n, &p, b"x-last-death-queue", l.queue, l.queue_n)
+    add_text(fields, &n, &p, b"x-last-death-reason", why, why_n)
+    ASSERT(p <= made + m.properties_n + LETTER_ADDS)
+    if not sort_fields(fields, n):
+        return -1
+    # The two lowest flags mean nothing.
+    put_be16(out, <uint16_t>((flags | 1 << PROPERTY_HEADERS) & ~(1 << PROPERTY_EXPIRATION) & ~3))
+    p = out + 2
+    memcpy(p, properties + 2, before - properties - 2)
+    p += before - properties - 2
+    length = p
+    p += 4
+    for i in range(n):
+        memcpy(p, fields[i].at, fields[i].n)
+        p += fields[i].n
+    put_be32(length, <uint32_t>(p - length - 4))
+    if expiration != NULL:
+        memcpy(p, after, expiration - after)
+        p += expiration - after
+        after = expiration + 1 + expiration[0]
+    memcpy(p, after, end - after)
+    p += end - after
+    ASSERT(p <= out + m.properties_n + LETTER_ADDS)
+    return p - out
+
+
+# ---- storing
+
+cdef inline route_t *route_of_letter(letters_t *l, const uint8_t *names, uint32_t n) noexcept nogil:
+    """Where a dead letter with this exchange and key goes.  NULL: it cannot be known."""
+    cdef route_t *r = l.route
+    if r != NULL and l.generation == l.generations[0] and r.method_n == n + 7 and memcmp(r.method + 6, names, n) == 0:
+        return r
+    with gil:
+        return (<Routes>l.routes).find_for_letters(l, names, n)
+
+
+cdef bint can_all_take(const route_t *r, const queue_t *source) noexcept nogil:
+    """None of the targets asks for the control plane while the message is stored."""
+    cdef uint32_t i
+    for i in range(r.targets_n):
+        if r.targets[i] == source or (r.targets[i].rules != NULL and r.targets[i].rules.overflow == REJECT_PUBLISH_DLX):
+            return False
+    return True
+
+
+cdef uint8_t *letter_room(core_t *core, size_t n) noexcept nogil:
+    """n octets until the next call; NULL: no memory."""
+    cdef uint8_t *p
+    if n > core.letter_room:
+        p = <uint8_t *>realloc(core.letter, n)
+        if p == NULL:
+            return NULL
+        core.letter = p
+        core.letter_room = n
+    return core.letter
+
+
+cdef bint forward(queue_t *q, place_t *dead) noexcept nogil:
+    """Store the dead letter of a message that is dying where it goes.  False: nothing was done, on_dead() is to do it."""
+    cdef letters_t *l = q.rules.letters
+    cdef message_t m
+    cdef known_t known
+    cdef route_t *r
+    cdef uint32_t names_n, stored = STORED
+    cdef uint8_t names[2 * SHORTSTR_ROOM]
+    cdef uint8_t *room
+    cdef size_t half
+    cdef int64_t n
+    if seg_map(dead.seg) != 0:
+        return False
+    message_of(dead.seg.map + dead.position, &m)
+    names_n = l.names_n
+    memcpy(names, l.names, names_n)
+    if not l.has_key:
+        memcpy(names + names_n, m.names + 1 + m.names[0], m.names_n - 1 - m.names[0])
+        names_n += m.names_n - 1 - m.names[0]
+    r = route_of_letter(l, names, names_n)
+    if r == NULL or r.up or not can_all_take(r, q) or m.body_n > q.core.message_octets_max:
+        return False
+    half = m.properties_n + LETTER_ADDS
+    room = letter_room(q.core, 2 * half)
+    if room == NULL:
+        return False
+    n = write_letter(l, dead.reason, &m, <uint64_t>(q.core.now // 1000000000), room, room + half)
+    if n < 0 or not properties_are_whole(room, room + n, &known):
+        return False
+    m.names = names
+    m.names_n = names_n
+    m.properties = room
+    m.properties_n = <uint32_t>n
+    m.connection = 0
+    m.channel = 0
+    m.publish_seq = 0
+    complete(&m, &known)
+    return store_message(r.targets, r.targets_n, &m, False, &stored, NULL) == 0
+
+
+@cython.no_gc_clear
+cdef class Letters:
+    """See plane/__init__.pyi."""
+
+    def __init__(self, Routes routes not None, bytes queue not None, bytes exchange not None, bytes routing_key=None, *,
+                 bint per_message=False):
+        if max(len(queue), len(exchange), len(routing_key or b"")) > 255:
+            raise ValueError("a name has at most 255 octets")
+        self.routes = routes
+        self.queue = queue
+        self.names = bytes([len(exchange)]) + exchange
+        if routing_key is not None:
+            self.names += bytes([len(routing_key)]) + routing_key
+        self.l.routes = <void *>routes
+        self.l.generations = &routes.generation
+        self.l.queue = <const uint8_t *>self.queue
+        self.l.queue_n = <uint32_t>len(queue)
+        self.l.names = <const uint8_t *>self.names
+        self.l.names_n = <uint32_t>len(self.names)
+        self.l.has_key = routing_key is not None
+        self.l.per_message = per_message
+
+    def make(self, str reason not None, bytes exchange not None, bytes routing_key not None, bytes properties not None,
+             uint64_t time_s):
+        cdef message_t m
+        cdef size_t half = len(properties) + LETTER_ADDS
+        cdef bytearray room = bytearray(2 * half)
+        cdef uint8_t *out = room
+        cdef bytes names = bytes([len(exchange)]) + exchange + bytes([len(routing_key)]) + routing_key
+        cdef int64_t n
+        m.names = <const uint8_t *>names
+        m.names_n = <uint32_t>len(names)
+        m.properties = <const uint8_t *>properties
+        m.properties_n = <uint32_t>len(properties)
+        n = write_letter(&self.l, REASONS.index(reason), &m, time_s, out, out + half)
+        return None if n < 0 else (<const char *>out)[:n]
