@@ -111,6 +111,42 @@ def test_the_program_goes_on_where_it_ended(following, capsys):
     assert main([*arguments[:-1], f"{following.checkpoint}2", "--fail-on", "none"]) == 0
 
 
+class Busy:
+    """All of Spark that ``follow`` asks for; its queries end with these errors, and then well."""
+
+    def __init__(self, *errors):
+        self.errors, self.starts = list(errors), 0
+
+    def stop(self):
+        pass
+
+    def start(self):
+        self.starts += 1
+        return self
+
+    def wait(self, _):
+        if self.errors:
+            raise self.errors.pop(0)
+        return True
+
+    def __getattr__(self, name):
+        if name in ("readStream", "writeStream"):
+            return self
+        return self.wait if name == "awaitTermination" else lambda *_, **__: self
+
+
+def test_a_query_whose_python_came_too_late_is_started_again(tmp_path):
+    late = RuntimeError("terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST")
+    spark = Busy(late, late)
+    follow(spark, "there", {}, str(tmp_path), Follower(str(tmp_path), print, print))
+    assert spark.starts == 3
+    for errors, starts in (([RuntimeError("else")], 1), ([late] * 10, 10)):
+        spark = Busy(*errors)
+        with pytest.raises(RuntimeError):
+            follow(spark, "there", {}, str(tmp_path), Follower(str(tmp_path), print, print))
+        assert spark.starts == starts
+
+
 @pytest.mark.parametrize("arguments", [
     ["--follow", "--report", "out"], ["--follow", "--engine", "both"], ["--follow", "--audits", "fifo"],
     ["--follow", "--from", "2026-01-01"], ["--follow", "--group-by", "routing-key"], ["--once"],

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 OF_PUBLISHER = {"vhost": "string", "queue": "string", "priority": "int", "connection": "bigint", "channel": "int"}
 PUBLISHER = list(OF_PUBLISHER)
 KEY = ", ".join(f"{name} {kind}" for name, kind in OF_PUBLISHER.items())
+# Before its first batch a query starts a Python process, and Spark gives up after 10 s, which no setting changes.  A
+# busy machine may need more; the next start is as good as the first.
+STARTS_MAX = 10
+TOO_BUSY = "Python worker failed to connect back"
 PUBLISHERS_KEPT = 100_000
 STATES_KEPT = 2         # Spark makes only the last batch anew.
 REPORTED_MAX = 1_000    # findings in a batch that are reported one by one
@@ -122,11 +126,16 @@ def follow(spark: "SparkSession", path: str, options: Mapping[str, str], checkpo
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{seconds} seconds")
-    query = writer.start()
-    try:
-        while not query.awaitTermination(1):
-            pass
-    except KeyboardInterrupt:
-        pass
-    finally:
-        query.stop()
+    for starts_left in reversed(range(STARTS_MAX)):
+        query = writer.start()
+        try:
+            while not query.awaitTermination(1):
+                pass
+            return
+        except KeyboardInterrupt:
+            return
+        except Exception as error:
+            if not starts_left or TOO_BUSY not in str(error):
+                raise
+        finally:
+            query.stop()

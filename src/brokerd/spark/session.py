@@ -87,8 +87,6 @@ def _settings(master: str | None, submitted: bool, log_level: str) -> dict[str, 
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        # How long a Python worker waits for the JVM to greet it.  15 s, Spark's own, end a query on a busy machine.
-        "spark.python.authenticate.socketTimeout": "120s",
     }
     if submitted:
         return settings | {"spark.log.level": log_level.upper()}
