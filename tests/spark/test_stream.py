@@ -167,7 +167,7 @@ def test_tables_of_states_are_no_streams(live):
 
 
 def run_started_again(run):
-    """Call ``run`` again where its query did not begin: a busy machine may need longer than Spark waits (spark/follow)."""
+    """Call ``run`` again if its query did not begin: a busy machine may need longer than Spark waits (spark/follow)."""
     for starts_left in reversed(range(STARTS_MAX)):
         try:
             run()
