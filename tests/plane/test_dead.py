@@ -80,6 +80,22 @@ def test_what_raises_when_told_keeps_the_message(bench, connection, queue):
     assert (queue.aside, queue.unacked) == (1, 2)
 
 
+def test_long_headers_count_for_many_dead_letters_so_that_others_have_their_turn(bench, connection, queue):
+    """A publisher decides how long on_dead() takes."""
+    headers = b"\x01aS" + (50_000).to_bytes(4) + bytes(50_000)
+    for _ in range(40):
+        connection.feed(publish(1, b"x", properties=b"\x20\x00" + len(headers).to_bytes(4) + headers))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 0, multiple=True, requeue=False))
+    told = len(queue.died)
+    assert 1 <= told < 10
+    bench.core.turn()
+    assert told < len(queue.died) < told + 10
+    bench.turns()
+    assert (len(queue.died), queue.aside) == (40, 0)
+
+
 def test_a_dead_letter_may_go_to_any_queue_even_its_own(bench, connection, queue):
     target = bench.queue(b"target", max_length=1, dead_letters=True)
 

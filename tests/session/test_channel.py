@@ -2,6 +2,7 @@ import pytest
 from tests.session.test_basic import publish
 
 from brokerd.errors import NotFound
+from brokerd.store import format as layout
 from brokerd.wire import methods
 
 
@@ -29,6 +30,24 @@ def test_whoever_leaves_has_no_consumers_and_nothing_unacked_any_more(client, ch
     assert (queue.ready, queue.unacked, queue.consumer_count) == (1, 0, 0)
     assert node.vhost.replies.tag(channel) is None
     assert channel.leave() == []
+
+
+@pytest.mark.parametrize(("end", "cause"), [
+    (lambda client: client.ask(methods.ChannelClose(reply_code=200)), "channel_closed"),
+    (lambda client: client.ask(methods.QueueDeclare(queue="missing", passive=True)), "channel_closed"),
+    (lambda client: client.connection.leave(), "connection_closed"),
+    (lambda client: client.send((1, methods.BasicRecover(requeue=True))), "recover"),
+])
+def test_what_ends_names_itself_as_the_cause_of_returns(client, node, end, cause):
+    client.ask(methods.QueueDeclare(queue="q"))
+    client.ask(methods.BasicConsume(queue="q"))
+    publish(client, "q")
+    queue = node.vhost.queue("q")
+    assert queue.unacked == 1
+    end(client)
+    counts = dict(zip(layout.ORDER_COUNTERS, queue.order_counts()[1], strict=True))
+    returned = {name: counts[f"returned_{name}"] for name in ("recover", "channel_closed", "connection_closed")}
+    assert returned == {"recover": 0, "channel_closed": 0, "connection_closed": 0} | {cause: 1}
 
 
 def test_an_open_transaction_ends_before_deliveries_return(client, channel, monkeypatch):

@@ -349,6 +349,8 @@ class Channel:
         """Stop delivering to a consumer; its unacked deliveries stay unacked."""
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Write basic.get-ok with the next message, or return False when none is ready."""
+    def return_unacked(self, *, connection_closes: bool = False) -> None:
+        """Return all unacked messages to their places now, because the channel closes, or its connection with it."""
     def recover(self) -> None:
         """Return all unacked deliveries of the channel to their places."""
     def close(self) -> None:

@@ -292,6 +292,10 @@ cdef class Channel:
     def recover(self):
         return_all(&self.c, CAUSE_RECOVER)
 
+    def return_unacked(self, *, bint connection_closes=False):
+        self.connection.core.read_clock()
+        return_all(&self.c, CAUSE_CONNECTION if connection_closes else CAUSE_CHANNEL)
+
     def close(self):
         cdef channel_t *ch = &self.c
         cdef Consumer consumer

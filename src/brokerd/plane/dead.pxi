@@ -7,6 +7,14 @@
 #
 # A message that is dying is aside (aside.pxi): after a crash it is ready again.
 
+# What an on_dead() counts for, where a letter that the plane forwards counts for 1: its time follows the length of the
+# headers, which a publisher chooses.
+cdef enum:
+    UPCALL = 8
+    PROPERTIES_OCTETS = 64          # one more for each so many
+    BODY_OCTETS = 4096
+
+
 cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
     """A message that is dying, or aside, has been dead-lettered."""
     q.rules.n_dead_lettered += 1
@@ -14,14 +22,16 @@ cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
     settle(dead, DEAD_LETTERED | dead.reason << 4)
 
 
-cdef bint tell_one_dead(queue_t *q, place_t *dead) noexcept:
-    """Call on_dead() for one message.  True: it may be settled.  If on_dead() raises, the message stays aside, and is ready
-    after a restart."""
+cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
+    """Call on_dead() for one message, and add to `spent` what that counts for.  True: it may be settled.  If on_dead()
+    raises, the message stays aside, and is ready after a restart."""
     cdef message_t m
     write_stages(q.core)
+    spent[0] += UPCALL
     if seg_map(dead.seg) != 0:
         return False
     message_of(dead.seg.map + dead.position, &m)
+    spent[0] += m.properties_n // PROPERTIES_OCTETS + m.body_n // BODY_OCTETS
     queue = <Queue>q.owner
     return queue.on_dead(REASONS[dead.reason], dead.seq, (<const char *>m.names)[1:1 + m.names[0]],
                          key_of(&m), (<const char *>m.properties)[:m.properties_n],
@@ -47,7 +57,7 @@ cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
 
 
 cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
-    """Deal with at most so many dead messages, in the order of their deaths.  Returns how many."""
+    """Deal with dead messages, in the order of their deaths, until they count for `most` or more.  Returns for how much."""
     cdef queue_t *q
     cdef place_t dead
     cdef uint64_t some, n = 0
@@ -72,7 +82,6 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
         if aside_put(q, &dead) != 0:
             return n
         q.rules.dying.first += 1
-        n += 1
-        if tell_one_dead(q, &dead) and aside_take(q, dead.seq, &dead):
+        if tell_one_dead(q, &dead, &n) and aside_take(q, dead.seq, &dead):
             settle_dead(q, &dead)
     return n

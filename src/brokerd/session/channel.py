@@ -40,9 +40,10 @@ class Channel(plane.Channel):
         if side_file is not None:
             side_file.note_consumer_gone(consumer)
 
-    def leave(self) -> "list[Queue]":
-        """Cancel all consumers, and return all unacked messages to their places.  Returns the queues that lost a
-        consumer.  The channel's number stays taken until ``close``.
+    def leave(self, *, connection_closes: bool = False) -> "list[Queue]":
+        """Cancel all consumers, and return all unacked messages to their places: the channel closes, or its connection.
+
+        Returns the queues that lost a consumer.  The channel's number stays taken until ``close``.
         """
         consumers = list(self.consumers.values()) if self.consumers else []
         for consumer in consumers:
@@ -50,7 +51,7 @@ class Channel(plane.Channel):
         if self.transaction is not None:
             self.transaction.leave()
         self.connection.access.cancel_replies(self)  # type: ignore[attr-defined]
-        self.recover()
+        self.return_unacked(connection_closes=connection_closes)
         events = self.connection.node.events  # type: ignore[attr-defined]
         if events.wanted and not self.closing:
             for consumer in consumers:

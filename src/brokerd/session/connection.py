@@ -283,7 +283,7 @@ class Connection(plane.Connection):
         last consumer."""
         queues: list[Queue] = []
         for channel in list(self.channels.values()) if self.channels else ():
-            queues += channel.leave()
+            queues += channel.leave(connection_closes=True)
         if self.own_queues:
             self.access.delete_exclusive_queues(list(self.own_queues))
             self.own_queues = None
