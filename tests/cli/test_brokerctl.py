@@ -183,7 +183,7 @@ def test_audit_hands_its_arguments_on_and_ends_as_the_audit_does(ctl, monkeypatc
 def test_audit_without_spark_says_what_to_install(ctl, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert ctl("audit", "DIR") == (
-        1, "", "brokerctl: brokerctl audit needs the extra: pip install brokerd[spark]\n")
+        2, "", "brokerctl: brokerctl audit needs PySpark: install brokerd's extra 'spark'\n")
 
 
 # --- which broker

@@ -80,7 +80,9 @@ def audit(context: click.Context, arguments: tuple[str, ...]) -> None:
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None:
-        raise Failure("brokerctl audit needs the extra: pip install brokerd[spark]")
+        # Not 1: that says of an audit that the order did not hold.
+        click.echo("brokerctl: brokerctl audit needs PySpark: install brokerd's extra 'spark'", err=True)
+        context.exit(2)
     from brokerd.spark.audit import main as run_audit
 
     context.exit(run_audit(list(arguments)))
