@@ -416,6 +416,9 @@ def test_dead_letters_without_a_way_are_tried_again_when_there_is_something_new(
         def retry(self):
             tried.append(set(vhost.queues) | set(vhost.exchanges))
 
+        def forget_routes(self):
+            pass
+
     vhost.dead_letters = Letters()
     make(vhost)
     assert len(tried) == 1
