@@ -2,9 +2,8 @@
 
 import gc
 import os
-import resource
+import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 from tests.plane.harness import PERSISTENT, Queue, ack, consume, frame, nack, publish
@@ -405,49 +404,52 @@ def test_what_is_behind_a_message_that_was_handed_out_expires_at_its_own_time(be
     assert queue.ready == 0
 
 
-@contextmanager
-def memory(more):
-    """So many octets more than now, and not one beyond."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    with open("/proc/self/statm") as statm:
-        now = int(statm.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + more, before[1]))
+WITHOUT_MEMORY = '''
+import resource, sys
+from tests.plane.harness import Bench, consume, publish
+
+bench = Bench(sys.argv[1], segment_octets=64 << 20)
+queue, connection = bench.queue(), bench.connection(1, 2)
+channel = connection.channels[2]
+connection.feed(publish(1, b"x" * (40 << 20)) + publish(1, b"next"))
+with open("/proc/self/statm") as statm:
+    now = int(statm.read().split()[0]) * resource.getpagesize()
+limit = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (now + (8 << 20), limit[1]))
+if sys.argv[2] == "get":
     try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        channel.get(queue, False)
+        sys.exit("there was memory")
+    except MemoryError:
+        pass
+else:
+    consumer = consume(channel, queue)
+    bench.turns()
+    channel.cancel(consumer)
+resource.setrlimit(resource.RLIMIT_AS, limit)
 
+def handed_out():
+    return [row[2] for row in Bench(sys.argv[1]).recovered().browse(1, 9)]
 
-def get_without_memory(bench, connection, queue):
-    with memory(8 << 20), pytest.raises(MemoryError):
-        connection.channels[2].get(queue, False)
-
-
-def deliver_without_memory(bench, connection, queue):
-    consumer = consume(connection.channels[2], queue)
-    with memory(8 << 20):
-        bench.turns()
-    connection.channels[2].cancel(consumer)
+queue.check()
+assert (queue.ready, queue.unacked, queue.ready_octets) == (2, 0, (40 << 20) + 4)
+assert handed_out() == [False, False]
+assert channel.get(queue, False)
+bench.turns()
+one, = connection.delivered()
+assert (one.redelivered, one.body == b"x" * (40 << 20)) == (False, True)
+assert handed_out() == [True, False]            # It was out when that broker was killed.
+'''
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends without memory")
-@pytest.mark.parametrize("taken", [get_without_memory, deliver_without_memory])
-def test_what_found_no_memory_on_its_way_out_stays_as_if_it_had_not_been_taken(make_bench, taken):
-    bench = make_bench(segment_octets=64 << 20)
-    queue, connection = bench.queue(), bench.connection(1, 2)
-    body = b"x" * (40 << 20)        # malloc maps what is over 32 MB: nothing freed before can hold it
-    connection.feed(publish(1, body) + publish(1, b"next"))
-    taken(bench, connection, queue)
-    queue.check()
-    assert (queue.ready, queue.unacked, queue.ready_octets) == (2, 0, (40 << 20) + 4)
-    assert [row[2] for row in make_bench().recovered().browse(1, 9)] == [False, False]
-    assert connection.channels[2].get(queue, False)
-    bench.turns()
-    one, = connection.delivered()
-    assert (one.redelivered, one.body == body) == (False, True)
-    # It was out when that broker was killed.
-    assert [row[2] for row in make_bench().recovered().browse(1, 9)] == [True, False]
+@pytest.mark.parametrize("taken", ["get", "deliver"])
+def test_what_found_no_memory_on_its_way_out_stays_as_if_it_had_not_been_taken(tmp_path, taken):
+    # In a process of its own: in this one, what earlier tests have freed could hold the message.
+    done = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY, str(tmp_path), taken], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_tag_of_the_session_stands_among_those_of_deliveries(bench, queue, connection):

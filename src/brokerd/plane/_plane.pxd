@@ -534,7 +534,8 @@ cdef class Routes:
     cdef int insert(self, route_t *r) except -1
     cdef int learn(self, channel_t *ch, const event_t *e) except -1
     cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept
-    cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n)
+    cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n) except NULL
+    cdef route_t *make_route(self, const uint8_t *method, uint32_t n, Answer answer) except NULL
 
 cdef class Letters:
     cdef letters_t l

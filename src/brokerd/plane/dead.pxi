@@ -7,12 +7,8 @@
 #
 # A message that is dying is aside (aside.pxi): after a crash it is ready again.
 
-# What an on_dead() counts for, where a letter that the plane forwards counts for 1: its time follows the length of the
-# headers, which a publisher chooses.
 cdef enum:
-    UPCALL = 8
-    PROPERTIES_OCTETS = 64          # one more for each so many
-    BODY_OCTETS = 4096
+    PROPERTIES_OCTETS = 64          # each so many count for 1 where on_dead() is called: its time follows their length
 
 
 cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
@@ -31,7 +27,7 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
     if seg_map(dead.seg) != 0:
         return False
     message_of(dead.seg.map + dead.position, &m)
-    spent[0] += m.properties_n // PROPERTIES_OCTETS + m.body_n // BODY_OCTETS
+    spent[0] += m.properties_n // PROPERTIES_OCTETS + m.body_n // COPIED_OCTETS
     queue = <Queue>q.owner
     return queue.on_dead(REASONS[dead.reason], dead.seq, (<const char *>m.names)[1:1 + m.names[0]],
                          key_of(&m), (<const char *>m.properties)[:m.properties_n],
@@ -39,13 +35,15 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
 
 
 cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
-    """Forward the first of the queue's dying messages, as far as the plane can, at most so many.  How many.
+    """Forward the first of the queue's dying messages, until the plane cannot or they count for `most`.  Returns for how
+    much.
 
-    They stay in the list until their letters are in the files: kill -9 in between brings a message twice, never none."""
+    They stay in the list until their letters are in the files: kill -9 in between brings a message twice, but loses none."""
     cdef places_t *dying = &q.rules.dying
     cdef uint32_t i, n = 0
+    cdef uint64_t spent = 0
     cdef place_t dead
-    while n < most and dying.first + n < dying.n and forward(q, &dying.at[dying.first + n]):
+    while spent < most and dying.first + n < dying.n and forward(q, &dying.at[dying.first + n], &spent):
         n += 1
     if n:
         write_stages(q.core)
@@ -53,7 +51,7 @@ cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
         dead = dying.at[dying.first]
         dying.first += 1
         settle_dead(q, &dead)
-    return n
+    return spent if n else 0
 
 
 cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:

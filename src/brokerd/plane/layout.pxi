@@ -181,5 +181,10 @@ cdef inline uint64_t seq_of(const uint8_t *record) noexcept nogil:
     return le64(record + R_SEQ)
 
 
-# Why a message died, by REASON_*.
-REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit")
+cdef extern from *:
+    """
+    static const char *const REASON_NAMES[] = {"", "rejected", "expired", "maxlen", "delivery_limit"};
+    """
+    const char **REASON_NAMES   # why a message died, by REASON_*, as x-death says it
+
+REASONS = tuple([REASON_NAMES[i].decode() for i in range(REASON_LIMIT + 1)])

@@ -12,6 +12,8 @@ cdef enum:
     HEADERS_MOST = 64           # of a message; one with more goes up
     DEATHS_MOST = 32            # in an x-death
     DEATH_FIELDS_MOST = 16      # of one death
+    UPCALL = 8                  # what a call to the control plane counts for, where a letter made here counts for 1
+    COPIED_OCTETS = 4096        # ... and for 1 more for each so many, in each target
     LETTER_ADDS = 4096          # octets of properties that a death adds at most, and more: seven names of 255
 
 
@@ -28,18 +30,10 @@ cdef struct history_t:          # x-death, as it was read
     uint32_t same_n                         # 0: it repeats none
 
 
-cdef inline const char *reason_name(uint8_t reason) noexcept nogil:
-    if reason == REASON_REJECTED:
-        return b"rejected"
-    if reason == REASON_EXPIRED:
-        return b"expired"
-    return b"maxlen" if reason == REASON_LENGTH else b"delivery_limit"
-
-
 # ---- reading
 
 cdef const uint8_t *strings_end(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The end of an array of long strings, from its length on; NULL: it is none."""
+    """The end of an array of long strings; p: where its length stands.  NULL: it is cut off, or has other items."""
     cdef const uint8_t *stop
     if end - p < 4 or be32(p) > <uint64_t>(end - p - 4):
         return NULL
@@ -173,7 +167,7 @@ cdef bint read_history(const letters_t *l, uint8_t reason, const uint8_t *deaths
     cdef const field_t *why
     cdef field_t fields[DEATH_FIELDS_MOST]
     cdef int n
-    cdef const char *own = reason_name(reason)
+    cdef const char *own = REASON_NAMES[reason]
     h.n = h.same_n = 0
     while p < end:
         start = p
@@ -232,7 +226,7 @@ cdef uint8_t *write_new_death(uint8_t *p, const letters_t *l, uint8_t reason, co
     """The table of a death without its like before.  expiration: a short string, or NULL.  by_name: its fields stand in
     the order of their names, as in every x-death but a message's first."""
     cdef uint8_t *start = p
-    cdef const char *why = reason_name(reason)
+    cdef const char *why = REASON_NAMES[reason]
     cdef const uint8_t *key = m.names + 1 + m.names[0]
     p[0] = c'F'
     p = write_u64(p + 5, b"count", c'l', 1)
@@ -343,7 +337,7 @@ cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m
     cdef const uint8_t *deaths = NULL
     cdef const uint8_t *before = properties + 2     # the table, or where it would stand
     cdef const uint8_t *after
-    cdef const uint8_t *why = <const uint8_t *>reason_name(reason)
+    cdef const uint8_t *why = <const uint8_t *>REASON_NAMES[reason]
     cdef uint32_t why_n = <uint32_t>strlen(<const char *>why)
     cdef field_t fields[HEADERS_MOST + 7]
     cdef uint8_t *p
@@ -401,11 +395,12 @@ cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m
 
 # ---- storing
 
-cdef inline route_t *route_of_letter(letters_t *l, const uint8_t *names, uint32_t n) noexcept nogil:
-    """Where a dead letter with this exchange and key goes.  NULL: it cannot be known."""
+cdef inline route_t *route_of_letter(letters_t *l, const uint8_t *names, uint32_t n, uint64_t *spent) noexcept nogil:
+    """Where a dead letter with this exchange and key goes.  NULL: it cannot be known.  To look for it counts in `spent`."""
     cdef route_t *r = l.route
     if r != NULL and l.generation == l.generations[0] and r.method_n == n + 7 and memcmp(r.method + 6, names, n) == 0:
         return r
+    spent[0] += UPCALL      # It may be the first with this key.
     with gil:
         return (<Routes>l.routes).find_for_letters(l, names, n)
 
@@ -431,8 +426,9 @@ cdef uint8_t *letter_room(core_t *core, size_t n) noexcept nogil:
     return core.letter
 
 
-cdef bint forward(queue_t *q, place_t *dead) noexcept nogil:
-    """Store the dead letter of a message that is dying where it goes.  False: nothing was done, on_dead() is to do it."""
+cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent) noexcept nogil:
+    """Store the dead letter of a message that is dying where it goes, and add to `spent` what that counts for.  False:
+    nothing was stored, on_dead() is to do it."""
     cdef letters_t *l = q.rules.letters
     cdef message_t m
     cdef known_t known
@@ -450,9 +446,10 @@ cdef bint forward(queue_t *q, place_t *dead) noexcept nogil:
     if not l.has_key:
         memcpy(names + names_n, m.names + 1 + m.names[0], m.names_n - 1 - m.names[0])
         names_n += m.names_n - 1 - m.names[0]
-    r = route_of_letter(l, names, names_n)
+    r = route_of_letter(l, names, names_n, spent)
     if r == NULL or r.up or not can_all_take(r, q) or m.body_n > q.core.message_octets_max:
         return False
+    spent[0] += 1 + (m.properties_n + m.body_n) // COPIED_OCTETS * r.targets_n
     half = m.properties_n + LETTER_ADDS
     room = letter_room(q.core, 2 * half)
     if room == NULL:

@@ -99,11 +99,7 @@ cdef class Routes:
         answer = self.resolve(
             (<const char *>p)[7:7 + exchange_n], (<const char *>p)[8 + exchange_n:8 + exchange_n + key_n],
             (<const char *>e.header)[:e.header_n], <Channel>ch.owner)
-        if self.used >= ROUTES_MOST:
-            self.clear()
-        if self.stale:
-            self.renew()            # resolve() may have changed what there is.
-        r = route_new(p, e.payload_n, answer)
+        r = self.make_route(p, e.payload_n, answer)
         if answer.cacheable and not e.ask and answer.properties is None:
             self.answers.append(answer)
             self.insert(r)
@@ -118,6 +114,13 @@ cdef class Routes:
         ch.route_generation = self.generation
         return 0
 
+    cdef route_t *make_route(self, const uint8_t *method, uint32_t n, Answer answer) except NULL:
+        """A route that is the caller's to keep; there is room for one more."""
+        if self.used >= ROUTES_MOST:
+            self.clear()
+        if self.stale:
+            self.renew()            # resolve() may have changed where messages go.
+        return route_new(method, n, answer)
 
     cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept:
         """Where dead letters with this exchange and key, short strings, go.  NULL: the control plane failed."""
@@ -134,17 +137,14 @@ cdef class Routes:
         l.generation = self.generation
         return r
 
-    cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n):
+    cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n) except NULL:
+        """Ask where they go, and remember.  Raises what resolve raises."""
         cdef uint32_t exchange_n = method[6]
         cdef uint32_t key_n = method[7 + exchange_n]
         cdef Answer answer = self.resolve((<const char *>method)[7:7 + exchange_n],
                                           (<const char *>method)[8 + exchange_n:8 + exchange_n + key_n], b"", None)
         cdef route_t *r
-        if self.used >= ROUTES_MOST:
-            self.clear()
-        if self.stale:
-            self.renew()
-        r = route_new(method, n, answer)
+        r = self.make_route(method, n, answer)
         r.up = not answer.cacheable or len(answer.participants) > 0 or answer.properties is not None
         self.answers.append(answer)
         self.insert(r)

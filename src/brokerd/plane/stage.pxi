@@ -1,4 +1,4 @@
-# Gathers new records in memory until the chunk ends, for segments whose syncs confirms wait for.
+# Gathers new records in memory until the chunk ends.  Only for segments that are synced often: confirms wait for them.
 #
 #    segment file  | records ...      stage_from |               | capacity
 #    stage                                       | new records   |

@@ -300,7 +300,7 @@ class _Recovery:
             self._disk.close(fd)
 
     def _reject(self, number: int, path: str, fd: int, header: bytes, other: int | None) -> None:
-        """Put a segment aside whose header cannot be used; remove it if it certainly holds no message."""
+        """The segment's header cannot be used: put the segment aside, or remove it if it certainly holds no message."""
         records = last_seq = 0
         if len(header) == layout.HEADER_OCTETS:
             with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as octets:

@@ -16,8 +16,9 @@ does what the second does: the message stays in the source and is tried again.
 The messages that are to be tried again are in memory, up to ``WAITING_OCTETS_MAX`` octets.  Those beyond that stay in
 their source until the broker starts again.
 
-Most dead letters never come here.  The data plane makes and stores them itself, as ``letters_of`` tells it.  Those that
-come are the ones whose headers or targets it leaves to this module (see plane.Letters), and all of at-least-once.
+Most dead letters never come here: the data plane makes and stores them itself, as ``letters_of`` tells it.  It leaves
+two kinds to this module: letters whose headers or targets it cannot deal with (see plane.Letters), and all letters of
+at-least-once queues.
 
 Knows neither clock nor loop: its builder hands in both.
 """
