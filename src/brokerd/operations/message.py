@@ -36,12 +36,12 @@ class Record(TypedDict):
 
 
 class Event(TypedDict):
-    ts: int | None  # None: known from the acks alone, which have no times
+    ts: int | None  # None: only the acks file has this event, and it has no times
     what: str  # see audit/trace: "enqueued", "delivered", "acked", …
-    consumer: dict[str, Any] | None  # its line of order.jsonl, or as little as is known
+    consumer: dict[str, Any] | None  # its number and its line of order.jsonl; of basic.get only the connection
     cause: NotRequired[str]
     count: NotRequired[int]  # failed deliveries so far
-    offset: NotRequired[int]  # of the event in the journal
+    offset: NotRequired[int]  # of the event in the order journal
     connection: NotRequired[int]  # the publisher's
     delivery_tag: NotRequired[int]
     redelivered: NotRequired[bool]
@@ -51,7 +51,8 @@ class Event(TypedDict):
 
 
 class Trace(TypedDict):
-    """The life of one message.  ``known``: "all", "part", "acks only", or "nothing", which ``why`` explains."""
+    """The life of one message.  ``known`` says how much of it the files have: "all", "part", "acks only" or "nothing".
+    ``why`` is there with "nothing", and says the likely reason."""
 
     vhost: Name
     queue: Name
@@ -72,7 +73,7 @@ class Trace(TypedDict):
 
 
 class Tracing:
-    """The job: ``audit.trace.trace()`` in the slow thread, which reads files and touches no queue.
+    """The job: runs ``audit.trace.trace()`` in the slow thread, which reads files and touches no queue.
 
     Raises OperationError (404, 409).
     """

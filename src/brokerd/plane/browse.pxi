@@ -1,7 +1,9 @@
-# Browses ready messages where they stand, and takes one out of the middle: for the control plane, never on a message's way.
+# Browses ready messages where they stand, and takes one out of the middle.  Only the control plane asks for this; no
+# publish and no delivery does.
 
 cdef bint find_unsettled(store_t *st, seg_t *s, uint32_t *position) noexcept nogil:
-    """From *position on, the next record of s that is ready to be read and not settled; False: none is left in s."""
+    """Move *position to the next whole record of s, from there on, that is not settled.  False: s has no more, or cannot be
+    read."""
     cdef uint32_t p = position[0]
     if seg_map(s) != 0:
         return False
@@ -22,7 +24,7 @@ cdef bint find_unsettled(store_t *st, seg_t *s, uint32_t *position) noexcept nog
 
 
 cdef bint was_out(seg_t *s, uint32_t position) noexcept nogil:
-    """A record that waits was handed out by a broker before this one."""
+    """Whether a former broker handed out a record that waits."""
     cdef place_t t
     if not is_from_before(s, position):
         return False
@@ -51,7 +53,7 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
     for _, i in sorted([(st.returned[i].seq, i) for i in range(st.returned_n) if st.returned[i].seq >= start])[:count]:
         if seg_map(st.returned[i].seg) == 0:
             found.append(make_row(st.returned[i].seg, st.returned[i].position, st.returned[i].flags & PLACE_WAS_OUT != 0))
-    # Some returned records may lie behind records that the cursor has still to read.
+    # A returned record may come after records that the cursor has yet to reach.
     most = count
     if found and cursor_is_before(st, st.returned):
         most += len(found)
@@ -72,7 +74,7 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
 
 
 cdef int browse_aside(queue_t *q, uint64_t start, Py_ssize_t count, list out) except -1:
-    """Rows of records that are set aside, by rising sequence number."""
+    """Append rows of records that are set aside to `out`, by rising sequence number."""
     cdef uint32_t i
     cdef place_t *t
     if q.aside == NULL:
@@ -107,7 +109,7 @@ cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
             position += room_of(s.map + position)
             low += 1
         if low < 32:
-            s.anchors_n -= 1        # Fewer than 32 follow: it becomes an anchor when more have come.
+            s.anchors_n -= 1        # Fewer than 32 records follow: it becomes an anchor when more have come.
             break
         s.anchored = position
     low = 0
@@ -120,12 +122,12 @@ cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
             high = middle
     if low == 0:
         return HEADER
-    # Behind the last anchor follow the next 32 records, or those without an anchor yet.
+    # The record is among the 32 after this anchor, or among the last ones, which have no anchor yet.
     return s.anchors[low - 1].position
 
 
 cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
-    """Take the ready message `seq` out of the store, wherever it stands.  False: there is none."""
+    """Take the ready message `seq` out of the store, wherever it stands.  False: no such message is ready."""
     cdef seg_t *s = st.cursor
     cdef uint32_t position = st.position
     cdef uint32_t i
@@ -156,7 +158,7 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
     if is_from_before(s, position):
         recall(s, t)
     s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
-    s.verify = s.loaded = True          # From now on readers look at settled_bits.
+    s.verify = s.loaded = True          # With `verify` set, readers look at settled_bits.
     s.waiting -= 1
     uncount_ready(st, 1)
     return True

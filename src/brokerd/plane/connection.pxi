@@ -1,12 +1,12 @@
-# A client's octets: frames cut, each to where it belongs, until the chunk ends or somebody above must act.
+# Cuts a client's octets into frames and handles each, until the chunk ends or the control plane must act.
 #
 #    0      1         3        7              7+size
 #    +------+---------+--------+--------------+------+
 #    | type | channel |  size  |   payload    | 0xCE |
 #    +------+---------+--------+--------------+------+
 #
-# A publish that lies whole in the buffer takes one straight path; anything else goes frame by frame.  Last the
-# Connection object: what the loop and the session may ask.
+# A publish that lies whole in the buffer is handled at once (parse_publish); all else goes frame by frame.  The Connection
+# object, at the end of this file, has the verbs of the event loop and of the session.
 
 
 cdef inline channel_t *channel_at(conn_t *conn, uint16_t number) noexcept nogil:
@@ -15,7 +15,8 @@ cdef inline channel_t *channel_at(conn_t *conn, uint16_t number) noexcept nogil:
 
 cdef inline int parse_publish(conn_t *conn, channel_t *ch, const uint8_t *p, const uint8_t *end, uint32_t size,
                          size_t *used, event_t *e) noexcept nogil:
-    """The publish whose method frame is at p, if header and body follow whole in one body frame; else MORE."""
+    """Publish the message with its method frame at p, if its header frame and one whole body frame (none for an empty
+    body) follow in the buffer.  Else MORE."""
     cdef const uint8_t *h = p + 8 + size
     cdef const uint8_t *b
     cdef uint64_t body_n
@@ -44,7 +45,7 @@ cdef inline int parse_publish(conn_t *conn, channel_t *ch, const uint8_t *p, con
 
 
 cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t size, event_t *e) noexcept nogil:
-    """A whole method frame on an open channel, no content expected."""
+    """Handle a whole method frame on an open channel that expects no content."""
     cdef uint32_t index = be32(p)
     if UNLIKELY(ch.tx) and index != BASIC_PUBLISH:
         return COLD
@@ -74,7 +75,8 @@ cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t si
 
 
 cdef int fault_unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, const char *text, uint8_t kind) noexcept nogil:
-    """These octets are no frame, so it is not known where the next one begins: hear no more from this connection."""
+    """The fault for octets that are no frame.  Nothing says where the next frame begins, so the plane drops all further
+    octets of this connection."""
     used[0] = rest
     if conn.discard:
         conn.deaf = True
@@ -84,7 +86,8 @@ cdef int fault_unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, con
 
 
 cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *used, event_t *e) noexcept nogil:
-    """One frame at p, or a whole publish; *used octets of it are done with unless MORE, ROUTE or STALL comes back."""
+    """Handle the frame at p, or the whole publish that begins there.  The caller goes on after *used octets.  After MORE,
+    ROUTE and STALL it comes with the same octets again, unless conn.pending has the content."""
     cdef uint32_t size
     cdef uint8_t kind
     cdef channel_t *ch
@@ -119,7 +122,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
         if UNLIKELY(ch.closing):
             return COLD if be32(p + 7) == (CHANNEL_CLOSE) or be32(p + 7) == (CHANNEL_CLOSE_OK) else DONE
         if UNLIKELY(ch.state):
-            # Of the publish that is not whole, not of what came instead (RabbitMQ).
+            # The fault names basic.publish, which is not whole, and not the method that came instead (RabbitMQ).
             if ch.state == 1:
                 return fault(e, True, 505,
                              b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
@@ -150,7 +153,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
 
 
 cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done, event_t *e) noexcept nogil:
-    """Work frames until one needs somebody above; *done octets were used up."""
+    """Handle frames until one needs the control plane, or no whole frame is left.  *done: how many octets were used."""
     cdef const uint8_t *start = p
     cdef size_t used = 0
     cdef int status
@@ -263,7 +266,7 @@ cdef class Connection:
 
     @property
     def stopped(self):
-        """Not read from: an alarm, or a full disk."""
+        """Whether an alarm or a full disk keeps the plane from reading."""
         return self.c.blocked or self.c.stalled
 
     # ---- the loop's side
@@ -281,7 +284,7 @@ cdef class Connection:
         cdef uint8_t *end = p + nbytes
         self.c.received += nbytes
         if self.c.stalled:
-            # A transport may bring what it had read before it was paused.
+            # A transport may bring octets that it had read before it was paused.
             self.stash_more(p, nbytes)
             return
         core.read_clock()
@@ -356,7 +359,7 @@ cdef class Connection:
                 rings_rejoin(&channel.c)
 
     cdef int work(self, uint8_t *p, uint8_t *end) except -1:
-        """Parse p..end; what is left is stashed."""
+        """Parse p..end, and stash the octets that are left."""
         cdef event_t e
         cdef size_t done = 0
         cdef int status
@@ -416,7 +419,8 @@ cdef class Connection:
             self.on_error(number, error, index >> 16, index & 0xFFFF)
             channel = (self.channels or {}).get(number)
             if status == ROUTE and channel is not None and not channel.c.closing and not self.c.discard:
-                # on_error() closes the channel or the connection; else this publish would be asked for again for ever.
+                # on_error() has closed neither the channel nor the connection, as it must.  Give the connection up:
+                # the parser would ask for this route again for ever.
                 self.c.gone = True
         return 0
 
@@ -431,7 +435,7 @@ cdef class Connection:
             self.on_publisher_blocked()
 
     def unblock(self):
-        """The alarm is over: read again, and work what waited first."""
+        """The alarm is over: parse the octets that waited, then read again."""
         cdef Core core = self.core
         cdef uint8_t *stash = self.c.stash
         cdef size_t n = self.c.stash_n
@@ -449,7 +453,7 @@ cdef class Connection:
         self.update_reading()
 
     cdef void update_reading(self):
-        """Read from the socket unless an alarm stands, or the peer does not take what we have for it."""
+        """Read from the socket, unless an alarm is in force, or much output waits for a peer that does not read."""
         cdef bint stop = self.c.blocked or self.c.stalled or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
         if stop == self.c.reading_paused or self.transport is None or self.c.gone:
             return
@@ -460,7 +464,7 @@ cdef class Connection:
             else:
                 self.transport.resume_reading()
         except Exception:
-            pass            # a transport that is closing reads no more anyway
+            pass            # A transport that is closing reads no more anyway.
 
     # ---- the session's side
 
@@ -507,7 +511,7 @@ cdef class Connection:
 
 
 cdef str quote_octets(bytes octets):
-    """The first of them as RabbitMQ shows them, which is as Erlang writes a binary."""
+    """The first 16 octets as RabbitMQ shows them: as Erlang writes a binary."""
     first = octets[:16]
     if first and all(32 <= octet < 127 for octet in first):
         shown = '"' + first.decode().replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,8 +1,10 @@
-/* Octets and checksums: what Cython cannot say in one instruction.
+/* Octets and checksums, and checks of content properties.  They are C because
+ * the compiler makes of them single instructions and tight loops.
  *
- * AMQP is big-endian on the wire, our files are little-endian (x86-64 and
- * AArch64 as they are).  CRC32C (Castagnoli): the processor's instruction where
- * it has one, found out once at import, else a table of 8 x 256 words.
+ * AMQP is big-endian on the wire.  Our files are little-endian, as x86-64 and
+ * AArch64 have their words.  CRC32C (Castagnoli) uses the processor's
+ * instruction if it has one, which the import finds out, else a table of
+ * 8 x 256 words.
  */
 #ifndef BROKERD_HOT_H
 #define BROKERD_HOT_H
@@ -24,7 +26,7 @@
 #error "brokerd's files are little-endian and written as the machine has them"
 #endif
 
-#ifndef MADV_POPULATE_READ /* Linux 5.14; older ones say EINVAL, and fault page by page */
+#ifndef MADV_POPULATE_READ /* Linux 5.14.  Older kernels answer EINVAL, and the pages fault one by one. */
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -32,8 +34,8 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* Our own mistakes: counters that must agree, bounds, ownership.  Compiled into the builds of tests and sanitizers
- * (BROKERD_ASSERTS), and out of releases.  No peer's octets can make one fail. */
+/* Asserts our own mistakes: counters that must agree, bounds, ownership.  Builds for tests and sanitizers check them
+ * (BROKERD_ASSERTS), releases do not.  No octets of a peer can make one fail. */
 #ifdef BROKERD_ASSERTS
 #include <stdio.h>
 #define ASSERT(x)                                                            \
@@ -60,7 +62,7 @@ static inline void put_le16(uint8_t *p, uint16_t v) { memcpy(p, &v, 2); }
 static inline void put_le32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
 static inline void put_le64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
 
-/* A counter beside its complement, in one store: a torn or flipped word shows. */
+/* Stores a counter and its complement at once, so that a reader notices a torn word or a flipped bit. */
 static inline void put_word(uint8_t *p, uint32_t v) { put_le64(p, (uint64_t)v | (uint64_t)(uint32_t)~v << 32); }
 
 static inline int64_t realtime_ns(void)
@@ -70,7 +72,7 @@ static inline int64_t realtime_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- CRC32C: state in, state out, no inversion */
+/* ---- CRC32C.  These functions take and return the state; the caller inverts it at both ends. */
 
 static uint32_t crc_table[8][256];
 static int crc_in_hardware;
@@ -92,8 +94,8 @@ static uint32_t crc_by_table(uint32_t state, const uint8_t *p, size_t n)
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-/* The instruction takes three cycles and a new one can begin each cycle: three runs of octets at once, the
- * later two from state zero, then put together by the table of what LONG (SHORT) octets of zero make of a state. */
+/* The instruction takes three cycles, but a new one can begin in each cycle.  So three runs of octets go side by side,
+ * the second and third from state zero.  A table of what LONG (SHORT) zero octets make of a state then joins the three. */
 #define CRC_LONG 256
 #define CRC_SHORT 64
 static uint32_t crc_past_long[4][256], crc_past_short[4][256];
@@ -138,7 +140,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc_by_instruction(uint32_t st
     return (uint32_t)s;
 }
 
-/* Linear over GF(2): what each of the 32 bits becomes tells what all states become. */
+/* A CRC is linear over GF(2): what it makes of each of the 32 bits tells what it makes of every state. */
 static void crc_make_past(uint32_t table[4][256], size_t n)
 {
     static const uint8_t zeros[CRC_LONG];
@@ -206,9 +208,9 @@ static inline uint8_t entry_check(uint32_t segment, uint64_t entry_without_check
     return (uint8_t)(c ^ c >> 8 ^ c >> 16 ^ c >> 24);
 }
 
-/* Write zeros over [from, to) of a file: unlike a hole these blocks are allocated,
- * so that a later store through the map can neither fault for space (SIGBUS) nor
- * take a page fault per 4 KiB.  0, or the errno. */
+/* Writes zeros over [from, to) of a file.  Unlike a hole, these blocks are
+ * allocated, so that a later store through the map cannot fail for lack of space
+ * (SIGBUS).  0, or the errno. */
 static int write_zeros(int fd, size_t from, size_t to)
 {
     static const uint8_t zeros[1 << 18];
@@ -227,11 +229,12 @@ static int write_zeros(int fd, size_t from, size_t to)
     return 0;
 }
 
-/* ---- content properties: are they whole, and the two that the plane reads */
+/* ---- content properties: whether they are whole, and those that the plane reads */
 
 static int table_is_whole(const uint8_t *p, const uint8_t *end, int depth);
 
-/* One field value at *pp; 0 if it does not end inside.  AMQP 0-9-1 section 4.2.5.5, RabbitMQ's letters. */
+/* Moves *pp behind the field value that begins there; 0 if it does not end before `end`.  AMQP 0-9-1, section 4.2.5.5,
+ * with RabbitMQ's letters. */
 static int value_is_whole(const uint8_t **pp, const uint8_t *end, int depth, uint8_t kind)
 {
     const uint8_t *p = *pp;
@@ -289,12 +292,12 @@ static int table_is_whole(const uint8_t *p, const uint8_t *end, int depth)
 /* What the plane reads of a message's properties. */
 typedef struct {
     uint8_t delivery_mode, priority;
-    uint8_t expires; /* has an expiration, a plain number of at most ten years */
-    uint8_t ask;     /* those above are to be asked where it goes, whatever is remembered of others:
-                      * user-id, CC or BCC, a reply-to of theirs, or an expiration that is no such number */
+    uint8_t expires; /* it has an expiration: a plain number of at most ten years */
+    uint8_t ask;     /* routing must be asked for this message alone, because it has a user-id, CC or BCC,
+                      * a reply-to for direct replies, or an expiration that is not such a number */
 } known_t;
 
-/* A shortstr's decimal number; -1 unless it is nothing but digits, and at most `most`. */
+/* The decimal number in a short string; -1 unless the string is nothing but digits, and the number at most `most`. */
 static int64_t number_of(const uint8_t *p, uint64_t most)
 {
     uint64_t value = 0;
@@ -309,7 +312,7 @@ static int64_t number_of(const uint8_t *p, uint64_t most)
     return value <= most ? (int64_t)value : -1;
 }
 
-/* The table p..end is whole; does it name other routing keys (RabbitMQ's sender-selected distribution)? */
+/* Whether the table p..end, which is whole, has a CC or BCC header: more routing keys (RabbitMQ). */
 static int names_copies(const uint8_t *p, const uint8_t *end)
 {
     while (p < end) {
@@ -334,7 +337,7 @@ static int properties_in_full(const uint8_t *p, const uint8_t *end, known_t *kno
     uint16_t flags = be16(p);
     p += 2;
     if (flags & 3)
-        return 0; /* basic has 14 properties: no further flag word, no fifteenth */
+        return 0; /* basic has 14 properties: it can have no second word of flags, and no fifteenth flag */
     for (int bit = 15; flags; bit--) {
         if (!(flags & 1 << bit))
             continue;
@@ -365,7 +368,7 @@ static int properties_in_full(const uint8_t *p, const uint8_t *end, known_t *kno
         if ((size_t)(end - p) < n)
             return 0;
         switch (bit) {
-        case 9: /* direct replies, by RabbitMQ's name and LavinMQ's */
+        case 9: /* reply-to: direct replies, by RabbitMQ's name and by LavinMQ's */
             known->ask |= (n > 21 && !memcmp(p + 1, "amq.rabbitmq.reply-to", 21)) ||
                           (n > 19 && !memcmp(p + 1, "amq.direct.reply-to", 19));
             break;
@@ -382,8 +385,8 @@ static int properties_in_full(const uint8_t *p, const uint8_t *end, known_t *kno
     return p == end;
 }
 
-/* The property flags and list of a content header, p..end.  0 unless whole and ending exactly at end.  Most messages
- * have no property but the delivery-mode, or none. */
+/* Whether the property flags and list p..end of a content header are whole and end exactly at `end`.  The two short
+ * cases come first because most messages have only a delivery-mode, or nothing. */
 static inline int properties_are_whole(const uint8_t *p, const uint8_t *end, known_t *known)
 {
     if (LIKELY(end - p == 3 && p[0] == 0x10 && p[1] == 0)) {
@@ -399,7 +402,7 @@ static inline int properties_are_whole(const uint8_t *p, const uint8_t *end, kno
     return properties_in_full(p, end, known);
 }
 
-/* Where property `bit` of a whole list begins; NULL: it has none. */
+/* Where the property with the flag bit `wanted` begins in a whole list; NULL: the list does not have it. */
 static const uint8_t *property_at(const uint8_t *p, int wanted)
 {
     uint16_t flags = be16(p);

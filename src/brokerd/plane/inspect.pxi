@@ -1,7 +1,7 @@
-# For recovery, tests and tools: checksums, the layouts as they are compiled, and reading a segment file.
+# Functions for recovery, tests and tools: checksums, the layouts as compiled, and reading a segment file.
 
 def crc32c(const uint8_t[::1] data, uint32_t value=0):
-    """CRC32C (Castagnoli) of data, going on from the value of what came before it."""
+    """CRC32C (Castagnoli) of data, continuing from the value of what came before it."""
     return <uint32_t>~crc_update(~value, &data[0] if data.shape[0] else NULL, data.shape[0])
 
 
@@ -11,12 +11,12 @@ def crc32c_by_table(const uint8_t[::1] data, uint32_t value=0):
 
 
 def check_of_entry(uint32_t segment, uint64_t entry):
-    """The check octet of an acks entry given with check zero."""
+    """The check octet of an acks entry that is given with check zero."""
     return entry_check(segment, entry & ~(<uint64_t>0xFF << 40))
 
 
 def layout():
-    """Where this unit reads and writes the fields of its files: name to (offset, octets)."""
+    """Where the plane reads and writes the fields of its files: name to (offset, octets)."""
     return {
         "record": {"magic": (R_MAGIC, 4), "length": (R_LENGTH, 4), "crc": (R_CRC, 4), "meta_len": (R_META, 2),
                    "priority": (R_PRIORITY, 1), "kind": (R_KIND, 1), "seq": (R_SEQ, 8), "ts": (R_TS, 8),

@@ -1,18 +1,19 @@
-# The order journal of a queue that asks for one: what happened to each message, 32 octets an event, in a file beside its
-# segment.  Layout and meaning: store/format.py.
+# Writes the order journal of a queue that asks for one: what happened to each message, in events of 32 octets, in a file
+# beside its segment.  In this file `journal` means the order journal.  Layout and meaning: store/format.py.
 #
 #    msgs.N     records          acks.N   what recovery needs          journal.N   what an audit needs
 #
-# An event is stored into the map, then counted, so that kill -9 loses none.  The file has blocks up to its end, so that a
-# store into the map never meets a full disk.  An event without room is counted as lost, and has no other effect.  When all
-# records of the segment are settled, its three files move into the folder ``kept``, one rename each.
+# event_put() stores an event into the map, then counts it, so that kill -9 loses none.  All blocks of the file are
+# allocated, so that a store into the map never meets a full disk.  An event that finds no room counts as lost, and that
+# has no other effect.  When all records of the segment are settled, its three files move into the folder ``kept``, by one
+# rename each.
 #
 # The broker reads only the count and the last time of a journal.  Nothing here decides what becomes of a message.
 
 
 cdef enum:
-    JOURNAL_FIRST = 16384           # octets of the file: doubled at each step, up to ...
-    JOURNAL_STEP = 1048576
+    JOURNAL_FIRST = 16384           # octets of a new file; each step doubles it
+    JOURNAL_STEP = 1048576          # ... but adds no more than this
 
 
 cdef void journal_write_header(seg_t *s) noexcept nogil:
@@ -32,7 +33,7 @@ cdef bint event_is_sound(seg_t *s, const uint8_t *e) noexcept nogil:
 
 
 cdef int journal_map(seg_t *s) noexcept nogil:
-    """Have s.journal mapped (made, if there is no file yet), with room for what is in it; 0 or the errno."""
+    """Map the journal unless it is mapped, and make it if there is none; 0 or the errno."""
     cdef char path[PATH_ROOM]
     cdef stat_t st
     cdef uint32_t size
@@ -71,26 +72,26 @@ cdef int journal_map(seg_t *s) noexcept nogil:
 
 
 cdef void journal_count(seg_t *s) noexcept nogil:
-    """Find out how many events a journal of a former broker has."""
+    """Find out how many events a former broker wrote into this journal."""
     cdef uint8_t *m = s.journal
     cdef uint32_t most = (s.journal_room - HEADER) // EVENT
     s.events = le32(m + J_EVENTS)
     s.events_lost = le32(m + J_LOST)
     if not word_is_whole(m + J_LOST):
-        s.events_lost = 1           # How many is not known.
+        s.events_lost = 1           # The number is damaged: assume one at least.
     if not word_is_whole(m + J_EVENTS) or s.events > most or s.queue.journal.suspect:
         # A power cut may have lost a page and kept a later one.
         s.events = most
         while s.events and m[HEADER + EVENT * (s.events - 1) + E_TYPE] == 0:
             s.events -= 1
     while s.events < most and event_is_sound(s, m + HEADER + EVENT * s.events):
-        s.events += 1               # kill -9 between an event and its count
+        s.events += 1               # kill -9 came between an event and its count.
     put_word(m + J_EVENTS, s.events)
     put_word(m + J_LOST, s.events_lost)
 
 
 cdef int journal_grow(seg_t *s) noexcept nogil:
-    """Room for more events; 0 or the errno."""
+    """Make room for more events; 0 or the errno."""
     cdef char path[PATH_ROOM]
     cdef uint32_t size = s.journal_room
     cdef uint32_t more = min(size, <uint32_t>JOURNAL_STEP)
@@ -109,7 +110,7 @@ cdef int journal_grow(seg_t *s) noexcept nogil:
             err = errno
     if err:
         if ftruncate(fd, size) < 0:
-            pass                    # Zeros behind the events: harmless.
+            pass                    # The file keeps zeros after the events: harmless.
         close(fd)
         return err
     close(fd)
@@ -180,7 +181,7 @@ cdef void journal_begin(seg_t *s) noexcept nogil:
 
 # ---- on, off, and after a start
 cdef journal_t *journal_of(queue_t *q) noexcept nogil:
-    """The queue's journal, made with the first call; NULL: no memory."""
+    """The queue's journal, which the first call makes; NULL: no memory."""
     if q.journal == NULL:
         q.journal = <journal_t *>calloc(1, sizeof(journal_t))
     return q.journal
@@ -219,7 +220,7 @@ cdef int64_t synced_at(seg_t *s) noexcept nogil:
 
 
 cdef void note_start(seg_t *s, uint8_t reason) noexcept nogil:
-    """Write the event STARTED into a journal that a former broker, or an earlier journal, left."""
+    """Continue an existing journal with the event STARTED: a former broker wrote it, or it was switched off."""
     cdef int64_t whole = s.queue.journal.begun
     if was_off(s) or reason == SWITCHED_ON:
         reason = SWITCHED_ON
@@ -230,7 +231,8 @@ cdef void note_start(seg_t *s, uint8_t reason) noexcept nogil:
 
 
 cdef void journals_start(queue_t *q, uint8_t reason) noexcept nogil:
-    """Continue all existing journals from one time, later than all their events, and begin one for each other segment."""
+    """Continue all existing journals from one common time, later than all their events, and begin a journal for each
+    segment that has none."""
     cdef store_t *st = NULL
     cdef seg_t *s
     while True:
@@ -262,7 +264,7 @@ cdef void journals_start(queue_t *q, uint8_t reason) noexcept nogil:
 
 
 cdef void journals_stop(queue_t *q) noexcept nogil:
-    """Stop writing events."""
+    """Write the last event, SWITCHED_OFF, into each journal, and stop."""
     cdef store_t *st = NULL
     cdef seg_t *s
     cdef int64_t now = next_ts(q)
@@ -279,7 +281,7 @@ cdef void journals_stop(queue_t *q) noexcept nogil:
     q.journal = NULL
 
 
-# ---- a settled segment
+# ---- the files of a settled segment
 cdef bint kept_path(seg_t *s, const char *kind, char *out) noexcept nogil:
     return snprintf(out, PATH_ROOM, b"%s/kept/%s.%010llu", s.store.directory, kind,
                     <unsigned long long>s.number) < PATH_ROOM
@@ -310,7 +312,7 @@ cdef bint move_to_kept(seg_t *s) noexcept:
     return True
 
 
-# ---- what is on disk
+# ---- syncing
 cdef list journals_begin_sync(queue_t *q):
     cdef store_t *st = NULL
     cdef seg_t *s

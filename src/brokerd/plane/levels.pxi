@@ -1,14 +1,14 @@
-# A queue's stores, one for each priority level in use, and the list of segments that each of them is.
+# A queue's stores, one for each priority level in use, and the list of segments of each store.
 #
 #    level 0            <queue's directory>               in queue_t: the only one without x-max-priority
 #    level 1 .. max     <queue's directory>/prio.NNN      in queue_t.levels_above
 #
-# The highest level that is ready goes first; within a level the order is that of sequence numbers, which are the
-# queue's.  A message above the highest level is of the highest (RabbitMQ); without priority it is of level 0.
+# The queue hands out the highest level with ready messages first, and within a level by sequence number.  All levels share
+# one row of sequence numbers.  A priority above the highest level means the highest level (RabbitMQ), none means level 0.
 
 
 cdef inline store_t *store_at(queue_t *q, uint8_t level) noexcept nogil:
-    """The store of a level; NULL: no message of this level came yet."""
+    """The store of a level; NULL: no message of this level has come yet."""
     if level == 0:
         return &q.store
     if q.levels_above == NULL or level > q.max_priority:
@@ -17,7 +17,7 @@ cdef inline store_t *store_at(queue_t *q, uint8_t level) noexcept nogil:
 
 
 cdef int store_make(queue_t *q, uint8_t level) noexcept nogil:
-    """A store for a level without one; 0 or ENOMEM."""
+    """Make the store of a level that has none; 0 or ENOMEM."""
     cdef store_t *st = <store_t *>calloc(1, sizeof(store_t))
     cdef char path[PATH_ROOM]
     if st == NULL:
@@ -35,7 +35,7 @@ cdef int store_make(queue_t *q, uint8_t level) noexcept nogil:
 
 
 cdef store_t *store_above(queue_t *q, uint8_t priority) noexcept nogil:
-    """Where a message of this priority, not 0, belongs in a queue with levels; NULL: no memory."""
+    """The store for a message of this priority, not 0, in a queue with levels.  NULL: no memory."""
     cdef uint8_t level = min(priority, q.max_priority)
     if q.levels_above[level - 1] == NULL and store_make(q, level) != 0:
         return NULL
@@ -49,7 +49,7 @@ cdef inline store_t *store_for(queue_t *q, uint8_t priority) noexcept nogil:
 
 
 cdef store_t *next_store(queue_t *q, store_t *st) noexcept nogil:
-    """The store of the next level that has one.  NULL as st: level 0, the first.  Returns NULL behind the last."""
+    """The next store after st, by rising level.  st NULL: level 0, the first.  Returns NULL after the last."""
     cdef uint32_t level
     if st == NULL:
         return &q.store
@@ -61,7 +61,7 @@ cdef store_t *next_store(queue_t *q, store_t *st) noexcept nogil:
 
 
 cdef store_t *top_level(queue_t *q) noexcept nogil:
-    """The highest level that is ready; level 0 if none is."""
+    """The store of the highest level that has ready messages; level 0 if there are none."""
     cdef store_t *st
     while q.top:
         st = q.levels_above[q.top - 1]

@@ -1,9 +1,9 @@
-# Octets on the way out: a connection's output buffer, and the frames of a message written from its segment.
+# Writes octets out: a connection's output buffer, and the frames of a message, copied from its segment.
 
 
 # ---- output
 cdef enum:
-    OUT_FULL = 262144               # send before writing more
+    OUT_FULL = 262144               # octets: send them before delivering more
     COUNTS_ROOM = 64                # octets that the headers of write_counted() add at most
 
 
@@ -66,18 +66,19 @@ cdef void hand_to_transport(conn_t *c, size_t done) noexcept:
     try:
         connection.transport.write(rest)
     except Exception:
-        c.gone = True       # the loop tells connection_lost
+        c.gone = True       # The loop will call connection_lost().
 
 
 cdef void out_flush(conn_t *c) noexcept nogil:
-    """Send what is written, unless it must wait; what the socket does not take waits in the transport."""
+    """Send the output, unless hold() or a full transport makes it wait.  The transport gets the octets that the socket
+    does not take."""
     cdef ssize_t n = 0
     if c.out_n == 0 or c.held or c.paused or c.gone:
         return
     if c.fd >= 0:
         n = send(c.fd, c.out, c.out_n, MSG_DONTWAIT | MSG_NOSIGNAL)
         if n < 0:
-            n = 0           # full, or an error that the transport will meet too
+            n = 0           # The socket is full, or has an error that the transport will meet too.
     c.sent += c.out_n
     if LIKELY(<size_t>n == c.out_n):
         out_release(c)
@@ -110,7 +111,7 @@ cdef inline uint64_t write_body(conn_t *conn, uint16_t channel, uint8_t *p, cons
 
 cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties,
                                    uint32_t properties_n, const uint8_t *body, uint64_t body_n) noexcept nogil:
-    """Content header and body frames at p, which has room for them; octets written."""
+    """Write content header and body frames at p, which has room for them.  Returns how many octets."""
     cdef uint8_t *start = p
     p[0] = FRAME_HEADER
     put_be16(p + 1, channel)
@@ -127,8 +128,9 @@ cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, c
 
 cdef uint64_t write_counted(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
                             const uint8_t *body, uint64_t body_n, uint16_t count) noexcept nogil:
-    """write_content() with headers x-delivery-count (failed deliveries) and x-acquired-count (times handed out
-    before) added, as quorum queues have them (RabbitMQ); without, where the header frame has no room for them."""
+    """write_content() with two added headers, as RabbitMQ's quorum queues have them: x-delivery-count (failed deliveries)
+    and x-acquired-count (times handed out before), which are one number here.  Without them if they would make the
+    header frame longer than frame_max."""
     cdef uint8_t *start = p
     cdef uint16_t flags = be16(properties)
     cdef uint32_t before = 2, table_n = 0
@@ -175,7 +177,7 @@ cdef inline size_t content_room(conn_t *conn, uint32_t properties_n, uint64_t bo
     cdef uint32_t most = conn.frame_max - 8
     cdef uint64_t room = 20 + properties_n + body_n + 8
     if UNLIKELY(body_n >= most):
-        room += 8 * (body_n // most)    # Not for others: a division takes as long as all the rest of a delivery's head.
+        room += 8 * (body_n // most)    # Only for large bodies: a division takes as long as the rest of the method frame.
     return room
 
 
@@ -186,7 +188,7 @@ cdef inline bint has_delivery_counts(place_t *t) noexcept nogil:
 
 cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
                                   uint32_t tail) noexcept nogil:
-    """A record as method and content, from its segment into the connection's output; octets of the body, or -1.
+    """Write a record as method and content into the connection's output.  Returns the octets of its body; -1: no memory.
 
     method frame   prefix: up to the delivery tag, its size still zero | ch.next_tag | redelivered | exchange | key
                    | tail, of tail_n octets, 0 or 4

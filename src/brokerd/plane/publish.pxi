@@ -1,4 +1,4 @@
-# A message on its way in, whole in the buffer or put together from parts.
+# Takes a published message in: at once if it lies whole in the buffer, else when its frames have been put together.
 #
 #   method frame  class 60, method 40 | reserved u16 | exchange | routing key | bits     -> route
 #   header frame  class 60 | weight u16 | body size u64 | property flags and list        -> meta
@@ -6,11 +6,11 @@
 
 cdef enum:
     DONE = 0
-    MORE = 1                # the rest of a frame or content is still on its way
+    MORE = 1                # the rest of a frame or content has not arrived yet
     COLD = 2                # a method for the control plane
-    ROUTE = 3               # it is not known yet where this exchange and key lead
-    FAULT = 4               # event_t tells
-    STALL = 5               # no disk space: stop before this publish
+    ROUTE = 3               # no route is known for this publish: the control plane must find one
+    FAULT = 4               # the peer broke a rule: event_t has the reply code and text
+    STALL = 5               # no room to store (event_t.error): the connection stops before this publish
     GREETING = 6            # the eight octets of a protocol header
     CONTENT = 7             # a whole message on a channel whose publishes go up
 
@@ -24,7 +24,8 @@ cdef inline int fault(event_t *e, bint hard, uint16_t code, const char *text, ui
 
 
 cdef inline route_t *route_of(channel_t *ch, const uint8_t *method, uint32_t n) noexcept nogil:
-    """Where this basic.publish leads: as the last one, or as one before; NULL if it is not known."""
+    """The route of this basic.publish: the one of the channel's last publish if it fits, else one that Routes remembers.
+    NULL: none is known."""
     cdef route_t *r = ch.route
     if LIKELY(r != NULL and ch.route_generation == ch.conn.routes_generation[0] and r.method_n == n
               and memcmp(r.method, method, n) == 0):
@@ -47,7 +48,8 @@ cdef route_t *route_find(channel_t *ch, const uint8_t *method, uint32_t n) noexc
 
 cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
                  const uint8_t *body, uint64_t body_n, event_t *e) noexcept nogil:
-    """Store a whole message in every queue it is routed to.  DONE, ROUTE, FAULT or STALL (then nothing was done)."""
+    """Store a whole message in every queue it is routed to.  Returns DONE, ROUTE, FAULT or STALL.  After ROUTE and STALL
+    the message is stored nowhere, and the caller comes with it again."""
     cdef message_t m
     cdef route_t *r
     cdef known_t known
@@ -97,7 +99,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
 
 
 cdef inline void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
-    """A publish is done: counted, returned where it was to be delivered at once, to be confirmed."""
+    """End a publish: count it, note the confirm that it needs, and return the message to its publisher if it was immediate
+    and no queue would hand it out at once."""
     ch.publishes += 1
     ch.conn.publishes = True
     if r.tally != NULL:
@@ -114,7 +117,7 @@ cdef inline void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_
 
 
 cdef int publish_with_participants(channel_t *ch, route_t *r, message_t *m, event_t *e) noexcept nogil:
-    """The same where features take part.  A publish that stalls asks them again."""
+    """The rest of publish() where features take part in it.  If the publish stalls, its next attempt asks them again."""
     with gil:
         e.error = store_with_participants(ch, r, m)
     if UNLIKELY(e.error != 0):
@@ -125,7 +128,8 @@ cdef int publish_with_participants(channel_t *ch, route_t *r, message_t *m, even
 
 
 cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexcept:
-    """Ask the participants of a publish, store it in the queues that they leave, tell them.  0, or the errno."""
+    """Ask the participants of a publish, store the message in the queues that they leave, and tell the participants.
+    0, or the errno."""
     cdef Answer answer = <Answer>r.answer
     cdef list left = []
     ask_participants(answer, left)
@@ -144,12 +148,13 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
         err = store_message(targets, n, m, ch.confirm, &stored, took)
     if err == 0:
         if answer.keys is not None and m.flags & PERSISTENT and ch.conn.core.sync and answer.counts_as_routed:
-            stored |= WAITS     # The message that it is a duplicate of may not be on disk yet.
+            stored |= WAITS     # A duplicate's confirm promises the first message, which may not be on disk yet.
         finish_publish(ch, r, m, n, stored)
         if n == 0 and r.mandatory and not answer.counts_as_routed:
             write_return(ch, m, 312, b"\x08NO_ROUTE")
         if answer.keys is not None and answer.keys.k.of_exchange:
-            write_stages(ch.conn.core)  # Its exchange is told of the key: the record must be in its file by then.
+            write_stages(ch.conn.core)  # A participant enters the key in the exchange's window: the record must be in
+                                        # its file before that.
         tell_participants(answer, message_object(m), <Channel>ch.owner, pick_stored(queues, took))
     free(targets)
     return err
@@ -161,14 +166,14 @@ cdef Message message_object(message_t *m):
 
 
 cdef enum:
-    STORED = 0              # what store_message() tells
-    WAITS = 1               # in a queue whose sync a confirm waits for
-    REFUSED = 2             # a queue would not have it
-    TAKEN = 4               # some queue has it
+    STORED = 0              # nothing to say.  The bits of `stored`, which store_message() sets:
+    WAITS = 1               # the confirm must wait for a sync
+    REFUSED = 2             # a queue refused the message
+    TAKEN = 4               # a queue stored it
 
 
 cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
-    """What follows from its pieces."""
+    """Fill in the fields of m that follow from its pieces and properties."""
     cdef uint64_t length = <uint64_t>RECORD + m.names_n + m.properties_n + m.body_n
     if UNLIKELY(m.names_n + m.properties_n >= 0xFFFF):
         length += 4
@@ -181,12 +186,12 @@ cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
 
 
 cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
-    """No rule of the queue nor of the message is to be looked at."""
+    """Whether storing m in q needs no look at rules: the queue has none and no levels, and m does not expire."""
     return q.rules == NULL and q.levels_above == NULL and not q.dropped and not m.flags & EXPIRES
 
 
 cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
-    """The key that m's record in q is to carry: the queue's own, if it has a window."""
+    """Choose the deduplication key of m's record in q: the queue's own if q has a window, else the exchange's."""
     m.flags &= ~<uint16_t>(KEY_OF_EXCHANGE | KEY_TTL)
     if q.window != NULL:
         m.dedup_hash = key_of_queue(m.keys, q, &m.keys_at)
@@ -199,21 +204,22 @@ cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
 
 
 cdef inline uint32_t store_in(store_t *st, message_t *m, bint waits) noexcept nogil:
-    """reserve() went before."""
+    """Append m to st, and mark q for delivery and for the sync that it needs.  The caller has called reserve()."""
     cdef queue_t *q = st.queue
     append(st, m)
     mark_dirty(q)
     if m.flags & PERSISTENT and q.durable and (waits or UNLIKELY(m.keys != NULL)) and q.core.sync:
-        # A key without confirm is synced with the next that is asked for: a duplicate of it may wait for that.
+        # The next sync covers a record with a key even if its own publisher asks for no confirm: a duplicate's confirm
+        # may wait for that sync.
         mark_sync_dirty(st)
         return TAKEN | WAITS if waits else TAKEN
     return TAKEN
 
 
 cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, uint32_t *stored, uint8_t *took) noexcept nogil:
-    """Store m in every queue that does not refuse it; 0, or the errno: then in none.
+    """Store m in every queue that does not refuse it.  0, or the errno: then m is stored nowhere.
 
-    took: set to 1 for each queue that has it; NULL: it does not matter which."""
+    took: an octet for each target, set to 1 if the queue stored m.  NULL: the caller does not need it."""
     cdef queue_t *q
     cdef store_t *st
     cdef uint32_t i
@@ -271,7 +277,8 @@ cdef void tell_refusal(queue_t *q, message_t *m) noexcept:
 
 
 cdef void tell_refused(queue_t **targets, uint32_t n, message_t *m) noexcept:
-    """After the others have it: what is told stores messages as well."""
+    """Call on_dead() for each queue that refused m with reject-publish-dlx.  The other queues have stored m by now,
+    because on_dead() stores messages as well."""
     cdef uint32_t i
     cdef list told_ = []
     for i in range(n):
@@ -284,7 +291,7 @@ cdef void tell_refused(queue_t **targets, uint32_t n, message_t *m) noexcept:
 
 
 cdef bint can_deliver_to_one(queue_t **targets, uint32_t n) noexcept nogil:
-    """Some queue would hand the message out at once (basic.publish, immediate)."""
+    """Whether at least one queue would hand the message out at once (basic.publish, immediate)."""
     cdef uint32_t i
     for i in range(n):
         if targets[i].ready == 0 and can_deliver(targets[i]):
@@ -293,7 +300,7 @@ cdef bint can_deliver_to_one(queue_t **targets, uint32_t n) noexcept nogil:
 
 
 cdef void write_return(channel_t *ch, message_t *m, uint16_t code, const char *text) noexcept nogil:
-    """basic.return with the content; goes out before the confirm (AMQP 0-9-1, 1.8.3.9).  text: a short string."""
+    """Write basic.return (AMQP 0-9-1, 1.8.3.9) with the message; its confirm follows later.  text: a short string."""
     cdef conn_t *conn = ch.conn
     cdef uint32_t text_n = 1 + <uint8_t>text[0]
     cdef uint8_t *p = out_room(conn, 15 + text_n + m.names_n + content_room(conn, m.properties_n, m.body_n))
@@ -315,7 +322,7 @@ cdef void write_return(channel_t *ch, message_t *m, uint16_t code, const char *t
     conn.out_n += p - start
 
 
-# ---- content in parts
+# ---- content that arrives in parts
 
 cdef void content_free(channel_t *ch) noexcept nogil:
     if ch.content != NULL:
@@ -330,7 +337,7 @@ cdef int content_add(content_t *c, const uint8_t *p, size_t n) noexcept nogil:
     cdef size_t capacity = c.capacity
     cdef uint8_t *octets
     if have + n > capacity:
-        # What has arrived decides, not what was announced: an announcement costs nothing.
+        # The room follows the octets that have arrived, because a peer can announce any size at no cost.
         capacity = max(have + n, min(have + (have >> 1), have + c.body_size - c.body_n))
         octets = <uint8_t *>realloc(c.octets, capacity)
         if octets == NULL:

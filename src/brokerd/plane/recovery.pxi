@@ -1,7 +1,8 @@
-# Takes in what recovery found at start, segment by segment, and what compaction wrote in place of a segment.
+# Takes in the segments that recovery found at start, and the file that compaction wrote in place of a segment.
 
 cdef int attach(queue_t *q, uint8_t level, const seg_t *found) noexcept nogil:
-    """One more segment of a level, in rising order of number; `found` says what recovery knows of it.  0 or ENOMEM."""
+    """Add a segment to a level.  Segments come in rising order of number; `found` says what recovery knows of this one.
+    0 or ENOMEM."""
     cdef store_t *st = store_for(q, level)
     cdef seg_t *s = <seg_t *>malloc(sizeof(seg_t))
     if s == NULL or st == NULL:
@@ -26,10 +27,10 @@ cdef int attach(queue_t *q, uint8_t level, const seg_t *found) noexcept nogil:
 
 
 cdef void recover_store(store_t *st) noexcept:
-    """All segments of a store are attached: retire the settled ones, and append to the last one again."""
+    """All segments of a store are attached: retire the settled ones, and open the last one to append() if it has room."""
     cdef seg_t *s = st.first
     cdef seg_t *next
-    # The former broker may have crashed before it synced the directories' names.
+    # A former broker may have crashed before it synced the names in these directories.
     st.directory_unsynced = st.parent_unsynced = True
     if st.last.end < st.last.capacity:
         st.last.sealed = 0
@@ -44,7 +45,7 @@ cdef void recover_store(store_t *st) noexcept:
 
 
 cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t last_ts) noexcept:
-    """All segments are attached.  0 or ENOMEM."""
+    """End the recovery of a queue: all its segments are attached.  0 or ENOMEM."""
     cdef store_t *st = NULL
     q.next_seq = next_seq
     q.last_ts = last_ts
@@ -59,7 +60,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
         if st.last != NULL:
             recover_store(st)
     if q.ready:
-        # Whether the head expires is known only when it is read, which the next turn does.
+        # Only reading the head tells whether it expires.  The next turn reads it.
         if rules_of(q) == NULL:
             return ENOMEM
         q.rules.expires = True
@@ -69,7 +70,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
 
 cdef void replace_file(seg_t *s, uint32_t records, uint32_t end, uint32_t capacity, uint32_t generation,
                        uint32_t entries) noexcept nogil:
-    """Compaction wrote a file of the same name with only the live records; all places have their new positions."""
+    """Compaction wrote a file of the same name with only the live records.  All places have their new positions already."""
     seg_unmap(s)
     acks_unmap(s)
     s.records = records

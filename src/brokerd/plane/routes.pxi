@@ -1,5 +1,5 @@
-# Where messages go, remembered: Routes keeps one route_t for each (exchange, routing key, bits) of a basic.publish; and the
-# counters of an exchange.  Knows nothing of bindings: resolve() answers for those above.
+# Routes remembers where messages go: one route_t for each (exchange, routing key, bits) of a basic.publish.  Tally has the
+# counters of an exchange.  Neither knows bindings: the control plane's resolve() looks at them.
 
 cdef class Tally:
     """See plane/__init__.pyi."""
@@ -14,7 +14,7 @@ cdef class Tally:
 
 
 cdef enum:
-    ROUTES_MOST = 16384     # remembered; then all are forgotten and learnt anew
+    ROUTES_MOST = 16384     # routes remembered at most: Routes then forgets all of them, and learns anew
 
 @cython.no_gc_clear
 cdef class Routes:
@@ -40,8 +40,9 @@ cdef class Routes:
         self.once = NULL
 
     def clear(self):
-        # The publish under way may have caused this, by a dead letter whose waiting room is made: its route is freed
-        # when the next one asks.  Until then no channel believes what it remembers.
+        # The publish under way may have caused this call: its dead letter can go to a delayed exchange, which declares
+        # a queue then.  That publish still reads its route, so the next look-up frees the routes.  Until then the new
+        # generation keeps channels from using a route that they remember.
         self.generation += 1
         self.stale = True
 
@@ -85,7 +86,7 @@ cdef class Routes:
         return 0
 
     cdef int learn(self, channel_t *ch, const event_t *e) except -1:
-        """Ask where the publish of event e leads, and remember.  Raises what resolve raises."""
+        """Ask resolve() where the publish of event e goes, and remember the answer.  Raises what resolve() raises."""
         cdef const uint8_t *p = e.payload
         cdef uint32_t exchange_n, key_n
         cdef route_t *r
@@ -104,7 +105,7 @@ cdef class Routes:
             self.answers.append(answer)
             self.insert(r)
         else:
-            # Every other channel's idea of the last such route is void from here on.
+            # There is one such route at a time: the new generation keeps other channels from using the former one.
             self.generation += 1
             route_free(self.once)
             self.once = r
@@ -115,18 +116,18 @@ cdef class Routes:
         return 0
 
     cdef route_t *make_route(self, const uint8_t *method, uint32_t n, Answer answer) except NULL:
-        """A route that is the caller's to keep; there is room for one more."""
+        """Make a route, which the caller must insert or free, and make sure that there is room for it."""
         if self.used >= ROUTES_MOST:
             self.clear()
         if self.stale:
-            self.renew()            # resolve() may have changed where messages go.
+            self.renew()            # resolve() may have called clear(): it can change where messages go.
         return route_new(method, n, answer)
 
     cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept:
-        """Where dead letters with this exchange and key, short strings, go.  NULL: the control plane failed."""
+        """The route of dead letters with this exchange and routing key, given as short strings.  NULL: resolve() failed."""
         cdef uint8_t method[2 * SHORTSTR_ROOM + 8]
         cdef route_t *r
-        # As a basic.publish without bits: what a route is found by.
+        # A route is found by the payload of a basic.publish.  This one sets no bits.
         memset(method, 0, 6)
         memcpy(method + 6, names, n)
         method[6 + n] = 0
@@ -138,7 +139,7 @@ cdef class Routes:
         return r
 
     cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n) except NULL:
-        """Ask where they go, and remember.  Raises what resolve raises."""
+        """Ask resolve() where these dead letters go, and remember the answer.  Raises what resolve() raises."""
         cdef uint32_t exchange_n = method[6]
         cdef uint32_t key_n = method[7 + exchange_n]
         cdef Answer answer = self.resolve((<const char *>method)[7:7 + exchange_n],

@@ -102,7 +102,7 @@ cdef inline void seg_close(seg_t *s) noexcept nogil:
 
 
 cdef void seg_put_sealed(seg_t *s, uint8_t sealed) noexcept nogil:
-    """1: full, no more appends; 2: and known to be on disk whole."""
+    """Write that the segment is full (1: no more appends), or full and known to be on disk whole (2)."""
     cdef uint8_t word[8]
     s.sealed = sealed
     put_word(word, sealed)
@@ -110,7 +110,7 @@ cdef void seg_put_sealed(seg_t *s, uint8_t sealed) noexcept nogil:
         memcpy(s.map + S_SEALED, word, 8)
     elif seg_open(s) == 0:
         if pwrite(s.fd, word, 8, S_SEALED) != 8:
-            pass            # not said on disk: after a power cut the segment is read whole, no more
+            pass            # The worst that follows: after a power cut, recovery reads the whole segment.
         if not s.unlinked:
             seg_close(s)
 
@@ -145,7 +145,7 @@ cdef void seg_free(seg_t *s) noexcept nogil:
 
 
 cdef int seg_open(seg_t *s) noexcept nogil:
-    """Have s.fd open; 0 or the errno."""
+    """Open s.fd unless it is open; 0 or the errno."""
     cdef char path[PATH_ROOM]
     if s.fd >= 0:
         return 0
@@ -155,7 +155,7 @@ cdef int seg_open(seg_t *s) noexcept nogil:
 
 
 cdef int seg_map(seg_t *s) noexcept nogil:
-    """Have s.map mapped, for reading and appending; 0 or the errno."""
+    """Map the segment for reading and appending, unless it is mapped; 0 or the errno."""
     cdef stat_t st
     cdef void *m
     cdef int err
@@ -183,7 +183,7 @@ cdef int seg_map(seg_t *s) noexcept nogil:
 
 
 cdef int acks_map(seg_t *s) noexcept nogil:
-    """Have s.acks mapped (made, if there is no file yet); 0 or the errno."""
+    """Map the acks file unless it is mapped, and make it if there is none; 0 or the errno."""
     cdef char path[PATH_ROOM]
     cdef void *m
     cdef stat_t st
@@ -209,7 +209,7 @@ cdef int acks_map(seg_t *s) noexcept nogil:
         else:
             s.acks = <uint8_t *>m
     if err == 0 and s.acks_zeroed == 0:
-        # Blocks for the header page before the first store: a store into a hole on a full disk is a SIGBUS.
+        # Allocate the header page before the first store: on a full disk, a store into a hole is a SIGBUS.
         if st.st_size < 4096:
             err = write_zeros(fd, st.st_size, 4096)
             s.acks_zeroed = 4096
@@ -225,7 +225,7 @@ cdef int acks_map(seg_t *s) noexcept nogil:
 
 
 cdef int acks_grow(seg_t *s) noexcept nogil:
-    """Room for one entry more: allocated blocks, and map if need be; 0 or the errno."""
+    """Make room for one more entry: allocate blocks, and map more of the file if need be.  0 or the errno."""
     cdef char path[PATH_ROOM]
     cdef uint32_t want = HEADER + ENTRY * (s.entries + 1)
     cdef uint32_t to
@@ -241,7 +241,7 @@ cdef int acks_grow(seg_t *s) noexcept nogil:
     if fd < 0:
         return errno
     to = min(max(s.acks_zeroed + ACKS_ZEROS, want), s.acks_capacity)
-    # From the first unwritten entry: what stands behind it may be a hole or zeros, never an entry.
+    # Writing zeros from the first free entry on destroys nothing: only zeros or a hole can stand there.
     err = write_zeros(fd, HEADER + ENTRY * s.entries, to)
     close(fd)
     if err == 0:
@@ -250,13 +250,13 @@ cdef int acks_grow(seg_t *s) noexcept nogil:
 
 
 cdef int seg_note(seg_t *s, uint32_t position, uint8_t kind, uint16_t count) noexcept nogil:
-    """Append an entry to the acks file, kind: type | reason << 4; 0 or the errno (then nothing is written)."""
+    """Append an entry to the acks file; kind is type | reason << 4.  0, or the errno: then nothing is written."""
     cdef uint64_t entry
     cdef uint8_t *m
     cdef int err
     if UNLIKELY(s.acks == NULL):
         if s.unlinked:
-            return 0            # No broker after this one reads it.
+            return 0            # The segment's file has no name: no later broker can read it, or its acks.
         err = acks_map(s)
         if err:
             return err
@@ -274,7 +274,8 @@ cdef int seg_note(seg_t *s, uint32_t position, uint8_t kind, uint16_t count) noe
 
 
 cdef void seg_put_passed(seg_t *s, uint32_t below) noexcept nogil:
-    """The cursor has passed every record before `below`: handed out, where no entry says otherwise."""
+    """Write the watermark `delivered`: the cursor has passed every record below this position.  A later start takes each of
+    them as handed out, unless an entry says otherwise."""
     if UNLIKELY(s.acks == NULL) and (s.unlinked or acks_map(s) != 0):
         return
     put_word(s.acks + A_DELIVERED, below)
@@ -292,7 +293,7 @@ cdef bytes key_of(message_t *m):
 
 
 cdef void message_of(const uint8_t *r, message_t *m) noexcept nogil:
-    """The pieces of a whole record."""
+    """Set the fields of m that a whole record has: its pieces, length, flags and priority."""
     cdef const uint8_t *meta
     cdef uint32_t n = meta_of(r, &meta)
     m.names = meta
@@ -310,13 +311,12 @@ cdef void message_of(const uint8_t *r, message_t *m) noexcept nogil:
 # ---- what the acks file says of records from before this broker started
 
 
-# ---- what was settled before this broker started
 cdef inline bint was_settled(seg_t *s, uint32_t position) noexcept nogil:
     return s.settled_bits != NULL and s.settled_bits[position >> 6] >> (position >> 3 & 7) & 1
 
 
 cdef const count_t *last_entry(seg_t *s, uint32_t position) noexcept nogil:
-    """The last entry of an unsettled record when this broker started; NULL: it has none."""
+    """The last entry that an unsettled record had when this broker started; NULL: it had none."""
     cdef uint32_t low = 0, high = s.count_n, middle
     while low < high:
         middle = (low + high) >> 1
@@ -330,16 +330,18 @@ cdef const count_t *last_entry(seg_t *s, uint32_t position) noexcept nogil:
 
 
 cdef inline bint is_from_before(seg_t *s, uint32_t position) noexcept nogil:
-    """A broker before this one had passed the record, or may have, or took it out of the middle: see recall()."""
+    """Whether a former broker passed the record, may have passed it, or took it out of the middle.  recall() then says how
+    often it was handed out."""
     return position < s.passed_below or position < s.doubted_below or (
         UNLIKELY(s.count_n != 0) and last_entry(s, position) != NULL)
 
 
 cdef void recall(seg_t *s, place_t *t) noexcept nogil:
-    """Count and flags of such a record, by its last entry (store/format.py has the table).
+    """Set count and flags of a record that is_from_before(), by its last entry (the table is in store/format.py).
 
-    no entry      handed out once, and out when that broker ended: one failed delivery; where only doubt says so, none
-    RETURNED      it lay ready: the start counts nothing
+    no entry      it was out when that broker ended, for the first time: one failed delivery.  None if only the word
+                  `doubted` says that it was out
+    RETURNED      it lay ready after it was given back: the start adds no failed delivery
     HANDED_OUT    it was out again: one failed delivery more
     SET_ASIDE     it waited aside, and may never have been handed out
     """
@@ -404,7 +406,7 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
         else:
             unsound += 1
     if found < s.settled:
-        # Recovery believed the header's count; what no sound entry settles is ready again.
+        # Recovery believed the header's count.  A record that no sound entry settles is ready again.
         s.waiting += s.settled - found
         s.store.ready += s.settled - found
         s.queue.ready += s.settled - found
@@ -416,7 +418,7 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
 
 
 cdef int seg_load_counts(seg_t *s, uint32_t lasting) noexcept nogil:
-    """Keep the last entry of each record that none of the `lasting` settles; 0 or ENOMEM."""
+    """Note the last entry of each unsettled record that has one.  lasting: how many entries settle nothing.  0 or ENOMEM."""
     cdef uint64_t entry
     cdef uint32_t i, n = 0
     s.counts = <count_t *>malloc(lasting * sizeof(count_t))

@@ -1,8 +1,8 @@
-# Storing: records are appended to a store's last segment, and a cursor reads them in order.  Returned records wait in a
-# heap; as a rule they stand before all records that the cursor has yet to reach.  Sequence numbers are the queue's: they
-# rise by one with each record, and are never reused.
+# Stores records: append() adds them to a store's last segment, and a cursor reads them in order.  Records that were given
+# back (`returned`) wait in a heap.  As a rule they come before all records that the cursor has yet to reach.  Each queue
+# has its own row of sequence numbers, which rise by one with each record and are never reused.
 #
-#    first ... [retired when all is settled] ... cursor ... last (appended to)
+#    first ... [a segment retires when all its records are settled] ... cursor ... last (append() writes here)
 #
 # Knows segments only: fate.pxi decides what becomes of a message that was taken.
 
@@ -31,7 +31,7 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
 
 
 cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
-    """The file of a new segment, its first blocks and its map; 0 or the errno (then no file is left)."""
+    """Make the file of a new segment, allocate its first blocks, and map it.  0, or the errno: then no file is left."""
     cdef int err = 0
     cdef void *m
     s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
@@ -100,7 +100,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         seg_write_header(s)
         snprintf(spare, PATH_ROOM, b"%s/spare.msgs", st.directory)
         if not s.unlinked and rename(spare, path) < 0:
-            # The spare's file is missing: make a new one.
+            # The file of the spare is missing: make a new one.
             seg_unmap(s)
             err = seg_create(s, path)
     else:
@@ -111,7 +111,8 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
             unlink(path)
             s.unlinked = True
     elif err == 0:
-        # Made now, while a publisher can still wait for room: a delivery must be able to write the watermark.
+        # Make the acks file now, while the publisher can still wait for room: a delivery writes the watermark there, and
+        # cannot wait.
         err = acks_map(s)
         if err:
             unlink(path)
@@ -122,7 +123,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     q.mixed = False
     st.directory_unsynced = True
     if st.first == NULL:
-        # Other code, or the former broker, may have made the folder: it is not known whether its name is on disk.
+        # Other code, or a former broker, may have made the folder, and not have synced its name.
         st.parent_unsynced = q.store.parent_unsynced = True
     if q.journal != NULL:
         journal_begin(s)
@@ -133,8 +134,8 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
 
 
 cdef int seg_allocate(seg_t *s, uint32_t want, int advice) noexcept nogil:
-    """Allocate blocks up to `want` at least, as a rule twice as many as before, and map their pages as `advice` says: one
-    call in place of one page fault each.  0 or the errno."""
+    """Allocate blocks up to `want` at least, as a rule twice as many as before.  One madvise() maps their pages as `advice`
+    says, in place of one page fault for each.  0 or the errno."""
     cdef uint32_t page = s.zeroed & ~<uint32_t>4095
     cdef uint32_t to = s.zeroed + max(<uint32_t>FIRST_ZEROS, min(s.zeroed, <uint32_t>MOST_ZEROS))
     cdef int err
@@ -155,7 +156,7 @@ cdef int seg_allocate(seg_t *s, uint32_t want, int advice) noexcept nogil:
 
 
 cdef int seg_stage(seg_t *s, uint32_t need) noexcept nogil:
-    """Room for a record of `need` octets, at most STAGE_ROOM, that is gathered before it is written; 0 or the errno."""
+    """Begin a stage (stage.pxi) with room for a record of `need` octets, at most STAGE_ROOM.  0 or the errno."""
     cdef uint32_t want = s.end + need
     cdef int err = 0
     if s.stage != NULL:
@@ -216,7 +217,7 @@ cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
 
 
 cdef inline int reserve(store_t *st, uint32_t need) noexcept nogil:
-    """Make sure that a record of `need` octets can be stored without fail; 0 or the errno."""
+    """Make sure that append() can store a record of `need` octets without fail; 0 or the errno."""
     cdef seg_t *s = st.last
     if LIKELY(s != NULL and s.map != NULL and s.end + need <= s.zeroed and not s.sealed):
         return 0
@@ -224,7 +225,7 @@ cdef inline int reserve(store_t *st, uint32_t need) noexcept nogil:
 
 
 cdef inline void append(store_t *st, message_t *m) noexcept nogil:
-    """Store m as the queue's next message.  reserve() went before."""
+    """Store m as the queue's next message.  The caller has called reserve()."""
     cdef queue_t *q = st.queue
     cdef seg_t *s = st.last
     cdef uint8_t *r = s.base + s.end
@@ -253,7 +254,7 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     put_le64(r + R_PUBLISH_SEQ, m.publish_seq)
     put_le64(r + R_GROUP_HASH, 0)
     put_le64(r + R_DEDUP_HASH, m.dedup_hash)
-    # The pad to 8 octets: zero in a new file, but not in a recycled one.
+    # Zero the padding to 8 octets: a recycled file has old octets there.
     put_le64(r + align8(m.length) - 8, 0)
     memcpy(p, m.names, m.names_n)
     p += m.names_n
@@ -281,10 +282,10 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
 
 
 cdef void cursor_leave(store_t *st) noexcept nogil:
-    """The cursor has read all of its segment: it enters the next one."""
+    """The cursor has read all of its segment: enter the next one."""
     cdef seg_t *s = st.cursor
     if s.waiting:
-        # These records were counted but cannot be read: the segment is damaged.
+        # Records were counted that cannot be read: the segment is damaged.
         uncount_ready(st, s.waiting)
         s.settled += s.waiting
         s.damaged = True
@@ -295,13 +296,13 @@ cdef void cursor_leave(store_t *st) noexcept nogil:
     s.settled_bits = NULL
     s.counts = NULL
     s.count_n = 0
-    # The last but one stays mapped: as a rule it is settled soon, and then written into again.
+    # The last segment but one stays mapped: as a rule it is settled soon, and then recycled.
     if not retire_if_settled(s) and s.next != st.last:
         seg_unmap(s)
 
 
 cdef inline bint cursor_is_before(store_t *st, place_t *t) noexcept nogil:
-    """The cursor has not reached t, because t was taken out of the middle and given back."""
+    """Whether the cursor has yet to reach t.  So it is if t was taken out of the middle and then given back."""
     return t.seg.number > st.cursor.number or (t.seg == st.cursor and t.position >= st.position)
 
 
@@ -336,7 +337,7 @@ cdef bint skip_damage(store_t *st) noexcept nogil:
 
 
 cdef inline bint peek_unread(store_t *st, place_t *t) noexcept nogil:
-    """Find the next record at or behind the cursor that is neither settled nor damaged."""
+    """Find the next record, from the cursor on, that is neither settled nor damaged."""
     cdef seg_t *s
     cdef const uint8_t *r
     while True:
@@ -377,8 +378,8 @@ cdef inline bint peek_unread(store_t *st, place_t *t) noexcept nogil:
 
 
 cdef bint peek_both(store_t *st, place_t *t) noexcept nogil:
-    """peek() of a store with returned records.  They stand before all that the cursor has yet to reach, except those that
-    were taken out of the middle."""
+    """peek() of a store with returned records.  They come before all records that the cursor has yet to reach, except those
+    that were taken out of the middle and given back."""
     if LIKELY(not cursor_is_before(st, st.returned)):
         return peek_returned(st, t)
     if peek_unread(st, t) and t.seq < st.returned.seq:
@@ -387,7 +388,8 @@ cdef bint peek_both(store_t *st, place_t *t) noexcept nogil:
 
 
 cdef inline bint peek(store_t *st, place_t *t) noexcept nogil:
-    """Find the store's next message in sequence order; it stays there.  False: none can be read.  Its segment is mapped."""
+    """Find the store's next message in sequence order, map its segment, and leave the message where it is.  False: none can
+    be read."""
     if UNLIKELY(st.returned_n):
         return peek_both(st, t)
     return peek_unread(st, t)
@@ -434,5 +436,5 @@ cdef int make_ready(place_t *t) noexcept nogil:
 
 
 cdef bint cursor_has_passed(seg_t *s) noexcept nogil:
-    """The cursor is beyond s, and none of its records waits to be read in file order."""
+    """Whether the cursor has left s, and no record of s waits for it."""
     return s.store.cursor != NULL and s.number < s.store.cursor.number and s.waiting == 0

@@ -1,21 +1,23 @@
-# A window of keys seen lately (deduplication): which hashes were entered last, and until when each of them counts.
+# A window of deduplication keys: the hashes that were entered last, and until when each of them counts.
 #
 #    keys     a ring of (hash, expires): the entry with the number i stands at i modulo the capacity, a power of two
 #    slots    the index: upper half of the hash << 32 | ENTERED | number of the entry, 0 = free; linear probing, at most
 #             half full
 #
-# A hash that is entered again leaves a hole (hash 0) at its old place: a window is the last `size` that were entered.
-# Both halves of a slot are enough to probe and to move it, so that an absent key costs one cache miss.
+# A hash that is entered again becomes the newest entry, and leaves a hole (hash 0) at its old place.  Holes count as
+# entries: a window covers the last `size` entries.  A slot has the half of the hash that probing and moving need, so
+# that looking up an absent key reads the index only, and costs one cache miss.
 #
-# A ring that is full doubles, up to `size`, and no publish waits for that: its entries stay in the old ring, and each
-# new entry takes KEYS_MOVED of them along, oldest first.  Old slots stay as they are, and what has left the old ring has
-# the hash 0 there, so that a slot of it leads nowhere.
+# A full ring doubles, up to `size`, without making one publish wait for it: the entries stay in the old ring, and each
+# new entry moves KEYS_MOVED of them into the new one, oldest first.  A moved entry leaves the hash 0 in the old ring, so
+# that its old slot, which stays, matches no key.
+#
 # Knows nothing of messages.  Times are milliseconds since the epoch.
 
 cdef enum:
-    KEYS_FIRST = 16             # places of a ring that is not empty
-    KEYS_MOVED = 4              # taken out of the old ring for each that is entered; 2 are enough to be done in time
-    KEYS_FORGOTTEN = 64         # expired keys that may go for one that is entered
+    KEYS_FIRST = 16             # places of the smallest ring
+    KEYS_MOVED = 4              # entries that each new one moves: the old ring is empty long before the new one is full
+    KEYS_FORGOTTEN = 64         # expired keys that one new key removes at most
     KEY_ROW = 24                # octets: order u8, hash u8, expires i8, as in store/format.py
 
 cdef extern from *:
@@ -27,12 +29,12 @@ cdef extern from *:
     """
     int64_t FOR_EVER
     uint32_t NO_SLOT
-    uint32_t ENTERED            # in each slot that is not free
+    uint32_t ENTERED            # set in each slot that is not free
     uint32_t KEYS_MOST          # places of the largest ring
 
 
 cdef inline uint32_t slot_of(const keyring_t *r, uint64_t hash_) noexcept nogil:
-    """The slot of this hash; NO_SLOT: it is not there."""
+    """The slot of this hash; NO_SLOT: the ring does not have it."""
     cdef uint32_t at = <uint32_t>(hash_ >> 32) & r.slots_mask
     cdef uint64_t slot
     if r.keys == NULL:
@@ -58,7 +60,7 @@ cdef inline void slot_put(keyring_t *r, uint64_t hash_, uint64_t number) noexcep
 
 
 cdef inline void slot_clear(keyring_t *r, uint32_t hole) noexcept nogil:
-    """Free a slot; those that it kept from their place move up."""
+    """Free a slot, and move up later ones that it kept from their own place."""
     cdef uint32_t at = hole
     cdef uint64_t slot
     while True:
@@ -88,13 +90,13 @@ cdef inline key_t *key_numbered(window_t *w, uint64_t number) noexcept nogil:
 
 
 cdef inline void key_forget(window_t *w, key_t *key) noexcept nogil:
-    """A key that is in one of the rings leaves a hole; slots are its caller's."""
+    """Make a hole of a key that is in one of the rings.  The caller clears its slot."""
     key.hash = 0
     w.live -= 1
 
 
 cdef void window_move(window_t *w, uint64_t most) noexcept nogil:
-    """Take so many entries along from the old ring."""
+    """Move up to `most` entries from the old ring into the new one."""
     cdef key_t *old
     cdef key_t *key
     while most and w.moved < w.grown:
@@ -125,8 +127,8 @@ cdef inline void window_forget_oldest(window_t *w) noexcept nogil:
 
 
 cdef int window_set_capacity(window_t *w, uint32_t capacity) noexcept nogil:
-    """A ring with room for `capacity`, a power of two, at least as many as are entered; what is entered has yet to be
-    moved.  0 or ENOMEM: all is as before."""
+    """Begin a ring of `capacity` places: a power of two, and at least the number of entries.  The entries are in the old
+    ring until window_move() moves them.  0, or ENOMEM: nothing has changed."""
     cdef keyring_t ring
     ring.mask = capacity - 1
     ring.slots_mask = 2 * capacity - 1
@@ -136,12 +138,12 @@ cdef int window_set_capacity(window_t *w, uint32_t capacity) noexcept nogil:
         free(ring.keys)
         free(ring.slots)
         return ENOMEM
-    window_move(w, w.grown - w.moved)       # As a rule all were moved long ago.
+    window_move(w, w.grown - w.moved)       # Only one old ring at a time.  As a rule it was emptied long ago.
     w.old = w.ring
     w.ring = ring
     w.moved = w.first
     w.grown = w.entered
-    window_move(w, 0)           # An empty one is gone at once.
+    window_move(w, 0)           # Frees an old ring without entries at once.
     return 0
 
 
@@ -154,7 +156,8 @@ cdef inline uint32_t keyring_capacity_for(uint32_t n) noexcept nogil:
 
 
 cdef void window_make_room(window_t *w, int64_t now_ms) noexcept nogil:
-    """A place for one more, if there is memory for any: what is over goes first, then the ring grows, then the oldest goes."""
+    """Make a place for one more key: forget the oldest keys that have expired, else grow the ring, else forget the oldest
+    key.  An empty window has no place if there is no memory."""
     cdef uint32_t most = KEYS_FORGOTTEN
     cdef key_t *oldest
     while most and w.first < w.entered:
@@ -172,7 +175,7 @@ cdef void window_make_room(window_t *w, int64_t now_ms) noexcept nogil:
 
 
 cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int64_t now_ms) noexcept nogil:
-    """This hash is the newest."""
+    """Make this hash the newest entry."""
     cdef uint32_t at = slot_of(&w.ring, hash_)
     cdef key_t *key
     if UNLIKELY(at != NO_SLOT):
@@ -186,7 +189,7 @@ cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int6
     if UNLIKELY(w.entered - w.first >= min(w.size, keyring_capacity(&w.ring))):
         window_make_room(w, now_ms)
         if w.ring.keys == NULL:
-            return              # No memory: this one is not known.
+            return              # No memory: this key is not entered.
     key = w.ring.keys + (<uint32_t>w.entered & w.ring.mask)
     key.hash = hash_
     key.expires = expires
@@ -196,7 +199,7 @@ cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int6
 
 
 cdef inline const key_t *window_find(const window_t *w, uint64_t hash_) noexcept nogil:
-    """NULL: it is not in the window."""
+    """The key with this hash; NULL: it is not in the window."""
     cdef uint32_t at = slot_of(&w.ring, hash_)
     if at != NO_SLOT:
         return key_in_slot(&w.ring, at)
@@ -212,7 +215,7 @@ cdef inline bint window_knows(const window_t *w, uint64_t hash_, int64_t now_ms)
 
 
 cdef inline int64_t key_expires(const window_t *w, int64_t ts_ms, int64_t own_ttl_ms) noexcept nogil:
-    """Of a key whose message came then; own_ttl_ms: what the message says itself, or -1."""
+    """When a key expires whose message came at ts_ms.  own_ttl_ms: the time that the message itself sets, or -1."""
     cdef int64_t ttl = own_ttl_ms if own_ttl_ms >= 0 else w.ttl
     return FOR_EVER if ttl < 0 or ttl > FOR_EVER - ts_ms else ts_ms + ttl
 
@@ -293,7 +296,7 @@ cdef class Window:
             memcpy(sorted_, &rows[0], n * KEY_ROW)
             qsort(sorted_, n, KEY_ROW, by_order)
             first = 0
-            for i in range(1, n):       # The same key of the same message, from two files.
+            for i in range(1, n):       # Two files may have the same key of the same message: enter it once.
                 if by_order(sorted_ + 3 * i, sorted_ + 3 * first) != 0:
                     first += 1
                     memmove(sorted_ + 3 * first, sorted_ + 3 * i, KEY_ROW)
@@ -329,7 +332,8 @@ cdef class Keys:
 
 
 cdef inline uint64_t key_of_queue(const keys_t *keys, const queue_t *q, uint32_t *at) noexcept nogil:
-    """Of a message in this queue; 0: none.  at: where to look first, then where it was: targets come in the same order."""
+    """The hash of a message's key in queue q; 0: it has none.  at: where to look first, and afterwards where it was found:
+    the keys stand in the order of the targets."""
     cdef uint32_t i, place
     for i in range(keys.n):
         place = at[0] + i
