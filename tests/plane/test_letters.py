@@ -1,9 +1,14 @@
 """Dead letters that the plane makes itself: the same octets as queues/dead_letter makes, or none; and where they go."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plane.harness import PERSISTENT, consume, nack, publish, reject
+from tests.plane.harness import PERSISTENT, Bench, consume, nack, publish, reject
 
 from brokerd import plane
 from brokerd.queues.dead_letter import DeadLetterRule, is_cycle, make_dead_letter, read_properties, write_properties
@@ -374,6 +379,51 @@ def test_dead_letters_in_a_target_that_gathers_its_records_are_there_after_a_cra
     after = make_bench(segment_octets=1 << 20)
     assert [row[6] for row in after.recovered(b"dead").browse(1, 9)] == [b"one", b"two"]
     assert after.recovered().ready == 0
+
+
+KILLED = '''
+import resource, signal, sys
+from tests.plane.harness import Bench, consume, nack, publish
+from brokerd import plane
+
+bench = Bench(sys.argv[1], segment_octets=1 << 20)
+bench.core.clock = lambda: 0
+target = bench.queue(b"dead")
+source = bench.queue(dead_letters=True, ttl_ms=50)
+bench.bound[b"dlx", b"q"] = (b"dead",)
+source.letters = plane.Letters(bench.routes, b"q", b"dlx")
+connection = bench.connection(1, 2)
+connection.channels[1].select_confirm()
+for _ in range(2):                              # The target's second segment is gathered.
+    connection.feed(publish(1, bytes(20_000), b"dead", persistent=True) * 30)
+    bench.sync()
+connection.feed(publish(1, b"one", persistent=True) + publish(1, b"two", persistent=True))
+if sys.argv[2] == "rejected":
+    consume(connection.channels[2], source)
+bench.turns()
+end = target.segments()[-1]["end"]
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (end, end))   # The first octet of a dead letter kills.
+if sys.argv[2] == "rejected":
+    connection.feed(nack(2, 0, multiple=True, requeue=False))
+else:
+    bench.at(100)
+print("survived")
+'''
+
+
+@pytest.mark.parametrize("reason", ["rejected", "expired"])
+def test_a_kill_before_dead_letters_are_in_their_target_s_file_leaves_the_messages_in_their_queue(tmp_path, reason):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), reason], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGXFSZ, ""), done.stderr
+    bench = Bench(tmp_path, segment_octets=1 << 20)
+    try:
+        assert [row[6] for row in bench.recovered().browse(1, 9)] == [b"one", b"two"]
+        assert bench.recovered(b"dead").ready == 60
+    finally:
+        bench.close()
 
 
 def test_where_a_target_cannot_store_it_goes_up(bench, dying):
