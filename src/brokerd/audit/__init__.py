@@ -1,8 +1,10 @@
-"""The part that all outside readers of segments share: Spark jobs, inspection, tracing.  See ``layout``, ``files``.
+"""Reads and judges segments from outside the broker: for Spark jobs, inspection, tracing.  See ``layout``, ``files``.
 
-This package needs numpy, and of brokerd only ``store.format`` and ``store.reading``.  So a worker needs only a zip of
-this package, ``brokerd/__init__.py`` and ``brokerd/store/{__init__,format,reading}.py``.  If the compiled plane is
-installed, it makes checking faster.
+This package needs numpy, and of brokerd only ``store.format`` and ``store.reading``.  So a Spark worker needs only a
+zip of this package, ``brokerd/__init__.py`` and ``brokerd/store/{__init__,format,reading}.py``.  A worker that has the
+compiled plane checks sums faster.
+
+In this package and in ``brokerd.spark``, *journal* means the order journal.
 """
 
 

@@ -14,7 +14,7 @@ _MANTISSA = 52 - 3
 def count_above(values: np.ndarray, starts: np.ndarray, stops: np.ndarray, floors: np.ndarray) -> np.ndarray:
     """For each query, how many of ``values[start:stop]`` are above its floor.
 
-    A wavelet matrix: one step for each bit of the values' ranks, all queries in step.
+    Walks a wavelet matrix: one step for each bit of the values' ranks, which all queries take at once.
     """
     level, floor, size = _ranked(values, floors)
     low, high = starts.astype(np.int64), np.maximum(stops, starts).astype(np.int64)
@@ -64,7 +64,8 @@ def group_max_before(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def histogram(values: np.ndarray) -> np.ndarray:
-    """Counts of values (ns, from 0) in buckets: 8 for each power of two, so that none is wider than an eighth."""
+    """Counts of values (ns, from 0) in buckets: 8 for each power of two, so that a bucket is at most an eighth of its
+    lowest value wide."""
     if not values.size:
         return np.zeros(0, np.int64)
     bits = np.maximum(values, 1).astype(np.float64).view(np.int64) >> _MANTISSA
@@ -118,7 +119,7 @@ def numbers(seq: np.ndarray) -> Numbers:
 
 
 def mark(present: np.ndarray, base: int, these: Numbers) -> None:
-    """Set the numbers of ``these`` in ``present``, booleans of which the first stands for number ``base``."""
+    """Set the flags of the numbers ``these`` in ``present``; ``present[0]`` is the flag of the number ``base``."""
     if these.last < base or these.first >= base + present.size or these.last < these.first:
         return
     if these.bits is not None:
@@ -139,7 +140,7 @@ def mark(present: np.ndarray, base: int, these: Numbers) -> None:
 
 
 def ranges_of(flags: np.ndarray, base: int) -> list[tuple[int, int]]:
-    """The (first, last) number of each run of True in ``flags``; the first flag stands for number ``base``."""
+    """The (first, last) number of each run of True in ``flags``; ``flags[0]`` is the flag of the number ``base``."""
     edges = np.diff(np.concatenate(([0], flags.astype(np.int8), [0])))
     return [(base + int(a), base + int(b) - 1)
             for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]

@@ -1,14 +1,15 @@
 """The files to audit under a path: queues, their priority levels, their segments, and the files beside these.
 
-A *triple* is a segment with its acks and its journal.  The broker moves a settled triple to ``kept/`` file by file, so
-for an instant its files lie in two folders::
+A *triple* is a segment with its acks file and its order journal.  The broker moves a settled triple to ``kept/`` file
+by file, so for an instant its files lie in two folders::
 
     ROOT/manifest.json            of a dump
     ROOT/<vhost>/.vhost           ROOT may also be the folder of one vhost, or of one queue
     ROOT/<vhost>/<queue>/.queue   order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
 
-Skips the folders of queues that do not survive a restart (``transient``).  Looks at names and sizes; ``segment`` reads
-the contents.  Reads files by read() and never maps them, because a broker may shorten them at any time.
+Skips the folders of queues that do not survive a restart (``transient``).  This module looks at names and sizes of
+segments; ``segment`` reads their contents.  Both call read() and never map a file, because a broker may shorten it at
+any time.
 """
 
 import fnmatch
@@ -79,7 +80,7 @@ class QueueFiles(NamedTuple):
     consumers: dict[int, dict[str, Any]]
     manifest: dict[str, Any] | None     # what the manifest says of this queue
     triples: list[Triple]               # by level, then by number
-    foreign: list[str]                  # files that are named like the broker's but are not
+    foreign: list[str]                  # files with names like those of the broker's files, which are not its own
     damage: list[Damage]                # missing, unreadable, half copied
     rules: tuple[Rule, ...] = ()
 
@@ -340,10 +341,10 @@ def _look(source: Source, folder: str, names: dict[str, int], found: _Found, dam
 
 
 def _stranger(path: str, name: str, damage: list[Damage], foreign: list[str]) -> None:
-    """Judge a name that no file of a triple has: it is damage only if it looks like one."""
+    """Judge a file that belongs to no triple: it is damage only if its name looks like that of a segment's file."""
     kind, _, rest = name.partition(".")
     if kind not in KINDS or (rest.endswith(".new") and file_number(name[:-4]) is not None):
-        return                  # Not like the broker's; or an unfinished compaction, where the old file counts.
+        return                  # Another kind of file, or that of an unfinished compaction: the old file counts.
     foreign.append(path)
     if rest.endswith(".damaged"):
         detail = "was put aside by recovery: its content is not audited"
@@ -360,7 +361,7 @@ def _triples(source: Source, vhost: str, queue: str, level: int, found: _Found, 
         if msgs is None:
             there = [f for f in (journal, acks) if f is not None]
             if journal is None and not there[0][2]:
-                continue        # The broker removes acks after their segment, and acks that a crash left at its start.
+                continue        # The broker removes acks after their segment; if it crashes in between, at its start.
             detail = f"{layout.segment_name(number)}, to which it belongs, is missing"
             damage.append(Damage(there[0][0], -1, 0, 0, detail, ("records", "events", "acks")))
             continue

@@ -1,8 +1,8 @@
-"""Sequence numbers that are missing and should not be, over all levels of a queue together: ``holes``.
+"""Finds sequence numbers that are missing without a reason, over all levels of a queue together: ``holes``.
 
 Retention explains a missing number (order.jsonl says so), and so does compaction (in a segment of a generation above
-0).  A queue without a journal removes settled segments without a trace, so there a missing number is a doubt and not a
-hole.  It is also a doubt before a loss of power, which may take messages that were never confirmed.
+0).  A queue without an order journal removes settled segments without a trace, so there a missing number is a doubt and
+not a hole.  A number from before a loss of power is also a doubt, because its message may never have been confirmed.
 
 Judges slices of sequence numbers one after the other, so that memory does not grow with the queue.
 """
@@ -47,7 +47,7 @@ def holes(queue: QueueFiles, levels: dict[int, list[Summary]], *, clipped: bool 
         size = min(slice_size, last + 1 - base)
         if not any(low < base + size and high >= base for low, high in (
                 *((s.numbers.first, s.numbers.last) for s in there), *legal, *unknown, *lost)):
-            checked, count = checked + size, count + size       # No number of this slice is there.
+            checked, count = checked + size, count + size       # All numbers of this slice are missing.
             _extend(missing, [(base, base + size - 1)])
             continue
         present = np.zeros(size, bool)
@@ -82,7 +82,7 @@ def _extend(missing: list[tuple[int, int]], more: list[tuple[int, int]]) -> None
 
 
 def _promised(manifest: dict[str, Any], first: int, last: int) -> tuple[int, int]:
-    """The ends that the manifest of a dump names."""
+    """The first and last number that a dump should have: as its manifest says, else ``first`` and ``last``."""
     kept, following = manifest.get("first_kept_seq"), manifest.get("next_seq")
     if isinstance(kept, int) and 0 < kept < first:
         first = kept
@@ -103,7 +103,7 @@ def _clear(flags: np.ndarray, base: int, ranges: list[tuple[int, int]]) -> int:
 
 
 def _legal(queue: QueueFiles, levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
-    """Stretches in which numbers may be absent: with several levels, the segments of one hold only some numbers."""
+    """Ranges in which retention or compaction may have removed numbers."""
     ranges = [(line["first_seq"], line["last_seq"]) for line in queue.removed]
     for level in levels.values():
         for k, s in enumerate(level):
@@ -114,7 +114,7 @@ def _legal(queue: QueueFiles, levels: dict[int, list[Summary]]) -> list[tuple[in
 
 
 def _unknown(levels: dict[int, list[Summary]]) -> list[tuple[int, int]]:
-    """Stretches between segments of a level that did not have a journal all the time."""
+    """Ranges that settled segments may have held, which the queue removed while it wrote no journal."""
     ranges = []
     for level in levels.values():
         several = len(levels) > 1

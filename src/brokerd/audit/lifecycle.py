@@ -13,7 +13,7 @@ from brokerd.audit.segment import SegmentData, record_at
 from brokerd.store import format as layout
 from brokerd.store import reading
 
-READY, UNACKED = 0, 8           # states of a message, beside the types 1, 2, 4 to 7 of layout
+READY, UNACKED = 0, 8           # states of an unsettled message; the state of a settled one is the type of its entry
 ENDED = ("ready", "acked", "rejected", "", "dead-lettered", "expired", "dropped", "purged", "unacked")
 REASONS = ("", "rejected", "expired", "maxlen", "delivery_limit", "removed")
 CAUSES = ("", "nack", "reject", "recover", "channel closed", "connection closed", "consumer timeout")
@@ -74,7 +74,7 @@ def lives(data: SegmentData) -> Lives:
         seq, index = seq[order], np.concatenate((index, np.full(more.size, -1)))[order]
         of, orphans = places_of(seq, event_seq), unknown[:0]
     published = np.where(index >= 0, data.headers["ts"][index] if data.headers.size else 0, 0)
-    if data.power_cuts.size:    # A power cut may lose a message and leave its events; the number is then given again.
+    if data.power_cuts.size:    # A power cut may lose a message and leave its events; another one gets its number.
         of = np.where((of >= 0) & (data.events["ts"] < published[np.maximum(of, 0)]), -1, of) if seq.size else of
     event = _sorted_events(of, data.events["ts"])
     of = of[event]
@@ -94,8 +94,8 @@ def lives(data: SegmentData) -> Lives:
     covered = _covered(data, published, index, np.where(columns["settled"] > 0, ends, 0))
     known_first = np.zeros(count, bool)
     known_first[of[delivered][::-1]] = (why[delivered] & layout.REDELIVERED == 0)[::-1]
-    if not data.generation:     # No compaction explains a missing record: its events may be another segment's.
-        covered &= (index >= 0) & (orphans.size == 0)   # Orphans show that the whole journal may be another's.
+    if not data.generation:     # No compaction explains a missing record: its events may be of another segment.
+        covered &= (index >= 0) & (orphans.size == 0)   # Orphans show that the whole journal may be of another one.
         known_first &= index >= 0
     columns["ended"] = np.where(out & (columns["settled"] == 0), UNACKED, columns["ended"])
     _from_entries(data, index, columns, covered)
@@ -160,7 +160,7 @@ def _covered(data: SegmentData, published: np.ndarray, index: np.ndarray, ends: 
 
 
 def _from_entries(data: SegmentData, index: np.ndarray, columns: dict[str, Any], covered: np.ndarray) -> None:
-    """Fill in from the acks the end of each message for which the journal has none, or that has no journal."""
+    """Fill in, from the acks file, the ends and counts of messages that the journal does not cover."""
     if covered.all():
         return
     position = np.where(index >= 0, data.positions[index] if data.positions.size else 0, 0)

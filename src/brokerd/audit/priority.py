@@ -1,4 +1,4 @@
-"""Deliveries of a priority level while a higher one had a ready message: ``priority``, over all levels of a queue.
+"""Finds deliveries of a priority level while a higher level had a ready message: ``priority``, over a whole queue.
 
 A message is ready from its publish or return until its next delivery: that is a *stretch*.  The number of ready
 messages of a level at a time is the number of stretches that have begun minus those that have ended; two sorted arrays
@@ -35,7 +35,8 @@ def stretches(p: Pass) -> Stretches:
     life: Lives = p.life
     settles_well = np.isin(life.type, (layout.EXPIRED, layout.DROPPED, layout.PURGED))
     ends_it = p.delivered | settles_well
-    open_counts = not any(rule.dead_letters for rule in p.data.triple.rules)    # Else it may be dying: see scan.
+    # With dead letters, a message without an end may be dying, and not ready: see scan.
+    open_counts = not any(rule.dead_letters for rule in p.data.triple.rules)
     # From being published to the first event.
     has_event = np.zeros(life.seq.size, bool)
     has_event[life.of] = True

@@ -1,4 +1,4 @@
-"""One property of many messages at once, from the octets of a segment.  numpy reads all records in step.
+"""Reads one property of many messages at once, from the octets of a segment: numpy walks all records in step.
 
     header (64) | [u4 length of a long meta] | exchange shortstr | routing key shortstr | flags u2 | properties | body
 

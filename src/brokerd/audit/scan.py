@@ -1,4 +1,4 @@
-"""The one pass over a segment with its acks and journal: ``scan`` makes a small ``Summary`` of what an audit needs.
+"""Reads a segment with its acks and journal once: ``scan`` makes a small ``Summary`` of what an audit needs.
 
 The scan judges all that one segment can show (``Result``, ``Rows``).  For violations across its edges, the summary has
 extremes, and the few messages that a later segment may still overtake.  ``verdicts`` joins the summaries.
@@ -78,9 +78,11 @@ class Rows(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The deliveries in one broker's life.
+    """The deliveries of a segment in one broker's life.
 
-    ``since`` is the time of the first one.  Then follow the extremes of first deliveries in the run, and of all.
+    ``firsts`` counts the messages that were delivered in it for the first time in this life; ``first_min`` and
+    ``first_max`` are the earliest and latest time of those deliveries.  ``least`` (also ``since``) and ``most`` are the
+    earliest and latest time of all deliveries.
     """
 
     since: int
@@ -147,7 +149,7 @@ class Summary(NamedTuple):
     longest: tuple[int, int]
     hours: Table                        # hour, published, delivered, settled, octets
     counters: np.ndarray                # in the order of ORDER_COUNTERS
-    overtakings: int                    # by messages of this segment
+    overtakings: int                    # within this segment
 
 
 class Pass:
@@ -350,7 +352,7 @@ OVERTAKEN = "delivered again, after {a} later ones that went out since its first
 
 
 def _unknown(life: Lives) -> int:
-    """How many messages the journal does not cover and may have been delivered."""
+    """How many messages the journal does not cover: they may have been delivered."""
     return int(np.count_nonzero(~life.covered))
 
 
@@ -479,7 +481,7 @@ def _orphans(data: SegmentData, life: Lives) -> list[Damage]:
 
 
 def _ids(s: Pass) -> Table:
-    """Add the duplicate message ids within the segment; return the ids that may be duplicates of other segments'."""
+    """Add the duplicate message ids within the segment; return those ids that other segments may repeat."""
     nothing = np.empty(0, np.int64)
     if not s.options.wants("duplicates"):
         return Table({"hash": nothing.view(np.uint64), "ts": nothing, "seq": nothing, "known": nothing.astype(bool)})

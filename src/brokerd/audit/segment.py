@@ -150,7 +150,7 @@ def _several(damage: list[Damage], path: str, places: np.ndarray, one: Callable[
 
 
 def other_place(path: str) -> str:
-    """The other place of a file, which a move to ``kept`` may have put it to: out of ``kept``, or in it."""
+    """The other place where a file may be, because the broker moves it to ``kept``: in that folder, or outside."""
     folder, _, name = path.rpartition("/")
     if folder == layout.KEPT_FOLDER or folder.endswith("/" + layout.KEPT_FOLDER):
         above = folder[:-len(layout.KEPT_FOLDER)].rstrip("/")
@@ -200,7 +200,7 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
         if not any(octets[:4096]):
             damage[:] = [d for d in damage if d.file != triple.msgs]     # The broker has just made it: it is empty.
             return nothing
-    if header is None:          # Sums are made with the number of the name.
+    if header is None:          # Checksums begin with the segment's number, which the file's name has too.
         octets = head[:8] + triple.number.to_bytes(8, "little") + octets[16:]
     records = reading.scan_records(octets, len(octets))
     if crc:
@@ -259,7 +259,8 @@ def check_records(octets: bytes, records: reading.Records, number: int) -> np.nd
 
 def _without_stale_end(records: reading.Records, sound: np.ndarray, octets: bytes, crc: bool,
                        number: int) -> tuple[reading.Records, np.ndarray]:
-    """Drop the records behind the last sound one, if the end is not known: an older use of the file left them."""
+    """Drop the records after the last sound one, because the header does not say where the records end: an earlier use
+    of the file has left them."""
     if not crc:
         sound = check_records(octets, records, number)
     whole = np.flatnonzero(sound)
@@ -298,7 +299,7 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> tuple[in
     """The position below which the cursor has passed all records, and the entries."""
     matters = ("acks",)
     if triple.acks is None:
-        return 0, NO_ENTRIES    # None before the first delivery.
+        return 0, NO_ENTRIES    # The file is not made yet.  If it is lost, read_triple() says so.
     octets = _read(source, triple.acks, damage, matters)
     if octets is None or not any(octets[:4096]):
         return 0, NO_ENTRIES

@@ -1,4 +1,4 @@
-"""The life of one message, from the files of its queue: ``trace``.
+"""Tells the life of one message from the files of its queue: ``trace``.
 
 Reads only the segment that can hold the sequence number, and 64 octets of each other segment.  Puts events into words,
 and adds the names that order.jsonl has for consumers.
@@ -17,7 +17,7 @@ from brokerd.store import format as layout
 from brokerd.store import reading
 
 WHAT = ("", "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered")
-IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside"}     # where entries have other words
+IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside"}     # words for entries, not for events
 KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "nothing"
 
 
@@ -41,8 +41,8 @@ def trace(source: Source, queue: QueueFiles, seq: int) -> dict[str, Any]:
 
 
 def _candidates(source: Source, queue: QueueFiles, seq: int) -> list[Triple]:
-    """The segments that can hold the message: of each level the last one that begins at or before its number; then
-    those with an unreadable header."""
+    """The segments that can hold the message: of each level the last one that begins at or before the message's number,
+    then those with an unreadable header."""
     best: dict[int, tuple[int, Triple]] = {}
     silent = []
     for triple in queue.triples:
@@ -171,7 +171,7 @@ def _who(queue: QueueFiles, number: int, by_get: bool) -> dict[str, Any] | None:
 
 
 def _from_entries(data: SegmentData, index: int) -> list[dict[str, Any]]:
-    """The events that the acks tell, in order and without times."""
+    """The events that the acks file has, in order and without times."""
     of = record_at(data.positions, len(data.octets), data.entries["position"])
     events = []
     for entry in data.entries[of == index]:

@@ -4,7 +4,7 @@
     violated     at least one case was wrong, even if others could not be checked
     undecidable  no checked case was wrong, but some could not be checked: the reason says which
 
-Knows the rules of which missing thing spoils which audit; how cases are judged is ``scan``'s and ``stitch``'s.
+Knows which audit cannot decide without which files and events.  ``scan`` and ``stitch`` judge the cases.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ class Judged(NamedTuple):
     queue: dict[str, Any]
     findings: list[dict[str, Any]]
     inputs: dict[str, int]
-    cut: int | None
+    cut: int | None                     # when the dump copied the queue (ns); None: the files are not a dump
 
 
 def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: Options = DEFAULTS) -> Judged:
@@ -177,7 +177,8 @@ class _Case:
         return count, checked, sum(s.uncovered for s in self.summaries), {"unacked": total}
 
     def _pending(self, count: int) -> tuple[int, dict[str, Any]]:
-        """Messages beyond their limit that no segment shows the end of: those that waited too long are findings."""
+        """Judge the messages beyond their limit that have no end in any segment: those that have waited too long are
+    findings, and the others are pending."""
         bound = (self.cut or self.last_ts) - int(self.options.unacked_after_s * 1e9)
         pending = 0
         for s in self.summaries:
@@ -280,7 +281,7 @@ def audit(source: Source, options: Options = DEFAULTS, glob: str | None = None,
 
 
 def exit_status(audits: Iterable[dict[str, Any]], fail_on: str = "any") -> int:
-    """0 all held, 1 violated, 3 undecidable and nothing violated.  ``fail_on``: any, none, or names of audits."""
+    """0: all held; 1: violated; 3: none violated, but some undecidable.  ``fail_on``: any, none, or names of audits."""
     rows = list(audits)
     names = None if fail_on == "any" else set() if fail_on == "none" else set(fail_on.split(","))
     if any(row["verdict"] == VIOLATED and (names is None or row["audit"] in names) for row in rows):

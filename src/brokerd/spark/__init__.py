@@ -1,4 +1,4 @@
-"""brokerd's segments, acks and journals as Spark tables, and the audits of order over them.
+"""Makes Spark tables of brokerd's segments, acks and journals, and audits the order of messages over them.
 
     spark = brokerd.spark.session.session()             # or any session of yours: brokerd.spark.register(spark)
     spark.read.format("brokerd").option("table", "messages").load("/var/lib/brokerd")

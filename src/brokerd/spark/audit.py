@@ -1,4 +1,4 @@
-"""The audits of order over any number of segments, by Spark: ``main`` is the program spark_jobs/ordering_audit.py.
+"""Audits the order of any number of segments, by Spark: ``main`` is the program spark_jobs/ordering_audit.py.
 
 Tasks share the segments.  A task reads each of its segments once and returns a small summary (``brokerd.audit.scan``).
 ``brokerd.audit.verdicts`` judges the summaries of a queue together: in this process, or for many segments in one task
@@ -262,7 +262,7 @@ def worst(audits: Iterable[dict[str, Any]]) -> str:
 
 
 def write_report(folder: str, document: dict[str, Any], findings: Sequence[dict[str, Any]]) -> None:
-    """summary.json, findings/ and report.html."""
+    """Write summary.json, findings/ and report.html."""
     from brokerd.spark import report  # Only a report needs Jinja.
 
     write_findings(os.path.join(folder, "findings"), findings)

@@ -1,4 +1,4 @@
-"""The files and rows that a query's filters select.
+"""Selects the files and rows that a query's filters ask for.
 
 Comparisons of ``vhost``, ``queue``, ``priority`` and ``segment`` leave out whole files; comparisons of ``seq`` leave
 out files and rows.  The numbers in the files of one level rise, and a segment's header has the first of its numbers.

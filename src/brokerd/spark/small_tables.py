@@ -1,4 +1,4 @@
-"""All views of a directory except ``violations``: the tables of the source ``brokerd``, and small tables beside them.
+"""Makes all views of a directory except ``violations``: of the source ``brokerd``'s tables, and of small tables.
 
 The small tables need only the names and side files of queues: queues, settings, consumers, removals, damage.  ``views``
 describes each one.
@@ -37,7 +37,7 @@ NAMES = (*TIMES, "queues", "settings", "consumers", "removals", "queue_damage")
 
 
 def tables(spark: "SparkSession", path: str, **options: str) -> None:
-    """All views but ``violations``.  Raises AuditError."""
+    """Make all views but ``violations``.  Raises AuditError."""
     queues = open_source(path).queues(options.get("queues"))
     for name, times in TIMES.items():
         table = read(spark, path, name, **options)

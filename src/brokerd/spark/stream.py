@@ -1,9 +1,9 @@
-"""Messages and events of a live broker as streams; with Spark's checkpoints they have neither gaps nor repeats.
+"""Streams messages and events of a live broker; with Spark's checkpoints a stream has neither gaps nor repeats.
 
-Offsets, as JSON in the checkpoint, by the folder of a queue's level (``<vhost>/<queue>[/prio.NNN]``)::
+The checkpoint has an offset, as JSON, for the folder of each level of a queue (``<vhost>/<queue>[/prio.NNN]``)::
 
     messages  [segment, end, seq]       the newest segment, its written octets, its last number
-    events    {"7": [120, 0], ...}      events read of each journal that exists; 1: it will not grow any more
+    events    {"7": [120, 0], ...}      of each journal that exists: how many events were read, and 1 if it is complete
 
 A batch has the messages above one number and up to another, so a compaction or a move to ``kept`` between planning and
 reading changes nothing.  The events of a message go to the journal of its segment, so that many journals grow at once.
@@ -194,7 +194,7 @@ class EventStream(_Stream):
     def _offset(self, source: Source, level: Level, start: Any) -> Any:
         done = {number for number, (_, over) in (start or {}).items() if over}
         reached: dict[str, list[int]] = {}
-        below = True                            # True while all journals so far are read to their end: these go.
+        below = True                            # All journals so far are read to their end: the offset leaves them out.
         floor = int((start or {}).get("below", [0, 0])[0])
         for triple in level.triples:
             number = str(triple.number)

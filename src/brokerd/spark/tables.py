@@ -1,12 +1,13 @@
-"""The tables of the source ``brokerd``: their columns, and how Arrow batches of them are made from one triple.
+"""Makes the tables of the source ``brokerd``: their columns, and Arrow batches of rows from one triple.
 
     messages    a row for each record, damaged ones included (``sound`` false)
-    events      a row for each event of a journal; of type "started", without seq, each start of the broker
+    events      a row for each event of a journal; type "started", without seq: the broker started, or the journal was
+                switched on or off
     lifecycle   a row for each sound record: the life of its message
     segments    a row for each segment
 
-Only the requested columns are made, and only the files that they need are read: ``segments`` without counts reads
-headers.  Knows nothing of Spark's sessions and tasks; of Spark itself only names of types.
+Makes only the requested columns, and reads no file for those that names and sizes give.  Knows nothing of Spark's
+sessions and tasks; of Spark itself it knows only names of types.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -204,7 +205,7 @@ class Messages(Reading):
 
 
 class Events(Reading):
-    """Events, also those of the broker's starts."""
+    """Events, and those of type "started"."""
 
     @cached_property
     def _all(self) -> np.ndarray:
