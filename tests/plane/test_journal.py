@@ -16,6 +16,8 @@ from brokerd.store.format import (
     ACKED,
     BEFORE_START,
     BY_GET,
+    CAUSE_CHANNEL,
+    CAUSE_CONNECTION,
     DEAD_LETTERED,
     DELIVERED,
     DROPPED,
@@ -126,6 +128,23 @@ def test_what_a_consumer_says_is_an_event_with_its_cause(bench, queue, connectio
     send(bench, connection, 1)
     settle(bench, connection, octets)
     assert life(queue.directory) == [(1, DELIVERED, 0)] + [(1, *event) for event in events]
+
+
+@pytest.mark.parametrize(("connection_closes", "cause"), [(False, CAUSE_CHANNEL), (True, CAUSE_CONNECTION)])
+def test_what_a_channel_that_ends_gives_back_has_the_time_of_its_return(make_bench, connection_closes, cause):
+    """The chunk that closes it may have read the clock long before."""
+    bench = make_bench()
+    bench.core.clock = lambda: 1_000
+    queue, connection = bench.queue(), bench.connection(1, 2)
+    queue.set_journal(True)
+    consume(connection.channels[2], queue)
+    send(bench, connection, 1)
+    bench.core.clock = lambda: 9_000
+    connection.channels[2].return_unacked(connection_closes=connection_closes)
+    _, events = read(journals(queue.directory)[0])
+    assert [(event["type"], event["reason"]) for event in events] == [(DELIVERED, 0), (RETURNED, cause)]
+    assert events["ts"][0] < 2_000
+    assert events["ts"][1] == 9_000
 
 
 def test_the_count_of_failed_deliveries_is_in_the_events(bench, queue, connection):
