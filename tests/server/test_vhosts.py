@@ -104,6 +104,22 @@ def test_a_file_that_was_edited_badly_is_named_and_nothing_starts(broker, name, 
     errors = [line for line in text.splitlines() if " INFO " not in line]
     assert len(errors) == 1, text
     assert name in errors[0]
+    assert not (broker.directory / "running").exists()
+
+
+def test_a_failed_start_in_between_hides_no_crash_and_feigns_none(broker):
+    good = (broker.directory / "vhosts.json").read_text()
+    for kill in (False, True):
+        if kill:
+            broker.kill()
+        else:
+            broker.stop()
+        (broker.directory / "vhosts.json").write_text("{")
+        assert run("-D", broker.directory, "-p", 0)[0] == 1
+        (broker.directory / "vhosts.json").write_text(good)
+        begin = len(broker.lines)
+        broker.start()
+        assert ("did not stop cleanly (crashed)" in "\n".join(broker.lines[begin:])) == kill
 
 
 def test_a_definition_of_each_kind_survives_a_kill(broker):

@@ -1,3 +1,4 @@
+import errno
 import os
 import random
 
@@ -47,6 +48,50 @@ def test_a_crash_before_recovery_had_ended_is_still_a_power_cut(path):
     third.end_recovery()
     third.abandon()
     assert start(path, boot="boot-2").left == CRASHED
+
+
+def test_a_start_that_failed_changes_nothing_for_the_next(path):
+    start(path).give_up()
+    clean = start(path)
+    assert clean.left == CLEAN
+    clean.give_up()
+    crashed = start(path)
+    assert crashed.left == CLEAN
+    crashed.abandon()
+    for left, boot in ((CRASHED, "boot-1"), (CRASHED, "boot-1"), (POWER_LOST, "boot-2"), (POWER_LOST, "boot-2")):
+        failed = start(path, boot)
+        assert failed.left == left
+        failed.give_up()
+
+
+class Unsynced(Disk):
+    """A disk that cannot sync."""
+
+    def syncfs(self, fd, path):
+        raise OSError(errno.EIO, "Input/output error", path)
+
+
+def test_a_failed_start_that_cannot_sync_counts_as_a_crash(path):
+    start(path).close()
+    failed = DataDir(path, Unsynced(), boot="boot-1")
+    failed.give_up()
+    assert start(path).left == CRASHED
+
+
+def test_a_start_with_damaged_connection_numbers_does_not_look_like_a_crash(path):
+    first = start(path)
+    first.next_connection_number()
+    first.close()
+    name = os.path.join(path, "connection_numbers")
+    with open(name, "rb") as file:
+        content = file.read()
+    with open(name, "wb") as file:
+        file.write(b"damaged")
+    with pytest.raises(StoreError):
+        start(path)
+    with open(name, "wb") as file:
+        file.write(content)
+    assert start(path).left == CLEAN
 
 
 def test_where_the_boot_is_unknown_a_crash_counts_as_a_power_cut(path):

@@ -113,10 +113,18 @@ class Server:
 
     def _build_node(self) -> Node:
         """The node with all its parts, recovered from the data directory.  Raises StoreError, OSError."""
-        config, disk = self.config, Disk()
-        data = DataDir(config.data_dir, disk)
+        disk = Disk()
+        data = DataDir(self.config.data_dir, disk)
         if data.left in (CRASHED, POWER_LOST):
             log.warning("the former broker did not stop cleanly (%s): recovering", data.left)
+        try:
+            return self._recovered_node(data, disk)
+        except BaseException:
+            data.give_up()
+            raise
+
+    def _recovered_node(self, data: DataDir, disk: Disk) -> Node:
+        config = self.config
         users = Users(config.data_dir, disk, config.default_user, config.default_password)
         permissions = Permissions(config.data_dir, disk, config.default_user)
         call = self.loop.call_soon_threadsafe

@@ -50,8 +50,8 @@ class DataDir:
         try:
             fresh = self._check_schema()
             self.left = NEW if fresh else self._read_marker()
-            self._mark("suspect" if self.suspect else "whole")
             self._next = self._reserved = self._read_connection_numbers()
+            self._mark("suspect" if self.suspect else "whole")
         except BaseException:
             disk.close(self._lock)
             raise
@@ -100,6 +100,19 @@ class DataDir:
             self._disk.sync_directory(self.path)
         finally:
             self.abandon()
+
+    def give_up(self) -> None:
+        """End a start that failed, so that the next one finds how the former broker ended, not that this one did.
+
+        A marker that the former broker left stays, and so does one if the sync fails.
+        """
+        if self.left not in (NEW, CLEAN):
+            self.abandon()
+            return
+        try:
+            self.close()
+        except OSError:
+            pass        # The reason of the failed start is told; the next start recovers as after a crash.
 
     def abandon(self) -> None:
         """Unlock, and leave everything else as a crash would."""
