@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pyarrow.parquet
 import pytest
@@ -49,13 +50,14 @@ def test_the_exit_code_is_the_verdict(spark, roots, capsys, name, arguments, cod
 
 
 def test_all_that_is_found_is_written(spark, roots, tmp_path, capsys):
-    out = tmp_path / "out"
+    out, began = tmp_path / "out", time.time_ns()
     assert main(["--segments", roots["bad"], "--report", str(out), "--to-parquet", str(tmp_path / "tables")]) == 1
     document = json.loads((out / "summary.json").read_text())
     expected = audit(open_source(roots["bad"]))
     assert document["audits"] == [row for judged in expected for row in judged.audits]
     assert document["queues"] == json.loads(json.dumps([judged.queue for judged in expected]))
     assert (document["schema"], document["brokerd"], document["exit"]) == (1, __version__, 1)
+    assert began <= document["made"] <= time.time_ns()
     assert document["inputs"] == {"queues": 2, "segments": 10, "messages": 900, "events": 1800,
                                   "octets": document["inputs"]["octets"]}
     assert [stage["name"] for stage in document["stages"]][:3] == ["finding files", "starting Spark", "reading"]

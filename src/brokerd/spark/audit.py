@@ -25,6 +25,7 @@ from brokerd.audit import AuditError
 from brokerd.audit.files import QueueFiles, open_source
 from brokerd.audit.scan import AUDITS, Options
 from brokerd.audit.verdicts import Judged, exit_status, summary
+from brokerd.clock import Clock
 from brokerd.spark import engine
 from brokerd.spark.java import JavaError
 
@@ -169,7 +170,7 @@ def _audited(spark: "SparkSession", request: Request, queues: list[QueueFiles], 
     if request.engine != "a":
         checked = progress.stage("checking by SQL", lambda: engine_b(spark, request))
     document = summary(open_source(request.path).root, judged, options=request.options, fail_on=request.fail_on,
-                       stages=progress.stages)
+                       stages=progress.stages, made=Clock().epoch_ns())
     document["options"] |= {"queues": request.queues, "engine": request.engine}
     findings = [finding for one in judged for finding in one.findings]
     if request.engine == "b":
