@@ -21,7 +21,7 @@ TESTS = ROOT / "tests"
 
 # Higher numbers may import lower ones, never the same.
 FLOORS = (
-    ("errors", "clock", "settings"),
+    ("errors", "clock", "settings", "command_line"),
     ("wire",),
     ("arguments",),
     ("plane",),

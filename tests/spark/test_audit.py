@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 
 import pyarrow.parquet
@@ -160,3 +161,12 @@ def test_what_a_worker_raises_is_told_in_its_own_words(spark, roots, monkeypatch
         engine.Work(0, 0, queues[0].triples[0]._replace(root="/not/on/this/worker"))])
     assert main([roots["good"]]) == 2
     assert "/not/on/this/worker: no such folder on worker" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_audit_that_is_interrupted_ends_quietly_with_status_130(spark, roots, monkeypatch, capsys):
+    monkeypatch.setattr(program, "_audited", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert main([roots["good"]]) == 130
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert all(" took " in line or " queues, " in line for line in told.err.splitlines()), told.err
+    assert spark.sparkContext.parallelize([1]).count() == 1, "the session of the caller was stopped"

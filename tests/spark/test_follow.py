@@ -147,6 +147,13 @@ def test_a_query_whose_python_came_too_late_is_started_again(tmp_path):
         assert spark.starts == starts
 
 
+def test_a_query_ends_when_it_is_told_to(tmp_path):
+    stopped, spark = threading.Event(), Busy()
+    spark.wait = lambda _: stopped.set()    # No end by itself.
+    follow(spark, "there", {}, str(tmp_path), Follower(str(tmp_path), print, print), stopped=stopped)
+    assert (spark.starts, stopped.is_set()) == (1, True)
+
+
 @pytest.mark.parametrize("arguments", [
     ["--follow", "--report", "out"], ["--follow", "--engine", "both"], ["--follow", "--audits", "fifo"],
     ["--follow", "--from", "2026-01-01"], ["--follow", "--group-by", "routing-key"], ["--once"],
@@ -184,3 +191,4 @@ def test_a_working_broker_is_followed_until_interrupted(broker, tmp_path):
         process.communicate()
         close_all()
     assert (process.returncode, out) == (0, "held: 0 messages out of the order in which they were published\n"), errors
+    assert "Traceback" not in errors, errors

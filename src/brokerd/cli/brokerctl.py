@@ -18,6 +18,7 @@ from brokerd import __version__
 from brokerd.audit import AuditError
 from brokerd.cli.ctl_commands import Commands
 from brokerd.cli.ctl_output import Progress, remark, show
+from brokerd.command_line import WRONG_USAGE, asks_for_help, usage_line
 from brokerd.errors import BrokerError
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -85,7 +86,7 @@ def audit(context: click.Context, arguments: tuple[str, ...]) -> None:
         context.exit(2)
     from brokerd.spark.audit import main as run_audit
 
-    context.exit(run_audit(list(arguments)))
+    context.exit(run_audit(list(arguments), "brokerctl audit"))
 
 
 # --- the program
@@ -112,12 +113,11 @@ def run(arguments: list[str]) -> int:
 
 
 def _usage(error: click.UsageError) -> int:
-    if type(error).__name__ == "NoArgsIsHelpError":
+    if asks_for_help(error):
         sys.stderr.write(error.format_message() + "\n")
-        return 2
-    path = error.ctx.command_path if error.ctx is not None else "brokerctl"
-    remark(f"{error.format_message().rstrip('.')} (see {path} --help)")
-    return 2
+    else:
+        remark(usage_line(error, "brokerctl"))
+    return WRONG_USAGE
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from brokerd import __version__
+from brokerd.command_line import OneLineCommand
 from brokerd.config import OPTIONS, Row, load
 from brokerd.errors import BrokerError, ConfigError
 
@@ -65,7 +66,7 @@ def command() -> click.Command:
         click.Option(["-c", "--config", "config_file"], help="File of options (TOML).", metavar="FILE"),
         *map(_flag, OPTIONS.values()),
     ]
-    run = click.Command(
+    run = OneLineCommand(
         "brokerd",
         params=options,
         callback=_serve,

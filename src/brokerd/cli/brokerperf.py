@@ -14,6 +14,7 @@ import click
 from brokerd.cli import perfrun
 from brokerd.cli.perfclient import Address, PerfError
 from brokerd.cli.perfproc import listeners
+from brokerd.command_line import OneLineGroup
 
 FAILED, ORDER_VIOLATED, STALLED = 1, 3, 4
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -144,7 +145,7 @@ queue_options = stacked(
 )
 
 
-@click.group(help=__doc__.partition("\n")[0])
+@click.group(cls=OneLineGroup, help=__doc__.partition("\n")[0])
 def main() -> None:
     """Put load on any AMQP 0-9-1 broker."""
 

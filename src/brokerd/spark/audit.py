@@ -4,7 +4,8 @@ Tasks share the segments.  A task reads each of its segments once and returns a 
 ``brokerd.audit.verdicts`` judges the summaries of a queue together: in this process, or for many segments in one task
 per queue.  No message crosses from one machine to another.
 
-Exit codes: 0 all held, or nothing to judge; 1 violated; 2 bad usage or input; 3 undecidable, and nothing violated.
+Exit codes: 0 all held, or nothing to judge; 1 violated; 2 bad usage or input; 3 undecidable, and nothing violated;
+130 interrupted before there was a verdict.
 """
 
 import contextlib
@@ -26,13 +27,15 @@ from brokerd.audit.files import QueueFiles, open_source
 from brokerd.audit.scan import AUDITS, Options
 from brokerd.audit.verdicts import Judged, exit_status, summary
 from brokerd.clock import Clock
+from brokerd.command_line import OneLineCommand
 from brokerd.spark import engine
+from brokerd.spark.interrupts import Interrupts
 from brokerd.spark.java import JavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HELD, BAD_INPUT = 0, 2           # 1 and 3 are from the verdicts.
+HELD, BAD_INPUT, INTERRUPTED = 0, 2, 130     # 1 and 3 are from the verdicts.
 JUDGED_HERE_MAX = 2_000         # segments; the executors judge more, if they belong to more than one queue
 PROGRESS_SECONDS = 5
 ENGINES = ("a", "b", "both")
@@ -79,22 +82,18 @@ class Progress:
         return result
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = "ordering_audit") -> int:
     """Run the command with ``argv`` (None: the process's), and return the exit code.  An error is a line on stderr."""
     try:
-        return command.main(args=None if argv is None else list(argv), prog_name="ordering_audit",
+        return command.main(args=None if argv is None else list(argv), prog_name=program,
                             standalone_mode=False) or HELD
     except click.exceptions.Exit as end:
         return end.exit_code
-    except click.ClickException as error:
-        error.show()
-        return BAD_INPUT
     except (AuditError, JavaError) as error:
-        sys.stderr.write(f"ordering_audit: {error}\n")
+        sys.stderr.write(f"{program}: {error}\n")
         return BAD_INPUT
     except click.Abort:
-        sys.stderr.write("ordering_audit: interrupted\n")
-        return BAD_INPUT
+        return INTERRUPTED
 
 
 def run(request: Request) -> int:
@@ -107,17 +106,30 @@ def run(request: Request) -> int:
     octets = sum(triple.octets for queue in queues for triple in queue.triples)
     segments = sum(len(queue.triples) for queue in queues)
     progress.say(f"{len(queues)} queues, {segments} segments, {octets / 1e9:.3f} GB")
-    _make_folder(request.report)
-    from pyspark.sql import SparkSession  # After the checks above, which need no Spark.
+    _make_folder(request.report)        # These checks need no Spark.
+    try:
+        with Interrupts() as interrupts:
+            return _in_spark(request, queues, octets, progress, interrupts)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _in_spark(request: Request, queues: list[QueueFiles], octets: int, progress: Progress,
+              interrupts: Interrupts) -> int:
+    from pyspark.sql import SparkSession
 
     from brokerd.spark.session import session
 
     running = SparkSession.getActiveSession()
     spark = progress.stage("starting Spark", lambda: session("ordering_audit", request.master, ship=request.ship))
+    interrupts.watch()
     try:
         if request.follow:
-            return _followed(spark, request, progress)
+            return _followed(spark, request, progress, interrupts)
         return _audited(spark, request, queues, octets, progress)
+    except KeyboardInterrupt:
+        running = spark                         # It may be in no state to be asked.  It ends with this process.
+        raise
     except Exception as error:
         line = _line_of(error)
         if line is None:
@@ -128,7 +140,7 @@ def run(request: Request) -> int:
             spark.stop()
 
 
-def _followed(spark: "SparkSession", request: Request, progress: Progress) -> int:
+def _followed(spark: "SparkSession", request: Request, progress: Progress, interrupts: Interrupts) -> int:
     """Judge the publish order of new messages, until interrupted."""
     from brokerd.spark.follow import Finding, Follower, follow
 
@@ -137,11 +149,13 @@ def _followed(spark: "SparkSession", request: Request, progress: Progress) -> in
                    f"{found['publish_seq']} of connection {found['connection']}, channel {found['channel']} comes "
                    f"behind {found['former']}")
 
+    interrupts.defer()
     with contextlib.ExitStack() as stack:
         checkpoint = request.checkpoint or stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerd-follow-"))
         _make_folder(checkpoint)
         follower = Follower(checkpoint, tell, progress.say)
-        follow(spark, request.path, _source_options(request), checkpoint, follower, once=request.once)
+        follow(spark, request.path, _source_options(request), checkpoint, follower, once=request.once,
+               stopped=interrupts.arrived)
     click.echo(f"{'violated' if follower.found else 'held'}: {follower.found} messages out of the order in which they "
                "were published")
     return exit_status([{"audit": "publish_order", "verdict": "violated" if follower.found else "held"}],
@@ -384,7 +398,7 @@ def _moment(text: str | None) -> int:
     return int(moment.timestamp()) * 10 ** 9 + moment.microsecond * 1000
 
 
-@click.command()
+@click.command(cls=OneLineCommand)
 @click.argument("path", required=False)
 @click.option("--segments", metavar="DIR", help="A data directory, a dump or an archive, here or s3://bucket/prefix.")
 @click.option("--report", metavar="OUT", help="Folder for summary.json, findings/ and report.html.")

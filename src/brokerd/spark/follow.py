@@ -11,6 +11,7 @@ Therefore, of more than ``PUBLISHERS_KEPT`` publishers, this module forgets thos
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -112,12 +113,14 @@ def _wrong(messages: "DataFrame", highest: Highest) -> "DataFrame":
 
 
 def follow(spark: "SparkSession", path: str, options: Mapping[str, str], checkpoint: str, follower: Follower, *,
-           seconds: float = 2, once: bool = False) -> None:
-    """Judge new messages at ``path``, a batch every ``seconds``, until interrupted; ``once``: only the present ones.
+           seconds: float = 2, once: bool = False, stopped: threading.Event | None = None) -> None:
+    """Judge new messages at ``path``, a batch every ``seconds``, until ``stopped`` is set; ``once``: only the present
+    ones.
 
     ``options`` are the source's.  ``checkpoint`` is a folder on this machine; a later call with it goes on where this
     one ended.  Raises AuditError, and the errors of Spark.
     """
+    stopped = stopped or threading.Event()
     stream = spark.readStream.format("brokerd").schema(f"{KEY}, seq bigint, publish_seq bigint").options(
         **options).load(path)
     writer = stream.writeStream.foreachBatch(follower.batch).option(
@@ -129,10 +132,8 @@ def follow(spark: "SparkSession", path: str, options: Mapping[str, str], checkpo
     for starts_left in reversed(range(STARTS_MAX)):
         query = writer.start()
         try:
-            while not query.awaitTermination(1):
+            while not stopped.is_set() and not query.awaitTermination(1):
                 pass
-            return
-        except KeyboardInterrupt:
             return
         except Exception as error:
             if not starts_left or TOO_BUSY not in str(error):

@@ -1,0 +1,54 @@
+"""Ctrl-C while Spark works.  pyspark's own handler asks the JVM to cancel its jobs in the middle of another question to
+it; that fails, and prints tracebacks.
+
+    with Interrupts() as interrupts:
+        spark = session(…)      # It installs pyspark's handler.
+        interrupts.watch()      # From here on an interrupt is a KeyboardInterrupt, and py4j writes no log about it.
+        interrupts.defer()      # From here on it only sets ``arrived``.  A second one ends the process.
+
+Knows nothing of Spark.
+"""
+
+import logging
+import signal
+import threading
+from typing import Any
+
+
+class Interrupts:
+    """The handling of SIGINT until the end of the ``with`` block.  Does nothing outside of the main thread."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self._handles = threading.current_thread() is threading.main_thread()
+        self._deferred = False
+        self._former: Any = None
+
+    def __enter__(self) -> "Interrupts":
+        if self._handles:
+            self._former = signal.getsignal(signal.SIGINT)
+        self.watch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.disable(logging.NOTSET)
+        if self._handles and self._former is not None:
+            signal.signal(signal.SIGINT, self._former)
+
+    def watch(self) -> None:
+        """Let an interrupt raise KeyboardInterrupt.  Called again after something else has installed a handler."""
+        self._deferred = False
+        if self._handles:
+            signal.signal(signal.SIGINT, self._handle)
+
+    def defer(self) -> None:
+        """Let an interrupt only set ``arrived``, so that no question to the JVM ends before its answer."""
+        self.watch()
+        self._deferred = True
+
+    def _handle(self, *_: object) -> None:
+        logging.disable(logging.CRITICAL)   # py4j logs every question that ends early, with a traceback.
+        self.arrived.set()
+        if not self._deferred:
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

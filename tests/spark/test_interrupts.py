@@ -1,0 +1,55 @@
+"""Ctrl-C while Spark works: it interrupts, or is only noted; and what handled it before does so again afterwards."""
+
+import logging
+import signal
+import threading
+
+import pytest
+
+from brokerd.spark.interrupts import Interrupts
+
+
+@pytest.fixture(autouse=True)
+def former():
+    """A handler of somebody else, which stands before and after."""
+    calls = []
+    handler = signal.signal(signal.SIGINT, lambda *_: calls.append("former"))
+    yield calls
+    signal.signal(signal.SIGINT, handler)
+
+
+def test_an_interrupt_is_raised_also_after_another_handler_was_installed(former):
+    with Interrupts() as interrupts:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        interrupts.watch()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts.arrived.is_set()
+        assert not logging.getLogger("py4j").isEnabledFor(logging.CRITICAL)
+    assert logging.getLogger("py4j").isEnabledFor(logging.CRITICAL)
+    signal.raise_signal(signal.SIGINT)
+    assert former == ["former"]
+
+
+def test_a_deferred_interrupt_is_noted_and_the_second_ends_the_process(former):
+    with Interrupts() as interrupts:
+        interrupts.defer()
+        assert not interrupts.arrived.is_set()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.arrived.is_set()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    signal.raise_signal(signal.SIGINT)
+    assert former == ["former"]
+
+
+def test_another_thread_handles_no_interrupt(former):
+    def work():
+        with Interrupts() as interrupts:
+            interrupts.watch()
+            interrupts.defer()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    signal.raise_signal(signal.SIGINT)
+    assert former == ["former"]
