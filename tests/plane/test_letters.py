@@ -453,3 +453,41 @@ def test_many_deaths_in_one_chunk_leave_nothing_behind(bench, dying):
     bench.turns()
     assert [int(row[2]) for row in dying.stored()] == list(range(1000))
     assert (dying.target.ready, dying.queue.aside, dying.queue.dead_lettered) == (6000, 0, 6000)
+
+
+@pytest.mark.parametrize("targets", [1, 2, 3])
+def test_large_bodies_count_for_more_dead_letters_in_each_target_so_that_others_have_their_turn(make_bench, targets):
+    bench = make_bench(segment_octets=1 << 20)
+    dying = Dying(bench)
+    more = [bench.queue(b"%d" % number) for number in range(1, targets)]
+    dying.answer = plane.Answer((dying.target, *more), cacheable=True)
+    for _ in range(100):
+        dying.connection.feed(publish(1, bytes(48 << 10)))
+    dying.reject()
+    at_once = 512 // (1 + 12 * targets)     # Twelve times 4 KiB are copied into each target.
+    done = dying.queue.dead_lettered
+    assert at_once - 2 <= done <= at_once + 1
+    bench.core.turn()
+    assert at_once <= dying.queue.dead_lettered - done <= at_once + 1
+    bench.turns()
+    assert [queue.ready for queue in (dying.target, *more)] == [100] * targets
+    assert dying.queue.died == []
+
+
+def test_a_body_beyond_a_maximum_that_became_smaller_goes_up(make_bench):
+    before = make_bench()
+    before.queue()
+    publisher = before.connection(1)
+    for octets in (1000, 1001):
+        publisher.feed(publish(1, bytes(octets), persistent=True))
+    before.close()
+    bench = make_bench(message_octets_max=1000)
+    queue, target = bench.recovered(dead_letters=True), bench.queue(b"dead")
+    bench.bound[b"dlx", b"q"] = (b"dead",)
+    queue.letters = plane.Letters(bench.routes, b"q", b"dlx")
+    reader = bench.connection(1)
+    consume(reader.channels[1], queue)
+    bench.turns()
+    reader.feed(nack(1, 0, multiple=True, requeue=False))
+    assert [len(row[6]) for row in target.browse(1, 9)] == [1000]
+    assert [len(body) for _, body in queue.died] == [1001]

@@ -6,8 +6,8 @@ from brokerd.exchanges import DefaultExchange, DirectExchange, FanoutExchange
 from brokerd.queues.rules import Rules
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
-from brokerd.vhost.dead_letters import DeadLetters
 from brokerd.vhost.delays import Delays
+from brokerd.vhost.features import DeadLettersOnDemand, Services
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, decode_header, encode_header
@@ -193,9 +193,9 @@ class Real:
         self.node = Node(self.directory)
         self.node.core.clock = self.clock
         self.vhost = self.node.vhost
-        services = {"epoch_ns": self.clock, "wait": self.commit.wait, "call_at": self.clock.call_at}
-        self.letters = DeadLetters(self.vhost, **services)
-        self.delays = Delays(self.vhost, **services)
+        services = Services(self.clock, self.commit.wait, self.clock.call_at)
+        self.letters = self.vhost.dead_letters = DeadLettersOnDemand(self.vhost, services)
+        self.delays = Delays(self.vhost, **services._asdict())
         self.client = Client(self.node).open()
         self.vhost.accesses["guest"] = self.client.connection.access
 
