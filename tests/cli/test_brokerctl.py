@@ -79,6 +79,22 @@ def test_a_queue_without_a_past_is_told_in_as_many_words(ctl):
     assert "no consumers\n" in out
 
 
+def test_a_get_weakens_the_order_until_its_channel_closes(ctl, broker):
+    channel = connect(broker).channel()
+    channel.queue_declare("got", exclusive=True)
+    channel.basic_publish("", "got", b"x")
+    other = channel.connection.channel()
+    assert other.basic_get("got")[0] is not None
+
+    def reasons():
+        return json.loads(ctl("queue", "ordering", "got", "--json")[1])["reasons"]
+
+    assert reasons() == ["basic.get takes messages, as many at a time as it likes"]
+    other.close()
+    assert reasons() == ["no consumer"]
+    channel.connection.close()
+
+
 def test_json_is_what_the_broker_says(ctl):
     status, out, _ = ctl("queue", "ordering", "orders", "--json")
     table = json.loads(out)
@@ -175,9 +191,11 @@ def test_a_dump_says_how_much_it_copied_and_what_it_left_out(ctl, tmp_path, monk
 def test_audit_hands_its_arguments_on_and_ends_as_the_audit_does(ctl, monkeypatch, arguments):
     audit = pytest.importorskip("brokerd.spark.audit")
     seen = []
-    monkeypatch.setattr(audit, "main", lambda argv: seen.append(argv) or 3)
+    monkeypatch.setattr(audit, "main", lambda *given: seen.append(given) or 3)
     assert ctl("audit", *arguments) == (3, "", "")
-    assert [each for each in seen[0] if each != "--"] == [each for each in arguments if each != "--"]
+    ((argv, program),) = seen
+    assert program == "brokerctl audit"
+    assert [each for each in argv if each != "--"] == [each for each in arguments if each != "--"]
 
 
 def test_audit_without_spark_says_what_to_install(ctl, monkeypatch):

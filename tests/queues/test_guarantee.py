@@ -21,8 +21,8 @@ ONE = Reader("a", 1)
         "prefetch 5: up to 4 messages may overtake a returned one"]),
     (Facts((Reader("x", 1, no_ack=True),)), BEST_EFFORT,
      ["consumer 'x' takes messages without acks: what it loses does not come back"]),
-    (Facts((ONE,), gets=1), BEST_EFFORT, ["basic.get takes messages beside the consumers"]),
-    (Facts(gets=1), BEST_EFFORT, ["basic.get takes messages, as many at a time as it likes"]),
+    (Facts((ONE,), getters=1), BEST_EFFORT, ["basic.get takes messages beside the consumers"]),
+    (Facts(getters=1), BEST_EFFORT, ["basic.get takes messages, as many at a time as it likes"]),
     (Facts((Reader("a", 1), Reader("b", 9, active=True)), rules=Rules(single_active=True)), BEST_EFFORT,
      ["prefetch 9: up to 8 messages may overtake a returned one"]),
     (Facts((ONE,), max_priority=5), PER_PRIORITY,
@@ -72,7 +72,7 @@ class Consumer:
 
 
 class Queue:
-    max_priority, got, active = 3, 4, None
+    max_priority, getter_count, active = 3, 4, None
 
     def __init__(self, arguments, *consumers):
         self.rules = rules_of(arguments, {})
@@ -87,4 +87,4 @@ def test_the_facts_are_those_of_the_queue():
     queue.active = none
     assert facts_of(queue) == Facts(
         (Reader("a\ufffd", 3), Reader("b", 0, True, True)), 3, 4, queue.rules)
-    assert facts_of(Queue({})) == Facts(max_priority=3, gets=4)
+    assert facts_of(Queue({})) == Facts(max_priority=3, getters=4)

@@ -32,6 +32,23 @@ def test_whoever_leaves_has_no_consumers_and_nothing_unacked_any_more(client, ch
     assert channel.leave() == []
 
 
+@pytest.mark.parametrize("end", [
+    lambda client: client.ask(methods.ChannelClose(reply_code=200)),
+    lambda client: client.ask(methods.QueueDeclare(queue="missing", passive=True)),
+    lambda client: client.connection.leave(),
+])
+def test_a_channel_that_took_messages_by_get_counts_until_it_ends(client, node, end):
+    client.ask(methods.QueueDeclare(queue="q"))
+    queue = node.vhost.queue("q")
+    client.ask(methods.BasicGet(queue="q"))
+    assert queue.getter_count == 0      # It took none.
+    publish(client, "q")
+    client.send((1, methods.BasicGet(queue="q")))
+    assert queue.getter_count == 1
+    end(client)
+    assert queue.getter_count == 0
+
+
 @pytest.mark.parametrize(("end", "cause"), [
     (lambda client: client.ask(methods.ChannelClose(reply_code=200)), "channel_closed"),
     (lambda client: client.ask(methods.QueueDeclare(queue="missing", passive=True)), "channel_closed"),

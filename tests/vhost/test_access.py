@@ -3,6 +3,8 @@
 Permissions and equivalence are told through a session too: tests/session/test_topology.py.
 """
 
+import gc
+
 import pytest
 from tests.session.harness import Client, Node
 
@@ -84,6 +86,7 @@ class Channel:
     def __init__(self):
         self.connection = self
         self.consumers = None
+        self.left = False
         self.asked = []
 
     def consume(self, queue, tag, **wishes):
@@ -92,6 +95,23 @@ class Channel:
     def get(self, queue, no_ack):
         self.asked.append(("get", queue.name, no_ack))
         return True
+
+
+def test_a_queue_knows_who_takes_messages_by_get_until_the_channel_has_left(access):
+    access.declare_queue("q", object())
+    queue = access.vhost.queues["q"]
+    channels = [Channel(), Channel(), Channel()]
+    channels[2].get = lambda *_: False      # The queue is empty by then.
+    for channel in channels:
+        enter(access, channel, "get")
+        enter(access, channel, "get")
+    assert queue.getter_count == 2
+    channels[0].left = True
+    assert queue.getter_count == 1
+    channels.clear()
+    del channel
+    gc.collect()
+    assert (queue.getter_count, len(queue.getters)) == (0, 0)
 
 
 def enter(access, channel, verb):

@@ -30,7 +30,7 @@ class Facts(NamedTuple):
 
     consumers: tuple[Reader, ...] = ()
     max_priority: int = 0
-    gets: int = 0  # messages taken by basic.get since start
+    getters: int = 0  # open channels that have taken messages by basic.get
     rules: Rules = PLAIN
 
 
@@ -68,7 +68,7 @@ def facts_of(queue: Any) -> Facts:
     return Facts(
         consumers=tuple([_reader(each, queue.active) for each in queue.consumers or ()]),
         max_priority=queue.max_priority,
-        gets=queue.got,
+        getters=queue.getter_count,
         rules=queue.rules,
     )
 
@@ -99,7 +99,7 @@ def _disturbances(facts: Facts, working: tuple[Reader, ...]) -> Iterable[str]:
     for each in working:
         if each.no_ack:
             yield f"consumer '{each.tag}' takes messages without acks: what it loses does not come back"
-    if facts.gets:
+    if facts.getters:
         yield (
             "basic.get takes messages beside the consumers" if facts.consumers
             else "basic.get takes messages, as many at a time as it likes"

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol, Self
+from weakref import WeakSet
 
 from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
@@ -49,6 +50,12 @@ class DeadLetters(Protocol):
         """How the data plane makes the dead letters of the queue of that name; None: it asks for each."""
 
 
+class Getter(Protocol):
+    """A channel that took messages by basic.get."""
+
+    left: bool  # whether it has closed
+
+
 class Firehose(Protocol):
     """What sees the deliveries of a queue: see vhost/firehose."""
 
@@ -71,8 +78,8 @@ class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "key_files",
-        "name", "owner", "policy", "rules", "side_file", "vhost_name",
+        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
+        "key_files", "name", "owner", "policy", "rules", "side_file", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -107,6 +114,7 @@ class Queue(plane.Queue):
         self.rules: Rules = PLAIN  # one object for all queues without rules: they cost nothing
         self.dead_letters: DeadLetters | None = None
         self.firehose: Firehose | None = None  # sees deliveries while ``reports_deliveries``
+        self.getters: WeakSet[Getter] | None = None  # channels that took messages by basic.get, while they exist
         self.deduplication: Deduplication | None = None  # has the rule that is in ``rules``
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
         self.policy: str | None = None  # the name of the policy in force
@@ -127,6 +135,17 @@ class Queue(plane.Queue):
     def kind(self) -> str:
         """The queue's type, as policies name it."""
         return f"{queue_type(self.arguments)}_queues" if self.arguments else "classic_queues"
+
+    def note_getter(self, channel: Getter) -> None:
+        """Note that ``channel`` has taken a message by basic.get."""
+        if self.getters is None:
+            self.getters = WeakSet()
+        self.getters.add(channel)
+
+    @property
+    def getter_count(self) -> int:
+        """How many open channels have taken messages by basic.get."""
+        return sum([not channel.left for channel in self.getters or ()])
 
     def make_directory(self) -> None:
         """Make the queue's folder, with its name in it.  Raises OSError."""

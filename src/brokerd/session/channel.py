@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 class Channel(plane.Channel):
     """One open channel of a client."""
 
-    __slots__ = ("last_queue", "transaction")
+    __slots__ = ("__weakref__", "last_queue", "left", "transaction")
 
     def __init__(self, connection: "Connection", number: int) -> None:
         super().__init__(connection, number)
         self.last_queue = ""
+        self.left = False
         self.transaction: Transaction | None = None  # from tx.select on
 
     def queue_name(self, name: str) -> str:
@@ -45,6 +46,7 @@ class Channel(plane.Channel):
 
         Returns the queues that lost a consumer.  The channel's number stays taken until ``close``.
         """
+        self.left = True
         consumers = list(self.consumers.values()) if self.consumers else []
         for consumer in consumers:
             self.cancel(consumer)

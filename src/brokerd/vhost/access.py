@@ -5,7 +5,7 @@ An Access owns the routes that the data plane remembers for the user's connectio
 permission into effect.  Knows nothing of frames: names in, queues and exchanges out.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
 from brokerd.arguments import first_difference
@@ -21,6 +21,16 @@ from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+class GetsMessages(Protocol):
+    """The session's channel, as basic.get needs it."""
+
+    connection: Any
+    left: bool  # whether it has closed
+
+    def get(self, queue: plane.Queue, no_ack: bool, /) -> bool:
+        """What plane.Channel.get does."""
+
 
 class Access:
     """One user in one vhost.  All connections of that user there share it."""
@@ -173,11 +183,14 @@ class Access:
                 vhost.events.consumer_deleted(consumer)
             vhost.auto_delete_queue(consumer.queue, self.user)  # type: ignore[arg-type]
 
-    def get(self, channel: plane.Channel, name: str, *, no_ack: bool) -> bool:
+    def get(self, channel: "GetsMessages", name: str, *, no_ack: bool) -> bool:
         """Write basic.get-ok with the next message of a queue; False: the queue is empty."""
         queue = self.queue_to_use(name, "read", channel.connection)
         check_get(queue)
-        return channel.get(queue, no_ack)
+        if not channel.get(queue, no_ack):
+            return False
+        queue.note_getter(channel)
+        return True
 
     # --- direct reply-to
 
