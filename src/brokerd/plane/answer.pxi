@@ -47,7 +47,8 @@ cdef class Answer:
 
 
 cdef void ask_participants(Answer answer, list left) noexcept:
-    """Append the queues that the participants leave.  Nothing where one of them fails: that is told, and all stay."""
+    """Append the queues that the participants leave to `left`.  If a participant raises, the interpreter reports it
+    (sys.unraisablehook), `left` stays empty, and the message goes to all queues of the answer."""
     cdef tuple queues = answer.before_storing()
     for queue in queues:
         <Queue?>queue
@@ -55,12 +56,12 @@ cdef void ask_participants(Answer answer, list left) noexcept:
 
 
 cdef void tell_participants(Answer answer, Message message, channel, tuple stored) noexcept:
-    """A participant that fails is told of by the interpreter; the message is stored all the same."""
+    """Tell the participants that the message is stored.  If one raises, the interpreter reports it (sys.unraisablehook)."""
     answer.after_storing(message, channel, stored)
 
 
 cdef tuple pick_stored(tuple queues, const uint8_t *took):
-    """Of the queues, those that are marked; all of them is the same tuple."""
+    """The queues that `took` marks.  If all are marked, the tuple itself: no copy."""
     cdef Py_ssize_t i, n = 0
     for i in range(len(queues)):
         n += took[i]

@@ -1,4 +1,4 @@
-# Publishes confirmed: one basic.ack for all up to a number, and a basic.nack for each that was refused, in order.
+# Confirms publishes: one basic.ack for all up to a number, and a basic.nack for each that was refused, in order.
 
 
 cdef void write_settled(channel_t *ch, uint64_t upto, uint32_t method) noexcept nogil:
@@ -36,7 +36,7 @@ cdef void write_confirm(channel_t *ch, uint64_t upto) noexcept nogil:
 
 
 cdef void add_nack(channel_t *ch) noexcept nogil:
-    """The last publish was refused."""
+    """Note that the channel's last publish was refused."""
     cdef uint64_t *nacks
     cdef uint32_t n
     if ch.nacks_n == ch.nacks_capacity:

@@ -1,4 +1,4 @@
-# The turn of one event loop: what a chunk of octets set in motion is brought to its end.
+# The turn of one event loop: it finishes all work that a chunk of octets has caused.
 
 cdef class Core:
     """See plane/__init__.pyi."""
@@ -70,7 +70,7 @@ cdef class Core:
         return self.c.spares_used
 
     def release_spares(self):
-        """Give back the segments kept for queues to come: their files go to the garbage."""
+        """Give up the spare segments: their files go to the garbage."""
         cdef seg_t *s
         while self.c.spares != NULL:
             s = self.c.spares
@@ -109,8 +109,8 @@ cdef class Core:
                     q.dirty_next = NULL
                     some = deliver(q, TURN_QUANTUM)
                     spent += some
-                    # Nothing though it might: its message cannot be read now.  It waits for the next touch, not in a
-                    # spin.
+                    # If nothing was delivered although a consumer could take it, the message cannot be read now.  The
+                    # queue then waits until something marks it dirty again, because retrying here would spin.
                     if some and q.ready and can_deliver(q):
                         mark_dirty(q)
                 if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline <= c.now:
@@ -196,7 +196,7 @@ cdef class Core:
         return queues
 
     cdef void request_turn(self):
-        """A turn is to follow, if none is under way."""
+        """Ask for a turn soon, unless one is under way or asked for."""
         if not self.in_turn and not self.scheduled:
             self.scheduled = True
             self.schedule()
@@ -267,7 +267,7 @@ cdef class Core:
         return kept
 
     def take_garbage(self):
-        """Files that nobody needs any more, to be unlinked in this order by a thread; the list is the caller's."""
+        """Files that are not needed any more, which a thread unlinks in this order.  The caller keeps the list."""
         cdef list garbage = self.garbage
         self.garbage = []
         return garbage

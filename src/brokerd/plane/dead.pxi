@@ -1,5 +1,5 @@
-# Dead letters under way, at the end of the chunk, and never while the store of a queue is half changed.  The plane forwards
-# those that it can make itself (letters.pxi), and calls the queue's on_dead() for each other one.
+# Deals with dead messages at the end of the chunk, and never while the store of a queue is half changed.  The plane forwards
+# the dead letters that it can make itself (letters.pxi), and calls the queue's on_dead() for each other message.
 #
 #    dying --forward()---------> settled
 #          --on_dead() True----> settled
@@ -8,11 +8,11 @@
 # A message that is dying is aside (aside.pxi): after a crash it is ready again.
 
 cdef enum:
-    PROPERTIES_OCTETS = 64          # each so many count for 1 where on_dead() is called: its time follows their length
+    PROPERTIES_OCTETS = 64          # so many octets of properties cost 1 in on_dead(): its time follows their length
 
 
 cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
-    """A message that is dying, or aside, has been dead-lettered."""
+    """Settle a message that was dying or aside: it has been dead-lettered."""
     q.rules.n_dead_lettered += 1
     dead.seg.aside -= 1
     settle(dead, DEAD_LETTERED | dead.reason << 4)

@@ -28,7 +28,7 @@ cdef bint holds_keys(seg_t *s) noexcept nogil:
 
 
 cdef uint32_t whole_record_from(seg_t *s, uint32_t position) noexcept nogil:
-    """The first whole record at or behind position; s.end: none."""
+    """The first whole record from position on; s.end: there is none."""
     while position + RECORD <= s.end:
         if record_is_whole(s, position):
             return position

@@ -1,20 +1,20 @@
-# Dead letters made and stored by the plane: the properties of a message that died become those of its dead letter, with
-# its history in the headers, and it goes from its record into the queues that its dead-letter exchange leads to.
+# Makes and stores dead letters: writes the properties of a dead letter from those of the message that died, adds its
+# history to the headers, and stores the letter in the queues that its dead-letter exchange leads to.
 #
-#    forward      one message that is dying; False: the control plane does it (Queue.on_dead)
-#    write_letter its properties, octet for octet as queues/dead_letter.py writes them
+#    forward      forwards one message that is dying; False: the control plane must do it (Queue.on_dead)
+#    write_letter writes the properties, octet for octet as queues/dead_letter.py does
 #
-# Two histories are written here: none so far, and an x-death as brokers write it, where the death is new or repeats one.
-# Whatever else may be in the headers goes up: CC and BCC, tables, names beyond ASCII, histories that clients made up.
-# Routes are those of a Routes object, which asks the control plane once for each dead-letter exchange and key.
+# The plane can continue two histories: an empty one, and an x-death as brokers write it.  All else that headers may hold is
+# for the control plane: CC and BCC, tables, names beyond ASCII, histories that clients made up.  A Routes object says where
+# letters go, and asks the control plane once for each dead-letter exchange and routing key.
 
 cdef enum:
-    HEADERS_MOST = 64           # of a message; one with more goes up
+    HEADERS_MOST = 64           # in a message; the control plane forwards one with more
     DEATHS_MOST = 32            # in an x-death
-    DEATH_FIELDS_MOST = 16      # of one death
-    UPCALL = 8                  # what a call to the control plane counts for, where a letter made here counts for 1
-    COPIED_OCTETS = 4096        # ... and for 1 more for each so many, in each target
-    LETTER_ADDS = 4096          # octets of properties that a death adds at most, and more: seven names of 255
+    DEATH_FIELDS_MOST = 16      # in one death
+    UPCALL = 8                  # cost of a call to the control plane; a letter that the plane makes costs 1,
+    COPIED_OCTETS = 4096        # ... and 1 more for each so many octets that are copied to a target
+    LETTER_ADDS = 4096          # more octets than a death can add to the properties: seven names of 255
 
 
 cdef struct field_t:            # of a table: name (short string) and value
@@ -33,7 +33,7 @@ cdef struct history_t:          # x-death, as it was read
 # ---- reading
 
 cdef const uint8_t *strings_end(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The end of an array of long strings; p: where its length stands.  NULL: it is cut off, or has other items."""
+    """The end of an array of long strings; its length stands at p.  NULL: it is cut off, or has other items."""
     cdef const uint8_t *stop
     if end - p < 4 or be32(p) > <uint64_t>(end - p - 4):
         return NULL
@@ -47,7 +47,7 @@ cdef const uint8_t *strings_end(const uint8_t *p, const uint8_t *end) noexcept n
 
 
 cdef const uint8_t *value_end(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The end of a field value, from its type on.  NULL: it is cut off, or would be written anew in another way."""
+    """The end of a field value; p: its type.  NULL: it is cut off, or the control plane would write it in another way."""
     cdef uint64_t n
     cdef uint8_t kind
     if p >= end:
@@ -75,7 +75,7 @@ cdef const uint8_t *value_end(const uint8_t *p, const uint8_t *end) noexcept nog
     elif kind == c'V':
         n = 0
     else:
-        return NULL             # Floating-point numbers, too: one that is no number may change on its way.
+        return NULL             # Floating-point numbers, too: the octets of a NaN may change on their way through Python.
     return p + n if n <= <uint64_t>(end - p) else NULL
 
 
@@ -92,8 +92,8 @@ cdef inline const uint8_t *value_of(const field_t *field) noexcept nogil:
 
 
 cdef int read_fields(const uint8_t *p, const uint8_t *end, field_t *fields, int most, const uint8_t **deaths) noexcept nogil:
-    """The fields of a table; -1: some of it is not for the plane.  deaths: where x-death's value is left, instead of
-    among the fields; NULL: no field is an x-death."""
+    """Read the fields of a table, and return how many.  -1: there are more than `most`, or the plane cannot handle one.
+    deaths: where x-death's value is put instead of among the fields; NULL: an x-death is a field like others."""
     cdef int n = 0
     cdef uint32_t i
     cdef field_t field
@@ -121,7 +121,7 @@ cdef int read_fields(const uint8_t *p, const uint8_t *end, field_t *fields, int 
 
 
 cdef bint sort_fields(field_t *fields, uint32_t n) noexcept nogil:
-    """By name.  False: two have the same."""
+    """Sort by name.  False: two fields have the same name."""
     cdef uint32_t i, j
     cdef field_t field
     cdef int order
@@ -156,10 +156,11 @@ cdef inline bint is_text(const field_t *field, const uint8_t *text, uint32_t n) 
 
 
 cdef bint read_history(const letters_t *l, uint8_t reason, const uint8_t *deaths, history_t *h) noexcept nogil:
-    """The deaths in x-death, from its type on.  False: the control plane has to look at it.
+    """Read the deaths in x-death; deaths: its type.  False: the control plane must look at it.
 
-    A message that died by itself may not come back to a queue where it has been since a client last rejected it
-    (is_cycle()).  Queues have no names here, so it goes up unless its latest other death was a rejection."""
+    A message that died by itself must not come back to a queue where it has been since a client last rejected it
+    (is_cycle()).  The plane cannot check that, because queues have no names here.  So it answers False unless the latest
+    other death was a rejection."""
     cdef const uint8_t *p = deaths + 5
     cdef const uint8_t *end = p + be32(deaths + 1)
     cdef const uint8_t *start
@@ -200,7 +201,7 @@ cdef bint read_history(const letters_t *l, uint8_t reason, const uint8_t *deaths
 # ---- writing
 
 cdef inline uint8_t *write_text(uint8_t *p, const char *name, const uint8_t *text, uint32_t n) noexcept nogil:
-    """A field with a long string."""
+    """Write a field with a long string."""
     cdef size_t name_n = strlen(name)
     p[0] = <uint8_t>name_n
     memcpy(p + 1, name, name_n)
@@ -223,8 +224,8 @@ cdef inline uint8_t *write_u64(uint8_t *p, const char *name, uint8_t kind, uint6
 
 cdef uint8_t *write_new_death(uint8_t *p, const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s,
                               const uint8_t *expiration, bint by_name) noexcept nogil:
-    """The table of a death without its like before.  expiration: a short string, or NULL.  by_name: its fields stand in
-    the order of their names, as in every x-death but a message's first."""
+    """Write the table of a death of a new queue or reason.  expiration: a short string, or NULL.  by_name: its fields stand
+    in the order of their names, as in every x-death but a message's first."""
     cdef uint8_t *start = p
     cdef const char *why = REASON_NAMES[reason]
     cdef const uint8_t *key = m.names + 1 + m.names[0]
@@ -256,7 +257,7 @@ cdef uint8_t *write_new_death(uint8_t *p, const letters_t *l, uint8_t reason, co
 
 
 cdef uint8_t *write_same_death(uint8_t *p, const history_t *h) noexcept nogil:
-    """The table of a death that repeats one: its count is one higher.  NULL: the count is not one that brokers write."""
+    """Write the table of a death that repeats one: its count is one higher.  NULL: no broker writes such a count."""
     cdef uint8_t *start = p
     cdef uint32_t i
     cdef const uint8_t *value
@@ -278,7 +279,7 @@ cdef uint8_t *write_same_death(uint8_t *p, const history_t *h) noexcept nogil:
 
 cdef inline void add_text(field_t *fields, int *n, uint8_t **p, const char *name, const uint8_t *text,
                           uint32_t text_n) noexcept nogil:
-    """One more field, written at p."""
+    """Write one more field at p, and add it to `fields`."""
     fields[n[0]].at = p[0]
     p[0] = write_text(p[0], name, text, text_n)
     fields[n[0]].n = <uint32_t>(p[0] - fields[n[0]].at)
@@ -286,7 +287,7 @@ cdef inline void add_text(field_t *fields, int *n, uint8_t **p, const char *name
 
 
 cdef int headers_that_stay(const letters_t *l, field_t *fields, int n, bint first) noexcept nogil:
-    """Without those that each death writes anew; how many.  -1: one is there that the control plane has to see."""
+    """Drop the fields that each death writes anew, and return how many stay.  -1: one is for the control plane."""
     cdef int i, left = 0
     for i in range(n):
         if is_named(&fields[i], b"CC", 2) or is_named(&fields[i], b"BCC", 3) \
@@ -303,7 +304,7 @@ cdef int headers_that_stay(const letters_t *l, field_t *fields, int n, bint firs
 
 cdef uint8_t *write_deaths(uint8_t *p, const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s,
                            const uint8_t *expiration, const uint8_t *deaths) noexcept nogil:
-    """The field x-death, this death in front.  NULL: its history goes up."""
+    """Write the field x-death, with this death in front.  NULL: the control plane must continue the history."""
     cdef history_t h
     cdef uint8_t *start = p
     cdef uint32_t i
@@ -326,9 +327,9 @@ cdef uint8_t *write_deaths(uint8_t *p, const letters_t *l, uint8_t reason, const
 
 cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s, uint8_t *out,
                           uint8_t *made) noexcept nogil:
-    """The dead letter's properties at `out`; octets, or -1: the control plane has to make them.
+    """Write the dead letter's properties at `out`, and return how many octets.  -1: the control plane must make them.
 
-    out and made: m.properties_n + LETTER_ADDS octets each."""
+    made: room for new fields.  Both have room for m.properties_n + LETTER_ADDS octets."""
     cdef const uint8_t *properties = m.properties
     cdef const uint8_t *end = properties + m.properties_n
     cdef uint16_t flags = be16(properties)
@@ -372,7 +373,7 @@ cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m
     ASSERT(p <= made + m.properties_n + LETTER_ADDS)
     if not sort_fields(fields, n):
         return -1
-    # The two lowest flags mean nothing.
+    # The two lowest flags stand for no property.
     put_be16(out, <uint16_t>((flags | 1 << PROPERTY_HEADERS) & ~(1 << PROPERTY_EXPIRATION) & ~3))
     p = out + 2
     memcpy(p, properties + 2, before - properties - 2)
@@ -396,7 +397,8 @@ cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m
 # ---- storing
 
 cdef inline route_t *route_of_letter(letters_t *l, const uint8_t *names, uint32_t n, uint64_t *spent) noexcept nogil:
-    """Where a dead letter with this exchange and key goes.  NULL: it cannot be known.  To look for it counts in `spent`."""
+    """The route of a dead letter with this exchange and routing key.  NULL: resolve() failed.  A look-up adds its cost to
+    `spent`."""
     cdef route_t *r = l.route
     if r != NULL and l.generation == l.generations[0] and r.method_n == n + 7 and memcmp(r.method + 6, names, n) == 0:
         return r
@@ -406,7 +408,8 @@ cdef inline route_t *route_of_letter(letters_t *l, const uint8_t *names, uint32_
 
 
 cdef bint can_all_take(const route_t *r, const queue_t *source) noexcept nogil:
-    """None of the targets asks for the control plane while the message is stored."""
+    """Whether the plane can store the letter in all targets.  The control plane must if a target has reject-publish-dlx, or
+    is the queue where the message died."""
     cdef uint32_t i
     for i in range(r.targets_n):
         if r.targets[i] == source or (r.targets[i].rules != NULL and r.targets[i].rules.overflow == REJECT_PUBLISH_DLX):
@@ -415,7 +418,7 @@ cdef bint can_all_take(const route_t *r, const queue_t *source) noexcept nogil:
 
 
 cdef uint8_t *letter_room(core_t *core, size_t n) noexcept nogil:
-    """n octets until the next call; NULL: no memory."""
+    """Room for n octets, valid until the next call; NULL: no memory."""
     cdef uint8_t *p
     if n > core.letter_room:
         p = <uint8_t *>realloc(core.letter, n)
@@ -427,8 +430,8 @@ cdef uint8_t *letter_room(core_t *core, size_t n) noexcept nogil:
 
 
 cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent) noexcept nogil:
-    """Store the dead letter of a message that is dying where it goes, and add to `spent` what that counts for.  False:
-    nothing was stored, on_dead() is to do it."""
+    """Store the dead letter of a message that is dying in its targets, and add its cost to `spent`.  False: nothing was
+    stored, and on_dead() must do it."""
     cdef letters_t *l = q.rules.letters
     cdef message_t m
     cdef known_t known

@@ -3,8 +3,8 @@
 #    level 0            <queue's directory>               in queue_t: the only one without x-max-priority
 #    level 1 .. max     <queue's directory>/prio.NNN      in queue_t.levels_above
 #
-# The queue hands out the highest level with ready messages first, and within a level by sequence number.  All levels share
-# one row of sequence numbers.  A priority above the highest level means the highest level (RabbitMQ), none means level 0.
+# The queue hands out messages of the highest level first, and those of a level by sequence number.  All levels share the
+# queue's sequence numbers.  A priority above the highest level means the highest level (RabbitMQ), no priority level 0.
 
 
 cdef inline store_t *store_at(queue_t *q, uint8_t level) noexcept nogil:

@@ -166,7 +166,7 @@ cdef Message message_object(message_t *m):
 
 
 cdef enum:
-    STORED = 0              # nothing to say.  The bits of `stored`, which store_message() sets:
+    STORED = 0              # `stored` of store_message() before it sets these bits:
     WAITS = 1               # the confirm must wait for a sync
     REFUSED = 2             # a queue refused the message
     TAKEN = 4               # a queue stored it
@@ -186,7 +186,7 @@ cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
 
 
 cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
-    """Whether storing m in q needs no look at rules: the queue has none and no levels, and m does not expire."""
+    """Whether m can be stored in q without a look at rules: q has none and no levels, and m has no expiration."""
     return q.rules == NULL and q.levels_above == NULL and not q.dropped and not m.flags & EXPIRES
 
 

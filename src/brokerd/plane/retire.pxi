@@ -16,8 +16,8 @@ cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
 
 
 cdef bint give_to_core(seg_t *s) noexcept nogil:
-    """Add a segment that is in no list any more to the core's spares: its pages exist, and making new ones is the largest
-    cost of storing.  True: s is the core's now, and its acks file is gone."""
+    """Add a segment that is in no list any more to the core's spares.  Its pages exist already, and making pages is the
+    largest cost of storing.  True: s belongs to the core now, and its acks file is gone."""
     cdef core_t *core = s.queue.core
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
@@ -155,7 +155,7 @@ cdef void retire(seg_t *s):
     acks_unmap(s)
     journal_unmap(s)
     if UNLIKELY(holds_keys(s)):
-        # It is still synced with the others, because a confirm promises its key too.
+        # The next sync still covers this segment, because a confirm promises the key too.
         seg_unmap(s)
         s.next = st.leaving
         st.leaving = s
@@ -165,7 +165,7 @@ cdef void retire(seg_t *s):
 
 
 cdef seg_t *take_leaving(store_t *st, uint64_t number) noexcept nogil:
-    """Take that segment out of those that leave; NULL: it is not among them."""
+    """Take a segment out of the list `leaving`; NULL: it is not in it."""
     cdef seg_t **at = &st.leaving
     cdef seg_t *s
     while at[0] != NULL and at[0].number != number:
@@ -199,7 +199,7 @@ cdef void store_empty(store_t *st) noexcept nogil:
     cdef queue_t *q = st.queue
     while s != NULL:
         next = s.next
-        # Only of a queue deleted just now: its folder is still where it was.
+        # Only a queue that was deleted just now: its folder is still in place, so that the file can be moved.
         if not (q.dropped and not q.ghost_was and q.journal == NULL and give_to_core(s)):
             seg_free(s)
         s = next

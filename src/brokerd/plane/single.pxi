@@ -1,11 +1,12 @@
 # The single active consumer of a queue that asks for one.
 #
-# The first consumer is the active one; one of higher priority takes over.  A handover is drained: the next one gets no
-# message before every delivery of the former one is settled or has returned, so that order holds over it.
+# The first consumer is active until it leaves, or one of higher priority comes.  The former one is drained first: the next
+# one gets no message before every delivery of the former one is settled or given back.  So the order holds across the
+# change.
 
 
 cdef void choose_active(queue_t *q) noexcept:
-    """Somebody came, went, or has nothing unacked any more."""
+    """Choose the active consumer, because one came or left, or the active one has no unacked delivery any more."""
     cdef rules_t *r = q.rules
     cdef Queue queue = <Queue>q.owner
     cdef Consumer consumer

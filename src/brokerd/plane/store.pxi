@@ -1,6 +1,6 @@
 # Stores records: append() adds them to a store's last segment, and a cursor reads them in order.  Records that were given
 # back (`returned`) wait in a heap.  As a rule they come before all records that the cursor has yet to reach.  Each queue
-# has its own row of sequence numbers, which rise by one with each record and are never reused.
+# numbers its records: sequence numbers rise by one with each record, and are never reused.
 #
 #    first ... [a segment retires when all its records are settled] ... cursor ... last (append() writes here)
 #
