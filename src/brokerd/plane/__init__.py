@@ -6,12 +6,9 @@ With BROKERD_ASSERTS in the environment it is the build for tests, in which asse
 from importlib import import_module
 from os import environ
 
-__all__ = [
-    "RULES", "Answer", "Channel", "Connection", "Consumer", "Core", "Keys", "Letters", "Message", "Queue", "Routes",
-    "Tally", "Window", "asserted", "check_of_entry", "crc32c", "crc32c_by_table", "keys_in_segment", "layout",
-    "scan_segment",
-]
-
 asserted = bool(environ.get("BROKERD_ASSERTS"))
-_compiled = vars(import_module("brokerd.plane._asserted" if asserted else "brokerd.plane._plane"))
-globals().update({name: _compiled[name] for name in __all__ if name != "asserted"})
+_compiled = import_module("brokerd.plane._asserted" if asserted else "brokerd.plane._plane")
+RULES = vars(_compiled)["RULES"]
+# All classes and functions that the plane itself makes, so that a new file of the plane is not named here.
+globals().update({name: value for name, value in vars(_compiled).items()
+                  if getattr(value, "__module__", None) == _compiled.__name__ and not name.startswith("_")})

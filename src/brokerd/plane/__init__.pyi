@@ -5,6 +5,7 @@
     Answer       where a publish goes, as routing says it: Tally, Message, Participant
     Routes       answers remembered
     Letters      how the dead letters of one queue are made, and where they go
+    Gate         a feature that decides which message of a queue goes out, to whom and when
     Queue        messages in segments, rules, consumers
     Consumer     one basic.consume
     Channel      delivery tags, prefetch, confirms, transactions
@@ -178,6 +179,12 @@ class Letters:
     def make(self, reason: str, exchange: bytes, routing_key: bytes, properties: bytes, time_s: int) -> bytes | None:
         """The properties of the dead letter of a message with these; None: it goes up.  For tests."""
 
+class Gate:
+    """Decides which message goes out of one queue, to whom and when, where sequence order alone does not say so.
+
+    Each such feature is a subclass in a file of its own; gate.pxi says what it may do.  A message that it lets wait is
+    aside, and ready again after a restart.  A gate serves one queue at a time."""
+
 class Queue:
     """Messages in segments, by priority level; the rules of the queue; its consumers.  queues.Queue is the subclass.
 
@@ -206,6 +213,8 @@ class Queue:
         limit_drops (it is dropped then), delivery_counts (redeliveries carry x-delivery-count and x-acquired-count),
         single_active, consumer_timeout_ms and timeout_closes (of consumers to come)."""
     letters: Letters | None      # None: on_dead() is called for each
+    gate: Gate | None            # None: sequence order alone.  Setting it makes ready what the former gate let wait, and
+                                 # raises ValueError for the gate of another queue
     reports_deliveries: bool         # on_delivered() is called
     max_priority: int
     active: Consumer | None      # the single active consumer
@@ -217,9 +226,9 @@ class Queue:
     def remove(self, seq: int) -> Row | None:
         """Take a ready message out, wherever it stands, and settle it.  None: no such message is ready.  Reads files."""
     def purge(self) -> int:
-        """Settle every ready message; how many."""
+        """Settle every ready message, and those that the queue's gate lets wait; how many."""
     # --- messages set aside: neither ready nor out
-    aside: int           # how many: dead letters under way, and those of set_aside()
+    aside: int           # how many: dead letters under way, those of set_aside(), and those that the gate lets wait
     def set_aside(self, seq: int) -> bool:
         """Take a ready message out of the order, wherever it stands, until release().  It is not handed out, does not
         expire, and counts for no limit.  After a restart it is ready at its place.  False: no such message is ready."""

@@ -3,3 +3,4 @@
 """The data plane with its assertions: the same source, compiled for tests (BROKERD_ASSERTS, see setup.py)."""
 
 include "_plane.pyx"
+include "../../../tests/plane/gates.pxi"

@@ -18,6 +18,8 @@
 #   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
 #   channel_t   in Channel              freed with the object; Channel.close() empties it
+#   gate_t      in Gate                 which message goes out, where sequence order alone does not say; queue_t.rules.gate
+#                                       is that of an object that the Queue holds
 #   window_t    in Window               keys seen lately; queue_t.window is that of an object that the Queue holds
 #   keys_t      in Keys                 the keys of one message; valid while the object is held
 #   entry_t     in channel_t.ring       ring of unacked deliveries, by delivery tag
@@ -27,6 +29,7 @@
 #   tally_t     in Tally
 #
 # Lists through a struct (dirty_next and the like) hold no reference: an object that goes takes itself out of them.
+# A struct that one file alone looks into stands in that file.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -38,6 +41,7 @@ cdef struct journal_t
 cdef struct order_t
 cdef struct place_t
 cdef struct asides_t
+cdef struct gate_t
 cdef struct level_t
 cdef struct queue_t
 cdef struct consumer_t
@@ -196,6 +200,9 @@ cdef struct place_t:            # one record: where it is, and how often it was 
     uint8_t flags               # PLACE_*
     uint8_t reason              # why it died, or is aside
 
+# Called for each place that a container holds; holder: HOLDER_* of places.pxi
+ctypedef void (*visit_t)(place_t *place, uint8_t holder, void *context) noexcept nogil
+
 cdef struct level_t:
     level_t *next               # lower priority
     int32_t priority
@@ -246,10 +253,27 @@ cdef struct places_t:
     uint32_t n                  # one behind the last
     uint32_t capacity
 
-cdef struct asides_t:           # records set aside, by sequence number: open addressing, linear probing
-    place_t *at                 # seg NULL: free
-    uint32_t n
-    uint32_t capacity           # a power of two
+cdef enum:                      # what take() answers
+    TAKE_NOTHING = 0            # no message can go out now
+    TAKE_DONE = 1
+    TAKE_OTHERS = 2             # none for this consumer.  The gate has it rejoin its ring when there is one
+    TAKE_LATER = 3              # the gate has looked at enough messages for one turn
+
+cdef struct gate_t:             # see gate.pxi, where each verb is explained
+    queue_t *queue              # NULL: of no queue now
+    bint reads                  # messages stay: one may be out to several consumers at once
+    uint64_t open               # messages that the gate holds aside and that could go out now
+    uint64_t held               # places in containers of its own, which visit() walks
+    int64_t deadline            # ns: when due() is wanted; NEVER: not at all
+    int (*take)(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil
+    bint (*settle)(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil
+    bint (*give_back)(gate_t *gate, place_t *t, uint8_t cause) noexcept nogil
+    void (*stored)(gate_t *gate) noexcept nogil
+    void (*due)(gate_t *gate) noexcept nogil
+    void (*join)(gate_t *gate, consumer_t *c) noexcept nogil
+    void (*leave)(gate_t *gate, consumer_t *c) noexcept nogil
+    void (*visit)(gate_t *gate, visit_t visit, void *context) noexcept nogil
+    void (*empty)(gate_t *gate) noexcept nogil
 
 cdef struct letters_t:          # how a queue's dead letters are made; owned by a Letters
     const uint8_t *queue        # its name
@@ -286,6 +310,7 @@ cdef struct rules_t:
     bint timeout_closes
     places_t dying              # to be dead-lettered
     letters_t *letters          # NULL: on_dead() makes all dead letters
+    gate_t *gate                # NULL: sequence order alone
     int64_t deadline            # ns: no message expires before
     uint32_t deadline_at        # place in core_t.deadlines plus 1; 0: none
     uint64_t n_expired
@@ -294,21 +319,6 @@ cdef struct rules_t:
     uint64_t n_refused
     uint64_t n_limited
     uint64_t n_timed_out
-
-cdef struct journal_t:
-    int64_t begun               # ns: every event since is in the journals, as far as they do not say otherwise
-    int64_t syncing             # ns: what the sync under way covers
-    bint suspect                # power was lost, and the journals from before are being read
-
-cdef enum:
-    ORDER_N = 20
-
-cdef struct order_t:
-    uint8_t *map                # NULL: not mapped
-    uint64_t *counts            # in the map, or own; NULL: in a file that is not mapped, if there is one
-    uint64_t before[ORDER_N]    # when this broker started
-    uint64_t own[ORDER_N]       # of a queue that has no file for them
-    bint failed
 
 cdef struct queue_t:
     core_t *core
@@ -375,14 +385,6 @@ cdef struct entry_t:
     consumer_t *consumer        # NULL: basic.get
     uint32_t when               # core_t.ms when it was handed out
     uint8_t late                # timed out: a settlement that comes now has no effect
-
-cdef struct content_t:
-    uint8_t *octets             # method payload, header payload, body so far
-    size_t capacity
-    uint32_t method_n
-    uint32_t header_n
-    uint64_t body_size
-    uint64_t body_n
 
 cdef struct channel_t:
     conn_t *conn
@@ -549,11 +551,15 @@ cdef class Keys:
     cdef keys_t k
     cdef list owners
 
+cdef class Gate:
+    cdef gate_t *gate               # in the subclass
+
 cdef class Queue:
     cdef queue_t q
     cdef Core core
     cdef Window _window
     cdef Letters _letters
+    cdef Gate _gate
     cdef readonly str directory
     cdef readonly list consumers
     cdef void leave_lists(self)

@@ -26,6 +26,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     output.pxi      a connection's output; the frames of a message
     consumers.pxi   who is next
     single.pxi      the single active consumer
+    gate.pxi        a feature decides which message goes out, to whom and when
     deliver.pxi     messages handed out
     limits.pxi      limits of length
     settle.pxi      deliveries settled by delivery tag
@@ -125,6 +126,7 @@ include "browse.pxi"
 include "output.pxi"
 include "consumers.pxi"
 include "single.pxi"
+include "gate.pxi"
 include "deliver.pxi"
 include "limits.pxi"
 include "settle.pxi"

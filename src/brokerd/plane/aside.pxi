@@ -3,10 +3,12 @@
 #    waiting     the cursor has not reached it                     seg_t.waiting
 #    returned    ready, before the cursor, in the store's heap     seg_t.returned
 #    out         with a consumer                                   seg_t.unacked, an entry_t
-#    aside       neither ready nor out                             seg_t.aside, a place in rules_t.dying or queue_t.aside
+#    aside       neither ready nor out                             seg_t.aside, a place in rules_t.dying, queue_t.aside
+#                                                                  or a gate's
 #
 #      waiting, returned --pass_aside--> aside --return_from_aside--> returned
-#      out ---------------put_aside----> aside --settle-------> (settled)
+#      out ---------------put_aside----> aside --take_from_aside--> out
+#                                        aside --settle-------> (settled)
 #
 # A record that is aside does not count as ready: limits, expiry, purge and browse do not see it.  Compaction moves it
 # (places.pxi), and its segment stays.  Its entry SET_ASIDE is in the acks file before the watermark `delivered` passes
@@ -14,8 +16,14 @@
 #
 # The table is by sequence number.  Why a record is aside stands in place_t.reason.
 
+cdef struct asides_t:           # records set aside, by sequence number: open addressing, linear probing
+    place_t *at                 # seg NULL: free
+    uint32_t n
+    uint32_t capacity           # a power of two
+
 cdef enum:
     ASIDE_HELD = 16             # reason: set aside by the control plane; REASON_*: a dead letter under way
+    ASIDE_GATED = 17            # it waits because the queue's gate says so
 
 
 cdef void note_aside(place_t *t, uint16_t count) noexcept nogil:
@@ -52,6 +60,16 @@ cdef int return_from_aside(place_t *t) noexcept nogil:
     return 0
 
 
+cdef int take_from_aside(place_t *t) noexcept nogil:
+    """Take a record that was aside, so that it goes out at once.  0 or an errno: its segment cannot be mapped."""
+    cdef int err = seg_map(t.seg)
+    if err:
+        return err
+    t.seg.aside -= 1
+    t.seg.queue.ready_octets += body_octets(t.seg.map + t.position)     # hand_out() takes them off
+    return 0
+
+
 # ---- the table
 
 cdef inline uint32_t aside_slot(asides_t *table, uint64_t seq) noexcept nogil:
@@ -78,16 +96,24 @@ cdef int aside_grow(asides_t *table) noexcept nogil:
     return 0
 
 
+cdef int aside_reserve(queue_t *q) noexcept nogil:
+    """Have room for one more in the table; 0 or ENOMEM."""
+    if q.aside == NULL:
+        q.aside = <asides_t *>calloc(1, sizeof(asides_t))
+        if q.aside == NULL:
+            return ENOMEM
+    if q.aside.n * 2 >= q.aside.capacity:
+        return aside_grow(q.aside)
+    return 0
+
+
 cdef int aside_put(queue_t *q, place_t *t) noexcept nogil:
     """Put the place of a record that is aside into the table; 0 or ENOMEM."""
-    cdef asides_t *table = q.aside
+    cdef asides_t *table
     cdef uint32_t slot
-    if table == NULL:
-        table = q.aside = <asides_t *>calloc(1, sizeof(asides_t))
-        if table == NULL:
-            return ENOMEM
-    if table.n * 2 >= table.capacity and aside_grow(table) != 0:
+    if aside_reserve(q) != 0:
         return ENOMEM
+    table = q.aside
     slot = aside_slot(table, t.seq)
     while table.at[slot].seg != NULL:
         ASSERT(table.at[slot].seq != t.seq)
@@ -128,7 +154,12 @@ cdef bint aside_take(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
 
 cdef inline uint64_t aside_count(queue_t *q) noexcept nogil:
     """How many records are set aside or dying."""
-    return (q.aside.n if q.aside != NULL else 0) + (q.rules.dying.n - q.rules.dying.first if q.rules != NULL else 0)
+    cdef uint64_t n = q.aside.n if q.aside != NULL else 0
+    if q.rules != NULL:
+        n += q.rules.dying.n - q.rules.dying.first
+        if q.rules.gate != NULL:
+            n += q.rules.gate.held
+    return n
 
 
 cdef void aside_clear(queue_t *q) noexcept nogil:

@@ -252,6 +252,8 @@ cdef class Channel:
         self.consumers[tag] = consumer
         if queue.q.rules != NULL and queue.q.rules.single_active:
             choose_active(&queue.q)
+        if queue.q.rules != NULL and queue.q.rules.gate != NULL:
+            queue.q.rules.gate.join(queue.q.rules.gate, c)
         ring_rejoin(c)
         return consumer
 
@@ -270,6 +272,8 @@ cdef class Channel:
         consumer.queue.consumers.remove(consumer)
         if c.queue.rules != NULL and c.queue.rules.single_active and not c.queue.dropped:
             choose_active(c.queue)
+        if c.queue.rules != NULL and c.queue.rules.gate != NULL and not c.queue.dropped:
+            c.queue.rules.gate.leave(c.queue.rules.gate, c)
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
         if c.unacked:

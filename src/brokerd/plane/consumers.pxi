@@ -49,9 +49,14 @@ cdef inline void ring_join(consumer_t *c) noexcept nogil:
     level.tail = c
 
 
+cdef inline bint has_next(queue_t *q) noexcept nogil:
+    """A message may be there that could go out."""
+    return q.ready != 0 or (UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.open != 0)
+
+
 cdef inline void mark_dirty(queue_t *q) noexcept nogil:
     cdef core_t *core = q.core
-    if q.is_dirty or q.ready == 0 or q.levels == NULL:
+    if q.is_dirty or q.levels == NULL or not has_next(q):
         return
     q.is_dirty = True
     q.dirty_next = NULL

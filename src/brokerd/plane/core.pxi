@@ -111,7 +111,7 @@ cdef class Core:
                     spent += some
                     # If nothing was delivered although a consumer could take it, the message cannot be read now.  The
                     # queue then waits until something marks it dirty again, because retrying here would spin.
-                    if some and q.ready and can_deliver(q):
+                    if some and has_next(q) and can_deliver(q):
                         mark_dirty(q)
                 if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline <= c.now:
                     spent += 64

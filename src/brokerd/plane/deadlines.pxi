@@ -25,10 +25,12 @@ cdef int64_t expires_at(queue_t *q, const uint8_t *record) noexcept nogil:
 
 
 cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
-    """When the first of all levels' heads expires."""
+    """When the queue must be looked at: the first of all levels' heads expires, or its gate asks for due()."""
     cdef store_t *st = NULL
     cdef place_t t
     cdef int64_t when = NEVER
+    if q.rules.gate != NULL:
+        when = q.rules.gate.deadline
     while True:
         st = next_store(q, st)
         if st == NULL:

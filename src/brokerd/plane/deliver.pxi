@@ -1,6 +1,6 @@
 # Hands out messages: takes them from the queue, writes them to a channel, and counts them as unacked or settles them.
 #
-#    take        the queue's next message; expired ones die instead
+#    take        the queue's next message for a consumer, in sequence order, or as its gate says
 #    write_*     its octets, in output.pxi
 #    hand_out    what a hand-out changes: counters, order, journal, the ring of unacked deliveries.  The same for
 #                basic.deliver and basic.get
@@ -9,37 +9,34 @@ cdef enum:
     TURN_QUANTUM = 262144           # octets of one queue before the next queue has its turn
 
 
-cdef bint take_by_rules(queue_t *q, place_t *t) noexcept nogil:
-    """take() where there are priorities, messages that expire, or a delivery limit."""
+cdef int take_by_rules(queue_t *q, consumer_t *c, place_t *t) noexcept nogil:
+    """take() where there are priorities, messages that expire, a delivery limit, or a gate."""
     cdef store_t *st
-    while True:
-        st = top_level(q)
-        if find_head(st, t):
-            if q.rules != NULL and q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
-                kill_head(st, t, REASON_EXPIRED)
-                continue
-            if UNLIKELY(t.flags & (PLACE_WAS_OUT | PLACE_OUT_SINCE_START) == PLACE_WAS_OUT) and q.rules != NULL \
-                    and is_at_delivery_limit(q.rules, t):
-                kill_head(st, t, REASON_LIMIT)      # It reached its limit when the former broker ended.
-                continue
-            take_head(st, t)
-            return True
-        if st.ready or not q.top:
-            return False
+    if q.rules != NULL and q.rules.gate != NULL:
+        return q.rules.gate.take(q.rules.gate, c, t)
+    st = find_next(q, t)
+    if st == NULL:
+        return TAKE_NOTHING
+    take_head(st, t)
+    return TAKE_DONE
 
 
-cdef inline bint take(queue_t *q, place_t *t) noexcept nogil:
-    """Take the queue's next message: it is not ready any more.  False: none can be read.  Its segment is mapped."""
+cdef inline int take(queue_t *q, consumer_t *c, place_t *t) noexcept nogil:
+    """Take the queue's next message for c (NULL: for basic.get): it is not ready any more, and its segment is mapped.
+    TAKE_*."""
     if UNLIKELY(q.rules != NULL or q.top):
-        return take_by_rules(q, t)
+        return take_by_rules(q, c, t)
     if not peek(&q.store, t):
-        return False
+        return TAKE_NOTHING
     advance(&q.store, t)
-    return True
+    return TAKE_DONE
 
 
 cdef void put_back(place_t *t) noexcept nogil:
     """Undo take(), because the message could not be written."""
+    cdef rules_t *r = t.seg.queue.rules
+    if UNLIKELY(r != NULL) and r.gate != NULL and r.gate.give_back(r.gate, t, 0):
+        return
     if t.flags == 0:
         note_aside(t, t.count)
     t.flags |= PLACE_PASSED
@@ -165,8 +162,9 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     cdef place_t t
     cdef int64_t n
     cdef uint64_t spent = 0
+    cdef int took
     q.touched = q.core.now
-    while q.ready and spent < budget and not q.paused:
+    while has_next(q) and spent < budget and not q.paused:
         level = first_level_with_credit(q)
         if level == NULL:
             break
@@ -181,7 +179,13 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
         if (not c.no_ack or ch.unacked or ch.late) and UNLIKELY(ring_reserve(ch) != 0):
             ring_leave(c)
             continue
-        if UNLIKELY(not take(q, &t)):
+        took = take(q, c, &t)
+        if UNLIKELY(took != TAKE_DONE):
+            if took == TAKE_OTHERS:
+                ring_leave(c)
+                continue
+            if took == TAKE_LATER:
+                spent = budget
             break
         n = write_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
         if UNLIKELY(n < 0):
@@ -208,12 +212,17 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     cdef uint8_t prefix[11]
     cdef place_t t
     cdef int64_t n
-    if q.paused or q.ready == 0:
+    cdef int took
+    if q.paused or not has_next(q):
         return 0
     if ring_reserve(ch) != 0:
         return -1
-    if not take(q, &t):
-        return 0
+    while True:
+        took = take(q, NULL, &t)
+        if took == TAKE_DONE:
+            break
+        if took != TAKE_LATER:
+            return 0
     prefix[0] = FRAME_METHOD
     put_be16(prefix + 1, ch.number)
     put_be32(prefix + 3, 0)

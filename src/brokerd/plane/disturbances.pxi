@@ -19,6 +19,14 @@ cdef enum:
     DROPPED_LIMIT = 17
     REMOVED_N = 18
     PURGED_N = 19
+    ORDER_N = 20                    # how many there are
+
+cdef struct order_t:
+    uint8_t *map                # NULL: not mapped
+    uint64_t *counts            # in the map, or own; NULL: in a file that is not mapped, if there is one
+    uint64_t before[ORDER_N]    # when this broker started
+    uint64_t own[ORDER_N]       # of a queue that has no file for them
+    bint failed
 
 
 cdef bint order_map(queue_t *q, bint make) noexcept nogil:

@@ -13,6 +13,8 @@ cdef bint expire(queue_t *q) noexcept nogil:
     cdef store_t *st = NULL
     cdef place_t t
     cdef uint32_t n = 0
+    if q.rules.gate != NULL and q.rules.gate.deadline <= q.core.now:
+        q.rules.gate.due(q.rules.gate)
     while True:
         st = next_store(q, st)
         if st == NULL:

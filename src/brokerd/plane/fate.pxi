@@ -11,6 +11,8 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
     cdef queue_t *q = s.queue
     if UNLIKELY(q.dropped):
         return
+    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.settle(q.rules.gate, t, kind):
+        return
     ASSERT(s.settled < s.records or s.damaged)
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
         q.n_unrecorded += 1
@@ -145,6 +147,9 @@ cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
     if UNLIKELY(q.rules != NULL) and is_at_delivery_limit(q.rules, t):
         q.n_returned += 1
         kill(t, REASON_LIMIT)
+        return 0
+    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.give_back(q.rules.gate, t, cause):
+        q.n_returned += 1
         return 0
     if make_ready(t) != 0:
         return ENOMEM

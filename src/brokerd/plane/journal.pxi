@@ -11,6 +11,11 @@
 # The broker reads only the count and the last time of a journal.  Nothing here decides what becomes of a message.
 
 
+cdef struct journal_t:
+    int64_t begun               # ns: every event since is in the journals, as far as they do not say otherwise
+    int64_t syncing             # ns: what the sync under way covers
+    bint suspect                # power was lost, and the journals from before are being read
+
 cdef enum:
     JOURNAL_FIRST = 16384           # octets of a new file; each step doubles it
     JOURNAL_STEP = 1048576          # ... but adds no more than this

@@ -26,6 +26,8 @@ cdef void apply_rules_on_store(store_t *st, message_t *m) noexcept nogil:
     """m was stored: it may expire, or make the queue too long."""
     cdef queue_t *q = st.queue
     cdef rules_t *r = q.rules
+    if r.gate != NULL:
+        r.gate.stored(r.gate)
     if r.expires and st.ready == 1:
         deadline_bring_forward(q, expires_at(q, st.last.base + st.last.end - align8(m.length)))
     if r.overflow == DROP_HEAD and is_over_length_limit(q, r):

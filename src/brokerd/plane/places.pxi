@@ -4,10 +4,8 @@
 cdef enum:
     HOLDER_RETURNED = 0         # store_t.returned
     HOLDER_DYING = 1            # rules_t.dying
-    HOLDER_ASIDE = 2            # queue_t.aside
+    HOLDER_ASIDE = 2            # queue_t.aside, or a gate's own
     HOLDER_OUT = 3              # channel_t.ring
-
-ctypedef void (*visit_t)(place_t *place, uint8_t holder, void *context) noexcept nogil
 
 
 cdef void visit_places(queue_t *q, visit_t visit, void *context) noexcept nogil:
@@ -25,6 +23,8 @@ cdef void visit_places(queue_t *q, visit_t visit, void *context) noexcept nogil:
     if q.rules != NULL:
         for i in range(q.rules.dying.first, q.rules.dying.n):
             visit(&q.rules.dying.at[i], HOLDER_DYING, context)
+        if q.rules.gate != NULL:
+            q.rules.gate.visit(q.rules.gate, visit, context)
     if q.aside != NULL:
         for i in range(q.aside.capacity):
             if q.aside.at[i].seg != NULL:

@@ -14,6 +14,14 @@ cdef enum:
     GREETING = 6            # the eight octets of a protocol header
     CONTENT = 7             # a whole message on a channel whose publishes go up
 
+cdef struct content_t:
+    uint8_t *octets             # method payload, header payload, body so far
+    size_t capacity
+    uint32_t method_n
+    uint32_t header_n
+    uint64_t body_size
+    uint64_t body_n
+
 
 cdef inline int fault(event_t *e, bint hard, uint16_t code, const char *text, uint32_t method) noexcept nogil:
     e.hard = hard

@@ -31,6 +31,8 @@ cdef class Queue:
 
     def __dealloc__(self):
         cdef uint32_t level
+        if self._gate is not None:
+            self._gate.gate.queue = NULL
         self.leave_lists()
         rules_leave(&self.q)
         self.free_stores()
@@ -360,6 +362,35 @@ cdef class Queue:
         if self.q.rules != NULL:
             self.q.rules.letters = &letters.l if letters is not None else NULL
 
+    # ---- the gate
+
+    @property
+    def gate(self):
+        return self._gate
+
+    @gate.setter
+    def gate(self, Gate gate):
+        cdef Consumer consumer
+        cdef gate_t *g = gate.gate if gate is not None else NULL
+        if gate is self._gate:
+            return
+        if gate is not None and (g == NULL or g.queue != NULL):
+            raise ValueError("the gate is of no feature, or of another queue")
+        if rules_of(&self.q) == NULL:
+            raise MemoryError
+        write_stages(self.q.core)
+        gate_leave(&self.q)
+        self._gate = gate
+        self.q.rules.gate = g
+        if g != NULL:
+            g.queue = &self.q
+            for consumer in self.consumers or ():
+                g.join(g, &consumer.c)
+        for consumer in self.consumers or ():
+            ring_rejoin(&consumer.c)
+        mark_dirty(&self.q)
+        self.core.request_turn()
+
     # ---- keys
 
     @property
@@ -448,8 +479,11 @@ cdef class Queue:
     def purge(self):
         cdef queue_t *q = &self.q
         cdef store_t *st = NULL
-        cdef uint64_t before = q.ready
+        cdef uint64_t before
         self.core.read_clock()
+        if q.rules != NULL and q.rules.gate != NULL:
+            q.rules.gate.empty(q.rules.gate)
+        before = q.ready
         while True:
             st = next_store(q, st)
             if st == NULL:
@@ -465,6 +499,8 @@ cdef class Queue:
             consumer.channel.cancel(consumer)
         if self.q.rules != NULL:
             self.q.rules.active = NULL
+            if self.q.rules.gate != NULL:
+                self.q.rules.gate.empty(self.q.rules.gate)
         self.q.ready = 0
         self.q.ready_octets = 0
         rules_leave(&self.q)
