@@ -172,7 +172,7 @@ def headers_span(octets: bytes) -> tuple[int, int]:
 
 
 def _own_rule(headers: dict[str, Any], exchange: str, key: str | None) -> tuple[str, str | None]:
-    """The message's own exchange and key where it names them, taken out of ``headers``."""
+    """Take the message's own exchange and routing key out of ``headers``, and return them; else those given."""
     own_exchange = headers.pop(EXCHANGE_HEADER, None)
     own_key = headers.pop(ROUTING_KEY_HEADER, None)
     if isinstance(own_exchange, str):

@@ -248,7 +248,7 @@ class Queue(plane.Queue):
         assert self.key_files is not None
         self.deduplication = Deduplication(rule, self.key_files())
         if self.next_seq > 1:
-            self._load_keys(suspect=False)  # Its messages may have keys, of a rule before.
+            self._load_keys(suspect=False)  # Its messages may have deduplication keys from an earlier rule.
         else:
             self.window = self.deduplication.window
 
@@ -263,11 +263,12 @@ class Queue(plane.Queue):
 
     @property
     def duplicates(self) -> int:
-        """Messages that were not stored because their key was known, since start."""
+        """Messages that were not stored because their deduplication key was known, since start."""
         return 0 if self.deduplication is None else self.deduplication.duplicates
 
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
-        """As the data plane's: settled segments stay while their keys are needed."""
+        """End the recovery, as in the data plane.  The keys come first, because settled segments stay while their keys
+        are needed."""
         self._load_keys(suspect=suspect)
         super().finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
 

@@ -61,8 +61,8 @@ def _apply(vhost: "VHost", disk: "Disk", decision: "Decision") -> tuple[int, int
 
 
 def _is_known_to_exchange(vhost: "VHost", message: "Message") -> bool:
-    """Whether its exchange knows its key.  Ask only for a message that no queue has: otherwise the exchange may know
-    the key by this very message."""
+    """Whether the message's exchange knows its deduplication key.  Ask only for a message that no queue has: otherwise
+    the exchange may have learnt the key from this very message."""
     exchange = vhost.exchanges.get(message.exchange.decode("utf-8", "surrogateescape"))
     if exchange is None or not vhost.duplicates.asks(exchange):
         return False
@@ -70,7 +70,7 @@ def _is_known_to_exchange(vhost: "VHost", message: "Message") -> bool:
 
 
 def _store(vhost: "VHost", queue: "Queue", message: "Message", decision: "Decision") -> bool:
-    """Whether it was stored: not in a queue that knows its key by another message."""
+    """Store the message in a queue; False: the queue knows its deduplication key from another message."""
     exchange = vhost.exchanges.get(message.exchange.decode("utf-8", "surrogateescape"))
     check = None
     if queue.deduplication is not None or (exchange is not None and vhost.duplicates.asks(exchange)):

@@ -160,7 +160,7 @@ class DeadLetters:
     def _resolve(
         self, exchange: bytes, routing_key: bytes, header: bytes, channel: plane.Channel | None
     ) -> plane.Answer:
-        """Where every dead letter with this exchange and key goes: what plane.Routes asks for.
+        """Where every dead letter with this exchange and routing key goes: plane.Routes asks for it.
 
         An answer that is not cacheable sends each letter to ``handle_dead``, which decides by the message.
         """

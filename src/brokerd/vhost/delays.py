@@ -9,7 +9,7 @@ due (exchanges/delayed.due_of), so no other file is needed.  In memory there is 
 ``due (ms) << 64 | sequence number``, which a start makes anew from the queue.
 
 When a message is due, ``x-delay`` is negated as RabbitMQ's plugin does: the receiver sees that the message was delayed,
-and no exchange delays it again.  The exchange's inner type routes the message, by its key and those of CC and BCC.
+and no exchange delays it again.  The exchange's inner type routes the message, by its routing key, CC and BCC.
 Messages with equal due times go in the order of publishing.  A message for which no queue is found is dropped.  If all
 queues refuse it, or the disk has no room, it is tried again after ``RETRY_MS``, unless a queue has sent what it refused
 to its dead-letter exchange.

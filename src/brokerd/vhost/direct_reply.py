@@ -117,6 +117,6 @@ class Replies:
         return properties
 
     def requester(self, routing_key: str) -> Requester | None:
-        """The client that takes a message published to the default exchange with this key; None: no client (any
-        more)."""
+        """The client that takes a message published to the default exchange with this routing key; None: no client
+        (any more)."""
         return self._by_name.get(routing_key)

@@ -1,4 +1,4 @@
-"""Duplicates in one vhost: which queues and exchanges check a message's key, and which learn it.
+"""Finds duplicates in one vhost: which queues and exchanges check a message's deduplication key, and which learn it.
 
     publish  ->  if its exchange knows the key: the message goes nowhere, counts as routed, and is confirmed
              ->  the queues that know the key are left out; the message counts as routed, and is confirmed

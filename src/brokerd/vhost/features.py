@@ -213,7 +213,7 @@ class NoDuplicates:
         return False
 
     def is_duplicate(self, exchange: "Exchange", headers: Mapping[str, Any] | None) -> bool:
-        """Whether ``exchange``, which asks for keys, knows that of a message with these headers."""
+        """Whether ``exchange``, which has a deduplication rule, knows the key of a message with these headers."""
         return False
 
     def check(

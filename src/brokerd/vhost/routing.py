@@ -97,7 +97,7 @@ class _Publish:
         return self._decoded
 
     def check_permission(self) -> None:
-        """Check that the user may publish there with that key."""
+        """Check that the user may publish to the exchange with this routing key."""
         exchange = self._exchange
         if exchange.internal:
             vhost = self._vhost.name
@@ -135,8 +135,8 @@ class _Publish:
             self._participants = (Histories(with_history),)
 
     def find_requesters(self) -> None:
-        """Add the clients that wait for an answer under one of the keys.  The answer is not remembered, because a
-        client may be gone by the next message."""
+        """Add the clients that wait for a direct reply under one of the routing keys.  Routes must not remember this
+        answer, because a client may be gone by the next message."""
         if self._exchange.name:
             return
         for key in (self._key, *self._checked.further_keys):
@@ -147,7 +147,7 @@ class _Publish:
                     self._participants += (requester,)
 
     def find_duplicates(self) -> None:
-        """Add the check for duplicates where the exchange or a queue asks for keys.  It comes before all other
+        """Add the check for duplicates if the exchange or a queue has a deduplication rule.  It comes before all other
         participants, because a duplicate goes nowhere."""
         vhost, queues = self._vhost, self._queues
         asked = vhost.duplicates.asks(self._exchange)
@@ -259,8 +259,8 @@ class Histories:
 
 
 def check_topic(access: "Access", exchange: Exchange, routing_key: str) -> None:
-    """Check that the user may publish with this key to a topic exchange.  There are no topic permissions yet, so every
-    user may."""
+    """Check that the user may publish with this routing key to a topic exchange.  There are no topic permissions yet,
+    so every user may."""
 
 
 def check_expiration(expiration: str) -> None:

@@ -116,8 +116,8 @@ class VHost:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'") from None
 
     def _addressed(self, name: str) -> Queue | None:
-        """The queue that the default exchange routes this key to.  It is never a waiting room: clients cannot publish
-        to those."""
+        """The queue that the default exchange finds by this routing key.  It is never a waiting room: clients cannot
+        publish to those."""
         return None if name.startswith(WAITING_ROOM_PREFIX) else self.queues.get(name)
 
     def describe(self, thing: Queue | Exchange) -> str:
@@ -275,7 +275,8 @@ class VHost:
             queue.apply_rules(self.policies)
 
     def take_up_features(self, *, suspect: bool = False) -> None:
-        """Once the rules are in force: what was delayed waits again, keys that exchanges know are known again.
+        """Start features that read files, after the rules are in force: delayed messages wait again for their time, and
+        exchanges know their deduplication keys again.
 
         ``suspect``: power was lost.
         """
