@@ -1,6 +1,6 @@
-"""What clients do to a broker until it dies: publish, consume, get, purge, declare; each notes what it was told.
+"""What clients do to a broker until it dies: publish, consume, get, purge, commit, declare.
 
-All have a ``random`` of their own, so that a seed says what they would do.
+Each notes what it was told, and has a ``random`` of its own, so that a seed says what it would do.
 """
 
 import struct
@@ -15,6 +15,7 @@ CONFIRM = (b"\0\x3c\0\x50", b"\0\x3c\0\x78")
 QOS_OK = methods.BasicQosOk.INDEX.to_bytes(4)
 GET_EMPTY = methods.BasicGetEmpty.INDEX.to_bytes(4)
 PURGE_OK = methods.QueuePurgeOk.INDEX.to_bytes(4)
+TX_COMMIT_OK, TX_ROLLBACK_OK = (method.INDEX.to_bytes(4) for method in (methods.TxCommitOk, methods.TxRollbackOk))
 
 
 class Publisher(Actor):
@@ -171,29 +172,48 @@ class Getter(Taker):
 
 
 class Purger(Actor):
-    """queue.purge now and then, of a queue that nobody consumes from."""
+    """queue.purge now and then: with this chance, whenever the socket would take it."""
 
-    def __init__(self, port, random, account):
+    def __init__(self, port, random, queue, chance):
         super().__init__(port)
-        self.random, self.account = random, account
-        self.before = None          # what was confirmed when the purge under way was sent
+        self.random, self.queue, self.chance = random, queue, chance
+        self.waits = False
 
     def wants_write(self):
-        return bool(self.out) or self.before is None
+        return bool(self.out) or not self.waits
 
     def fill(self):
-        if self.before is None and self.random.random() < 0.02:
-            self.before = [copy for copy in self.account.copies.values() if copy.confirmed]
-            self.maybe()
-            self.say(methods.QueuePurge(queue=self.account.name))
+        if not self.waits and self.random.random() < self.chance:
+            self.waits = True
+            self.say(methods.QueuePurge(queue=self.queue))
 
     def on_reply(self, payload):
-        if payload[:4] == PURGE_OK:
-            for copy in self.before:
-                copy.settled = GONE
-            # What was published while the purge was under way may have been before or after it.
+        assert payload[:4] == PURGE_OK, payload
+        self.waits = False
+
+
+class AccountedPurger(Purger):
+    """Purges a queue that nobody consumes from, and notes in its account what must be gone, and what may be."""
+
+    def __init__(self, port, random, account, chance):
+        super().__init__(port, random, account.name, chance)
+        self.account = account
+        self.before = []            # what was confirmed when the purge under way was sent
+
+    def fill(self):
+        if self.waits:
+            return
+        super().fill()
+        if self.waits:
+            self.before = [copy for copy in self.account.copies.values() if copy.confirmed]
             self.maybe()
-            self.before = None
+
+    def on_reply(self, payload):
+        super().on_reply(payload)
+        for copy in self.before:
+            copy.settled = GONE
+        # What was published while the purge was under way may have been before or after it.
+        self.maybe()
 
     def maybe(self):
         for copy in self.account.copies.values():
@@ -201,8 +221,41 @@ class Purger(Actor):
 
     def close(self):
         super().close()
-        if self.before is not None:     # Not answered: when it was done, if it was, what came until now may be gone.
+        if self.waits:      # Not answered: when it was done, if it was, what came until now may be gone.
             self.maybe()
+
+
+class Committer(Actor):
+    """Transactions, one after the other; some are rolled back.  A subclass says what is published in them."""
+
+    def __init__(self, port, random):
+        super().__init__(port)
+        self.random = random
+        self.batch = None           # the transaction under way
+        self.commits = False
+        self.ask(methods.TxSelect(), methods.TxSelectOk)
+
+    def wants_write(self):
+        return bool(self.out) or self.batch is None
+
+    def fill(self):
+        if self.batch is None:
+            self.batch = self.publish_batch()
+            self.commits = self.random.random() < 0.9
+            self.say(methods.TxCommit() if self.commits else methods.TxRollback())
+
+    def on_reply(self, payload):
+        assert payload[:4] in (TX_COMMIT_OK, TX_ROLLBACK_OK), payload
+        self.note_end(self.batch)
+        self.batch = None
+
+    def publish_batch(self):
+        """Write the publishes of a transaction.  Returns what note_end() is to know it by."""
+        raise NotImplementedError
+
+    def note_end(self, batch):
+        """The transaction was answered: it was committed if ``commits``, or rolled back."""
+        raise NotImplementedError
 
 
 class Declarer(Actor):

@@ -2,7 +2,7 @@
 purges.  They note nothing but what was confirmed: what they did is in the queue's journal, and that is the point.
 """
 
-from tests.faults.actors import CONFIRM, GET_EMPTY, PURGE_OK
+from tests.faults.actors import CONFIRM, GET_EMPTY
 from tests.faults.client import Actor
 from tests.faults.ledger import body_of
 from tests.faults.rule_actors import properties
@@ -142,25 +142,3 @@ class Getter(Taker):
         if payload[:4] == GET_EMPTY:
             self.waits = False
         super().on_reply(payload)
-
-
-class Purger(Actor):
-    """queue.purge now and then."""
-
-    waits = False
-
-    def __init__(self, port, random, queue):
-        super().__init__(port)
-        self.random, self.queue = random, queue
-
-    def wants_write(self):
-        return bool(self.out) or not self.waits
-
-    def fill(self):
-        if not self.waits and self.random.random() < 0.0005:
-            self.waits = True
-            self.say(methods.QueuePurge(queue=self.queue))
-
-    def on_reply(self, payload):
-        if payload[:4] == PURGE_OK:
-            self.waits = False

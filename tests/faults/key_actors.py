@@ -1,6 +1,7 @@
-"""Clients of places that drop duplicates: publishers and transactions that repeat keys, workers, purges."""
+"""Clients of places that drop duplicates: publishers and transactions that repeat keys, workers."""
 
-from tests.faults.actors import CONFIRM, PURGE_OK
+from tests.faults import actors
+from tests.faults.actors import CONFIRM
 from tests.faults.client import Actor
 from tests.faults.key_ledger import body_of
 from tests.plane import harness
@@ -30,25 +31,26 @@ def octets_of(random, ledger, place, key, sizes=OCTETS):
                                    exchange=place.exchange.encode(), properties=properties)
 
 
-class Repeater(Actor):
-    """What publishers have in common: new keys, and now and then one that was published before."""
+class Repeater:
+    """What publishers publish: new keys, and now and then one that was published before."""
 
-    def __init__(self, port, random, ledger, places):
-        super().__init__(port)
+    def __init__(self, random, ledger, places):
         self.random, self.ledger, self.places = random, ledger, places
 
     def next_publish(self):
+        """The attempt's number, and its publish."""
         random, place = self.random, self.random.choice(self.places)
         known = list(place.keys.values())[-LATE:] if place.for_ever and random.random() < 0.25 else ()
         key = random.choice(known) if known else self.ledger.new_key(place)
         return octets_of(random, self.ledger, place, key)
 
 
-class Publisher(Repeater):
+class Publisher(Actor):
     """Confirmed publishes."""
 
     def __init__(self, port, random, ledger, places):
-        super().__init__(port, random, ledger, places)
+        super().__init__(port)
+        self.random, self.ledger, self.repeater = random, ledger, Repeater(random, ledger, places)
         self.window = random.choice((1, 10, 100))
         self.sent = self.told = 0
         self.waiting = {}               # number of the publish: attempt
@@ -60,7 +62,7 @@ class Publisher(Repeater):
     def fill(self):
         for _ in range(min(self.window - (self.sent - self.told), self.random.randrange(1, 40))):
             self.sent += 1
-            self.waiting[self.sent], octets = self.next_publish()
+            self.waiting[self.sent], octets = self.repeater.next_publish()
             self.out += octets
 
     def on_reply(self, payload):
@@ -72,38 +74,29 @@ class Publisher(Repeater):
         self.told = tag
 
 
-class Committer(Repeater):
-    """Transactions, one after the other; some are rolled back."""
+class Committer(actors.Committer):
+    """Transactions of such publishes."""
 
     def __init__(self, port, random, ledger, places):
-        super().__init__(port, random, ledger, places)
-        self.batch = None
+        super().__init__(port, random)
+        self.ledger, self.repeater = ledger, Repeater(random, ledger, places)
         self.sent = 0
-        self.ask(methods.TxSelect(), methods.TxSelectOk)
 
-    def wants_write(self):
-        return bool(self.out) or self.batch is None
-
-    def fill(self):
-        if self.batch is not None:
-            return
-        self.batch = []
+    def publish_batch(self):
+        batch = []
         for _ in range(self.random.randrange(1, 12)):
-            number, octets = self.next_publish()
-            self.batch.append(number)
+            number, octets = self.repeater.next_publish()
+            batch.append(number)
             self.sent += 1
             self.out += octets
-        self.commits = self.random.random() < 0.9
-        self.ledger.batches.append(self.batch)
-        self.say(methods.TxCommit() if self.commits else methods.TxRollback())
+        self.ledger.batches.append(batch)
+        return batch
 
-    def on_reply(self, payload):
-        assert payload[:4] in (methods.TxCommitOk.INDEX.to_bytes(4), methods.TxRollbackOk.INDEX.to_bytes(4)), payload
-        self.ledger.batches.remove(self.batch)
+    def note_end(self, batch):
+        self.ledger.batches.remove(batch)
         if self.commits:
-            for number in self.batch:
+            for number in batch:
                 self.ledger.confirmed(number)
-        self.batch = None
 
 
 class Worker(Actor):
@@ -122,24 +115,3 @@ class Worker(Actor):
         while self.tags and self.random.random() < 0.7:
             dice, tag = self.random.random(), self.tags.pop(self.random.choice((0, -1)))
             self.out += harness.ack(1, tag) if dice < 0.8 else harness.reject(1, tag, requeue=dice > 0.9)
-
-
-class Purger(Actor):
-    """queue.purge now and then."""
-
-    def __init__(self, port, random, queue):
-        super().__init__(port)
-        self.random, self.queue = random, queue
-        self.waits = False
-
-    def wants_write(self):
-        return bool(self.out) or not self.waits
-
-    def fill(self):
-        if not self.waits and self.random.random() < 0.05:
-            self.waits = True
-            self.say(methods.QueuePurge(queue=self.queue))
-
-    def on_reply(self, payload):
-        assert payload[:4] == PURGE_OK, payload
-        self.waits = False

@@ -10,17 +10,15 @@ segments replaced, while they die.
 """
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from random import Random
 
-from tests.broker import ROOT, environment
-from tests.faults.client import Client, drive
-from tests.faults.key_actors import Committer, Publisher, Purger, Worker, octets_of
+from tests.broker import ROOT
+from tests.faults.actors import Purger
+from tests.faults.client import Client
+from tests.faults.key_actors import Committer, Publisher, Worker, octets_of
 from tests.faults.key_ledger import Ledger, Place
-from tests.faults.rounds import LOG_OF_DAMAGE
+from tests.faults.rounds import check_unharmed, kill_in_the_midst, kill_while_it_starts
 from tests.plane import harness
 
 from brokerd.wire import methods
@@ -89,30 +87,16 @@ class KeyRounds:
     def run(self):
         self.count += 1
         crew = self.crew()
-        enough = self.random.randrange(10, 1500)        # frames: the moment is one of the work, however fast that goes
-
-        def kill_at_its_time():
-            nonlocal enough
-            if enough and sum(actor.heard for actor in crew) >= enough:
-                os.kill(self.broker.pid, signal.SIGKILL)
-                enough = 0
-
-        try:
-            drive(crew, kill_at_its_time)
-        finally:
-            for actor in crew:
-                actor.close()
-        self.broker.kill()
+        kill_in_the_midst(self.broker, crew, self.random.randrange(10, 1500))
         self.messages += sum(actor.sent for actor in crew if isinstance(actor, Publisher | Committer))
         self.note_files()
         while self.random.random() < 0.3:
-            self.die_starting()
+            # In recovery if it can be hit, or when its periodic work has begun.
+            kill_while_it_starts(self.broker, self.random.uniform(0.05, 0.4))
         begin = len(self.broker.lines)
         self.broker.start()
         self.look()
-        self.broker.check_log()
-        for line in self.broker.lines[begin:]:
-            assert not any(word in line for word in (*LOG_OF_DAMAGE, "duplicates may pass")), line
+        check_unharmed(self.broker, begin, "duplicates may pass")
 
     def crew(self):
         port, random, ledger = self.broker.port, self.random, self.ledger
@@ -123,7 +107,7 @@ class KeyRounds:
         crew += [Worker(port, Random(random.random()), ledger, queue)
                  for place in some for queue in place.queues for _ in range(random.randrange(3))]
         if any(place.purged for place in some):
-            crew.append(Purger(port, Random(random.random()), "purged"))
+            crew.append(Purger(port, Random(random.random()), "purged", 0.05))
         return crew
 
     def note_files(self):
@@ -133,18 +117,6 @@ class KeyRounds:
                     self.met.add("of a queue")
                 elif name.startswith("keys.") and name.endswith("2"):   # not the first one of its exchange
                     self.met.add("of an exchange")
-
-    def die_starting(self):
-        """A start that is killed somewhere, in recovery if it can be hit, or when its periodic work has begun."""
-        broker = self.broker
-        process = subprocess.Popen([sys.executable, "-m", "brokerd", "-D", str(broker.directory), "-p",
-                                    str(broker.port)], env=environment(broker.env), cwd=ROOT,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(self.random.uniform(0.05, 0.4))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
     # --- after the restart
 

@@ -3,6 +3,9 @@
     rounds = Rounds(broker, seed)
     rounds.run()        load, kill -9, files read, restart, everything compared
     rounds.finish()     all queues looked at and drained
+
+Below them is what all such rounds share: a broker that dies in the midst of its clients' work, or while it starts, and
+that starts again unharmed.
 """
 
 import os
@@ -61,23 +64,15 @@ class Rounds:
         timer = threading.Timer(self.random.uniform(0.01, self.kill_seconds), os.kill, (self.broker.pid, number))
         timer.start()
         try:
-            drive(crew)
+            work_until_its_end(self.broker, crew, number)
         finally:
             timer.cancel()
             timer.join()
-            for actor in crew:
-                actor.close()
-        if number == signal.SIGKILL:
-            self.broker.kill()
-        else:
-            assert self.broker.wait() == 0, self.broker.log_text()
         self.messages += sum(actor.sent for actor in crew if isinstance(actor, actors.Publisher))
         self.audit.read()
         if self.random.random() < 0.2:
-            self.die_starting()
-        begin = len(self.broker.lines)
-        self.broker.start()
-        self.check_log(begin)
+            kill_while_it_starts(self.broker, self.random.uniform(0.05, 0.25))
+        start_unharmed(self.broker)
         self.check_definitions()
         for account in self.accounts:
             self.look(account)
@@ -94,31 +89,11 @@ class Rounds:
                  for account in (worked, returned, loose) for _ in range(random.randrange(3))]
         crew += [actors.Getter(port, Random(random.random()), account)
                  for account in (got, returned, loose) if random.random() < 0.6]
-        crew.append(actors.Purger(port, Random(random.random()), purged))
+        crew.append(actors.AccountedPurger(port, Random(random.random()), purged, 0.02))
         crew.append(actors.Declarer(port, Random(random.random()), self.known, DIRECT, SINK))
         return crew
 
-    def die_starting(self):
-        """A start that is killed somewhere, in recovery if it can be hit."""
-        broker = self.broker
-        process = subprocess.Popen([sys.executable, "-m", "brokerd", "-D", str(broker.directory), "-p",
-                                    str(broker.port), *map(str, broker.flags)], env=environment(broker.env), cwd=ROOT,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        timer = threading.Timer(self.random.uniform(0.05, 0.25), process.kill)
-        timer.start()
-        broker.lines += process.stderr.read().decode().splitlines()
-        process.wait()
-        process.stderr.close()
-        timer.cancel()
-        timer.join()
-
     # --- after the restart
-
-    def check_log(self, begin):
-        """A kill tears nothing but one record not yet counted: whatever is said of damage is a fault."""
-        self.broker.check_log()
-        for line in self.broker.lines[begin:]:
-            assert not any(word in line for word in LOG_OF_DAMAGE), line
 
     def check_definitions(self):
         with Client(self.broker.port) as client:
@@ -175,3 +150,59 @@ class Rounds:
         for account in self.accounts:
             self.look(account, drain=True)
         self.broker.stop()
+
+
+# --- what all rounds share
+
+def work_until_its_end(broker, crew, number, each_round=lambda: None):
+    """Let the crew work until signal ``number`` has ended the broker; ``each_round`` may send it."""
+    try:
+        drive(crew, each_round)
+    finally:
+        for actor in crew:
+            actor.close()
+    if number == signal.SIGKILL:
+        broker.kill()
+    else:
+        assert broker.wait() == 0, broker.log_text()
+
+
+def kill_in_the_midst(broker, crew, frames, number=signal.SIGKILL):
+    """End the broker once the crew has heard so many frames: the moment is one of the work, however fast that goes."""
+    sent = False
+
+    def kill_at_its_time():
+        nonlocal sent
+        if not sent and sum(actor.heard for actor in crew) >= frames:
+            os.kill(broker.pid, number)
+            sent = True
+
+    work_until_its_end(broker, crew, number, kill_at_its_time)
+
+
+def kill_while_it_starts(broker, seconds):
+    """A start that is killed after this time, in recovery if it can be hit."""
+    process = subprocess.Popen([sys.executable, "-m", "brokerd", "-D", str(broker.directory), "-p", str(broker.port),
+                                *map(str, broker.flags)], env=environment(broker.env), cwd=ROOT,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        _, log = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, log = process.communicate()
+    broker.lines += log.decode().splitlines()
+
+
+def start_unharmed(broker, *forbidden):
+    """Start again.  A kill tears nothing but one record not yet counted: a line about damage is a fault, and so is one
+    with these words."""
+    begin = len(broker.lines)
+    broker.start()
+    check_unharmed(broker, begin, *forbidden)
+
+
+def check_unharmed(broker, begin, *forbidden):
+    """No line of the log from ``begin`` on says that something was damaged."""
+    broker.check_log()
+    for line in broker.lines[begin:]:
+        assert not any(word in line for word in (*LOG_OF_DAMAGE, *forbidden)), line

@@ -2,6 +2,7 @@
 
 import time
 
+from tests.faults import actors
 from tests.faults.actors import CONFIRM, QOS_OK
 from tests.faults.client import Actor
 from tests.faults.ledger import body_of
@@ -98,34 +99,24 @@ class Worker(Actor):
             acked(self.trail, self.asked.pop(0), surely=True)
 
 
-class Committer(Actor):
-    """Transactions, one after the other."""
+class Committer(actors.Committer):
+    """Transactions of messages to several queues."""
 
     def __init__(self, port, random, stream, batches):
-        super().__init__(port)
-        self.random, self.stream, self.batches = random, stream, batches
-        self.batch = None
+        super().__init__(port, random)
+        self.stream, self.batches = stream, batches
         self.count = 0
-        self.ask(methods.TxSelect(), methods.TxSelectOk)
 
-    def wants_write(self):
-        return bool(self.out) or self.batch is None
-
-    def fill(self):
-        if self.batch is not None:
-            return
+    def publish_batch(self):
         self.count += 1
-        self.batch = self.stream, self.count
-        sent = self.batches.sent[self.batch] = {}
+        batch = self.stream, self.count
+        sent = self.batches.sent[batch] = {}
         for place in range(self.random.randrange(1, BATCH)):
             name, n = self.random.choice(self.batches.names), self.count * BATCH + place
             sent.setdefault(name, []).append(n)
             body = body_of(self.stream, n, self.random.choice(OCTETS))
             self.out += harness.publish(1, body, name.encode(), properties=properties())
-        self.commits = self.random.random() < 0.9
-        self.say(methods.TxCommit() if self.commits else methods.TxRollback())
+        return batch
 
-    def on_reply(self, payload):
-        assert payload[:4] in (methods.TxCommitOk.INDEX.to_bytes(4), methods.TxRollbackOk.INDEX.to_bytes(4)), payload
-        self.batches.outcome[self.batch] = self.commits
-        self.batch = None
+    def note_end(self, batch):
+        self.batches.outcome[batch] = self.commits

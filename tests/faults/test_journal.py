@@ -5,17 +5,17 @@ Queues with order journals are published to, read by disorderly clients, purged,
 and again.  Then the files are read as an auditor would read them.
 """
 
-import os
 import signal
 from random import Random
 
 import numpy as np
 import pytest
 from tests.broker import Broker
-from tests.faults.client import Client, drive
-from tests.faults.journal_actors import Getter, Publisher, Purger, Reader
+from tests.faults.actors import Purger
+from tests.faults.client import Client
+from tests.faults.journal_actors import Getter, Publisher, Reader
 from tests.faults.ledger import read_body
-from tests.faults.rounds import LOG_OF_DAMAGE
+from tests.faults.rounds import kill_in_the_midst, start_unharmed
 from tests.faults.test_kill import ENVIRONMENT
 
 from brokerd.audit.files import open_source
@@ -79,37 +79,17 @@ class Rounds:
         crew += [Reader(port, Random(random.random()), name) for name in READ for _ in range(random.randrange(3))]
         crew += [Getter(port, Random(random.random()), name) for name in ("got", "levels", "plain")
                  if random.random() < 0.5]
-        crew.append(Purger(port, Random(random.random()), "purged"))
+        crew.append(Purger(port, Random(random.random()), "purged", 0.0005))
         return crew
 
     def run(self):
         """Load, and the end of the broker."""
         crew = self.crew()
         number = signal.SIGTERM if self.random.random() < 0.15 else signal.SIGKILL
-        enough = self.random.randrange(50, 2500)    # frames: the moment is one of the work, however fast that goes
-
-        def kill_at_its_time():
-            nonlocal enough
-            if enough and sum(actor.heard for actor in crew) >= enough:
-                os.kill(self.broker.pid, number)
-                enough = 0
-
-        try:
-            drive(crew, kill_at_its_time)
-        finally:
-            for actor in crew:
-                actor.close()
-        if number == signal.SIGKILL:
-            self.broker.kill()
-        else:
-            assert self.broker.wait() == 0, self.broker.log_text()
+        kill_in_the_midst(self.broker, crew, self.random.randrange(50, 2500), number)
 
     def restart(self):
-        begin = len(self.broker.lines)
-        self.broker.start()
-        self.broker.check_log()
-        for line in self.broker.lines[begin:]:
-            assert not any(word in line for word in LOG_OF_DAMAGE), line
+        start_unharmed(self.broker)
 
     def waiting(self):
         """queue -> messages that are ready."""

@@ -1,16 +1,14 @@
 """kill -9 at random moments while queues' rules are at work: priorities, delivery limits, dead letters at most and at
 least once, times to live, delayed messages, transactions."""
 
-import os
-import signal
 import time
 from random import Random
 
 import pytest
 from tests.broker import Broker
-from tests.faults.client import SECONDS, Client, drive
+from tests.faults.client import SECONDS, Client
 from tests.faults.ledger import read_body
-from tests.faults.rounds import LOG_OF_DAMAGE
+from tests.faults.rounds import kill_in_the_midst, start_unharmed
 from tests.faults.rule_actors import Committer, Publisher, Worker
 from tests.faults.test_kill import ENVIRONMENT
 from tests.faults.trails import Batches, Trail
@@ -81,26 +79,8 @@ class Rounds:
         return crew
 
     def run(self):
-        crew = self.crew()
-        enough = self.random.randrange(10, 400)     # frames: the moment is one of the work, however fast that goes
-
-        def kill_at_its_time():
-            nonlocal enough
-            if enough and sum(actor.heard for actor in crew) >= enough:
-                os.kill(self.broker.pid, signal.SIGKILL)
-                enough = 0
-
-        try:
-            drive(crew, kill_at_its_time)
-        finally:
-            for actor in crew:
-                actor.close()
-        self.broker.kill()
-        begin = len(self.broker.lines)
-        self.broker.start()
-        self.broker.check_log()
-        for line in self.broker.lines[begin:]:
-            assert not any(word in line for word in LOG_OF_DAMAGE), line
+        kill_in_the_midst(self.broker, self.crew(), self.random.randrange(10, 400))
+        start_unharmed(self.broker)
         with Client(self.broker.port) as client:
             for trail in self.trails:
                 self.look(client, trail)
