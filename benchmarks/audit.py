@@ -2,12 +2,13 @@
 
     PYTHONPATH=src python benchmarks/audit.py --messages 10000000
 
-A broker fills queues with order journals while they are drained; one has priorities, and the consumer of another
-rejects messages, some until they are over their limit: what the broker counted of that is what audits are to find.  It
-is stopped, and its data directory audited: one pass over the segments in this process, then everything by Spark
-(``local[2]``), the CPU seconds of its whole process tree counted.  Then faults of every kind are planted
-(``tests/audit/plant.py``), also where two segments meet, and both engines are asked what they find.  The data lie in
---data-root and are removed in the end.
+Publishers fill queues with order journals while consumers drain them.  One queue has priorities; the consumer of
+another rejects messages, some until they are over their limit.  The audits must come to the numbers that the broker
+counted.
+Then the broker stops, and the benchmark audits its data directory: first by one pass over the segments in this process,
+then by Spark (``local[2]``), with the CPU seconds of its whole process tree.  At last it plants faults of every kind
+(``tests/audit/plant.py``), also where two segments meet, and compares what both engines find.  The data lie in
+--data-root; the benchmark removes them at its end.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from brokerd.wire.frames import PROTOCOL_HEADER  # noqa: E402
 LIMIT = 3
 ARGUMENTS = {"x-order-journal": True, "x-order-journal-retention-bytes": 1 << 50, "x-delivery-limit": LIMIT}
 LEVELS, BURST = 4, 1000         # priorities; messages in a burst
-SHARE, GROUPED_SHARE = 20, 100  # one message in 20 goes to the queue with levels, one in 20 to that with rejects
+SHARE, GROUPED_SHARE = 20, 100  # one message in 20 goes to "levels", one in 20 to "rejected", one in 100 to "grouped"
 REJECTED, CURSED = 50, 9973     # one message in so many is rejected once; one in so many each time
 PLANTED, AT_BOUNDARIES, PLANTED_SEGMENTS = 7, 2, 6
 PR_SET_CHILD_SUBREAPER = 36
@@ -152,7 +153,7 @@ def fill(broker: Broker, messages: int, queues: int, size: int) -> None:
 
 
 def tree_seconds(command: list[str], environment: dict[str, str]) -> tuple[int, str, float, float]:
-    """(exit status, stderr, CPU seconds, seconds) of a command with all that it left behind."""
+    """(exit status, stderr, CPU seconds, seconds) of a command and all processes that it started."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)     # Spark's Java outlives its parent.
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

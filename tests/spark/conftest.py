@@ -1,11 +1,11 @@
-"""One Spark for all tests of this folder: it takes seconds to start, and is started by the first that asks for it."""
+"""One Spark session for all tests of this folder, because it takes seconds to start.  The first use starts it."""
 
 import os
 import signal
 
 import pytest
 
-# Most of what a short life of a JVM costs is its better compiler, and threads that collect garbage.
+# In a short test, the JVM's optimising compiler and its threads for garbage cost more than they save.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 

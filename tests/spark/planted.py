@@ -1,4 +1,4 @@
-"""A data directory with a queue for each kind of fault, and some in which all is in order."""
+"""Makes a data directory with a queue for each kind of fault, and some queues without faults."""
 
 import json
 import os
@@ -17,7 +17,7 @@ START = 1_780_000_000_000_000_000
 
 
 def build(root):
-    """Make it at ``root``; {audit: Planted}, each in the queue of that name."""
+    """Make the directory at ``root``, and return {audit: Planted}; each fault is in the queue with the audit's name."""
     clean = f"{root}.clean"
     whole(clean)
     os.makedirs(f"{root}/{VHOST}")
@@ -51,7 +51,7 @@ def _limit(folder):
 
 
 def _others(root):
-    """Queues with only part of what is needed: without a journal, a late one, one of which a segment is gone."""
+    """Add queues that lack something: one without a journal, one with a late journal, one that has lost a segment."""
     level = simple_level(300, start=START)
     unjournaled = Options(segment_messages=100, journal=False)
     write_queue(root, level, unjournaled, queue="unjournaled", folder="unjournaled")

@@ -24,7 +24,8 @@ PLAIN = writer.Options(segment_messages=100, journal=False)
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
-    """Data directories: whose order held, did not (one swap lies over a boundary), cannot be judged."""
+    """Data directories: the order held in one, did not in another (one swap lies over a boundary of segments), and
+    cannot be judged in the third."""
     folder = tmp_path_factory.mktemp("roots")
     writer.write_queue(folder / "good", writer.simple_level(450), CUT, queue="fine")
     writer.write_queue(folder / "bad", writer.simple_level(450), CUT, queue="fine")

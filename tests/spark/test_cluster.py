@@ -1,4 +1,4 @@
-"""Executors that are processes of their own: the same verdicts, with nothing of brokerd but what they are sent.
+"""Executors in processes of their own come to the same verdicts, with no brokerd but the zip that they are sent.
 
 A whole standalone cluster, of a master and two workers, is tried where BROKERD_TEST_CLUSTER is set (any value):
     BROKERD_TEST_CLUSTER=1 python -m pytest tests/spark/test_cluster.py

@@ -1,4 +1,4 @@
-"""Publish order judged while messages come: each fault is told once, whatever batch it lies in."""
+"""--follow judges the publish order while messages come, and reports each fault once, whatever batch has it."""
 
 import os
 import re
@@ -24,7 +24,7 @@ OPTIONS = writer.Options(segment_messages=50, kept=True)
 
 
 class Following:
-    """A queue's folder that grows, and who follows it."""
+    """A queue's folder that grows, and what ``follow`` finds in it."""
 
     def __init__(self, spark, folder):
         self.spark, self.root, self.checkpoint = spark, str(folder / "data"), str(folder / "checkpoint")

@@ -1,4 +1,4 @@
-"""Java found: which one is taken, what is wrong with the others, and the line for those who have none."""
+"""Finding a Java: which one Spark gets, why not the others, and the line for a machine that has none."""
 
 import os
 import subprocess

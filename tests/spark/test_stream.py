@@ -1,4 +1,4 @@
-"""A broker followed: each message and event comes once, whatever is moved, compacted, or started again in between."""
+"""Streams give each message and event once, whatever moves, compacts, or starts again in between."""
 
 import os
 import re

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 400, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 28    # margins around the drawing, for the axes
-NARROWEST_BAR = 4.0                         # units; neighbouring buckets are drawn as one below it
+NARROWEST_BAR = 4.0                         # units; buckets that would be narrower are drawn together
 BARS_AT_MOST = 12                           # hours drawn as bars; more are drawn as lines
 POINTS_AT_MOST = 400                        # more hours are added up to longer spans
 HOUR = 3_600_000_000_000
@@ -97,7 +97,7 @@ class LogAxis:
         return self._from + (log2(max(ns, 1)) - self._first) * self._scale
 
     def octave(self) -> float:
-        """How wide a doubling is drawn."""
+        """The width of a doubling of time, in units."""
         return self._scale
 
     def ticks(self, start: float, stop: float, apart: float) -> list[tuple[float, str]]:
@@ -119,7 +119,7 @@ def latency(histogram: Sequence[Sequence[int]], marks: Sequence[tuple[str, float
     if not buckets:
         return Markup("")
     axis = LogAxis(buckets[0][0], buckets[-1][0] * 1.125, LEFT + 2, WIDTH - RIGHT)
-    # The last part of an octave is drawn narrowest.
+    # On a logarithmic axis the last part of an octave is the narrowest.
     per_octave = next((n for n in (8, 4, 2) if axis.octave() * log2(2 * n / (2 * n - 1)) >= NARROWEST_BAR), 1)
     bars: dict[int, int] = {}
     for low, number in buckets:
