@@ -4,6 +4,7 @@ import pytest
 from tests.conversations.peer import eventually
 
 from brokerd.wire import methods
+from brokerd.wire.values import DEPTH_MAX
 
 
 @pytest.fixture
@@ -223,6 +224,20 @@ def test_headers_of_carbon_copies_lead_letters_too(sure, queue):
     letter = sure.arrived(queue)
     assert deaths(letter)[0]["routing-keys"] == [source, "copy"]
     assert letter.headers["CC"] == ["copy"]
+
+
+def test_headers_as_deep_as_any_may_be_stay_and_lead_the_letter_on(sure, queue):
+    deep = {"k": 1}
+    for _ in range(DEPTH_MAX - 1):
+        deep = {"k": deep}
+    exchange = sure.exchange("headers")
+    sure.ask(methods.QueueBind(queue=queue, exchange=exchange, arguments={"kind": "deep"}))
+    source = sure.declare({"x-dead-letter-exchange": exchange})
+    sure.put(source, b"m", headers={"deep": deep, "kind": "deep"})
+    reject(sure, source)
+    letter = sure.arrived(queue)
+    assert letter.headers["deep"] == deep
+    assert deaths(letter)[0]["queue"] == source
 
 
 def test_a_key_of_the_queues_own_takes_the_carbon_copies_away(sure, source, queue):

@@ -8,6 +8,7 @@ from brokerd.vhost.firehose import EXCHANGE, Firehose
 from brokerd.vhost.vhost import VHost
 from brokerd.wire import methods
 from brokerd.wire.properties import Properties, decode_header, encode_header
+from brokerd.wire.values import DEPTH_MAX
 
 
 class Channel:
@@ -118,6 +119,16 @@ def test_a_header_table_that_nobody_can_read_and_a_full_disk_are_no_fault(vhost,
     vhost.core.full = True
     firehose.delivered(Channel(), vhost.queues["q"], b"", b"k", b"\0\0", b"", False)
     assert len(vhost.core.messages) == 1
+
+
+def test_headers_that_lie_too_deep_in_a_copy_are_shown_as_empty(vhost, firehose):
+    deep = {}
+    for _ in range(DEPTH_MAX):
+        deep = {"k": deep}
+    octets = encode_header(0, Properties(headers=deep))[12:]
+    firehose.participant().after_storing(plane.Message(b"x", b"k", octets, b"body"), Channel(), ())
+    ((_, _, _, properties, body),) = vhost.core.messages
+    assert (properties.headers["properties"], body) == ({}, b"body")
 
 
 def test_a_key_of_the_firehose_is_as_long_as_a_key_may_be(vhost, firehose):

@@ -1,11 +1,14 @@
 """Field values, tables and strings: what is written can be read, and what is malformed is refused with its place."""
 
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd import plane
 from brokerd.errors import SyntaxError_
 from brokerd.wire import values
 from brokerd.wire.values import decode_table, encode_table
@@ -100,8 +103,9 @@ def test_an_unknown_type_is_refused_with_its_octet(kind):
 
 
 def nested_octets(kind: bytes, depth: int) -> bytes:
+    """A table with so many tables or arrays inside each other in it."""
     inner = b""
-    for _ in range(depth - 1):
+    for _ in range(depth):
         inner = kind + len(inner).to_bytes(4) + inner if kind == b"A" else kind + table_of(inner or b"V")
     return table_of(inner or b"V")
 
@@ -115,9 +119,14 @@ def test_nesting_ends_at_its_limit_and_not_before(kind):
         decode_table(nested_octets(kind, 5000))
 
 
+def test_the_plane_takes_headers_exactly_as_deep_as_they_can_be_read():
+    text = (Path(plane.__file__).parent / "hot.h").read_text()
+    assert re.findall(r"#define PROPERTY_DEPTH (\d+)", text) == [str(values.DEPTH_MAX)]
+
+
 def test_what_is_too_deep_to_be_read_is_not_written_either():
     table: dict = {}
-    for _ in range(values.DEPTH_MAX - 1):
+    for _ in range(values.DEPTH_MAX):
         table = {"k": table}
     assert decode_table(encode_table(table))[0] == table
     with pytest.raises(ValueError, match="more than 64"):

@@ -105,7 +105,12 @@ class Firehose:
             return
         key = routing_key.encode("utf-8", "surrogateescape")[:255]
         try:
-            self._core.put(queues, _EXCHANGE_OCTETS, key, encode_header(0, properties)[12:], body)
+            octets = encode_header(0, properties)[12:]
+        except ValueError:  # The message's headers are nested as deep as any may be, and lie deeper here.
+            headers["properties"] = {}
+            octets = encode_header(0, properties)[12:]
+        try:
+            self._core.put(queues, _EXCHANGE_OCTETS, key, octets, body)
         except OSError as error:  # The message itself is stored.  Only its copy is lost.
             log.warning("firehose: the copy of a message could not be stored: %s", error.strerror)
 

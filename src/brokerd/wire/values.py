@@ -32,7 +32,9 @@ from brokerd.errors import SyntaxError_
 if TYPE_CHECKING:
     from decimal import Decimal
 
-DEPTH_MAX = 64  # levels of nested tables and arrays; RabbitMQ limits them by its memory alone
+# Levels of tables and arrays inside a table, which is not counted itself: as many as the data plane takes in headers
+# (PROPERTY_DEPTH in plane/hot.h).  RabbitMQ limits them by its memory alone.
+DEPTH_MAX = 64
 SHORTSTR_OCTETS_MAX = 255
 
 _EMPTY_TABLE = b"\0\0\0\0"
@@ -156,7 +158,7 @@ def decode_table(octets: bytes, at: int = 0) -> tuple[dict[str, Any], int]:
     """The field table at ``at``, where its length stands, and the position behind it."""
     if octets[at : at + 4] == _EMPTY_TABLE:
         return {}, at + 4
-    return _read_table(octets, at, len(octets), 1)
+    return _read_table(octets, at, len(octets), 0)
 
 
 def encode_shortstr(text: str) -> bytes:
@@ -183,7 +185,7 @@ def encode_table(table: dict[str, Any]) -> bytes:
     """
     if not table:
         return _EMPTY_TABLE
-    return _write_table(table, 1)
+    return _write_table(table, 0)
 
 
 _LENGTHS = [bytes((length,)) for length in range(SHORTSTR_OCTETS_MAX + 1)]
@@ -224,7 +226,8 @@ def _read_array(octets: bytes, at: int, end: int, depth: int) -> tuple[list[Any]
 
 
 def _read_value(octets: bytes, at: int, end: int, depth: int) -> tuple[Any, int]:
-    """The value with its type octet at ``at``, which is below ``end``; ``depth`` counts the levels around it."""
+    """The value with its type octet at ``at``, which is below ``end``; ``depth`` counts the levels around it,
+    without the outermost table."""
     kind = octets[at]
     if kind == 0x53:  # S
         start, stop = _span(octets, at + 1, end, "long string")
