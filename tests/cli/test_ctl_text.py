@@ -5,13 +5,14 @@ import time
 
 import pytest
 
+from brokerd.audit import many
 from brokerd.cli import ctl_text
 from brokerd.operations.ordering import group_counters
 from brokerd.store.format import ORDER_COUNTERS
 
 
 @pytest.mark.parametrize(("count", "text"), [
-    (0, "0 octets"), (999, "999 octets"), (1000, "1.0 kB"), (99_400, "99.4 kB"), (99_500, "100 kB"),
+    (0, "0 octets"), (1, "1 octet"), (999, "999 octets"), (1000, "1.0 kB"), (99_400, "99.4 kB"), (99_500, "100 kB"),
     (999_400, "999 kB"), (999_500, "1.0 MB"), (1_500_000_000, "1.5 GB"), (12_345_678_901_234_567, "12346 TB"),
 ])
 def test_octets_are_shown_with_three_digits_or_so(count, text):
@@ -54,7 +55,7 @@ def test_columns_are_as_wide_as_their_widest_cell():
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 queues"), (1, "1 queue"), (1234, "1,234 queues")])
 def test_one_of_a_thing_is_no_plural(count, text):
-    assert ctl_text.many(count, "queue") == text
+    assert many(count, "queue") == text
 
 
 def test_every_counter_has_words():

@@ -48,6 +48,9 @@ def test_a_single_active_consumer_counts_as_one():
         "over 7 messages the oldest are dropped", "over 9 octets the oldest are dropped"]),
     (Facts(rules=Rules(max_length=7, overflow="reject-publish")), ["over 7 messages new messages are refused"]),
     (Facts(rules=Rules(delivery_limit=2)), ["a message that has come back 2 times is dropped at the next return"]),
+    (Facts(rules=Rules(max_length=1, max_octets=1, delivery_limit=1)), [
+        "over 1 message the oldest are dropped", "over 1 octet the oldest are dropped",
+        "a message that has come back once is dropped at the next return"]),
     (Facts(rules=Rules(delivery_limit=2, delivery_limit_action="drop", dead_letter=DeadLetterRule("d"))), [
         "a message that has come back 2 times is dropped at the next return",
         "rejected messages are dead-lettered to exchange 'd'"]),

@@ -169,5 +169,5 @@ def test_an_audit_that_is_interrupted_ends_quietly_with_status_130(spark, roots,
     assert main([roots["good"]]) == 130
     told = capsys.readouterr()
     assert told.out == ""
-    assert all(" took " in line or " queues, " in line for line in told.err.splitlines()), told.err
+    assert all(" took " in line or " segments, " in line for line in told.err.splitlines()), told.err
     assert spark.sparkContext.parallelize([1]).count() == 1, "the session of the caller was stopped"

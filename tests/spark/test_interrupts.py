@@ -38,6 +38,8 @@ def test_a_deferred_interrupt_is_noted_and_the_second_ends_the_process(former):
         signal.raise_signal(signal.SIGINT)
         assert interrupts.arrived.is_set()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.watch()
     signal.raise_signal(signal.SIGINT)
     assert former == ["former"]
 

@@ -8,5 +8,10 @@ In this package and in ``brokerd.spark``, *journal* means the order journal.
 """
 
 
+def many(count: int, thing: str) -> str:
+    """``1 queue``, ``1,234 queues``."""
+    return f"{count:,} {thing}{'s' if count != 1 else ''}"
+
+
 class AuditError(Exception):
     """The files cannot be read at all; the text is one line for the user."""

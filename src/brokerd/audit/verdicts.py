@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brokerd import __version__
-from brokerd.audit import stitch
+from brokerd.audit import many, stitch
 from brokerd.audit.arrays import add_histograms, bucket_low, percentile
 from brokerd.audit.files import Damage, QueueFiles, Source
 from brokerd.audit.holes import holes
@@ -129,7 +129,8 @@ class _Case:
         if audit not in NEED_EVENTS:
             return doubts
         if uncovered:
-            doubts.append(f"no order journal covers the whole life of {uncovered} messages{self._why_uncovered()}")
+            messages = many(uncovered, "message")
+            doubts.append(f"no order journal covers the whole life of {messages}{self._why_uncovered()}")
         if self._spoiled("records") or self._spoiled("events"):
             doubts.append("files are missing or damaged")
         if audit == "double_settle" and self._spoiled("acks"):

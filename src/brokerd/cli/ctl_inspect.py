@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.cli.ctl_text import clean, columns, many, moment, octets
+from brokerd.audit import many
+from brokerd.cli.ctl_text import clean, columns, moment, octets
 
 THINGS = ("queue", "segment", "message", "event")
 DAMAGE_LINES = 20  # for each queue; the JSON has all

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from brokerd.audit import many
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 COUNTERS = (  # group, name, text
     ("returned", "nack", "returned: nack"),
@@ -40,15 +42,10 @@ def queue(table: dict[str, Any]) -> str:
     return f"queue '{clean(table['queue'])}' in vhost '{clean(table['vhost'])}'"
 
 
-def many(count: int, thing: str) -> str:
-    """``1 queue``, ``1,234 queues``."""
-    return f"{count:,} {thing}{'s' if count != 1 else ''}"
-
-
 def octets(count: int) -> str:
     """A size with two or three digits, as in ``1.5 MB``."""
     if count < 1000:
-        return f"{count} octets"
+        return many(count, "octet")
     amount = float(count)
     for unit in ("kB", "MB", "GB", "TB"):
         amount /= 1000

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from brokerd.audit import many
 from brokerd.cli._perf import Control, Histogram, Link, monotonic_ns
 from brokerd.cli.perfclient import (
     Address,
@@ -451,7 +452,7 @@ def queues(address: Address, count: int, durable: bool, arguments: dict[str, obj
             client.bind(name, "amq.direct", name)
         if (now := time.monotonic()) - max(began, said) >= 1:
             said = now
-            say(f"{index + 1:,} of {count:,} queues ({(index + 1) / (now - began):,.0f}/s)")
+            say(f"{index + 1:,} of {many(count, 'queue')} ({(index + 1) / (now - began):,.0f}/s)")
     seconds, after = time.monotonic() - began, usage(list(pids))
     figures: Figures = {"queues": count, "seconds": round(seconds, 3), "rate": round(count / seconds)}
     if pids:

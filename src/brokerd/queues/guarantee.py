@@ -112,12 +112,13 @@ def _notes(facts: Facts) -> Iterable[str]:
         dead = f"dead-lettered to exchange '{rules.dead_letter.exchange}'"
     if rules.message_ttl_ms is not None:
         yield f"messages that wait longer than {rules.message_ttl_ms} ms are {dead}"
-    for limit, unit in ((rules.max_length, "messages"), (rules.max_octets, "octets")):
+    for limit, unit in ((rules.max_length, "message"), (rules.max_octets, "octet")):
         if limit is not None:
             what = f"the oldest are {dead}" if rules.overflow == "drop-head" else "new messages are refused"
-            yield f"over {limit} {unit} {what}"
+            yield f"over {limit} {unit if limit == 1 else f'{unit}s'} {what}"
     if rules.delivery_limit is not None:
         end = "dropped" if rules.delivery_limit_action == "drop" else dead
-        yield f"a message that has come back {rules.delivery_limit} times is {end} at the next return"
+        times = "once" if rules.delivery_limit == 1 else f"{rules.delivery_limit} times"
+        yield f"a message that has come back {times} is {end} at the next return"
     if rules.dead_letter is not None:
         yield f"rejected messages are {dead}"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from brokerd.audit import AuditError
+from brokerd.audit import AuditError, many
 from brokerd.audit.files import QueueFiles, open_source
 from brokerd.audit.scan import AUDITS, Options
 from brokerd.audit.verdicts import Judged, exit_status, summary
@@ -105,7 +105,7 @@ def run(request: Request) -> int:
     queues = progress.stage("finding files", lambda: find(request))
     octets = sum(triple.octets for queue in queues for triple in queue.triples)
     segments = sum(len(queue.triples) for queue in queues)
-    progress.say(f"{len(queues)} queues, {segments} segments, {octets / 1e9:.3f} GB")
+    progress.say(f"{many(len(queues), 'queue')}, {many(segments, 'segment')}, {octets / 1e9:.3f} GB")
     _make_folder(request.report)        # These checks need no Spark.
     try:
         with Interrupts() as interrupts:
@@ -121,9 +121,10 @@ def _in_spark(request: Request, queues: list[QueueFiles], octets: int, progress:
     from brokerd.spark.session import session
 
     running = SparkSession.getActiveSession()
+    interrupts.defer()
     spark = progress.stage("starting Spark", lambda: session("ordering_audit", request.master, ship=request.ship))
-    interrupts.watch()
     try:
+        interrupts.watch()
         if request.follow:
             return _followed(spark, request, progress, interrupts)
         return _audited(spark, request, queues, octets, progress)
@@ -156,8 +157,8 @@ def _followed(spark: "SparkSession", request: Request, progress: Progress, inter
         follower = Follower(checkpoint, tell, progress.say)
         follow(spark, request.path, _source_options(request), checkpoint, follower, once=request.once,
                stopped=interrupts.arrived)
-    click.echo(f"{'violated' if follower.found else 'held'}: {follower.found} messages out of the order in which they "
-               "were published")
+    click.echo(f"{'violated' if follower.found else 'held'}: {many(follower.found, 'message')} out of the order of "
+               "publishing")
     return exit_status([{"audit": "publish_order", "verdict": "violated" if follower.found else "held"}],
                        request.fail_on)
 
@@ -335,8 +336,8 @@ def show(document: dict[str, Any]) -> None:
             click.echo(f"{row['verdict']:<11} {row['audit']:<21} {where}{found}  {row.get('reason') or ''}".rstrip())
     inputs = document["inputs"]
     click.echo(f"{document['verdict']}: {counts['held']} held, {counts['violated']} violated, "
-               f"{counts['undecidable']} undecidable; {inputs['queues']} queues, {inputs['segments']} segments, "
-               f"{inputs['messages']} messages, {inputs['events']} events")
+               f"{counts['undecidable']} undecidable; " + ", ".join(
+                   [many(inputs[f"{thing}s"], thing) for thing in ("queue", "segment", "message", "event")]))
 
 
 def _where(row: dict[str, Any]) -> str:

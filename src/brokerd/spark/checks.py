@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd.audit import many
 from brokerd.audit.scan import Options
 from brokerd.spark.small_tables import tables
 
@@ -559,7 +560,7 @@ def _verdict(audit: str, case: Mapping[str, Any], found: int) -> dict[str, str]:
     doubts, spoiled, needs = [], set(case["spoiled"]), CHECKS[audit].needs
     # Without a journal, the acks show a message that was settled twice, and some first deliveries are known.
     if needs == "events" and case[{"fifo": "unsure", "double_settle": "partly"}.get(audit, "uncovered")]:
-        doubts.append(f"no order journal covers the whole life of {case['uncovered']} messages")
+        doubts.append(f"no order journal covers the whole life of {many(case['uncovered'], 'message')}")
     if case.get(OVER_POWER_CUTS.get(audit, "")):
         doubts.append("power was lost")
     if (needs and "msgs" in spoiled) or (needs == "events" and "journal" in spoiled):

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from brokerd.audit import AuditError
+from brokerd.audit import AuditError, many
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +70,7 @@ class Follower:
         self.found += out_of_order
         for finding in found:
             self._tell(finding)
-        self._say(f"{count} messages of {len(publishers)} publishers"
+        self._say(f"{many(count, 'message')} of {many(len(publishers), 'publisher')}"
                   f"{f', {out_of_order} out of order' if out_of_order else ''}")
         self._save(number, highest)
 

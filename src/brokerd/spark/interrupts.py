@@ -2,9 +2,9 @@
 it; that fails, and prints tracebacks.
 
     with Interrupts() as interrupts:
-        spark = session(…)      # It installs pyspark's handler.
+        interrupts.defer()      # From here on an interrupt only sets ``arrived``.  A second one ends the process.
+        spark = session(…)      # A JVM whose start is cut short would stay for ever.  Installs pyspark's handler.
         interrupts.watch()      # From here on an interrupt is a KeyboardInterrupt, and py4j writes no log about it.
-        interrupts.defer()      # From here on it only sets ``arrived``.  A second one ends the process.
 
 Knows nothing of Spark.
 """
@@ -36,15 +36,20 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._former)
 
     def watch(self) -> None:
-        """Let an interrupt raise KeyboardInterrupt.  Called again after something else has installed a handler."""
-        self._deferred = False
-        if self._handles:
-            signal.signal(signal.SIGINT, self._handle)
+        """Let an interrupt raise KeyboardInterrupt, also one that was deferred.  Called again after something else has
+        installed a handler."""
+        self._install(deferred=False)
+        if self.arrived.is_set():
+            raise KeyboardInterrupt
 
     def defer(self) -> None:
         """Let an interrupt only set ``arrived``, so that no question to the JVM ends before its answer."""
-        self.watch()
-        self._deferred = True
+        self._install(deferred=True)
+
+    def _install(self, *, deferred: bool) -> None:
+        self._deferred = deferred
+        if self._handles:
+            signal.signal(signal.SIGINT, self._handle)
 
     def _handle(self, *_: object) -> None:
         logging.disable(logging.CRITICAL)   # py4j logs every question that ends early, with a traceback.

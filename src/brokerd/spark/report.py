@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
+from brokerd.audit import many
 from brokerd.spark import charts
 
 FINDINGS_EACH = 100         # shown of each audit in a queue
@@ -189,11 +190,6 @@ def number(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
-def times(value: int, one: str, many: str = "") -> str:
-    """``1 queue``, ``2 queues``."""
-    return f"{value:,} {one if value == 1 else many or one + 's'}"
-
-
 # --- what the page says
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -203,9 +199,9 @@ def headline(summary: Mapping[str, Any]) -> str:
         return "There was nothing to judge."
     violated = [row for row in judged if row["verdict"] == "violated"]
     undecided = [row for row in judged if row["verdict"] == "undecidable"]
-    of_all = f"of {times(len(judged), 'judgement')} over {times(len(summary['queues']), 'queue')}"
+    of_all = f"of {many(len(judged), 'judgement')} over {many(len(summary['queues']), 'queue')}"
     if not violated and not undecided:
-        return f"All {times(len(judged), 'judgement')} over {times(len(summary['queues']), 'queue')} held."
+        return f"All {many(len(judged), 'judgement')} over {many(len(summary['queues']), 'queue')} held."
     if not violated:
         return f"Nothing was violated, but {len(undecided):,} {of_all} cannot be decided: {_naming(undecided)}."
     broken = [row for row in violated if rule_of(row["audit"]).origin == PROMISE]
@@ -234,19 +230,19 @@ def _used(queue: Mapping[str, Any]) -> str:
     if len(consumers) == 1 and prefetch[0] == 1:
         return "This queue had one consumer with a prefetch of 1: no overtaking is to be expected."
     most = "without a limit" if 0 in prefetch else f"of up to {max(prefetch):,}"
-    return (f"This queue had {times(len(consumers), 'consumer')} with a prefetch {most}. To work strictly in order, "
+    return (f"This queue had {many(len(consumers), 'consumer')} with a prefetch {most}. To work strictly in order, "
             "let one consumer (x-single-active-consumer) work with a prefetch of 1.")
 
 
 def _why(row: Mapping[str, Any], rule: Rule, queue: Mapping[str, Any]) -> list[str]:
     """Sentences that explain one verdict."""
-    checked = f"{times(row.get('checked') or 0, 'case')} looked at."
+    checked = f"{many(row.get('checked') or 0, 'case')} looked at."
     if row["verdict"] == "held":
         return [checked]
     if row["verdict"] == "undecidable":
         said = [f"Nothing was found; {checked}"]
         return said + ([f"To decide it needs {rule.needs}."] if rule.needs else [])
-    more = f" with {times(row['overtakings'], 'overtaking')}" if row.get("overtakings") else ""
+    more = f" with {many(row['overtakings'], 'overtaking')}" if row.get("overtakings") else ""
     said = [f"{row['found']:,} found{more}; {checked}", rule.broken, ORIGINS[rule.origin]]
     return said + ([_used(queue)] if row["audit"] == "overtaking" and queue.get("consumers") else [])
 
@@ -347,7 +343,7 @@ def render(summary: Mapping[str, Any], findings: Iterable[Mapping[str, Any]]) ->
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters.update(shown=shown, octets=octets, moment=moment, number=number, duration=charts.duration,
                                icon=charts.icon)
-    environment.globals.update(times=times, origins=ORIGINS, few=FEW_QUEUES, open_queues=OPEN_QUEUES)
+    environment.globals.update(many=many, origins=ORIGINS, few=FEW_QUEUES, open_queues=OPEN_QUEUES)
     template = environment.from_string(files("brokerd.spark").joinpath("report.html").read_text("utf-8"))
     columns = _columns(pages)
     tally = {verdict: sum(page["tally"][verdict] for page in pages) for verdict in SEVERITY}
