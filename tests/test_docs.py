@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pika
 import pytest
 from tests.broker import SECONDS, Broker, environment
 
@@ -92,6 +93,17 @@ def test_order_can_be_read_from_the_files_as_the_manual_shows(demo, tmp_path):
     assert len({connection for _, _, connection, _, _ in rows}) == 1
 
 
+def test_a_retry_queue_and_deduplication_do_what_the_manual_says(demo, tmp_path):
+    retry, deduplication = blocks(ROOT / "docs" / "queues.md")
+    assert run_block(retry, 1, tmp_path, demo.port) == "try 1\ntry 2\ntry 3\n"
+    connection = pika.BlockingConnection(pika.ConnectionParameters(port=demo.port))
+    _, properties, body = connection.channel().basic_get("work.failed", auto_ack=True)
+    deaths = [(death["queue"], death["reason"], death["count"]) for death in properties.headers["x-death"]]
+    assert (body, deaths) == (b"an order", [("work.retry", "expired", 2), ("work", "rejected", 2)])
+    connection.close()
+    assert run_block(deduplication, 2, tmp_path, demo.port) == "1 1 2\n3\n4\n"
+
+
 def test_a_password_hash_made_as_the_manual_shows_lets_a_user_in(tmp_path):
     from brokerd.auth.passwords import verify
 
@@ -122,7 +134,8 @@ def test_the_walk_through_the_order_comes_to_the_numbers_it_names(demo, tmp_path
 def test_every_python_block_is_run_by_a_test_above():
     counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
     # Those of the recipes are run in spark: test_views.py, test_stream.py.
-    assert counts == {"README.md": 2, "audit-recipes.md": 2, "ordering.md": 1, "prove.md": 2, "running.md": 1}
+    assert counts == {"README.md": 2, "audit-recipes.md": 2, "ordering.md": 1, "prove.md": 2, "queues.md": 2,
+                      "running.md": 1}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
