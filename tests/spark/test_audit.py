@@ -106,6 +106,7 @@ def test_damage_is_a_finding_and_no_failure(spark, tmp_path):
     (["{good}", "--from", "yesterday"], "'yesterday' is no time"),
     (["{good}", "--engine", "c"], "'c' is not one of 'a', 'b', 'both'"),
     (["{good}", "--group-by", "type", "--group-header", "x"], "exclude each other"),
+    (["{good}", "--group-by", "priority"], "'priority' is not one of 'routing-key', 'content-type'"),
     (["{good}", "--report", "/proc/nothing"], "/proc/nothing: "),
     (["{file}"], "is not a folder"),
     (["{empty}"], "no data directory, dump or archive"),

@@ -24,6 +24,7 @@ import click
 
 from brokerd.audit import AuditError, many
 from brokerd.audit.files import QueueFiles, open_source
+from brokerd.audit.properties import PROPERTIES, ROUTING_KEY
 from brokerd.audit.scan import AUDITS, Options
 from brokerd.audit.verdicts import Judged, exit_status, summary
 from brokerd.clock import Clock
@@ -39,6 +40,7 @@ HELD, BAD_INPUT, INTERRUPTED = 0, 2, 130     # 1 and 3 are from the verdicts.
 JUDGED_HERE_MAX = 2_000         # segments; the executors judge more, if they belong to more than one queue
 PROGRESS_SECONDS = 5
 ENGINES = ("a", "b", "both")
+GROUPED_BY = (ROUTING_KEY, *(name for name, kind in PROPERTIES if kind == "s"))
 
 
 class Request(NamedTuple):
@@ -409,7 +411,8 @@ def _moment(text: str | None) -> int:
 @click.option("--to", metavar="T", help="Only messages published before this time.")
 @click.option("--no-crc", is_flag=True, help="Do not check the sums of records and events.")
 @click.option("--group-header", metavar="NAME", help="Also judge groups: messages with equal values of this header.")
-@click.option("--group-by", metavar="PROPERTY", help="Also judge groups by routing-key or a property.")
+@click.option("--group-by", type=click.Choice(GROUPED_BY), metavar="PROPERTY",
+              help="Also judge groups by routing-key or a property.")
 @click.option("--unacked-after", type=click.FloatRange(min=0), default=1800, show_default=True, metavar="SECONDS",
               help="Seconds that a message may stay with a consumer.")
 @click.option("--duplicate-window", type=click.FloatRange(min=0), default=300, show_default=True, metavar="SECONDS",
