@@ -54,6 +54,27 @@ def test_what_dies_in_a_chunk_is_told_in_that_order_before_the_next_method(bench
     assert [body for _, body in queue.died] == [b"two", b"one", b"three"]
 
 
+def test_deaths_are_finished_in_their_order_up_to_a_bound(bench, connection):
+    bench.at(1000)
+    queue = bench.queue(dead_letters=True, ttl_ms=10)
+    connection.feed(b"".join([publish(1, b"%d" % number) for number in range(1500)]))
+    bench.core.clock = lambda: 1011 * 1_000_000
+    assert not queue.finish_deaths(1024)        # So many expire at a time; few are told of, as that costs more.
+    assert (queue.expired, queue.ready) == (1024, 476)
+    assert 0 < len(queue.died) == 1024 - queue.aside < 1024
+    assert queue.finish_deaths(1 << 20)
+    assert queue.died == [("expired", b"%d" % number) for number in range(1500)]
+    assert (queue.ready, queue.aside, queue.dead_lettered) == (0, 0, 1500)
+    assert queue.finish_deaths(1 << 20)
+
+
+def test_a_queue_without_rules_has_no_deaths_to_finish(bench, connection):
+    queue = bench.queue()
+    connection.feed(publish(1, b"one"))
+    assert queue.finish_deaths(1)
+    assert queue.ready == 1
+
+
 def test_a_message_that_is_kept_is_in_no_count_and_settled_when_done(bench, connection, queue, make_bench):
     queue.keeps = True
     three(connection, queue)

@@ -10,6 +10,7 @@ from brokerd.queues.dead_letter import DeadLetterRule
 from brokerd.queues.rules import Rules
 from brokerd.vhost import dead_letters
 from brokerd.vhost.dead_letters import RETRY_MS, DeadLetters
+from brokerd.wire import methods
 
 
 class Bench:
@@ -457,6 +458,42 @@ def test_two_full_queues_that_point_at_each_other_drop_it(real):
     real.publish(b"m", key="a")
     real.advance(0)
     assert (real.bodies("a"), real.bodies("b")) == ([], [])
+
+
+@pytest.mark.parametrize("delivery_mode", [1, 2])
+def test_what_has_expired_does_not_go_with_its_queue(real, delivery_mode):
+    real.queue("dlq")
+    real.queue("a", **TO_DLQ, x_message_ttl=100)
+    bodies = [b"%d" % number for number in range(3000)]         # more than expire at a time
+    for body in bodies:
+        real.publish(body, key="a", delivery_mode=delivery_mode)
+    real.clock.ns += 50_000_000
+    real.publish(b"young", key="a")
+    real.clock.ns += 51_000_000
+    reply = real.client.ask(methods.QueueDelete(queue="a"))
+    assert (real.bodies("dlq"), reply) == (bodies, methods.QueueDeleteOk(message_count=1))
+    assert history(real, "dlq") == [[("a", "expired", 1)]] * 3000
+
+
+def test_a_queue_in_which_all_has_expired_is_empty_for_its_deletion(real):
+    real.queue("dlq")
+    real.queue("a", **TO_DLQ, x_message_ttl=100)
+    real.publish(b"m", key="a")
+    real.clock.ns += 100_000_000
+    assert real.client.ask(methods.QueueDelete(queue="a", if_empty=True)) == methods.QueueDeleteOk(message_count=0)
+    assert real.bodies("dlq") == [b"m"]
+
+
+def test_a_deletion_does_a_bounded_share_for_the_dead_and_says_that_others_are_lost(real, monkeypatch, caplog):
+    monkeypatch.setattr("brokerd.vhost.vhost.DEATHS_AT_DELETE_MAX", 1)
+    real.queue("dlq")
+    real.queue("a", **TO_DLQ, x_message_ttl=100)
+    for number in range(2000):
+        real.publish(b"%d" % number, key="a")
+    real.clock.ns += 101_000_000
+    real.vhost.delete_queue(real.vhost.queues["a"])
+    assert 0 < len(real.bodies("dlq")) < 2000
+    assert "queue 'a' in vhost '/' is deleted with more dead messages than are" in caplog.text
 
 
 def test_at_least_once_settles_when_the_target_is_on_disk(real):

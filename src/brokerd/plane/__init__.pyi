@@ -197,9 +197,9 @@ class Queue:
     def on_dead(self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                 count: int) -> bool:
         """A message died: reason is "rejected", "expired", "maxlen" or "delivery_limit", count its failed deliveries.  The
-        plane calls this in the order of deaths, and never while another call is under way.  seq 0: the queue refused the
-        message, which is not stored.  True: the message is settled.  False: it stays aside until settle_dead(seq).  Dead
-        letters that the plane makes itself, as `letters` says, do not come here."""
+        plane calls this in the order of deaths, and never while another call but finish_deaths() is under way.  seq 0: the
+        queue refused the message, which is not stored.  True: the message is settled.  False: it stays aside until
+        settle_dead(seq).  Dead letters that the plane makes itself, as `letters` says, do not come here."""
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
         """basic.deliver or basic.get-ok was written to a client.  Called while `reports_deliveries`.  Must not raise."""
@@ -227,6 +227,9 @@ class Queue:
         """Take a ready message out, wherever it stands, and settle it.  None: no such message is ready.  Reads files."""
     def purge(self) -> int:
         """Settle every ready message, and those that the queue's gate lets wait; how many."""
+    def finish_deaths(self, most: int) -> bool:
+        """Let the expired messages at the heads die, and deal with dead messages in the order of their deaths, until they
+        count for `most` (some 1 µs each; one that goes to on_dead() counts for more).  False: some of this queue are left."""
     # --- messages set aside: neither ready nor out
     aside: int           # how many: dead letters under way, those of set_aside(), and those that the gate lets wait
     def set_aside(self, seq: int) -> bool:
