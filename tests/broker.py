@@ -26,7 +26,7 @@ FAULTS = ("Traceback (most recent call last)", "internal error", "Fatal Python e
 def environment(extra=None):
     """The environment of a broker: this one without its BROKERD_ variables, and with the sources in the path.
 
-    A broker may write its bytecode: without it, each of the thousand that the tests start would compile all its sources.
+    A broker may write its bytecode: else each of the thousand that the tests start would compile all its sources.
     """
     env = {name: value for name, value in os.environ.items()
            if not name.startswith("BROKERD_") or name == "BROKERD_ASSERTS"}

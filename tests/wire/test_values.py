@@ -96,7 +96,7 @@ def test_of_two_fields_of_one_name_the_first_counts():
     assert decode_table(len(octets).to_bytes(4) + octets)[0] == {"k": 1}
 
 
-@pytest.mark.parametrize("kind", sorted(set(range(256)) - set(b"tbBsuIilLfdDTSxAFV")))
+@pytest.mark.parametrize("kind", sorted(set(range(256)) - set(b"tbBsuUIilLfdDTSxAFV")))
 def test_an_unknown_type_is_refused_with_its_octet(kind):
     with pytest.raises(SyntaxError_, match=f"type {kind:#04x} at octet 6"):
         decode_table(table_of(bytes((kind,)) + b"\0" * 8))
@@ -122,6 +122,17 @@ def test_nesting_ends_at_its_limit_and_not_before(kind):
 def test_the_plane_takes_headers_exactly_as_deep_as_they_can_be_read():
     text = (Path(plane.__file__).parent / "hot.h").read_text()
     assert re.findall(r"#define PROPERTY_DEPTH (\d+)", text) == [str(values.DEPTH_MAX)]
+
+
+def test_each_type_that_the_plane_takes_can_be_read():
+    text = (Path(plane.__file__).parent / "hot.h").read_text()
+    taken = re.findall(r"case '(\w)'", text.split("static int value_is_whole", 1)[1].split("default:", 1)[0])
+    assert len(taken) > 15
+    for kind in taken:
+        value = kind.encode() + bytes(8)[:{"V": 0, "t": 1, "b": 1, "B": 1, "s": 2, "u": 2, "U": 2, "D": 5}.get(
+            kind, 8 if kind in "lLdT" else 4)]
+        table, _ = decode_table(table_of(value))
+        assert decode_table(encode_table(table))[0] == table
 
 
 def test_what_is_too_deep_to_be_read_is_not_written_either():

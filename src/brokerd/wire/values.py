@@ -10,12 +10,14 @@ Types are RabbitMQ's, which differ from the specification's (section 4.2.1):
 
     t bool             b Int8     B UInt8    s Int16    u UInt16    I int (int32)   i UInt32
     l Int64            L Int64 (as RabbitMQ does; written again as l)               V None
+    U Int16 (the specification's; written again as s)
     f Float32          d float    D Decimal  T Timestamp
     S str              x bytes    A list     F dict
 
-Decoding and encoding again gives the same octets, with three exceptions.  L becomes l.  A true bool becomes 1.  Of
-several fields with one name only the first stays, as in RabbitMQ.  Small subclasses of int and float keep the type of a
-number; they compare and compute as numbers.  Surrogates keep the octets of strings that are not UTF-8 (PEP 383).
+Decoding and encoding again gives the same octets, with three exceptions.  L becomes l, and U becomes s.  A true bool
+becomes 1.  Of several fields with one name only the first stays, as in RabbitMQ.  Small subclasses of int and float
+keep the type of a number; they compare and compute as numbers.  Surrogates keep the octets of strings that are not
+UTF-8 (PEP 383).
 
 Each step that moves the position checks its bound.  Malformed octets raise ``SyntaxError_`` (502) with the position in
 the given octets.  A value that cannot be written raises ``ValueError`` or ``TypeError``, because it is the caller's
@@ -101,6 +103,7 @@ _FIXED: dict[int, tuple[Struct, type | None]] = {
     ord("B"): (Struct(">B"), UInt8),
     ord("s"): (Struct(">h"), Int16),
     ord("u"): (Struct(">H"), UInt16),
+    ord("U"): (Struct(">h"), Int16),
     ord("i"): (Struct(">I"), UInt32),
     ord("f"): (Struct(">f"), Float32),
 }
