@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from brokerd.spark.interrupts import Interrupts
+from brokerd.spark.interrupts import Interrupts, in_thread
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +55,22 @@ def test_another_thread_handles_no_interrupt(former):
     thread.join()
     signal.raise_signal(signal.SIGINT)
     assert former == ["former"]
+
+
+def test_work_in_another_thread_answers_and_fails_as_it_would_here():
+    assert in_thread(lambda: threading.current_thread() is threading.main_thread()) is False
+    with pytest.raises(KeyError, match="none"):
+        in_thread(lambda: {}["none"])
+
+
+def test_an_interrupt_does_not_disturb_work_in_another_thread(former):
+    arrived = threading.Event()
+
+    def work():
+        assert arrived.wait(60)
+        return "done"
+
+    with Interrupts() as interrupts:
+        interrupts.defer()
+        arrived, _ = interrupts.arrived, threading.Timer(0, signal.raise_signal, [signal.SIGINT]).start()
+        assert in_thread(work) == "done"

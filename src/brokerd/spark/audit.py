@@ -30,7 +30,7 @@ from brokerd.audit.verdicts import Judged, exit_status, summary
 from brokerd.clock import Clock
 from brokerd.command_line import OneLineCommand
 from brokerd.spark import engine
-from brokerd.spark.interrupts import Interrupts
+from brokerd.spark.interrupts import Interrupts, in_thread
 from brokerd.spark.java import JavaError
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def _in_spark(request: Request, queues: list[QueueFiles], octets: int, progress:
 
     running = SparkSession.getActiveSession()
     interrupts.defer()
-    spark = progress.stage("starting Spark", lambda: session("ordering_audit", request.master, ship=request.ship))
+    spark = progress.stage("starting Spark", lambda: in_thread(
+        lambda: session("ordering_audit", request.master, ship=request.ship)))
     try:
         interrupts.watch()
         if request.follow:

@@ -3,7 +3,7 @@ it; that fails, and prints tracebacks.
 
     with Interrupts() as interrupts:
         interrupts.defer()      # From here on an interrupt only sets ``arrived``.  A second one ends the process.
-        spark = session(…)      # A JVM whose start is cut short would stay for ever.  Installs pyspark's handler.
+        spark = in_thread(…)    # A JVM whose start is cut short would stay for ever.
         interrupts.watch()      # From here on an interrupt is a KeyboardInterrupt, and py4j writes no log about it.
 
 Knows nothing of Spark.
@@ -12,6 +12,7 @@ Knows nothing of Spark.
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 
@@ -36,7 +37,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._former)
 
     def watch(self) -> None:
-        """Let an interrupt raise KeyboardInterrupt, also one that was deferred.  Called again after something else has
+        """Let an interrupt raise KeyboardInterrupt, also one that was deferred.  Also after something else has
         installed a handler."""
         self._install(deferred=False)
         if self.arrived.is_set():
@@ -57,3 +58,26 @@ class Interrupts:
         if not self._deferred:
             raise KeyboardInterrupt
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """Do work() in another thread, and return its answer.  Raises what it raises.
+
+    Spark is started so, because pyspark installs its handler only if it is started in the main thread.
+    """
+    done: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            done.append((work(), None))
+        except BaseException as error:
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)        # Python runs signal handlers in between, whichever thread the signal came to.
+    answer, error = done[0]
+    if error is not None:
+        raise error
+    return answer
