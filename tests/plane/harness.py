@@ -93,7 +93,13 @@ class Deliver:
         assert at == len(payload)
         self.size = self.properties = None
         self.body = b""
-        self.pieces = []
+        self.parts, self.pieces, self.octets = [], [], 0
+
+    def add(self, payload):
+        """A body frame; `body` is there with the last one."""
+        self.parts.append(payload)
+        self.pieces.append(len(payload))
+        self.octets += len(payload)
 
     def __repr__(self):
         return f"<{self.method} tag={self.tag} {self.body[:20]!r} redelivered={self.redelivered}>"
@@ -210,13 +216,12 @@ class Connection(plane.Connection):
                 assert payload[:4] == b"\0\x3c\0\0"
                 content.size, content.properties = int.from_bytes(payload[4:12]), payload[12:]
             elif kind == 3:
-                open_contents[channel].body += payload
-                open_contents[channel].pieces.append(len(payload))
+                open_contents[channel].add(payload)
             else:
                 said.append((kind, channel, payload))
             content = open_contents.get(channel)
-            if content is not None and content.size == len(content.body):
-                del open_contents[channel]
+            if content is not None and content.size == content.octets:
+                open_contents.pop(channel).body = b"".join(content.parts)
         assert not open_contents
         return said
 

@@ -98,14 +98,15 @@ def test_a_window_that_grows_and_shrinks_while_its_keys_are_still_moving_is_its_
 def test_no_key_waits_for_a_ring_to_grow():
     """The key that makes it grow leaves the others where they are, and few come along with each after it."""
     window = Window(1 << 24)
-    for number in range(1, 1 << 16):
-        window.enter(number << 20, FOR_EVER, 0)
+    keys = (n * 0x9E3779B97F4A7C15 % (1 << 64) for n in range(1, 1 << 20))      # spread as hashes are
+    for _ in range(1, 1 << 16):
+        window.enter(next(keys), FOR_EVER, 0)
     before = window.octets
-    window.enter(1 << 19, FOR_EVER, 0)
-    window.enter(1 << 18, FOR_EVER, 0)
+    window.enter(next(keys), FOR_EVER, 0)
+    window.enter(next(keys), FOR_EVER, 0)
     assert window.octets == 3 * before              # both rings are there
-    for number in range(1, (1 << 16) // 4 + 2):
-        window.enter(number << 20 | 1, FOR_EVER, 0)
+    for _ in range(1, (1 << 16) // 4 + 2):
+        window.enter(next(keys), FOR_EVER, 0)
     assert window.octets == 2 * before
     assert len(window) == (1 << 16) + (1 << 14) + 2
 
