@@ -1,9 +1,19 @@
 import pytest
 from tests.session.harness import Client, Node
 
-from brokerd.session.handshake import HANDSHAKE, OPENING, STARTING, TUNING
+from brokerd.errors import SyntaxError_
+from brokerd.session.handshake import (
+    CAPABILITIES,
+    CLIENT_OCTETS_REMEMBERED,
+    HANDSHAKE,
+    OPENING,
+    STARTING,
+    TUNING,
+    read_client,
+)
 from brokerd.wire import methods
-from brokerd.wire.frames import PROTOCOL_HEADER
+from brokerd.wire.frames import PROTOCOL_HEADER, method_frame
+from brokerd.wire.values import encode_table
 
 
 def closes_with(out):
@@ -155,3 +165,47 @@ def test_a_handshake_that_takes_too_long_is_cut_off(node):
 def test_client_properties_are_kept_as_octets_and_read_on_demand(node):
     client = Client(node, properties={"connection_name": "me", "n": 5}).open()
     assert client.connection.client_property_table == {"connection_name": "me", "n": 5}
+
+
+START_OK = methods.ConnectionStartOk(client_properties={"product": "x", "n": 5, "capabilities": {"a": True}},
+                                     mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US").encode()
+
+
+@pytest.mark.parametrize("payload", [
+    *[START_OK[:end] for end in range(4, len(START_OK))],
+    START_OK + b"\0",
+    START_OK[:4] + b"\0\0\0\x03\x01a?" + START_OK[-10:],       # a value of an unknown type
+    START_OK[:4] + b"\xff\xff\xff\xff" + START_OK[8:],
+], ids=lambda payload: str(len(payload)))
+def test_the_fault_of_a_malformed_start_ok_is_that_of_the_method_read_whole(node, payload):
+    with pytest.raises(SyntaxError_) as fault:
+        methods.decode(payload)
+    for _ in range(2):      # Nothing of it is remembered.
+        client = Client(node)
+        client.raw(PROTOCOL_HEADER)
+        assert closes_with(client.raw(method_frame(0, payload))) == (502, fault.value.reply_text)
+
+
+def test_clients_that_say_the_same_have_the_same_capabilities_and_others_their_own(node):
+    for properties, capabilities in (
+        ({}, 0), ({"capabilities": dict.fromkeys(CAPABILITIES, True)}, 7), ({"capabilities": 5}, 0),
+        ({"capabilities": {**dict.fromkeys(CAPABILITIES, True), "connection.blocked": 1}}, 5),
+        ({"capabilities": {"consumer_cancel_notify": True}, "long": "x" * CLIENT_OCTETS_REMEMBERED}, 1),
+    ) * 2:
+        assert Client(node, properties=properties).open().connection.capabilities == capabilities
+
+
+@pytest.mark.parametrize("octets", [10, CLIENT_OCTETS_REMEMBERED])
+def test_a_client_says_its_name_and_program(octets):
+    said = read_client(encode_table({"connection_name": "me", "product": "p" * 90, "version": 5, "x": "x" * octets}))
+    assert said == (0, "me", ("p" * 80, "5", "?"))
+    assert read_client(encode_table({"connection_name": 5, "x": "x" * octets})).name is None
+
+
+def test_a_client_after_a_reload_is_offered_the_new_limits(node):
+    for seconds in (60, 7, 60):
+        node.limits = node.limits._replace(heartbeat_seconds=seconds)
+        client = Client(node)
+        client.raw(PROTOCOL_HEADER)
+        assert client.raw(method_frame(0, START_OK)) == [
+            methods.ConnectionTune(channel_max=2047, frame_max=131072, heartbeat=seconds)]

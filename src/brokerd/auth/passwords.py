@@ -7,6 +7,7 @@ Passwords are octets; a password that comes as text is encoded as UTF-8.  Knows 
 
 import os
 from binascii import Error, a2b_base64, b2a_base64
+from functools import lru_cache
 
 SHA256 = "rabbit_password_hashing_sha256"
 # Each name that definitions use, and the hash that it means.  RabbitMQ wrote md5 before 3.6.
@@ -17,6 +18,7 @@ ALGORITHMS = {
 }
 _DIGEST_OCTETS = {"sha256": 32, "sha512": 64, "md5": 16}
 SALT_OCTETS = 4
+HASHES_REMEMBERED = 256  # decoded
 
 
 def hash_password(password: str | bytes, algorithm: str = SHA256) -> str:
@@ -27,12 +29,18 @@ def hash_password(password: str | bytes, algorithm: str = SHA256) -> str:
 
 def verify(password: str | bytes, password_hash: str, algorithm: str = SHA256) -> bool:
     """Whether ``password`` has this hash.  False for an empty password or an empty hash (RabbitMQ)."""
-    if not password or not password_hash or not is_hash(password_hash, algorithm):
+    octets = _decoded(password_hash, algorithm)
+    if not password or not octets:
         return False
     from hmac import compare_digest  # Only the first login needs this, and hashlib, which comes with it.
 
-    octets = a2b_base64(password_hash)
     return compare_digest(octets[SALT_OCTETS:], _digest(octets[:SALT_OCTETS], password, algorithm))
+
+
+@lru_cache(maxsize=HASHES_REMEMBERED)
+def _decoded(password_hash: str, algorithm: str) -> bytes:
+    """Salt and digest in the hash; nothing where it is empty or no hash."""
+    return a2b_base64(password_hash) if is_hash(password_hash, algorithm) else b""
 
 
 def is_hash(password_hash: str, algorithm: str) -> bool:

@@ -26,8 +26,8 @@ class AMQPProtocol(Connection, BufferedProtocol):
         """Take the socket behind ``transport``; the plane writes to ``fd`` itself, or with -1 to the transport."""
         self.transport = transport
         self.peer, self.loopback = address(transport)
-        if self.node.limits.tcp_nodelay and not self.peer.startswith("unix"):
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self.node.limits.tcp_nodelay and not self.peer.startswith("unix"):  # The loop has set it.
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         # With 0 the transport pauses the plane as soon as the socket does not take all output.  TLS would read 0 as
         # "always full".
         transport.set_write_buffer_limits(high=0 if fd >= 0 else 1)

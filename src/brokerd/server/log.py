@@ -1,7 +1,9 @@
 """Logs: one line for each event, with time and severity, to standard error or a file."""
 
 import logging
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from brokerd.config import Config
@@ -10,12 +12,53 @@ FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(message)s"
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
+class Record(logging.LogRecord):
+    """What is logged, with the attributes that this module and the log exchange use.  Logging's own record also takes
+    the thread, the process and the file of the caller apart, which no line names."""
+
+    def __init__(
+        self, name: str, level: int, pathname: str, lineno: int, msg: object, args: Any, exc_info: Any,
+        func: str | None = None, sinfo: str | None = None, **_: object,
+    ) -> None:  # fmt: skip
+        now = time.time()
+        self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
+        self.msg = msg
+        self.args = args[0] if args and len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
+        self.created, self.msecs = now, int(now % 1 * 1000)
+        self.pathname, self.lineno, self.funcName = pathname, lineno, func  # type: ignore[assignment]
+        self.exc_info, self.exc_text, self.stack_info = exc_info, None, sinfo
+
+
 class OneLine(logging.Formatter):
     """Writes line breaks as ``\\n`` and ``\\r``, so that a name that a peer chose cannot forge a line of the log."""
 
+    def __init__(self) -> None:
+        super().__init__(FORMAT, TIME_FORMAT)
+        self._last_time = (-1, "")  # a second and its text; one tuple, because threads share this object
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a line with a traceback is left to logging."""
+        if record.exc_info or record.exc_text or record.stack_info:
+            return super().format(record)
+        message = _in_one_line(record.getMessage())
+        return f"{self.formatTime(record)}.{record.msecs:03d} {record.levelname:7} {message}"
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        record.message = record.message.replace("\r", "\\r").replace("\n", "\\n")
+        record.message = _in_one_line(record.message)
         return super().formatMessage(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - as above
+        second, text = self._last_time
+        if second != int(record.created):
+            text = super().formatTime(record, TIME_FORMAT)
+            self._last_time = (int(record.created), text)
+        return text
+
+
+def _in_one_line(message: str) -> str:
+    if "\r" in message or "\n" in message:
+        return message.replace("\r", "\\r").replace("\n", "\\n")
+    return message
 
 
 def configure(config: "Config", *keep: logging.Handler) -> None:
@@ -26,7 +69,10 @@ def configure(config: "Config", *keep: logging.Handler) -> None:
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:
         handler = logging.FileHandler(config.log_file, errors="backslashreplace")
-    handler.setFormatter(OneLine(FORMAT, TIME_FORMAT))
+    handler.setFormatter(OneLine())
+    # The lines name neither their place in the sources nor thread and process, so logging need not look for them.
+    logging._srcfile = None
+    logging.setLogRecordFactory(Record)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

@@ -25,7 +25,7 @@ from brokerd.session import basic, handshake, topology, transactions
 from brokerd.session.channel import Channel
 from brokerd.session.handshake import CLOSED, CLOSING, HANDSHAKE, REFUSED, RUNNING, WAITING
 from brokerd.wire import methods
-from brokerd.wire.frames import HEARTBEAT_FRAME
+from brokerd.wire.frames import HEARTBEAT_FRAME, method_frame
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -44,7 +44,10 @@ CHANNEL_OPEN = methods.ChannelOpen.INDEX
 CHANNEL_CLOSE = methods.ChannelClose.INDEX
 CHANNEL_CLOSE_OK = methods.ChannelCloseOk.INDEX
 UPDATE_SECRET = methods.ConnectionUpdateSecret.INDEX
-CONNECTION_CLOSE_OK_FRAME = methods.ConnectionCloseOk().frame(0)
+CONNECTION_CLOSE_OK_FRAME = method_frame(0, CONNECTION_CLOSE_OK.to_bytes(4))
+CHANNEL_OPEN_OK = methods.ChannelOpenOk.INDEX.to_bytes(4) + bytes(4)  # an empty long string
+CHANNEL_OPEN_PAYLOAD = CHANNEL_OPEN.to_bytes(4) + b"\0"  # as clients send it: an empty short string
+CHANNEL_CLOSE_OK_PAYLOAD = CHANNEL_CLOSE_OK.to_bytes(4)
 
 DEFINING = (40, 50)  # classes exchange and queue: their replies say that something is there
 HANDLERS = {methods.BY_NAME[name].INDEX: handler for name, handler in {**topology.HANDLERS, **basic.HANDLERS}.items()}
@@ -189,7 +192,7 @@ class Connection(plane.Connection):
             if index == CONNECTION_CLOSE_OK and self.state is CLOSING:
                 self.disconnect()
         elif (self.state, index) in HANDSHAKE and not channel:
-            HANDSHAKE[self.state, index](self, methods.decode(payload), payload)
+            HANDSHAKE[self.state, index](self, payload)
         elif self.state is RUNNING and index == UPDATE_SECRET and not channel:
             methods.decode(payload)
             # The users' passwords do not expire, so a new secret changes nothing (RabbitMQ).
@@ -205,7 +208,8 @@ class Connection(plane.Connection):
         if index != CHANNEL_OPEN:
             methods.decode(payload)
             raise ChannelStateError("expected 'channel.open'")
-        methods.decode(payload)
+        if payload != CHANNEL_OPEN_PAYLOAD:
+            methods.decode(payload)
         count = len(self.channels or ())
         if count >= self.channel_max or number > self.channel_max:
             raise NotAllowed(
@@ -216,7 +220,7 @@ class Connection(plane.Connection):
         channel = Channel(self, number)
         if self.node.events.wanted:
             self.node.events.channel_created(channel)
-        self.write(methods.ChannelOpenOk().frame(number))
+        self.write(method_frame(number, CHANNEL_OPEN_OK))
 
     def _channel_method(self, channel: Channel, index: int, payload: bytes) -> None:
         """Handle the methods that end or begin a channel, and refuse those that only a server sends."""
@@ -224,7 +228,7 @@ class Connection(plane.Connection):
         if index == CHANNEL_CLOSE:
             self.access.auto_delete_queues(channel.leave())
             channel.close()
-            self.write(methods.ChannelCloseOk().frame(number))
+            self.write(method_frame(number, CHANNEL_CLOSE_OK_PAYLOAD))
         elif index == CHANNEL_CLOSE_OK:
             if channel.closing:
                 channel.close()
@@ -233,14 +237,6 @@ class Connection(plane.Connection):
         else:
             methods.decode(payload)
             raise CommandInvalid("unimplemented method")
-
-    def take_capabilities(self, properties: dict[str, Any]) -> None:
-        """Note which methods the client says it understands."""
-        capabilities = properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            for name, bit in handshake.CAPABILITIES.items():
-                if capabilities.get(name) is True:
-                    self.capabilities |= bit
 
     @property
     def client_property_table(self) -> dict[str, Any]:
@@ -295,13 +291,11 @@ class Connection(plane.Connection):
         self.state = RUNNING
         self.deadline = 0.0
         self.opened_ns = self.node.clock.epoch_ns()
-        properties = self.client_property_table
-        name = properties.get("connection_name")
-        log.info("%s: opened%s", self, f" ({name})" if isinstance(name, str) else "")
+        client = handshake.read_client(self.client_properties)
+        log.info("%s: opened%s", self, "" if client.name is None else f" ({client.name})")
         if self.node.events.wanted:
             self.node.events.connection_created(self)
-        shown = [f"{properties.get(key, '?')!s:.80}" for key in ("product", "version", "platform")]
-        log.debug("%s: %s %s, %s", self, *shown)
+        log.debug("%s: %s %s, %s", self, *client.program)
 
     def refuse(self, error: AMQPError) -> None:
         """Refuse the client at the next tick, which makes guessing slow."""

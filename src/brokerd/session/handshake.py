@@ -7,13 +7,15 @@ the server's timer, which makes guessing passwords slow.  In ``closing`` the bro
 of sockets.
 """
 
+from functools import cache, lru_cache
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.auth.mechanisms import credentials, list_mechanisms
 from brokerd.errors import AMQPError, CommandInvalid, LoginRefused, NotAllowed, SyntaxError_
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
+from brokerd.wire.values import decode_table
 
 if TYPE_CHECKING:
     from brokerd.session.connection import Connection
@@ -25,6 +27,9 @@ REFUSED, CLOSING, CLOSED = "refused", "closing", "closed"
 
 PROTOCOL_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # 0-9-1; 0-9 has the same methods
 LOCALES = b"en_US"
+
+# Clients of one program say the same of themselves, so what was read of the last ones is remembered.
+CLIENTS_REMEMBERED, CLIENT_OCTETS_REMEMBERED = 256, 2048
 
 NOTIFIES_CANCEL = 1  # capabilities of a client that change what it is sent
 NOTIFIES_BLOCKED = 2
@@ -107,11 +112,52 @@ def _describe_stranger(octets: bytes) -> str:
     return f"bad protocol header {octets!r}"
 
 
-def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
+class ClientSays(NamedTuple):
+    """What the broker uses of the properties of a client."""
+
+    capabilities: int
+    name: str | None  # connection_name
+    program: tuple[str, str, str]  # product, version, platform: for the log
+
+
+def read_client(properties: bytes) -> ClientSays:
+    """Read a field table.  Raises SyntaxError_."""
+    if len(properties) > CLIENT_OCTETS_REMEMBERED:
+        return _read_client(properties)
+    return _read_client_once(properties)
+
+
+def _read_client(properties: bytes) -> ClientSays:
+    table, _ = decode_table(properties)
+    found, capabilities = 0, table.get("capabilities")
+    if isinstance(capabilities, dict):
+        for name, bit in CAPABILITIES.items():
+            if capabilities.get(name) is True:
+                found |= bit
+    connection_name = table.get("connection_name")
+    if not isinstance(connection_name, str):
+        connection_name = None
+    product, version, platform = [f"{table.get(key, '?')!s:.80}" for key in ("product", "version", "platform")]
+    return ClientSays(found, connection_name, (product, version, platform))
+
+
+_read_client_once = lru_cache(CLIENTS_REMEMBERED)(_read_client)
+
+
+def _decode_start_ok(payload: bytes) -> tuple[bytes, int, Any]:
+    """The client's properties as they came, its capabilities, and the rest of start-ok.  Raises SyntaxError_."""
+    end = 8 + int.from_bytes(payload[4:8])
+    properties = payload[4:end]
+    try:
+        return properties, read_client(properties).capabilities, methods.decode(payload[:4] + bytes(4) + payload[end:])
+    except SyntaxError_:
+        methods.decode(payload)  # The text of its fault counts the octets of the whole payload.
+        raise
+
+
+def start_ok(connection: "Connection", payload: bytes) -> None:
     """Log the client in.  On success tune follows; a refused client is told at the next tick."""
-    size = int.from_bytes(payload[4:8])
-    connection.client_properties = payload[4 : 8 + size]
-    connection.take_capabilities(method.client_properties)
+    connection.client_properties, connection.capabilities, method = _decode_start_ok(payload)
     mechanism = method.mechanism
     if mechanism not in offered_mechanisms(connection).split():
         raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
@@ -133,12 +179,20 @@ def start_ok(connection: "Connection", method: Any, payload: bytes) -> None:
     if connection.node.events.wanted:
         connection.node.events.publish_login(connection, connection.user, mechanism)
     limits = connection.node.limits
-    connection.write(
-        methods.ConnectionTune(
-            channel_max=limits.channel_max, frame_max=limits.frame_max_octets, heartbeat=limits.heartbeat_seconds
-        ).frame(0)
-    )
+    connection.write(make_tune_frame(limits.channel_max, limits.frame_max_octets, limits.heartbeat_seconds))
     connection.state = TUNING
+
+
+@lru_cache(1)
+def make_tune_frame(channel_max: int, frame_max: int, heartbeat: int) -> bytes:
+    """connection.tune.  It is made again where a reload has changed a limit."""
+    return methods.ConnectionTune(channel_max=channel_max, frame_max=frame_max, heartbeat=heartbeat).frame(0)
+
+
+@cache
+def make_open_ok_frame() -> bytes:
+    """connection.open-ok.  The first client's is made, so that the start needs none."""
+    return methods.ConnectionOpenOk().frame(0)
 
 
 def _claimed_user(method: Any) -> str:
@@ -149,8 +203,9 @@ def _claimed_user(method: Any) -> str:
         return ""
 
 
-def tune_ok(connection: "Connection", method: Any, payload: bytes) -> None:
+def tune_ok(connection: "Connection", payload: bytes) -> None:
     """Take the client's limits, which may be lower than the broker's but not higher (0: no limit)."""
+    method: Any = methods.decode(payload)
     limits = connection.node.limits
     _check_limit("frame_max", method.frame_max, FRAME_MIN_SIZE, limits.frame_max_octets)
     _check_limit("channel_max", method.channel_max, 1, limits.channel_max)
@@ -168,13 +223,14 @@ def _check_limit(name: str, value: int, least: int, most: int) -> None:
         raise NotAllowed(f"negotiated {name} = {shown} is higher than the maximum allowed value ({most})")
 
 
-def open_(connection: "Connection", method: Any, payload: bytes) -> None:
+def open_(connection: "Connection", payload: bytes) -> None:
     """Enter the vhost, if it exists and the user may."""
+    method: Any = methods.decode(payload)
     node = connection.node
     connection.access = node.enter(method.virtual_host or "/", connection.user)
     connection.number = node.data.next_connection_number()
     connection.routes = connection.access.routes
-    connection.write(methods.ConnectionOpenOk().frame(0))
+    connection.write(make_open_ok_frame())
     connection.opened()
 
 

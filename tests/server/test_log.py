@@ -1,0 +1,54 @@
+"""Lines of the log: what logging's own records and formats say, in one line."""
+
+import logging
+import time
+
+import pytest
+
+from brokerd.server.log import FORMAT, TIME_FORMAT, OneLine, Record
+
+
+def record_of(cls, message, *args, level=logging.INFO, exc_info=None):
+    return cls("brokerd", level, "file.py", 7, message, args, exc_info, None, None)
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1700000000.0625)
+
+
+@pytest.mark.parametrize(("message", "args"), [
+    ("plain, 100%", ()), ("%s: %d of %s", ("a", 5, [1])), ("%(a)s", ({"a": 1},)), ("%s", ({},)), ("%s", (None,)),
+])
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.WARNING, logging.CRITICAL, 17])
+def test_a_line_is_as_logging_itself_would_write_it(stopped_clock, message, args, level):
+    own, usual = (record_of(cls, message, *args, level=level) for cls in (Record, logging.LogRecord))
+    assert OneLine().format(own) == logging.Formatter(FORMAT, TIME_FORMAT).format(usual)
+
+
+def test_a_line_has_the_time_of_its_own_second(monkeypatch):
+    formatter, shown = OneLine(), []
+    for now in (1700000000.001, 1700000000.9995, 1700000061.5, 1700000000.0):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        shown.append(formatter.format(record_of(Record, "x")).split()[1][-6:])
+    assert shown == ["20.000", "20.999", "21.500", "20.000"]
+
+
+def test_line_breaks_of_a_peer_begin_no_line():
+    assert OneLine().format(record_of(Record, "a\r\n%s", "b\nc")).endswith(" INFO    a\\r\\nb\\nc")
+
+
+def test_a_traceback_follows_its_line():
+    try:
+        raise ValueError("wrong")
+    except ValueError as error:
+        shown = OneLine().format(record_of(Record, "a\nb", exc_info=(type(error), error, error.__traceback__)))
+    lines = shown.splitlines()
+    assert lines[0].endswith(" a\\nb")
+    assert lines[1].startswith("Traceback ")
+    assert lines[-1] == "ValueError: wrong"
+
+
+def test_a_record_that_is_logged_by_the_broker_can_be_shown_by_any_handler():
+    shown = logging.Formatter("%(name)s %(levelno)d %(lineno)d %(message)s").format(record_of(Record, "%s", 1))
+    assert shown == "brokerd 20 7 1"
