@@ -75,7 +75,6 @@ TESTED_ELSEWHERE = {
     "spark/engine": "spark/test_audit.py",
     "spark/session": "spark/test_cluster.py",
     # Seen only in a running process.
-    "server/listeners": "server/test_launch.py",
     "node": "server/test_launch.py",
     "cli/perfclient": "cli/test_brokerperf.py",
     "cli/perfproc": "cli/test_brokerperf.py",

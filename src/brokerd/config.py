@@ -107,6 +107,9 @@ class Config:
     amqps_port: Annotated[int, Option(
         "amqp", "TCP port for AMQP over TLS, used if tls_cert is set; 0 means any free port.", low=0, high=65535,
     )] = 5671
+    unix_path: Annotated[str, Option(
+        "amqp", "Path of a unix socket to listen on for AMQP as well; empty means none.",
+    )] = ""
     tcp_nodelay: Annotated[bool, Option(
         "amqp", "Send small segments at once (TCP_NODELAY).",
     )] = True

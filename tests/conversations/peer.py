@@ -105,9 +105,15 @@ def unless_stalled(attempt):
 class Peer:
     """One connection.  ``open`` does the handshake and opens channel 1."""
 
-    def __init__(self, port):
-        self.socket = socket.create_connection((HOST, port), SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, port=None, *, path=None):
+        """A TCP port, or the path of a unix socket."""
+        if path is None:
+            self.socket = socket.create_connection((HOST, port), SECONDS)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.socket.settimeout(SECONDS)
+            self.socket.connect(str(path))
         self.scanner = FrameScanner()
         self.frames = []
 

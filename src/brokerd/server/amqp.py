@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from brokerd.node import Node
 
 
+UNIX_SOCKET = "unix socket"
+
+
 class AMQPProtocol(Connection, BufferedProtocol):
     """One accepted socket."""
 
@@ -26,7 +29,7 @@ class AMQPProtocol(Connection, BufferedProtocol):
         """Take the socket behind ``transport``; the plane writes to ``fd`` itself, or with -1 to the transport."""
         self.transport = transport
         self.peer, self.loopback = address(transport)
-        if not self.node.limits.tcp_nodelay and not self.peer.startswith("unix"):  # The loop has set it.
+        if not self.node.limits.tcp_nodelay and self.peer != UNIX_SOCKET:  # The loop has set it.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         # With 0 the transport pauses the plane as soon as the socket does not take all output.  TLS would read 0 as
         # "always full".
@@ -48,10 +51,15 @@ class AMQPProtocol(Connection, BufferedProtocol):
 
 
 def address(transport: Any) -> tuple[str, bool]:
-    """A client's address in a form for people, and whether it is on this machine."""
+    """A client's address in a form for people, and whether it is on this machine.
+
+    The system does not name a client that has reset its connection already: it may be anywhere.
+    """
     peer = transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
-        return "unix socket", True
+        if transport.get_extra_info("socket").family == socket.AF_UNIX:
+            return UNIX_SOCKET, True
+        return "unknown address", False
     host, port = peer[:2]
     return (f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"), is_loopback(host)
 

@@ -63,7 +63,7 @@ class Server:
 
     __slots__ = (
         "config", "control", "failed", "gate", "handlers", "loop", "node", "reload", "servers", "slow_thread",
-        "stop_signals", "stopped", "sync_thread",
+        "socket_path", "stop_signals", "stopped", "sync_thread",
     )  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
@@ -74,6 +74,7 @@ class Server:
         self.stop_signals = 0
         self.failed = False
         self.servers: list[asyncio.AbstractServer] = []
+        self.socket_path = ""  # of the unix socket that listens for AMQP; empty: there is none
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
         self.handlers: list[Handler] = []  # handlers of log lines, beside the one that the configuration names
@@ -166,6 +167,10 @@ class Server:
             make = factory(self.node, self.gate, self.loop)
             tls = await listeners.listen(self.loop, make, config.amqps_bind or config.bind, config.amqps_port)
             self.servers.append(tls)
+        if config.unix_path:
+            local = await listeners.listen_on_path(self.loop, amqp.factory(self.node), config.unix_path)
+            self.servers.append(local)
+            self.socket_path = config.unix_path
         self.control = Control(self.node, self.loop, self.slow_thread.submit)
         await self.control.start()
         self._announce(plain, tls)
@@ -173,6 +178,9 @@ class Server:
     def _close_ports(self) -> None:
         for server in self.servers:
             server.close()
+        if self.socket_path:
+            remove_if_there(self.socket_path)
+            self.socket_path = ""
         if self.control is not None:
             self.control.stop()
 
@@ -187,6 +195,8 @@ class Server:
         log.info("brokerd %s, process %d, data in %s", __version__, os.getpid(), self.config.data_dir)
         for address in listeners.addresses(tls) if tls is not None else ():
             log.info("listening on %s (AMQP over TLS)", address)
+        if self.socket_path:
+            log.info("listening on %s (AMQP on a unix socket)", self.socket_path)
         for address in listeners.addresses(plain):
             log.info("listening on %s (AMQP)", address)
 

@@ -1,12 +1,16 @@
-"""Sockets that listen on TCP ports."""
+"""Sockets that listen for AMQP: on TCP ports, and on a path."""
 
 import errno
+import os
 import socket
+import stat
 from typing import Any
 
 from brokerd.errors import BrokerError
 
 BACKLOG = 1024
+PATH_OCTETS_MAX = 107  # of a unix socket's address
+PATH_MODE = 0o666  # as on a TCP port of this machine, every local user may connect, and has to log in
 
 
 class ListenError(BrokerError):
@@ -35,6 +39,45 @@ async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
             raise ListenError(f"cannot listen on {address}:{port}: the port is in use by another process") from error
         reason = error.strerror or str(error)
         raise ListenError(f"cannot listen on {address}:{port}: {reason}") from error
+
+
+async def listen_on_path(loop: Any, factory: Any, path: str) -> Any:
+    """Accept connections on a unix socket, and return the server.
+
+    A socket that a killed broker left at that path is replaced.  Raises ListenError.
+    """
+    if len(os.fsencode(path)) > PATH_OCTETS_MAX:
+        raise ListenError(f"cannot listen on {path}: a unix socket's path has at most {PATH_OCTETS_MAX} octets")
+    try:
+        _remove_deserted(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(path)
+            os.chmod(path, PATH_MODE)
+            return await loop.create_unix_server(factory, sock=sock, backlog=BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
+        raise ListenError(f"cannot listen on {path}: {error.strerror or error}") from error
+
+
+def _remove_deserted(path: str) -> None:
+    """Remove a unix socket on which no process listens.  Raises ListenError if something else is there, and OSError."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path, follow_symlinks=False).st_mode):
+            raise ListenError(f"cannot listen on {path}: a file that is no socket is there")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            probe.connect(path)
+    except FileNotFoundError:
+        return
+    except ConnectionRefusedError:
+        os.unlink(path)
+        return
+    except BlockingIOError:
+        pass  # It has a backlog, and that is full.
+    raise ListenError(f"cannot listen on {path}: another process listens there")
 
 
 def addresses(server: Any) -> list[str]:
