@@ -58,6 +58,25 @@ def test_a_message_without_headers_meets_bindings_without_conditions(sure, queue
     assert sure.bodies(queue) == [b"m"]
 
 
+def test_headers_seen_before_go_the_way_of_the_bindings_of_now(sure, queue):
+    exchange, other = sure.exchange("headers", auto_delete=False), sure.declare()
+    sure.bind(queue, exchange, **{"x-match": "any", "a": 1, "b": None})
+    sure.bind(other, exchange, a=2)
+
+    def put_all():
+        for number in range(3):
+            for headers in ({"a": 1, "n": number}, {"a": 2, "n": number}, {"a": 2, "b": number}, {"a": 3}):
+                sure.put("", repr(sorted(headers)).encode(), exchange=exchange, headers=headers)
+        return [len(bodies) for bodies in drained(sure, (queue, other))]
+
+    assert put_all() == [6, 6]
+    sure.bind(queue, exchange, a=3)
+    assert put_all() == [9, 6]
+    sure.ask(methods.QueueUnbind(queue=other, exchange=exchange, arguments={"a": 2}))
+    assert put_all() == [9, 0]
+    sure.ask(methods.ExchangeDelete(exchange=exchange))
+
+
 # --- x-consistent-hash
 
 

@@ -16,6 +16,7 @@ from brokerd.exchanges import (
     TopicExchange,
     route,
 )
+from brokerd.exchanges.random import RandomExchange
 from brokerd.wire.properties import Properties
 
 
@@ -165,3 +166,15 @@ def test_exchanges_that_keep_messages_are_told_of_once_each_wherever_they_stand(
     outer.bind(kept, "again")
     kept.bind(other, "")
     assert route(outer, "k", never) == Route((), True, (kept, other))
+
+
+def test_headers_decide_only_where_no_exchange_on_the_way_reads_more():
+    first, second, (queue,) = HeadersExchange("1"), HeadersExchange("2"), queues(1)
+    first.bind(second, "", {"a": 1})
+    second.bind(queue, "", {})
+    assert route(first, "", lambda: Properties(headers={"a": 1})).by_headers == (first.asked, second.asked)
+    assert route(first, "", Properties).by_headers == (first.asked,)
+    assert route(first, "", Properties, further_keys=("k",)).by_headers == ()
+    first.bind(RandomExchange("r"), "", {"a": 1})
+    assert route(first, "", lambda: Properties(headers={"a": 1})).by_headers == ()
+    assert route(first, "", Properties).by_headers == (first.asked,)

@@ -166,6 +166,57 @@ def test_an_impersonator_may_use_any_user_id(access, vhost):
     assert "'bob'" in refused(PreconditionFailed, access, "", "q", user_id="bob")
 
 
+# --- headers
+
+@pytest.fixture
+def by_headers(access, vhost):
+    """A function: publish to an exchange of headers that leads to a queue, with options of the exchange."""
+    q = queue(vhost, "q")
+
+    def ask(headers, *, name="h", **properties):
+        return publish(access, name, "k", headers=headers, **properties)
+
+    vhost.bind(exchange(vhost, "h", "headers", alternate_exchange="amq.fanout"), q, "", {"a": 1})
+    return ask
+
+
+def test_an_answer_by_headers_says_what_its_exchange_asks_for(by_headers, vhost):
+    for headers in ({"a": 1}, {"a": 2}, None):
+        answer = by_headers(headers)
+        assert (answer.cacheable, answer.by_headers) == (False, (vhost.exchange("h").asked,))
+    assert names(by_headers({"a": 1})) == ["q"]
+
+
+def test_the_alternate_of_an_exchange_of_headers_is_part_of_the_answer(by_headers, vhost):
+    queue(vhost, "other", ("amq.fanout", ""))
+    assert [names(by_headers({"a": a})) for a in (1, 2)] == [["q"], ["other"]]
+    assert by_headers({"a": 2}).by_headers == (vhost.exchange("h").asked,)
+
+
+def test_all_exchanges_of_headers_on_the_way_are_in_the_answer(by_headers, vhost):
+    outer = exchange(vhost, "outer", "fanout")
+    for inner in ("amq.headers", "h"):
+        vhost.bind(outer, vhost.exchange(inner), "", {})
+    answer = by_headers({"a": 1}, name="outer")
+    assert set(answer.by_headers) == {vhost.exchange("h").asked, vhost.exchange("amq.headers").asked}
+
+
+def test_what_depends_on_more_than_headers_is_not_by_headers(by_headers, access, vhost):
+    for headers, properties in (({"a": 1, "CC": ["k"]}, {}), ({"a": 1, "BCC": ["k"]}, {}),
+                                ({"a": 1}, {"user_id": "guest"})):
+        assert by_headers(headers, **properties).by_headers == ()
+    vhost.bind(vhost.exchange("h"), exchange(vhost, "chance", "x-random"), "", {"a": 1})
+    assert by_headers({"a": 1}).by_headers == ()
+    assert by_headers({"a": 2}).by_headers != ()
+    assert publish(access, "amq.direct", "k").by_headers == ()
+
+
+def test_while_duplicates_are_looked_for_nothing_is_by_headers(by_headers, vhost):
+    again = vhost.add_queue("again", durable=True, auto_delete=False, arguments={"x-message-deduplication": True})
+    vhost.bind(vhost.exchange("h"), again, "", {"a": 1})
+    assert by_headers({"a": 1}).by_headers == ()
+
+
 # --- CC and BCC
 
 def test_cc_and_bcc_add_keys_and_bcc_is_taken_out_of_what_is_stored(access, vhost):

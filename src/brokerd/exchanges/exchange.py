@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from brokerd.exchanges.comparable import comparable
 
 if TYPE_CHECKING:
-    from brokerd.plane import Message, Participant, Tally
+    from brokerd.plane import Asked, Message, Participant, Tally
     from brokerd.wire.properties import Properties
 
 LazyProperties = Callable[[], "Properties"]  # returns the message's properties, which its first call decodes
@@ -72,8 +72,9 @@ class Exchange:
     type: ClassVar[str]
     matches_keys: ClassVar[bool] = False  # True: the walk asks for each of a message's routing keys (CC, BCC)
     has_history: ClassVar[bool] = False  # True: remember() gets every message that the exchange routes
-    # These two belong to one exchange and not to its type, because an argument may change them.
+    # These belong to one exchange and not to its type, because an argument may change them.
     key_decides: bool = True  # False: the answer depends on more than the routing key, so it must not be cached
+    asked: "Asked | None" = None  # the answer depends on what these ask of the headers, and on no more
     intercepts: bool = False  # True: intercept() is called before the message is routed
 
     def __init__(

@@ -14,17 +14,21 @@ of ``all`` that ask for the same names share a *shape*, which is one table by th
 
 Each shape stands under one of its names, its *anchor*: the name that anchors the fewest shapes.  So a message looks
 only at the shapes that one of its own headers leads to, each by one look-up.
+
+``asked`` tells the data plane which headers and values bindings ask for, so that it can remember where messages go that
+differ in no such header.
 """
 
 from collections.abc import Collection, Hashable
 from typing import Any, ClassVar
 
+from brokerd import plane
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.comparable import comparable
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 from brokerd.exchanges.terms import format_amqp_term
-from brokerd.wire.values import type_name
+from brokerd.wire.values import encode_table, type_name
 
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
@@ -44,13 +48,14 @@ class _Shape:
 class HeadersExchange(Exchange):
     """The routing key is not read (AMQP 0-9-1, 3.1.3.4)."""
 
-    __slots__ = ("_always", "_any", "_shapes", "_shapes_of")
+    __slots__ = ("_always", "_any", "_shapes", "_shapes_of", "asked")
 
     type: ClassVar[str] = "headers"
     key_decides: bool = False
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
+        self.asked: plane.Asked = plane.Asked()
         self._always: of_key.Destinations = None
         self._any: dict[Hashable, of_key.Destinations] = {}  # by condition
         self._shapes: dict[tuple[tuple[str, ...], tuple[str, ...]], _Shape] = {}
@@ -94,7 +99,9 @@ class HeadersExchange(Exchange):
 
     def _added(self, binding: Binding) -> None:
         destination = binding.destination
-        match_all, valued, there = _asked(binding.arguments)
+        match_all, counted, valued, there = _conditions(binding.arguments)
+        if counted:
+            self.asked.add(encode_table(counted))
         if not match_all:
             for condition in (*there, *valued.items()):
                 self._any[condition] = of_key.add(self._any.get(condition), destination)
@@ -116,7 +123,9 @@ class HeadersExchange(Exchange):
 
     def _removed(self, binding: Binding) -> None:
         destination = binding.destination
-        match_all, valued, there = _asked(binding.arguments)
+        match_all, counted, valued, there = _conditions(binding.arguments)
+        if counted:
+            self.asked.remove(encode_table(counted))
         if not match_all:
             for condition in (*there, *valued.items()):
                 _exclude(self._any, condition, destination)
@@ -132,13 +141,15 @@ class HeadersExchange(Exchange):
                     del self._shapes_of[shape.anchor]
 
 
-def _asked(arguments: dict) -> tuple[bool, dict[str, Hashable], tuple[str, ...]]:
-    """Whether all must agree; the values asked for; the headers that need only exist.  Both in the order of names."""
+def _conditions(arguments: dict) -> tuple[bool, dict[str, Any], dict[str, Hashable], tuple[str, ...]]:
+    """Whether all must agree; the arguments that count; the values asked for; the headers that need only exist.  All in
+    the order of names."""
     match = arguments.get("x-match", "all")
     with_x = match in ("all-with-x", "any-with-x")
     names = [name for name in sorted(arguments) if name != "x-match" and (with_x or not name.startswith("x-"))]
-    valued = {name: comparable(arguments[name]) for name in names if arguments[name] is not None}
-    return match in ("all", "all-with-x"), valued, tuple([name for name in names if name not in valued])
+    counted = {name: arguments[name] for name in names}
+    valued = {name: comparable(value) for name, value in counted.items() if value is not None}
+    return match in ("all", "all-with-x"), counted, valued, tuple([name for name in names if name not in valued])
 
 
 def _exclude(table: dict[Any, of_key.Destinations], key: Hashable, destination: Any) -> None:

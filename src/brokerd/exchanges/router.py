@@ -4,9 +4,12 @@ Knows nothing of publishers, permissions or vhosts.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.exchanges.exchange import Exchange, LazyProperties
+
+if TYPE_CHECKING:
+    from brokerd.plane import Asked
 
 
 class Route(NamedTuple):
@@ -15,6 +18,8 @@ class Route(NamedTuple):
     queues: tuple[Any, ...]  # each once, in the order in which the walk first met them
     cacheable: bool  # every message with this routing key goes to the same queues
     with_history: tuple[Exchange, ...]  # the exchanges on the way that want the message in remember()
+    # Every message with this routing key, and the same of what these ask of headers, goes there.  (): not so.
+    by_headers: "tuple[Asked, ...]" = ()
 
 
 def route(
@@ -37,6 +42,8 @@ def route(
     waiting = [exchange]
     cacheable = True
     with_history: tuple[Exchange, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    headers_decide = not further_keys
     for visiting in waiting:  # the list grows during the walk
         found = visiting.destinations(routing_key, properties)
         if further_keys and visiting.matches_keys:
@@ -45,6 +52,10 @@ def route(
                 found += visiting.destinations(key, properties)
         if not visiting.key_decides:
             cacheable = False
+            if visiting.asked is not None:
+                asked += (visiting.asked,)
+            else:
+                headers_decide = False
         if visiting.has_history:
             with_history += (visiting,)
         if not found and alternate is not None:
@@ -57,4 +68,4 @@ def route(
             elif destination not in visited:
                 visited[destination] = None
                 waiting.append(destination)
-    return Route(tuple(queues), cacheable and not further_keys, with_history)
+    return Route(tuple(queues), cacheable and not further_keys, with_history, asked if headers_decide else ())

@@ -2,6 +2,7 @@
 
     Core         one event loop: the turn, what waits for the disk, files to be given up
     Window       keys of messages lately stored, and Keys, those of one message
+    Asked        what bindings ask of headers
     Answer       where a publish goes, as routing says it: Tally, Message, Participant
     Routes       answers remembered
     Letters      how the dead letters of one queue are made, and where they go
@@ -136,16 +137,29 @@ class Participant(Protocol):
         """The message has been stored in the queues `stored`: a queue may have refused it, and an immediate message may
         be nowhere.  channel: where it was published; None: the broker itself sent it.  Must not raise."""
 
+class Asked:
+    """What the bindings of one headers exchange ask of a message's headers: names, and values under them.  It may be that
+    more is asked than it has been told of; what it was told of is always there."""
+    def __len__(self) -> int:
+        """How many names and values are asked for.  Takes time in proportion to their number."""
+    def add(self, table: bytes) -> None:
+        """One binding more asks for these: a field table, its length first; a void value asks for the name alone.  Raises
+        ValueError: no field table."""
+    def remove(self, table: bytes) -> None:
+        """One binding less asks for these, which were added.  Raises ValueError: no field table."""
+
 class Answer:
     """The answer of routing to one publish.  The plane reads it in C, and calls its participants if it has some."""
     def __init__(self, queues: tuple[Any, ...], *, tally: Tally | None = None, cacheable: bool = False,
                  properties: bytes | None = None, participants: tuple[Participant, ...] = (),
-                 keys: Keys | None = None) -> None: ...
+                 keys: Keys | None = None, by_headers: tuple[Asked, ...] = ()) -> None: ...
     queues: tuple[Any, ...]      # each once, where the message is to be stored, unless a participant says otherwise
     tally: Tally | None          # where the publish is counted
     cacheable: bool              # the next message of that exchange and key goes there too
     properties: bytes | None     # stored in place of the message's own; such an answer is never cached
     participants: tuple[Participant, ...]   # asked and told in this order
+    by_headers: tuple[Asked, ...]    # the next message of that exchange and key goes there too if it has the same of what
+                                 # these ask for; (): not so.  An answer that is cacheable holds for all headers
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
     def before_storing(self) -> tuple[Any, ...]:
         """Ask the participants; returns the queues that they leave.  Code that stores a message with Core.put() calls this
@@ -157,10 +171,11 @@ class Answer:
         """Whether one of these takes the message, so that it is not returned though no queue is left."""
 
 class Routes:
-    """Remembers where messages go, for each (exchange, routing key) that one user of one vhost publishes to."""
+    """Remembers where messages go, for each (exchange, routing key) that one user of one vhost publishes to; where headers
+    decide, for each (exchange, routing key, headers that bindings ask for)."""
     def __init__(self, core: Core, resolve: Callable[[bytes, bytes, bytes, Channel], Answer]) -> None:
         """resolve(exchange, routing_key, header_payload, channel) -> Answer; raises AMQPError.  It is asked again for the
-        next message where the answer is not cacheable; and, whatever the answer says, for messages with a user-id, a CC
+        next message where the answer is neither cacheable nor by headers; and, whatever the answer says, for messages with a user-id, a CC
         or BCC header, a reply-to that begins amq.rabbitmq.reply-to or amq.direct.reply-to, or an expiration that is not
         a plain number of at most ten years."""
     def clear(self) -> None:

@@ -25,7 +25,7 @@
 #   entry_t     in channel_t.ring       ring of unacked deliveries, by delivery tag
 #   content_t   malloc, by channel_t    a message that arrived in part; freed when it is whole or the channel closes
 #   conn_t      in Connection
-#   route_t     malloc, by Routes       valid while route_t was found under the present Routes generation
+#   route_t     malloc, by Routes       valid while it was found under the present Routes generation; so is by_headers_t
 #   tally_t     in Tally
 #
 # Lists through a struct (dirty_next and the like) hold no reference: an object that goes takes itself out of them.
@@ -48,6 +48,8 @@ cdef struct consumer_t
 cdef struct channel_t
 cdef struct content_t
 cdef struct route_t
+cdef struct by_headers_t
+cdef struct extracts_t
 cdef struct conn_t
 
 cdef struct core_t:
@@ -423,12 +425,10 @@ cdef struct channel_t:
     bint tx                     # publishes and settlements go up
 
 cdef struct route_t:
-    uint8_t *method             # payload of basic.publish, whole: one memcmp decides
-    uint32_t method_n
-    uint32_t hash
-    uint32_t targets_n
-    bint mandatory
-    bint immediate
+    uint8_t *method             # payload of basic.publish, or extract of headers (headers.pxi): one memcmp decides
+    uint32_t method_n, hash, targets_n
+    bint mandatory, immediate
+    by_headers_t *by_headers    # headers decide which route it is, and this one has no targets; NULL: they do not
     void *answer                # borrowed: an Answer with participants; NULL: none take part
     const uint8_t *properties   # in place of the message's own; NULL: its own
     uint32_t properties_n
@@ -511,7 +511,7 @@ cdef class Message:
     cdef readonly bytes exchange, routing_key, properties, body
 
 cdef class Answer:
-    cdef readonly tuple queues, participants
+    cdef readonly tuple queues, participants, by_headers
     cdef readonly Tally tally
     cdef readonly bytes properties
     cdef readonly bint cacheable
@@ -522,19 +522,21 @@ cdef class Answer:
 
 cdef class Routes:
     cdef Core core
-    cdef object resolve
+    cdef object resolve, once_answer
     cdef list answers
     cdef route_t **slots
     cdef route_t *once
-    cdef object once_answer
+    cdef extracts_t *extracts       # NULL: none
     cdef uint32_t slots_n, used
-    cdef uint64_t generation
+    cdef uint64_t generation, numbers
     cdef bint stale                 # what is remembered is void, and still to be freed
     cdef void forget(self)
     cdef void renew(self)
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)
     cdef int insert(self, route_t *r) except -1
     cdef int learn(self, channel_t *ch, const event_t *e) except -1
+    cdef bint learn_by_headers(self, channel_t *ch, const event_t *e, Answer answer) except -1
+    cdef bint note_asked(self, by_headers_t *by, tuple asked) except -1
     cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept
     cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n) except NULL
     cdef route_t *make_route(self, const uint8_t *method, uint32_t n, Answer answer) except NULL

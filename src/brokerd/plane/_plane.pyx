@@ -32,6 +32,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     settle.pxi      deliveries settled by delivery tag
     confirms.pxi    publishes confirmed
     answer.pxi      where a message goes, as routing answers it; the features that take part
+    headers.pxi     what bindings ask of headers; routes remembered by that
     publish.pxi     a message on its way in
     letters.pxi     dead letters made and stored
     dead.pxi        dead letters under way
@@ -64,6 +65,7 @@ from posix.unistd cimport close, ftruncate, pwrite, unlink
 
 from os import makedirs as os_makedirs
 from os import strerror as os_strerror
+from os import urandom as os_urandom
 
 from brokerd.errors import by_reply_code
 
@@ -94,6 +96,9 @@ cdef extern from "hot.h" nogil:
         uint8_t delivery_mode, priority, expires, ask
     int properties_are_whole(const uint8_t *, const uint8_t *, known_t *)
     const uint8_t *property_at(const uint8_t *, int)
+    int value_is_whole(const uint8_t **, const uint8_t *, int, uint8_t)
+    int table_is_whole(const uint8_t *, const uint8_t *, int)
+    int PROPERTY_DEPTH
     int64_t number_of(const uint8_t *, uint64_t)
     int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MADV_POPULATE_READ, MADV_POPULATE_WRITE
     ctypedef struct stat_t "struct stat":
@@ -132,6 +137,7 @@ include "limits.pxi"
 include "settle.pxi"
 include "confirms.pxi"
 include "answer.pxi"
+include "headers.pxi"
 include "publish.pxi"
 include "letters.pxi"
 include "dead.pxi"

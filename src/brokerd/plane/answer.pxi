@@ -15,13 +15,14 @@ cdef class Answer:
     """See plane/__init__.pyi."""
 
     def __init__(self, tuple queues not None, *, Tally tally=None, bint cacheable=False, bytes properties=None,
-                 tuple participants not None=(), Keys keys=None):
+                 tuple participants not None=(), Keys keys=None, tuple by_headers not None=()):
         self.queues = queues
         self.tally = tally
         self.cacheable = cacheable
         self.properties = properties
         self.participants = participants
         self.keys = keys
+        self.by_headers = by_headers
 
     cpdef tuple before_storing(self):
         cdef tuple queues = self.queues, left

@@ -66,6 +66,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &known)):
         return fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
     r = route_of(ch, method, method_n)
+    if r != NULL and UNLIKELY(r.by_headers != NULL):
+        r = route_by_headers(r, header + 12)
     if UNLIKELY(r == NULL) or UNLIKELY(known.ask and not r.once):
         e.payload = method
         e.payload_n = method_n

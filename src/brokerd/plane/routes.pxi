@@ -1,5 +1,6 @@
-# Routes remembers where messages go: one route_t for each (exchange, routing key, bits) of a basic.publish.  Tally has the
-# counters of an exchange.  Neither knows bindings: the control plane's resolve() looks at them.
+# Routes remembers where messages go: one route_t for each (exchange, routing key, bits) of a basic.publish.  Where headers
+# decide, that one has no targets, and leads to routes by extracts of headers (headers.pxi).  Tally has the counters of an
+# exchange.  Neither knows bindings: the control plane's resolve() looks at them.
 
 cdef class Tally:
     """See plane/__init__.pyi."""
@@ -38,6 +39,8 @@ cdef class Routes:
         self.slots_n = self.used = 0
         route_free(self.once)
         self.once = NULL
+        extracts_free(self.extracts)
+        self.extracts = NULL
 
     def clear(self):
         # The publish under way may have caused this call: its dead letter can go to a delayed exchange, which declares
@@ -100,6 +103,8 @@ cdef class Routes:
         answer = self.resolve(
             (<const char *>p)[7:7 + exchange_n], (<const char *>p)[8 + exchange_n:8 + exchange_n + key_n],
             (<const char *>e.header)[:e.header_n], <Channel>ch.owner)
+        if answer.by_headers and not e.ask and self.learn_by_headers(ch, e, answer):
+            return 0
         r = self.make_route(p, e.payload_n, answer)
         if answer.cacheable and not e.ask and answer.properties is None:
             self.answers.append(answer)
@@ -115,13 +120,74 @@ cdef class Routes:
         ch.route_generation = self.generation
         return 0
 
+    cdef bint learn_by_headers(self, channel_t *ch, const event_t *e, Answer answer) except -1:
+        """Remember the answer by what bindings ask of the message's headers.  False: it must not be remembered."""
+        cdef uint8_t extract[EXTRACT_MOST]
+        cdef route_t *r = self.find(e.payload, e.payload_n, crc_update(0, e.payload, e.payload_n))
+        cdef way_t *place
+        cdef way_t way
+        cdef int32_t n
+        if answer.cacheable or answer.properties is not None:
+            return False
+        if r == NULL:
+            r = self.make_route(e.payload, e.payload_n, Answer(()))
+            if self.extracts == NULL:
+                self.extracts = <extracts_t *>calloc(1, sizeof(extracts_t))
+            r.by_headers = <by_headers_t *>calloc(1, sizeof(by_headers_t))
+            if self.extracts == NULL or r.by_headers == NULL:
+                route_free(r)
+                raise MemoryError
+            r.by_headers.extracts = self.extracts
+            self.insert(r)
+        if r.by_headers == NULL or not self.note_asked(r.by_headers, answer.by_headers):
+            return False
+        n = make_extract(r.by_headers, property_at(e.header + 12, PROPERTY_HEADERS), extract)
+        if n < 0 or sizeof(route_t) + len(answer.queues) * sizeof(queue_t *) + n > BY_HEADERS_ROOM:
+            return False
+        if extracts_grow(self.extracts) != 0:
+            raise MemoryError
+        way.of = r.by_headers.number
+        way.hash = crc_update(r.hash, extract, n)
+        way.route = route_new(extract, n, way.hash, answer, r.method[r.method_n - 1])
+        place = place_in_set(self.extracts, &way)
+        if place.route == NULL:
+            way.at = <uint32_t>len(self.answers)
+            self.answers.append(answer)
+            self.extracts.n += 1
+        else:
+            way.at = place.at
+            self.answers[way.at] = answer
+            free(place.route)
+        place[0] = way
+        ch.route = r
+        ch.route_generation = self.generation
+        return True
+
+    cdef bint note_asked(self, by_headers_t *by, tuple asked) except -1:
+        """Let extracts have what these ask as well.  False: there are too many of them."""
+        cdef uint32_t i
+        cdef Asked one
+        for one in asked:
+            for i in range(by.asked_n):
+                if by.asked[i] == &one.a:
+                    break
+            else:
+                if by.asked_n == ASKED_MOST:
+                    return False
+                by.asked[by.asked_n] = &one.a
+                by.asked_n += 1
+                self.numbers += 1
+                by.number = self.numbers
+                self.answers.append(one)
+        return True
+
     cdef route_t *make_route(self, const uint8_t *method, uint32_t n, Answer answer) except NULL:
         """Make a route, which the caller must insert or free, and make sure that there is room for it."""
         if self.used >= ROUTES_MOST:
             self.clear()
         if self.stale:
             self.renew()            # resolve() may have called clear(): it can change where messages go.
-        return route_new(method, n, answer)
+        return route_new(method, n, crc_update(0, method, n), answer, method[n - 1])
 
     cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept:
         """The route of dead letters with this exchange and routing key, given as short strings.  NULL: resolve() failed."""
@@ -159,7 +225,7 @@ cdef void put_slot(route_t **slots, uint32_t n, route_t *r) noexcept nogil:
     slots[i] = r
 
 
-cdef route_t *route_new(const uint8_t *method, uint32_t n, Answer answer) except NULL:
+cdef route_t *route_new(const uint8_t *method, uint32_t n, uint32_t hash, Answer answer, uint8_t bits) except NULL:
     cdef size_t count = len(answer.queues)
     cdef route_t *r = <route_t *>malloc(sizeof(route_t) + count * sizeof(queue_t *) + n)
     cdef size_t i
@@ -169,10 +235,11 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, Answer answer) except
     r.method = <uint8_t *>(r.targets + count)
     memcpy(r.method, method, n)
     r.method_n = n
-    r.hash = crc_update(0, method, n)
+    r.hash = hash
     r.targets_n = <uint32_t>count
-    r.mandatory = method[n - 1] & 1
-    r.immediate = method[n - 1] >> 1 & 1
+    r.mandatory = bits & 1
+    r.immediate = bits >> 1 & 1
+    r.by_headers = NULL
     r.answer = <void *>answer if answer.participants else NULL
     r.properties = NULL
     r.properties_n = 0
@@ -187,4 +254,6 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, Answer answer) except
 
 
 cdef void route_free(route_t *r) noexcept nogil:
+    if r != NULL:
+        free(r.by_headers)
     free(r)

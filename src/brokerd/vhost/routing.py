@@ -6,9 +6,9 @@
     route      the walk alone
 
 ``resolve`` and ``find`` return a plane.Answer: the queues, and the features that take part when the message is stored.
-The data plane remembers the answer to a publish where it depends on nothing but exchange and routing key, so most
-messages never come here.  Those that come should cost little: properties are decoded only when one that matters may be
-there.  Knows nothing of queues' rules, nor of channels.
+The data plane remembers the answer to a publish where it depends on nothing but exchange, routing key and the headers
+that bindings ask for, so most messages never come here.  Those that come should cost little: properties are decoded
+only when one that matters may be there.  Knows nothing of queues' rules, nor of channels.
 """
 
 import re
@@ -69,8 +69,8 @@ class _Publish:
     """One publish on its way through the steps of ``resolve``.  Most messages pass each step unchanged."""
 
     __slots__ = (
-        "_access", "_cacheable", "_checked", "_decoded", "_exchange", "_header", "_key", "_keys", "_octets",
-        "_participants", "_queues", "_rewritten", "_vhost",
+        "_access", "_by_headers", "_cacheable", "_checked", "_decoded", "_exchange", "_header", "_key", "_keys",
+        "_octets", "_once", "_participants", "_queues", "_rewritten", "_vhost",
     )  # fmt: skip
 
     _queues: tuple[Any, ...]
@@ -86,6 +86,8 @@ class _Publish:
         self._decoded: Properties | None = None
         self._participants: tuple[plane.Participant, ...] = ()
         self._cacheable = False
+        self._by_headers: tuple[plane.Asked, ...] = ()
+        self._once = False  # Routes must not remember the answer, whatever the bindings say
         self._keys: plane.Keys | None = None  # that its records carry
         self._rewritten: Properties | None = None  # stored in place of its own properties
         self._octets: bytes | None = None  # the same, as they are on the wire
@@ -127,10 +129,10 @@ class _Publish:
         """
         exchange, checked = self._exchange, self._checked
         self._rewritten = checked.without_bcc() or self._rewritten
-        self._queues, cacheable, with_history = route(
+        self._queues, self._cacheable, with_history, self._by_headers = route(
             self._vhost, exchange, self._key, self.properties, further_keys=checked.further_keys
         )
-        self._cacheable = cacheable and checked.cacheable and not exchange.intercepts
+        self._once = exchange.intercepts or not checked.cacheable
         if with_history:
             self._participants = (Histories(with_history),)
 
@@ -141,7 +143,7 @@ class _Publish:
             return
         for key in (self._key, *self._checked.further_keys):
             if key.startswith(REPLY_PREFIX):
-                self._cacheable = False
+                self._once = True
                 requester = self._vhost.replies.requester(key)
                 if requester is not None:
                     self._participants += (requester,)
@@ -156,7 +158,7 @@ class _Publish:
                 if queue.deduplication is not None:
                     asked = True
         if asked:
-            self._cacheable = False
+            self._once = True
             taken = bool(self._participants)
             check = vhost.duplicates.check(self._exchange, queues, self.properties, taken=taken)
             if check is not None:
@@ -167,7 +169,7 @@ class _Publish:
         """Add the firehose last, because the participants before it may change where the message goes."""
         firehose = self._vhost.firehose
         if firehose.on:
-            self._cacheable = False
+            self._once = True
             self._participants += (firehose.participant(),)
 
     def answer(self) -> plane.Answer:
@@ -175,8 +177,9 @@ class _Publish:
         octets = self._octets
         if octets is None and self._rewritten is not None:
             octets = encode_header(0, self._rewritten)[_PROPERTIES_AT:]
-        return plane.Answer(self._queues, tally=self._exchange.tally, cacheable=self._cacheable, properties=octets,
-                            participants=self._participants, keys=self._keys)  # fmt: skip
+        cacheable, by_headers = (False, ()) if self._once else (self._cacheable, self._by_headers)
+        return plane.Answer(self._queues, tally=self._exchange.tally, cacheable=cacheable, properties=octets,
+                            participants=self._participants, keys=self._keys, by_headers=by_headers)  # fmt: skip
 
 
 def find(
