@@ -84,6 +84,8 @@ class Fuzz:
                                       delivery_counts=True)
         self.runs = 0
         self.bench.routes = plane.Routes(self.bench.core, self.resolve)
+        self.asked = plane.Asked()
+        self.asked.add(TABLE)
         self.reader = self.bench.connection(1)
         harness.consume(self.reader.channels[1], self.other, b"reader", no_ack=True)
         self.errors = 0
@@ -93,7 +95,8 @@ class Fuzz:
             raise NotFound("no exchange")
         queues = {b"q": (self.queue,), b"other": (self.other,), b"both": (self.queue, self.other),
                   b"ruled": (self.ruled,), b"all": (self.ruled, self.queue)}
-        return plane.Answer(queues.get(key, ()), cacheable=exchange != b"headers")
+        return plane.Answer(queues.get(key, ()), cacheable=not exchange.endswith(b"headers"),
+                            by_headers=(self.asked,) if exchange == b"by headers" else ())
 
     def run(self, pieces):
         """Feed one input; what the plane must keep is checked behind it."""
@@ -163,7 +166,7 @@ def conversation(rng):
             key = rng.choice((b"q", b"q", b"ruled", b"ruled", b"all", b"both", b"other", b"", b"k" * 255))
             key = b"missing" if rng.random() < 0.02 else key
             parts.append(harness.publish(
-                channel, body, key, exchange=rng.choice((b"", b"headers", b"e" * 255)),
+                channel, body, key, exchange=rng.choice((b"", b"headers", b"by headers", b"e" * 255)),
                 mandatory=rng.random() < 0.3, properties=rng.choice(PROPERTIES), frame_max=FRAME_MAX,
                 piece=rng.choice((None, None, 3, 1000)) if len(body) < 300 else None))
         elif kind < 10:

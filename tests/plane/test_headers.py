@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.exchanges.naive import headers_match
-from tests.plane.harness import Bench, publish
+from tests.plane.harness import Bench, publish, publish_method
 from tests.plane.test_answer import Feature
 
 from brokerd import plane
@@ -33,7 +33,7 @@ class Way:
     def resolve(self, exchange, key, header, channel):
         self.asked += 1
         _, properties = decode_header(header)
-        found = route(self.exchange, key.decode(), lambda: properties)
+        found = route(self.exchange, key.decode("latin-1"), lambda: properties)
         return plane.Answer(found.queues, cacheable=found.cacheable, by_headers=found.by_headers,
                             participants=self.participants)
 
@@ -179,6 +179,18 @@ def test_headers_of_one_key_are_not_taken_for_those_of_another(way):
     for key in (b"k", b"l", b"k"):
         way.send({"a": 1}, key=key)
     assert way.asked == 2
+
+
+def test_keys_of_one_hash_have_routes_of_their_own(way):
+    """A client can choose such keys: one must not lead to what is remembered of the other."""
+    one, other = bytes.fromhex("a6b63f56cb57"), bytes.fromhex("a7f403a329e4")
+    hashes = {plane.crc32c(publish_method(key, b"h")) for key in (one, other)}
+    assert len(hashes) == 1
+    way.bind(b"q", {"a": 1})
+    way.send({"a": 1}, key=one)
+    way.participants = (feature := Feature(),)
+    way.send({"a": 1}, key=other)
+    assert (way.asked, len(feature.told)) == (2, 1)
 
 
 @pytest.mark.parametrize("more", [{"headers": {"a": 1, "CC": ["k"]}}, {"user_id": "guest"}])

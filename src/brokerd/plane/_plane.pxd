@@ -528,7 +528,7 @@ cdef class Routes:
     cdef route_t *once
     cdef extracts_t *extracts       # NULL: none
     cdef uint32_t slots_n, used
-    cdef uint64_t generation, numbers
+    cdef uint64_t generation
     cdef bint stale                 # what is remembered is void, and still to be freed
     cdef void forget(self)
     cdef void renew(self)

@@ -29,7 +29,7 @@ cdef struct asked_t:            # a set of hashes, each with the number of bindi
 
 cdef struct way_t:
     route_t *route              # NULL: free; route_t.method is its extract
-    uint64_t of                 # by_headers_t.number
+    const by_headers_t *of      # of its exchange and key
     uint32_t hash
     uint32_t at                 # place of its Answer in Routes.answers
 
@@ -39,10 +39,10 @@ cdef struct extracts_t:
     uint32_t n                  # routes
 
 cdef struct by_headers_t:       # what a route that depends on headers has instead of targets
-    uint64_t number             # changes when `asked` grows: extracts made before are void then
     extracts_t *extracts        # the Routes'
     uint32_t asked_n
-    asked_t *asked[ASKED_MOST]  # of the headers exchanges that its messages have met
+    asked_t *asked[ASKED_MOST]  # of the headers exchanges that its messages have met.  More of them make some extracts
+                                # longer, and those that stay as they were mean what they meant
 
 cdef uint64_t slot_factor = int.from_bytes(os_urandom(8), "little") | 1     # A client cannot choose who shares its slot.
 
@@ -277,7 +277,7 @@ cdef route_t *find_way(const by_headers_t *by, uint32_t hash, const uint8_t *ext
     for i in range(WAYS):
         if ways[i].route == NULL:
             return NULL
-        if ways[i].hash == hash and ways[i].of == by.number and ways[i].route.method_n == n \
+        if ways[i].hash == hash and ways[i].of == by and ways[i].route.method_n == n \
                 and memcmp(ways[i].route.method, extract, n) == 0:
             found = ways[i]
             if i:

@@ -146,7 +146,7 @@ cdef class Routes:
             return False
         if extracts_grow(self.extracts) != 0:
             raise MemoryError
-        way.of = r.by_headers.number
+        way.of = r.by_headers
         way.hash = crc_update(r.hash, extract, n)
         way.route = route_new(extract, n, way.hash, answer, r.method[r.method_n - 1])
         place = place_in_set(self.extracts, &way)
@@ -176,8 +176,6 @@ cdef class Routes:
                     return False
                 by.asked[by.asked_n] = &one.a
                 by.asked_n += 1
-                self.numbers += 1
-                by.number = self.numbers
                 self.answers.append(one)
         return True
 
