@@ -395,10 +395,10 @@ class Node:
             )
 
     def _permission_changed(self, user: str, vhost_name: str) -> None:
-        """Clear the routes that the user's connections remember: the user may publish elsewhere now."""
+        """The user's connections forget what they were allowed."""
         vhost = self.vhosts.get(vhost_name)
         if vhost is not None and user in vhost.accesses:
-            vhost.accesses[user].routes.clear()
+            vhost.accesses[user].permission_changed()
 
     # --- connections
 

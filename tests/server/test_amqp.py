@@ -32,16 +32,21 @@ def test_the_option_says_whether_small_segments_wait(tmp_path, nodelay):
         assert runner.run(accept_one(Node(tmp_path, tcp_nodelay=nodelay))) == nodelay
 
 
-@pytest.mark.parametrize(("peername", "shown"), [
-    (("127.0.0.1", 1), ("127.0.0.1:1", True)),
-    (("10.0.0.1", 1), ("10.0.0.1:1", False)),
-    (("::1", 1, 0, 0), ("[::1]:1", True)),
-    (("::ffff:127.0.0.9", 1, 0, 0), ("[::ffff:127.0.0.9]:1", True)),
-    ("", ("unix socket", True)),
-])
-def test_an_address_is_shown_with_its_port_and_is_loopback_or_not(peername, shown):
-    class Transport:
-        def get_extra_info(self, name):
-            return peername
+class Transport:
+    def __init__(self, family, peername):
+        self.family, self.peername = family, peername
 
-    assert address(Transport()) == shown
+    def get_extra_info(self, name):
+        return self.peername if name == "peername" else self
+
+
+@pytest.mark.parametrize(("family", "peername", "shown"), [
+    (socket.AF_INET, ("127.0.0.1", 1), ("127.0.0.1:1", True)),
+    (socket.AF_INET, ("10.0.0.1", 1), ("10.0.0.1:1", False)),
+    (socket.AF_INET6, ("::1", 1, 0, 0), ("[::1]:1", True)),
+    (socket.AF_INET6, ("::ffff:127.0.0.9", 1, 0, 0), ("[::ffff:127.0.0.9]:1", True)),
+    (socket.AF_UNIX, "", ("unix socket", True)),
+    (socket.AF_INET, None, ("unknown address", False)),
+])
+def test_an_address_is_shown_with_its_port_and_is_loopback_or_not(family, peername, shown):
+    assert address(Transport(family, peername)) == shown

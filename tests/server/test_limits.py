@@ -254,3 +254,13 @@ def test_tags_hold_as_they_are_now_and_an_impersonator_may_send_any_user_id(node
     node.users.set_tags("proxy", [])
     with pytest.raises(PreconditionFailed, match="user_id property set to 'alice' but authenticated user was 'proxy'"):
         access.resolve(b"", b"q", header, None)
+
+
+def test_a_permission_that_is_taken_ends_what_a_connection_was_allowed(node):
+    client = Client(node).open(user="ann")
+    client.ask(methods.QueueDeclare(queue="q"))
+    get = methods.BasicGet(queue="q", no_ack=True)
+    assert client.ask(get) == client.ask(get) == methods.BasicGetEmpty()
+    node.permissions.set("ann", "/", ".*", ".*", "r")
+    assert client.refusal(get) == (403, "read access to queue 'q' in vhost '/' refused for user 'ann'")
+    client.end()

@@ -5,7 +5,7 @@ from tests.session.harness import Client
 
 from brokerd.store.disk import Disk
 from brokerd.wire import methods
-from brokerd.wire.frames import body_frames, header_frame
+from brokerd.wire.frames import FRAME_BODY, Frame, body_frames, header_frame, method_frame
 from brokerd.wire.properties import Properties, decode_header, encode_header
 
 
@@ -93,6 +93,71 @@ def test_get_from_an_empty_queue_is_get_empty(client, queue):
     publish(client, "q")
     out = client.send((1, methods.BasicGet(queue="q")))
     assert out[0][1].NAME == "basic.get-ok"
+
+
+GET = methods.BasicGet(queue="q", no_ack=True)
+
+
+def bodies(out):
+    return [frame.payload for frame in out if isinstance(frame, Frame) and frame.kind == FRAME_BODY]
+
+
+def test_a_basic_get_that_is_repeated_is_refused_once_the_right_to_read_is_taken(client, node, queue):
+    publish(client, "q")
+    publish(client, "q")
+    assert len(bodies(client.send((1, GET)))) == 1
+    node.refused.add(("read", "q"))
+    client.connection.access.permission_changed()
+    for _ in range(2):
+        assert client.refusal(GET) == (403, "read access to queue 'q' in vhost '/' refused for user 'guest'")
+    node.refused.clear()
+    assert len(bodies(client.send((1, GET)))) == 1
+
+
+def test_a_basic_get_that_is_repeated_goes_to_the_queue_that_has_the_name_now(client, queue):
+    publish(client, "q")
+    assert len(bodies(client.send((1, GET)))) == 1
+    client.ask(methods.QueueDelete(queue="q"))
+    assert client.refusal(GET) == (404, "no queue 'q' in vhost '/'")
+    client.ask(methods.QueueDeclare(queue="q"))
+    assert client.ask(GET) == methods.BasicGetEmpty()
+    publish(client, "q", body=b"new")
+    assert bodies(client.send((1, GET))) == [b"new"]
+
+
+def test_a_basic_get_without_a_name_follows_the_queue_declared_last(client):
+    for name in ("a", "b", "a"):
+        client.ask(methods.QueueDeclare(queue=name))
+        publish(client, name, body=name.encode())
+        assert bodies(client.send((1, methods.BasicGet(no_ack=True)))) == [name.encode()]
+
+
+def test_basic_gets_that_differ_in_one_octet_are_told_apart(client, queue):
+    client.ask(methods.QueueDeclare(queue="r"))
+    for name in "qrqqr":
+        for no_ack in (True, False):
+            publish(client, name, body=name.encode())
+            assert bodies(client.send((1, methods.BasicGet(queue=name, no_ack=no_ack)))) == [name.encode()]
+    assert queue.unacked == 3
+
+
+def test_a_basic_get_is_remembered_by_its_own_channel_alone(client, node, queue):
+    publish(client, "q")
+    assert len(bodies(client.send((1, GET)))) == 1
+    client.send((2, methods.ChannelOpen()))
+    assert client.ask(GET, channel=2) == methods.BasicGetEmpty()
+    other = Client(node).open()
+    client.ask(methods.QueueDeclare(queue="mine", exclusive=True))
+    mine = methods.BasicGet(queue="mine")
+    assert client.ask(mine) == client.ask(mine) == methods.BasicGetEmpty()
+    assert other.refusal(mine)[0] == 405
+
+
+def test_a_malformed_basic_get_is_502_also_behind_a_good_one(client, queue):
+    client.ask(GET)
+    close = client.raw(method_frame(1, GET.encode() + b"\0"))[0]
+    assert (close.reply_code, close.reply_text) == (
+        502, "SYNTAX_ERROR - basic.get: 1 octets too many, from octet 9 on")
 
 
 def test_recover_returns_all_and_they_come_again_redelivered(client, queue):
@@ -342,3 +407,33 @@ def test_where_there_is_an_order_journal_consumers_are_told_of_however_they_leav
     client.ask(methods.BasicCancel(consumer_tag="a"))
     client.ask(methods.ChannelClose())
     assert log.told == [("there", b"a"), ("there", b"b"), ("gone", b"a"), ("gone", b"b")]
+
+
+def reply_name(client, channel):
+    """The reply-to of a request that the channel publishes to the queue."""
+    publish(client, "q", channel=channel, header=encode_header(1, Properties(reply_to="amq.rabbitmq.reply-to")))
+    return decode_header(client.send((1, GET))[1].payload)[1].reply_to
+
+
+def test_an_answer_behind_the_end_of_its_requester_is_returned_also_where_its_way_is_remembered(client, node, queue):
+    client.ask(methods.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    name, other = reply_name(client, 1), Client(node).open()
+    other.ask(methods.ConfirmSelect())
+    for tag in (1, 2):
+        assert publish(other, name, mandatory=True) == [(1, methods.BasicAck(delivery_tag=tag))]
+        (deliver,) = deliveries(client.read())
+        assert (deliver.delivery_tag, deliver.routing_key) == (tag + 1, name)
+    client.send((1, methods.ChannelClose()))
+    for tag in (3, 4):
+        out = publish(other, name, mandatory=True)
+        assert (out[0][1].reply_text, out[-1]) == ("NO_ROUTE", (1, methods.BasicAck(delivery_tag=tag)))
+    assert client.read() == []
+
+
+def test_requests_of_two_channels_in_turns_have_each_their_own_name(client, queue):
+    client.send((2, methods.ChannelOpen()))
+    for channel in (1, 2):
+        client.send((channel, methods.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True)))
+    names = [reply_name(client, channel) for channel in (1, 2, 1, 2)]
+    assert names[:2] == names[2:]
+    assert names[0] != names[1]

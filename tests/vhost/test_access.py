@@ -116,7 +116,7 @@ def test_a_queue_knows_who_takes_messages_by_get_until_the_channel_has_left(acce
 
 def enter(access, channel, verb):
     if verb == "get":
-        return access.get(channel, "q", no_ack=True)
+        return access.pull("q", channel.connection, no_ack=True).get(channel)
     return access.consume(channel, "q", "tag", no_ack=True, exclusive=False, arguments={}, next_number=lambda: 7)
 
 

@@ -92,6 +92,16 @@ def test_an_answer_is_delivered_in_frames_of_the_requesters_size(replies, channe
     assert {frame.channel for frame in frames} == {3}
 
 
+def test_an_answer_by_another_routing_key_shows_that_key(replies, channel):
+    name = name_of(replies, channel)
+    for key in (name, "k", name, "k"):
+        answer(replies.requester(name), key)
+    found = [methods.decode(frame.payload) for frame in FrameScanner().feed(channel.octets) if frame.kind == 1]
+    assert found == [
+        methods.BasicDeliver(consumer_tag="tag", delivery_tag=n, routing_key=key)
+        for n, key in enumerate((name, "k", name, "k"), 1)]
+
+
 def test_an_empty_answer_has_no_body_frame(replies, channel):
     name = name_of(replies, channel)
     answer(replies.requester(name), name)

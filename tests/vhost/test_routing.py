@@ -1,17 +1,19 @@
 """Where a publish goes, what of it is refused (in a running RabbitMQ's words), and what may be remembered."""
 
+from functools import partial
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.session.harness import Client, Node
 
 from brokerd import plane
-from brokerd.errors import AccessRefused, NotFound, PreconditionFailed, SyntaxError_
+from brokerd.errors import AccessRefused, AMQPError, NotFound, PreconditionFailed, SyntaxError_
 from brokerd.exchanges import FanoutExchange, Intercepted
 from brokerd.policies import Policies
 from brokerd.policies.policies import Policy
 from brokerd.store.disk import Disk
-from brokerd.vhost.routing import IMPERSONATOR, check_expiration, route
+from brokerd.vhost.routing import IMPERSONATOR, check_expiration, resolve_again, route
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, decode_header, encode_header
@@ -435,13 +437,82 @@ def test_faults_are_told_in_rabbitmqs_order(access, vhost):
     assert "unacceptable" in texts[3]
 
 
-def test_a_reply_is_given_to_its_taker_and_not_remembered(access, vhost):
+def test_a_reply_is_given_to_its_taker(access, vhost):
     vhost.replies = Replies()
     answer = publish(access, "", "amq.rabbitmq.reply-to.token")
-    assert (answer.queues, answer.cacheable, answer.properties) == ((), False, None)
+    assert (answer.queues, answer.cacheable, answer.properties) == ((), True, None)
     tell(answer, b"", b"k", body=b"body")
     assert answer.counts_as_routed
     assert vhost.replies.given == [("amq.rabbitmq.reply-to.token", CHANNEL, b"k", b"body")]
+
+
+def ask(access, exchange_name, key, channel, **properties):
+    """What resolve_again and resolve answer to the same publish, without what differs by object."""
+    properties.setdefault("reply_to", "amq.rabbitmq.reply-to")
+    given = exchange_name.encode(), key.encode(), encode_header(3, Properties(**properties)), channel
+    answers = []
+    for resolver in (partial(resolve_again, access), access.resolve, partial(resolve_again, access)):
+        try:
+            answers.append(whole(resolver(*given))[:4])
+        except AMQPError as error:
+            answers.append(error.reply_text)
+    assert answers[0] == answers[1] == answers[2]
+    return answers[0]
+
+
+@pytest.fixture
+def asker(vhost):
+    """A channel that consumes answers."""
+    vhost.replies.add(channel := object(), "tag", no_ack=True)
+    return channel
+
+
+@given(properties=st.fixed_dictionaries({}, optional={
+    "content_type": st.text(max_size=9), "content_encoding": st.text(max_size=9), "priority": st.integers(0, 255),
+    "delivery_mode": st.integers(0, 255), "correlation_id": st.text(max_size=60), "message_id": st.text(max_size=9),
+    "timestamp": st.integers(0, 1 << 60), "type": st.text(max_size=9), "app_id": st.text(max_size=9),
+    "user_id": st.sampled_from(["guest", "bob"]), "expiration": st.sampled_from(["5", "x"]),
+    "headers": st.sampled_from([{}, {"CC": ["r"]}, {"BCC": ["r"]}, {"CC": 5}, {"h": 1}]),
+    "reply_to": st.sampled_from(["amq.direct.reply-to", "amq.rabbitmq.reply-to.x", "amq.rabbitmq.reply-to", "q", ""]),
+}), consumes=st.booleans())
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_request_is_resolved_again_as_it_was_the_first_time(access, vhost, asker, properties, consumes):
+    for name in "qr":
+        if name not in vhost.queues:
+            queue(vhost, name)
+    ask(access, "", "q", asker if consumes else object(), **properties)
+
+
+def test_a_request_that_is_resolved_again_sees_what_has_changed(access, vhost, node, asker):
+    vhost.bind(vhost.exchange("amq.direct"), queue(vhost, "q"), "k", {})
+    assert [each.name for each in ask(access, "amq.direct", "k", asker)[0]] == ["q"]
+    second = queue(vhost, "r", ("amq.direct", "k"))
+    assert len(ask(access, "amq.direct", "k", asker)[0]) == 2
+    vhost.delete_queue(second)
+    assert len(ask(access, "amq.direct", "k", asker)[0]) == 1
+    vhost.replies.remove(asker)
+    assert ask(access, "amq.direct", "k", asker) == "PRECONDITION_FAILED - fast reply consumer does not exist"
+    vhost.replies.add(asker, "tag", no_ack=True)
+    node.refused.add(("write", "amq.direct"))
+    access.permission_changed()
+    assert ask(access, "amq.direct", "k", asker).startswith("ACCESS_REFUSED")
+    assert ask(access, "nowhere", "k", asker).startswith("NOT_FOUND")
+
+
+@pytest.mark.parametrize("type_", ["x-random", "headers", "x-delayed-message", "x-recent-history", "fanout"])
+def test_a_request_through_any_exchange_is_resolved_again_alike(access, vhost, asker, type_):
+    arguments = {"x_delayed_type": "fanout"} if type_ == "x-delayed-message" else {}
+    vhost.bind(exchange(vhost, "e", type_, **arguments), queue(vhost, "q"), "", {"a": 1} if type_ == "headers" else {})
+    for headers in (None, {"a": 1}, {"b": 1}):
+        ask(access, "e", "", asker, **({} if headers is None else {"headers": headers}))
+
+
+def test_only_so_many_places_of_requests_are_remembered(access, vhost, asker, monkeypatch):
+    monkeypatch.setattr("brokerd.vhost.routing.KNOWN_MAX", 3)
+    queue(vhost, "q7")
+    for n in (*range(10), *range(10)):
+        assert len(ask(access, "", f"q{n}", asker)[0]) == (n == 7)
+        assert len(access.known) <= 3
 
 
 def test_a_reply_to_nobody_is_routed_nowhere(access, vhost):

@@ -1,8 +1,8 @@
 """Handlers of confirm.select, channel.flow, access.request, and of basic.* except publish and the settlements.
 
 The data plane handles publishes and settlements; on a transactional channel session/transactions does.  Each handler
-is one function from a method to its reply, or to None where the client wants no reply.  Knows nothing of frames, and
-sees no message.
+is one function from a method (basic.get: from its payload) to its reply, or to None where the client wants no reply.
+Knows nothing of frames, and sees no message.
 """
 
 from functools import partial
@@ -66,10 +66,19 @@ def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
     return None if method.no_wait else methods.BasicCancelOk(consumer_tag=method.consumer_tag)
 
 
-def get(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """basic.get: the data plane writes get-ok and the message; the reply here is get-empty."""
-    name = names.strip_cr_lf(channel.queue_name(method.queue))
-    return None if connection.access.get(channel, name, no_ack=method.no_ack) else methods.BasicGetEmpty()
+def get(connection: "Connection", channel: "Channel", payload: bytes) -> Any:
+    """basic.get: the data plane writes get-ok and the message; the reply here is get-empty.
+
+    A client that polls sends the same octets again and again, so these are compared before they are decoded.
+    """
+    pull = channel.last_pull
+    if pull is None or payload != channel.last_get or not pull.is_allowed():
+        method: Any = methods.decode(payload)
+        name = names.strip_cr_lf(channel.queue_name(method.queue))
+        pull = connection.access.pull(name, connection, no_ack=method.no_ack)
+        if method.queue:  # Without a name it is the queue declared last, which may be another one the next time.
+            channel.last_get, channel.last_pull = payload, pull
+    return None if pull.get(channel) else methods.BasicGetEmpty()
 
 
 def recover(connection: "Connection", channel: "Channel", method: Any) -> Any:
@@ -111,7 +120,6 @@ HANDLERS = {
     "basic.qos": qos,
     "basic.consume": consume,
     "basic.cancel": cancel,
-    "basic.get": get,
     "basic.recover": recover,
     "basic.recover-async": recover_async,
     "confirm.select": confirm_select,

@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
     from brokerd.session.connection import Connection
     from brokerd.session.transactions import Transaction
+    from brokerd.vhost.access import Pull
 
 
 class Channel(plane.Channel):
     """One open channel of a client."""
 
-    __slots__ = ("__weakref__", "last_queue", "left", "transaction")
+    __slots__ = ("__weakref__", "last_get", "last_pull", "last_queue", "left", "transaction")
 
     def __init__(self, connection: "Connection", number: int) -> None:
         super().__init__(connection, number)
+        self.last_get = b""  # the payload of the basic.get that ``last_pull`` is for
+        self.last_pull: Pull | None = None
         self.last_queue = ""
         self.left = False
         self.transaction: Transaction | None = None  # from tx.select on

@@ -43,6 +43,7 @@ CONNECTION_CLOSE_OK = methods.ConnectionCloseOk.INDEX
 CHANNEL_OPEN = methods.ChannelOpen.INDEX
 CHANNEL_CLOSE = methods.ChannelClose.INDEX
 CHANNEL_CLOSE_OK = methods.ChannelCloseOk.INDEX
+BASIC_GET = methods.BasicGet.INDEX
 UPDATE_SECRET = methods.ConnectionUpdateSecret.INDEX
 CONNECTION_CLOSE_OK_FRAME = method_frame(0, CONNECTION_CLOSE_OK.to_bytes(4))
 CHANNEL_OPEN_OK = methods.ChannelOpenOk.INDEX.to_bytes(4) + bytes(4)  # an empty long string
@@ -120,14 +121,16 @@ class Connection(plane.Connection):
         if opened.transaction is not None and opened.transaction.under_way:
             opened.transaction.defer(payload)
             return
-        handler = HANDLERS.get(index)
-        if handler is None:
-            self._channel_method(opened, index, payload)
-            return
-        method = methods.decode(payload)
         vhost = self.access.vhost
         appended = vhost.appended
-        reply = handler(self, opened, method)
+        if index == BASIC_GET:
+            reply = basic.get(self, opened, payload)
+        else:
+            handler = HANDLERS.get(index)
+            if handler is None:
+                self._channel_method(opened, index, payload)
+                return
+            reply = handler(self, opened, methods.decode(payload))
         # The reply also waits for another client's definition: that of the same queue, declared just now.
         if vhost.appended != vhost.on_disk and (vhost.appended != appended or index >> 16 in DEFINING):
             self._hold_until_on_disk()

@@ -5,6 +5,7 @@ An Access owns the routes that the data plane remembers for the user's connectio
 permission into effect.  Knows nothing of frames: names in, queues and exchanges out.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
@@ -16,7 +17,7 @@ from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
 from brokerd.vhost.consuming import check_consume, check_get
 from brokerd.vhost.direct_reply import PSEUDO_QUEUES
-from brokerd.vhost.routing import resolve
+from brokerd.vhost.routing import resolve, resolve_again
 from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
@@ -25,17 +26,44 @@ if TYPE_CHECKING:
 class GetsMessages(Protocol):
     """The session's channel, as basic.get needs it."""
 
-    connection: Any
     left: bool  # whether it has closed
 
     def get(self, queue: plane.Queue, no_ack: bool, /) -> bool:
         """What plane.Channel.get does."""
 
 
+class Pull:
+    """basic.get from one queue, which a user was allowed on one connection.  While ``is_allowed`` it may be repeated
+    there without another check."""
+
+    __slots__ = ("_access", "_no_ack", "_noted", "_queue", "_revision")
+
+    def __init__(self, access: "Access", queue: Queue, *, no_ack: bool) -> None:
+        self._access = access
+        self._revision = access.revision
+        self._queue = queue
+        self._no_ack = no_ack
+        self._noted = False
+
+    def is_allowed(self) -> bool:
+        """Whether the checks of ``Access.pull`` would find the same: name, owner and arguments of a queue do not
+        change."""
+        return self._revision == self._access.revision and not self._queue.deleted
+
+    def get(self, channel: "GetsMessages") -> bool:
+        """Write basic.get-ok with the next message; False: the queue is empty.  ``channel`` is always the same one."""
+        if not channel.get(self._queue, self._no_ack):
+            return False
+        if not self._noted:
+            self._queue.note_getter(channel)
+            self._noted = True
+        return True
+
+
 class Access:
     """One user in one vhost.  All connections of that user there share it."""
 
-    __slots__ = ("has_tag", "may", "routes", "user", "vhost")
+    __slots__ = ("has_tag", "known", "may", "revision", "routes", "user", "vhost")
 
     def __init__(
         self,
@@ -50,9 +78,16 @@ class Access:
         self.user = user
         self.may = may
         self.has_tag = has_tag or _no_tag
-        self.routes = plane.Routes(vhost.core, self.resolve)
+        self.revision = 0  # of the user's permissions
+        self.known: dict[tuple[bytes, bytes], plane.Answer | None] = {}  # see routing.resolve_again
+        self.routes = plane.Routes(vhost.core, partial(resolve_again, self))
 
     # --- permissions
+
+    def permission_changed(self) -> None:
+        """Forget what the user was allowed: the next publish and basic.get are checked again."""
+        self.revision += 1
+        self.forget_routes()
 
     def _check(self, operation: str, kind: str, name: str) -> None:
         if not self.may(operation, name):
@@ -69,8 +104,13 @@ class Access:
     def resolve(
         self, exchange: bytes, routing_key: bytes, header: bytes, channel: plane.Channel | None = None
     ) -> plane.Answer:
-        """Where a message goes; asked by the data plane.  See routing.resolve."""
+        """Where a message goes.  See routing.resolve."""
         return resolve(self, exchange, routing_key, header, channel)
+
+    def forget_routes(self) -> None:
+        """Forget where messages go: a permission, an exchange, a queue or a binding has changed."""
+        self.routes.clear()
+        self.known.clear()
 
     # --- queues
 
@@ -183,14 +223,12 @@ class Access:
                 vhost.events.consumer_deleted(consumer)
             vhost.auto_delete_queue(consumer.queue, self.user)  # type: ignore[arg-type]
 
-    def get(self, channel: "GetsMessages", name: str, *, no_ack: bool) -> bool:
-        """Write basic.get-ok with the next message of a queue; False: the queue is empty."""
-        queue = self.queue_to_use(name, "read", channel.connection)
+    def pull(self, name: str, connection: object, *, no_ack: bool) -> Pull:
+        """Check that basic.get may take messages from a queue; the result takes them.  Raises AccessRefused, NotFound,
+        ResourceLocked."""
+        queue = self.queue_to_use(name, "read", connection)
         check_get(queue)
-        if not channel.get(queue, no_ack):
-            return False
-        queue.note_getter(channel)
-        return True
+        return Pull(self, queue, no_ack=no_ack)
 
     # --- direct reply-to
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from brokerd.errors import PreconditionFailed
 from brokerd.vhost.names import random_name
 from brokerd.wire import methods
-from brokerd.wire.frames import body_frames, header_frame
+from brokerd.wire.frames import FRAME_OVERHEAD, body_frames, header_frame
+from brokerd.wire.values import encode_shortstr
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 REPLY_TO = "amq.rabbitmq.reply-to"
 PSEUDO_QUEUES = frozenset((REPLY_TO, "amq.direct.reply-to"))
 PREFIX = REPLY_TO + "."
+_PSEUDO_OCTETS = frozenset(map(encode_shortstr, PSEUDO_QUEUES))
+_TEXT = ("utf-8", "surrogateescape")
 
 
 def is_volatile(queue: str) -> bool:
@@ -33,15 +36,26 @@ def is_volatile(queue: str) -> bool:
 
 
 class Requester:
-    """One channel that consumes answers under one name; takes part in the publish of each (plane.Participant)."""
+    """One channel that consumes answers under one name; takes part in the publish of each (plane.Participant).
 
-    __slots__ = ("channel", "counts_as_routed", "name", "tag")
+    Routes may remember it for as long as they like: when it has ceased to consume, it takes no answer.
+    """
+
+    __slots__ = ("_after_tag", "_channel", "_routing_key", "_to_tag", "counts_as_routed", "name", "reply_to", "tag")
 
     def __init__(self, channel: "plane.Channel", tag: str) -> None:
-        self.channel = channel
+        self._channel: plane.Channel | None = channel
         self.tag = tag
         self.name = random_name(PREFIX)
+        self.reply_to = encode_shortstr(self.name)  # as it stands in properties
         self.counts_as_routed = True  # while it consumes
+        self._routing_key = self.name.encode()
+        self._to_tag = self._after_tag = b""  # basic.deliver's frame around its delivery tag, from the first answer on
+
+    def end(self) -> None:
+        """Take no more answers."""
+        self.counts_as_routed = False
+        self._channel = None
 
     def before_storing(self, queues: "tuple[Any, ...]") -> "tuple[Any, ...]":
         """Change nothing: where CC names queues, the answer goes to them as well."""
@@ -49,22 +63,29 @@ class Requester:
 
     def after_storing(self, message: "plane.Message", channel: object, stored: "tuple[Any, ...]") -> None:
         """Write the answer to the requester, unless it has gone since the answer was routed."""
-        if self.counts_as_routed:
-            self._deliver(message)
+        if self._channel is not None:
+            self._deliver(self._channel, message)
 
-    def _deliver(self, message: "plane.Message") -> None:
-        channel = self.channel
+    def _deliver(self, channel: "plane.Channel", message: "plane.Message") -> None:
         connection = channel.connection
         number = channel.number
-        deliver = methods.BasicDeliver(
-            consumer_tag=self.tag,
-            delivery_tag=channel.take_tag(),
-            exchange=message.exchange.decode("utf-8", "surrogateescape"),
-            routing_key=message.routing_key.decode("utf-8", "surrogateescape"),
-        )
+        if message.routing_key == self._routing_key and not message.exchange:
+            if not self._to_tag:
+                frame = self._deliver_frame(channel, 0, "", self.name)
+                tag_at = FRAME_OVERHEAD - 1 + 4 + len(encode_shortstr(self.tag))
+                self._to_tag, self._after_tag = frame[:tag_at], frame[tag_at + 8 :]
+            deliver = self._to_tag + channel.take_tag().to_bytes(8) + self._after_tag
+        else:  # The answer names the requester in its CC or BCC.
+            exchange, routing_key = message.exchange.decode(*_TEXT), message.routing_key.decode(*_TEXT)
+            deliver = self._deliver_frame(channel, channel.take_tag(), exchange, routing_key)
         header = b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
         body = body_frames(number, message.body, connection.frame_max)
-        connection.write(deliver.frame(number) + header_frame(number, header) + body)
+        connection.write(deliver + header_frame(number, header) + body)
+
+    def _deliver_frame(self, channel: "plane.Channel", tag: int, exchange: str, routing_key: str) -> bytes:
+        return methods.BasicDeliver(
+            consumer_tag=self.tag, delivery_tag=tag, exchange=exchange, routing_key=routing_key
+        ).frame(channel.number)
 
 
 class Replies:
@@ -92,7 +113,7 @@ class Replies:
         if requester is None or tag not in (None, requester.tag):
             return False
         del self._by_channel[channel], self._by_name[requester.name]
-        requester.counts_as_routed = False
+        requester.end()
         return True
 
     def tag(self, channel: "plane.Channel") -> str | None:
@@ -115,6 +136,31 @@ class Replies:
                 raise PreconditionFailed("fast reply consumer does not exist")
             properties.reply_to = requester.name
         return properties
+
+    def rewrite_octets(self, channel: "plane.Channel | None", header: bytes) -> bytes | None:
+        """What ``rewrite`` makes of the properties in the payload of a content header, as octets.
+
+        None where ``rewrite`` must be asked: no channel, no consumer of answers, or another reply-to.  ``header`` is
+        well formed, and has a reply-to but no headers.
+        """
+        requester = self._by_channel.get(channel) if channel is not None else None
+        if requester is None:
+            return None
+        flags, at = header[12], 14
+        if flags & 0x80:  # content-type
+            at += 1 + header[at]
+        if flags & 0x40:  # content-encoding
+            at += 1 + header[at]
+        if flags & 0x10:  # delivery-mode
+            at += 1
+        if flags & 0x08:  # priority
+            at += 1
+        if flags & 0x04:  # correlation-id
+            at += 1 + header[at]
+        end = at + 1 + header[at]
+        if header[at:end] not in _PSEUDO_OCTETS:
+            return None
+        return header[12:at] + requester.reply_to + header[end:]
 
     def requester(self, routing_key: str) -> Requester | None:
         """The client that takes a message published to the default exchange with this routing key; None: no client

@@ -2,6 +2,7 @@
 
     resolve    a client's publish: permission, internal exchange, properties that are refused, CC and BCC,
                direct reply-to; in RabbitMQ's order
+    resolve_again    the same, for the next publishes of the data plane
     find       a message that the broker itself sends: a dead letter, or one that was delayed; no permission is asked
     route      the walk alone
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 REPLY_TO = ("amq.rabbitmq.reply-to", "amq.direct.reply-to")  # RabbitMQ's name, LavinMQ's
 REPLY_PREFIX = "amq.rabbitmq.reply-to."
+KNOWN_MAX = 1024  # of ``resolve_again``, for each user of a vhost
 IMPERSONATOR = "impersonator"  # users with this tag may send any user-id
 
 # Bits of the property flags, header[12:14].
@@ -40,6 +42,8 @@ _REPLY_TO = 0x0200
 _EXPIRATION = 0x0100
 _USER_ID = 0x0010
 _REPLY_TO_OCTETS = (b"\x15amq.rabbitmq.reply-to", b"\x13amq.direct.reply-to")  # as short strings
+_REQUEST_FLAGS = _HEADERS | _REPLY_TO | _EXPIRATION | _USER_ID  # of a request: _REPLY_TO alone
+_NO_PROPERTIES = b"\0\x3c" + bytes(12)
 _CC_OCTETS, _BCC_OCTETS = b"\x02CC", b"\x03BCC"
 _PROPERTIES_AT = 12  # in a header's payload
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -63,6 +67,30 @@ def resolve(
     publish.find_duplicates()
     publish.show_to_firehose()
     return publish.answer()
+
+
+def resolve_again(
+    access: "Access", exchange: bytes, routing_key: bytes, header: bytes, channel: "plane.Channel | None" = None
+) -> plane.Answer:
+    """What ``resolve`` answers, sooner for a request with a direct reply-to: only the name in it is the channel's own.
+
+    ``header`` is well formed.  Where a publish without properties goes is remembered in ``access.known`` until a change
+    of permissions, exchanges, queues or bindings; None: it depends on more than exchange and routing key.
+    """
+    if (header[12] << 8 | header[13]) & _REQUEST_FLAGS == _REPLY_TO:
+        octets = access.vhost.replies.rewrite_octets(channel, header)
+        if octets is not None:
+            name = (exchange, routing_key)
+            if name not in access.known:
+                if len(access.known) >= KNOWN_MAX:
+                    access.known.clear()
+                found = resolve(access, exchange, routing_key, _NO_PROPERTIES)
+                access.known[name] = found if found.cacheable else None
+            known = access.known[name]
+            if known is not None:
+                return plane.Answer(known.queues, tally=known.tally, properties=octets,
+                                    participants=known.participants)  # fmt: skip
+    return resolve(access, exchange, routing_key, header, channel)
 
 
 class _Publish:
@@ -137,16 +165,17 @@ class _Publish:
             self._participants = (Histories(with_history),)
 
     def find_requesters(self) -> None:
-        """Add the clients that wait for a direct reply under one of the routing keys.  Routes must not remember this
-        answer, because a client may be gone by the next message."""
+        """Add the clients that wait for a direct reply under one of the routing keys.  Routes may remember this answer:
+        a client that is gone by the next message takes no part in it, and its name does not come again."""
         if self._exchange.name:
             return
         for key in (self._key, *self._checked.further_keys):
             if key.startswith(REPLY_PREFIX):
-                self._once = True
                 requester = self._vhost.replies.requester(key)
                 if requester is not None:
                     self._participants += (requester,)
+                else:
+                    self._once = True
 
     def find_duplicates(self) -> None:
         """Add the check for duplicates if the exchange or a queue has a deduplication rule.  It comes before all other

@@ -130,7 +130,7 @@ class VHost:
     def forget_routes(self) -> None:
         """Clear all remembered routes, because where messages go has changed."""
         for access in self.accesses.values():
-            access.routes.clear()
+            access.forget_routes()
         self.dead_letters.forget_routes()
 
     # --- queues

@@ -72,6 +72,8 @@ def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
     if not body:
         return b""
     room = frame_max - FRAME_OVERHEAD if frame_max else len(body)
+    if len(body) <= room:
+        return _frame(FRAME_BODY, channel, body)
     if room <= 0:
         raise ValueError(f"frame_max {frame_max} leaves no room for a body")
     return b"".join(_frame(FRAME_BODY, channel, body[at : at + room]) for at in range(0, len(body), room))
