@@ -266,7 +266,7 @@ def test_nothing_below_the_server_reads_the_configuration(path):
 
 
 # What a session may ask of a vhost by itself; all else goes through vhost/access.py, which knows the user.
-BEFORE_THE_DOOR = frozenset({"name", "directory", "log", "appended", "on_disk"})
+BEFORE_THE_DOOR = frozenset({"name", "directory", "log", "commit_log", "appended", "on_disk"})
 
 
 def is_a_vhost(node):

@@ -308,6 +308,8 @@ class Node:
             if connection.access is not None and connection.access.vhost is vhost:
                 connection.shut(ConnectionForced(f"vhost '{name}' is down"))
         vhost.close()
+        if vhost.commit_log is not None:
+            vhost.commit_log.close()
         for queue in vhost.queues.values():
             queue.deleted = True
             queue.drop()
@@ -483,6 +485,11 @@ class Node:
             self.data.sync()  # Their logs of keys say that all is on disk, which must be so by then.
             for vhost in self.vhosts.values():
                 vhost.duplicates.mark_all_synced()
+        logs = [vhost.commit_log for vhost in self.vhosts.values() if vhost.commit_log is not None]
+        if logs:
+            self.data.sync()  # The queues must have all before their commit logs are gone.
+            for log_ in logs:
+                log_.close(remove=True)
         self.data.close()
 
 

@@ -422,6 +422,7 @@ class Vhost:
 
     def __init__(self, *queues):
         self.queues = {queue.name: queue for queue in queues}
+        self.commit_log = None
         self.full = False
 
     def delete_queue(self, queue):

@@ -5,6 +5,7 @@ import os
 import pytest
 from tests.store.segments import Files
 from tests.store.test_commit_log import decide, message
+from tests.store.test_shared_commit_log import Log
 
 from brokerd.store import commit_log
 from brokerd.store import format as layout
@@ -43,7 +44,12 @@ class VHost:
 
     def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync, keys=None):
         assert sync
+        self.on_put()
         self.puts.append((*[queue.name for queue in queues], body, connection, channel, publish_seq))
+
+
+    def on_put(self):
+        pass
 
 
 @pytest.fixture
@@ -105,6 +111,48 @@ def test_settlements_are_carried_out_where_the_message_is_there_again(vhost):
     assert vhost.queues["a"].dead == []
     assert vhost.queues["b"].dead == [("rejected", 0, b"x", b"k", b"\0\0", b"body", 0)]
     assert lines[0].endswith("0 stored, 2 settled")
+
+
+def test_transactions_of_a_shared_log_are_carried_out_in_their_order_those_that_were_applied_after_a_power_cut_alone(
+        vhost):
+    log = Log(vhost.directory)
+    entries = [log.append(seq) for seq in (1, 2, 3)]
+    log.log.mark_applied(entries[1])
+    paths, lines = recover(vhost)
+    assert [put[-1] for put in vhost.puts] == [1, 3]
+    assert lines == [f"{paths[0]}: 2 committed transactions were brought to their end: 2 stored, 0 settled"]
+    vhost.puts.clear()
+    recover(vhost, suspect=True)
+    assert [put[-1] for put in vhost.puts] == [1, 2, 3]
+
+
+def test_files_of_a_shared_log_are_read_in_the_order_in_which_they_were_written(vhost):
+    log = Log(vhost.directory)
+    for seq in range(1, 6):
+        log.log.mark_applied(log.append(seq))
+        log.log.rotate()
+        if seq < 4:
+            log.commit.end()
+            log.commit.end()
+    assert len(recover(vhost, suspect=True)[0]) == 2
+    assert [put[-1] for put in vhost.puts] == [4, 5]
+
+
+def test_a_settlement_does_not_see_a_message_that_is_stored_now_under_its_number(vhost):
+    log = Log(vhost.directory)
+    log.append(1)
+    row = (1, 0, True, b"x", b"k", b"\0\0", b"body")
+    vhost.on_put = lambda: vhost.queues["a"].ready.update({1: row})
+    recover(vhost, suspect=True)
+    assert vhost.queues["a"].ready == {1: row}
+    assert vhost.queues["a"].dead == []
+
+
+def test_records_of_a_priority_level_are_found(vhost):
+    Files(os.path.join(vhost.queues["a"].directory, "prio.003")).segment(1, [b"x"] * 2)
+    decide(vhost, 3)
+    recover(vhost)
+    assert [put[-1] for put in vhost.puts] == [3]
 
 
 def test_a_queue_that_is_gone_is_passed_over(vhost):

@@ -22,7 +22,7 @@ Core.turn and expire, Connection.buffer_updated, feed, resume_writing, unblock a
 changes something the caller calls Core.turn(), or the verb has asked for one (schedule).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 Row = tuple[int, int, bool, bytes, bytes, bytes, bytes]
@@ -64,6 +64,8 @@ class Core:
         """Store a message of the broker's own in each queue, by its rules.  The answer names the queues that have it now:
         the others refused it, or are deleted.  properties: flags and list as on the wire.  sync: the next begin_sync()
         covers it.  Raises OSError: no space, then it is stored nowhere; ValueError."""
+    def sync_next(self, queues: Iterable[Queue]) -> None:
+        """Have the next sync cover all that was put into these queues."""
     def begin_sync(self) -> list[tuple[int, str]]:
         """Everything that waiting confirms depend on, as (duplicated descriptor, path).  The caller syncs and closes each in
         its thread (fdatasync; fsync where the path ends in '/', a directory), then calls end_sync() on the loop.
@@ -355,6 +357,9 @@ class Channel:
     publishes: int         # messages published on this channel number since the connection began
     closing: bool          # we sent channel.close: all but channel.close and close-ok is dropped
     tx: bool               # publishes go up (on_publish), and so do ack, nack and reject (on_method)
+    keeps: bool            # of tx: publishes are kept, except those that ask for more than to be stored; these go up
+    def take_kept(self) -> Kept | None:
+        """What has been kept since the last call; None: nothing."""
     late: int              # settlements that came after their delivery had timed out
     def select_confirm(self) -> None:
         """Confirm every publish from now on; once is enough."""
@@ -382,6 +387,24 @@ class Channel:
         """Return all unacked deliveries of the channel to their places."""
     def close(self) -> None:
         """Consumers leave, unacked deliveries return to their places; the number may be opened again."""
+
+class Kept:
+    """Publishes of one transaction, which the plane kept."""
+    queues: list[Any]      # Queues to which they go, since route(); their numbers are their places here
+    stores: int            # messages to be stored, once for each queue
+    octets: int            # that they take in queues, at most
+    refused: bool          # a queue has refused one of them
+    def publishes(self) -> list[tuple[int, int, Message]]:
+        """Publish number, bits (mandatory, immediate) and message of each."""
+    def route(self, channel: Channel) -> bool:
+        """Find where all of them go now.  False: a route is not remembered, or asks for more than to store them."""
+    def log_messages(self) -> bytes:
+        """The messages, as they stand in a commit log."""
+    def log_places(self, begin: int) -> bytes:
+        """The part of a commit log's plan that says in which durable queues each is; ``begin``: where messages begin."""
+    def put(self, core: Core, connection: int, channel: int, *, sync: bool) -> None:
+        """Store all that are not stored yet, in their order.  ``sync``: the next sync covers them, else the one after
+        Core.sync_next().  Raises OSError where there is no room; the next call goes on."""
 
 class Connection:
     """One client's octets: frames are cut, what must wait is stashed, output is written.  session.connection.Connection is

@@ -24,6 +24,7 @@
 #   keys_t      in Keys                 the keys of one message; valid while the object is held
 #   entry_t     in channel_t.ring       ring of unacked deliveries, by delivery tag
 #   content_t   malloc, by channel_t    a message that arrived in part; freed when it is whole or the channel closes
+#   kept_t      malloc, by channel_t    publishes of a transaction that is open; its object Kept's from commit on
 #   conn_t      in Connection
 #   route_t     malloc, by Routes       valid while it was found under the present Routes generation; so is by_headers_t
 #   tally_t     in Tally
@@ -47,6 +48,7 @@ cdef struct queue_t
 cdef struct consumer_t
 cdef struct channel_t
 cdef struct content_t
+cdef struct kept_t
 cdef struct route_t
 cdef struct by_headers_t
 cdef struct extracts_t
@@ -76,8 +78,7 @@ cdef struct core_t:
     queue_t *dying_tail
     queue_t *over               # queues that may be over a length limit
     queue_t **deadlines         # heap of queues by the time when their head expires, the earliest on top
-    uint32_t deadlines_n
-    uint32_t deadlines_capacity
+    uint32_t deadlines_n, deadlines_capacity
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
     uint8_t *pool[16]           # output buffers that are free, OUT_ROOM octets each
@@ -151,8 +152,7 @@ cdef struct seg_t:
     count_t *counts             # sorted by position; delivery counts from before this broker started
     uint32_t count_n
     anchor_t *anchors           # every 32nd record up to `anchored`; NULL: nothing was taken out of the middle yet
-    uint32_t anchors_n
-    uint32_t anchors_capacity
+    uint32_t anchors_n, anchors_capacity
     uint32_t anchored           # the position behind the records that `anchors` covers
     int fd                      # -1: not open
     uint32_t crc_seed           # state of the CRC after the segment's number
@@ -392,6 +392,7 @@ cdef struct channel_t:
     conn_t *conn
     void *owner
     content_t *content
+    kept_t *kept                # NULL: nothing is kept
     entry_t *ring
     uint32_t ring_capacity      # a power of two, or 0
     uint32_t unacked
@@ -401,8 +402,7 @@ cdef struct channel_t:
     uint64_t confirm_from       # publishes when confirm.select came
     uint64_t confirmed          # highest confirmed tag
     uint64_t *nacks             # refused publishes, rising; their basic.nack is not written yet
-    uint32_t nacks_n
-    uint32_t nacks_capacity
+    uint32_t nacks_n, nacks_capacity
     uint32_t late               # entries that timed out
     uint64_t n_late             # settlements that came late
     uint64_t sync_tag           # highest tag that waits for a sync
@@ -410,8 +410,7 @@ cdef struct channel_t:
     route_t *route
     uint64_t route_generation
     channel_t *confirm_next
-    channel_t *core_next
-    channel_t *core_prev
+    channel_t *core_next, *core_prev
     uint32_t global_prefetch
     uint32_t prefetch
     uint16_t number
@@ -422,7 +421,8 @@ cdef struct channel_t:
     bint closing
     bint closed
     bint flow
-    bint tx                     # publishes and settlements go up
+    bint tx                     # publishes wait for commit, and settlements go up
+    bint keeps                  # of tx: the plane keeps the publishes that it can, until one must go up
 
 cdef struct route_t:
     uint8_t *method             # payload of basic.publish, or extract of headers (headers.pxi): one memcmp decides

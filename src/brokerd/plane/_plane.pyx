@@ -33,6 +33,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     confirms.pxi    publishes confirmed
     answer.pxi      where a message goes, as routing answers it; the features that take part
     headers.pxi     what bindings ask of headers; routes remembered by that
+    kept.pxi        what a transaction publishes, until commit
     publish.pxi     a message on its way in
     letters.pxi     dead letters made and stored
     dead.pxi        dead letters under way
@@ -41,6 +42,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     sync.pxi        what waits for the disk
     routes.pxi      where messages go, remembered
     core.pxi        the turn
+    transaction.pxi what was kept, committed
     recovery.pxi    segments found at start, and rewritten
     check.pxi       every count compared with what it counts: for tests
     queue.pxi       Queue, as the control plane sees it
@@ -138,6 +140,7 @@ include "settle.pxi"
 include "confirms.pxi"
 include "answer.pxi"
 include "headers.pxi"
+include "kept.pxi"
 include "publish.pxi"
 include "letters.pxi"
 include "dead.pxi"
@@ -146,6 +149,7 @@ include "connection.pxi"
 include "sync.pxi"
 include "routes.pxi"
 include "core.pxi"
+include "transaction.pxi"
 include "recovery.pxi"
 include "check.pxi"
 include "queue.pxi"

@@ -71,6 +71,7 @@ cdef class Channel:
         free(self.c.ring)
         free(self.c.nacks)
         content_free(&self.c)
+        kept_free(&self.c)
 
     cdef void leave_lists(self):
         cdef channel_t *ch = &self.c
@@ -153,6 +154,23 @@ cdef class Channel:
     @tx.setter
     def tx(self, bint value):
         self.c.tx = value
+
+    @property
+    def keeps(self):
+        return self.c.keeps != 0
+
+    @keeps.setter
+    def keeps(self, bint value):
+        self.c.keeps = value
+
+    def take_kept(self):
+        cdef Kept kept
+        if self.c.kept == NULL:
+            return None
+        kept = Kept.__new__(Kept)
+        kept.k = self.c.kept
+        self.c.kept = NULL
+        return kept
 
     @property
     def late(self):

@@ -58,12 +58,21 @@ cdef inline void mark_confirm_dirty(channel_t *ch) noexcept nogil:
         ch.conn.core.confirm_dirty = ch
 
 
-cdef inline void mark_sync_dirty(store_t *st) noexcept nogil:
-    cdef queue_t *q = st.queue
-    if not st.last.unsynced:
+cdef inline void mark_unsynced(store_t *st) noexcept nogil:
+    """The last segment of st holds what the next sync of its queue must cover.  This asks for no such sync."""
+    if st != NULL and st.last != NULL and not st.last.unsynced:
         st.last.unsynced = True
         st.unsynced_n += 1
-        q.confirms_have_waited = True
+        st.queue.confirms_have_waited = True
+
+
+cdef inline void mark_sync_dirty(store_t *st) noexcept nogil:
+    mark_unsynced(st)
+    join_sync(st.queue)
+
+
+cdef inline void join_sync(queue_t *q) noexcept nogil:
+    """Have the next sync cover q."""
     if not q.is_sync_dirty:
         q.is_sync_dirty = True
         q.sync_next = q.core.sync_dirty

@@ -127,7 +127,7 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
                 return fault(e, True, 505,
                              b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
             return fault(e, True, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
-        if be32(p + 7) == BASIC_PUBLISH and LIKELY(not ch.tx):
+        if be32(p + 7) == BASIC_PUBLISH:
             status = parse_publish(conn, ch, p, end, size, used, e)
             if LIKELY(status == DONE):
                 return DONE

@@ -218,6 +218,12 @@ cdef class Core:
         if ask:
             self.request_sync()
 
+    def sync_next(self, queues):
+        cdef Queue queue
+        for queue in queues:
+            if self.c.sync and not queue.q.dropped:
+                join_sync(&queue.q)
+
     def begin_sync(self):
         cdef Channel channel
         cdef queue_t *q

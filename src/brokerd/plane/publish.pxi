@@ -65,6 +65,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     cdef uint32_t stored = STORED
     if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &known)):
         return fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
+    if UNLIKELY(ch.tx):
+        return keep(ch, method, method_n, header, header_n, body, body_n, &known, e)
     r = route_of(ch, method, method_n)
     if r != NULL and UNLIKELY(r.by_headers != NULL):
         r = route_by_headers(r, header + 12)
@@ -106,6 +108,31 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     if UNLIKELY(r.once):
         ch.route = NULL
     return DONE
+
+
+cdef int keep(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
+              const uint8_t *body, uint64_t body_n, known_t *known, event_t *e) noexcept nogil:
+    """publish() on a transactional channel.  DONE: the message is kept.  CONTENT: the session must take it, and all that
+    is kept before it."""
+    cdef route_t *r
+    e.payload = method
+    e.payload_n = method_n
+    e.header = header
+    e.header_n = header_n
+    e.body = body
+    e.body_n = body_n
+    e.ask = known.ask
+    if UNLIKELY(not ch.keeps or known.ask):
+        return CONTENT
+    r = route_of(ch, method, method_n)
+    if UNLIKELY(r == NULL):
+        return ROUTE
+    if UNLIKELY(r.once):
+        ch.route = NULL
+        return CONTENT
+    if UNLIKELY(r.answer != NULL or r.properties != NULL or r.by_headers != NULL):
+        return CONTENT
+    return DONE if keep_message(ch, method, method_n, header + 12, header_n - 12, body, body_n) else CONTENT
 
 
 cdef inline void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
@@ -370,20 +397,7 @@ cdef int content_begin(channel_t *ch, const uint8_t *method, uint32_t n, event_t
 
 cdef int content_whole(channel_t *ch, event_t *e) noexcept nogil:
     cdef content_t *c = ch.content
-    cdef known_t known
     cdef int status
-    if UNLIKELY(ch.tx):
-        e.payload = c.octets
-        e.payload_n = c.method_n
-        e.header = c.octets + c.method_n
-        e.header_n = c.header_n
-        e.body = e.header + c.header_n
-        e.body_n = c.body_n
-        status = CONTENT
-        if not properties_are_whole(e.header + 12, e.body, &known):
-            status = fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
-            content_free(ch)
-        return status
     status = publish(ch, c.octets, c.method_n, c.octets + c.method_n, c.header_n,
                      c.octets + c.method_n + c.header_n, c.body_n, e)
     if status == DONE or status == FAULT:

@@ -1,14 +1,19 @@
 """Class tx: what a channel publishes and settles waits until commit; then all of it happens, or nothing.
 
-    OPEN      publishes go into a commit log (in memory; large ones in its file), settlements into a list
+    OPEN      the data plane keeps the publishes; settlements go into a list
       | tx.commit: everything is routed, there is space on the disk, the commit log is written
     DECIDED   waiting for the sync of the commit log
       | every publish goes into its queues, in order; then the settlements; basic.return for what goes nowhere
-    STORED    waiting for the sync of the queues
-      | tx.commit-ok; the commit log is removed
-    OPEN
+    OPEN      tx.commit-ok; the queues are synced later (store/shared_commit_log)
 
-A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  What the
+From the first publish on that asks for more than to be stored, or that makes the transaction large, the publishes come
+up, those that were kept as well.  They go into a commit log in memory, whose messages are copied into the shared one at
+commit, or, if they are many octets, into a file of their own.  With that file there is one state more:
+
+    STORED    waiting for the sync of the queues; then tx.commit-ok, and the file is removed
+
+A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  It is
+STORED until its queue is synced.  What the
 client sends on the channel between commit and commit-ok waits here, in its order.  Exchange, permission and properties
 are checked at publish, as RabbitMQ does, and again at commit.  store/commit_log knows where the file is and how a start
 reads it.
@@ -20,8 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
 from brokerd.errors import ChannelStateError, PreconditionFailed
-from brokerd.store.commit_log import CommitLog, Message, Place, Plan
-from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, COMMIT_REJECTED
+from brokerd.store.commit_log import CommitLog, Message, Place, Plan, encode_plan, encode_plan_of
+from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, COMMIT_REJECTED, ENTRY_HEAD_OCTETS, HEADER_OCTETS
+from brokerd.store.shared_commit_log import ENTRY_OCTETS_MAX, Entry, SharedCommitLog
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 
@@ -62,8 +68,8 @@ class Transaction:
     """The transactions of one channel, one after the other, from tx.select on."""
 
     __slots__ = (
-        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_going_on", "_left", "_next", "_published",
-        "_refused", "_settlements", "_stage", "_steps",
+        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_entry", "_going_on", "_kept", "_left",
+        "_next", "_published", "_refused", "_settlements", "_stage", "_steps",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", channel: "Channel") -> None:
@@ -85,6 +91,9 @@ class Transaction:
         self._steps: list[Step] = []
         self._next = 0  # of the steps, the first that is not stored
         self._refused = False
+        self._kept: plane.Kept | None = None  # the publishes of a commit, where the data plane kept all of them
+        self._entry: Entry | None = None  # of the shared commit log
+        self._channel.keeps = True
 
     @property
     def under_way(self) -> bool:
@@ -98,18 +107,29 @@ class Transaction:
         if self.under_way:
             self._deferred.append((method, header, body))
             return
+        kept = self._channel.take_kept()
+        if kept is not None:
+            self._take_over(kept)
+        self._channel.keeps = False
         key_at = 7 + method[6]
         exchange, key = method[7:key_at], method[key_at + 1 : -1]
         answer = self._connection.access.resolve(exchange, key, header, self._channel)
         properties = header[12:] if answer.properties is None else answer.properties
+        # No other publish has this number: it identifies the record in a queue.
+        message = Message(self._channel.count_publish(), exchange, key, properties, body)
+        self._add(message, method[-1], None if answer.properties is None else header)
+
+    def _add(self, message: Message, bits: int, header: bytes | None) -> None:
         try:
-            # No other publish has this number: it identifies the record in a queue.
-            place = self._commit_log.add(
-                Message(self._channel.count_publish(), exchange, key, properties, body)
-            )
+            place = self._commit_log.add(message)
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
-        self._published.append(Published(place, method[-1], None if answer.properties is None else header))
+        self._published.append(Published(place, bits, header))
+
+    def _take_over(self, kept: plane.Kept) -> None:
+        """Have here what the data plane has kept.  It was resolved when it came."""
+        for seq, bits, its in kept.publishes():
+            self._add(Message(seq, its.exchange, its.routing_key, its.properties, its.body), bits, None)
 
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
         """Take an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or taken already."""
@@ -130,6 +150,7 @@ class Transaction:
 
     def rollback(self) -> None:
         """Forget the publishes.  Deliveries that were settled are outstanding again."""
+        self._channel.take_kept()
         self._commit_log.remove()
         self._begin()
 
@@ -144,24 +165,70 @@ class Transaction:
 
         Raises what publishing raises; PreconditionFailed where there is no space.  Then nothing has happened.
         """
-        if not self._published and not self._settlements:
+        kept = self._channel.take_kept()
+        if kept is None and not self._published and not self._settlements:
             return methods.TxCommitOk()
-        self._steps = [self._resolve(published) for published in self._published]
-        self._check_space()
-        plan = self._plan()
-        if sum(len(queues) for _, queues in plan.messages) + len(plan.settlements) < 2:
-            self._stage = DECIDED
-            self._store()
-            return None
-        connection = self._connection
+        if kept is not None and not kept.route(self._channel):
+            self._take_over(kept)
+            kept = None
+        self._kept = kept
         try:
-            self._commit_log.decide(connection.number, self._channel.number, plan)
+            wrote = self._decide_kept(kept) if kept is not None else self._decide()
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be stored: {error.strerror}") from error
+        self._channel.keeps = False
         self._stage = DECIDED
-        connection.node.commit.sync_directory(connection.access.vhost.directory)
-        connection.node.commit.wait(self._store, self._commit_log)
+        commit = self._connection.node.commit
+        if self._entry is not None:
+            # A delivery that is settled here may be of a message that no sync has covered yet: then a start would not
+            # find it.
+            self._connection.node.core.sync_next([queue for _, queue, _, _ in self._settlements if queue is not None])
+            commit.wait(self._store, self._entry.file)
+        elif wrote:
+            commit.sync_directory(self._connection.access.vhost.directory)
+            commit.wait(self._store, self._commit_log)
+        else:
+            self._store()
         return None
+
+    def _decide_kept(self, kept: plane.Kept) -> bool:
+        """Write what the data plane has kept into the shared commit log, where one is needed.  Raises OSError."""
+        self._check_space(kept.octets, len(kept.queues))
+        settlements = self._durable_settlements()
+        queues = [queue for queue in kept.queues if queue.durable]
+        if not settlements and (kept.stores < 2 or not queues):
+            return False
+        messages = kept.log_messages()
+        plan = encode_plan_of(kept.queues, kept.log_places(ENTRY_HEAD_OCTETS), settlements)
+        self._append(messages, plan, queues)
+        return True
+
+    def _decide(self) -> bool:
+        """Write what is here into a commit log, where one is needed.  Raises OSError."""
+        self._steps = [self._resolve(published) for published in self._published]
+        queues = {queue for step in self._steps for queue in step.queues}
+        octets = sum((step.place.octets + RECORD_OCTETS) * len(step.queues) for step in self._steps)
+        self._check_space(octets, len(queues))
+        plan = self._plan()
+        if sum(len(queues) for _, queues in plan.messages) + len(plan.settlements) < 2:
+            return False
+        if self._commit_log.in_memory:
+            messages = self._commit_log.messages
+            encoded = encode_plan(plan, ENTRY_HEAD_OCTETS - HEADER_OCTETS)
+            if len(messages) + len(encoded) <= ENTRY_OCTETS_MAX:
+                self._append(messages, encoded, [queue for queue in queues if queue.durable])
+                return True
+        self._commit_log.decide(self._connection.number, self._channel.number, plan)
+        return True
+
+    def _append(self, messages: bytes, plan: bytes, queues: "list[Queue]") -> None:
+        connection, vhost = self._connection, self._connection.access.vhost
+        shared = vhost.commit_log
+        if shared is None:
+            node = connection.node
+            shared = SharedCommitLog(vhost.directory, connection.number, node.disk, node.commit, node.core)
+            vhost.commit_log = shared
+        self._entry = shared.append(connection.number, self._channel.number, messages, plan, queues)
 
     def _resolve(self, published: Published) -> Step:
         message = self._commit_log.read(published.place)
@@ -174,24 +241,22 @@ class Transaction:
             return Step(published.place, answer, (), 313)
         return Step(published.place, answer, queues, 0)
 
-    def _check_space(self) -> None:
-        queues = {queue for step in self._steps for queue in step.queues}
+    def _check_space(self, octets: int, queues: int) -> None:
         if not queues:
             return
         node = self._connection.node
-        octets = sum((step.place.octets + RECORD_OCTETS) * len(step.queues) for step in self._steps)
-        octets += len(queues) * node.settings.segment_octets
+        octets += queues * node.settings.segment_octets
         if octets > node.disk.free_octets(self._connection.access.vhost.directory):
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
     def _plan(self) -> Plan:
         """What a start must find after a crash."""
         found = [(step.place.position, [queue for queue in step.queues if queue.durable]) for step in self._steps]
-        return Plan(
-            [(position, queues) for position, queues in found if queues],
-            [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
-             if queue is not None and queue.durable and outcome != REQUEUE],
-        )  # fmt: skip
+        return Plan([(position, queues) for position, queues in found if queues], self._durable_settlements())
+
+    def _durable_settlements(self) -> "list[tuple[Queue, int, int]]":
+        return [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
+                if queue is not None and queue.durable and outcome != REQUEUE]  # fmt: skip
 
     def _store(self) -> None:
         """Carry out the decision, which is on disk.  Where the disk is full, go on when there is room again."""
@@ -206,15 +271,26 @@ class Transaction:
             return
         for tag, _, _, outcome in self._settlements:
             self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
-        self._commit_log.mark_applied()
         self._stage = STORED
-        if any(queue.durable for step in self._steps for queue in step.queues):
+        if self._entry is not None:
+            shared = self._connection.access.vhost.commit_log
+            if shared is not None:
+                shared.mark_applied(self._entry)
+            self._done()
+            return
+        self._commit_log.mark_applied()
+        kept = self._kept.queues if self._kept is not None else ()
+        if any(queue.durable for queue in kept) or any(queue.durable for step in self._steps for queue in step.queues):
             node.commit.wait(self._done)
         else:
             self._done()
 
     def _put(self) -> None:
         connection, channel = self._connection, self._channel
+        if self._kept is not None:
+            self._kept.put(connection.node.core, connection.number, channel.number, sync=self._entry is None)
+            self._refused = self._kept.refused
+            return
         put = connection.node.core.put
         while self._next < len(self._steps):
             step = self._steps[self._next]
@@ -283,13 +359,22 @@ class Transaction:
             self.rollback()
         elif self._stage == DECIDED:
             try:
-                if self._commit_log.dirty and self._connection.node.settings.sync:
-                    self._commit_log.sync()
+                log_ = self._commit_log if self._entry is None else self._entry.file
+                if log_.dirty and self._connection.node.settings.sync:
+                    log_.sync()
                 self._store()
             except OSError as error:
+                self._leave_to_next_start()
                 log.error("%s: a transaction is committed, but will be stored only at the next start: %s",
                           self._connection, error)  # fmt: skip
-            self._connection.node.blocked.discard(self)
+            if self in self._connection.node.blocked:
+                self._connection.node.blocked.discard(self)
+                self._leave_to_next_start()
+
+    def _leave_to_next_start(self) -> None:
+        shared = self._connection.access.vhost.commit_log
+        if self._entry is not None and shared is not None:
+            shared.leave(self._entry)
 
 
 def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:

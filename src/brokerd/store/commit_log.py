@@ -95,13 +95,23 @@ class CommitLog:
             return _decode_message(bytes(memoryview(self._rest)[at : at + place.octets]))
         return _decode_message(self._disk.pread(self._fd, place.octets, place.position))
 
+    @property
+    def in_memory(self) -> bool:
+        """Nothing is in a file yet."""
+        return self._fd < 0
+
+    @property
+    def messages(self) -> bytes:
+        """All messages, where they are in memory."""
+        return bytes(self._rest)
+
     def decide(self, connection: int, channel: int, plan: Plan) -> None:
         """Write all and the header: from now on (after a sync, if power is lost) it will be done.
 
         Raises OSError: then nothing is decided.
         """
         self._write_rest()
-        octets = _encode_plan(plan)
+        octets = encode_plan(plan)
         self._disk.pwrite(self._fd, octets, self._written)
         check = layout.crc32c(octets, self._check)
         end = self._written + len(octets)
@@ -168,18 +178,27 @@ def _encode_message(message: Message) -> bytes:
     ))  # fmt: skip
 
 
-def _encode_plan(plan: Plan) -> bytes:
+def encode_plan(plan: Plan, shift: int = 0) -> bytes:
+    """The octets of a plan; ``shift`` is added to each position."""
     numbers: dict[Named, int] = {}
-    for queues in (*[queues for _, queues in plan.messages], [queue for queue, _, _ in plan.settlements]):
+    for _, queues in plan.messages:
         for queue in queues:
             numbers.setdefault(queue, len(numbers))
+    parts = [_U4.pack(len(plan.messages))]
+    for position, queues in plan.messages:
+        parts += [_U8.pack(position + shift), _U4.pack(len(queues)), *[_U4.pack(numbers[queue]) for queue in queues]]
+    return encode_plan_of(numbers, b"".join(parts), plan.settlements)
+
+
+def encode_plan_of(queues: Iterable[Named], places: bytes, settlements: Sequence[tuple[Named, int, int]]) -> bytes:
+    """The octets of a plan whose part about messages, ``places``, is encoded: its numbers are places in ``queues``."""
+    numbers = {queue: number for number, queue in enumerate(queues)}
+    for queue, _, _ in settlements:
+        numbers.setdefault(queue, len(numbers))
     parts = [_U4.pack(len(numbers))]
     parts += [_short(queue.name.encode("utf-8", "surrogateescape")) for queue in numbers]
-    parts.append(_U4.pack(len(plan.messages)))
-    for position, queues in plan.messages:
-        parts += [_U8.pack(position), _U4.pack(len(queues)), *[_U4.pack(numbers[queue]) for queue in queues]]
-    parts.append(_U4.pack(len(plan.settlements)))
-    parts += [layout.COMMIT_SETTLEMENT.pack(numbers[queue], seq, outcome) for queue, seq, outcome in plan.settlements]
+    parts += [places, _U4.pack(len(settlements))]
+    parts += [layout.COMMIT_SETTLEMENT.pack(numbers[queue], seq, outcome) for queue, seq, outcome in settlements]
     return b"".join(parts)
 
 
@@ -243,11 +262,16 @@ def load(path: str, disk: "Disk") -> Decision | None:
                          f"{layout.COMMIT_VERSION}")
     if end > len(octets) or check != layout.crc32c(memoryview(octets)[layout.HEADER_OCTETS:end]):
         return None
+    applied = _U4.unpack_from(octets, layout.COMMIT_APPLIED_AT)[0] == 1
+    return decode_decision(octets, plan_at, connection, channel, applied=applied)
+
+
+def decode_decision(octets: bytes, plan_at: int, connection: int, channel: int, *, applied: bool) -> Decision | None:
+    """The decision that ``octets`` hold; None where they end too early."""
     try:
         messages, settlements = _decode_plan(octets, plan_at)
     except (IndexError, struct_error):
         return None
-    applied = _U4.unpack_from(octets, layout.COMMIT_APPLIED_AT)[0] == 1
     return Decision(connection, channel, applied, messages, settlements)
 
 
@@ -280,14 +304,21 @@ def discard(paths: Iterable[str], disk: "Disk") -> None:
             continue
 
 
-def published_in(directory: str, disk: "Disk", connection: int, channel: int) -> set[int]:
-    """The publish numbers of all records of one channel that are in the segments of a queue's folder."""
-    found: set[int] = set()
+def published_in(directory: str, disk: "Disk", connections: set[int]) -> set[tuple[int, int, int]]:
+    """(connection, channel, publish number) of all records of these connections that are in a queue's folder.
+
+    Its priority levels are looked at too.
+    """
+    from numpy import isin  # Only after a crash.
+
+    found: set[tuple[int, int, int]] = set()
     try:
         names = disk.names(directory)
     except FileNotFoundError:
         return found
     for name in names:
+        if layout.priority_level(name) is not None:
+            found |= published_in(os.path.join(directory, name), disk, connections)
         if not name.startswith("msgs.") or layout.segment_number(name) is None:
             continue
         octets = disk.read(os.path.join(directory, name))
@@ -297,6 +328,6 @@ def published_in(directory: str, disk: "Disk", connection: int, channel: int) ->
         if not layout.word_ok(end, complement) or end > len(octets):
             end = len(octets)
         headers = reading.scan_records(octets, end).headers
-        ours = headers[(headers["connection"] == connection) & (headers["channel"] == channel)]
-        found.update(ours["publish_seq"].tolist())
+        ours = headers[isin(headers["connection"], list(connections))]
+        found.update(zip(*[ours[name].tolist() for name in ("connection", "channel", "publish_seq")], strict=True))
     return found

@@ -306,12 +306,17 @@ FORMER_KEYS = struct.Struct("<IIQ16sI4xQQQ")
 FORMER_KEYS_NEVER = (1 << 48) - 1
 
 COMMIT_PREFIX = "tx."
+SHARED_COMMIT_PREFIX = "tx.shared."
 COMMIT_MAGIC = 0x4A585442   # "BTXJ"
 COMMIT_VERSION = 1
 COMMIT_ACKED, COMMIT_REJECTED = 0, 1            # How a delivery was settled in the transaction.
 COMMIT_HEADER = struct.Struct("<IIIHHQQI")      # Without its crc.
 COMMIT_APPLIED_AT = 40
 COMMIT_SETTLEMENT = struct.Struct("<IQB")
+SHARED_COMMIT_VERSION = 2                       # The same header, for a file with many transactions.
+ENTRY_HEAD = struct.Struct("<IIB3xIHHQ")        # length, crc, applied, connection, channel, 0, plan_at
+ENTRY_WORDS = struct.Struct("<II")
+ENTRY_HEAD_OCTETS, ENTRY_APPLIED_AT, ENTRY_CRC_FROM = 28, 8, 12
 
 DEFINITIONS_FILE = "definitions.amqp"
 DEFINITIONS_MAGIC = 0x46454442  # "BDEF"
@@ -445,6 +450,26 @@ def order_header() -> bytes:
     """The 64 octets at the head of a queue's counters."""
     fixed = ORDER_FIXED.pack(ORDER_MAGIC, ORDER_VERSION)
     return (fixed + crc32c(fixed).to_bytes(4, "little")).ljust(HEADER_OCTETS, b"\0")
+
+
+def shared_commit_header(number: int, generation: int) -> bytes:
+    """The 64 octets at the head of a shared commit log.  ``plan_at`` has its generation."""
+    head = COMMIT_HEADER.pack(COMMIT_MAGIC, SHARED_COMMIT_VERSION, number, 0, 0, generation, 0, 0)
+    return (head + crc32c(head).to_bytes(4, "little")).ljust(HEADER_OCTETS, b"\0")
+
+
+def shared_commit_entry(generation: int, connection: int, channel: int, messages: bytes, plan: bytes) -> bytes:
+    """One transaction in a shared commit log, zero-padded to a multiple of 8."""
+    plan_at = ENTRY_HEAD_OCTETS + len(messages)
+    octets = b"".join((ENTRY_HEAD.pack(0, 0, 0, connection, channel, 0, plan_at), messages, plan))
+    crc = shared_commit_crc(octets, generation)
+    return (ENTRY_WORDS.pack(len(octets), crc) + octets[8:]).ljust(round_up(len(octets)), b"\0")
+
+
+def shared_commit_crc(octets: bytes | memoryview, generation: int) -> int:
+    """The crc of a whole entry without its padding."""
+    seed = crc32c(generation.to_bytes(8, "little") + len(octets).to_bytes(4, "little"))
+    return crc32c(memoryview(octets)[ENTRY_CRC_FROM:], seed)
 
 
 def keys_header(number: int, hash_key: bytes, rows: bytes = b"", *, open_: bool = False) -> bytes:

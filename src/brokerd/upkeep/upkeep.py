@@ -85,6 +85,9 @@ class Upkeep:
         self.expires.run()
         self._rest(idle_since_ns)
         self._keys.tick()
+        for vhost in self._vhosts.values():
+            if vhost.commit_log is not None:
+                vhost.commit_log.rotate()
         if not self._compacting:
             self._compact()
         if self._ticks % COMPACT_EVERY_TICKS == 0:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from brokerd.exchanges import Binding
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
+    from brokerd.store.shared_commit_log import SharedCommitLog
     from brokerd.vhost.access import Access
     from brokerd.vhost.features import Features
 
@@ -62,8 +63,9 @@ class VHost:
     """
 
     __slots__ = (
-        "_remove_files", "accesses", "appended", "core", "dead_letters", "delays", "deletes", "directory", "duplicates",
-        "events", "exchanges", "firehose", "log", "max_queues", "name", "on_disk", "policies", "queues", "replies",
+        "_remove_files", "accesses", "appended", "commit_log", "core", "dead_letters", "delays", "deletes", "directory",
+        "duplicates", "events", "exchanges", "firehose", "log", "max_queues", "name", "on_disk", "policies",
+        "queues", "replies",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +84,7 @@ class VHost:
         self.directory = directory
         self.max_queues = -1  # -1: no limit
         self.core = core
+        self.commit_log: SharedCommitLog | None = None  # made by the first small transaction
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
         self.on_disk = 0  # of these, known to be synced

@@ -1,0 +1,165 @@
+# Commits what a channel has kept: finds where each message goes, and stores all of them in one pass.
+
+cdef enum:
+    KEPT_QUEUES_MOST = 256      # that one transaction may go to; one with more is the session's
+
+
+cdef inline bint is_simple(route_t *r) noexcept nogil:
+    """Whether a publish by this route asks for no more than to be stored."""
+    return r.answer == NULL and r.properties == NULL and r.by_headers == NULL and not r.once and not r.up \
+        and not r.immediate and (r.targets_n != 0 or not r.mandatory)
+
+
+@cython.no_gc_clear
+cdef class Kept:
+    """See plane/__init__.pyi."""
+
+    cdef kept_t *k
+    cdef queue_t **targets
+    cdef uint32_t *numbers          # of the targets among `queues`
+    cdef uint32_t targets_n
+    cdef uint32_t next              # the first message that is not stored
+    cdef readonly list queues
+    cdef readonly uint64_t stores
+    cdef readonly uint64_t octets
+    cdef readonly bint refused
+
+    def __dealloc__(self):
+        if self.k != NULL:
+            free(self.k.octets)
+            free(self.k.messages)
+            free(self.k)
+        free(self.targets)
+        free(self.numbers)
+
+    def publishes(self):
+        cdef uint32_t i
+        cdef message_t m
+        cdef list found = []
+        for i in range(self.k.count):
+            self.fill(&m, i)
+            found.append((m.publish_seq, self.k.messages[i].bits, message_object(&m)))
+        return found
+
+    cdef void fill(self, message_t *m, uint32_t i) noexcept:
+        """The pieces of message i."""
+        cdef kept_message_t *kept = self.k.messages + i
+        cdef const uint8_t *p = self.k.octets + kept.at
+        m.publish_seq = le64(p)
+        m.names = p + 8
+        m.names_n = kept.names_n
+        m.properties = m.names + kept.names_n + 4
+        m.properties_n = kept.properties_n
+        m.body = m.properties + kept.properties_n + 8
+        m.body_n = kept.body_n
+
+    def route(self, Channel channel):
+        cdef Routes routes = channel.connection._routes
+        cdef uint32_t i
+        cdef kept_message_t *m
+        cdef kept_message_t *before = NULL
+        cdef route_t *r
+        self.queues = []
+        for i in range(self.k.count):
+            m = self.k.messages + i
+            if before != NULL and m.names_n == before.names_n and m.bits == before.bits \
+                    and memcmp(self.k.octets + m.at + 8, self.k.octets + before.at + 8, m.names_n) == 0:
+                m.first = before.first
+                m.targets_n = before.targets_n
+            else:
+                r = self.find(routes, m)
+                if r == NULL or not is_simple(r) or not self.add_targets(m, r):
+                    return False
+            before = m
+            self.octets += m.targets_n * (m.names_n + m.properties_n + m.body_n + <uint64_t>RECORD + 16)
+            self.stores += m.targets_n
+        return True
+
+    cdef route_t *find(self, Routes routes, kept_message_t *m) noexcept:
+        cdef uint8_t method[2 * SHORTSTR_ROOM + 8]
+        put_be32(method, BASIC_PUBLISH)
+        put_be16(method + 4, 0)
+        memcpy(method + 6, self.k.octets + m.at + 8, m.names_n)
+        method[6 + m.names_n] = m.bits
+        return routes.find(method, m.names_n + 7, crc_update(0, method, m.names_n + 7))
+
+    cdef bint add_targets(self, kept_message_t *m, route_t *r) except -1:
+        """Note the targets of r as those of m.  False: the transaction goes to too many queues."""
+        cdef uint32_t i
+        cdef size_t n = self.targets_n + r.targets_n
+        cdef queue_t **targets = <queue_t **>realloc(self.targets, (n + 1) * sizeof(queue_t *))
+        cdef uint32_t *numbers
+        if targets == NULL:
+            raise MemoryError
+        self.targets = targets
+        numbers = <uint32_t *>realloc(self.numbers, (n + 1) * sizeof(uint32_t))
+        if numbers == NULL:
+            raise MemoryError
+        self.numbers = numbers
+        m.first = self.targets_n
+        m.targets_n = r.targets_n
+        for i in range(r.targets_n):
+            queue = <Queue>r.targets[i].owner
+            if queue not in self.queues:
+                self.queues.append(queue)
+            targets[m.first + i] = r.targets[i]
+            numbers[m.first + i] = <uint32_t>self.queues.index(queue)
+        self.targets_n = <uint32_t>n
+        return len(self.queues) <= KEPT_QUEUES_MOST
+
+    def log_messages(self):
+        return (<const char *>self.k.octets)[:self.k.n]
+
+    def log_places(self, uint64_t begin):
+        cdef uint32_t i, t, n, count = 0
+        cdef kept_message_t *m
+        cdef size_t size = 4 + self.k.count * <size_t>12 + self.stores * 4
+        cdef uint8_t *octets = <uint8_t *>malloc(size)
+        cdef uint8_t *p = octets + 4
+        if octets == NULL:
+            raise MemoryError
+        for i in range(self.k.count):
+            m = self.k.messages + i
+            n = 0
+            for t in range(m.first, m.first + m.targets_n):
+                if self.targets[t].durable:
+                    put_le32(p + 12 + 4 * n, self.numbers[t])
+                    n += 1
+            if n:
+                put_le64(p, begin + m.at)
+                put_le32(p + 8, n)
+                p += 12 + 4 * n
+                count += 1
+        put_le32(octets, count)
+        places = (<const char *>octets)[:p - octets]
+        free(octets)
+        return places
+
+    def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync):
+        cdef message_t m
+        cdef known_t known
+        cdef kept_message_t *kept
+        cdef uint32_t t, stored
+        cdef int err = 0
+        while self.next < self.k.count and err == 0:
+            kept = self.k.messages + self.next
+            self.fill(&m, self.next)
+            m.connection = connection
+            m.channel = channel
+            properties_are_whole(m.properties, m.properties + m.properties_n, &known)
+            complete(&m, &known)
+            stored = STORED
+            err = store_message(self.targets + kept.first, kept.targets_n, &m, sync, &stored, NULL)
+            if err:
+                break
+            self.refused |= (stored & REFUSED) != 0
+            if not sync and m.flags & PERSISTENT and core.c.sync:
+                for t in range(kept.first, kept.first + kept.targets_n):
+                    if self.targets[t].durable and not self.targets[t].dropped:
+                        mark_unsynced(store_for(self.targets[t], m.priority))
+            self.next += 1
+        write_stages(&core.c)
+        if has_unfinished(&core.c) or core.c.dirty != NULL:
+            core.request_turn()
+        if err:
+            raise OSError(err, os_strerror(err))
