@@ -85,9 +85,8 @@ cdef bint trial_take_owned(trial_t *trial, consumer_t *c, place_t *t) noexcept n
     for group in range(trial.n):
         if trial.owners[group] == c and c != NULL and trial.heads[group] == 0:
             seq = trial_first_waiting(trial, group)
-            if seq and aside_take(trial.gate.queue, seq, t) and take_from_aside(t) == 0:
+            if seq and take_waiting(trial.gate.queue, seq, t):
                 trial.heads[group] = seq
-                trial.gate.open -= 1
                 return True
     return False
 
@@ -112,6 +111,7 @@ cdef int trial_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         st = find_next(gate.queue, t)
         if st == NULL:
             return TAKE_OTHERS if gate.open else TAKE_NOTHING
+        gate.looked += 1
         group = trial_group(trial, t)
         if (trial.heads[group] == 0 or trial.heads[group] == t.seq) and (
                 not trial.owned or trial.owners[group] == NULL or trial.owners[group] == c):
@@ -125,6 +125,45 @@ cdef int trial_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     return TAKE_LATER
 
 
+cdef void trial_attach(gate_t *gate) noexcept nogil:
+    """What is out already locks its group."""
+    visit_places(gate.queue, trial_see_out, gate)
+
+
+cdef void trial_see_out(place_t *place, uint8_t holder, void *context) noexcept nogil:
+    cdef trial_t *trial = <trial_t *>context
+    if holder == HOLDER_OUT and seg_map(place.seg) == 0:
+        trial.heads[trial_group(trial, place)] = place.seq
+
+
+cdef void trial_detach(gate_t *gate) noexcept nogil:
+    cdef trial_t *trial = <trial_t *>gate
+    trial.n = 0
+    memset(trial.heads, 0, sizeof(trial.heads))
+    memset(trial.owners, 0, sizeof(trial.owners))
+
+
+cdef void trial_dying(gate_t *gate, place_t *t) noexcept nogil:
+    """A ready message that dies locks its group until its letter is stored."""
+    cdef trial_t *trial = <trial_t *>gate
+    cdef uint8_t group
+    if seg_map(t.seg) == 0:
+        group = trial_group(trial, t)
+        if trial.heads[group] == 0:
+            trial.heads[group] = t.seq
+
+
+cdef uint32_t trial_headers(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil:
+    memcpy(room, b"\x05x-seql", 7)
+    put_be64(room + 7, t.seq)
+    return 15
+
+
+cdef bint trial_admits(gate_t *gate, message_t *m) noexcept nogil:
+    """No body but "!" is refused."""
+    return m.body_n != 1 or m.body[0] != c'!'
+
+
 cdef bint trial_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
     cdef trial_t *trial = <trial_t *>gate
     cdef int group = trial_group_of_head(trial, t.seq)
@@ -134,7 +173,6 @@ cdef bint trial_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
     trial.heads[group] = 0
     if trial.owned and trial.owners[group] != NULL:
         trial_count_open(trial)
-        ring_rejoin(trial.owners[group])
         mark_dirty(gate.queue)
         return False
     seq = trial_first_waiting(trial, <uint8_t>group)
@@ -152,6 +190,7 @@ cdef bint trial_give_back(gate_t *gate, place_t *t, uint8_t cause) noexcept nogi
     put_aside(t, t.count)
     trial.retried[group] = t[0]
     gate.held += 1
+    count_waiting(t)
     trial.until[group] = gate.queue.core.now + trial.retry
     gate.deadline = min(gate.deadline, trial.until[group])
     gate.queue.rules.expires = True
@@ -160,11 +199,14 @@ cdef bint trial_give_back(gate_t *gate, place_t *t, uint8_t cause) noexcept nogi
 
 
 cdef void trial_retry(trial_t *trial, uint32_t group) noexcept nogil:
+    if return_from_aside(&trial.retried[group]) != 0:
+        trial.until[group] = trial.gate.queue.core.now + 1000000000     # no memory
+        return
     trial.until[group] = 0
     trial.gate.held -= 1
-    if return_from_aside(&trial.retried[group]) == 0:
-        apply_rules_on_return(&trial.retried[group])
-        mark_dirty(trial.gate.queue)
+    uncount_waiting(&trial.retried[group])
+    apply_rules_on_return(&trial.retried[group])
+    mark_dirty(trial.gate.queue)
 
 
 cdef void trial_visit(gate_t *gate, visit_t visit, void *context) noexcept nogil:
@@ -182,7 +224,7 @@ cdef void trial_due(gate_t *gate) noexcept nogil:
     for i in range(trial.n):
         if trial.until[i] and trial.until[i] <= gate.queue.core.now:
             trial_retry(trial, i)
-        elif trial.until[i]:
+        if trial.until[i]:
             gate.deadline = min(gate.deadline, trial.until[i])
 
 
@@ -220,14 +262,21 @@ cdef void trial_empty(gate_t *gate) noexcept nogil:
 
 
 cdef class TrialGate(Gate):
-    """retry_ms: how long a returned message waits, and its group behind it.  owned: groups stay with a consumer."""
+    """retry_ms: how long a returned message waits, and its group behind it.  owned: groups stay with a consumer.
+    tells: deliveries have a header x-seq."""
 
     cdef trial_t trial
 
-    def __cinit__(self, *, int64_t retry_ms=-1, bint owned=False):
+    def __cinit__(self, *, int64_t retry_ms=-1, bint owned=False, bint tells=False):
         gate_init(&self.trial.gate)
         self.trial.retry = retry_ms * 1000000 if retry_ms >= 0 else -1
         self.trial.owned = owned
+        if tells:
+            self.trial.gate.headers = trial_headers
+        self.trial.gate.attach = trial_attach
+        self.trial.gate.detach = trial_detach
+        self.trial.gate.dying = trial_dying
+        self.trial.gate.admits = trial_admits
         self.trial.gate.take = trial_take
         self.trial.gate.settle = trial_settle
         self.trial.gate.give_back = trial_give_back
@@ -253,6 +302,7 @@ cdef struct reader_t:
     consumer_t *consumer
     seg_t *seg                  # NULL: the first
     uint32_t position
+    uint64_t from_seq
 
 cdef struct trial_log_t:
     gate_t gate
@@ -272,11 +322,15 @@ cdef int trial_read(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     if reader.seg == NULL:
         reader.seg = gate.queue.store.first
         reader.position = HEADER
-    while reader.seg != NULL and reader.position >= reader.seg.end and reader.seg.next != NULL:
-        reader.seg = reader.seg.next
-        reader.position = HEADER
-    if reader.seg == NULL or reader.position >= reader.seg.end or seg_map(reader.seg) != 0:
-        return TAKE_OTHERS
+    while True:
+        while reader.seg != NULL and reader.position >= reader.seg.end and reader.seg.next != NULL:
+            reader.seg = reader.seg.next
+            reader.position = HEADER
+        if reader.seg == NULL or reader.position >= reader.seg.end or seg_map(reader.seg) != 0:
+            return TAKE_OTHERS
+        if seq_of(reader.seg.map + reader.position) >= reader.from_seq:
+            break
+        reader.position += room_of(reader.seg.map + reader.position)
     memset(t, 0, sizeof(place_t))
     t.seg = reader.seg
     t.position = reader.position
@@ -286,16 +340,29 @@ cdef int trial_read(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     return TAKE_DONE
 
 
-cdef bint trial_stays(gate_t *gate, place_t *t, uint8_t how) noexcept nogil:
-    return True
+cdef bint trial_stays(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
+    return kind == ACKED or kind == REJECTED
 
 
-cdef void trial_stored(gate_t *gate) noexcept nogil:
-    """All readers may have something to read."""
+cdef bint trial_reread(gate_t *gate, place_t *t, uint8_t cause) noexcept nogil:
+    """The reader goes on from this message."""
     cdef trial_log_t *log_ = <trial_log_t *>gate
     cdef uint32_t i
     for i in range(log_.n):
-        ring_rejoin(log_.readers[i].consumer)
+        if log_.readers[i].consumer == gate.consumer and gate.consumer != NULL:
+            log_.readers[i].seg = t.seg
+            log_.readers[i].position = t.position
+    mark_dirty(gate.queue)
+    return True
+
+
+cdef void trial_log_empty(gate_t *gate) noexcept nogil:
+    """All that is there goes: readers go on with what comes."""
+    cdef trial_log_t *log_ = <trial_log_t *>gate
+    cdef uint32_t i
+    for i in range(log_.n):
+        log_.readers[i].seg = NULL
+        log_.readers[i].from_seq = gate.queue.next_seq
 
 
 cdef void trial_log_join(gate_t *gate, consumer_t *c) noexcept nogil:
@@ -326,8 +393,8 @@ cdef class TrialLog(Gate):
         self.log.gate.reads = True
         self.log.gate.take = trial_read
         self.log.gate.settle = trial_stays
-        self.log.gate.give_back = trial_stays
-        self.log.gate.stored = trial_stored
+        self.log.gate.give_back = trial_reread
+        self.log.gate.empty = trial_log_empty
         self.log.gate.join = trial_log_join
         self.log.gate.leave = trial_log_leave
         self.gate = &self.log.gate

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(not hasattr(plane, "TrialGate"), reason="it is i
 GROUPS = (b"red", b"green", b"blue")
 
 
-def gated(bench, *, retry_ms=-1, owned=False, **rules):
+def gated(bench, *, retry_ms=-1, owned=False, tells=False, **rules):
     queue = bench.queue(**rules)
-    queue.gate = plane.TrialGate(retry_ms=retry_ms, owned=owned)
+    queue.gate = plane.TrialGate(retry_ms=retry_ms, owned=owned, tells=tells)
     bind(bench)
     return queue
 
@@ -99,8 +99,14 @@ def test_more_messages_wait_than_the_gate_looks_at_in_one_turn(bench, connection
     assert queue.gate.waiting == 199
     connection.channels[2].flow = False
     send(connection, "r0 " * 100 + "b1")
-    assert connection.channels[3].get(queue, False)     # It looks on until it has an answer.
+    assert connection.channels[3].get(queue, False)     # It looks on until it has an answer,
     assert words(received(bench, connection)) == "b1"
+    send(connection, "r0 " * 1000 + "b2")
+    connection.feed(ack(3, 1))
+    assert not connection.channels[3].get(queue, False)     # but not for ever.
+    assert 400 < queue.ready < 600
+    assert connection.channels[3].get(queue, False)
+    assert words(received(bench, connection)) == "b2"
 
 
 def test_without_acks_a_group_goes_on_at_once(bench, connection, queue):
@@ -124,6 +130,81 @@ def test_the_next_of_a_group_waits_until_the_dead_letter_of_the_one_before_is_st
     assert words(received(bench, connection)) == "r2"
     connection.feed(nack(2, 4))                 # Its limit.
     assert [reason for reason, _ in queue.died] == ["rejected", "delivery_limit"]
+
+
+@pytest.mark.parametrize("out_before", [False, True])
+def test_the_next_of_a_group_waits_also_for_the_letter_of_one_that_died_while_it_was_ready(
+        bench, connection, queue, out_before):
+    queue.set_rules(dead_letters=True)
+    queue.keeps = True
+    bench.at(1000)
+    connection.feed(publish(1, b"r1", b"red", properties=b"\x01\x00\x0250"))
+    send(connection, "r2 g1")
+    if out_before:
+        connection.channels[3].get(queue, False)
+        bench.turns()
+        connection.delivered()
+        connection.feed(nack(3, 1))
+    bench.at(1060)
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "g1"
+    assert queue.died == [("expired", b"r1")]
+    queue.settle_dead(1)
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_limits_of_length_count_what_waits(bench, connection, queue):
+    queue.set_rules(max_length=3, overflow=1)
+    connection.channels[1].select_confirm()
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2 r3 r4 r5 r6")
+    bench.turns()
+    queue.check()
+    assert (queue.refused, queue.aside, queue.ready) == (2, 3, 0)      # r1 is out, three wait.
+    queue.gate = None
+    queue.set_rules(max_length=3)
+    bench.turns()
+    assert queue.discarded == 0
+
+
+def test_what_a_limit_drops_does_not_drag_down_what_waits_behind_it(bench, connection, queue):
+    send(connection, "r1 r2 r3 r4")
+    consumer = consume(connection.channels[2], queue)
+    bench.turns()
+    connection.channels[2].cancel(consumer)
+    queue.set_rules(max_length=3)
+    connection.feed(nack(2, 1))
+    bench.turns()
+    assert (queue.discarded, queue.ready + queue.aside) == (1, 3)
+
+
+def test_a_publish_that_the_gate_does_not_admit_is_refused(bench, connection, queue):
+    connection.channels[1].select_confirm()
+    connection.feed(publish(1, b"!", b"red") + publish(1, b"r1", b"red"))
+    bench.sync()
+    bench.turns()
+    assert connection.said() == [("nack", 1, 1, 0), ("ack", 1, 2, False)]
+    assert (queue.refused, queue.ready) == (1, 1)
+
+
+def test_a_gate_adds_headers_to_what_is_delivered_as_far_as_a_frame_has_room(bench):
+    connection = bench.connection(1, 2, frame_max=4096)
+    queue = gated(bench, tells=True, delivery_counts=True, delivery_limit=9)
+    table = b"\x01ai\0\0\0\x07"
+    big = b"\x04longS" + (4045).to_bytes(4, "big") + bytes(4045)
+    for group, properties in (("red", b"\x10\x00\x02"), ("green", b"\x20\x00" + len(table).to_bytes(4, "big") + table),
+                              ("blue", b"\x20\x00" + len(big).to_bytes(4, "big") + big)):
+        connection.feed(publish(1, b"x", group.encode(), properties=properties, frame_max=4096))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 2))
+    bench.turns()
+    one, two, three, again = connection.delivered()
+    seq = b"\x05x-seql"
+    assert one.properties == b"\x30\x00" + (15).to_bytes(4, "big") + seq + (1).to_bytes(8, "big") + b"\x02"
+    assert two.properties == b"\x20\x00" + (22).to_bytes(4, "big") + table + seq + (2).to_bytes(8, "big")
+    assert three.properties.endswith(big)
+    assert again.properties[2:6] == (22 + 52).to_bytes(4, "big")
 
 
 def test_a_message_that_expires_lets_its_group_go_on(bench, connection, queue):
@@ -186,6 +267,43 @@ def test_a_group_stays_with_its_consumer_until_that_leaves(bench, connection):
     assert queue.gate.joined == 1
 
 
+def test_a_consumer_that_got_nothing_is_asked_again_when_something_comes(bench, connection):
+    queue = gated(bench, owned=True)
+    connection.channels[2].prefetch = 1
+    first = consume(connection.channels[2], queue, b"first")
+    send(connection, "r1")
+    assert words(received(bench, connection)) == "r1"
+    consume(connection.channels[3], queue, b"second")
+    send(connection, "r2 r3")                   # They wait for the first.
+    assert received(bench, connection) == []
+    send(connection, "g1")
+    assert words(received(bench, connection)) == "g1"
+    connection.channels[2].cancel(first)
+    assert words(received(bench, connection)) == ""         # r1 is still out.
+    connection.feed(ack(2, 1))
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_a_new_gate_knows_what_is_out(bench, connection):
+    queue = bench.queue()
+    bind(bench)
+    send(connection, "r1 r2 g1")
+    assert connection.channels[2].get(queue, False)
+    queue.gate = plane.TrialGate()
+    consume(connection.channels[3], queue)
+    assert words(received(bench, connection)) == "r1 g1"
+    connection.feed(ack(2, 1))
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_what_waits_is_settled_by_no_number_of_a_dead_letter(bench, connection, queue):
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    queue.settle_dead(2)
+    assert (queue.aside, queue.dead_lettered) == (1, 0)
+
+
 def test_a_purge_takes_what_waits_as_well(bench, connection, queue):
     send(connection, "r1 r2 r3 g1")
     consume(connection.channels[2], queue)
@@ -206,9 +324,9 @@ def test_without_its_gate_a_queue_is_in_sequence_order_again(bench, connection, 
     gate, queue.gate = queue.gate, None
     assert words(received(bench, connection)) == "r2 r3"
     queue.check()
-    assert (queue.gate, gate.joined) == (None, 1)
+    assert (queue.gate, gate.joined) == (None, 0)
     queue.gate = gate
-    assert queue.gate is gate
+    assert (queue.gate, gate.joined) == (gate, 1)
 
 
 def test_a_gate_of_another_queue_is_refused(bench, queue):
@@ -228,7 +346,7 @@ def test_a_deleted_queue_lets_go_of_what_waits(bench, connection, queue):
     queue.drop()
     connection.feed(ack(2, 1))
     assert connection.errors == []
-    assert (queue.ready, queue.aside, queue.unacked) == (0, 0, 0)
+    assert (queue.ready, queue.aside, queue.unacked, queue.gate) == (0, 0, 0, None)
 
 
 @pytest.mark.parametrize("retry_ms", [-1, 100])
@@ -295,7 +413,9 @@ def test_readers_of_a_log_each_get_every_message_and_it_stays(bench, connection,
     assert read() == ["r1 r2", "r1 r2 g1"]
     queue.check()
     connection.feed(nack(2, 1) + ack(3, 0, multiple=True))
-    assert read() == ["g1", ""]
+    assert read() == ["r1", ""]                 # It reads on from what it gave back.
+    connection.feed(ack(2, 0, multiple=True))
+    assert read() == ["r2 g1", ""]
     send(connection, " ".join(["b1"] * 300), size=1000)         # Several segments.
     connection.feed(ack(2, 0, multiple=True))
     assert read() == ["b1 b1", " ".join(["b1"] * 300)]
@@ -309,6 +429,12 @@ def test_readers_of_a_log_each_get_every_message_and_it_stays(bench, connection,
     queue.check()
     assert (queue.ready, queue.ready_octets) == (304, 8 + 300 * 1002)
     assert make_bench().recovered().ready == 304
+    queue.set_rules(dead_letters=True)
+    connection.feed(reject(2, 307, requeue=False) + reject(2, 308, requeue=False))
+    assert (connection.errors, queue.died) == ([], [])
+    queue.purge()
+    send(connection, "r9")
+    assert read() == ["r9", ""]
 
 
 @settings(max_examples=60)

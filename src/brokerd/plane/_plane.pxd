@@ -7,8 +7,9 @@
 #               by queue_t              freed with the queue
 #   rules_t     malloc, by queue_t      rules of the queue besides its order; made with the first rule, freed with the object
 #   place_t     by value                where one record is.  HELD in four kinds of containers, and in no other:
-#                                       store_t.returned, rules_t.dying, queue_t.aside, channel_t.ring (entry_t).
-#                                       Code that moves records calls places.pxi, which walks all four
+#                                       store_t.returned, rules_t.dying, queue_t.aside, channel_t.ring (entry_t); and
+#                                       in a gate, which shows them.  Code that moves records calls places.pxi, which
+#                                       walks all
 #   places_t    in rules_t              an array of places, freed with it
 #   asides_t    malloc, by queue_t      records set aside; made with the first one, freed with the object
 #   journal_t   malloc, by queue_t      what the order journal needs; freed when it is switched off, or with the object
@@ -42,6 +43,9 @@ cdef struct journal_t
 cdef struct order_t
 cdef struct place_t
 cdef struct asides_t
+cdef struct count_t
+cdef struct anchor_t
+cdef struct queue_key_t
 cdef struct gate_t
 cdef struct level_t
 cdef struct queue_t
@@ -111,26 +115,11 @@ cdef struct window_t:
     uint32_t live               # keys
     int64_t ttl                 # ms; -1: none
 
-cdef struct queue_key_t:
-    queue_t *queue
-    uint64_t hash
-
 cdef struct keys_t:
     queue_key_t *of_queues      # of those that have a window
     uint32_t n
     uint64_t of_exchange        # 0: none
     int64_t ttl                 # ms, as the message says itself; -1: it does not
-
-cdef struct count_t:            # the last that the acks file says of one record which is not settled
-    uint32_t position
-    uint32_t index              # of the entry
-    uint16_t count              # failed deliveries
-    uint8_t type                # RETURNED, HANDED_OUT or SET_ASIDE
-    uint8_t reason
-
-cdef struct anchor_t:             # where a record of a segment begins
-    uint64_t seq
-    uint32_t position
 
 cdef struct seg_t:
     seg_t *next
@@ -258,19 +247,30 @@ cdef struct places_t:
 cdef enum:                      # what take() answers
     TAKE_NOTHING = 0            # no message can go out now
     TAKE_DONE = 1
-    TAKE_OTHERS = 2             # none for this consumer.  The gate has it rejoin its ring when there is one
-    TAKE_LATER = 3              # the gate has looked at enough messages for one turn
+    TAKE_OTHERS = 2             # none for this consumer.  It is asked again at the queue's next turn
+    TAKE_LATER = 3              # the gate has looked at enough messages for one call
 
 cdef struct gate_t:             # see gate.pxi, where each verb is explained
     queue_t *queue              # NULL: of no queue now
     bint reads                  # messages stay: one may be out to several consumers at once
-    uint64_t open               # messages that the gate holds aside and that could go out now
+    bint sent_away              # a consumer left its ring because of TAKE_OTHERS
+    uint32_t looked             # messages that take() looked at without handing them out; deliver() reads and clears it
+    uint64_t open               # messages that wait and could go out now
+    uint64_t waiting            # messages that wait: limits of length count them
+    uint64_t waiting_octets     # ... and the octets of their bodies
     uint64_t held               # places in containers of its own, which visit() walks
     int64_t deadline            # ns: when due() is wanted; NEVER: not at all
+    channel_t *channel          # of the delivery for which settle() or give_back() is called; NULL: of none
+    consumer_t *consumer        # of that delivery; NULL: basic.get
+    void (*attach)(gate_t *gate) noexcept nogil
+    void (*detach)(gate_t *gate) noexcept nogil
     int (*take)(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil
+    void (*dying)(gate_t *gate, place_t *t) noexcept nogil
     bint (*settle)(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil
     bint (*give_back)(gate_t *gate, place_t *t, uint8_t cause) noexcept nogil
-    void (*stored)(gate_t *gate) noexcept nogil
+    bint (*admits)(gate_t *gate, message_t *m) noexcept nogil
+    uint32_t (*headers)(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil
+    void (*stored)(gate_t *gate, store_t *st, message_t *m) noexcept nogil
     void (*due)(gate_t *gate) noexcept nogil
     void (*join)(gate_t *gate, consumer_t *c) noexcept nogil
     void (*leave)(gate_t *gate, consumer_t *c) noexcept nogil

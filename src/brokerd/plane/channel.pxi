@@ -290,8 +290,9 @@ cdef class Channel:
         consumer.queue.consumers.remove(consumer)
         if c.queue.rules != NULL and c.queue.rules.single_active and not c.queue.dropped:
             choose_active(c.queue)
-        if c.queue.rules != NULL and c.queue.rules.gate != NULL and not c.queue.dropped:
+        if c.queue.rules != NULL and c.queue.rules.gate != NULL:
             c.queue.rules.gate.leave(c.queue.rules.gate, c)
+            mark_dirty(c.queue)
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
         if c.unacked:

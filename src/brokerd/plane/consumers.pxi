@@ -117,6 +117,14 @@ cdef void level_leave(queue_t *q, level_t *level) noexcept nogil:
     free(level)
 
 
+cdef void consumers_rejoin(queue_t *q) noexcept:
+    """All consumers of the queue that have credit are to be asked again."""
+    cdef Consumer consumer
+    for consumer in (<Queue>q.owner).consumers or ():
+        if not consumer.c.in_ring and has_credit(&consumer.c):
+            ring_join(&consumer.c)
+
+
 cdef void rings_rejoin(channel_t *ch) noexcept:
     cdef Consumer consumer
     cdef dict consumers = (<Channel>ch.owner).consumers

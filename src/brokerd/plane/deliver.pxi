@@ -7,12 +7,16 @@
 
 cdef enum:
     TURN_QUANTUM = 262144           # octets of one queue before the next queue has its turn
+    LOOK_COSTS = 64                 # octets that a message counts for which a gate looked at
+    GET_LOOKS = 64                  # calls of take() for one basic.get.  After that it answers get-empty, though a message
+                                    # may be there that could go out: the next basic.get looks on
 
 
 cdef int take_by_rules(queue_t *q, consumer_t *c, place_t *t) noexcept nogil:
     """take() where there are priorities, messages that expire, a delivery limit, or a gate."""
     cdef store_t *st
     if q.rules != NULL and q.rules.gate != NULL:
+        q.rules.gate.looked = 0
         return q.rules.gate.take(q.rules.gate, c, t)
     st = find_next(q, t)
     if st == NULL:
@@ -32,11 +36,18 @@ cdef inline int take(queue_t *q, consumer_t *c, place_t *t) noexcept nogil:
     return TAKE_DONE
 
 
-cdef void put_back(place_t *t) noexcept nogil:
+cdef void put_back(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil:
     """Undo take(), because the message could not be written."""
     cdef rules_t *r = t.seg.queue.rules
-    if UNLIKELY(r != NULL) and r.gate != NULL and r.gate.give_back(r.gate, t, 0):
-        return
+    cdef bint kept
+    if UNLIKELY(r != NULL) and r.gate != NULL:
+        r.gate.channel = ch
+        r.gate.consumer = c
+        kept = r.gate.give_back(r.gate, t, 0)
+        r.gate.channel = NULL
+        r.gate.consumer = NULL
+        if kept:
+            return
     if t.flags == 0:
         note_aside(t, t.count)
     t.flags |= PLACE_PASSED
@@ -164,6 +175,10 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     cdef uint64_t spent = 0
     cdef int took
     q.touched = q.core.now
+    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.sent_away:
+        q.rules.gate.sent_away = False
+        with gil:
+            consumers_rejoin(q)
     while has_next(q) and spent < budget and not q.paused:
         level = first_level_with_credit(q)
         if level == NULL:
@@ -181,15 +196,20 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             continue
         took = take(q, c, &t)
         if UNLIKELY(took != TAKE_DONE):
+            if q.rules != NULL and q.rules.gate != NULL:
+                spent += LOOK_COSTS * q.rules.gate.looked
             if took == TAKE_OTHERS:
+                q.rules.gate.sent_away = True
                 ring_leave(c)
                 continue
             if took == TAKE_LATER:
                 spent = budget
             break
+        if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
+            spent += LOOK_COSTS * q.rules.gate.looked
         n = write_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
         if UNLIKELY(n < 0):
-            put_back(&t)
+            put_back(ch, c, &t)
             ring_leave(c)
             continue
         spent += 64 + n
@@ -212,24 +232,24 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     cdef uint8_t prefix[11]
     cdef place_t t
     cdef int64_t n
-    cdef int took
+    cdef int looks, took = TAKE_NOTHING
     if q.paused or not has_next(q):
         return 0
     if ring_reserve(ch) != 0:
         return -1
-    while True:
+    for looks in range(GET_LOOKS):
         took = take(q, NULL, &t)
-        if took == TAKE_DONE:
-            break
         if took != TAKE_LATER:
-            return 0
+            break
+    if took != TAKE_DONE:
+        return 0
     prefix[0] = FRAME_METHOD
     put_be16(prefix + 1, ch.number)
     put_be32(prefix + 3, 0)
     put_be32(prefix + 7, BASIC_GET_OK)
     n = write_message(ch, prefix, 11, &t, 4, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF))
     if n < 0:
-        put_back(&t)
+        put_back(ch, NULL, &t)
         return -1
     q.touched = q.core.now
     hand_out(ch, NULL, &t, n, no_ack)

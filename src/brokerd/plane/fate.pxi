@@ -78,6 +78,8 @@ cdef void die(place_t *t, uint8_t reason) noexcept nogil:
     cdef core_t *core = q.core
     cdef rules_t *r = q.rules
     t.reason = reason
+    if UNLIKELY(r.gate != NULL):
+        r.gate.dying(r.gate, t)
     if not places_push(&r.dying, t):
         t.seg.aside -= 1
         settle(t, kind_of_death(reason))

@@ -1,17 +1,24 @@
 # The gate of a queue: a feature that decides which message goes out, to whom and when, where sequence order alone does not
 # say so.  Message groups, retry delays and stream readers are gates.  A queue has one gate or none.
 #
-# A gate is a file of its own, behind this one: a struct that begins with a gate_t, and a subclass of Gate that holds the
-# struct and fills in the verbs that differ from those here.  Queue.gate takes the object.  No other file names the feature.
+# A gate is a file of its own, behind those that it calls: a struct that begins with a gate_t, and a subclass of Gate that
+# holds the struct and fills in the verbs that differ from those here.  Queue.gate takes the object.  No other file of the
+# plane names the feature.
 #
+#    attach      the gate has got its queue.  What is out already is the gate's to find: visit_places() shows it
+#    detach      the gate loses its queue, after leave() for each consumer and empty(): forget everything
 #    take        the next message for consumer c (NULL: basic.get), taken: TAKE_DONE.  find_next() finds the message whose
-#                turn it is.  take_head() takes it; wait() lets it wait.  A call looks at a bounded number of messages, and
-#                answers TAKE_LATER if that was not enough
-#    settle      a message is about to be settled: acknowledged, dead or dead-lettered, out or not.  True: the gate has done
-#                all that is to be done, and the message stays (where the gate `reads`)
-#    give_back   a message that was out is about to be ready again; cause 0: it could not be written.  True: the gate has set
-#                it aside instead, by put_aside()
-#    stored      a message came
+#                turn it is.  take_head() takes it; wait() lets it wait.  A call looks at a bounded number of messages,
+#                counts them in `looked`, and answers TAKE_LATER if that was not enough
+#    dying       a message died, ready or out.  Where it is dead-lettered, settle() follows when its letter is stored
+#    settle      a message is about to be settled: acknowledged, dropped, dead-lettered, purged; out before or not.
+#                True: nothing is to be done, because the message stays (where the gate `reads`, and for ACKED and REJECTED
+#                only).  Its segment may not be mapped: the gate knows a message by its number
+#    give_back   a message that was out is about to be ready again; cause 0: it could not be written, and has not counted as
+#                unacked.  True: the gate has set it aside instead, by put_aside().  A delivery limit comes first
+#    admits      False: the queue refuses this publish, as one beyond its length with reject-publish
+#    stored      a message came.  It may not be in its file yet: do not look into it (take() may)
+#    headers     writes headers that a delivery adds, items of a table, and returns their octets: at most 400
 #    due         `deadline` is over, and is to be set anew.  A gate that sets it also sets rules_t.expires, and calls
 #                deadline_bring_forward()
 #    join, leave a consumer came, or has left; deliveries of one that left may still be unacked
@@ -19,9 +26,12 @@
 #                wait() and wake() use the queue's table of what is aside
 #    empty       all that waits is to be ready again, because the queue is purged, or gets another gate
 #
-# A message that waits is aside (aside.pxi), so counts, compaction and a start after a crash are right without the gate.
-# wake() makes it ready again; return_from_aside() does where the gate holds the place itself.  What must outlive the broker
-# stands in records and acks files; a gate's own memory does not.
+# settle() and give_back() find the delivery's `channel` and `consumer` in the gate.  take_back() (settle.pxi) takes other
+# deliveries back.
+#
+# A message that waits is aside (aside.pxi), so compaction and a start after a crash are right without the gate.  `waiting`
+# and `waiting_octets` count such messages: wait() and wake() see to that, or the gate where it holds the place itself and
+# calls return_from_aside().  What must outlive the broker stands in records and acks files; a gate's own memory does not.
 
 
 cdef store_t *find_next(queue_t *q, place_t *t) noexcept nogil:
@@ -45,26 +55,55 @@ cdef store_t *find_next(queue_t *q, place_t *t) noexcept nogil:
 
 # ---- messages that wait, in queue_t.aside
 
+cdef void count_waiting(place_t *t) noexcept nogil:
+    cdef gate_t *gate = t.seg.queue.rules.gate
+    gate.waiting += 1
+    gate.waiting_octets += body_octets(t.seg.map + t.position) if t.seg.map != NULL else 0
+
+
+cdef void uncount_waiting(place_t *t) noexcept nogil:
+    cdef gate_t *gate = t.seg.queue.rules.gate
+    cdef uint64_t n = body_octets(t.seg.map + t.position) if t.seg.map != NULL else 0
+    gate.waiting -= 1
+    gate.waiting_octets -= min(n, gate.waiting_octets)
+
+
 cdef int wait(store_t *st, place_t *t) noexcept nogil:
     """Let the message wait that find_next() found.  0 or ENOMEM: it stays ready."""
     if aside_reserve(st.queue) != 0:
         return ENOMEM
     pass_aside(st, t)
     uncount_octets(st.queue, t.seg.map + t.position)
+    count_waiting(t)
     t.reason = ASIDE_GATED
     return aside_put(st.queue, t)
 
 
-cdef void wake(queue_t *q, uint64_t seq) noexcept nogil:
-    """Make the message ready again, at its own place, if it waits.  Without memory for that it goes on waiting."""
+cdef bint wake(queue_t *q, uint64_t seq) noexcept nogil:
+    """Make the message ready again, at its own place.  False: it does not wait, or there is no memory for that, and it goes
+    on waiting."""
     cdef place_t t
     if not aside_take(q, seq, &t):
-        return
+        return False
     if t.reason != ASIDE_GATED or return_from_aside(&t) != 0:
         aside_put(q, &t)            # There is room: it was in there.
-        return
+        return False
+    uncount_waiting(&t)
     apply_rules_on_return(&t)
     mark_dirty(q)
+    return True
+
+
+cdef bint take_waiting(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
+    """Take a message that waits, so that it goes out at once.  False: it does not wait, or cannot be read, and goes on
+    waiting."""
+    if not aside_take(q, seq, t):
+        return False
+    if t.reason != ASIDE_GATED or take_from_aside(t) != 0:
+        aside_put(q, t)
+        return False
+    uncount_waiting(t)
+    return True
 
 
 # ---- a gate that changes nothing
@@ -75,6 +114,22 @@ cdef int gate_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         return TAKE_NOTHING
     take_head(st, t)
     return TAKE_DONE
+
+
+cdef bint gate_admits(gate_t *gate, message_t *m) noexcept nogil:
+    return True
+
+
+cdef uint32_t gate_adds_no_headers(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil:
+    return 0
+
+
+cdef void gate_ignores_message(gate_t *gate, place_t *t) noexcept nogil:
+    pass
+
+
+cdef void gate_ignores_store(gate_t *gate, store_t *st, message_t *m) noexcept nogil:
+    pass
 
 
 cdef bint gate_lets_pass(gate_t *gate, place_t *t, uint8_t how) noexcept nogil:
@@ -97,10 +152,15 @@ cdef void gate_init(gate_t *gate) noexcept nogil:
     """Fill in all verbs; a feature then puts its own in place of those that differ."""
     memset(gate, 0, sizeof(gate_t))
     gate.deadline = NEVER
+    gate.attach = gate_ignores
+    gate.detach = gate_ignores
     gate.take = gate_take
+    gate.dying = gate_ignores_message
     gate.settle = gate_lets_pass
     gate.give_back = gate_lets_pass
-    gate.stored = gate_ignores
+    gate.admits = gate_admits
+    gate.stored = gate_ignores_store
+    gate.headers = gate_adds_no_headers
     gate.due = gate_ignores
     gate.join = gate_ignores_consumer
     gate.leave = gate_ignores_consumer
@@ -108,13 +168,22 @@ cdef void gate_init(gate_t *gate) noexcept nogil:
     gate.empty = gate_ignores
 
 
-cdef void gate_leave(queue_t *q) noexcept nogil:
+cdef void gate_leave(queue_t *q) noexcept:
     """The queue's gate, if it has one, lets all go and belongs to no queue."""
     cdef gate_t *gate = q.rules.gate if q.rules != NULL else NULL
-    if gate != NULL:
-        gate.empty(gate)
-        gate.queue = NULL
-        q.rules.gate = NULL
+    cdef Consumer consumer
+    if gate == NULL:
+        return
+    for consumer in (<Queue>q.owner).consumers or ():
+        gate.leave(gate, &consumer.c)
+    gate.empty(gate)
+    gate.detach(gate)
+    ASSERT(gate.waiting == 0 and gate.held == 0)
+    q.rules.gate = NULL
+    gate.queue = NULL
+    gate.open = 0
+    gate.sent_away = False
+    gate.deadline = NEVER
 
 
 cdef class Gate:

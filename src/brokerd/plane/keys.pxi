@@ -4,6 +4,11 @@
 # A segment's keys count as long as one of them may be in the window and has not expired (keys_last, keys_until).  Until
 # they are in a file beside it (keys_written), its records must stay.
 
+cdef struct queue_key_t:
+    queue_t *queue
+    uint64_t hash
+
+
 cdef void enter_key(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
     """Enter the key of the record that was just appended to s into its queue's window."""
     cdef window_t *w = s.queue.window

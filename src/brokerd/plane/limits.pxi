@@ -9,16 +9,17 @@ cdef bint is_full(queue_t *q, rules_t *r) noexcept nogil:
     if q.ready and can_deliver(q):
         write_stages(q.core)            # Nothing is reserved yet.
         deliver(q, TURN_QUANTUM)
-    return is_at_length_limit(q, r) and not can_deliver(q)
+    # Consumers of a queue with a gate may have credit and yet get none of its messages.
+    return is_at_length_limit(q, r) and (r.gate != NULL or not can_deliver(q))
 
 
-cdef int check_admission(queue_t *q, bint expires) noexcept nogil:
+cdef int check_admission(queue_t *q, message_t *m, bint expires) noexcept nogil:
     """Before a message is stored: set rules_t.refuses if the queue refuses it.  0 or ENOMEM."""
     cdef rules_t *r = rules_of(q)
     if r == NULL:
         return ENOMEM
     r.expires |= expires
-    r.refuses = r.overflow != DROP_HEAD and is_full(q, r)
+    r.refuses = (r.overflow != DROP_HEAD and is_full(q, r)) or (r.gate != NULL and not r.gate.admits(r.gate, m))
     return 0
 
 
@@ -27,7 +28,7 @@ cdef void apply_rules_on_store(store_t *st, message_t *m) noexcept nogil:
     cdef queue_t *q = st.queue
     cdef rules_t *r = q.rules
     if r.gate != NULL:
-        r.gate.stored(r.gate)
+        r.gate.stored(r.gate, st, m)
     if r.expires and st.ready == 1:
         deadline_bring_forward(q, expires_at(q, st.last.base + st.last.end - align8(m.length)))
     if r.overflow == DROP_HEAD and is_over_length_limit(q, r):

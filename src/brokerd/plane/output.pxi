@@ -4,7 +4,7 @@
 # ---- output
 cdef enum:
     OUT_FULL = 262144               # octets: send them before delivering more
-    COUNTS_ROOM = 64                # octets that the headers of write_counted() add at most
+    HEADERS_ROOM = 512              # octets that added_headers() writes at most
 
 
 cdef inline void mark_out_dirty(conn_t *c) noexcept nogil:
@@ -126,16 +126,37 @@ cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, c
     return p - start
 
 
-cdef uint64_t write_counted(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
-                            const uint8_t *body, uint64_t body_n, uint16_t count) noexcept nogil:
-    """write_content() with two added headers, as RabbitMQ's quorum queues have them: x-delivery-count (failed deliveries)
-    and x-acquired-count (times handed out before), which are one number here.  Without them if they would make the
-    header frame longer than frame_max."""
+cdef uint32_t added_headers(place_t *t, uint8_t *room) noexcept nogil:
+    """Write the headers that a delivery adds, items of a table, into `room` of HEADERS_ROOM octets.  Returns how many.
+
+    As RabbitMQ's quorum queues have them: x-delivery-count (failed deliveries) and x-acquired-count (times handed out
+    before), which are one number here.  And those of the queue's gate."""
+    cdef rules_t *r = t.seg.queue.rules
+    cdef uint32_t n = 0
+    if t.count and r.delivery_counts:
+        memcpy(room, b"\x10x-delivery-countl", 18)
+        put_be64(room + 18, t.count)
+        memcpy(room + 26, b"\x10x-acquired-countl", 18)
+        put_be64(room + 44, t.count)
+        n = 52
+    if r.gate != NULL:
+        n += r.gate.headers(r.gate, t, room + n)
+    ASSERT(n <= HEADERS_ROOM)
+    return n
+
+
+cdef uint64_t write_with_headers(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
+                                 const uint8_t *body, uint64_t body_n, place_t *t) noexcept nogil:
+    """write_content() with added_headers().  Without them if they would make the header frame longer than frame_max."""
     cdef uint8_t *start = p
     cdef uint16_t flags = be16(properties)
     cdef uint32_t before = 2, table_n = 0
-    cdef uint32_t added = 2 + 16 + 8 + 2 + 16 + 8
+    cdef uint8_t headers[HEADERS_ROOM]
+    cdef uint32_t headers_n = added_headers(t, headers)
+    cdef uint32_t added = headers_n
     cdef uint64_t written
+    if headers_n == 0:
+        return write_content(conn, channel, p, properties, n, body, body_n)
     if n + added + 4 + 12 > conn.frame_max - 8:
         return write_content(conn, channel, p, properties, n, body, body_n)
     if flags & 1 << PROPERTY_CONTENT_TYPE:
@@ -154,17 +175,14 @@ cdef uint64_t write_counted(conn_t *conn, uint16_t channel, uint8_t *p, const ui
     put_be16(p + 19, flags | 1 << PROPERTY_HEADERS)
     memcpy(p + 21, properties + 2, before - 2)
     p += 19 + before
-    put_be32(p, table_n + 52)
+    put_be32(p, table_n + headers_n)
     p += 4
     if flags & 1 << PROPERTY_HEADERS:
         memcpy(p, properties + before + 4, table_n)
         p += table_n
         before += 4 + table_n
-    memcpy(p, b"\x10x-delivery-countl", 18)
-    put_be64(p + 18, count)
-    memcpy(p + 26, b"\x10x-acquired-countl", 18)
-    put_be64(p + 44, count)
-    p += 52
+    memcpy(p, headers, headers_n)
+    p += headers_n
     memcpy(p, properties + before, n - before)
     p += n - before
     p[0] = FRAME_END
@@ -181,9 +199,9 @@ cdef inline size_t content_room(conn_t *conn, uint32_t properties_n, uint64_t bo
     return room
 
 
-cdef inline bint has_delivery_counts(place_t *t) noexcept nogil:
+cdef inline bint adds_headers(place_t *t) noexcept nogil:
     cdef rules_t *r = t.seg.queue.rules
-    return r != NULL and r.delivery_counts
+    return UNLIKELY(r != NULL) and ((t.count and r.delivery_counts) or r.gate != NULL)
 
 
 cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
@@ -202,10 +220,11 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
     cdef uint64_t body_n
     cdef uint8_t *p
     cdef uint8_t *start
+    cdef bint adds = adds_headers(t)
     names_n += 1 + meta[names_n]
     body = meta + meta_n
     body_n = length_of(r) - <uint64_t>(body - r)
-    start = out_room(conn, prefix_n + 10 + tail_n + COUNTS_ROOM + names_n
+    start = out_room(conn, prefix_n + 10 + tail_n + (4 + HEADERS_ROOM if adds else 0) + names_n
                      + content_room(conn, meta_n - names_n, body_n))
     if UNLIKELY(start == NULL):
         return -1
@@ -222,8 +241,8 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
         p += 4
     p[0] = FRAME_END
     p += 1
-    if UNLIKELY(t.count) and has_delivery_counts(t):
-        p += write_counted(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t.count)
+    if adds:
+        p += write_with_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t)
     else:
         p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
     conn.out_n += p - start

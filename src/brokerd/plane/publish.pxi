@@ -268,7 +268,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         if q.dropped:
             continue
         if UNLIKELY(q.rules != NULL or m.flags & EXPIRES):
-            err = check_admission(q, m.flags & EXPIRES)
+            err = check_admission(q, m, m.flags & EXPIRES)
             if err:
                 return err
     for i in range(n):

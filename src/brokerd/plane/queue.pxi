@@ -31,7 +31,8 @@ cdef class Queue:
 
     def __dealloc__(self):
         cdef uint32_t level
-        if self._gate is not None:
+        if self._gate is not None and self.q.rules != NULL:
+            self.q.rules.gate = NULL
             self._gate.gate.queue = NULL
         self.leave_lists()
         rules_leave(&self.q)
@@ -153,7 +154,11 @@ cdef class Queue:
 
     def settle_dead(self, uint64_t seq):
         cdef place_t t
-        if not self.q.dropped and aside_take(&self.q, seq, &t):
+        if self.q.dropped or not aside_take(&self.q, seq, &t):
+            return
+        if t.reason >= ASIDE_HELD:
+            aside_put(&self.q, &t)      # There is room: it was in there.
+        else:
             settle_dead(&self.q, &t)
 
     def set_aside(self, uint64_t seq):
@@ -384,6 +389,7 @@ cdef class Queue:
         self.q.rules.gate = g
         if g != NULL:
             g.queue = &self.q
+            g.attach(g)
             for consumer in self.consumers or ():
                 g.join(g, &consumer.c)
         for consumer in self.consumers or ():
@@ -513,13 +519,13 @@ cdef class Queue:
 
     def drop(self):
         cdef Consumer consumer
+        gate_leave(&self.q)
+        self._gate = None
         self.q.dropped = True
         for consumer in list(self.consumers or ()):
             consumer.channel.cancel(consumer)
         if self.q.rules != NULL:
             self.q.rules.active = NULL
-            if self.q.rules.gate != NULL:
-                self.q.rules.gate.empty(self.q.rules.gate)
         self.q.ready = 0
         self.q.ready_octets = 0
         rules_leave(&self.q)

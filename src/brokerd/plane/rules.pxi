@@ -68,14 +68,24 @@ cdef void rules_free(queue_t *q) noexcept nogil:
         q.rules = NULL
 
 
+cdef inline uint64_t counted_messages(queue_t *q, rules_t *r) noexcept nogil:
+    """What max_length limits: ready messages, and those that the gate lets wait."""
+    return q.ready + (r.gate.waiting if UNLIKELY(r.gate != NULL) else 0)
+
+
+cdef inline uint64_t counted_octets(queue_t *q, rules_t *r) noexcept nogil:
+    return q.ready_octets + (r.gate.waiting_octets if UNLIKELY(r.gate != NULL) else 0)
+
+
 cdef inline bint is_over_length_limit(queue_t *q, rules_t *r) noexcept nogil:
-    return ((r.max_length >= 0 and q.ready > <uint64_t>r.max_length) or
-            (r.max_octets >= 0 and q.ready_octets > <uint64_t>r.max_octets)) and q.ready > 0
+    """A ready message is to be dropped; those that wait are not dropped."""
+    return ((r.max_length >= 0 and counted_messages(q, r) > <uint64_t>r.max_length) or
+            (r.max_octets >= 0 and counted_octets(q, r) > <uint64_t>r.max_octets)) and q.ready > 0
 
 
 cdef inline bint is_at_length_limit(queue_t *q, rules_t *r) noexcept nogil:
-    return ((r.max_length >= 0 and q.ready >= <uint64_t>r.max_length) or
-            (r.max_octets >= 0 and q.ready_octets >= <uint64_t>r.max_octets))
+    return ((r.max_length >= 0 and counted_messages(q, r) >= <uint64_t>r.max_length) or
+            (r.max_octets >= 0 and counted_octets(q, r) >= <uint64_t>r.max_octets))
 
 
 cdef inline bint is_at_delivery_limit(rules_t *r, place_t *t) noexcept nogil:

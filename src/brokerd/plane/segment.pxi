@@ -4,6 +4,18 @@
 # maps with every change, so that kill -9 loses none of them.  After a power cut the CRCs decide (store/recovery.py).
 
 
+cdef struct count_t:            # the last that the acks file says of one record which is not settled
+    uint32_t position
+    uint32_t index              # of the entry
+    uint16_t count              # failed deliveries
+    uint8_t type                # RETURNED, HANDED_OUT or SET_ASIDE
+    uint8_t reason
+
+cdef struct anchor_t:             # where a record of a segment begins
+    uint64_t seq
+    uint32_t position
+
+
 cdef void path_of(seg_t *s, const char *kind, char *out) noexcept nogil:
     snprintf(out, PATH_ROOM, b"%s/%s.%010llu", s.store.directory, kind, <unsigned long long>s.number)
 

@@ -19,17 +19,23 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
     q.unacked -= 1
     if UNLIKELY(q.journal != NULL):
         q.core.actor = c.number if c != NULL else ch.conn.number
+    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
+        q.rules.gate.channel = ch
+        q.rules.gate.consumer = c
     if cause:
         if give_back(&t, cause) == 0:
             mark_dirty(q)
     else:
         q.n_acked += 1
-        if UNLIKELY(q.rules != NULL) and kind == REJECTED:
+        if UNLIKELY(q.rules != NULL) and kind == REJECTED and (q.rules.gate == NULL or not q.rules.gate.reads):
             kill(&t, REASON_REJECTED)
         else:
             settle(&t, kind)
     if UNLIKELY(q.journal != NULL):
         q.core.actor = 0
+    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
+        q.rules.gate.channel = NULL
+        q.rules.gate.consumer = NULL
     if c != NULL:
         ASSERT(c.unacked)
         c.unacked -= 1
@@ -100,6 +106,14 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
     return True
 
 
+cdef void take_back(channel_t *ch, entry_t *e, uint8_t cause) noexcept nogil:
+    """Return a delivery that its client has not settled.  A settlement that still comes for it is ignored and counted.  The
+    caller advances the base of the channel's tags, unless it is itself called for a delivery of this channel."""
+    entry_settle(ch, e, RETURNED, cause)
+    e.late = True
+    ch.late += 1
+
+
 cdef bint return_overdue(channel_t *ch, uint32_t now_ms, list closing) except -1:
     """Return deliveries that consumers of this channel have not settled in time.  A consumer that asks for its channel to be
     closed is appended to `closing` instead.  True if anything returned."""
@@ -118,9 +132,7 @@ cdef bint return_overdue(channel_t *ch, uint32_t now_ms, list closing) except -1
             return any_
         if e.at.seg.queue.rules != NULL:
             e.at.seg.queue.rules.n_timed_out += 1
-        entry_settle(ch, e, RETURNED, CAUSE_TIMEOUT)
-        e.late = True
-        ch.late += 1
+        take_back(ch, e, CAUSE_TIMEOUT)
         any_ = True
     if any_:
         base_advance(ch)
