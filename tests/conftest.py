@@ -1,3 +1,5 @@
+import signal
+
 import hypothesis
 import pytest
 from tests.broker import Broker
@@ -8,6 +10,11 @@ LONG = ("tests/spark/", "tests/faults/", "tests/server/", "tests/model/", "tests
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[
     hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large])
 hypothesis.settings.load_profile("busy")
+
+
+# A shell that starts the tests in the background has SIGINT ignored, and all that they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -42,7 +42,8 @@ class Level:
         return next((e[0] for e in self.of[seq] if e[2] in SETTLING), None)
 
     def covered(self, seq):
-        until = self.settled(seq) or FOREVER
+        # A power cut may have undone the first settlement: its life goes on to its last event.
+        until = self.of[seq][-1][0] if self.settled(seq) is not None else FOREVER
         return self.ts[seq] > self.begun and all(until <= a or self.ts[seq] >= b for a, b in self.gaps)
 
     def first(self, seq):

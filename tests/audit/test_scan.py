@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import writer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brokerd.audit.files import open_source
@@ -113,8 +113,16 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("audit") / "data"
 
 
+A_SETTLEMENT_THAT_POWER_UNDID = (
+    {0: ([(1, START + 1, 0, 1, 1)],
+         [(START + 4, 1, layout.DELIVERED, 0), (START + 7, 1, layout.ACKED, 0), (START + 13, 1, layout.DELIVERED, 5)],
+         [(START + 10, layout.POWER_LOST, START + 7)])},
+    {"segment": 3, "limit": None, "dead_letters": False, "begun": 0, "last": START + 13, "step": 1})
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories())
+@example(A_SETTLEMENT_THAT_POWER_UNDID)
 def test_the_audits_find_what_the_definitions_say(folder, history):
     levels, more = history
     write(folder, levels, more)

@@ -10,6 +10,7 @@ import sys
 import pika
 import pytest
 from tests.broker import ROOT, SECONDS, Broker, environment
+from tests.conversations.peer import eventually
 from tests.server.clients import PERSISTENT, close_all, connect, publish_confirmed
 
 from brokerd import __version__
@@ -93,6 +94,7 @@ def test_a_get_weakens_the_order_until_its_channel_closes(ctl, broker):
     other.close()
     assert reasons() == ["no consumer"]
     channel.connection.close()
+    eventually(lambda: "got" not in ctl("inspect", broker.directory, data_dir=None)[1])     # Its folder has gone.
 
 
 def test_json_is_what_the_broker_says(ctl):

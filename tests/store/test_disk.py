@@ -54,7 +54,7 @@ def test_the_real_syncs_succeed_on_real_files(tmp_path):
 
 def test_a_failed_sync_names_the_path():
     with pytest.raises(OSError, match="orders/msgs"):
-        Disk().fdatasync(-1, "orders/msgs")
+        Disk().fdatasync(1 << 30, "orders/msgs")
 
 
 def test_replace_leaves_the_new_content_and_nothing_else(tmp_path):
