@@ -184,6 +184,7 @@ def test_keys_of_confirmed_messages_survive_every_power_cut_and_no_others_do(tmp
         story = KeyStory(tmp_path / str(seed), seed)
         try:
             story.tell()
+            story.end()
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
@@ -200,5 +201,7 @@ def test_the_story_meets_what_it_is_about(tmp_path, monkeypatch):
     monkeypatch.setattr(Disk, "replace", noting)
     for seed in range(12):
         (tmp_path / str(seed)).mkdir()
-        KeyStory(tmp_path / str(seed), seed).tell()
+        story = KeyStory(tmp_path / str(seed), seed)
+        story.tell()
+        story.end()
     assert {"keys", "keys of a level"} <= met
