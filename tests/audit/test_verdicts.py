@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import writer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brokerd.audit.files import open_source
@@ -28,7 +28,7 @@ def meta(key="q", message_id=None, group=None):
         out += struct.pack(">I", len(table)) + table
     if message_id is not None:
         flags |= 1 << 7
-        out += bytes((len(message_id),)) + message_id.encode()
+        out += bytes((len(message_id.encode()),)) + message_id.encode()
     return b"\x00" + bytes((len(key),)) + key.encode() + struct.pack(">H", flags) + out
 
 
@@ -47,6 +47,7 @@ IDS = st.lists(st.tuples(st.integers(1, 400), st.none() | st.sampled_from("abcde
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(IDS, st.sampled_from((2, 7, 1000)), st.sampled_from((1, 60 * SECOND)), st.booleans())
+@example([(1, "À"), (1, "Á")], 2, 1, False)
 def test_duplicates_are_those_within_the_window(tmp_path_factory, ids, segment, unit, levels):
     root = tmp_path_factory.mktemp("d")
     now, rows = T, []
