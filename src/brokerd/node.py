@@ -10,7 +10,6 @@ Knows neither loop nor sockets: its builder hands in ``later`` (which calls some
 
 import os
 from collections.abc import Callable
-from functools import partial
 from logging import getLogger
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
 from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
-from brokerd.store import commit_log
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.format import SPARE_FOLDER
 from brokerd.store.sync import GroupCommit
@@ -254,9 +252,9 @@ class Node:
                 self.data.sync()
                 vhost.duplicates.mark_all_synced()
         self.vhosts[name] = vhost
-        commit_logs = commits.finish_commits(vhost, self.disk, suspect=suspect, report=log.warning)
-        if commit_logs:  # They are removed when all that they decided is on disk.
-            self.commit.wait(partial(commit_log.discard, commit_logs, self.disk))
+        sync = self.data.sync if self.settings.sync else _sync_nothing
+        number = self.data.next_connection_number
+        commits.finish_commits(vhost, commits.Start(self.disk, suspect, log.warning, sync, number))
         return vhost
 
     def _install_events(self, vhost: VHost) -> None:
@@ -520,6 +518,10 @@ def _empty_folder(path: str) -> str:
         for name in os.listdir(path):
             _unlink(os.path.join(path, name))
     return path
+
+
+def _sync_nothing() -> None:
+    """Stands for a sync with --no-sync."""
 
 
 def _unlink(path: str) -> None:

@@ -487,6 +487,7 @@ def test_a_decided_transaction_that_finds_no_room_when_its_channel_goes_is_there
     peer.connection.full = True
     peer.channel.transaction.leave()
     assert not peer.node.blocked
+    peer.connection.access.vhost.commit_log.close(remove=True)  # as a clean stop does
     decision, = load(str(peer.directory / "tx.shared.7.0"), Disk()).decisions
     assert ([message.body for message, _ in decision.messages], decision.applied) == ([b"1", b"2"], False)
 

@@ -130,15 +130,17 @@ def test_transactions_are_forgotten_after_their_queues_are_synced_and_not_before
 
 
 def test_a_file_is_given_up_only_when_all_its_transactions_are_stored(log):
-    entries = [log.append(1), log.append(2)]
+    entries = [log.append(1), log.append(2), log.append(3)]
     log.log.mark_applied(entries[1])
     log.log.rotate()
     assert log.commit.waiting == []
-    entries.append(log.append(3))
-    assert entries[2].file is not entries[0].file
+    later = log.append(4)
+    assert later.file is not entries[0].file
     log.log.mark_applied(entries[0])
+    assert log.commit.waiting == []
+    log.log.mark_applied(entries[2])
     log.commit.end()
-    assert found(log.directory) == [(3, False)]
+    assert found(log.directory) == [(4, False)]
 
 
 def test_a_file_that_is_not_given_up_yet_takes_no_transactions(log):

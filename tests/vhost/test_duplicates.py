@@ -10,7 +10,7 @@ from brokerd.queues.deduplication import Rule
 from brokerd.store.commit_log import CommitLog, Message, Plan
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
-from brokerd.vhost.commits import finish_commits
+from brokerd.vhost.commits import Start, finish_commits
 from brokerd.vhost.features import DuplicatesOnDemand
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -206,7 +206,7 @@ def decide(machine, *places):
 
 def finish(machine):
     lines = []
-    finish_commits(machine.vhost, Disk(), suspect=False, report=lines.append)
+    finish_commits(machine.vhost, Start(Disk(), False, lines.append, lambda: None, lambda: 99))
     return lines[0].rpartition(": ")[2]
 
 
@@ -220,6 +220,16 @@ def test_a_transaction_that_a_start_brings_to_its_end_stores_no_key_that_the_exc
     for key in ("a", "b"):
         machine.publish(key, exchange="x")
     assert machine.ready("other") == 2
+
+
+def test_what_a_start_decided_before_it_was_cut_off_is_stored_though_the_exchange_knows_its_key(machine):
+    machine.exchange()
+    decide(machine, ("a", ["other"]))
+    directory = machine.vhost.directory
+    os.rename(f"{directory}/tx.7.1", f"{directory}/tx.again.7")
+    machine.publish("a", exchange="x")
+    machine.kill()
+    assert finish(machine) == "1 stored, 0 settled"
 
 
 def test_a_message_of_a_transaction_that_one_queue_has_gets_into_the_other_though_the_exchange_knows_its_key(machine):

@@ -180,9 +180,6 @@ class Transaction:
         self._stage = DECIDED
         commit = self._connection.node.commit
         if self._entry is not None:
-            # A delivery that is settled here may be of a message that no sync has covered yet: then a start would not
-            # find it.
-            self._connection.node.core.sync_next([queue for _, queue, _, _ in self._settlements if queue is not None])
             commit.wait(self._store, self._entry.file)
         elif wrote:
             commit.sync_directory(self._connection.access.vhost.directory)

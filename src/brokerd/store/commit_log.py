@@ -304,14 +304,15 @@ def discard(paths: Iterable[str], disk: "Disk") -> None:
             continue
 
 
-def published_in(directory: str, disk: "Disk", connections: set[int]) -> set[tuple[int, int, int]]:
-    """(connection, channel, publish number) of all records of these connections that are in a queue's folder.
+def published_in(directory: str, disk: "Disk", connections: set[int]) -> dict[tuple[int, int, int], int]:
+    """The sequence numbers of all records of these connections that are in a queue's folder, settled or not, by
+    (connection, channel, publish number).
 
-    Its priority levels are looked at too.
+    Its priority levels are looked at too.  A record with a wrong CRC is not there.
     """
     from numpy import isin  # Only after a crash.
 
-    found: set[tuple[int, int, int]] = set()
+    found: dict[tuple[int, int, int], int] = {}
     try:
         names = disk.names(directory)
     except FileNotFoundError:
@@ -319,7 +320,8 @@ def published_in(directory: str, disk: "Disk", connections: set[int]) -> set[tup
     for name in names:
         if layout.priority_level(name) is not None:
             found |= published_in(os.path.join(directory, name), disk, connections)
-        if not name.startswith("msgs.") or layout.segment_number(name) is None:
+        number = layout.segment_number(name) if name.startswith("msgs.") else None
+        if number is None:
             continue
         octets = disk.read(os.path.join(directory, name))
         if len(octets) < layout.HEADER_OCTETS:
@@ -327,7 +329,10 @@ def published_in(directory: str, disk: "Disk", connections: set[int]) -> set[tup
         end, complement = Struct("<II").unpack_from(octets, layout.SEGMENT_WORDS_AT)
         if not layout.word_ok(end, complement) or end > len(octets):
             end = len(octets)
-        headers = reading.scan_records(octets, end).headers
-        ours = headers[isin(headers["connection"], list(connections))]
-        found.update(zip(*[ours[name].tolist() for name in ("connection", "channel", "publish_seq")], strict=True))
+        records = reading.scan_records(octets, end)
+        mine = isin(records.headers["connection"], list(connections))
+        records = reading.Records(records.headers[mine], records.positions[mine], records.gaps)
+        ours = records.headers[reading.record_checks(octets, records, number)]
+        published = zip(*[ours[name].tolist() for name in ("connection", "channel", "publish_seq")], strict=True)
+        found.update(zip(published, ours["seq"].tolist(), strict=True))
     return found

@@ -166,6 +166,7 @@ PLAN at ``plan_at``, up to ``end``: what commit resolved, durable queues only::
     settlements u4, each: number u4 of the queue, seq u8, outcome u1 (0 acked, 1 rejected)
 
 A file without a whole header (zeros, until commit) is no decision: its transaction never happened.
+``tx.again.CONNECTION`` is the same for what a start stores of transactions that it finishes (vhost/commits).
 
 DEFINITIONS LOG ``definitions.amqp`` in the vhost's folder: a header of 16 octets ::
 
@@ -307,6 +308,7 @@ FORMER_KEYS_NEVER = (1 << 48) - 1
 
 COMMIT_PREFIX = "tx."
 SHARED_COMMIT_PREFIX = "tx.shared."
+AGAIN_COMMIT_PREFIX = "tx.again."
 COMMIT_MAGIC = 0x4A585442   # "BTXJ"
 COMMIT_VERSION = 1
 COMMIT_ACKED, COMMIT_REJECTED = 0, 1            # How a delivery was settled in the transaction.

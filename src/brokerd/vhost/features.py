@@ -10,7 +10,7 @@ it.
 Decides nothing: a stand-in passes on each call.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from brokerd.vhost.firehose import Firehose
 if TYPE_CHECKING:
     from brokerd.exchanges import Exchange, LazyProperties
     from brokerd.queues.dead_letter import DeadLetterRule
+    from brokerd.queues.deduplication import Deduplication
     from brokerd.queues.queue import Queue
     from brokerd.store.disk import Disk
     from brokerd.store.key_files import KeyFiles
@@ -212,9 +213,9 @@ class NoDuplicates:
         """Whether ``exchange`` has a deduplication rule."""
         return False
 
-    def is_duplicate(self, exchange: "Exchange", headers: Mapping[str, Any] | None) -> bool:
-        """Whether ``exchange``, which has a deduplication rule, knows the key of a message with these headers."""
-        return False
+    def keys_of(self, exchange: str) -> "Deduplication | None":
+        """The rule and the window of an exchange; None: it has no rule."""
+        return None
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
@@ -267,8 +268,8 @@ class DuplicatesOnDemand(NoDuplicates):
     def asks(self, exchange: "Exchange") -> bool:
         return self._made is not None and exchange.name in self._made.exchanges
 
-    def is_duplicate(self, exchange: "Exchange", headers: Mapping[str, Any] | None) -> bool:
-        return self.get().exchanges[exchange.name].is_duplicate(headers)
+    def keys_of(self, exchange: str) -> "Deduplication | None":
+        return None if self._made is None else self._made.exchanges.get(exchange)
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
