@@ -3,9 +3,9 @@
     PYTHONPATH=src python benchmarks/dead_letters.py --rounds 7
     PYTHONPATH=src python benchmarks/dead_letters.py --rounds 7 --target lavinmq=5674
 
-One durable queue, whose dead letters go through the default exchange to one other durable queue, at most once; messages
-of 16 octets, transient.  Printed: microseconds of the broker's CPU for each message, all its threads, until its dead
-letter is in the other queue.
+The dead letters of a durable queue go through the default exchange to another durable queue, at most once.  Messages
+have 16 octets and are transient.  Printed: microseconds of the broker's CPU for each message, all its threads, until
+its dead letter is in the other queue.
 
     published           nothing dies: what the publish alone costs
     expired             the queue has an x-message-ttl; with the publish
@@ -16,18 +16,16 @@ letter is in the other queue.
 Brokers take turns, and so do the causes, with fresh queues each time.
 """
 
-import argparse
 import contextlib
 import json
-import statistics
 import struct
 import time
 from collections.abc import Callable
 
-from brokers import Broker, Target
+from brokers import Target
+from turns import Case, Cost, Cpu, main
 
 from brokerd.cli.perfclient import Client, method
-from brokerd.cli.perfproc import listeners, usage
 
 SOURCE, DEAD = "dead-letters.source", "dead-letters.dead"
 DEAD_LETTERS: dict[str, object] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
@@ -46,14 +44,12 @@ class Rejecter(Client):
         self._send(method(1, (60, 120), struct.pack(">QB", 0, 1)))
 
 
-class Case:
-    """A broker with both queues, empty; its CPU time is that of the processes that listen on its port."""
+class Bench:
+    """A broker with both queues, empty."""
 
     def __init__(self, target: Target, messages: int, arguments: dict[str, object]) -> None:
         self._target, self._messages, self._arguments = target, messages, arguments
-        self._pids = listeners(target.port)
-        if not self._pids:
-            raise SystemExit(f"{target.name}: no process of this host that can be measured listens on {target.port}")
+        self._cpu = Cpu(target)
         self._client = Rejecter(target.address(), PATIENCE_SECONDS)
         self._delete()
         self._client.declare_queue(SOURCE, durable=True, arguments=arguments)
@@ -83,13 +79,13 @@ class Case:
         """Reject what was delivered."""
         self._client.reject_all()
 
-    def cpu_us(self, work: Callable[[], object], left: int) -> float:
-        """CPU for each message that the work costs, until all but so many are dead letters."""
-        before = usage(self._pids).cpu_s
+    def cost(self, work: Callable[[], object], left: int) -> Cost:
+        """The cost of each message, until all but so many are dead letters."""
+        self._cpu.start()
         work()
         self.wait_for(SOURCE, left)
         self.wait_for(DEAD, self._messages - left)
-        return (usage(self._pids).cpu_s - before) / self._messages * 1e6
+        return Cost(self._cpu.us_each(self._messages))
 
     def _delete(self) -> None:
         self._client.delete_queue(SOURCE)
@@ -101,63 +97,36 @@ class Case:
         self._client.drop()
 
 
-def published(target: Target, messages: int) -> float:
+def published(target: Target, messages: int) -> Cost:
     """Nothing dies."""
-    with contextlib.closing(Case(target, messages, {})) as case:
-        return case.cpu_us(case.publish, messages)
+    with contextlib.closing(Bench(target, messages, {})) as bench:
+        return bench.cost(bench.publish, messages)
 
 
-def expired(target: Target, messages: int) -> float:
+def expired(target: Target, messages: int) -> Cost:
     """By x-message-ttl."""
-    with contextlib.closing(Case(target, messages, {**DEAD_LETTERS, "x-message-ttl": TTL_MS})) as case:
-        return case.cpu_us(case.publish, 0)
+    with contextlib.closing(Bench(target, messages, {**DEAD_LETTERS, "x-message-ttl": TTL_MS})) as bench:
+        return bench.cost(bench.publish, 0)
 
 
-def over_length(target: Target, messages: int) -> float:
+def over_length(target: Target, messages: int) -> Cost:
     """By x-max-length."""
-    with contextlib.closing(Case(target, messages, {**DEAD_LETTERS, "x-max-length": LENGTH})) as case:
-        return case.cpu_us(case.publish, LENGTH)
+    with contextlib.closing(Bench(target, messages, {**DEAD_LETTERS, "x-max-length": LENGTH})) as bench:
+        return bench.cost(bench.publish, LENGTH)
 
 
-def nacked(target: Target, messages: int) -> float:
+def nacked(target: Target, messages: int) -> Cost:
     """By one basic.nack for all."""
-    with contextlib.closing(Case(target, messages, DEAD_LETTERS)) as case:
-        case.publish()
-        case.take_all()
-        return case.cpu_us(case.reject_all, 0)
+    with contextlib.closing(Bench(target, messages, DEAD_LETTERS)) as bench:
+        bench.publish()
+        bench.take_all()
+        return bench.cost(bench.reject_all, 0)
 
 
-CAUSES: dict[str, Callable[[Target, int], float]] = {
-    "published": published, "expired": expired, "over length": over_length, "nacked": nacked,
+CASES = {
+    "published": Case(published, 100_000), "expired": Case(expired, 100_000), "over length": Case(over_length, 100_000),
+    "nacked": Case(nacked, 100_000),
 }
 
-
-def main() -> None:
-    """Measure each cause in turns; print medians and the best of each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT[:SCALE]",
-                        help="another broker of this host; may be repeated")
-    parser.add_argument("--data-root", default="/var/tmp", help="a directory on the disk to measure")
-    parser.add_argument("--json", action="store_true", help="print all figures as one JSON object")
-    options = parser.parse_args()
-    with Broker(data_root=options.data_root) as broker:
-        targets = [broker.target, *options.target]
-        figures: dict[str, dict[str, list[float]]] = {
-            cause: {target.name: [] for target in targets} for cause in CAUSES}
-        for _ in range(options.rounds + 1):
-            for cause, measure in CAUSES.items():
-                for target in targets:
-                    figures[cause][target.name].append(measure(target, round(options.messages * target.scale)))
-    if options.json:
-        print(json.dumps(figures))
-        return
-    print(f"{'':14}" + "".join(f"{target.name:>20}" for target in targets) + "    medians (best), us")
-    for cause, by_name in figures.items():
-        found = [sorted(by_name[target.name][1:]) for target in targets]        # the first one warms up
-        print(f"{cause:14}" + "".join(f"{statistics.median(one):12.2f} ({one[0]:.2f})" for one in found))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, CASES)

@@ -1,7 +1,7 @@
 """What do connections, basic.get and direct reply-to cost the broker, one at a time?
 
     PYTHONPATH=src python benchmarks/rare_methods.py --rounds 7
-    PYTHONPATH=src python benchmarks/rare_methods.py --rounds 7 --command "env PYTHONPATH=OTHER/src python -m brokerd"
+    PYTHONPATH=src python benchmarks/rare_methods.py --rounds 7 --tree before=../before/src --target lavinmq=5674
 
 One client on one thread sends frames that were made before and waits for each answer.  Printed: microseconds of the
 broker's CPU for each, all its threads, its packets included.
@@ -12,21 +12,17 @@ broker's CPU for each, all its threads, its packets included.
     get-empty           basic.get from an empty queue
     reply               a request through a queue to an answerer, and its direct reply; 16 octets each
 
-Brokers take turns.  ``--command`` (how another broker starts; "-D DIRECTORY -p PORT" is added) and ``--target`` (one
-that is up) bring others in.
+Brokers take turns, and so do the cases.
 """
 
-import argparse
-import json
 import socket
-import statistics
 import struct
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
-from typing import NamedTuple
+from contextlib import closing
 
-from brokers import BROKERD, Broker, Target
+from brokers import Target
+from turns import Case, Cost, Cpu, main
 
 from brokerd.cli.perfclient import (
     BODY,
@@ -38,7 +34,6 @@ from brokerd.cli.perfclient import (
     shortstr,
     table,
 )
-from brokerd.cli.perfproc import listeners, usage
 
 QUEUE, REPLY_TO = "rare-methods", "amq.rabbitmq.reply-to"
 OCTETS = 16
@@ -58,8 +53,7 @@ CLOSE = method(0, (10, 50), struct.pack(">H", 200) + shortstr("Normal shutdown")
 
 
 class Wire:
-    """A socket on which each request is answered by as many octets as its like was before.  To learn how many, the
-    first answer is read frame by frame."""
+    """A socket.  The first answer of each kind is read frame by frame; later ones must have as many octets."""
 
     __slots__ = ("_lengths", "_socket")
 
@@ -108,14 +102,11 @@ class Wire:
         self._socket.close()
 
 
-class Case:
-    """One broker, whose CPU time is that of the processes that listen on its port."""
+class Bench:
+    """One broker, and its clients."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._pids = listeners(target.port)
-        if not self._pids:
-            raise SystemExit(f"{target.name}: no process of this host that can be measured listens on {target.port}")
         self._lengths: dict[tuple[int, int], int] = {}
 
     def open(self, lengths: dict[tuple[int, int], int] | None = None) -> Wire:
@@ -127,14 +118,14 @@ class Case:
         wire.ask(CHANNEL_OPEN, CHANNEL_OPEN_OK)
         return wire
 
-    def cpu_us(self, work: Callable[[], object], times: int) -> float:
-        """CPU for each of so many times that the work is done."""
+    def cost(self, work: Callable[[], object], times: int) -> Cost:
+        """The cost of the work, which is done so many times."""
         work()
-        before = usage(self._pids).cpu_s
+        cpu = Cpu(self.target)
         for _ in range(times):
             work()
         time.sleep(SETTLE_SECONDS)
-        return (usage(self._pids).cpu_s - before) / times * 1e6
+        return Cost(cpu.us_each(times))
 
     def declare(self, messages: int = 0) -> None:
         """The queue, with so many messages in it."""
@@ -148,46 +139,52 @@ class Case:
                 raise SystemExit(f"{self.target.name}: {done['error']}")
 
 
-def connect(case: Case, times: int) -> float:
+def connect(target: Target, times: int) -> Cost:
     """Connect, open a channel, close."""
+    bench = Bench(target)
+
     def work() -> None:
-        wire = case.open()
+        wire = bench.open()
         wire.ask(CLOSE, CLOSE_OK)
         wire.close()
 
-    return case.cpu_us(work, times)
+    return bench.cost(work, times)
 
 
-def get(case: Case, times: int) -> float:
+def get(target: Target, times: int) -> Cost:
     """basic.get, no acks."""
-    case.declare(times + 1)
+    bench = Bench(target)
+    bench.declare(times + 1)
     request = method(1, (60, 70), b"\0\0" + shortstr(QUEUE) + b"\x01")
-    with closing(case.open()) as wire:
-        return case.cpu_us(lambda: wire.ask(request, GET_OK), times)
+    with closing(bench.open()) as wire:
+        return bench.cost(lambda: wire.ask(request, GET_OK), times)
 
 
-def get_and_ack(case: Case, times: int) -> float:
+def get_and_ack(target: Target, times: int) -> Cost:
     """basic.get, and an ack of the message before."""
-    case.declare(times + 1)
+    bench = Bench(target)
+    bench.declare(times + 1)
     request = method(1, (60, 70), b"\0\0" + shortstr(QUEUE) + b"\0")
     acks = [b"", *[method(1, (60, 80), struct.pack(">QB", tag, 0)) for tag in range(1, times + 1)]]
     requests = iter([ack + request for ack in acks])
-    with closing(case.open()) as wire:
-        return case.cpu_us(lambda: wire.ask(next(requests), GET_OK), times)
+    with closing(bench.open()) as wire:
+        return bench.cost(lambda: wire.ask(next(requests), GET_OK), times)
 
 
-def get_empty(case: Case, times: int) -> float:
+def get_empty(target: Target, times: int) -> Cost:
     """basic.get, nothing there."""
-    case.declare()
+    bench = Bench(target)
+    bench.declare()
     request = method(1, (60, 70), b"\0\0" + shortstr(QUEUE) + b"\x01")
-    with closing(case.open()) as wire:
-        return case.cpu_us(lambda: wire.ask(request, GET_EMPTY), times)
+    with closing(bench.open()) as wire:
+        return bench.cost(lambda: wire.ask(request, GET_EMPTY), times)
 
 
-def reply(case: Case, times: int) -> float:
+def reply(target: Target, times: int) -> Cost:
     """A request and its answer."""
-    case.declare()
-    with closing(case.open({})) as requester, closing(case.open({})) as answerer:
+    bench = Bench(target)
+    bench.declare()
+    with closing(bench.open({})) as requester, closing(bench.open({})) as answerer:
         for wire, queue in ((requester, REPLY_TO), (answerer, QUEUE)):
             wire.ask(method(1, (60, 20), b"\0\0" + shortstr(queue) + shortstr("c") + b"\x02" + bytes(4)), CONSUME_OK)
         body = frame(BODY, 1, bytes(OCTETS))
@@ -206,7 +203,7 @@ def reply(case: Case, times: int) -> float:
             answerer.send(answer)
             requester.wait(DELIVER)
 
-        return case.cpu_us(work, times)
+        return bench.cost(work, times)
 
 
 def body_header(flags: int, properties: bytes) -> bytes:
@@ -220,50 +217,10 @@ def reply_name(delivery: bytes) -> str:
     return delivery[at:at + delivery[at - 1]].decode()
 
 
-class Kind(NamedTuple):
-    """What is measured, and how often in a round."""
-
-    measure: Callable[[Case, int], float]
-    times: int
-
-
-KINDS = {
-    "connect": Kind(connect, 500), "get": Kind(get, 5000), "get and ack": Kind(get_and_ack, 5000),
-    "get-empty": Kind(get_empty, 5000), "reply": Kind(reply, 3000),
+CASES = {
+    "connect": Case(connect, 500), "get": Case(get, 5000), "get and ack": Case(get_and_ack, 5000),
+    "get-empty": Case(get_empty, 5000), "reply": Case(reply, 3000),
 }
 
-
-def main() -> None:
-    """Measure each kind in turns; print medians and the best of each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--kinds", default=",".join(KINDS), help=", of: " + ", ".join(KINDS))
-    parser.add_argument("--command", action="append", default=[], help="starts another broker; may be repeated")
-    parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT[:SCALE]",
-                        help="another broker of this host; may be repeated")
-    parser.add_argument("--data-root", default="/var/tmp", help="a directory on the disk to measure")
-    parser.add_argument("--json", action="store_true", help="print all figures as one JSON object")
-    options = parser.parse_args()
-    kinds = {name: KINDS[name] for name in options.kinds.split(",")}
-    commands = [BROKERD, *[f"{command} -D {{dir}} -p {{port}}" for command in options.command]]
-    with ExitStack() as stack:
-        names = ["brokerd", *[f"other {number + 1}" for number in range(len(options.command))]]
-        brokers = [stack.enter_context(Broker(command, name, data_root=options.data_root))
-                   for command, name in zip(commands, names, strict=True)]
-        targets = [*[broker.target for broker in brokers], *options.target]
-        figures: dict[str, dict[str, list[float]]] = {name: {one.name: [] for one in targets} for name in kinds}
-        for _ in range(options.rounds + 1):
-            for name, kind in kinds.items():
-                for target in targets:
-                    figures[name][target.name].append(kind.measure(Case(target), round(kind.times * target.scale)))
-    if options.json:
-        print(json.dumps(figures))
-        return
-    print(f"{'':14}" + "".join(f"{target.name:>20}" for target in targets) + "    medians (best), us")
-    for name, by_target in figures.items():
-        found = [sorted(by_target[target.name][1:]) for target in targets]      # the first one warms up
-        print(f"{name:14}" + "".join(f"{statistics.median(one):12.1f} ({one[0]:.1f})" for one in found))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, CASES)

@@ -15,21 +15,15 @@ first octet sent to the answer.  Messages are persistent and of 100 octets, queu
 Brokers take turns, with fresh queues each time.
 """
 
-import argparse
-import json
-import shlex
 import statistics
 import struct
-import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import NamedTuple
 
-from brokers import BROKERD, Broker, Target
+from brokers import Target
+from turns import Case, Cost, Cpu, main
 
 from brokerd.cli.perfclient import Client, longstr, method, publish_frames, shortstr
-from brokerd.cli.perfproc import listeners, usage
 
 OUT, IN, FANOUT = "transactions.out", "transactions.in", "transactions.fanout"
 OUTS = [OUT, OUT + ".2", OUT + ".3"]
@@ -66,34 +60,25 @@ class Wire(Client):
             read = read[-len(octets):] + part
 
 
-class Cost(NamedTuple):
-    """Microseconds for one transaction."""
-
-    cpu: float
-    wall: float
-
-
 def measure(target: Target, count: int, transaction: Callable[[int], bytes], finish: Callable[[Wire, int], None],
             prepare: Callable[[Wire], None]) -> Cost:
     """Send ``count`` transactions, one after the other; the first ones warm up."""
-    pids = listeners(target.port)
-    if not pids:
-        raise SystemExit(f"{target.name}: no process of this host that can be measured listens on {target.port}")
+    cpu = Cpu(target)
     octets = [transaction(n) for n in range(count)]
     walls = []
     wire = Wire(target.address(), PATIENCE_SECONDS)
     prepare(wire)
-    warm, before = count // 5, 0.0
+    warm = count // 5
     for n in range(count):
         if n == warm:
-            before = usage(pids).cpu_s
+            cpu.start()
         began = time.perf_counter()
         wire.send(octets[n])
         finish(wire, n)
         walls.append(time.perf_counter() - began)
-    spent = usage(pids).cpu_s - before
+    spent = cpu.us_each(count - warm)
     wire.drop()
-    return Cost(spent / (count - warm) * 1e6, statistics.median(walls[warm:]) * 1e6)
+    return Cost(spent, statistics.median(walls[warm:]) * 1e6)
 
 
 def make_queues(target: Target) -> None:
@@ -114,6 +99,17 @@ def delete_queues(target: Target) -> None:
     for name in (*OUTS, IN):
         client.delete_queue(name)
     client.drop()
+
+
+def with_queues(measured: Callable[[Target, int], Cost]) -> Callable[[Target, int], Cost]:
+    """Have all queues fresh, and gone afterwards."""
+    def measure_in_them(target: Target, count: int) -> Cost:
+        make_queues(target)
+        cost = measured(target, count)
+        delete_queues(target)
+        return cost
+
+    return measure_in_them
 
 
 def publishes(exchange: str) -> bytes:
@@ -169,55 +165,10 @@ def confirms(target: Target, count: int) -> Cost:
     return measure(target, count, lambda _: octets, confirmed, lambda wire: wire.ask(CONFIRM_SELECT, b"\0"))
 
 
-CASES: dict[str, Callable[[Target, int], Cost]] = {
-    "one queue": one_queue, "three queues": three_queues, "with acks": with_acks, "confirms": confirms,
+CASES = {
+    "one queue": Case(with_queues(one_queue), 500), "three queues": Case(with_queues(three_queues), 500),
+    "with acks": Case(with_queues(with_acks), 500), "confirms": Case(with_queues(confirms), 500),
 }
 
-
-def tree(text: str) -> tuple[str, str]:
-    """NAME=PATH: a name, and the command that starts the brokerd in that folder."""
-    name, _, path = text.partition("=")
-    if not name or not path:
-        raise ValueError(f"{text!r} is not NAME=PATH")
-    return name, f"env PYTHONPATH={shlex.quote(path)} {BROKERD}"
-
-
-def main() -> None:
-    """Measure each case in turns; print medians and the best of each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--transactions", type=int, default=500, help="in each round and case")
-    parser.add_argument("--case", choices=list(CASES), action="append", help="may be repeated; all of them")
-    parser.add_argument("--tree", action="append", type=tree, default=[], metavar="NAME=PATH",
-                        help="the sources of another brokerd, built, which is started as well; may be repeated")
-    parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT[:SCALE]",
-                        help="another broker of this host; may be repeated")
-    parser.add_argument("--data-root", default="/var/tmp", help="a directory on the disk to measure")
-    parser.add_argument("--json", action="store_true", help="print all figures as one JSON object")
-    options = parser.parse_args()
-    cases = {case: CASES[case] for case in options.case or CASES}
-    with ExitStack() as stack:
-        targets = [stack.enter_context(Broker(data_root=options.data_root)).target]
-        targets += [stack.enter_context(Broker(command, name, data_root=options.data_root)).target
-                    for name, command in options.tree]
-        targets += options.target
-        figures: dict[str, dict[str, list[Cost]]] = {case: {target.name: [] for target in targets} for case in cases}
-        for _ in range(options.rounds):
-            for case, run in cases.items():
-                for target in targets:
-                    make_queues(target)
-                    figures[case][target.name].append(run(target, round(options.transactions * target.scale)))
-        for target in targets:
-            delete_queues(target)
-    if options.json:
-        json.dump(figures, sys.stdout)
-        return
-    print(f"{'us a transaction: median (best)':36}" + "".join(f"{target.name:>20}" for target in targets))
-    for case, by_name in figures.items():
-        for what in Cost._fields:
-            found = [sorted(getattr(cost, what) for cost in by_name[target.name]) for target in targets]
-            print(f"{case:16}{what:20}" + "".join(f"{statistics.median(one):12.0f} ({one[0]:.0f})" for one in found))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, CASES)

@@ -26,7 +26,7 @@ def asks_for_help(error: click.UsageError) -> bool:
 
 
 def _refuse(error: click.UsageError, program: str) -> None:
-    """Say what is wrong.  Raises Exit, and ``error`` if it stands for the help."""
+    """Print what is wrong, and raise Exit.  If the user asked for help, raise ``error`` instead: click prints it."""
     if asks_for_help(error):
         raise error
     click.echo(f"{program}: {usage_line(error, program)}", err=True)

@@ -22,3 +22,14 @@ def make_bench(tmp_path):
     yield make
     for bench in made:
         bench.close()
+
+
+@pytest.fixture
+def committer(bench):
+    """A transactional connection on channel 1, and a queue; ``went_up``: what it did not keep."""
+    bench.queue()
+    connection = bench.connection(1)
+    connection.went_up = []
+    connection.on_publish = lambda *publish: connection.went_up.append(publish)
+    connection.channels[1].tx = connection.channels[1].keeps = True
+    return connection

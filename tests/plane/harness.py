@@ -348,3 +348,14 @@ class Bench:
 
 def consume(channel, queue, tag=b"c", *, no_ack=False, exclusive=False, priority=0, **more):
     return channel.consume(queue, tag, no_ack=no_ack, exclusive=exclusive, priority=priority, arguments={}, **more)
+
+
+def read(bench, queue):
+    """All that is ready, by a fresh connection."""
+    reader = bench.connection(1)
+    while reader.channels[1].get(queue, True):
+        pass
+    bench.turns()
+    got = reader.delivered()
+    reader.detach()
+    return got

@@ -11,6 +11,7 @@ from tests.plane.harness import (
     frame,
     publish,
     publish_method,
+    read,
     shortstr,
 )
 
@@ -28,17 +29,6 @@ def queue(bench):
 @pytest.fixture
 def connection(bench, queue):
     return bench.connection(1)
-
-
-def read(bench, queue, number=1):
-    """All that is ready, by a fresh connection."""
-    reader = bench.connection(1)
-    while reader.channels[1].get(queue, True):
-        pass
-    bench.turns()
-    got = reader.delivered()
-    reader.detach()
-    return got
 
 
 @pytest.mark.parametrize("size", [0, 1, 4087, 4088, 4089, 8176, 8177, 60_000, 300_000])

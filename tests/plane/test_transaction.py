@@ -3,66 +3,47 @@
 import struct
 
 import pytest
-from tests.plane.harness import PERSISTENT, frame, publish, publish_method
+from tests.plane.harness import PERSISTENT, frame, publish, publish_method, read
 
 
-@pytest.fixture
-def connection(bench):
-    bench.queue()
-    connection = bench.connection(1)
-    connection.went_up = []
-    connection.on_publish = lambda *publish: connection.went_up.append(publish)
-    connection.channels[1].tx = connection.channels[1].keeps = True
-    return connection
-
-
-def commit(bench, connection, *, sync=False):
-    kept = connection.channels[1].take_kept()
-    assert kept.route(connection.channels[1])
-    kept.put(bench.core, connection.number, 1, sync=sync)
+def commit(bench, committer, *, sync=False):
+    kept = committer.channels[1].take_kept()
+    assert kept.route(committer.channels[1])
+    kept.put(bench.core, committer.number, 1, sync=sync)
     return kept
-
-
-def read(bench, queue):
-    reader = bench.connection(1)
-    while reader.channels[1].get(queue, True):
-        pass
-    bench.turns()
-    got = reader.delivered()
-    reader.detach()
-    return [(one.key, one.properties, one.body) for one in got]
 
 
 @pytest.mark.parametrize("piece", [None, 7, 1])
 @pytest.mark.parametrize("size", [0, 1, 10, 5000])
-def test_messages_are_kept_and_stored_at_commit_in_their_order(bench, connection, piece, size):
+def test_messages_are_kept_and_stored_at_commit_in_their_order(bench, committer, piece, size):
     bodies = [bytes([n]) * size for n in range(20)]
     for body in bodies:
-        connection.feed(publish(1, body, persistent=True, piece=piece))
+        committer.feed(publish(1, body, persistent=True, piece=piece))
     assert bench.queues[b"q"].ready == 0
-    commit(bench, connection)
-    assert read(bench, bench.queues[b"q"]) == [(b"q", PERSISTENT, body) for body in bodies]
-    assert (connection.went_up, connection.channels[1].take_kept()) == ([], None)
+    commit(bench, committer)
+    assert [(one.key, one.properties, one.body) for one in read(bench, bench.queues[b"q"])] == [
+        (b"q", PERSISTENT, body) for body in bodies]
+    assert (committer.went_up, committer.channels[1].take_kept()) == ([], None)
 
 
 @pytest.mark.parametrize("change", ["forgotten", "immediate", "mandatory"])
-def test_what_cannot_be_stored_as_it_is_is_told_at_commit(bench, connection, change):
+def test_what_cannot_be_stored_as_it_is_is_told_at_commit(bench, committer, change):
     key = b"nowhere" if change == "mandatory" else b"q"
     bits = {"mandatory": 1, "immediate": 2}.get(change, 0)
     content = publish(1, b"x")[len(frame(1, 1, publish_method(b"q"))):]
-    connection.feed(frame(1, 1, publish_method(key, bits=bits)) + content)
+    committer.feed(frame(1, 1, publish_method(key, bits=bits)) + content)
     if change == "forgotten":
         bench.routes.clear()
-    assert not connection.channels[1].take_kept().route(connection.channels[1])
+    assert not committer.channels[1].take_kept().route(committer.channels[1])
 
 
-def test_what_commit_logs_says_where_each_message_goes(bench, connection):
+def test_what_commit_logs_says_where_each_message_goes(bench, committer):
     bench.queue(b"r")
     bench.queue(b"t", durable=False)
     bench.bound = {(b"", b"q"): (b"q", b"t"), (b"", b"r"): (b"r", b"q"), (b"", b"t"): (b"t",)}
-    connection.feed(publish(1, b"1") + publish(1, b"2", b"t") + publish(1, b"3", b"r") + publish(1, b"4", b"r"))
-    kept = connection.channels[1].take_kept()
-    assert kept.route(connection.channels[1])
+    committer.feed(publish(1, b"1") + publish(1, b"2", b"t") + publish(1, b"3", b"r") + publish(1, b"4", b"r"))
+    kept = committer.channels[1].take_kept()
+    assert kept.route(committer.channels[1])
     assert kept.queues == [bench.queues[name] for name in (b"q", b"t", b"r")]
     assert kept.stores == 7
     one = 8 + 1 + 2 + 4 + 2 + 8 + 1     # octets of a message
@@ -71,39 +52,39 @@ def test_what_commit_logs_says_where_each_message_goes(bench, connection):
                                                100 + 3 * one, 2, 2, 0)
 
 
-def test_what_is_committed_waits_for_the_sync_of_its_queue_only_when_that_is_asked_for(bench, connection):
-    connection.feed(publish(1, b"x", persistent=True))
-    commit(bench, connection)
+def test_what_is_committed_waits_for_the_sync_of_its_queue_only_when_that_is_asked_for(bench, committer):
+    committer.feed(publish(1, b"x", persistent=True))
+    commit(bench, committer)
     assert bench.sync() == []
     bench.core.sync_next([bench.queues[b"q"]])
     assert [path for path in bench.sync() if "msgs." in path]
     bench.core.sync_next([bench.queues[b"q"]])
     assert bench.sync() == []
-    connection.feed(publish(1, b"x", persistent=True))
-    commit(bench, connection, sync=True)
+    committer.feed(publish(1, b"x", persistent=True))
+    commit(bench, committer, sync=True)
     assert [path for path in bench.sync() if "msgs." in path]
 
 
-def test_a_queue_that_refuses_is_told(bench, connection):
+def test_a_queue_that_refuses_is_told(bench, committer):
     bench.queue(b"r", max_length=1, overflow=1)
-    connection.feed(publish(1, b"1", b"r") + publish(1, b"2", b"r"))
-    assert commit(bench, connection).refused
+    committer.feed(publish(1, b"1", b"r") + publish(1, b"2", b"r"))
+    assert commit(bench, committer).refused
 
 
-def test_a_queue_that_was_deleted_gets_nothing(bench, connection):
-    connection.feed(publish(1, b"x"))
-    kept = connection.channels[1].take_kept()
-    assert kept.route(connection.channels[1])
+def test_a_queue_that_was_deleted_gets_nothing(bench, committer):
+    committer.feed(publish(1, b"x"))
+    kept = committer.channels[1].take_kept()
+    assert kept.route(committer.channels[1])
     bench.queues.pop(b"q").drop()
     kept.put(bench.core, 1, 1, sync=True)
     assert not kept.refused
 
 
-def test_messages_of_several_levels_and_segments_are_all_stored(bench, connection):
+def test_messages_of_several_levels_and_segments_are_all_stored(bench, committer):
     bench.queue(b"p", max_priority=3)
     for n in range(300):
-        connection.feed(publish(1, b"%d" % n + bytes(500), b"p", properties=b"\x18\0\2" + bytes([n % 4])))
-    kept = commit(bench, connection)
+        committer.feed(publish(1, b"%d" % n + bytes(500), b"p", properties=b"\x18\0\2" + bytes([n % 4])))
+    kept = commit(bench, committer)
     assert kept.stores == 300
-    bodies = [int(body[:-500]) for _, _, body in read(bench, bench.queues[b"p"])]
+    bodies = [int(one.body[:-500]) for one in read(bench, bench.queues[b"p"])]
     assert bodies == sorted(range(300), key=lambda n: (-(n % 4), n))

@@ -43,7 +43,7 @@ cdef struct journal_t
 cdef struct order_t
 cdef struct place_t
 cdef struct asides_t
-cdef struct count_t
+cdef struct last_entry_t
 cdef struct anchor_t
 cdef struct queue_key_t
 cdef struct gate_t
@@ -138,8 +138,8 @@ cdef struct seg_t:
     uint8_t stage_words[16]
     uint8_t *acks               # NULL: not mapped
     uint8_t *settled_bits       # a bit per 8 octets of segment: settled before this broker started; NULL: none
-    count_t *counts             # sorted by position; delivery counts from before this broker started
-    uint32_t count_n
+    last_entry_t *last_entries  # sorted by position; of records from before this broker started
+    uint32_t last_entries_n
     anchor_t *anchors           # every 32nd record up to `anchored`; NULL: nothing was taken out of the middle yet
     uint32_t anchors_n, anchors_capacity
     uint32_t anchored           # the position behind the records that `anchors` covers
@@ -410,9 +410,9 @@ cdef struct channel_t:
     route_t *route
     uint64_t route_generation
     channel_t *confirm_next
-    channel_t *core_next, *core_prev
-    uint32_t global_prefetch
-    uint32_t prefetch
+    channel_t *core_next
+    channel_t *core_prev
+    uint32_t global_prefetch, prefetch
     uint16_t number
     uint8_t state               # 0 method, 1 content header, 2 content body expected
     bint confirm

@@ -37,7 +37,7 @@ cdef tuple make_row(seg_t *s, uint32_t position, bint redelivered):
     cdef message_t m
     cdef const uint8_t *r = s.map + position
     message_of(r, &m)
-    return (seq_of(r), <int64_t>le64(r + R_TS), redelivered, (<const char *>m.names)[1:1 + m.names[0]], key_of(&m),
+    return (seq_of(r), <int64_t>le64(r + R_TS), redelivered, (<const char *>m.names)[1:1 + m.names[0]], routing_key_of(&m),
             (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n])
 
 

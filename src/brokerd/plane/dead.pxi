@@ -30,7 +30,7 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
     spent[0] += m.properties_n // PROPERTIES_OCTETS + m.body_n // COPIED_OCTETS
     queue = <Queue>q.owner
     return queue.on_dead(REASONS[dead.reason], dead.seq, (<const char *>m.names)[1:1 + m.names[0]],
-                         key_of(&m), (<const char *>m.properties)[:m.properties_n],
+                         routing_key_of(&m), (<const char *>m.properties)[:m.properties_n],
                          (<const char *>m.body)[:m.body_n], dead.count)
 
 

@@ -113,7 +113,7 @@ cdef void tell_delivered(channel_t *ch, place_t *t, uint8_t before) noexcept:
     cdef message_t m
     cdef Queue queue = <Queue>t.seg.queue.owner
     message_of(t.seg.map + t.position, &m)
-    queue.on_delivered(<Channel>ch.owner, (<const char *>m.names)[1:1 + m.names[0]], key_of(&m),
+    queue.on_delivered(<Channel>ch.owner, (<const char *>m.names)[1:1 + m.names[0]], routing_key_of(&m),
                        (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n],
                        before & PLACE_WAS_OUT != 0)
 

@@ -198,7 +198,7 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
 
 
 cdef Message message_object(message_t *m):
-    return Message((<const char *>m.names)[1:1 + m.names[0]], key_of(m), (<const char *>m.properties)[:m.properties_n],
+    return Message((<const char *>m.names)[1:1 + m.names[0]], routing_key_of(m), (<const char *>m.properties)[:m.properties_n],
                    (<const char *>m.body)[:m.body_n])
 
 
@@ -309,7 +309,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
 cdef void tell_refusal(queue_t *q, message_t *m) noexcept:
     """reject-publish-dlx: call on_dead() for a message that the queue refused."""
     cdef Queue queue = <Queue>q.owner
-    queue.on_dead(REASONS[REASON_LENGTH], 0, (<const char *>m.names)[1:1 + m.names[0]], key_of(m),
+    queue.on_dead(REASONS[REASON_LENGTH], 0, (<const char *>m.names)[1:1 + m.names[0]], routing_key_of(m),
                   (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n], 0)
 
 

@@ -33,10 +33,10 @@ cdef bint give_to_core(seg_t *s) noexcept nogil:
     seg_unmap(s)
     acks_unmap(s)
     free(s.settled_bits)
-    free(s.counts)
+    free(s.last_entries)
     anchors_free(s)
     s.settled_bits = NULL
-    s.counts = NULL
+    s.last_entries = NULL
     s.store = NULL
     s.queue = NULL
     s.next = core.spares
@@ -81,9 +81,9 @@ cdef void retire_unlinked(seg_t *s) noexcept:
     if st.spare == NULL and s.capacity == st.queue.core.segment_octets and s.allocated == s.capacity \
             and not st.queue.dropped and not s.damaged:
         free(s.settled_bits)
-        free(s.counts)
+        free(s.last_entries)
         s.settled_bits = NULL
-        s.counts = NULL
+        s.last_entries = NULL
         anchors_free(s)
         st.spare = s
     else:
@@ -121,10 +121,10 @@ cdef void give_up(seg_t *s):
             path_of(s, b"acks", old)
             unlink(old)
             free(s.settled_bits)
-            free(s.counts)
+            free(s.last_entries)
             anchors_free(s)
             s.settled_bits = NULL
-            s.counts = NULL
+            s.last_entries = NULL
             st.spare = s
             return
         seg_unmap(s)

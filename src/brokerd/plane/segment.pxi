@@ -4,7 +4,7 @@
 # maps with every change, so that kill -9 loses none of them.  After a power cut the CRCs decide (store/recovery.py).
 
 
-cdef struct count_t:            # the last that the acks file says of one record which is not settled
+cdef struct last_entry_t:       # the last that the acks file says of one record which is not settled
     uint32_t position
     uint32_t index              # of the entry
     uint16_t count              # failed deliveries
@@ -152,7 +152,7 @@ cdef void seg_free(seg_t *s) noexcept nogil:
     journal_unmap(s)
     anchors_free(s)
     free(s.settled_bits)
-    free(s.counts)
+    free(s.last_entries)
     free(s)
 
 
@@ -299,7 +299,7 @@ cdef inline uint64_t body_octets(const uint8_t *r) noexcept nogil:
     return length_of(r) - <uint32_t>(meta - r) - n
 
 
-cdef bytes key_of(message_t *m):
+cdef bytes routing_key_of(message_t *m):
     cdef const uint8_t *key = m.names + 1 + m.names[0]
     return (<const char *>key)[1:1 + key[0]]
 
@@ -327,17 +327,17 @@ cdef inline bint was_settled(seg_t *s, uint32_t position) noexcept nogil:
     return s.settled_bits != NULL and s.settled_bits[position >> 6] >> (position >> 3 & 7) & 1
 
 
-cdef const count_t *last_entry(seg_t *s, uint32_t position) noexcept nogil:
+cdef const last_entry_t *last_entry(seg_t *s, uint32_t position) noexcept nogil:
     """The last entry that an unsettled record had when this broker started; NULL: it had none."""
-    cdef uint32_t low = 0, high = s.count_n, middle
+    cdef uint32_t low = 0, high = s.last_entries_n, middle
     while low < high:
         middle = (low + high) >> 1
-        if s.counts[middle].position < position:
+        if s.last_entries[middle].position < position:
             low = middle + 1
         else:
             high = middle
-    if low < s.count_n and s.counts[low].position == position:
-        return &s.counts[low]
+    if low < s.last_entries_n and s.last_entries[low].position == position:
+        return &s.last_entries[low]
     return NULL
 
 
@@ -345,7 +345,7 @@ cdef inline bint is_from_before(seg_t *s, uint32_t position) noexcept nogil:
     """Whether a former broker passed the record, may have passed it, or took it out of the middle.  recall() then says how
     often it was handed out."""
     return position < s.passed_below or position < s.doubted_below or (
-        UNLIKELY(s.count_n != 0) and last_entry(s, position) != NULL)
+        UNLIKELY(s.last_entries_n != 0) and last_entry(s, position) != NULL)
 
 
 cdef void recall(seg_t *s, place_t *t) noexcept nogil:
@@ -357,7 +357,7 @@ cdef void recall(seg_t *s, place_t *t) noexcept nogil:
     HANDED_OUT    it was out again: one failed delivery more
     SET_ASIDE     it waited aside, and may never have been handed out
     """
-    cdef const count_t *last = last_entry(s, t.position)
+    cdef const last_entry_t *last = last_entry(s, t.position)
     t.flags = PLACE_PASSED | PLACE_WAS_OUT
     if last == NULL:
         t.count = t.position < s.passed_below
@@ -371,8 +371,8 @@ cdef void recall(seg_t *s, place_t *t) noexcept nogil:
 
 
 cdef int by_position(const void *a, const void *b) noexcept nogil:
-    cdef const count_t *x = <const count_t *>a
-    cdef const count_t *y = <const count_t *>b
+    cdef const last_entry_t *x = <const last_entry_t *>a
+    cdef const last_entry_t *y = <const last_entry_t *>b
     if x.position != y.position:
         return 1 if x.position > y.position else -1
     return 1 if x.index > y.index else -1
@@ -433,24 +433,24 @@ cdef int seg_load_counts(seg_t *s, uint32_t lasting) noexcept nogil:
     """Note the last entry of each unsettled record that has one.  lasting: how many entries settle nothing.  0 or ENOMEM."""
     cdef uint64_t entry
     cdef uint32_t i, n = 0
-    s.counts = <count_t *>malloc(lasting * sizeof(count_t))
-    if s.counts == NULL:
+    s.last_entries = <last_entry_t *>malloc(lasting * sizeof(last_entry_t))
+    if s.last_entries == NULL:
         return ENOMEM
     for i in range(s.entries):
         entry = le64(s.acks + HEADER + ENTRY * i)
         if entry_is_sound(s, entry) and not settles(entry) and n < lasting and not was_settled(s, <uint32_t>entry):
-            s.counts[n].position = <uint32_t>entry
-            s.counts[n].index = i
-            s.counts[n].type = entry >> 32 & 15
-            s.counts[n].reason = entry >> 36 & 15
-            s.counts[n].count = <uint16_t>(entry >> 48)
+            s.last_entries[n].position = <uint32_t>entry
+            s.last_entries[n].index = i
+            s.last_entries[n].type = entry >> 32 & 15
+            s.last_entries[n].reason = entry >> 36 & 15
+            s.last_entries[n].count = <uint16_t>(entry >> 48)
             n += 1
-    qsort(s.counts, n, sizeof(count_t), by_position)
-    s.count_n = 0
+    qsort(s.last_entries, n, sizeof(last_entry_t), by_position)
+    s.last_entries_n = 0
     for i in range(n):
-        if s.count_n and s.counts[s.count_n - 1].position == s.counts[i].position:
-            s.counts[s.count_n - 1] = s.counts[i]
+        if s.last_entries_n and s.last_entries[s.last_entries_n - 1].position == s.last_entries[i].position:
+            s.last_entries[s.last_entries_n - 1] = s.last_entries[i]
         else:
-            s.counts[s.count_n] = s.counts[i]
-            s.count_n += 1
+            s.last_entries[s.last_entries_n] = s.last_entries[i]
+            s.last_entries_n += 1
     return 0

@@ -292,10 +292,10 @@ cdef void cursor_leave(store_t *st) noexcept nogil:
         s.waiting = 0
     cursor_enter(st, s.next)
     free(s.settled_bits)
-    free(s.counts)
+    free(s.last_entries)
     s.settled_bits = NULL
-    s.counts = NULL
-    s.count_n = 0
+    s.last_entries = NULL
+    s.last_entries_n = 0
     # The last segment but one stays mapped: as a rule it is settled soon, and then recycled.
     if not retire_if_settled(s) and s.next != st.last:
         seg_unmap(s)
