@@ -186,3 +186,4 @@ def test_keys_of_a_broker_of_before_are_known(make_broker, tmp_path):
     channel.confirm_delivery()
     send(channel, "", "keyed", "new")
     assert count(channel, "keyed") == 6
+    close_all()

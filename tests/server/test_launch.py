@@ -192,6 +192,16 @@ def test_nobody_is_let_in_while_clients_are_waited_for(broker, connect):
     assert broker.wait() == 0
 
 
+def test_a_client_that_has_answered_is_not_waited_for_though_its_socket_stays_open(make_broker, connect):
+    broker = make_broker("--stop-timeout-seconds", "3600")
+    broker.start()
+    peer = connect(broker)
+    os.kill(broker.pid, signal.SIGTERM)  # Within the first second of the broker's life.
+    assert peer.read().NAME == "connection.close"
+    peer.send(methods.ConnectionCloseOk())
+    assert broker.wait() == 0
+
+
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_second_signal_stops_at_once_and_the_next_start_recovers(broker, connect, second):
     peer = connect(broker)

@@ -63,7 +63,7 @@ class Server:
 
     __slots__ = (
         "config", "control", "failed", "gate", "handlers", "loop", "node", "reload", "servers", "slow_thread",
-        "socket_path", "stop_signals", "stopped", "sync_thread",
+        "socket_path", "stop_signals", "stopped", "sync_thread", "timer",
     )  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
@@ -77,6 +77,7 @@ class Server:
         self.socket_path = ""  # of the unix socket that listens for AMQP; empty: there is none
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
+        self.timer: asyncio.TimerHandle | None = None  # of the next tick
         self.handlers: list[Handler] = []  # handlers of log lines, beside the one that the configuration names
 
     async def run(self) -> int:
@@ -98,11 +99,10 @@ class Server:
             raise
         gc.freeze()  # The collector starts here.  The objects of the start stay for ever, so it need not look at them.
         gc.enable()
-        timer = self.loop.call_later(TICK_SECONDS, self._tick)
+        self.timer = self.loop.call_later(TICK_SECONDS, self._tick)
         try:
             await self.stopped.wait()
         finally:
-            timer.cancel()
             self._close_ports()
         if self.failed:
             return 1
@@ -205,7 +205,7 @@ class Server:
         return self.loop.call_later(max(0.0, (when_ns - time.time_ns()) / 1e9), callback)
 
     def _tick(self) -> None:
-        self.loop.call_later(TICK_SECONDS, self._tick)
+        self.timer = self.loop.call_later(TICK_SECONDS, self._tick)
         try:
             self.node.tick()
         except OSError as error:
@@ -259,7 +259,9 @@ class Server:
         self.node.stop_connections()
         deadline = self.loop.time() + self.config.stop_timeout_seconds
         while self.node.connections and self.loop.time() < deadline:  # noqa: ASYNC110 - once, and both may end it
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # The tick goes on: it ends connections whose clients do not.
+        if self.timer is not None:
+            self.timer.cancel()
         for connection in list(self.node.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
