@@ -87,7 +87,9 @@ def test_the_inner_type_routes_and_checks_bindings():
     with pytest.raises(PreconditionFailed):
         headers.bind(queue, "", {"x-match": "some"})
     assert (direct.matches_keys, headers.matches_keys) == (DirectExchange.matches_keys, HeadersExchange.matches_keys)
-    assert (direct.intercepts, direct.key_decides) == (True, False)
+    assert direct.intercepts.names == ("x-delay", "x-deliver-at")
+    assert (direct.key_decides, direct.asked) == (True, None)
+    assert (headers.key_decides, headers.asked) != (True, None)
 
 
 def test_the_same_type_has_two_names_and_any_type_can_be_made_to_delay():
@@ -117,5 +119,5 @@ def test_the_holder_is_asked_for_every_message_with_its_key():
 
     exchange = DelayedExchange("x", arguments={"x-delayed-type": "fanout"})
     exchange.holder = Holder()
-    assert exchange.intercept("k", Properties) == Intercepted(("somewhere",), (), None)
+    assert exchange.intercept("k", Properties) == Intercepted(("somewhere",), None)
     assert asked == [(exchange, "k", Properties)]

@@ -9,7 +9,7 @@ from tests.session.harness import Client, Node
 
 from brokerd import plane
 from brokerd.errors import AccessRefused, AMQPError, NotFound, PreconditionFailed, SyntaxError_
-from brokerd.exchanges import FanoutExchange, Intercepted
+from brokerd.exchanges import FanoutExchange, Intercepted, Intercepting
 from brokerd.policies import Policies
 from brokerd.policies.policies import Policy
 from brokerd.store.disk import Disk
@@ -347,22 +347,22 @@ def test_an_exchange_that_reads_the_message_is_asked_every_time(access, vhost):
 
 
 def test_an_exchange_that_intercepts_decides_instead_of_the_bindings(access, vhost):
-    class Intercepting(FanoutExchange):
-        intercepts = True
+    class Taking(FanoutExchange):
+        intercepts = Intercepting(("b",), plane.Asked())
         answer = None
 
         def intercept(self, routing_key, properties):
-            self.asked = (routing_key, properties().headers)
+            self.question = (routing_key, properties().headers)
             return self.answer
 
-    x = vhost.exchanges["x"] = Intercepting("x")
+    x = vhost.exchanges["x"] = Taking("x")
     q, other = queue(vhost, "q", ("x", "")), queue(vhost, "other")
     assert whole(publish(access, "x", "k", headers={"a": 1})) == ((q,), None, False, None, ())
-    assert x.asked == ("k", {"a": 1})
-    Intercepting.answer = Intercepted((other,), (print,))
-    assert whole(publish(access, "x", "k")) == ((other,), None, False, None, (print,))
+    assert x.question == ("k", {"a": 1})
+    Taking.answer = Intercepted((other,))
+    assert whole(publish(access, "x", "k")) == ((other,), None, False, None, ())
     assert publish(access, "x", "k", headers={"BCC": ["b"]}).properties is None  # routed later, by BCC too
-    Intercepting.answer = Intercepted((other,), (), b"\0\0")
+    Taking.answer = Intercepted((other,), b"\0\0")
     assert whole(publish(access, "x", "k", message_id="m")) == ((other,), None, False, b"\0\0", ())
 
 

@@ -438,6 +438,9 @@ def test_delays_are_opened_where_there_is_a_delayed_exchange_or_a_room_of_one(vh
         def adopt(self, exchange):
             exchange.holder = None
 
+        def forget_routes(self):
+            pass
+
     vhost.delays = Delays()
     if delayed:
         vhost.add_exchange("x", "x-delayed-message", durable=True, auto_delete=False, internal=False,

@@ -18,16 +18,19 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from brokerd import plane
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.arguments import inner_type
-from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, LazyProperties
-from brokerd.wire.values import Timestamp
+from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Intercepting, LazyProperties
+from brokerd.wire.values import Timestamp, encode_table
 
 if TYPE_CHECKING:
     from brokerd.plane import Message
 
 DELAY, DELIVER_AT = "x-delay", "x-deliver-at"
 DUE_MS_MAX = (1 << 63) - 1
+_HEADERS = Intercepting((DELAY, DELIVER_AT), plane.Asked())
+_HEADERS.asked.add(encode_table(dict.fromkeys(_HEADERS.names)))
 
 
 class Holder(Protocol):
@@ -44,8 +47,7 @@ class DelayedExchange(Exchange):
 
     type: ClassVar[str] = "x-delayed-message"
     inner: ClassVar[Callable[..., Exchange] | None] = None  # None: the arguments name the inner type
-    intercepts = True
-    key_decides = False
+    intercepts = _HEADERS
 
     def __init__(self, name: str, **properties: Any) -> None:
         """Raises PreconditionFailed (406) unless ``x-delayed-type`` names a type that does not delay itself."""
@@ -53,6 +55,16 @@ class DelayedExchange(Exchange):
         inner = self.inner or inner_type(self.arguments)
         self._inner = inner(name, arguments=self.arguments)
         self.holder: Holder | None = None  # vhost/delays sets it
+
+    @property
+    def key_decides(self) -> bool:  # type: ignore[override]
+        """As the inner type: what is not delayed, or is due, goes as its bindings say."""
+        return self._inner.key_decides
+
+    @property
+    def asked(self) -> "plane.Asked | None":  # type: ignore[override]
+        """As the inner type."""
+        return self._inner.asked
 
     @property
     def matches_keys(self) -> bool:  # type: ignore[override]

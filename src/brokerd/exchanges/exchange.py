@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from brokerd.exchanges.comparable import comparable
 
 if TYPE_CHECKING:
-    from brokerd.plane import Asked, Message, Participant, Tally
+    from brokerd.plane import Asked, Message, Tally
     from brokerd.wire.properties import Properties
 
 LazyProperties = Callable[[], "Properties"]  # returns the message's properties, which its first call decodes
@@ -23,8 +23,14 @@ class Intercepted(NamedTuple):
     """Where a message goes that an exchange takes for itself instead of routing it."""
 
     queues: tuple[Any, ...] = ()
-    participants: "tuple[Participant, ...]" = ()  # the plane calls them when it stores the message
     properties: bytes | None = None  # the queues store these in place of the message's own; None: its own
+
+
+class Intercepting(NamedTuple):
+    """The headers without which an exchange takes no message for itself: their names, and the same as routes ask."""
+
+    names: tuple[str, ...]
+    asked: "Asked"
 
 
 class Binding:
@@ -75,7 +81,7 @@ class Exchange:
     # These belong to one exchange and not to its type, because an argument may change them.
     key_decides: bool = True  # False: the answer depends on more than the routing key, so it must not be cached
     asked: "Asked | None" = None  # the answer depends on what these ask of the headers, and on no more
-    intercepts: bool = False  # True: intercept() is called before the message is routed
+    intercepts: "Intercepting | None" = None  # intercept() is called before a message is routed; None: it is not
 
     def __init__(
         self,

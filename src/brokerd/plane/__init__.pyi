@@ -86,6 +86,10 @@ class Core:
     def take_garbage(self) -> list[str]:
         """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
+def plain_delay(properties: bytes) -> int:
+    """The delay, in ms, of a message with these properties (flags and list as on the wire); 0: it has none that the plane
+    can read.  Raises ValueError for malformed ones."""
+
 class Window:
     """The last keys that were entered.  A key is a hash, never 0, and counts until its time is over.  Times are ms since
     the epoch."""
@@ -154,7 +158,7 @@ class Answer:
     """The answer of routing to one publish.  The plane reads it in C, and calls its participants if it has some."""
     def __init__(self, queues: tuple[Any, ...], *, tally: Tally | None = None, cacheable: bool = False,
                  properties: bytes | None = None, participants: tuple[Participant, ...] = (),
-                 keys: Keys | None = None, by_headers: tuple[Asked, ...] = ()) -> None: ...
+                 keys: Keys | None = None, by_headers: tuple[Asked, ...] = (), delays: bool = False) -> None: ...
     queues: tuple[Any, ...]      # each once, where the message is to be stored, unless a participant says otherwise
     tally: Tally | None          # where the publish is counted
     cacheable: bool              # the next message of that exchange and key goes there too
@@ -162,6 +166,7 @@ class Answer:
     participants: tuple[Participant, ...]   # asked and told in this order
     by_headers: tuple[Asked, ...]    # the next message of that exchange and key goes there too if it has the same of what
                                  # these ask for; (): not so.  An answer that is cacheable holds for all headers
+    delays: bool                 # remembered by headers, it holds for messages with a plain delay only
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
     def before_storing(self) -> tuple[Any, ...]:
         """Ask the participants; returns the queues that they leave.  Code that stores a message with Core.put() calls this
@@ -201,6 +206,32 @@ class Gate:
 
     Each such feature is a subclass in a file of its own; gate.pxi says what it may do.  A message that it lets wait is
     aside, and ready again after a restart.  A gate serves one queue at a time."""
+
+class Delay(Gate):
+    """The gate of a delayed exchange's waiting room.  A message that is due goes where the exchange sends its routing key,
+    and is settled here.  No consumer gets a message.
+
+    The plane sends a message on itself if its delay is plain (plain_delay()), its headers are as letters take them (see
+    Letters), and the route may be remembered; it calls on_due() for each other message."""
+    def __init__(self, letters: Letters, *of_subclass: Any) -> None:
+        """letters: the exchange, no key, and the Routes that say where a routing key leads to."""
+    # --- upcalls, to be overridden
+    def on_due(self, seq: int) -> None:
+        """A message is due that the caller must send on: put() it where it goes, then remove() it; or note() when it is due
+        in truth.  The messages that are due later wait until this returns.  Must not raise."""
+    def on_stored(self, upto: int) -> None:
+        """All messages up to this number were sent on.  Call settle() as soon as the next sync is over.  Must not raise."""
+    # --- verbs
+    def settle(self, upto: int) -> None:
+        """Settle what was sent on, up to the number that on_stored() gave: it is on disk."""
+    def note(self, seq: int, due_ms: int) -> None:
+        """Have on_due() called for a message at that time, in ms since the epoch."""
+    def tidy(self) -> None:
+        """Forget when messages were due that were taken out, if these are many.  Then some notes are lost, and on_due() is
+        called for their messages at once."""
+    def upcoming(self, count: int) -> list[tuple[int, int]]:
+        """When the next messages are due, with their sequence numbers.  Some may have been taken out; a time of 0 stands for
+        one that on_due() is still to give its time."""
 
 class Queue:
     """Messages in segments, by priority level; the rules of the queue; its consumers.  queues.Queue is the subclass.

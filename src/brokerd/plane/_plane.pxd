@@ -296,8 +296,7 @@ cdef struct rules_t:
     int32_t delivery_limit      # failed deliveries; -1: none
     uint8_t overflow            # OVERFLOW_*
     bint expires                # a ttl is set, or a message with an expiration came
-    bint dead_letters
-    bint limit_drops
+    bint dead_letters, limit_drops
     bint delivery_counts
     bint single_active
     bint reports_deliveries     # on_delivered() is called for each delivery
@@ -433,6 +432,7 @@ cdef struct route_t:
     const uint8_t *properties   # in place of the message's own; NULL: its own
     uint32_t properties_n
     bint once                   # holds for one message only: it depends on the message's headers
+    bint delays                 # holds for messages with a plain delay only (headers.pxi)
     bint up                     # of dead letters: the control plane decides for each
     tally_t *tally
     queue_t **targets
@@ -514,7 +514,7 @@ cdef class Answer:
     cdef readonly tuple queues, participants, by_headers
     cdef readonly Tally tally
     cdef readonly bytes properties
-    cdef readonly bint cacheable
+    cdef readonly bint cacheable, delays
     cdef readonly Keys keys
     cdef Py_ssize_t asked           # of the participants: the others have nothing to do with this message
     cpdef tuple before_storing(self)

@@ -36,6 +36,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     kept.pxi        what a transaction publishes, until commit
     publish.pxi     a message on its way in
     letters.pxi     dead letters made and stored
+    delay.pxi       messages that wait for their time
     dead.pxi        dead letters under way
     chunk.pxi       what a chunk's end has to do
     connection.pxi  frames; Connection, as the loop and the session see it
@@ -143,6 +144,7 @@ include "headers.pxi"
 include "kept.pxi"
 include "publish.pxi"
 include "letters.pxi"
+include "delay.pxi"
 include "dead.pxi"
 include "chunk.pxi"
 include "connection.pxi"

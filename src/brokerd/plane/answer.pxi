@@ -15,7 +15,7 @@ cdef class Answer:
     """See plane/__init__.pyi."""
 
     def __init__(self, tuple queues not None, *, Tally tally=None, bint cacheable=False, bytes properties=None,
-                 tuple participants not None=(), Keys keys=None, tuple by_headers not None=()):
+                 tuple participants not None=(), Keys keys=None, tuple by_headers not None=(), bint delays=False):
         self.queues = queues
         self.tally = tally
         self.cacheable = cacheable
@@ -23,6 +23,7 @@ cdef class Answer:
         self.participants = participants
         self.keys = keys
         self.by_headers = by_headers
+        self.delays = delays
 
     cpdef tuple before_storing(self):
         cdef tuple queues = self.queues, left

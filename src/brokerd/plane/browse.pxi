@@ -126,15 +126,10 @@ cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
     return s.anchors[low - 1].position
 
 
-cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
-    """Take the ready message `seq` out of the store, wherever it stands.  False: no such message is ready."""
+cdef bint find_in_middle(store_t *st, uint64_t seq, place_t *t) noexcept nogil:
+    """Find the ready message `seq` among those that the cursor has not passed; it stays there.  False: it is not there."""
     cdef seg_t *s = st.cursor
     cdef uint32_t position = st.position
-    cdef uint32_t i
-    cdef place_t *heap
-    for i in range(st.returned_n):
-        if st.returned[i].seq == seq:
-            return take_out_returned(st, i, t)
     while s != NULL and s.next != NULL and s.next.base_seq <= seq:
         s = s.next
         position = HEADER
@@ -146,10 +141,6 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
         position += room_of(s.map + position)
     if s == NULL or s.map == NULL or position >= s.end or seq_of(s.map + position) != seq or was_settled(s, position):
         return False
-    if s.settled_bits == NULL:
-        s.settled_bits = <uint8_t *>calloc((s.capacity >> 6) + 1, 1)
-        if s.settled_bits == NULL:
-            raise MemoryError
     t.seg = s
     t.seq = seq
     t.position = position
@@ -157,10 +148,33 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
     t.flags = 0
     if is_from_before(s, position):
         recall(s, t)
-    s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
+    return True
+
+
+cdef int take_from_middle(store_t *st, place_t *t) noexcept nogil:
+    """Take the message out that find_in_middle() found.  0 or ENOMEM: it stays."""
+    cdef seg_t *s = t.seg
+    if s.settled_bits == NULL:
+        s.settled_bits = <uint8_t *>calloc((s.capacity >> 6) + 1, 1)
+        if s.settled_bits == NULL:
+            return ENOMEM
+    s.settled_bits[t.position >> 6] |= 1 << (t.position >> 3 & 7)
     s.verify = s.loaded = True          # With `verify` set, readers look at settled_bits.
     s.waiting -= 1
     uncount_ready(st, 1)
+    return 0
+
+
+cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
+    """Take the ready message `seq` out of the store, wherever it stands.  False: no such message is ready."""
+    cdef uint32_t i
+    for i in range(st.returned_n):
+        if st.returned[i].seq == seq:
+            return take_out_returned(st, i, t)
+    if not find_in_middle(st, seq, t):
+        return False
+    if take_from_middle(st, t) != 0:
+        raise MemoryError
     return True
 
 

@@ -337,3 +337,42 @@ cdef void extracts_free(extracts_t *x) noexcept nogil:
         free(x.ways[i].route)
     free(x.ways)
     free(x)
+
+
+# ---- delays
+
+cdef inline bint has_name(const uint8_t *name, const char *other) noexcept nogil:
+    return name[0] == strlen(other) and memcmp(name + 1, other, name[0]) == 0
+
+
+cdef int64_t delay_in(const uint8_t *properties) noexcept nogil:
+    """The delay in whole properties, in ms; 0: they have none, or one that the control plane must read.
+
+    It is plain where x-delay is a whole number above 0, and nothing else says when or to whom the message goes on."""
+    cdef const uint8_t *table = property_at(properties, PROPERTY_HEADERS)
+    cdef const uint8_t *p
+    cdef const uint8_t *end
+    cdef const uint8_t *name
+    cdef const uint8_t *value
+    cdef uint8_t room[9]
+    cdef size_t n, plain_n
+    cdef int64_t delay = 0
+    if table == NULL or be16(properties) & 1 << PROPERTY_EXPIRATION:
+        return 0
+    p = table + 4
+    end = p + be32(table)
+    while p < end:
+        name = p
+        p += 1 + name[0]
+        n = value_length(p, end)
+        if has_name(name, b"x-delay"):
+            plain_n = n
+            value = plain_value(p, room, &plain_n)
+            if value != room or room[0] != c'l' or p[0] == c'T':
+                return 0
+            delay = <int64_t>be64(room + 1)
+        elif has_name(name, b"x-deliver-at") or has_name(name, b"x-delayed-expiration") or has_name(name, b"CC") \
+                or has_name(name, b"BCC"):
+            return 0
+        p += n
+    return max(delay, 0)

@@ -70,6 +70,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     r = route_of(ch, method, method_n)
     if r != NULL and UNLIKELY(r.by_headers != NULL):
         r = route_by_headers(r, header + 12)
+        if r != NULL and UNLIKELY(r.delays) and delay_in(header + 12) == 0:
+            r = NULL
     if UNLIKELY(r == NULL) or UNLIKELY(known.ask and not r.once):
         e.payload = method
         e.payload_n = method_n

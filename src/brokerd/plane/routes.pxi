@@ -245,6 +245,7 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, uint32_t hash, Answer
         r.properties = <const uint8_t *>answer.properties
         r.properties_n = <uint32_t>len(answer.properties)
     r.once = r.up = False
+    r.delays = answer.delays
     r.tally = &answer.tally.t if answer.tally is not None else NULL
     for i in range(count):
         r.targets[i] = &(<Queue?>answer.queues[i]).q

@@ -131,8 +131,8 @@ class NoDelays:
     def forget_exchange(self, exchange: "Exchange") -> None:
         """Drop the messages that a deleted exchange holds back."""
 
-    def close(self) -> None:
-        """Stop all timers."""
+    def forget_routes(self) -> None:
+        """Where messages go has changed."""
 
 
 class DelaysOnDemand(NoDelays):
@@ -150,7 +150,7 @@ class DelaysOnDemand(NoDelays):
         if self._made is None:
             from brokerd.vhost.delays import Delays
 
-            self._made = Delays(self._vhost, **self._services._asdict())
+            self._made = Delays(self._vhost, epoch_ns=self._services.epoch_ns, wait=self._services.wait)
         return self._made
 
     def adopt(self, exchange: "Exchange") -> None:
@@ -162,9 +162,9 @@ class DelaysOnDemand(NoDelays):
     def forget_exchange(self, exchange: "Exchange") -> None:
         self.get().forget_exchange(exchange)  # type: ignore[arg-type]
 
-    def close(self) -> None:
+    def forget_routes(self) -> None:
         if self._made is not None:
-            self._made.close()
+            self._made.forget_routes()
 
 
 class NoDuplicates:

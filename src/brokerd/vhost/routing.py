@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd import plane
 from brokerd.arguments import EXPIRY_MS_MAX
 from brokerd.errors import AccessRefused, AMQPError, PreconditionFailed
-from brokerd.exchanges import Exchange, Intercepted, LazyProperties, Route
+from brokerd.exchanges import Exchange, Intercepted, Intercepting, LazyProperties, Route
 from brokerd.exchanges import route as walk
 from brokerd.exchanges.arguments import alternate_exchange
 from brokerd.exchanges.terms import char_list
@@ -97,8 +97,8 @@ class _Publish:
     """One publish on its way through the steps of ``resolve``.  Most messages pass each step unchanged."""
 
     __slots__ = (
-        "_access", "_by_headers", "_cacheable", "_checked", "_decoded", "_exchange", "_header", "_key", "_keys",
-        "_octets", "_once", "_participants", "_queues", "_rewritten", "_vhost",
+        "_access", "_by_headers", "_cacheable", "_checked", "_decoded", "_delays", "_exchange", "_header", "_key",
+        "_keys", "_octets", "_once", "_participants", "_queues", "_rewritten", "_vhost",
     )  # fmt: skip
 
     _queues: tuple[Any, ...]
@@ -115,6 +115,7 @@ class _Publish:
         self._participants: tuple[plane.Participant, ...] = ()
         self._cacheable = False
         self._by_headers: tuple[plane.Asked, ...] = ()
+        self._delays = False  # the message waits, as others with a plain delay do
         self._once = False  # Routes must not remember the answer, whatever the bindings say
         self._keys: plane.Keys | None = None  # that its records carry
         self._rewritten: Properties | None = None  # stored in place of its own properties
@@ -144,10 +145,15 @@ class _Publish:
     def is_held_back(self) -> bool:
         """Whether the exchange delays the message.  It keeps its BCC, which counts when the message is due."""
         exchange = self._exchange
-        intercepted = exchange.intercept(self._key, self.properties) if exchange.intercepts else None
+        if exchange.intercepts is None:
+            return False
+        intercepted = exchange.intercept(self._key, self.properties)
         if intercepted is None:
             return False
-        self._queues, self._participants, self._octets = intercepted
+        self._queues, self._octets = intercepted
+        if self._octets is None and plane.plain_delay(self._header[_PROPERTIES_AT:]):
+            self._by_headers = (exchange.intercepts.asked,)
+            self._delays = True
         return True
 
     def follow_bindings(self) -> None:
@@ -160,9 +166,21 @@ class _Publish:
         self._queues, self._cacheable, with_history, self._by_headers = route(
             self._vhost, exchange, self._key, self.properties, further_keys=checked.further_keys
         )
-        self._once = exchange.intercepts or not checked.cacheable
+        self._once = not checked.cacheable
+        if exchange.intercepts is not None:
+            self._remember_without(exchange.intercepts)
         if with_history:
             self._participants = (Histories(with_history),)
+
+    def _remember_without(self, intercepts: Intercepting) -> None:
+        """Let the answer hold for messages that, like this one, have none of the headers that make the exchange take
+        a message for itself."""
+        headers = self.properties().headers or {}
+        if (self._cacheable or self._by_headers) and not any(name in headers for name in intercepts.names):
+            self._by_headers = (intercepts.asked, *self._by_headers)
+        else:
+            self._once = True
+        self._cacheable = False
 
     def find_requesters(self) -> None:
         """Add the clients that wait for a direct reply under one of the routing keys.  Routes may remember this answer:
@@ -208,7 +226,8 @@ class _Publish:
             octets = encode_header(0, self._rewritten)[_PROPERTIES_AT:]
         cacheable, by_headers = (False, ()) if self._once else (self._cacheable, self._by_headers)
         return plane.Answer(self._queues, tally=self._exchange.tally, cacheable=cacheable, properties=octets,
-                            participants=self._participants, keys=self._keys, by_headers=by_headers)  # fmt: skip
+                            participants=self._participants, keys=self._keys, by_headers=by_headers,
+                            delays=self._delays)  # fmt: skip
 
 
 def find(
@@ -226,7 +245,7 @@ def find(
         except AMQPError:  # No client is there to be told, so the message goes on without a delay.
             intercepted = None
         if intercepted is not None:
-            return plane.Answer(intercepted.queues, participants=intercepted.participants)
+            return plane.Answer(intercepted.queues)
     found = route(vhost, exchange, keys[0], properties, further_keys=keys[1:])
     return plane.Answer(found.queues, participants=(Histories(found.with_history),) if found.with_history else ())
 

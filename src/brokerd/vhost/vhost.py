@@ -135,6 +135,7 @@ class VHost:
         for access in self.accesses.values():
             access.forget_routes()
         self.dead_letters.forget_routes()
+        self.delays.forget_routes()
 
     # --- queues
 
@@ -305,7 +306,6 @@ class VHost:
     def close(self) -> None:
         """Stop all timers, because the broker stops or the vhost is deleted."""
         self.dead_letters.close()
-        self.delays.close()
         self.duplicates.close()
 
     # --- the end of exchanges

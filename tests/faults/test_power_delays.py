@@ -1,0 +1,128 @@
+"""Delayed messages when the power goes, the broker dies, or both: each that was confirmed waits, or is in its queue."""
+
+import os
+
+import pytest
+from tests.faults.power import Machine, PowerCut, PowerlessDisk
+from tests.faults.test_power import Story
+
+from brokerd.wire import methods
+from brokerd.wire.frames import body_frames, header_frame
+from brokerd.wire.properties import Properties, encode_header
+
+MS = 1_000_000
+
+
+class Delays(Story):
+    """Lives of one broker with a delayed exchange x of type direct, whose queue q nobody consumes."""
+
+    def __init__(self, directory, seed):
+        super().__init__(directory, seed)
+        self.now = 1_700_000_000_000 * MS
+        self.sent = 0
+        self.confirmed = set()
+
+    def tell(self):
+        self.fill()
+        for _ in range(5):
+            self.start()
+            self.look()
+            try:
+                self.publish_some()
+                end = self.random.choice((self.lose_power, self.crash, self.stop))
+            except PowerCut:
+                end = self.lose_power
+            self.disk.verbs_left = None
+            end()
+        self.start()
+        self.look()
+        self.pass_time(1000)
+        assert self.confirmed <= self.bodies("q")
+        assert self.bodies("amq.delayed.x") == set()
+        self.stop()
+
+    def start(self):
+        super().start()
+        node = self.machine.node
+        node.core.clock = node.vhosts["/"].delays.get()._epoch_ns = lambda: self.now
+        node.core.expire()
+
+    def fill(self):
+        self.machine = Machine(self.directory, "boot", PowerlessDisk(self.directory))
+        client = self.machine.client()
+        client.tell(methods.ChannelOpen().frame(1))
+        client.tell(methods.ExchangeDeclare(exchange="x", type="x-delayed-message", durable=True,
+                                            arguments={"x-delayed-type": "direct"}).frame(1))
+        client.tell(methods.QueueDeclare(queue="q", durable=True).frame(1))
+        client.tell(methods.QueueBind(queue="q", exchange="x", routing_key="k").frame(1))
+        disk = self.machine.disk
+        self.stop()
+        disk.release()
+
+    def pass_time(self, ms):
+        """And all that is due goes on, and is synced."""
+        self.now += ms * MS
+        for _ in range(5):
+            self.now += 1
+            self.machine.node.core.expire()
+            self.machine.sync()
+
+    def publish_some(self):
+        random, machine = self.random, self.machine
+        client = machine.client()
+        client.tell(methods.ChannelOpen().frame(1) + methods.ConfirmSelect().frame(1))
+        client.frames()
+        published = []
+        self.disk.verbs_left = random.choice((None, random.randrange(40)))
+        for _ in range(random.randrange(1, 30)):
+            body = b"%d" % self.sent
+            self.sent += 1
+            published.append(body)
+            delay = random.randrange(1, 40)
+            octets = body + bytes(random.choice((0, 100, 3000)))
+            headers = {"x-delay": delay if random.random() < 0.5 else str(delay)}
+            header = encode_header(len(octets), Properties(headers=headers, delivery_mode=2))
+            client.tell(methods.BasicPublish(exchange="x", routing_key="k").frame(1) + header_frame(1, header)
+                        + body_frames(1, octets, 4096))
+            if random.random() < 0.3:
+                self.disk.glimpse()
+            if random.random() < 0.3:
+                machine.sync()
+            if random.random() < 0.15:
+                self.pass_time(random.randrange(1, 20))
+            elif random.random() < 0.3:
+                self.now += random.randrange(1, 20) * MS
+                machine.node.core.expire()          # No sync follows yet.
+                if random.random() < 0.5:
+                    return
+            for _, _, payload in client.frames():
+                if payload[:4] == methods.BasicAck.INDEX.to_bytes(4):
+                    tag, multiple = int.from_bytes(payload[4:12]), payload[12] & 1
+                    self.confirmed |= set(published[:tag] if multiple else published[tag - 1:tag])
+
+    def bodies(self, name):
+        queue = self.machine.node.vhosts["/"].queues.get(name)
+        if queue is None:
+            return set()
+        rows = queue.browse(1, 100_000) + queue.browse_aside(1, 100_000)
+        return {row[6].rstrip(b"\0") for row in rows}
+
+    def look(self):
+        there = self.bodies("q") | self.bodies("amq.delayed.x")
+        assert self.confirmed <= there, sorted(map(int, self.confirmed - there))
+        assert there <= {b"%d" % number for number in range(self.sent)}
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 10) for start in range(0, 30, 10)])
+def test_a_confirmed_delayed_message_is_lost_by_no_power_cut(tmp_path, seeds):
+    confirmed = 0
+    for seed in seeds:
+        os.mkdir(tmp_path / str(seed))
+        story = Delays(tmp_path / str(seed), seed)
+        try:
+            story.tell()
+            story.end()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, data in {story.directory}") from error
+        confirmed += len(story.confirmed)
+    assert confirmed > 100
