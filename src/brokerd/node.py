@@ -475,6 +475,7 @@ class Node:
         """Write everything to disk and close it, so that the next start finds a clean end.  Raises OSError."""
         if plane.asserted:
             self.check_queues()
+        self.core.end()  # A timer of the loop may still call it.
         for vhost in self.vhosts.values():
             vhost.close()
             for queue in vhost.queues.values():

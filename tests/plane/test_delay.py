@@ -1,5 +1,7 @@
 """Messages of a waiting room go on when they are due, in the order of their times, and leave when they are on disk."""
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +15,11 @@ from brokerd.wire.values import Float32, Int8, Int16, Int64, Timestamp, UInt8, U
 
 
 class Gate(plane.Delay):
-    def __init__(self, letters):
+    def __init__(self, letters, retry_ms):
         self.asked, self.stored = [], []
         self.answer = lambda seq: None
 
-    def on_due(self, seq):
+    def on_due(self, seq, known):
         self.asked.append(seq)
         self.answer(seq)
 
@@ -38,7 +40,7 @@ class Room:
 
     def open(self, queue):
         self.queue = queue
-        self.gate = Gate(plane.Letters(self.routes, b"", b"x"))
+        self.gate = Gate(plane.Letters(self.routes, b"", b"x"), 500)
         queue.gate = self.gate
 
     def put(self, body, headers, key=b"q", **properties):
@@ -188,16 +190,60 @@ def test_a_route_that_may_not_be_remembered_leaves_its_messages_to_the_control_p
     assert (room.gate.asked, room.bodies(), room.queue.ready) == ([1], [], 1)
 
 
-def test_what_its_queue_refuses_is_ready_again_and_the_control_planes(room):
+def test_what_its_queue_refuses_keeps_its_place_and_is_tried_again(room):
     room.target.set_rules(max_length=0, overflow=1)
+    for body in (b"a", b"b"):
+        room.put(body, {"x-delay": 1})
+    room.at(1)
+    assert (room.gate.asked, room.bodies(), room.queue.ready, room.queue.aside) == ([], [], 2, 0)
+    room.target.set_rules()
+    room.at(500)
+    assert room.bodies() == []
+    room.at(501)
+    assert (room.gate.asked, room.bodies()) == ([], [b"a", b"b"])
+
+
+def test_one_queue_that_takes_a_message_is_enough(room):
+    room.bench.queue(b"r", max_length=0, overflow=1)
+    room.bench.bound = {(b"x", b"q"): (b"r", b"q")}
     room.put(b"m", {"x-delay": 1})
     room.at(1)
-    assert (room.gate.asked, room.bodies(), room.queue.ready, room.queue.aside) == ([1], [], 1, 0)
-    room.target.set_rules()
-    room.gate.note(1, 1002)
-    room.at(2)
-    assert room.gate.asked == [1, 1]        # It has no place among those that wait any more.
-    assert room.queue.remove(1)[6] == b"m"
+    assert (room.bodies(), room.queue.ready) == ([b"m"], 0)
+
+
+def test_what_cannot_be_stored_or_read_now_is_tried_again(room, monkeypatch):
+    room.put(b"m", {"x-delay": 1})
+    room.target.make_directory = None           # The queue has no folder yet, and none can be made.
+    room.at(1)
+    assert (room.gate.asked, room.bodies(), room.queue.ready) == ([], [], 1)
+    del room.target.make_directory
+    room.queue.rest()
+    path = f"{room.queue.directory}/msgs.{room.queue.segments()[0]['number']:010}"
+    os.rename(path, path + ".away")
+    room.at(501)
+    os.rename(path + ".away", path)
+    assert (room.gate.asked, room.bodies(), room.queue.ready) == ([], [], 1)
+    room.at(1001)
+    assert room.bodies() == [b"m"]
+
+
+def test_a_delay_begins_when_the_message_came_and_now_if_the_clock_was_set_back(room):
+    room.at(10_000)
+    for _ in range(3):
+        room.put(b"late", {"x-delay": 5})
+    room.now = 5_000                            # Records rise all the same.
+    room.at(0)
+    room.put(b"soon", {"x-delay": 5})
+    room.at(5)
+    assert room.bodies() == [b"soon"]
+
+
+def test_large_messages_take_a_turn_each(room):
+    for _ in range(3):
+        room.put(bytes(2 << 20), {"x-delay": 1})
+    room.bench.core.clock = lambda: 1001 * 1_000_000
+    room.bench.core.expire()
+    assert room.target.ready == 1
 
 
 def test_what_finds_no_queue_is_gone(room):

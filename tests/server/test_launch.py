@@ -216,6 +216,31 @@ def test_a_second_signal_stops_at_once_and_the_next_start_recovers(broker, conne
     assert "the former broker did not stop cleanly (crashed): recovering" in broker.lines[begin]
 
 
+def test_what_falls_due_while_the_broker_stops_comes_once(broker):
+    """Some messages are due in each millisecond of the stop, and behind it."""
+    bodies = [b"%d" % number for number in range(1500)]
+    with blocking(broker) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("late", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
+        channel.queue_declare("q", durable=True)
+        channel.queue_bind("q", "late")
+        for number, body in enumerate(bodies):
+            properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 1 + number % 500})
+            channel.basic_publish("late", "", body, properties)
+    for _ in range(2):
+        broker.stop()
+        broker.start()
+    found = []
+    with blocking(broker) as connection:
+        for method, _, body in connection.channel().consume("q", auto_ack=True, inactivity_timeout=SECONDS):
+            assert method is not None
+            found.append(body)
+            if len(found) >= len(bodies):
+                break
+        assert connection.channel().queue_declare("q", passive=True).method.message_count == 0
+    assert sorted(found) == sorted(bodies)
+
+
 def test_what_was_confirmed_before_a_stop_is_there_after_it_unmarked(broker):
     with blocking(broker) as connection:
         channel = connection.channel()

@@ -254,6 +254,6 @@ class Real:
     def pass_time(self, ms):
         """As ``advance``, and no sync ends."""
         self.clock.advance(ms)
-        for _ in range(20):     # What is due takes several turns, and each has its time.
+        for _ in range(100):    # What is due takes several turns, and each has its time.
             self.node.core.expire()
             self.clock.ns += 1

@@ -34,8 +34,7 @@ class Queue:
         return seq in self.aside
 
     def browse_aside(self, seq, count):
-        assert count == 1
-        return [self.aside[seq]]
+        return [self.aside[each] for each in sorted(self.aside) if each >= seq][:count]
 
     def release(self, seq):
         self.ready[seq] = self.aside.pop(seq)
@@ -265,11 +264,34 @@ class Steps(Disk):
 
 
 def test_the_removal_of_a_log_is_on_disk_before_anything_else_is_done(vhost):
-    decide(vhost, 2)
+    decide(vhost, 2, settlements=[("b", 5, REJECTED)])
     disk = Steps()
     vhost.on_put = lambda: disk.steps.append("put")
+    vhost.queues["b"].ready = {5: row(5)}
+    vhost.queues["b"].on_dead = lambda *message: disk.steps.append("dead letter")
     finish_commits(vhost, Start(disk, False, lambda line: None, lambda: disk.steps.append("sync"), lambda: 99))
-    assert disk.steps == ["sync", "sync", "tx.7.1", "names", "put", "put", "sync", "tx.again.99", "names"]
+    assert disk.steps == [
+        "sync", "sync", "tx.7.1", "names", "dead letter", "put", "put", "sync", "tx.again.99", "names"]
+
+
+def test_acks_are_carried_out_before_a_dead_letter_may_get_the_number_of_a_lost_message(vhost):
+    a, b = vhost.queues["a"], vhost.queues["b"]
+    a.ready = {1: row(1)}
+    a.on_dead = lambda *message: b.ready.update({1: message})
+    decide(vhost, 0, settlements=[("a", 1, REJECTED), ("b", 1, ACKED)])
+    recover(vhost, suspect=True)
+    assert (list(a.ready), list(b.ready)) == ([], [1])
+
+
+def test_a_log_that_cannot_be_removed_stops_the_start(vhost):
+    class Stubborn(Disk):
+        def unlink(self, path):
+            raise OSError(5, "Input/output error")
+
+    decide(vhost, 2)
+    with pytest.raises(OSError, match="Input/output"):
+        finish_commits(vhost, Start(Stubborn(), False, lambda line: None, lambda: None, lambda: 99))
+    assert vhost.puts == []
 
 
 def test_a_record_with_a_wrong_sum_is_not_there(vhost):

@@ -172,8 +172,7 @@ class Exchange:
     def intercept(self, routing_key: str, properties: LazyProperties) -> Intercepted | None:
         """What becomes of a message published to this very exchange, instead of being routed; None: it is routed.
 
-        Without a queue and a participant it is dropped.  Asked for every message while ``intercepts``; raises
-        AMQPError.
+        Without a queue it is dropped.  Asked only while ``intercepts`` is set; raises AMQPError.
         """
         return None
 

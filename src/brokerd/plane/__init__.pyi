@@ -54,6 +54,8 @@ class Core:
         """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
     def expire(self) -> None:
         """Let expired messages at the heads of queues die.  Runs a turn."""
+    def end(self) -> None:
+        """Have turn() and expire() do nothing from now on: the broker has stopped, and its queues are about to close."""
     timeouts: int        # consumers that have a timeout: call return_overdue() once a second while there are any
     def return_overdue(self) -> list[Consumer]:
         """Return each delivery that was unacked for longer than its consumer's timeout to its place.  The answer names the
@@ -213,12 +215,14 @@ class Delay(Gate):
 
     The plane sends a message on itself if its delay is plain (plain_delay()), its headers are as letters take them (see
     Letters), and the route may be remembered; it calls on_due() for each other message."""
-    def __init__(self, letters: Letters, *of_subclass: Any) -> None:
-        """letters: the exchange, no key, and the Routes that say where a routing key leads to."""
+    def __init__(self, letters: Letters, retry_ms: int, *of_subclass: Any) -> None:
+        """letters: the exchange, no key, and the Routes that say where a routing key leads to.  retry_ms: when a message is
+        tried again that its queues refuse, or that cannot be stored or read now."""
     # --- upcalls, to be overridden
-    def on_due(self, seq: int) -> None:
-        """A message is due that the caller must send on: put() it where it goes, then remove() it; or note() when it is due
-        in truth.  The messages that are due later wait until this returns.  Must not raise."""
+    def on_due(self, seq: int, known: bool) -> None:
+        """A message is due that the caller must send on: put() it where it goes, then remove() it.  Not known: the plane cannot
+        read when it is due, and the caller must note() that, a time above 0.  The messages that are due later wait until
+        this returns.  Must not raise."""
     def on_stored(self, upto: int) -> None:
         """All messages up to this number were sent on.  Call settle() as soon as the next sync is over.  Must not raise."""
     # --- verbs

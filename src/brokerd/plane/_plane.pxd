@@ -494,7 +494,7 @@ cdef class Core:
     cdef object schedule, request_sync, storage_failed, damaged_upcall, deadline_upcall
     cdef int64_t deadline_told
     cdef public object clock
-    cdef bint _blocked, scheduled, in_turn
+    cdef bint _blocked, scheduled, in_turn, ended
     cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void read_clock(self)

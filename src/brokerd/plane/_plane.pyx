@@ -66,6 +66,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, mun
 from posix.types cimport off_t
 from posix.unistd cimport close, ftruncate, pwrite, unlink
 
+from heapq import heappop, heappush
 from os import makedirs as os_makedirs
 from os import strerror as os_strerror
 from os import urandom as os_urandom

@@ -12,7 +12,8 @@
 #
 # A record that is aside does not count as ready: limits, expiry, purge and browse do not see it.  Compaction moves it
 # (places.pxi), and its segment stays.  Its entry SET_ASIDE is in the acks file before the watermark `delivered` passes
-# it.  So a start finds it ready at its place, and knows whether it had been handed out.
+# it.  So a start finds it ready at its place, and knows whether it had been handed out.  (A message that delay.pxi sends on
+# has no such entry: it was never handed out, and nothing passes it.)
 #
 # The table is by sequence number.  Why a record is aside stands in place_t.reason.
 

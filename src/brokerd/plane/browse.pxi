@@ -1,5 +1,10 @@
-# Browses ready messages where they stand, and takes one out of the middle.  Only the control plane asks for this; no
-# publish and no delivery does.
+# Browses ready messages where they stand, and takes one out of the middle.  No publish and no delivery does this: the
+# control plane asks for it, and the waiting rooms of delayed exchanges (delay.pxi).
+
+cdef enum:
+    NOT_THERE = 0               # what find_in_middle() answers
+    FOUND = 1
+    UNREADABLE = 2
 
 cdef bint find_unsettled(store_t *st, seg_t *s, uint32_t *position) noexcept nogil:
     """Move *position to the next whole record of s, from there on, that is not settled.  False: s has no more, or cannot be
@@ -126,21 +131,32 @@ cdef uint32_t find_anchor_before(seg_t *s, uint64_t seq) noexcept nogil:
     return s.anchors[low - 1].position
 
 
-cdef bint find_in_middle(store_t *st, uint64_t seq, place_t *t) noexcept nogil:
-    """Find the ready message `seq` among those that the cursor has not passed; it stays there.  False: it is not there."""
+cdef inline seg_t *segment_of(store_t *st, uint64_t seq) noexcept nogil:
+    """The segment in which message `seq` stands if the cursor has not passed it; NULL: the cursor has passed all."""
     cdef seg_t *s = st.cursor
-    cdef uint32_t position = st.position
     while s != NULL and s.next != NULL and s.next.base_seq <= seq:
         s = s.next
-        position = HEADER
-    if s != NULL and seg_map(s) == 0:
-        if s.verify and not s.loaded and seg_load_acks(s) == 0:
-            s.loaded = True
-        position = max(position, find_anchor_before(s, seq))
-    while s != NULL and find_unsettled(st, s, &position) and seq_of(s.map + position) < seq:
+    return s
+
+
+cdef int find_in_middle(store_t *st, uint64_t seq, place_t *t) noexcept nogil:
+    """Find the ready message `seq` among those that the cursor has not passed; it stays there.  UNREADABLE: its segment
+    cannot be mapped now, or its acks cannot be read."""
+    cdef seg_t *s = segment_of(st, seq)
+    cdef uint32_t position = st.position if s == st.cursor else HEADER
+    if s == NULL:
+        return NOT_THERE
+    if seg_map(s) != 0:
+        return UNREADABLE
+    if s.verify and not s.loaded:
+        if seg_load_acks(s) != 0:
+            return UNREADABLE
+        s.loaded = True
+    position = max(position, find_anchor_before(s, seq))
+    while find_unsettled(st, s, &position) and seq_of(s.map + position) < seq:
         position += room_of(s.map + position)
-    if s == NULL or s.map == NULL or position >= s.end or seq_of(s.map + position) != seq or was_settled(s, position):
-        return False
+    if position >= s.end or seq_of(s.map + position) != seq or was_settled(s, position):
+        return NOT_THERE
     t.seg = s
     t.seq = seq
     t.position = position
@@ -148,21 +164,23 @@ cdef bint find_in_middle(store_t *st, uint64_t seq, place_t *t) noexcept nogil:
     t.flags = 0
     if is_from_before(s, position):
         recall(s, t)
-    return True
+    return FOUND
 
 
-cdef int take_from_middle(store_t *st, place_t *t) noexcept nogil:
-    """Take the message out that find_in_middle() found.  0 or ENOMEM: it stays."""
-    cdef seg_t *s = t.seg
+cdef int bits_for_middle(seg_t *s) noexcept nogil:
+    """Have room for the marks of messages that are taken out of the middle.  0 or ENOMEM."""
     if s.settled_bits == NULL:
         s.settled_bits = <uint8_t *>calloc((s.capacity >> 6) + 1, 1)
-        if s.settled_bits == NULL:
-            return ENOMEM
+    return 0 if s.settled_bits != NULL else ENOMEM
+
+
+cdef void take_from_middle(store_t *st, place_t *t) noexcept nogil:
+    """Take the message out that find_in_middle() found.  The caller has called bits_for_middle()."""
+    cdef seg_t *s = t.seg
     s.settled_bits[t.position >> 6] |= 1 << (t.position >> 3 & 7)
     s.verify = s.loaded = True          # With `verify` set, readers look at settled_bits.
     s.waiting -= 1
     uncount_ready(st, 1)
-    return 0
 
 
 cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
@@ -171,10 +189,11 @@ cdef bint take_out(store_t *st, uint64_t seq, place_t *t) except -1:
     for i in range(st.returned_n):
         if st.returned[i].seq == seq:
             return take_out_returned(st, i, t)
-    if not find_in_middle(st, seq, t):
+    if find_in_middle(st, seq, t) != FOUND:
         return False
-    if take_from_middle(st, t) != 0:
+    if bits_for_middle(t.seg) != 0:
         raise MemoryError
+    take_from_middle(st, t)
     return True
 
 

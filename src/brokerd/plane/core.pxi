@@ -91,7 +91,7 @@ cdef class Core:
         cdef conn_t *conn
         cdef uint64_t some, spent = 0
         cdef core_t *c = &self.c
-        if self.in_turn:
+        if self.in_turn or self.ended:
             return
         self.in_turn = True
         self.scheduled = False
@@ -136,7 +136,12 @@ cdef class Core:
             if self.deadline_upcall is not None:
                 self.deadline_upcall(self.deadline_told)
 
+    def end(self):
+        self.ended = True
+
     def expire(self):
+        if self.ended:
+            return
         self.deadline_told = NEVER
         self.read_clock()
         expire_due(&self.c, 256)

@@ -5,16 +5,19 @@
 #
 # The gate never hands a message out.  A message is in the heap by the time at which it is due, which its record and its
 # header x-delay tell.  So a start makes the heap anew.  The control plane reads all but plain delays (headers.pxi): such a
-# message is due at once for the gate, and on_due() gives it its time.
+# message has the time 0, so that it comes before all that is due, and on_due() gives it its own.
 #
 # A message that goes on keeps its properties, but for x-delay, which is negated: it has been delayed.  It is settled when
 # its queues have it on disk.
 
 cdef enum:
-    DUE_MOST = 256              # messages of one room that go on in a turn
+    DUE_MOST = 256              # what one room's messages that go on in a turn may cost, some us each
+    MAPPED = 128                # cost of a segment that must be mapped
+    DUE_ROOM = 4096             # of an empty heap
     DUE_ADDS = 16               # more octets than a new x-delay can add to the properties
 
 cdef int64_t DUE_LAST = 0x7FFFFFFFFFFFFFFF  # ms
+cdef int64_t SLACK = 1000000000             # ns that a record's time may be ahead of the clock: it rises with each record
 
 cdef struct due_t:
     int64_t when                # ms since the epoch
@@ -29,6 +32,7 @@ cdef struct delay_t:
     size_t room
     places_t stored             # messages that their queues have, in the order in which they were stored
     uint64_t settled            # of these, since the gate was made
+    int64_t retry               # ms until a message that could not go on is tried again
     uint64_t told               # on_stored() was called up to this one
     bint waits                  # the disk is to be waited for
 
@@ -93,11 +97,13 @@ cdef void set_alarm(delay_t *d, int64_t earliest) noexcept nogil:
     deadline_bring_forward(q, d.gate.deadline)
 
 
-cdef int64_t due_after(int64_t now_ms, int64_t delay_ms) noexcept nogil:
-    """When a message is due that came at `now_ms`; 0: the control plane must say it."""
+cdef int64_t due_after(int64_t came, int64_t now, int64_t delay_ms) noexcept nogil:
+    """When a message is due whose record says that it came at `came`, in ns; 0: the control plane must say it.  If the
+    clock was set back since, its delay begins now."""
+    cdef int64_t from_ms = (came if came <= now + SLACK else now) // 1000000
     if delay_ms == 0:
         return 0
-    return now_ms + delay_ms if delay_ms <= DUE_LAST - now_ms else DUE_LAST
+    return from_ms + delay_ms if delay_ms <= DUE_LAST - from_ms else DUE_LAST
 
 
 # ---- a message goes on
@@ -149,8 +155,14 @@ cdef int64_t write_due(const message_t *m, uint8_t *out) noexcept nogil:
     return p - out
 
 
-cdef bint send_on(delay_t *d, uint64_t seq) noexcept nogil:
-    """Store a message that is due in its queues.  False: the control plane must do it."""
+cdef enum:
+    SENT = 0                    # what send_on() answers; also: the message was taken out, by hand or by a purge
+    LATER = 1                   # it cannot be stored, or read, now
+    UP = 2                      # the control plane must send it on
+
+
+cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
+    """Store a message that is due in its queues, and add its cost to `spent`."""
     cdef queue_t *q = d.gate.queue
     cdef store_t *st = &q.store
     cdef letters_t *l = d.letters
@@ -162,42 +174,50 @@ cdef bint send_on(delay_t *d, uint64_t seq) noexcept nogil:
     cdef uint8_t names[2 * SHORTSTR_ROOM]
     cdef uint8_t *room
     cdef int64_t n
-    cdef uint64_t spent = 0
-    if not find_in_middle(st, seq, &t):
-        return st.returned_n == 0       # It was taken out, by hand or by a purge.
+    cdef seg_t *s = segment_of(st, seq)
+    cdef bint was_mapped = s == NULL or s.map != NULL
+    cdef int found = find_in_middle(st, seq, &t)
+    if not was_mapped:
+        spent[0] += MAPPED
+    if found == UNREADABLE:
+        return LATER
+    if found == NOT_THERE:
+        return UP if st.returned_n else SENT
+    spent[0] += 1
     message_of(t.seg.map + t.position, &m)
     if delay_in(m.properties) == 0 or m.body_n > q.core.message_octets_max:
-        return False
+        return UP
     memcpy(names, l.names, names_n)
     memcpy(names + names_n, m.names + 1 + m.names[0], m.names_n - 1 - m.names[0])
     names_n += m.names_n - 1 - m.names[0]
-    r = route_of_letter(l, names, names_n, &spent)
+    r = route_of_letter(l, names, names_n, spent)
     if r == NULL or r.up or not can_all_take(r, q):
-        return False
+        return UP
+    spent[0] += (m.properties_n + m.body_n) // COPIED_OCTETS * r.targets_n
     room = letter_room(q.core, m.properties_n + DUE_ADDS)
-    if room == NULL:
-        return False
+    if room == NULL or bits_for_middle(t.seg) != 0 or not places_reserve(&d.stored):
+        return LATER
     n = write_due(&m, room)
     if n < 0 or not properties_are_whole(room, room + n, &known):
-        return False
+        return UP
     m.properties = room
     m.properties_n = <uint32_t>n
     m.connection = 0
     m.channel = 0
     m.publish_seq = 0
     complete(&m, &known)
-    if take_from_middle(st, &t) != 0:
-        return False
+    if store_message(r.targets, r.targets_n, &m, q.durable, &stored, NULL) != 0:
+        return LATER
+    if stored & REFUSED and not stored & TAKEN:
+        return LATER
+    take_from_middle(st, &t)
     uncount_octets(q, t.seg.map + t.position)
     t.flags |= PLACE_PASSED
     t.seg.aside += 1
-    if store_message(r.targets, r.targets_n, &m, q.durable, &stored, NULL) != 0 or (stored & REFUSED and not stored & TAKEN) \
-            or not places_push(&d.stored, &t):
-        return_from_aside(&t)
-        return False
+    places_push(&d.stored, &t)
     d.gate.held += 1
     d.waits |= stored & WAITS != 0
-    return True
+    return SENT
 
 
 cdef void settle_stored(delay_t *d, uint64_t upto) noexcept nogil:
@@ -222,15 +242,15 @@ cdef void delay_stored(gate_t *gate, store_t *st, message_t *m) noexcept nogil:
     cdef delay_t *d = <delay_t *>gate
     cdef uint64_t seq = gate.queue.next_seq - 1
     # Without memory the message waits for the next start.
-    due_push(d, due_after(gate.queue.core.now // 1000000, delay_in(m.properties)), seq)
+    due_push(d, due_after(gate.queue.last_ts, gate.queue.core.now, delay_in(m.properties)), seq)
     if d.n and d.heap[0].seq == seq:
         set_alarm(d, 0)
 
 
-cdef bint tell_due(delay_t *d, uint64_t seq) noexcept:
+cdef bint tell_due(delay_t *d, uint64_t seq, bint known) noexcept:
     """Call on_due().  False: the gate has lost its queue."""
     cdef object owner = <object>d.owner         # It may let go of the last reference.
-    owner.on_due(seq)
+    owner.on_due(seq, known)
     return d.gate.queue != NULL
 
 
@@ -242,19 +262,29 @@ cdef void tell_stored(delay_t *d) noexcept:
 cdef void delay_due(gate_t *gate) noexcept nogil:
     cdef delay_t *d = <delay_t *>gate
     cdef queue_t *q = gate.queue
-    cdef int64_t now = q.core.now
-    cdef uint32_t looks = DUE_MOST
+    cdef core_t *core = q.core
+    cdef int64_t now = core.now
+    cdef uint64_t spent = 0
     cdef due_t one
+    cdef int outcome
     d.waits = False
-    while looks and d.n and d.heap[0].when <= now // 1000000:
-        looks -= 1
+    while spent < DUE_MOST and d.n and d.heap[0].when <= now // 1000000:
         one = due_pop(d)
-        if not send_on(d, one.seq):
+        outcome = send_on(d, one.seq, &spent) if one.when else UP
+        if outcome == LATER:
+            due_push(d, now // 1000000 + d.retry, one.seq)      # There is room: it was in there.
+        elif outcome == UP:
+            spent += UPCALL
+            write_stages(core)
             with gil:
-                if not tell_due(d, one.seq):
+                if not tell_due(d, one.seq, one.when != 0):
                     return
+    if d.n == 0 and d.room > DUE_ROOM:
+        free(d.heap)
+        d.heap = NULL
+        d.room = 0
     if d.settled + gate.held > d.told:
-        write_stages(q.core)
+        write_stages(core)
         # What needs no sync waits for those before it that do.
         if d.waits or d.settled < d.told:
             with gil:
@@ -275,13 +305,14 @@ cdef void delay_attach(gate_t *gate) noexcept nogil:
     cdef const uint8_t *record
     cdef bint was_mapped
     for i in range(st.returned_n):
-        due_push(d, 0, st.returned[i].seq)
+        due_push(d, 0, st.returned[i].seq)      # on_due() reads these, too.
     while s != NULL:
         was_mapped = s.map != NULL
         while find_unsettled(st, s, &position):
             record = s.map + position
             message_of(record, &m)
-            due_push(d, due_after(<int64_t>le64(record + R_TS) // 1000000, delay_in(m.properties)), seq_of(record))
+            due_push(d, due_after(<int64_t>le64(record + R_TS), gate.queue.core.now, delay_in(m.properties)),
+                     seq_of(record))
             position += room_of(record)
         if not was_mapped and s != st.last:
             seg_unmap(s)
@@ -310,7 +341,7 @@ cdef class Delay(Gate):
     cdef delay_t d
     cdef Letters letters
 
-    def __cinit__(self, Letters letters not None, *args):
+    def __cinit__(self, Letters letters not None, int64_t retry_ms, *args):
         gate_init(&self.d.gate)
         self.d.gate.take = delay_take
         self.d.gate.stored = delay_stored
@@ -320,6 +351,7 @@ cdef class Delay(Gate):
         self.d.gate.empty = delay_empty
         self.d.owner = <void *>self
         self.d.letters = &letters.l
+        self.d.retry = retry_ms
         self.letters = letters
         self.gate = &self.d.gate
 
@@ -327,7 +359,7 @@ cdef class Delay(Gate):
         free(self.d.heap)
         free(self.d.stored.at)
 
-    def on_due(self, uint64_t seq):
+    def on_due(self, uint64_t seq, bint known):
         pass
 
     def on_stored(self, uint64_t upto):
@@ -350,9 +382,15 @@ cdef class Delay(Gate):
             delay_attach(&self.d.gate)
 
     def upcoming(self, size_t count):
-        from heapq import nsmallest
-
-        return nsmallest(count, [(self.d.heap[i].when, self.d.heap[i].seq) for i in range(self.d.n)])
+        cdef size_t i, child
+        cdef list found = []
+        cdef list front = [(self.d.heap[0].when, self.d.heap[0].seq, 0)] if self.d.n else []
+        while front and len(found) < count:
+            when, seq, i = heappop(front)
+            found.append((when, seq))
+            for child in range(2 * i + 1, min(2 * i + 3, self.d.n)):
+                heappush(front, (self.d.heap[child].when, self.d.heap[child].seq, child))
+        return found
 
 
 def plain_delay(const uint8_t[::1] properties):

@@ -42,8 +42,8 @@ cdef inline bint is_dead_lettered(queue_t *q, uint8_t reason) noexcept nogil:
     return q.rules.dead_letters and not (reason == REASON_LIMIT and q.rules.limit_drops)
 
 
-cdef bint places_push(places_t *list_, place_t *place) noexcept nogil:
-    """False: no memory."""
+cdef bint places_reserve(places_t *list_) noexcept nogil:
+    """Have room for one place more; False: no memory."""
     cdef place_t *at
     cdef uint32_t n
     if list_.n == list_.capacity:
@@ -58,6 +58,13 @@ cdef bint places_push(places_t *list_, place_t *place) noexcept nogil:
                 return False
             list_.at = at
             list_.capacity = n
+    return True
+
+
+cdef bint places_push(places_t *list_, place_t *place) noexcept nogil:
+    """False: no memory."""
+    if not places_reserve(list_):
+        return False
     list_.at[list_.n] = place[0]
     list_.n += 1
     return True

@@ -296,12 +296,12 @@ def find(directory: str, disk: "Disk") -> list[str]:
 
 
 def discard(paths: Iterable[str], disk: "Disk") -> None:
-    """Remove commit logs that ``find`` has returned.  Never fails: the next start finds those that stay."""
+    """Remove commit logs that ``find`` has returned.
+
+    Raises OSError: a start must not go on, because the next one would do again what they decide.
+    """
     for path in paths:
-        try:
-            disk.unlink(path)
-        except OSError:
-            continue
+        disk.unlink(path)
 
 
 def published_in(directory: str, disk: "Disk", connections: set[int]) -> dict[tuple[int, int, int], int]:

@@ -1,12 +1,12 @@
 """A start finishes the transactions that were decided when the broker died.
 
 A decision is a commit log with its header (store/commit_log), or a whole entry of a shared one
-(store/shared_commit_log).  Settlements are carried out for messages that are there again.  Then all that the queues
-lack is stored:
+(store/shared_commit_log).  Acks are carried out for messages that are there again.  Then all that the queues lack is
+stored, and what was rejected dies:
 
     the queues are searched for the decisions' messages
       | power may have taken a message and left those behind it: these are taken out too, and stored again behind it
-    a commit log of this start (``tx.again``) decides what is stored, in order, and what is taken out
+    a commit log of this start (``tx.again``) decides what is stored, in order, what is taken out, and what dies
       | it is on disk
     the other commit logs are removed, and their removal is on disk
     what was decided is taken out, and stored under the number of this start
@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
+from brokerd.errors import StoreError
 from brokerd.queues.dead_letter import read_properties
 from brokerd.store import commit_log, shared_commit_log
 from brokerd.store.commit_log import CommitLog, Message, Plan, published_in
@@ -116,13 +117,14 @@ def _place(single: "Decision", decided: "list[Decision]") -> int:
 
 
 class _Again:
-    """What this start stores, and takes out before."""
+    """What this start stores, and takes out or lets die before."""
 
     def __init__(self, directory: str, start: Start) -> None:
         self._number = start.next_number()
         self._log = CommitLog(os.path.join(directory, f"{AGAIN_COMMIT_PREFIX}{self._number}"), start.disk)
         self._stores: list[tuple[Message, list[Queue]]] = []
         self._takes: list[tuple[Queue, int]] = []
+        self._rejects: list[tuple[Queue, int]] = []
 
     def store(self, message: "Message", queues: "list[Queue]") -> None:
         """Store a message, behind those of earlier calls."""
@@ -135,6 +137,13 @@ class _Again:
         self._takes.append((queue, seq))
         return True
 
+    def reject(self, queue: "Queue", seq: int) -> bool:
+        """Let a message die as rejected.  False: it is not ready in the queue."""
+        if not queue.set_aside(seq):
+            return False
+        self._rejects.append((queue, seq))
+        return True
+
     @property
     def taken(self) -> int:
         """How many messages are taken out."""
@@ -142,15 +151,21 @@ class _Again:
 
     def decide(self) -> bool:
         """Write the commit log; False: there is nothing to do.  Raises OSError."""
-        if not self._stores:
+        if not self._stores and not self._rejects:
             return False
         places = [(self._log.add(message).position, queues) for message, queues in self._stores]
-        self._log.decide(self._number, 0, Plan(places, [(queue, seq, COMMIT_ACKED) for queue, seq in self._takes]))
+        settlements = [(queue, seq, COMMIT_ACKED) for queue, seq in self._takes]
+        settlements += [(queue, seq, COMMIT_REJECTED) for queue, seq in self._rejects]
+        self._log.decide(self._number, 0, Plan(places, settlements))
         return True
 
     def carry_out(self, vhost: "VHost") -> None:
         """Do what was decided.  Raises OSError."""
         for queue, seq in self._takes:
+            queue.release(seq)
+            queue.remove(seq)
+        for queue, seq in self._rejects:  # A dead letter must be in a file before its message is settled.
+            queue.on_dead("rejected", 0, *_aside(queue, seq)[3:], 0)
             queue.release(seq)
             queue.remove(seq)
         for message, queues in self._stores:
@@ -180,8 +195,8 @@ class _Finish:
         was lost, which a settlement names; so no settlement may see it."""
         if not self._decided:
             return None
-        settled = [self._settle(decision) for _, decision in self._decided]
         again = _Again(self._vhost.directory, self._start)
+        settled = [self._settle(decision, again) for _, decision in self._decided]
         counts: dict[str, list[int]] = {}  # by path: transactions, messages stored, taken out, deliveries settled
         for (path, decision), settlements in zip(self._decided, settled, strict=True):
             taken = again.taken
@@ -195,18 +210,21 @@ class _Finish:
             self._start.report(f"{path}: {what}: {stores} stored{order}, {settlements} settled")
         return again if again.decide() else None
 
-    def _settle(self, decision: "Decision") -> int:
-        """How many deliveries were settled."""
+    def _settle(self, decision: "Decision", again: _Again) -> int:
+        """How many deliveries are settled.
+
+        Those that were rejected are settled later, with what is stored: a dead letter may get the number of a message
+        that was lost, which another settlement names.
+        """
         settled = 0
         for name, seq, outcome in decision.settlements:
             queue = self._vhost.queues.get(name)
-            if queue is None or not queue.set_aside(seq):
+            if queue is None:
                 continue
-            settled += 1
-            if outcome == COMMIT_REJECTED:  # Its dead letter must be in a file before it is settled.
-                queue.on_dead("rejected", 0, *queue.browse_aside(seq, 1)[0][3:], 0)
-            queue.release(seq)
-            queue.remove(seq)
+            if outcome == COMMIT_REJECTED:
+                settled += again.reject(queue, seq)
+            else:
+                settled += queue.remove(seq) is not None
         return settled
 
     def _store(self, decision: "Decision", again: _Again) -> int:
@@ -244,7 +262,7 @@ class _Finish:
             for published in sorted(behind):
                 seq = self._found_in(queue)[published]
                 if again.take_out(queue, seq):
-                    again.store(Message(0, *queue.browse_aside(seq, 1)[0][3:]), [queue])
+                    again.store(Message(0, *_aside(queue, seq)[3:]), [queue])
 
     def _new_in(self, message: "Message", queues: "list[Queue]", *, first: bool) -> "list[Queue]":
         """Those of the queues that did not leave the message out because it was a duplicate.
@@ -282,6 +300,14 @@ class _NewKeys:
             return False
         self._entered.add((known, hashed))
         return True
+
+
+def _aside(queue: "Queue", seq: int) -> "plane.Row":
+    """A message that was set aside.  Raises StoreError where it cannot be read."""
+    rows = queue.browse_aside(seq, 1)
+    if not rows or rows[0][0] != seq:
+        raise StoreError(f"{queue.directory}: message {seq} cannot be read")
+    return rows[0]
 
 
 def _store(vhost: "VHost", queue: "Queue", message: "Message", number: int) -> None:

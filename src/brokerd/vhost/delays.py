@@ -25,6 +25,7 @@ Knows neither clock nor loop: its builder hands in both.
 
 from collections.abc import Callable
 from functools import partial
+from logging import getLogger
 from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd import plane
@@ -41,11 +42,14 @@ if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
     from brokerd.vhost.vhost import VHost
 
+log = getLogger("brokerd")
+
 QUEUE_PREFIX = WAITING_ROOM_PREFIX
 EXPIRATION = "x-delayed-expiration"
 _TEXT = ("utf-8", "surrogateescape")
 RETRY_MS = 5_000
 _MS = 1_000_000  # ns
+_SLACK_MS = 1000  # that a record's time may be ahead of the clock: it rises with each record
 
 Row = tuple[int, int, bool, bytes, bytes, bytes, bytes]  # of plane.Queue.browse
 
@@ -65,12 +69,16 @@ class _Gate(plane.Delay):
 
     __slots__ = ("_delays", "waiting")
 
-    def __init__(self, letters: plane.Letters, delays: "Delays", waiting: "_Waiting") -> None:
+    def __init__(self, letters: plane.Letters, retry_ms: int, delays: "Delays", waiting: "_Waiting") -> None:
         self._delays = delays
         self.waiting = waiting
 
-    def on_due(self, seq: int) -> None:
-        self._delays.handle_due(self.waiting, seq)
+    def on_due(self, seq: int, known: bool) -> None:
+        try:
+            self._delays.handle_due(self.waiting, seq, known=known)
+        except Exception:  # The message must not wait for the next start.
+            log.critical("%s: a message that is due could not be sent on", self.waiting.queue, exc_info=True)
+            self._delays.try_later(self.waiting, seq)
 
     def on_stored(self, upto: int) -> None:
         self._delays.settle_when_synced(self, upto)
@@ -85,7 +93,7 @@ class _Waiting:
         self.exchange = exchange
         self.queue = queue
         letters = plane.Letters(routes, b"", exchange.name.encode(*_TEXT))
-        self.gate = _Gate(letters, delays, self)
+        self.gate = _Gate(letters, RETRY_MS, delays, self)
 
 
 class Delays:
@@ -192,16 +200,19 @@ class Delays:
             cacheable = False
         return plane.Answer(walked.queues, cacheable=cacheable)
 
-    def handle_due(self, waiting: _Waiting, seq: int) -> None:
-        """Send on a message that the gate does not, or tell the gate when it is due."""
+    def handle_due(self, waiting: _Waiting, seq: int, *, known: bool) -> None:
+        """Send on a message that the gate does not; or, if it is not ``known``, tell the gate when it is due."""
         row = _find_row(waiting, seq)
         if row is None:
             return
-        due_ms = _due_of_row(row)
-        if due_ms > self._epoch_ns() // _MS:
-            waiting.gate.note(seq, due_ms)
-        else:
+        if known:
             self._release(waiting, row)
+        else:
+            waiting.gate.note(seq, _due_of_row(row, self._epoch_ns() // _MS))
+
+    def try_later(self, waiting: _Waiting, seq: int) -> None:
+        """Have a message that could not be sent on tried again."""
+        waiting.gate.note(seq, self._epoch_ns() // _MS + RETRY_MS)
 
     def settle_when_synced(self, gate: plane.Delay, upto: int) -> None:
         """Have messages leave their waiting room that the gate has sent on, once they are on disk in their queues."""
@@ -235,7 +246,7 @@ class Delays:
             except (OSError, ValueError):  # No disk space; larger than messages may be by now.
                 pass
             if not gone:
-                waiting.gate.note(seq, self._epoch_ns() // _MS + RETRY_MS)
+                self.try_later(waiting, seq)
                 return
         answer.after_storing(plane.Message(exchange, routing_key, octets, body), None, stored)
         if queues and waiting.queue.durable:
@@ -316,12 +327,17 @@ def _remove(queue: "Queue", seq: int) -> None:
         queue.remove(seq)
 
 
-def _due_of_row(row: Row) -> int:
-    """When a message found on disk is due; 0, at once, if it says nothing of it."""
+def _due_of_row(row: Row, now_ms: int) -> int:
+    """When a message in the waiting room is due; 1, before all others, if it says nothing of it.
+
+    If the clock was set back since it came, its delay begins now, as in the data plane.
+    """
+    came_ms = row[1] // _MS
     try:
-        return due_of(read_properties(row[5]).headers, row[1] // _MS) or 0
+        due_ms = due_of(read_properties(row[5]).headers, came_ms if came_ms <= now_ms + _SLACK_MS else now_ms)
+        return max(due_ms or 1, 1)
     except PreconditionFailed:
-        return 0
+        return 1
 
 
 def _nothing() -> None:
