@@ -238,6 +238,19 @@ def test_a_delay_begins_when_the_message_came_and_now_if_the_clock_was_set_back(
     assert room.bodies() == [b"soon"]
 
 
+def test_messages_that_were_taken_out_count_too(room):
+    for _ in range(600):
+        room.put(b"gone", {"x-delay": 1})
+    for seq in range(1, 601):
+        room.queue.remove(seq)
+    room.put(b"there", {"x-delay": 1})
+    room.bench.core.clock = lambda: 1001 * 1_000_000
+    room.bench.core.expire()
+    assert room.bodies() == []
+    room.at(1)
+    assert room.bodies() == [b"there"]
+
+
 def test_large_messages_take_a_turn_each(room):
     for _ in range(3):
         room.put(bytes(2 << 20), {"x-delay": 1})

@@ -177,13 +177,11 @@ cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
     cdef seg_t *s = segment_of(st, seq)
     cdef bint was_mapped = s == NULL or s.map != NULL
     cdef int found = find_in_middle(st, seq, &t)
-    if not was_mapped:
-        spent[0] += MAPPED
+    spent[0] += 1 if was_mapped else MAPPED
     if found == UNREADABLE:
         return LATER
     if found == NOT_THERE:
         return UP if st.returned_n else SENT
-    spent[0] += 1
     message_of(t.seg.map + t.position, &m)
     if delay_in(m.properties) == 0 or m.body_n > q.core.message_octets_max:
         return UP
