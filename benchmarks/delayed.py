@@ -10,7 +10,7 @@ microseconds of the broker's CPU for each message, all its threads, until all ar
     at once         through a delayed exchange, without a delay
     equal           with an x-delay of 1,000 ms
     differ          with an x-delay from 1 to 2,000 ms, in no order
-    persistent      equal, persistent; nobody waits for confirms
+    persistent      as equal, with persistent messages; the client asks for no confirms
 
 Brokers take turns, and so do the cases, with a fresh exchange and queue each time.  LavinMQ has no plugin: it is given
 the argument x-delayed-exchange, as brokerd is.

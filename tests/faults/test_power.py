@@ -43,6 +43,19 @@ class Story:
         self.machine = None
         self.dead = []
 
+    @classmethod
+    def told(cls, directory, seed):
+        """The story of this seed, in a new folder, from its begin to its end."""
+        (directory / str(seed)).mkdir()
+        story = cls(directory / str(seed), seed)
+        try:
+            story.tell()
+            story.end()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, data in {story.directory}")
+            raise
+        return story
+
     # --- life and death
 
     def start(self):
@@ -324,13 +337,7 @@ class Story:
 @pytest.mark.parametrize("seeds", [range(start, start + 15) for start in range(0, 120, 15)])
 def test_what_was_promised_survives_every_power_cut(tmp_path, seeds):
     for seed in seeds:
-        (tmp_path / str(seed)).mkdir()
-        story = Story(tmp_path / str(seed), seed)
-        try:
-            story.tell()
-            story.end()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, data in {story.directory}") from error
+        Story.told(tmp_path, seed)
 
 
 def test_what_another_client_declared_is_answered_only_once_it_is_on_disk(tmp_path):

@@ -180,14 +180,7 @@ class KeyStory(Story):
 @pytest.mark.parametrize("seeds", [range(start, start + 8) for start in range(0, 64, 8)])
 def test_keys_of_confirmed_messages_survive_every_power_cut_and_no_others_do(tmp_path, seeds):
     for seed in seeds:
-        (tmp_path / str(seed)).mkdir()
-        story = KeyStory(tmp_path / str(seed), seed)
-        try:
-            story.tell()
-            story.end()
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+        KeyStory.told(tmp_path, seed)
 
 
 def test_the_story_meets_what_it_is_about(tmp_path, monkeypatch):

@@ -146,14 +146,7 @@ def test_transactions_are_whole_once_and_there_if_they_were_answered_after_every
         # Some transactions have commit logs of their own, and the shared one changes its file.
         monkeypatch.setattr(transactions, "ENTRY_OCTETS_MAX", 1 << 19 if seed % 2 else 6000)
         monkeypatch.setattr(shared_commit_log, "FILE_OCTETS", 1 << 20 if seed % 3 else 8000)
-        (tmp_path / str(seed)).mkdir()
-        story = Transactions(tmp_path / str(seed), seed)
-        try:
-            story.tell()
-            story.end()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, data in {story.directory}") from error
-        happened += len(story.answered)
+        happened += len(Transactions.told(tmp_path, seed).answered)
     assert happened > 20
 
 

@@ -14,7 +14,7 @@ from brokerd.queues.dead_letter import DeadLetterRule, read_properties
 from brokerd.queues.queue import Queue
 from brokerd.queues.rules import Rules
 from brokerd.vhost.dead_letters import DeadLetters
-from brokerd.vhost.delays import QUEUE_PREFIX, RETRY_MS, queue_name
+from brokerd.vhost.delays import QUEUE_PREFIX, RETRY_MS, Delays, queue_name
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, encode_header
@@ -231,6 +231,29 @@ def test_what_all_queues_refuse_or_the_disk_has_no_room_for_is_tried_again(bench
     assert bench.q.bodies == []
     bench.advance(1)
     assert (bench.q.bodies, bench.room.ready) == ([b"m"], 0)
+
+
+@pytest.mark.parametrize("headers", [{"x-delay": "5"}, {"x-delay": 5, "CC": ["c"]}])
+def test_a_fault_of_ours_delays_a_message_and_loses_none(bench, monkeypatch, caplog, headers):
+    bench.publish(b"m", headers)
+    with monkeypatch.context() as patch:
+        patch.setattr(Delays, "_release", lambda self, waiting, row: 1 // 0)
+        bench.advance(5)
+    assert "a message that is due could not be sent on" in caplog.text
+    assert (bench.q.bodies, bench.room.ready) == ([], 1)
+    bench.advance(RETRY_MS)
+    assert (bench.q.bodies, bench.room.ready) == ([b"m"], 0)
+
+
+@pytest.mark.parametrize("delay", [5, "5"])
+def test_a_clock_set_back_delays_no_message_by_more_than_its_delay(bench, delay):
+    bench.advance(3_600_000)
+    bench.publish(b"m", {"x-delay": 1})
+    bench.advance(1)
+    bench.clock.ns -= 3_600_000_000_000
+    bench.publish(b"later", {"x-delay": delay})
+    bench.advance(5)
+    assert bench.q.bodies == [b"m", b"later"]
 
 
 def test_a_queue_that_refuses_keeps_no_message_from_the_others(bench):

@@ -200,7 +200,7 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
         if not any(octets[:4096]):
             damage[:] = [d for d in damage if d.file != triple.msgs]     # The broker has just made it: it is empty.
             return nothing
-    if header is None:          # A record's sum begins with the segment's number; the file's name tells it as well.
+    if header is None:          # The sums need the segment's number, which the file's name tells too.
         octets = head[:8] + triple.number.to_bytes(8, "little") + octets[16:]
     records = reading.scan_records(octets, len(octets))
     if crc:

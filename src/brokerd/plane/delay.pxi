@@ -98,8 +98,8 @@ cdef void set_alarm(delay_t *d, int64_t earliest) noexcept nogil:
 
 
 cdef int64_t due_after(int64_t came, int64_t now, int64_t delay_ms) noexcept nogil:
-    """When a message is due whose record says that it came at `came`, in ns; 0: the control plane must say it.  If the
-    clock was set back since, its delay begins now."""
+    """The time in ms at which a message is due.  `came`: the time of its record, in ns.  If the clock was set back since then,
+    the delay begins now.  Returns 0 if the control plane must read the delay."""
     cdef int64_t from_ms = (came if came <= now + SLACK else now) // 1000000
     if delay_ms == 0:
         return 0

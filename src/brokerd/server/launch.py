@@ -259,7 +259,7 @@ class Server:
         self.node.stop_connections()
         deadline = self.loop.time() + self.config.stop_timeout_seconds
         while self.node.connections and self.loop.time() < deadline:  # noqa: ASYNC110 - once, and both may end it
-            await asyncio.sleep(0.01)  # The tick goes on: it ends connections whose clients do not.
+            await asyncio.sleep(0.01)  # The tick goes on, and cuts off clients that leave their sockets open.
         if self.timer is not None:
             self.timer.cancel()
         for connection in list(self.node.connections):
