@@ -95,11 +95,13 @@ def plain_delay(properties: bytes) -> int:
 class Window:
     """The last keys that were entered.  A key is a hash, never 0, and counts until its time is over.  Times are ms since
     the epoch."""
-    def __init__(self, size: int, ttl_ms: int = -1) -> None:
+    def __init__(self, size: int, ttl_ms: int = -1, header: bytes = b"") -> None:
         """size: how many keys it holds at most; its memory follows the keys that are there.  ttl_ms: of a key that brings no
-        time of its own; -1: none.  Raises ValueError: size 0."""
+        time of its own; -1: none.  header: the name of the header with a message's key.  Raises ValueError: size 0."""
     size: int
     ttl_ms: int
+    hash_key: HashKey | None     # None: no message with a key is for the plane
+    duplicates: int      # messages that were not stored because their key was known
     entered: int         # keys, since it was made
     octets: int          # of memory
     def __len__(self) -> int: ...
@@ -109,8 +111,29 @@ class Window:
         """Make the key the newest one; if there are too many, the oldest goes.  Raises ValueError for 0."""
     def load(self, rows: bytes, now_ms: int) -> None:
         """Enter the rows of key files (store/format.py), in any order, each once.  Takes time in proportion to the rows."""
-    def set_bounds(self, size: int, ttl_ms: int = -1) -> None:
-        """Change the size, which leaves as many of the newest keys as fit, and the time of later keys."""
+    def change(self, size: int, ttl_ms: int = -1, header: bytes = b"") -> None:
+        """Change the size, which leaves as many of the newest keys as fit, the time of later keys, and where they are."""
+
+class ExchangeWindow(Window):
+    """The keys that one exchange knows."""
+    def __init__(self, size: int, ttl_ms: int, header: bytes, *, has_log: bool) -> None: ...
+    def on_learnt(self, rows: bytes, lasting: int, until_ms: int) -> None:
+        """Overridden where the exchange `has_log`: the rows (store/format.py) of messages whose records are in their files
+        now.  lasting: the last row whose message the next sync covers, counted from 1; 0: none.  until_ms: when the last
+        key expires.  Must not raise."""
+
+class HashKey:
+    """With what deduplication keys are hashed."""
+    def __init__(self, octets: bytes) -> None:
+        """Raises ValueError: not 16 octets."""
+
+def find_key_hash(window: Window, properties: bytes) -> int | None:
+    """The hash of the deduplication key of a message with these properties (flags and list as on the wire); 0: it has none.
+    None: the key is not plain, or the window has no hash key yet: such a message is not for the plane.  Raises ValueError
+    for malformed properties."""
+def find_own_ttl(properties: bytes) -> int:
+    """How long a message with these properties says that its key counts, in ms; -1: it does not say.  Raises ValueError for
+    malformed properties."""
 
 class Keys:
     """The deduplication keys of one message."""
@@ -160,7 +183,8 @@ class Answer:
     """The answer of routing to one publish.  The plane reads it in C, and calls its participants if it has some."""
     def __init__(self, queues: tuple[Any, ...], *, tally: Tally | None = None, cacheable: bool = False,
                  properties: bytes | None = None, participants: tuple[Participant, ...] = (),
-                 keys: Keys | None = None, by_headers: tuple[Asked, ...] = (), delays: bool = False) -> None: ...
+                 keys: Keys | None = None, by_headers: tuple[Asked, ...] = (), delays: bool = False,
+                 checks_keys: bool = False, window: ExchangeWindow | None = None) -> None: ...
     queues: tuple[Any, ...]      # each once, where the message is to be stored, unless a participant says otherwise
     tally: Tally | None          # where the publish is counted
     cacheable: bool              # the next message of that exchange and key goes there too
@@ -169,6 +193,8 @@ class Answer:
     by_headers: tuple[Asked, ...]    # the next message of that exchange and key goes there too if it has the same of what
                                  # these ask for; (): not so.  An answer that is cacheable holds for all headers
     delays: bool                 # remembered by headers, it holds for messages with a plain delay only
+    checks_keys: bool            # the plane looks for duplicates: in the windows of the queues, and in this one.  It holds for
+    window: ExchangeWindow | None    # messages with a plain key, or none, and has no participants
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
     def before_storing(self) -> tuple[Any, ...]:
         """Ask the participants; returns the queues that they leave.  Code that stores a message with Core.put() calls this

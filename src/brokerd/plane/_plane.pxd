@@ -57,6 +57,11 @@ cdef struct route_t
 cdef struct by_headers_t
 cdef struct extracts_t
 cdef struct conn_t
+cdef struct learner_t
+
+cdef extern from "blake2b.h" nogil:
+    ctypedef struct hash_key_t:
+        pass
 
 cdef struct core_t:
     int64_t now                 # ns since the epoch, read once a chunk
@@ -81,6 +86,7 @@ cdef struct core_t:
     queue_t *dying              # queues with dead messages, for which on_dead() is still to be called
     queue_t *dying_tail
     queue_t *over               # queues that may be over a length limit
+    learner_t *learnt           # exchanges whose on_learnt() is still to be called
     queue_t **deadlines         # heap of queues by the time when their head expires, the earliest on top
     uint32_t deadlines_n, deadlines_capacity
     queue_t *sync_dirty         # queues that hold records a confirm waits for
@@ -114,6 +120,10 @@ cdef struct window_t:
     uint32_t size               # the most entries that there may be
     uint32_t live               # keys
     int64_t ttl                 # ms; -1: none
+    const uint8_t *header       # where the key of a message is; borrowed from the object
+    uint32_t header_n
+    const hash_key_t *hash_key  # NULL: the plane finds no keys by itself; borrowed from a HashKey
+    uint64_t duplicates         # messages that were not stored because their key was known
 
 cdef struct keys_t:
     queue_key_t *of_queues      # of those that have a window
@@ -434,6 +444,8 @@ cdef struct route_t:
     bint once                   # holds for one message only: it depends on the message's headers
     bint delays                 # holds for messages with a plain delay only (headers.pxi)
     bint up                     # of dead letters: the control plane decides for each
+    bint checks_keys            # the exchange, or a queue, has a window (duplicates.pxi)
+    learner_t *learner          # the exchange's; NULL: it has none
     tally_t *tally
     queue_t **targets
 
@@ -484,117 +496,5 @@ cdef struct event_t:            # why the parser stopped; lives on the stack of 
     const char *text
     int error                   # STALL: errno
 
-cdef class Queue
-cdef class Channel
-cdef class Connection
-cdef class Routes
-
-cdef class Core:
-    cdef core_t c
-    cdef object schedule, request_sync, storage_failed, damaged_upcall, deadline_upcall
-    cdef int64_t deadline_told
-    cdef public object clock
-    cdef bint _blocked, scheduled, in_turn, ended
-    cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
-    cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
-    cdef void read_clock(self)
-    cdef void request_turn(self)
-    cdef void send_confirms(self)
-    cdef uint8_t *input
-    cdef size_t input_room, input_size
-    cdef object input_view
-
-cdef class Tally:
-    cdef tally_t t
-
-cdef class Message:
-    cdef readonly bytes exchange, routing_key, properties, body
-
-cdef class Answer:
-    cdef readonly tuple queues, participants, by_headers
-    cdef readonly Tally tally
-    cdef readonly bytes properties
-    cdef readonly bint cacheable, delays
-    cdef readonly Keys keys
-    cdef Py_ssize_t asked           # of the participants: the others have nothing to do with this message
-    cpdef tuple before_storing(self)
-    cpdef after_storing(self, Message message, channel, tuple stored)
-
-cdef class Routes:
-    cdef Core core
-    cdef object resolve, once_answer
-    cdef list answers
-    cdef route_t **slots
-    cdef route_t *once
-    cdef extracts_t *extracts       # NULL: none
-    cdef uint32_t slots_n, used
-    cdef uint64_t generation
-    cdef bint stale                 # what is remembered is void, and still to be freed
-    cdef void forget(self)
-    cdef void renew(self)
-    cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)
-    cdef int insert(self, route_t *r) except -1
-    cdef int learn(self, channel_t *ch, const event_t *e) except -1
-    cdef bint learn_by_headers(self, channel_t *ch, const event_t *e, Answer answer) except -1
-    cdef bint note_asked(self, by_headers_t *by, tuple asked) except -1
-    cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept
-    cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n) except NULL
-    cdef route_t *make_route(self, const uint8_t *method, uint32_t n, Answer answer) except NULL
-
-cdef class Letters:
-    cdef letters_t l
-    cdef readonly Routes routes
-    cdef bytes queue, names
-
-cdef class Window:
-    cdef window_t w
-
-cdef class Keys:
-    cdef keys_t k
-    cdef list owners
-
-cdef class Gate:
-    cdef gate_t *gate               # in the subclass
-
-cdef class Queue:
-    cdef queue_t q
-    cdef Core core
-    cdef Window _window
-    cdef Letters _letters
-    cdef Gate _gate
-    cdef readonly str directory
-    cdef readonly list consumers
-    cdef void leave_lists(self)
-    cdef void free_stores(self)
-
-cdef class Consumer:
-    cdef consumer_t c
-    cdef readonly bytes tag
-    cdef readonly Queue queue
-    cdef readonly Channel channel
-    cdef readonly bint exclusive
-    cdef readonly int32_t priority
-    cdef readonly dict arguments
-
-cdef class Channel:
-    cdef channel_t c
-    cdef readonly Connection connection
-    cdef readonly dict consumers
-    cdef list cancelled         # consumers that left with unacked deliveries
-    cdef void leave_lists(self)
-
-cdef class Connection:
-    cdef conn_t c
-    cdef Core core
-    cdef Routes _routes
-    cdef readonly dict channels
-    cdef dict _publishes
-    cdef object transport
-    cdef int stash_more(self, const uint8_t *p, size_t n) except -1
-    cdef void drop_stash(self)
-    cdef void credit_consumers(self)
-    cdef int work(self, uint8_t *p, uint8_t *end) except -1
-    cdef int handle(self, int status, event_t *e) except -1
-    cdef void stall(self, event_t *e)
-    cdef void update_reading(self)
-    cdef object __weakref__
+# Of each class here, what C reads.
+include "_classes.pxd"

@@ -5,6 +5,7 @@
 One compiled unit, so that a message's way is inlined; one concern a file:
 
     hot.h           octets, checksums, properties
+    blake2b.h       the hash of deduplication keys
     layout.pxi      numbers by their names
     window.pxi      keys seen lately
     stage.pxi       records gathered in memory for the end of a chunk
@@ -33,6 +34,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     confirms.pxi    publishes confirmed
     answer.pxi      where a message goes, as routing answers it; the features that take part
     headers.pxi     what bindings ask of headers; routes remembered by that
+    duplicates.pxi  duplicates left out of a publish
     kept.pxi        what a transaction publishes, until commit
     publish.pxi     a message on its way in
     letters.pxi     dead letters made and stored
@@ -112,6 +114,11 @@ cdef extern from "hot.h" nogil:
     int madvise(void *, size_t, int)
     ssize_t send(int, const void *, size_t, int)
 
+cdef extern from "blake2b.h" nogil:
+    void hash_key_set(hash_key_t *, const uint8_t *)
+    uint64_t hash_with_key(const hash_key_t *, uint8_t, const uint8_t *, size_t)
+    int HASH_KEY_OCTETS
+
 crc_init()
 
 include "layout.pxi"
@@ -142,6 +149,7 @@ include "settle.pxi"
 include "confirms.pxi"
 include "answer.pxi"
 include "headers.pxi"
+include "duplicates.pxi"
 include "kept.pxi"
 include "publish.pxi"
 include "letters.pxi"

@@ -15,7 +15,8 @@ cdef class Answer:
     """See plane/__init__.pyi."""
 
     def __init__(self, tuple queues not None, *, Tally tally=None, bint cacheable=False, bytes properties=None,
-                 tuple participants not None=(), Keys keys=None, tuple by_headers not None=(), bint delays=False):
+                 tuple participants not None=(), Keys keys=None, tuple by_headers not None=(), bint delays=False,
+                 bint checks_keys=False, Window window=None):
         self.queues = queues
         self.tally = tally
         self.cacheable = cacheable
@@ -24,6 +25,8 @@ cdef class Answer:
         self.keys = keys
         self.by_headers = by_headers
         self.delays = delays
+        self.checks_keys = checks_keys
+        self.window = window
 
     cpdef tuple before_storing(self):
         cdef tuple queues = self.queues, left

@@ -7,7 +7,7 @@ cdef enum:
 
 
 cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
-    """Finish the work of the chunk: write the stages, enforce limits, forward dead messages or pass them to on_dead().
+    """Finish the work of the chunk: write the stages, enforce limits, tell keys that exchanges learnt, forward dead messages or pass them to on_dead().
     Returns how many messages that concerned."""
     cdef queue_t *q
     cdef uint64_t n = 0
@@ -21,6 +21,9 @@ cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
         n += enforce_limits(q, AFFAIRS_MOST)
         if is_over_length_limit(q, q.rules) and n >= AFFAIRS_MOST:
             mark_over(q)
+    if UNLIKELY(core.learnt != NULL):
+        with gil:
+            tell_learnt(core)
     if core.dying != NULL:
         with gil:
             n += tell_dead(core, dead_most)
@@ -28,4 +31,4 @@ cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
 
 
 cdef inline bint has_unfinished(core_t *core) noexcept nogil:
-    return core.staged != NULL or core.over != NULL or core.dying != NULL
+    return core.staged != NULL or core.over != NULL or core.dying != NULL or core.learnt != NULL

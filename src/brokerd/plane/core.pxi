@@ -96,6 +96,8 @@ cdef class Core:
         self.in_turn = True
         self.scheduled = False
         write_stages(c)
+        if UNLIKELY(c.learnt != NULL):
+            tell_learnt(c)              # before a consumer has a message whose key is not in its log
         try:
             if c.confirm_dirty != NULL:
                 self.send_confirms()

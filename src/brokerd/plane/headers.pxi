@@ -357,6 +357,7 @@ cdef int64_t delay_in(const uint8_t *properties) noexcept nogil:
     cdef uint8_t room[9]
     cdef size_t n, plain_n
     cdef int64_t delay = 0
+    cdef bint has_delay = False
     if table == NULL or be16(properties) & 1 << PROPERTY_EXPIRATION:
         return 0
     p = table + 4
@@ -365,7 +366,8 @@ cdef int64_t delay_in(const uint8_t *properties) noexcept nogil:
         name = p
         p += 1 + name[0]
         n = value_length(p, end)
-        if has_name(name, b"x-delay"):
+        if not has_delay and has_name(name, b"x-delay"):    # Of two the first one counts, as in a decoded table.
+            has_delay = True
             plain_n = n
             value = plain_value(p, room, &plain_n)
             if value != room or room[0] != c'l' or p[0] == c'T':

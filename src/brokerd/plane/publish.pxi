@@ -54,6 +54,17 @@ cdef route_t *route_find(channel_t *ch, const uint8_t *method, uint32_t n) noexc
     return r
 
 
+cdef int ask_for_route(event_t *e, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
+                       bint ask) noexcept nogil:
+    """ROUTE, for this publish."""
+    e.payload = method
+    e.payload_n = method_n
+    e.header = header
+    e.header_n = header_n
+    e.ask = ask
+    return ROUTE
+
+
 cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
                  const uint8_t *body, uint64_t body_n, event_t *e) noexcept nogil:
     """Store a whole message in every queue it is routed to.  Returns DONE, ROUTE, FAULT or STALL.  After ROUTE and STALL
@@ -63,6 +74,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     cdef known_t known
     cdef conn_t *conn = ch.conn
     cdef uint32_t stored = STORED
+    cdef int status
     if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &known)):
         return fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
     if UNLIKELY(ch.tx):
@@ -73,12 +85,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
         if r != NULL and UNLIKELY(r.delays) and delay_in(header + 12) == 0:
             r = NULL
     if UNLIKELY(r == NULL) or UNLIKELY(known.ask and not r.once):
-        e.payload = method
-        e.payload_n = method_n
-        e.header = header
-        e.header_n = header_n
-        e.ask = known.ask
-        return ROUTE
+        return ask_for_route(e, method, method_n, header, header_n, known.ask)
     m.names = method + 6
     m.names_n = method_n - 7
     m.properties = header + 12
@@ -95,6 +102,9 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     complete(&m, &known)
     if UNLIKELY(r.answer != NULL):
         return publish_with_participants(ch, r, &m, e)
+    if UNLIKELY(r.checks_keys):
+        status = publish_unless_known(ch, r, &m, header + 12, e)
+        return status if status != ROUTE else ask_for_route(e, method, method_n, header, header_n, known.ask)
     if LIKELY(not r.immediate) or can_deliver_to_one(r.targets, r.targets_n):
         if LIKELY(r.targets_n == 1) and is_plain(r.targets[0], &m):
             e.error = reserve(&r.targets[0].store, align8(m.length))
@@ -117,13 +127,9 @@ cdef int keep(channel_t *ch, const uint8_t *method, uint32_t method_n, const uin
     """publish() on a transactional channel.  DONE: the message is kept.  CONTENT: the session must take it, and all that
     is kept before it."""
     cdef route_t *r
-    e.payload = method
-    e.payload_n = method_n
-    e.header = header
-    e.header_n = header_n
+    ask_for_route(e, method, method_n, header, header_n, known.ask)
     e.body = body
     e.body_n = body_n
-    e.ask = known.ask
     if UNLIKELY(not ch.keeps or known.ask):
         return CONTENT
     r = route_of(ch, method, method_n)
@@ -132,7 +138,7 @@ cdef int keep(channel_t *ch, const uint8_t *method, uint32_t method_n, const uin
     if UNLIKELY(r.once):
         ch.route = NULL
         return CONTENT
-    if UNLIKELY(r.answer != NULL or r.properties != NULL or r.by_headers != NULL):
+    if UNLIKELY(r.answer != NULL or r.properties != NULL or r.by_headers != NULL or r.checks_keys):
         return CONTENT
     return DONE if keep_message(ch, method, method_n, header + 12, header_n - 12, body, body_n) else CONTENT
 
@@ -153,6 +159,47 @@ cdef inline void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_
             add_nack(ch)
         elif stored & WAITS:
             ch.sync_tag = ch.publishes
+
+
+cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uint8_t *properties, event_t *e) noexcept nogil:
+    """The rest of publish() where duplicates are looked for.  properties: as they came.  Returns DONE, STALL, or ROUTE for a
+    key that is not plain."""
+    cdef check_t k
+    cdef core_t *core = ch.conn.core
+    cdef uint32_t i, stored = STORED
+    cdef bint took = False, lasting = False, knew
+    cdef int err = check_keys(&k, r, properties, core.now // 1000000)
+    if err == NOT_PLAIN:
+        return ROUTE
+    if err == 0:
+        if k.has_key:
+            m.keys = &k.keys
+        if not r.immediate or can_deliver_to_one(k.left, k.left_n):
+            err = store_message(k.left, k.left_n, m, ch.confirm, &stored, k.took)
+        if err:
+            check_free(&k)
+    if UNLIKELY(err != 0):
+        e.error = err
+        return STALL
+    knew = k.exchange_knows or k.left_n < r.targets_n
+    if knew and m.flags & PERSISTENT and core.sync:
+        stored |= WAITS     # A duplicate's confirm promises the first message, which may not be on disk yet.
+    finish_publish(ch, r, m, k.left_n, stored)
+    if UNLIKELY(k.left_n == 0 and r.mandatory and not knew):
+        write_return(ch, m, 312, b"\x08NO_ROUTE")
+    if knew:
+        count_duplicates(&k, r)
+    if k.keys.of_exchange and not k.exchange_knows:
+        for i in range(k.left_n):
+            if k.took[i]:
+                took = True
+                lasting = lasting or k.left[i].durable
+        if took or (k.left_n == 0 and knew):
+            learn_key(r.learner, core, k.keys.of_exchange, k.keys.ttl, lasting and m.flags & PERSISTENT)
+    check_free(&k)
+    if UNLIKELY(r.once):
+        ch.route = NULL
+    return DONE
 
 
 cdef int publish_with_participants(channel_t *ch, route_t *r, message_t *m, event_t *e) noexcept nogil:

@@ -103,6 +103,8 @@ cdef class Routes:
         answer = self.resolve(
             (<const char *>p)[7:7 + exchange_n], (<const char *>p)[8 + exchange_n:8 + exchange_n + key_n],
             (<const char *>e.header)[:e.header_n], <Channel>ch.owner)
+        if answer.checks_keys and not are_keys_plain(answer, e.header + 12):
+            raise AssertionError("a route that checks keys was found for a key that is not plain")  # Else it is asked for ever.
         if answer.by_headers and not e.ask and self.learn_by_headers(ch, e, answer):
             return 0
         r = self.make_route(p, e.payload_n, answer)
@@ -216,6 +218,17 @@ cdef class Routes:
         return r
 
 
+cdef bint are_keys_plain(Answer answer, const uint8_t *properties):
+    """Whether all windows find a plain key, or none, in these properties."""
+    cdef uint64_t hash_
+    cdef int64_t ttl
+    cdef Queue queue
+    for queue in answer.queues:
+        if queue.q.window != NULL and not find_key(queue.q.window, properties, &hash_, &ttl):
+            return False
+    return answer.window is None or find_key(&answer.window.w, properties, &hash_, &ttl)
+
+
 cdef void put_slot(route_t **slots, uint32_t n, route_t *r) noexcept nogil:
     cdef uint32_t i = r.hash & (n - 1)
     while slots[i] != NULL:
@@ -246,6 +259,8 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, uint32_t hash, Answer
         r.properties_n = <uint32_t>len(answer.properties)
     r.once = r.up = False
     r.delays = answer.delays
+    r.checks_keys = answer.checks_keys
+    r.learner = &(<ExchangeWindow?>answer.window).l if answer.window is not None else NULL
     r.tally = &answer.tally.t if answer.tally is not None else NULL
     for i in range(count):
         r.targets[i] = &(<Queue?>answer.queues[i]).q

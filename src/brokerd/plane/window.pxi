@@ -230,14 +230,29 @@ cdef int by_order(const void *a, const void *b) noexcept nogil:
     return 0
 
 
+cdef class HashKey:
+    """See plane/__init__.pyi."""
+
+    def __init__(self, const uint8_t[::1] octets):
+        if octets.shape[0] != HASH_KEY_OCTETS:
+            raise ValueError(f"a hash key has {HASH_KEY_OCTETS} octets")
+        hash_key_set(&self.k, &octets[0])
+
+
 cdef class Window:
     """See plane/__init__.pyi."""
 
-    def __init__(self, uint32_t size, int64_t ttl_ms=-1):
+    def __init__(self, uint32_t size, int64_t ttl_ms=-1, bytes header not None=b""):
         if size == 0:
             raise ValueError("a window holds one key at least")
         self.w.size = min(size, KEYS_MOST)
         self.w.ttl = ttl_ms
+        self.set_header(header)
+
+    cdef void set_header(self, bytes header):
+        self.header = header
+        self.w.header = <const uint8_t *>self.header
+        self.w.header_n = <uint32_t>len(header)
 
     def __dealloc__(self):
         keyring_free(&self.w.ring)
@@ -255,6 +270,23 @@ cdef class Window:
         return self.w.ttl
 
     @property
+    def duplicates(self):
+        return self.w.duplicates
+
+    @duplicates.setter
+    def duplicates(self, uint64_t value):
+        self.w.duplicates = value
+
+    @property
+    def hash_key(self):
+        return self._hash_key
+
+    @hash_key.setter
+    def hash_key(self, HashKey hash_key):
+        self._hash_key = hash_key
+        self.w.hash_key = &hash_key.k if hash_key is not None else NULL
+
+    @property
     def entered(self):
         return self.w.entered
 
@@ -262,7 +294,7 @@ cdef class Window:
     def octets(self):
         return (keyring_capacity(&self.w.ring) + keyring_capacity(&self.w.old)) * (sizeof(key_t) + 2 * sizeof(uint64_t))
 
-    def set_bounds(self, uint32_t size, int64_t ttl_ms=-1):
+    def change(self, uint32_t size, int64_t ttl_ms=-1, bytes header not None=b""):
         if size == 0:
             raise ValueError("a window holds one key at least")
         size = min(size, KEYS_MOST)
@@ -273,6 +305,7 @@ cdef class Window:
                 raise MemoryError
         self.w.size = size
         self.w.ttl = ttl_ms
+        self.set_header(header)
 
     def knows(self, uint64_t hash_, int64_t now_ms):
         return window_knows(&self.w, hash_, now_ms)

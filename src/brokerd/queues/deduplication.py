@@ -91,15 +91,38 @@ class Deduplication:
     If the disk fails, publishes go on, duplicates may pass, and one line is logged.
     """
 
-    __slots__ = ("_failed", "_files", "_former", "duplicates", "rule", "window")
+    __slots__ = ("_failed", "_files", "_former", "rule", "window")
 
-    def __init__(self, rule: Rule, files: KeyFiles) -> None:
+    def __init__(self, rule: Rule, files: KeyFiles, window: plane.Window | None = None) -> None:
+        """``window``: a new one with the bounds of the rule; None: it is made."""
         self.rule = rule
-        self.duplicates = 0  # how many were dropped since start
-        self.window = plane.Window(rule.size, _or_none(rule.ttl_ms))
+        self.window = plane.Window(*bounds_of(rule)) if window is None else window
         self._files = files
         self._former = b""  # the hash key of keys that an earlier release knew
         self._failed = False
+
+    @property
+    def duplicates(self) -> int:
+        """How many messages were not stored since start, because their key was known."""
+        return self.window.duplicates
+
+    def is_for_plane(self, properties: bytes) -> bool:
+        """Whether the data plane can look for duplicates of a message with these properties (flags and list).
+
+        It finds plain keys alone, and does not know those that an earlier release hashed.
+        """
+        if self._former:
+            return False
+        if plane.find_key_hash(self.window, properties) is None and self.window.hash_key is None:
+            self._begin_in_plane()
+        return plane.find_key_hash(self.window, properties) is not None
+
+    def _begin_in_plane(self) -> None:
+        """A first key has come: let the data plane hash later ones by itself."""
+        try:
+            self.window.hash_key = self._files.plane_key
+        except (OSError, StoreError) as error:
+            self.report_once(error)
 
     def hash_of(self, headers: Mapping[str, Any] | None) -> int:
         """The hash of the key of a message with these headers; 0: it has no key."""
@@ -125,7 +148,7 @@ class Deduplication:
     def change(self, rule: Rule) -> None:
         """Put another rule in force; as many of the newest keys stay as fit."""
         self.rule = rule
-        self.window.set_bounds(rule.size, _or_none(rule.ttl_ms))
+        self.window.change(*bounds_of(rule))
 
     def load(self, directory: str, levels: Iterable[int], *, suspect: bool) -> list[tuple[int, int]]:
         """Enter the keys in a queue's folder.  Returns (level, number) of each segment that has a key file.
@@ -185,6 +208,11 @@ def own_ttl_of(headers: Mapping[str, Any] | None) -> int:
     """How long a message says that its key counts, in ms; -1: it does not say."""
     own = headers.get("x-cache-ttl") if headers else None
     return own if isinstance(own, int) and not isinstance(own, bool | Timestamp) and own >= 0 else -1
+
+
+def bounds_of(rule: Rule) -> tuple[int, int, bytes]:
+    """What a window takes of a rule."""
+    return rule.size, _or_none(rule.ttl_ms), rule.header.encode("utf-8", "surrogateescape")
 
 
 def _or_none(ttl_ms: int | None) -> int:

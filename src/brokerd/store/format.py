@@ -119,7 +119,8 @@ KEY FILE, keys of messages whose records may be gone (deduplication): ``keys.N``
      0 magic "BKEY"   4 version u4    8 number u8, N   16 hash key, 16 octets
     32 crc u4 (CRC32C of octets 0..32)                 36 rows_crc u4 (CRC32C of all rows; of a queue's only)
     40 synced u8     an exchange's: lasting rows below it are believed after a power cut
-    48 whole u8      and all rows below this           56 open u8: 1 while a broker writes to it
+    48 whole u8      and all rows below this           56 open u8: 0, or while a broker writes to it: ns since the
+                                                          epoch, no older record has a key of this exchange; 1: unknown
 
 then ROWS of 24 octets::
 
@@ -474,8 +475,8 @@ def shared_commit_crc(octets: bytes | memoryview, generation: int) -> int:
     return crc32c(memoryview(octets)[ENTRY_CRC_FROM:], seed)
 
 
-def keys_header(number: int, hash_key: bytes, rows: bytes = b"", *, open_: bool = False) -> bytes:
-    """The 64 octets at the head of a key file."""
+def keys_header(number: int, hash_key: bytes, rows: bytes = b"", *, open_: int = 0) -> bytes:
+    """The 64 octets at the head of a key file; ``open_`` as in its field."""
     fixed = KEYS_FIXED.pack(KEYS_MAGIC, KEYS_VERSION, number, hash_key)
     checks = struct.pack("<II", crc32c(fixed), crc32c(rows))
     count = len(rows) // KEY_ROW_OCTETS

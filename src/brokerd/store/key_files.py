@@ -83,7 +83,8 @@ class Watched(NamedTuple):
 class KeyFiles:
     """The hash key of one vhost, and its key files."""
 
-    __slots__ = ("_directory", "_epoch_ns", "_last", "_last_hash", "_secret", "_watched", "disk", "report")
+    __slots__ = ("_directory", "_epoch_ns", "_last", "_last_hash", "_plane_key", "_secret", "_watched", "disk",
+                 "report")
 
     def __init__(self, directory: str, disk: Disk, report: Report, epoch_ns: Callable[[], int]) -> None:
         """``report(line)`` is called for each file that cannot be used."""
@@ -91,6 +92,7 @@ class KeyFiles:
         self._epoch_ns = epoch_ns
         self._watched: dict[str, Watched] = {}
         self._secret = b""
+        self._plane_key: plane.HashKey | None = None
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._last_hash = 0
         self.disk = disk
@@ -109,6 +111,13 @@ class KeyFiles:
         if not self._secret:
             self._secret = self._read_secret() or self._make_secret()
         return self._secret
+
+    @property
+    def plane_key(self) -> plane.HashKey:
+        """The hash key as the data plane uses it.  Raises OSError, StoreError."""
+        if self._plane_key is None:
+            self._plane_key = plane.HashKey(self.hash_key)
+        return self._plane_key
 
     def hash_of(self, key: bytes, hash_key: bytes | None = None) -> int:
         """The hash of a key, never 0.  ``hash_key``: in place of the vhost's own.  Raises OSError, StoreError."""

@@ -1,7 +1,7 @@
 """The keys that one exchange knows, on disk: files ``keys.SHA1.N``.  A file is removed when no key in it counts.
 
-A row is appended just after its message was stored.  So kill -9 loses at most the row of the message just stored, and
-that message's record carries the hash as well.
+Rows are appended just after their messages were stored: those of one chunk of a client's octets together.  So kill -9
+loses at most the rows of one chunk, and the records of its messages carry the hashes as well.
 
 After a power cut a row must not count if its message may be lost.  So a group commit works in this order: it syncs the
 messages, writes the count of their rows into the header, and syncs this file.  Every counted row has its message on
@@ -40,10 +40,12 @@ class _File:
 class KeyLog:
     """The files of one exchange: ``prefix`` is their path up to the number."""
 
-    __slots__ = ("_closed", "_file", "_files", "_found", "_full", "_number", "_prefix", "_suspect", "_window",
-                 "cut_short", "former")
+    __slots__ = ("_closed", "_file", "_files", "_found", "_full", "_number", "_prefix", "_since_ns", "_suspect",
+                 "_window", "cut_short", "former")
 
-    def __init__(self, files: KeyFiles, prefix: str, window: plane.Window) -> None:
+    def __init__(self, files: KeyFiles, prefix: str, window: plane.Window, since_ns: int = 1) -> None:
+        """``since_ns``: no record that came earlier has a key of this exchange; 1: not known."""
+        self._since_ns = since_ns
         self._files = files
         self._prefix = prefix
         self._window = window
@@ -85,6 +87,11 @@ class KeyLog:
         """When the message of the last row came; 0: no row was read."""
         return max((layout.KEY_ROW.unpack_from(file.rows, len(file.rows) - _ROW)[0]
                     for file in self._found if file.rows), default=0)
+
+    @property
+    def since_ns(self) -> int:
+        """No record that came earlier has a key of this exchange."""
+        return max((file.open for file in self._found), default=0)
 
     def enter(self, missed: list[tuple[int, int, int]]) -> None:
         """Enter the rows that were read into the window, and the keys of messages that the log had missed.
@@ -136,16 +143,24 @@ class KeyLog:
 
     def append(self, came_ns: int, hashed: int, expires_ms: int, *, lasting: bool) -> None:
         """Append the row of a message that was just stored.  ``lasting``: the next group commit covers the message, and
-        the caller has begin_sync() called with it.  After an OSError nothing was written."""
+        the caller has begin_sync() called with it.  Raises OSError."""
+        row = layout.KEY_ROW.pack(came_ns | (0 if lasting else layout.NOT_LASTING), hashed, expires_ms)
+        self.append_rows(row, int(lasting), expires_ms)
+
+    def append_rows(self, rows: bytes, lasting: int, until_ms: int) -> None:
+        """Append the rows of messages that were just stored.
+
+        ``lasting``: the last row whose message the next group commit covers, counted from 1; 0: none.  ``until_ms``:
+        when the last key expires.  Raises OSError; the file then ends as before.
+        """
         self.begin()
         assert self._file is not None
         file = self._file
-        row = layout.KEY_ROW.pack(came_ns | (0 if lasting else layout.NOT_LASTING), hashed, expires_ms)
-        self._files.disk.pwrite(file.fd, row, layout.HEADER_OCTETS + _ROW * file.rows)
-        file.rows += 1
-        file.until_ms = max(file.until_ms, expires_ms)
+        self._files.disk.pwrite(file.fd, rows, layout.HEADER_OCTETS + _ROW * file.rows)
         if lasting:
-            file.lasting = file.rows
+            file.lasting = file.rows + lasting
+        file.rows += len(rows) // _ROW
+        file.until_ms = max(file.until_ms, until_ms)
         if file.rows >= max(ROWS_MIN, len(self._window)):
             self._file = None
             self._files.watch(file.path, self._window, file.until_ms)
@@ -163,7 +178,7 @@ class KeyLog:
             return
         disk, number = self._files.disk, self._number + 1
         path = self.path(number)
-        header = layout.keys_header(number, self._files.hash_key, open_=True)
+        header = layout.keys_header(number, self._files.hash_key, open_=self._since_ns)
         fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             disk.pwrite(fd, header, 0)

@@ -13,20 +13,31 @@ duplicate.  Keys are checked just before a message is stored, so that of two mes
 found to be a duplicate.
 
 A durable exchange has its keys in a log (store/key_log).  If a queue has no window of its own, its records carry the
-hash of the exchange's key.  So a start finds the key of a message that was stored just before the broker died.  Knows
-nothing of users, channels or timers.
+hash of the exchange's key.  So a start finds the keys of messages that were stored just before the broker died.
+
+Most publishes never come here: the data plane (plane/duplicates.pxi) finds plain keys itself, and leaves out duplicates
+where no other feature takes part in the publish.  ``Check`` does the same for the others: keys that are neither text
+nor whole numbers, transactions, messages whose time has come.  Knows nothing of users, channels or timers.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.errors import StoreError
 from brokerd.exchanges.exchange import LazyProperties
 from brokerd.queues.dead_letter import read_properties
-from brokerd.queues.deduplication import Deduplication, Rule, own_ttl_of, rule_of
-from brokerd.store.format import FOR_EVER, folder_name, priority_folder, segment_name
+from brokerd.queues.deduplication import Deduplication, Rule, bounds_of, own_ttl_of, rule_of
+from brokerd.store.format import (
+    FOR_EVER,
+    HEADER_OCTETS,
+    SEGMENT_FIXED,
+    folder_name,
+    priority_folder,
+    segment_name,
+)
 from brokerd.store.key_files import FORMER_FILE, FORMER_NUMBER, KeyFiles, open_segment
 from brokerd.store.key_log import KeyLog
 
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000  # ns
 _SLACK_NS = 1_000_000_000  # A row is written later than its record, but not by more.
+_CHUNK_NS = 100_000_000  # The time of a record is that of its chunk, which began at most so long before.
 _PERSISTENT = 2
 
 _Found = tuple[int, int, str, bytes | None]  # ns, hash, exchange, properties that set the key's time
@@ -46,12 +58,15 @@ Follow = Callable[[KeyLog], object]  # GroupCommit.follow
 class ExchangeKeys(Deduplication):
     """The rule, the window and the log of one exchange."""
 
-    __slots__ = ("log",)
+    __slots__ = ("_follow", "in_plane", "log")
 
-    def __init__(self, rule: Rule, files: KeyFiles, prefix: str | None) -> None:
-        """``prefix``: of the log's files; None: in memory only."""
-        super().__init__(rule, files)
-        self.log = None if prefix is None else KeyLog(files, prefix, self.window)
+    def __init__(self, rule: Rule, files: KeyFiles, prefix: str | None, follow: Follow, since_ns: int = 1) -> None:
+        """``prefix``: of the log's files; None: in memory only.  ``since_ns``: as KeyLog takes it."""
+        self.in_plane = _ExchangeWindow(*bounds_of(rule), has_log=prefix is not None)
+        self.in_plane.learn = self.enter_rows
+        super().__init__(rule, files, self.in_plane)
+        self._follow = follow
+        self.log = None if prefix is None else KeyLog(files, prefix, self.window, since_ns)
 
     def load_log(self, former: str, *, suspect: bool) -> None:
         """Read the log from disk; ``former`` is the file that an earlier release had in its place."""
@@ -85,6 +100,34 @@ class ExchangeKeys(Deduplication):
                 self.log.append(came_ns, hashed, expires_ms, lasting=lasting)
             except (OSError, StoreError) as error:
                 self.report_once(error)
+            if lasting:
+                self._follow(self.log)
+
+    def enter_rows(self, rows: bytes, lasting: int, until_ms: int) -> None:
+        """Write the keys that the data plane has entered: see plane.ExchangeWindow."""
+        assert self.log is not None
+        try:
+            self.log.append_rows(rows, lasting, until_ms)
+        except (OSError, StoreError) as error:
+            self.report_once(error)
+        self.open_log()
+        if lasting:
+            self._follow(self.log)
+
+    def _begin_in_plane(self) -> None:
+        super()._begin_in_plane()
+        self.open_log()
+
+
+class _ExchangeWindow(plane.ExchangeWindow):
+    """Passes on what the data plane has learnt."""
+
+    __slots__ = ("learn",)
+
+    learn: Callable[[bytes, int, int], None]
+
+    def on_learnt(self, rows: bytes, lasting: int, until_ms: int) -> None:
+        self.learn(rows, lasting, until_ms)
 
 
 class Duplicates:
@@ -110,7 +153,9 @@ class Duplicates:
         if rule is None:
             return
         name = folder_name(exchange.name)
-        known = ExchangeKeys(rule, self._files, f"{self._directory}/keys.{name}" if exchange.durable else None)
+        prefix = f"{self._directory}/keys.{name}" if exchange.durable else None
+        since_ns = self._epoch_ns() - _CHUNK_NS if new else 1
+        known = ExchangeKeys(rule, self._files, prefix, self._follow, since_ns)
         if known.log is not None:
             if new:
                 known.log.remove()  # An exchange of that name may have left it: deleted just before the broker died.
@@ -133,20 +178,20 @@ class Duplicates:
     def open(self, queues: "Iterable[Queue]", *, suspect: bool) -> None:
         """Enter the keys of all adopted exchanges: those in their logs, and those of records that the logs have missed.
 
-        A log can have missed records only if the former broker died.  Then the last record of each queue is read; after
-        a power cut, which may have taken rows of the logs, all records are read.
+        A log can have missed records only if the former broker died: those of its last chunk, which came after the last
+        row.  After a power cut, which may have taken rows of the logs, all records are read.
         """
-        waiting = {name: known for name, known in self.exchanges.items()
-                   if known.log is not None and known.log.cut_short}  # fmt: skip
+        since_ns = {name: max(known.log.since_ns, 0 if suspect else known.log.last_ns - _SLACK_NS)
+                    for name, known in self.exchanges.items() if known.log is not None and known.log.cut_short}
         found: list[_Found] = []
-        for queue in queues if waiting else ():
+        for queue in queues if since_ns else ():
             if queue.durable and queue.deduplication is None:
-                found += _keys_of_exchanges(queue, self._files, last=not suspect)
+                found += _keys_of_exchanges(queue, self._files, min(since_ns.values()))
         for name, known in self.exchanges.items():
             if known.log is None:
                 continue
-            mine = [each for each in found if each[2] == name] if name in waiting else []
-            since = 0 if suspect else known.log.last_ns - _SLACK_NS
+            mine = [each for each in found if each[2] == name] if name in since_ns else []
+            since = since_ns.get(name, 0)
             knows = known.log.knows() if mine else set()
             missed = {}
             for came_ns, hashed, _, properties in mine:  # Several queues may have one message.
@@ -183,11 +228,20 @@ class Duplicates:
         message = properties()
         return Check(self, name, queues, message.headers, taken, message.delivery_mode == _PERSISTENT)
 
+    def is_for_plane(self, exchange: "Exchange", queues: "tuple[Queue, ...]", properties: bytes) -> bool:
+        """Whether the data plane can look for duplicates itself: see Deduplication.is_for_plane."""
+        known = self.exchanges.get(exchange.name)
+        return (known is None or known.is_for_plane(properties)) and all(
+            queue.deduplication is None or queue.deduplication.is_for_plane(properties) for queue in queues)
+
+    def window_of(self, exchange: "Exchange") -> plane.ExchangeWindow | None:
+        """The keys that the exchange knows; None: it has no rule."""
+        known = self.exchanges.get(exchange.name)
+        return None if known is None else known.in_plane
+
     def note_stored_key(self, known: ExchangeKeys, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
         """Let an exchange know the key of a message that a queue has stored; ``lasting``: the next sync covers it."""
         known.enter_key(self._epoch_ns(), hashed, own_ttl_ms, lasting=lasting)
-        if lasting and known.log is not None:
-            self._follow(known.log)
 
 
 class Check:
@@ -245,7 +299,7 @@ class Check:
     def after_storing(self, message: "Message", channel: object, stored: "tuple[Queue, ...]") -> None:
         """Count a duplicate where the key was known; let the exchange know the key if the message is anywhere now."""
         for known in self._knew:
-            known.duplicates += 1
+            known.window.duplicates += 1
         asking = self._asking
         if asking is None or asking in self._knew or not self._hash:
             return
@@ -259,17 +313,19 @@ class Check:
         return self._duplicates.exchanges.get(self._exchange)
 
 
-def _keys_of_exchanges(queue: "Queue", files: KeyFiles, *, last: bool) -> list[_Found]:
-    """The keys of exchanges that the queue's records carry; ``last``: only those of the last record of each level."""
+def _keys_of_exchanges(queue: "Queue", files: KeyFiles, since_ns: int) -> list[_Found]:
+    """The keys of exchanges in the queue's records, in all segments that can have records from that time on."""
     found: list[_Found] = []
-    newest: dict[int, int] = {segment["level"]: segment["number"] for segment in queue.segments()}
-    for segment in queue.segments():
+    done: set[int] = set()  # levels whose older segments have only older records
+    for segment in sorted(queue.segments(), key=itemgetter("number"), reverse=True):
         level, number = segment["level"], segment["number"]
-        if last and number != newest[level]:
+        if level in done:
             continue
         folder = f"{queue.directory}/{priority_folder(level)}" if level else queue.directory
         with open_segment(os.path.join(folder, segment_name(number)), files.disk) as octets:
             keys = plane.keys_in_segment(octets, number)[2]
+            if len(octets) < HEADER_OCTETS or SEGMENT_FIXED.unpack_from(octets)[4] < since_ns:
+                done.add(level)
         found += [(came_ns, hashed, name.decode("utf-8", "surrogateescape"), properties)
-                  for came_ns, hashed, name, properties in (keys[-1:] if last else keys)]
+                  for came_ns, hashed, name, properties in keys]
     return found

@@ -217,6 +217,14 @@ class NoDuplicates:
         """The rule and the window of an exchange; None: it has no rule."""
         return None
 
+    def is_for_plane(self, exchange: "Exchange", queues: "tuple[Queue, ...]", properties: bytes) -> bool:
+        """Whether the data plane can look for duplicates of this publish: see Duplicates.is_for_plane."""
+        return False
+
+    def window_of(self, exchange: "Exchange") -> plane.ExchangeWindow | None:
+        """The keys that an exchange knows; None: it has no rule."""
+        return None
+
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
         taken: bool = False,
@@ -270,6 +278,12 @@ class DuplicatesOnDemand(NoDuplicates):
 
     def keys_of(self, exchange: str) -> "Deduplication | None":
         return None if self._made is None else self._made.exchanges.get(exchange)
+
+    def is_for_plane(self, exchange: "Exchange", queues: "tuple[Queue, ...]", properties: bytes) -> bool:
+        return self.get().is_for_plane(exchange, queues, properties)
+
+    def window_of(self, exchange: "Exchange") -> plane.ExchangeWindow | None:
+        return None if self._made is None else self._made.window_of(exchange)
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,

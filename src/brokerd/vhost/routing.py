@@ -51,12 +51,14 @@ _TEXT = ("utf-8", "surrogateescape")
 
 
 def resolve(
-    access: "Access", exchange: bytes, routing_key: bytes, header: bytes, channel: "plane.Channel | None" = None
+    access: "Access", exchange: bytes, routing_key: bytes, header: bytes, channel: "plane.Channel | None" = None, *,
+    for_plane: bool = False,
 ) -> plane.Answer:
     """Where a publish goes: what plane.Routes asks for (see plane/__init__.pyi).
 
-    ``header`` is the payload of its content header.  Raises AccessRefused, NotFound; PreconditionFailed for
-    impossible properties; SyntaxError_ for octets that cannot be decoded.
+    ``header`` is the payload of its content header.  ``for_plane``: the data plane stores the message, and looks for
+    duplicates where it can.  Raises AccessRefused, NotFound; PreconditionFailed for impossible properties; SyntaxError_
+    for octets that cannot be decoded.
     """
     publish = _Publish(access, exchange.decode(*_TEXT), routing_key.decode(*_TEXT), header)
     publish.check_permission()
@@ -64,7 +66,7 @@ def resolve(
     if not publish.is_held_back():
         publish.follow_bindings()
         publish.find_requesters()
-    publish.find_duplicates()
+    publish.find_duplicates(for_plane=for_plane)
     publish.show_to_firehose()
     return publish.answer()
 
@@ -84,21 +86,21 @@ def resolve_again(
             if name not in access.known:
                 if len(access.known) >= KNOWN_MAX:
                     access.known.clear()
-                found = resolve(access, exchange, routing_key, _NO_PROPERTIES)
+                found = resolve(access, exchange, routing_key, _NO_PROPERTIES, for_plane=True)
                 access.known[name] = found if found.cacheable else None
             known = access.known[name]
             if known is not None:
-                return plane.Answer(known.queues, tally=known.tally, properties=octets,
-                                    participants=known.participants)  # fmt: skip
-    return resolve(access, exchange, routing_key, header, channel)
+                return plane.Answer(known.queues, tally=known.tally, properties=octets, participants=known.participants,
+                                    checks_keys=known.checks_keys, window=known.window)  # fmt: skip
+    return resolve(access, exchange, routing_key, header, channel, for_plane=True)
 
 
 class _Publish:
     """One publish on its way through the steps of ``resolve``.  Most messages pass each step unchanged."""
 
     __slots__ = (
-        "_access", "_by_headers", "_cacheable", "_checked", "_decoded", "_delays", "_exchange", "_header", "_key",
-        "_keys", "_octets", "_once", "_participants", "_queues", "_rewritten", "_vhost",
+        "_access", "_by_headers", "_cacheable", "_checked", "_checks_keys", "_decoded", "_delays", "_exchange",
+        "_header", "_key", "_keys", "_octets", "_once", "_participants", "_queues", "_rewritten", "_vhost", "_window",
     )  # fmt: skip
 
     _queues: tuple[Any, ...]
@@ -118,6 +120,8 @@ class _Publish:
         self._delays = False  # the message waits, as others with a plain delay do
         self._once = False  # Routes must not remember the answer, whatever the bindings say
         self._keys: plane.Keys | None = None  # that its records carry
+        self._checks_keys = False  # the data plane looks for duplicates
+        self._window: plane.ExchangeWindow | None = None  # ... in this one as well
         self._rewritten: Properties | None = None  # stored in place of its own properties
         self._octets: bytes | None = None  # the same, as they are on the wire
 
@@ -195,16 +199,21 @@ class _Publish:
                 else:
                     self._once = True
 
-    def find_duplicates(self) -> None:
+    def find_duplicates(self, *, for_plane: bool) -> None:
         """Add the check for duplicates if the exchange or a queue has a deduplication rule.  It comes before all other
-        participants, because a duplicate goes nowhere."""
+        participants, because a duplicate goes nowhere.  ``for_plane``: the data plane checks where it can, if no other
+        feature takes part."""
         vhost, queues = self._vhost, self._queues
         asked = vhost.duplicates.asks(self._exchange)
         if not asked:
             for queue in queues:
                 if queue.deduplication is not None:
                     asked = True
-        if asked:
+        if asked and for_plane and not self._participants and not vhost.firehose.on \
+                and vhost.duplicates.is_for_plane(self._exchange, queues, self._header[_PROPERTIES_AT:]):
+            self._checks_keys = True
+            self._window = vhost.duplicates.window_of(self._exchange)
+        elif asked:
             self._once = True
             taken = bool(self._participants)
             check = vhost.duplicates.check(self._exchange, queues, self.properties, taken=taken)
@@ -227,7 +236,7 @@ class _Publish:
         cacheable, by_headers = (False, ()) if self._once else (self._cacheable, self._by_headers)
         return plane.Answer(self._queues, tally=self._exchange.tally, cacheable=cacheable, properties=octets,
                             participants=self._participants, keys=self._keys, by_headers=by_headers,
-                            delays=self._delays)  # fmt: skip
+                            delays=self._delays, checks_keys=self._checks_keys, window=self._window)  # fmt: skip
 
 
 def find(

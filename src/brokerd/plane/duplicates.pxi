@@ -1,0 +1,288 @@
+# Duplicates left out of a publish.  A route `checks_keys` if its exchange, or one of its queues, has a window.
+#
+#    find_key       the key in a message's headers, hashed; the rule is the window's
+#    check_keys     which of a route's queues do not know the message
+#    learn_key      the exchange learns the key of a message that a queue has stored; a queue learns it in append() (keys.pxi)
+#
+# A key is plain if it is text or a whole number, or if there is none.  Messages with other keys go up: the control plane
+# (vhost/duplicates) finds the octets of any key, and is the model of what stands here.
+#
+# The keys of a durable exchange have a log, which the control plane writes: on_learnt() gets the rows of a chunk when the
+# chunk's records are in their files.  So kill -9 loses at most the rows of one chunk, whose records have the keys.
+
+cdef enum:
+    NOT_PLAIN = -1              # of check_keys()
+    FEW_TARGETS = 8             # need no memory of their own
+    ROWS_FIRST = 64
+
+cdef extern from *:
+    """
+    #define ROW_NOT_LASTING ((uint64_t)1 << 63)
+    """
+    uint64_t ROW_NOT_LASTING    # format.NOT_LASTING: no sync covers the message
+
+cdef struct learner_t:          # in ExchangeWindow: what it has learnt since the chunk began
+    window_t *window            # of the same object
+    void *owner                 # the object; the list holds a reference to it
+    bint has_log
+    bint is_learnt              # in core_t.learnt
+    learner_t *next
+    uint8_t *rows
+    uint32_t rows_n, rows_capacity
+    uint32_t lasting            # the next sync covers the messages of so many rows, from the first on; 0: of none
+    int64_t until               # when the last of these keys expires
+
+cdef struct check_t:            # of one publish
+    keys_t keys
+    queue_t **left              # the queues that do not know the key; behind left_n those that know it
+    uint8_t *took               # of those left: whether the queue stored the message
+    uint32_t left_n
+    bint exchange_knows
+    bint has_key
+    void *room                  # NULL: the arrays below are enough
+    queue_key_t few_keys[8]
+    queue_t *few_left[8]
+    uint8_t few_took[8]
+
+
+# ---- the key of a message
+
+cdef inline bint is_whole_number(const uint8_t *plain, const uint8_t *room, uint8_t kind) noexcept nogil:
+    """Whether plain_value() made a whole number of a value of this kind."""
+    return plain == room and room[0] == c'l' and kind != c'T'
+
+
+cdef bint hash_value(const window_t *w, const uint8_t *value, size_t n, uint64_t *hash_) noexcept nogil:
+    """The hash of a header's value as queues/deduplication.key_of() makes it.  False: it is not plain."""
+    cdef uint8_t room[9]
+    cdef char digits[24]
+    cdef const uint8_t *plain
+    if w.hash_key == NULL:
+        return False                    # The control plane has not said yet how keys are hashed.
+    if value[0] == c'S':
+        hash_[0] = hash_with_key(w.hash_key, c'S', value + 5, n - 5)
+        return True
+    plain = plain_value(value, room, &n)
+    if not is_whole_number(plain, room, value[0]):
+        return False
+    n = <size_t>snprintf(digits, sizeof(digits), "%lld", <long long>be64(room + 1))
+    hash_[0] = hash_with_key(w.hash_key, c'I', <const uint8_t *>digits, n)
+    return True
+
+
+cdef bint find_key(const window_t *w, const uint8_t *properties, uint64_t *hash_, int64_t *ttl) noexcept nogil:
+    """The hash of the key in whole properties, 0: they have none; and the time that the message sets, -1: none.  False: the
+    key is not plain."""
+    cdef const uint8_t *table = property_at(properties, PROPERTY_HEADERS)
+    cdef const uint8_t *p
+    cdef const uint8_t *end
+    cdef const uint8_t *name
+    cdef const uint8_t *plain
+    cdef const uint8_t *first = NULL
+    cdef const uint8_t *other = NULL
+    cdef uint8_t room[9]
+    cdef size_t n, plain_n, first_n = 0, other_n = 0
+    cdef bint has_ttl = False
+    hash_[0] = 0
+    ttl[0] = -1
+    if table == NULL:
+        return True
+    p = table + 4
+    end = p + be32(table)
+    while p < end:                      # Of two headers with one name the first one counts, as in a decoded table.
+        name = p
+        p += 1 + name[0]
+        n = value_length(p, end)
+        if first == NULL and name[0] == w.header_n and memcmp(name + 1, w.header, w.header_n) == 0:
+            first = p
+            first_n = n
+        if other == NULL and has_name(name, b"MessageDeduplicationId"):
+            other = p
+            other_n = n
+        elif not has_ttl and has_name(name, b"x-cache-ttl"):
+            has_ttl = True
+            plain_n = n
+            plain = plain_value(p, room, &plain_n)
+            if is_whole_number(plain, room, p[0]):
+                ttl[0] = max(<int64_t>be64(room + 1), -1)
+        p += n
+    if first == NULL or first[0] == c'V':
+        first = other
+        first_n = other_n
+        if other == NULL or other[0] == c'V':
+            return True
+    return hash_value(w, first, first_n, hash_)
+
+
+def find_key_hash(Window window not None, const uint8_t[::1] properties):
+    """See plane/__init__.pyi."""
+    cdef known_t known
+    cdef uint64_t hash_
+    cdef int64_t ttl
+    if properties.shape[0] < 2 or not properties_are_whole(&properties[0], &properties[0] + properties.shape[0], &known):
+        raise ValueError("malformed properties")
+    return hash_ if find_key(&window.w, &properties[0], &hash_, &ttl) else None
+
+
+def find_own_ttl(const uint8_t[::1] properties):
+    """See plane/__init__.pyi."""
+    cdef window_t none
+    cdef known_t known
+    cdef uint64_t hash_
+    cdef int64_t ttl
+    memset(&none, 0, sizeof(window_t))
+    if properties.shape[0] < 2 or not properties_are_whole(&properties[0], &properties[0] + properties.shape[0], &known):
+        raise ValueError("malformed properties")
+    find_key(&none, &properties[0], &hash_, &ttl)
+    return ttl
+
+
+# ---- which queues are left
+
+cdef inline bint has_rule_of(const window_t *w, const window_t *other) noexcept nogil:
+    """Whether both find the same key in a message."""
+    return w.header_n == other.header_n and memcmp(w.header, other.header, w.header_n) == 0 and w.hash_key == other.hash_key
+
+
+cdef int check_keys(check_t *k, route_t *r, const uint8_t *properties, int64_t now_ms) noexcept nogil:
+    """Part the queues of r into those that know the key of a message with these properties, and those that do not.
+    0; NOT_PLAIN; ENOMEM.  After 0 the caller calls check_free()."""
+    cdef const window_t *last = NULL
+    cdef queue_t *q
+    cdef uint64_t hash_ = 0
+    cdef uint32_t i, n = r.targets_n, known = n
+    k.keys.of_queues = k.few_keys
+    k.left = k.few_left
+    k.took = k.few_took
+    k.room = NULL
+    if UNLIKELY(n > FEW_TARGETS):
+        k.room = malloc(n * (sizeof(queue_key_t) + sizeof(queue_t *) + 1))
+        if k.room == NULL:
+            return ENOMEM
+        k.keys.of_queues = <queue_key_t *>k.room
+        k.left = <queue_t **>(k.keys.of_queues + n)
+        k.took = <uint8_t *>(k.left + n)
+    k.keys.n = 0
+    k.keys.of_exchange = 0
+    k.keys.ttl = -1
+    k.left_n = 0
+    k.exchange_knows = k.has_key = False
+    if r.learner != NULL:
+        last = r.learner.window
+        if not find_key(last, properties, &hash_, &k.keys.ttl):
+            check_free(k)
+            return NOT_PLAIN
+        k.has_key = hash_ != 0
+        k.keys.of_exchange = hash_
+        k.exchange_knows = hash_ != 0 and window_knows(last, hash_, now_ms)
+    for i in range(n):
+        q = r.targets[i]
+        if q.window == NULL or q.dropped:
+            k.left[k.left_n] = q
+            k.left_n += 1
+            continue
+        if last == NULL or not has_rule_of(last, q.window):
+            last = q.window
+            if not find_key(last, properties, &hash_, &k.keys.ttl):
+                check_free(k)
+                return NOT_PLAIN
+            k.has_key |= hash_ != 0
+        if hash_ and window_knows(q.window, hash_, now_ms):
+            known -= 1
+            k.left[known] = q
+            continue
+        k.left[k.left_n] = q
+        k.left_n += 1
+        k.keys.of_queues[k.keys.n].queue = q
+        k.keys.of_queues[k.keys.n].hash = hash_
+        k.keys.n += 1
+    if k.exchange_knows:
+        k.left_n = 0
+    memset(k.took, 0, n)
+    return 0
+
+
+cdef inline void check_free(check_t *k) noexcept nogil:
+    free(k.room)
+
+
+cdef void count_duplicates(check_t *k, route_t *r) noexcept nogil:
+    """The publish is done: count it where the key was known."""
+    cdef uint32_t i
+    if k.exchange_knows:
+        r.learner.window.duplicates += 1
+        return
+    for i in range(k.left_n, r.targets_n):
+        k.left[i].window.duplicates += 1
+
+
+# ---- what an exchange learns
+
+cdef void learn_key(learner_t *l, core_t *core, uint64_t hash_, int64_t own_ttl_ms, bint lasting) noexcept nogil:
+    """The exchange knows the key of a message that was stored now.  lasting: the next sync covers the message."""
+    cdef int64_t now_ms = core.now // 1000000
+    cdef int64_t expires = key_expires(l.window, now_ms, own_ttl_ms)
+    cdef uint32_t capacity
+    cdef uint8_t *rows
+    window_enter(l.window, hash_, expires, now_ms)
+    if not l.has_log:
+        return
+    if l.rows_n == l.rows_capacity:
+        capacity = max(<uint32_t>ROWS_FIRST, 2 * l.rows_capacity)
+        rows = <uint8_t *>realloc(l.rows, <size_t>capacity * KEY_ROW)
+        if rows == NULL:
+            return                      # No memory: after a start this key is not known.
+        l.rows = rows
+        l.rows_capacity = capacity
+    rows = l.rows + <size_t>l.rows_n * KEY_ROW
+    put_le64(rows, <uint64_t>core.now | (0 if lasting else ROW_NOT_LASTING))
+    put_le64(rows + 8, hash_)
+    put_le64(rows + 16, <uint64_t>expires)
+    l.rows_n += 1
+    l.until = max(l.until, expires)
+    if lasting:
+        l.lasting = l.rows_n
+    if not l.is_learnt:
+        l.is_learnt = True
+        l.next = core.learnt
+        core.learnt = l
+        with gil:
+            Py_INCREF(<object>l.owner)
+
+
+cdef void tell_learnt(core_t *core) noexcept:
+    """Call on_learnt() of each exchange that has learnt keys.  The records are in their files."""
+    cdef learner_t *l
+    cdef bytes rows
+    cdef uint32_t lasting
+    cdef int64_t until
+    while core.learnt != NULL:
+        l = core.learnt
+        core.learnt = l.next
+        l.is_learnt = False
+        window = <object>l.owner
+        Py_DECREF(window)
+        rows = (<const char *>l.rows)[:<size_t>l.rows_n * KEY_ROW]
+        lasting = l.lasting
+        until = l.until
+        l.rows_n = l.lasting = 0
+        l.until = 0
+        window.on_learnt(rows, lasting, until)
+
+
+cdef class ExchangeWindow(Window):
+    """See plane/__init__.pyi."""
+
+    cdef learner_t l
+
+    def __init__(self, uint32_t size, int64_t ttl_ms, bytes header not None, *, bint has_log):
+        Window.__init__(self, size, ttl_ms, header)
+        self.l.window = &self.w
+        self.l.owner = <void *>self
+        self.l.has_log = has_log
+
+    def __dealloc__(self):
+        free(self.l.rows)
+
+    def on_learnt(self, bytes rows, uint32_t lasting, int64_t until_ms):
+        pass

@@ -1,0 +1,164 @@
+"""Keys that the data plane finds in a message's headers: the control plane's, octet for octet."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd import plane
+from brokerd.queues.dead_letter import read_properties
+from brokerd.queues.deduplication import Deduplication, Rule, key_of, own_ttl_of
+from brokerd.store.disk import Disk
+from brokerd.store.key_files import KeyFiles
+from brokerd.wire.properties import Properties, encode_header
+from brokerd.wire.values import Int8, Int64, Timestamp, UInt8, UInt16, UInt32
+
+NAMES = ["x-deduplication-header", "MessageDeduplicationId", "x-cache-ttl", "id", "other", ""]
+
+
+def octets_of(**headers):
+    return encode_header(0, Properties(headers=headers))[12:]
+
+
+def longstr(octets):
+    return b"S" + struct.pack(">I", len(octets)) + octets
+
+
+def raw(*entries):
+    """Properties with these headers, which may have one name twice: (name, kind and value)."""
+    table = b"".join(bytes([len(name)]) + name + value for name, value in entries)
+    return b"\x20\0" + struct.pack(">I", len(table)) + table
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return KeyFiles(str(tmp_path_factory.mktemp("keys")), Disk(), print, lambda: 0)
+
+
+def window_of(files, header="x-deduplication-header"):
+    window = plane.Window(10, -1, header.encode())
+    window.hash_key = files.plane_key
+    return window
+
+
+def expected(files, header, octets):
+    """What the control plane makes of these properties; None: no plain key."""
+    headers = read_properties(octets).headers
+    key = key_of(Rule(header), headers)
+    if key is None:
+        return 0
+    return files.hash_of(key) if key[:1] in b"SI" else None
+
+
+values = st.one_of(
+    st.text(max_size=300).map(lambda text: longstr(text.encode("utf-8", "surrogatepass"))),
+    st.binary(max_size=40).map(longstr),
+    st.integers(-(1 << 63), (1 << 63) - 1).map(lambda n: b"l" + struct.pack(">q", n)),
+    st.integers(-(1 << 63), (1 << 63) - 1).map(lambda n: b"L" + struct.pack(">q", n)),
+    st.integers(0, (1 << 64) - 1).map(lambda n: b"T" + struct.pack(">Q", n)),
+    st.integers(-(1 << 31), (1 << 31) - 1).map(lambda n: b"I" + struct.pack(">i", n)),
+    st.integers(0, (1 << 32) - 1).map(lambda n: b"i" + struct.pack(">I", n)),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(lambda n: b"s" + struct.pack(">h", n)),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(lambda n: b"U" + struct.pack(">h", n)),
+    st.integers(0, (1 << 16) - 1).map(lambda n: b"u" + struct.pack(">H", n)),
+    st.integers(-128, 127).map(lambda n: b"b" + struct.pack(">b", n)),
+    st.integers(0, 255).map(lambda n: b"B" + bytes([n])),
+    st.booleans().map(lambda yes: b"t" + bytes([yes])),
+    st.floats().map(lambda x: b"d" + struct.pack(">d", x)),
+    st.floats(width=32).map(lambda x: b"f" + struct.pack(">f", x)),
+    st.just(b"V"),
+    st.binary(max_size=9).map(lambda octets: b"x" + struct.pack(">I", len(octets)) + octets),
+    st.just(b"D\2\0\0\0\7"),
+    st.just(b"F\0\0\0\0"),
+    st.just(b"A" + struct.pack(">I", 2) + b"B\1"),
+)
+
+
+@settings(max_examples=400)
+@given(entries=st.lists(st.tuples(st.sampled_from(NAMES).map(str.encode), values), max_size=6),
+       header=st.sampled_from(["x-deduplication-header", "id", "MessageDeduplicationId", "x-cache-ttl", ""]))
+def test_the_plane_finds_the_keys_of_the_control_plane_where_they_are_plain(files, entries, header):
+    octets = raw(*entries)
+    assert plane.find_key_hash(window_of(files, header), octets) == expected(files, header, octets)
+
+
+@pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 5000])
+def test_a_key_of_any_length_has_the_hash_of_blake2b(files, length):
+    octets = octets_of(**{"x-deduplication-header": "k" * length})
+    assert plane.find_key_hash(window_of(files), octets) == files.hash_of(b"S" + b"k" * length)
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 127, 255, 65535, -32768, (1 << 32) - 1, (1 << 63) - 1, -(1 << 63)])
+def test_a_whole_number_is_one_key_whatever_its_width(files, number):
+    found = set()
+    for kind, bounds in ((Int8, (-128, 127)), (UInt8, (0, 255)), (UInt16, (0, 65535)), (UInt32, (0, (1 << 32) - 1)),
+                         (Int64, (-(1 << 63), (1 << 63) - 1))):
+        if bounds[0] <= number <= bounds[1]:
+            found.add(plane.find_key_hash(window_of(files), octets_of(**{"x-deduplication-header": kind(number)})))
+    assert found == {files.hash_of(b"I%d" % number)}
+
+
+def test_of_two_headers_with_one_name_the_first_counts(files):
+    octets = raw((b"id", longstr(b"first")), (b"id", longstr(b"second")))
+    assert plane.find_key_hash(window_of(files, "id"), octets) == files.hash_of(b"Sfirst")
+    assert expected(files, "id", octets) == files.hash_of(b"Sfirst")
+
+
+def test_without_a_hash_key_only_messages_without_a_key_are_for_the_plane(files):
+    window = plane.Window(10, -1, b"id")
+    assert plane.find_key_hash(window, b"\0\0") == 0
+    assert plane.find_key_hash(window, octets_of(other="a")) == 0
+    assert plane.find_key_hash(window, octets_of(id="a")) is None
+    window.hash_key = files.plane_key
+    assert plane.find_key_hash(window, octets_of(id="a")) == files.hash_of(b"Sa")
+    window.change(10, -1, b"other")
+    assert plane.find_key_hash(window, octets_of(id="a")) == 0
+    window.hash_key = None
+    assert window.hash_key is None
+    assert plane.find_key_hash(window, octets_of(other="a")) is None
+
+
+@pytest.mark.parametrize("octets", [b"", b"\0", b"\x20\0", b"\x20\0\0\0\0\5", b"\0\0\0"])
+def test_malformed_properties_are_refused(files, octets):
+    with pytest.raises(ValueError, match="malformed properties"):
+        plane.find_key_hash(window_of(files), octets)
+
+
+def test_a_hash_key_has_16_octets():
+    for octets in (b"", b"k" * 15, b"k" * 17):
+        with pytest.raises(ValueError, match="a hash key has 16 octets"):
+            plane.HashKey(octets)
+
+
+def test_keys_that_an_earlier_release_hashed_are_for_the_control_plane(files):
+    known = Deduplication(Rule(), files)
+    octets = octets_of(**{"x-deduplication-header": "a"})
+    assert known.is_for_plane(octets)
+    assert not known.is_for_plane(octets_of(**{"x-deduplication-header": 1.5}))
+    known._former = b"f" * 16
+    assert not known.is_for_plane(octets)
+
+
+def test_a_hash_key_that_cannot_be_read_leaves_messages_to_the_control_plane(tmp_path):
+    class Failing(Disk):
+        def read(self, path):
+            raise OSError(5, "Input/output error", path)
+
+    said = []
+    known = Deduplication(Rule(), KeyFiles(str(tmp_path), Failing(), said.append, lambda: 0))
+    assert known.is_for_plane(octets_of(other="a"))
+    for _ in range(2):
+        assert not known.is_for_plane(octets_of(**{"x-deduplication-header": "a"}))
+    assert len(said) == 1
+
+
+@given(value=values)
+@settings(max_examples=100)
+def test_the_time_that_a_message_sets_is_read_as_the_control_plane_reads_it(value):
+    octets = raw((b"x-cache-ttl", value))
+    assert plane.find_own_ttl(octets) == own_ttl_of(read_properties(octets).headers)
+
+
+def test_a_time_is_not_an_own_one_if_it_is_a_timestamp():
+    assert plane.find_own_ttl(octets_of(**{"x-cache-ttl": Timestamp(5)})) == -1
