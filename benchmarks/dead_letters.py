@@ -3,15 +3,18 @@
     PYTHONPATH=src python benchmarks/dead_letters.py --rounds 7
     PYTHONPATH=src python benchmarks/dead_letters.py --rounds 7 --target lavinmq=5674
 
-The dead letters of a durable queue go through the default exchange to another durable queue, at most once.  Messages
-have 16 octets and are transient.  Printed: microseconds of the broker's CPU for each message, all its threads, until
-its dead letter is in the other queue.
+The dead letters of a durable queue go through the default exchange to another durable queue, at most once unless the
+cause says otherwise.  Messages have 16 octets and are transient.  Printed: microseconds of the broker's CPU for each
+message, all its threads, until its dead letter is in the other queue.
 
     published           nothing dies: what the publish alone costs
     expired             the queue has an x-message-ttl; with the publish
     over length         the queue has an x-max-length; with the publish
     nacked              all messages are out with one consumer, and one basic.nack with `multiple` rejects them; the
                         publish and the delivery are not counted
+    persistent          nothing dies: a publish of persistent messages to a quorum queue, without confirms
+    at least once       as expired, of persistent messages in a quorum queue with dead-letter-strategy at-least-once;
+                        with the publish
 
 Brokers take turns, and so do the causes, with fresh queues each time.
 """
@@ -21,6 +24,7 @@ import json
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 
 from brokers import Target
 from turns import Case, Cost, Cpu, main
@@ -29,6 +33,7 @@ from brokerd.cli.perfclient import Client, method
 
 SOURCE, DEAD = "dead-letters.source", "dead-letters.dead"
 DEAD_LETTERS: dict[str, object] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
+QUORUM: dict[str, object] = {"x-queue-type": "quorum"}
 TTL_MS, LENGTH = 500, 10
 POLL_SECONDS = 0.02         # A question costs the broker some 50 us.
 PATIENCE_SECONDS = 60
@@ -55,9 +60,9 @@ class Bench:
         self._client.declare_queue(SOURCE, durable=True, arguments=arguments)
         self._client.declare_queue(DEAD, durable=True)
 
-    def publish(self) -> None:
+    def publish(self, flags: str = "") -> None:
         """Publish all messages to the source."""
-        done = self._target.perf(f"throughput -y 0 --durable --keep -u {SOURCE} -n {self._messages} "
+        done = self._target.perf(f"throughput {flags} -y 0 --durable --keep -u {SOURCE} -n {self._messages} "
                                  f"--queue-args '{json.dumps(self._arguments)}'")
         if "error" in done:
             raise SystemExit(f"{self._target.name}: {done['error']}")
@@ -109,6 +114,20 @@ def expired(target: Target, messages: int) -> Cost:
         return bench.cost(bench.publish, 0)
 
 
+def persistent(target: Target, messages: int) -> Cost:
+    """Nothing dies."""
+    with contextlib.closing(Bench(target, messages, QUORUM)) as bench:
+        return bench.cost(partial(bench.publish, "-p"), messages)
+
+
+def at_least_once(target: Target, messages: int) -> Cost:
+    """By x-message-ttl; each letter is on disk before its message is settled."""
+    arguments = {**DEAD_LETTERS, **QUORUM, "x-message-ttl": TTL_MS, "x-dead-letter-strategy": "at-least-once",
+                 "x-overflow": "reject-publish"}
+    with contextlib.closing(Bench(target, messages, arguments)) as bench:
+        return bench.cost(partial(bench.publish, "-p"), 0)
+
+
 def over_length(target: Target, messages: int) -> Cost:
     """By x-max-length."""
     with contextlib.closing(Bench(target, messages, {**DEAD_LETTERS, "x-max-length": LENGTH})) as bench:
@@ -125,7 +144,8 @@ def nacked(target: Target, messages: int) -> Cost:
 
 CASES = {
     "published": Case(published, 100_000), "expired": Case(expired, 100_000), "over length": Case(over_length, 100_000),
-    "nacked": Case(nacked, 100_000),
+    "nacked": Case(nacked, 100_000), "persistent": Case(persistent, 100_000),
+    "at least once": Case(at_least_once, 100_000),
 }
 
 if __name__ == "__main__":

@@ -290,11 +290,15 @@ def test_whoever_only_consumes_gets_what_is_there_and_stays_until_the_time_is_ov
 
 
 def test_latency_is_measured_from_when_a_message_was_due():
-    with FakeBroker() as broker:
-        found = figures("latency", "--uri", broker.uri, "-r", "200", "-z", "0.2", "--warmup", "0.1")
-    # 40 are due, 20 of them after the warm-up; a busy machine may not come to the last ones in time.
-    assert 0 < found["published"] <= 40
-    assert 0 < found["latency_us"]["samples"] == found["from_write_us"]["samples"] <= 20
+    # In so short a time a busy machine may come to none of those after the warm-up: then it gets more.
+    for seconds in (0.2, 1, 5, 25):
+        with FakeBroker() as broker:
+            found = figures("latency", "--uri", broker.uri, "-r", "200",
+                            "-z", str(seconds), "--warmup", str(seconds / 2))
+        assert 0 < found["published"] <= 200 * seconds
+        assert found["latency_us"]["samples"] == found["from_write_us"]["samples"] <= 100 * seconds
+        if found["latency_us"]["samples"]:
+            break
     assert 0 < found["from_write_us"]["p50"] <= found["latency_us"]["max"]
 
 

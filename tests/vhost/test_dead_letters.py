@@ -499,7 +499,7 @@ def test_a_deletion_does_a_bounded_share_for_the_dead_and_says_that_others_are_l
 def test_at_least_once_settles_when_the_target_is_on_disk(real):
     real.queue("dlq")
     source = real.queue("a", **TO_DLQ, **SAFELY)
-    real.publish(b"m", key="a")
+    real.publish(b"m", key="a", delivery_mode=2)
     real.reject("a")
     assert (real.bodies("dlq"), source.aside) == ([b"m"], 1)
     real.commit.end()
@@ -509,7 +509,7 @@ def test_at_least_once_settles_when_the_target_is_on_disk(real):
 def test_at_least_once_comes_twice_rather_than_never_when_the_broker_is_killed(real):
     real.queue("dlq")
     real.queue("a", **TO_DLQ, **SAFELY)
-    real.publish(b"m", key="a")
+    real.publish(b"m", key="a", delivery_mode=2)
     real.reject("a")
     real.restart()
     assert real.bodies("dlq") == [b"m"]

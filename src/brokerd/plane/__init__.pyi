@@ -219,13 +219,13 @@ class Routes:
 class Letters:
     """How the plane itself makes and stores the dead letters of one queue, instead of asking on_dead()."""
     def __init__(self, routes: Routes, queue: bytes, exchange: bytes, routing_key: bytes | None = None, *,
-                 per_message: bool = False) -> None:
+                 per_message: bool = False, at_least_once: bool = False) -> None:
         """queue: its name.  exchange, routing_key: where its dead letters go; None: by the key that each has.
 
         routes is asked once for each exchange and key, with an empty header and without a channel.  A letter goes up to
         on_dead() where the answer is not cacheable or has participants, where a target is the queue itself or has
         reject-publish-dlx, where its headers hold more than the plane reads, and, with per_message, where they hold an
-        x-dead-letter-exchange or -routing-key.  Raises ValueError for a name of more than 255 octets."""
+        x-dead-letter-exchange or -routing-key; with at_least_once, also where there is no target or one may refuse.  Raises ValueError for a name of more than 255 octets."""
     def make(self, reason: str, exchange: bytes, routing_key: bytes, properties: bytes, time_s: int) -> bytes | None:
         """The properties of the dead letter of a message with these; None: it goes up.  For tests."""
 
@@ -278,6 +278,9 @@ class Queue:
         plane calls this in the order of deaths, and never while another call but finish_deaths() is under way.  seq 0: the
         queue refused the message, which is not stored.  True: the message is settled.  False: it stays aside until
         settle_dead(seq).  Dead letters that the plane makes itself, as `letters` says, do not come here."""
+    def on_letters_stored(self, upto: int) -> None:
+        """The plane has stored dead letters at least once, so many since the start, in the files of their targets.  Their
+        messages stay aside until settle_letters(upto), which may be called when the next sync has ended.  Must not raise."""
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
         """basic.deliver or basic.get-ok was written to a client.  Called while `reports_deliveries`.  Must not raise."""
@@ -319,6 +322,8 @@ class Queue:
         """As browse(), of the messages that are aside."""
     def settle_dead(self, seq: int) -> None:
         """Settle a message that on_dead() left aside: its dead letter has arrived.  An unknown number changes nothing."""
+    def settle_letters(self, upto: int) -> None:
+        """Settle messages whose letters on_letters_stored() told of: these are on disk."""
     # --- figures
     directory: str
     durable: bool

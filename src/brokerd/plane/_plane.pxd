@@ -254,6 +254,10 @@ cdef struct places_t:
     uint32_t n                  # one behind the last
     uint32_t capacity
 
+cdef struct seqs_t:             # sequence numbers, first in first out
+    uint64_t *at
+    uint32_t first, n, capacity # n: one behind the last
+
 cdef enum:                      # what take() answers
     TAKE_NOTHING = 0            # no message can go out now
     TAKE_DONE = 1
@@ -294,6 +298,7 @@ cdef struct letters_t:          # how a queue's dead letters are made; owned by 
     uint32_t names_n
     bint has_key
     bint per_message            # headers x-dead-letter-* of a message count
+    bint at_least_once          # a message stays aside until its letter is on disk
     void *routes                # borrowed: the Routes that are asked
     const uint64_t *generations # theirs
     route_t *route              # of the last letter, as long as `generation` is theirs
@@ -320,6 +325,9 @@ cdef struct rules_t:
     int64_t timeout             # ns; -1: none
     bint timeout_closes
     places_t dying              # to be dead-lettered
+    seqs_t stored               # aside: their letters are stored at least once, and not known to be on disk
+    uint64_t letters_told       # of all that were stored so since the start, as on_letters_stored() was told
+    uint64_t letters_settled    # ... and settled
     letters_t *letters          # NULL: on_dead() makes all dead letters
     gate_t *gate                # NULL: sequence order alone
     int64_t deadline            # ns: no message expires before

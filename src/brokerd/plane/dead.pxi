@@ -1,9 +1,12 @@
 # Deals with dead messages at the end of the chunk, and never while the store of a queue is half changed.  The plane forwards
 # the dead letters that it can make itself (letters.pxi), and calls the queue's on_dead() for each other message.
 #
-#    dying --forward()---------> settled
+#    dying --forward()---------> settled; at least once: aside --settle_letters()--> settled
 #          --on_dead() True----> settled
 #          --on_dead() False---> aside --settle_dead()--> settled
+#
+# At least once, the message stays aside until its letter is on disk: on_letters_stored() has the control plane wait for a
+# sync.  What needs no sync waits for those before it that do.
 #
 # A message that is dying is aside (aside.pxi): after a crash it is ready again.
 
@@ -34,6 +37,83 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
                          (<const char *>m.body)[:m.body_n], dead.count)
 
 
+cdef bint seqs_reserve(seqs_t *s) noexcept nogil:
+    """Have room for one more."""
+    cdef uint64_t *at
+    cdef uint32_t capacity
+    if s.n < s.capacity:
+        return True
+    if s.first >= s.capacity - s.capacity // 2 and s.first:
+        memmove(s.at, s.at + s.first, (s.n - s.first) * sizeof(uint64_t))
+        s.n -= s.first
+        s.first = 0
+        return True
+    capacity = max(<uint32_t>64, 2 * s.capacity)
+    at = <uint64_t *>realloc(s.at, capacity * sizeof(uint64_t))
+    if at == NULL:
+        return False
+    s.at = at
+    s.capacity = capacity
+    return True
+
+
+cdef void settle_if_dead(queue_t *q, uint64_t seq) noexcept nogil:
+    """Settle a dead message that is aside, if it still is."""
+    cdef place_t t
+    if q.dropped or not aside_take(q, seq, &t):
+        return
+    if t.reason >= ASIDE_HELD:
+        aside_put(q, &t)            # There is room: it was in there.
+    else:
+        settle_dead(q, &t)
+
+
+cdef void settle_letters(queue_t *q, uint64_t upto) noexcept nogil:
+    """Settle messages whose letters are on disk, up to that one since the start."""
+    cdef rules_t *r = q.rules
+    while r.letters_settled < upto and r.stored.first < r.stored.n:
+        r.stored.first += 1
+        r.letters_settled += 1
+        settle_if_dead(q, r.stored.at[r.stored.first - 1])
+    if r.stored.first == r.stored.n:
+        r.stored.first = r.stored.n = 0
+
+
+cdef uint64_t forward_at_least_once(queue_t *q, uint64_t most) noexcept nogil:
+    """forward_some() for letters that must be on disk before their messages are settled."""
+    cdef rules_t *r = q.rules
+    cdef place_t dead
+    cdef uint32_t stored, n = 0
+    cdef uint64_t spent = 0
+    cdef bint waits = False
+    while spent < most and r.dying.first < r.dying.n and aside_reserve(q) == 0 and seqs_reserve(&r.stored):
+        stored = STORED
+        dead = r.dying.at[r.dying.first]
+        if not forward(q, &dead, &spent, &stored):
+            break
+        r.dying.first += 1
+        aside_put(q, &dead)
+        r.stored.at[r.stored.n] = dead.seq
+        r.stored.n += 1
+        n += 1
+        waits |= stored & WAITS != 0
+    if n == 0:
+        return 0
+    write_stages(q.core)
+    if waits or r.letters_settled < r.letters_told:
+        r.letters_told = r.letters_settled + r.stored.n - r.stored.first
+        with gil:
+            tell_letters_stored(q, r.letters_told)
+    else:
+        settle_letters(q, r.letters_settled + r.stored.n - r.stored.first)
+    return spent
+
+
+cdef void tell_letters_stored(queue_t *q, uint64_t upto) noexcept:
+    queue = <Queue>q.owner          # It may let go of the last reference.
+    queue.on_letters_stored(upto)
+
+
 cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
     """Forward the first of the queue's dying messages, until the plane cannot or they count for `most`.  Returns for how
     much.
@@ -43,7 +123,10 @@ cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
     cdef uint32_t i, n = 0
     cdef uint64_t spent = 0
     cdef place_t dead
-    while spent < most and dying.first + n < dying.n and forward(q, &dying.at[dying.first + n], &spent):
+    cdef uint32_t stored
+    if q.rules.letters.at_least_once:
+        return forward_at_least_once(q, most)
+    while spent < most and dying.first + n < dying.n and forward(q, &dying.at[dying.first + n], &spent, &stored):
         n += 1
     if n:
         write_stages(q.core)

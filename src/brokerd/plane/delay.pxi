@@ -189,7 +189,7 @@ cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
     memcpy(names + names_n, m.names + 1 + m.names[0], m.names_n - 1 - m.names[0])
     names_n += m.names_n - 1 - m.names[0]
     r = route_of_letter(l, names, names_n, spent)
-    if r == NULL or r.up or not can_all_take(r, q):
+    if r == NULL or r.up or not can_all_take(r, q, False):
         return UP
     spent[0] += (m.properties_n + m.body_n) // COPIED_OCTETS * r.targets_n
     room = letter_room(q.core, m.properties_n + DUE_ADDS)

@@ -407,14 +407,18 @@ cdef inline route_t *route_of_letter(letters_t *l, const uint8_t *names, uint32_
         return (<Routes>l.routes).find_for_letters(l, names, n)
 
 
-cdef bint can_all_take(const route_t *r, const queue_t *source) noexcept nogil:
+cdef bint can_all_take(const route_t *r, const queue_t *source, bint at_least_once) noexcept nogil:
     """Whether the plane can store the letter in all targets.  The control plane must if a target has reject-publish-dlx, or
-    is the queue where the message died."""
+    is the queue where the message died; and, at least once, if there is no target, or one may refuse the letter."""
+    cdef queue_t *q
     cdef uint32_t i
     for i in range(r.targets_n):
-        if r.targets[i] == source or (r.targets[i].rules != NULL and r.targets[i].rules.overflow == REJECT_PUBLISH_DLX):
+        q = r.targets[i]
+        if q == source or (q.rules != NULL and q.rules.overflow == REJECT_PUBLISH_DLX):
             return False
-    return True
+        if at_least_once and (q.dropped or (q.rules != NULL and q.rules.overflow == REJECT_PUBLISH)):
+            return False
+    return r.targets_n > 0 or not at_least_once
 
 
 cdef uint8_t *letter_room(core_t *core, size_t n) noexcept nogil:
@@ -429,14 +433,14 @@ cdef uint8_t *letter_room(core_t *core, size_t n) noexcept nogil:
     return core.letter
 
 
-cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent) noexcept nogil:
+cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) noexcept nogil:
     """Store the dead letter of a message that is dying in its targets, and add its cost to `spent`.  False: nothing was
-    stored, and on_dead() must do it."""
+    stored, and on_dead() must do it.  stored: as store_message() sets it; it WAITS if the letter goes at least once."""
     cdef letters_t *l = q.rules.letters
     cdef message_t m
     cdef known_t known
     cdef route_t *r
-    cdef uint32_t names_n, stored = STORED
+    cdef uint32_t names_n
     cdef uint8_t names[2 * SHORTSTR_ROOM]
     cdef uint8_t *room
     cdef size_t half
@@ -450,7 +454,7 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent) noexcept nogil:
         memcpy(names + names_n, m.names + 1 + m.names[0], m.names_n - 1 - m.names[0])
         names_n += m.names_n - 1 - m.names[0]
     r = route_of_letter(l, names, names_n, spent)
-    if r == NULL or r.up or not can_all_take(r, q) or m.body_n > q.core.message_octets_max:
+    if r == NULL or r.up or not can_all_take(r, q, l.at_least_once) or m.body_n > q.core.message_octets_max:
         return False
     spent[0] += 1 + (m.properties_n + m.body_n) // COPIED_OCTETS * r.targets_n
     half = m.properties_n + LETTER_ADDS
@@ -468,7 +472,7 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent) noexcept nogil:
     m.channel = 0
     m.publish_seq = 0
     complete(&m, &known)
-    return store_message(r.targets, r.targets_n, &m, False, &stored, NULL) == 0
+    return store_message(r.targets, r.targets_n, &m, l.at_least_once, stored, NULL) == 0
 
 
 @cython.no_gc_clear
@@ -476,7 +480,7 @@ cdef class Letters:
     """See plane/__init__.pyi."""
 
     def __init__(self, Routes routes not None, bytes queue not None, bytes exchange not None, bytes routing_key=None, *,
-                 bint per_message=False):
+                 bint per_message=False, bint at_least_once=False):
         if max(len(queue), len(exchange), len(routing_key or b"")) > 255:
             raise ValueError("a name has at most 255 octets")
         self.routes = routes
@@ -492,6 +496,7 @@ cdef class Letters:
         self.l.names_n = <uint32_t>len(self.names)
         self.l.has_key = routing_key is not None
         self.l.per_message = per_message
+        self.l.at_least_once = at_least_once
 
     def make(self, str reason not None, bytes exchange not None, bytes routing_key not None, bytes properties not None,
              uint64_t time_s):

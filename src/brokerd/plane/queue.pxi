@@ -81,6 +81,9 @@ cdef class Queue:
     def on_dead(self, reason, seq, exchange, routing_key, properties, body, count):
         raise NotImplementedError
 
+    def on_letters_stored(self, uint64_t upto):
+        raise NotImplementedError
+
     def on_delivered(self, channel, exchange, routing_key, properties, body, redelivered):
         raise NotImplementedError
 
@@ -153,13 +156,11 @@ cdef class Queue:
     # ---- set aside
 
     def settle_dead(self, uint64_t seq):
-        cdef place_t t
-        if self.q.dropped or not aside_take(&self.q, seq, &t):
-            return
-        if t.reason >= ASIDE_HELD:
-            aside_put(&self.q, &t)      # There is room: it was in there.
-        else:
-            settle_dead(&self.q, &t)
+        settle_if_dead(&self.q, seq)
+
+    def settle_letters(self, uint64_t upto):
+        if self.q.rules != NULL:
+            settle_letters(&self.q, upto)
 
     def set_aside(self, uint64_t seq):
         cdef store_t *st = NULL

@@ -64,6 +64,7 @@ cdef rules_t *rules_of(queue_t *q) noexcept nogil:
 cdef void rules_free(queue_t *q) noexcept nogil:
     if q.rules != NULL:
         free(q.rules.dying.at)
+        free(q.rules.stored.at)
         free(q.rules)
         q.rules = NULL
 

@@ -49,6 +49,9 @@ class DeadLetters(Protocol):
     def letters_of(self, name: str, rule: "DeadLetterRule | None") -> plane.Letters | None:
         """How the data plane makes the dead letters of the queue of that name; None: it asks for each."""
 
+    def settle_when_synced(self, queue: Any, upto: int) -> None:
+        """The contract of plane.Queue.on_letters_stored."""
+
 
 class Getter(Protocol):
     """A channel that took messages by basic.get."""
@@ -306,6 +309,11 @@ class Queue(plane.Queue):
         if self.dead_letters is None:
             return True
         return self.dead_letters.handle_dead(self, reason, seq, exchange, routing_key, properties, body)
+
+    def on_letters_stored(self, upto: int) -> None:
+        """The data plane calls this for dead letters that must be on disk before their messages are settled."""
+        assert self.dead_letters is not None
+        self.dead_letters.settle_when_synced(self, upto)
 
     def on_delivered(
         self, channel: plane.Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,

@@ -17,8 +17,8 @@ The messages that are to be tried again are in memory, up to ``WAITING_OCTETS_MA
 their source until the broker starts again.
 
 Most dead letters never come here: the data plane makes and stores them itself, as ``letters_of`` tells it.  It leaves
-two kinds to this module: letters whose headers or targets it cannot deal with (see plane.Letters), and all letters of
-at-least-once queues.
+those to this module whose headers or targets it cannot deal with (see plane.Letters): at least once, also those for
+which no queue is found, or that a target may refuse.
 
 Knows neither clock nor loop: its builder hands in both.
 """
@@ -72,6 +72,7 @@ class Source(Protocol):
     rules: "Rules"
 
     def settle_dead(self, seq: int) -> None: ...
+    def settle_letters(self, upto: int) -> None: ...
 
 
 class _Dead:
@@ -140,17 +141,20 @@ class DeadLetters:
 
     def letters_of(self, name: str, rule: DeadLetterRule) -> plane.Letters | None:
         """How the data plane makes the dead letters of the queue of that name; None: ``handle_dead`` makes them all."""
-        if rule.at_least_once:
-            return None
         if self._routes is None:
             self._routes = plane.Routes(self._vhost.core, self._resolve)
         key = None if rule.routing_key is None else rule.routing_key.encode(*_TEXT)
         try:
             return plane.Letters(
-                self._routes, name.encode(*_TEXT), rule.exchange.encode(*_TEXT), key, per_message=self.per_message
-            )
+                self._routes, name.encode(*_TEXT), rule.exchange.encode(*_TEXT), key, per_message=self.per_message,
+                at_least_once=rule.at_least_once,
+            )  # fmt: skip
         except ValueError:  # A name of more than 255 octets leads nowhere.
             return None
+
+    def settle_when_synced(self, queue: Source, upto: int) -> None:
+        """Have messages settled in their source whose letters the data plane has stored, once these are on disk."""
+        self._wait(partial(queue.settle_letters, upto))
 
     def forget_routes(self) -> None:
         """Where messages go has changed."""

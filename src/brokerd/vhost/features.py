@@ -69,6 +69,10 @@ class NoDeadLetters:
         """How the data plane makes the dead letters of the queue of that name; None: it asks for each."""
         return None
 
+    def settle_when_synced(self, queue: Any, upto: int) -> None:
+        """Called by queues for dead letters that the data plane has stored at least once: see dead_letters."""
+        queue.settle_letters(upto)
+
     def forget_routes(self) -> None:
         """Where messages go has changed."""
 
@@ -103,6 +107,9 @@ class DeadLettersOnDemand(NoDeadLetters):
 
     def letters_of(self, name: str, rule: "DeadLetterRule | None") -> plane.Letters | None:
         return None if rule is None else self._dead_letters().letters_of(name, rule)
+
+    def settle_when_synced(self, queue: Any, upto: int) -> None:
+        self._dead_letters().settle_when_synced(queue, upto)
 
     def forget_routes(self) -> None:
         if self._made is not None:
