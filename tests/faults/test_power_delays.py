@@ -1,5 +1,5 @@
-"""Delayed messages when the power goes, the broker dies, or both: each that was confirmed waits, or is in its queue."""
-
+"""Delayed messages, and dead letters that go at least once, when the power goes, the broker dies, or both: each message
+that was confirmed waits, or is in its queue."""
 
 import pytest
 from tests.faults.power import Machine, PowerCut, PowerlessDisk
@@ -14,6 +14,8 @@ MS = 1_000_000
 
 class Delays(Story):
     """Lives of one broker with a delayed exchange x of type direct, whose queue q nobody consumes."""
+
+    waits_in = "amq.delayed.x"
 
     def __init__(self, directory, seed):
         super().__init__(directory, seed)
@@ -37,26 +39,39 @@ class Delays(Story):
         self.look()
         self.pass_time(1000)
         assert self.confirmed <= self.bodies("q")
-        assert self.bodies("amq.delayed.x") == set()
+        assert self.bodies(self.waits_in) == set()
         self.stop()
 
     def start(self):
         super().start()
         node = self.machine.node
-        node.core.clock = node.vhosts["/"].delays.get()._epoch_ns = lambda: self.now
+        node.core.clock = lambda: self.now
+        self.set_clocks(node.vhosts["/"])
         node.core.expire()
+
+    def set_clocks(self, vhost):
+        vhost.delays.get()._epoch_ns = lambda: self.now
 
     def fill(self):
         self.machine = Machine(self.directory, "boot", PowerlessDisk(self.directory))
         client = self.machine.client()
         client.tell(methods.ChannelOpen().frame(1))
-        client.tell(methods.ExchangeDeclare(exchange="x", type="x-delayed-message", durable=True,
-                                            arguments={"x-delayed-type": "direct"}).frame(1))
-        client.tell(methods.QueueDeclare(queue="q", durable=True).frame(1))
-        client.tell(methods.QueueBind(queue="q", exchange="x", routing_key="k").frame(1))
+        for method in self.declares():
+            client.tell(method.frame(1))
         disk = self.machine.disk
         self.stop()
         disk.release()
+
+    def declares(self):
+        return [methods.ExchangeDeclare(exchange="x", type="x-delayed-message", durable=True,
+                                        arguments={"x-delayed-type": "direct"}),
+                methods.QueueDeclare(queue="q", durable=True),
+                methods.QueueBind(queue="q", exchange="x", routing_key="k")]
+
+    def properties(self, wait_ms):
+        """Of a message that waits so long.  Half of them go on by way of the control plane."""
+        headers = {"x-delay": wait_ms if self.random.random() < 0.5 else str(wait_ms)}
+        return Properties(headers=headers, delivery_mode=2)
 
     def pass_time(self, ms):
         """And all that is due goes on, and is synced."""
@@ -77,10 +92,8 @@ class Delays(Story):
             body = b"%d" % self.sent
             self.sent += 1
             published.append(body)
-            delay = random.randrange(1, 40)
             octets = body + bytes(random.choice((0, 100, 3000)))
-            headers = {"x-delay": delay if random.random() < 0.5 else str(delay)}
-            header = encode_header(len(octets), Properties(headers=headers, delivery_mode=2))
+            header = encode_header(len(octets), self.properties(random.randrange(1, 40)))
             client.tell(methods.BasicPublish(exchange="x", routing_key="k").frame(1) + header_frame(1, header)
                         + body_frames(1, octets, 4096))
             if random.random() < 0.3:
@@ -107,7 +120,7 @@ class Delays(Story):
         return {row[6].rstrip(b"\0") for row in rows}
 
     def look(self):
-        there = self.bodies("q") | self.bodies("amq.delayed.x")
+        there = self.bodies("q") | self.bodies(self.waits_in)
         assert self.confirmed <= there, sorted(map(int, self.confirmed - there))
         assert there <= {b"%d" % number for number in range(self.sent)}
 
@@ -115,3 +128,30 @@ class Delays(Story):
 @pytest.mark.parametrize("seeds", [range(start, start + 10) for start in range(0, 30, 10)])
 def test_a_confirmed_delayed_message_is_lost_by_no_power_cut(tmp_path, seeds):
     assert sum(len(Delays.told(tmp_path, seed).confirmed) for seed in seeds) > 100
+
+
+class Letters(Delays):
+    """The same with a queue a, in which messages expire: each dead letter is in q before its message is settled."""
+
+    waits_in = "a"
+
+    def set_clocks(self, vhost):
+        letters = vhost.dead_letters._dead_letters()
+        letters._epoch_ns = lambda: self.now
+
+    def declares(self):
+        arguments = {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q",
+                     "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+        return [methods.ExchangeDeclare(exchange="x", type="direct", durable=True),
+                methods.QueueDeclare(queue="q", durable=True),
+                methods.QueueDeclare(queue="a", durable=True, arguments=arguments),
+                methods.QueueBind(queue="a", exchange="x", routing_key="k")]
+
+    def properties(self, wait_ms):
+        headers = None if self.random.random() < 0.5 else {"CC": ["k"]}
+        return Properties(headers=headers, delivery_mode=2, expiration=str(wait_ms))
+
+
+@pytest.mark.parametrize("seeds", [range(start, start + 10) for start in range(0, 30, 10)])
+def test_a_confirmed_message_that_dies_is_lost_by_no_power_cut_if_its_letter_goes_at_least_once(tmp_path, seeds):
+    assert sum(len(Letters.told(tmp_path, seed).confirmed) for seed in seeds) > 100
