@@ -3,6 +3,7 @@
 A `Broker` is started here, in a data directory of its own; a `Target` is any broker that is up.
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -69,6 +70,32 @@ class Target(NamedTuple):
             return None
         finally:
             client.drop()
+
+
+class Wire(Client):
+    """A client that sends octets as they are."""
+
+    __slots__ = ()
+
+    def send(self, octets: bytes) -> None:
+        """Send the octets, and wait for nothing."""
+        self._send(octets)
+
+    def ask(self, index: tuple[int, int], arguments: bytes = b"") -> None:
+        """Send a method, and wait for its answer."""
+        self.request(index, arguments, (index[0], index[1] + 1))
+
+    def wait_for(self, index: tuple[int, int]) -> bytes:
+        """Read frames up to the method; its arguments."""
+        return self._answer(index)
+
+    def discard(self) -> None:
+        """Read what is there, and forget it.  After this the client may only be dropped."""
+        self._socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while self._socket.recv(1 << 20):
+                pass
+        self._socket.setblocking(True)
 
 
 class Broker:

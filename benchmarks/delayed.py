@@ -23,24 +23,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from brokers import Target
+from brokers import Target, Wire
 from turns import Case, Cost, Cpu, main
 
-from brokerd.cli.perfclient import BODY, HEADER, Client, frame, method, shortstr, table
+from brokerd.cli.perfclient import BODY, HEADER, frame, method, shortstr, table
 
 QUEUE, EXCHANGE, OCTETS = "delayed.queue", "delayed.exchange", 16
 DELAY_MS, LONGEST_MS = 1000, 2000
 POLL_SECONDS, PATIENCE_SECONDS = 0.02, 120
-
-
-class Wire(Client):
-    """A client that sends octets as they are."""
-
-    __slots__ = ()
-
-    def send(self, octets: bytes) -> None:
-        """Send, and wait for nothing."""
-        self._send(octets)
 
 
 class Kind(NamedTuple):

@@ -20,8 +20,7 @@ import struct
 from functools import partial
 from typing import Any, NamedTuple
 
-from brokers import Target
-from delayed import Wire
+from brokers import Target, Wire
 from turns import Case, Cost, Cpu, main
 
 from brokerd.cli.perfclient import BODY, HEADER, frame, method, shortstr, table

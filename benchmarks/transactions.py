@@ -20,10 +20,10 @@ import struct
 import time
 from collections.abc import Callable
 
-from brokers import Target
+from brokers import Target, Wire
 from turns import Case, Cost, Cpu, main
 
-from brokerd.cli.perfclient import Client, longstr, method, publish_frames, shortstr
+from brokerd.cli.perfclient import longstr, method, publish_frames, shortstr
 
 OUT, IN, FANOUT = "transactions.out", "transactions.in", "transactions.fanout"
 OUTS = [OUT, OUT + ".2", OUT + ".3"]
@@ -33,22 +33,10 @@ CONFIRM_SELECT = (85, 10)
 PATIENCE_SECONDS = 60
 
 
-class Wire(Client):
-    """A client that sends octets as they are."""
+class Transactor(Wire):
+    """A client that waits for the octets of an answer."""
 
     __slots__ = ()
-
-    def send(self, octets: bytes) -> None:
-        """Send the octets."""
-        self._send(octets)
-
-    def ask(self, index: tuple[int, int], arguments: bytes = b"") -> None:
-        """Send a method, and wait for its answer."""
-        self.request(index, arguments, (index[0], index[1] + 1))
-
-    def wait_for(self, index: tuple[int, int]) -> bytes:
-        """Read frames up to the method; its arguments."""
-        return self._answer(index)
 
     def wait_until_read(self, octets: bytes) -> None:
         """Read up to this frame, which must be the last."""
@@ -60,13 +48,13 @@ class Wire(Client):
             read = read[-len(octets):] + part
 
 
-def measure(target: Target, count: int, transaction: Callable[[int], bytes], finish: Callable[[Wire, int], None],
-            prepare: Callable[[Wire], None]) -> Cost:
+def measure(target: Target, count: int, transaction: Callable[[int], bytes], finish: Callable[[Transactor, int], None],
+            prepare: Callable[[Transactor], None]) -> Cost:
     """Send ``count`` transactions, one after the other; the first ones warm up."""
     cpu = Cpu(target)
     octets = [transaction(n) for n in range(count)]
     walls = []
-    wire = Wire(target.address(), PATIENCE_SECONDS)
+    wire = Transactor(target.address(), PATIENCE_SECONDS)
     prepare(wire)
     warm = count // 5
     for n in range(count):
@@ -83,7 +71,7 @@ def measure(target: Target, count: int, transaction: Callable[[int], bytes], fin
 
 def make_queues(target: Target) -> None:
     """Declare all queues anew."""
-    client = Client(target.address(), PATIENCE_SECONDS)
+    client = Wire(target.address(), PATIENCE_SECONDS)
     for name in (*OUTS, IN):
         client.delete_queue(name)
         client.declare_queue(name, durable=True)
@@ -95,7 +83,7 @@ def make_queues(target: Target) -> None:
 
 def delete_queues(target: Target) -> None:
     """Delete all queues."""
-    client = Client(target.address(), PATIENCE_SECONDS)
+    client = Wire(target.address(), PATIENCE_SECONDS)
     for name in (*OUTS, IN):
         client.delete_queue(name)
     client.drop()
@@ -117,12 +105,12 @@ def publishes(exchange: str) -> bytes:
     return publish_frames(exchange, OUT, OCTETS, True, FRAME_MAX)[0] * MESSAGES
 
 
-def select_tx(wire: Wire) -> None:
+def select_tx(wire: Transactor) -> None:
     """Make the channel transactional."""
     wire.ask(TX_SELECT)
 
 
-def committed(wire: Wire, _: int) -> None:
+def committed(wire: Transactor, _: int) -> None:
     """Wait for commit-ok."""
     wire.wait_until_read(COMMIT_OK)
 
@@ -141,7 +129,7 @@ def three_queues(target: Target, count: int) -> Cost:
 
 def with_acks(target: Target, count: int) -> Cost:
     """To one queue, with acks of another one's deliveries."""
-    def prepare(wire: Wire) -> None:
+    def prepare(wire: Transactor) -> None:
         wire.send(publish_frames("", IN, OCTETS, True, FRAME_MAX)[0] * (MESSAGES * count))
         wire.ask((60, 20), b"\0\0" + shortstr(IN) + shortstr("c") + b"\0" + longstr(b""))
         for _ in range(MESSAGES * count):
@@ -157,7 +145,7 @@ def with_acks(target: Target, count: int) -> Cost:
 
 def confirms(target: Target, count: int) -> Cost:
     """No transaction: confirms."""
-    def confirmed(wire: Wire, n: int) -> None:
+    def confirmed(wire: Transactor, n: int) -> None:
         while struct.unpack(">Q", wire.wait_for((60, 80))[:8])[0] < MESSAGES * (n + 1):
             pass
 

@@ -44,6 +44,7 @@ EVENTS_VHOST = "/"  # the vhost of the event exchange
 
 
 LOOK_EVERY_NS = 10_000_000_000  # at the clock, while messages wait for a time
+WORK_NS = 1_000_000  # for one connection, before others have their turn
 
 
 class Node:
@@ -93,19 +94,7 @@ class Node:
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.stopping = False
         self.start_frames: dict[str, bytes] = {}  # connection.start by the mechanisms it offers
-        self.core = plane.Core(
-            schedule=self._schedule_turn,
-            request_sync=self._request_sync,
-            storage_failed=self.storage_failed,
-            damaged=self._damaged,
-            segment_octets=settings.segment_octets,
-            deliver_octets_per_turn=settings.deliver_octets_per_turn,
-            message_octets_max=settings.message_octets_max,
-            frame_octets_max=limits.frame_max_octets,
-            deadline=self._deadline,
-            sync=settings.sync,
-            spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
-        )
+        self.core = self._make_core(data, settings, limits)
         self._call_at = call_at or self._at_a_tick
         self._submit_slow = submit_slow
         self._due: list[_Due] = []  # what waits for a tick
@@ -128,8 +117,28 @@ class Node:
 
     # --- what the data plane asks
 
+    def _make_core(self, data: "DataDir", settings: "Settings", limits: "Limits") -> plane.Core:
+        return plane.Core(
+            schedule=self._schedule_turn,
+            request_sync=self._request_sync,
+            storage_failed=self.storage_failed,
+            damaged=self._damaged,
+            segment_octets=settings.segment_octets,
+            deliver_octets_per_turn=settings.deliver_octets_per_turn,
+            message_octets_max=settings.message_octets_max,
+            frame_octets_max=limits.frame_max_octets,
+            deadline=self._deadline,
+            sync=settings.sync,
+            work_ns=WORK_NS,
+            go_on=self._go_on_soon,
+            spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
+        )
+
     def _schedule_turn(self) -> None:
         self.later(self.core.turn)
+
+    def _go_on_soon(self) -> None:
+        self.later(self.core.go_on)
 
     def _deadline(self, when_ns: int) -> None:
         """The next message expires then."""

@@ -18,7 +18,7 @@ never reads configuration, and does not know what a name means.
 
 A verb takes constant time and raises nothing, unless its text says otherwise.  It changes what is ready, written or
 confirmed; a *turn* then delivers messages, sends confirms and writes to sockets.  These verbs run a turn themselves:
-Core.turn and expire, Connection.buffer_updated, feed, resume_writing, unblock and detach.  After every other verb that
+Core.turn, go_on and expire, Connection.buffer_updated, feed, resume_writing, unblock and detach.  After every other verb that
 changes something the caller calls Core.turn(), or the verb has asked for one (schedule).
 """
 
@@ -46,12 +46,17 @@ class Core:
         deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then, and at no earlier time
         spare_directory: str | None = None,  # settled segments wait here for other queues; None: each queue has its own
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
+        work_ns: int = 0,                # when a connection's octets have kept the control plane busy for so long, others have
+                                         # their turn; 0: when they are used up
+        go_on: Callable[[], None] | None = None,    # octets wait for their turn: call go_on() soon; None: work_ns is 0
     ) -> None: ...
     blocked: bool                      # an alarm is in force: connections that publish get on_publisher_blocked()
     clock: Callable[[], int] | None    # ns since the epoch; None: CLOCK_REALTIME (tests travel in time)
     # --- the turn
     def turn(self) -> None:
         """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
+    def go_on(self) -> None:
+        """Work on the octets of the connection that waits longest for its turn.  Runs a turn."""
     def expire(self) -> None:
         """Let expired messages at the heads of queues die.  Runs a turn."""
     def end(self) -> None:

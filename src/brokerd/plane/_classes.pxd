@@ -11,10 +11,13 @@ cdef class Core:
     cdef int64_t deadline_told
     cdef public object clock
     cdef bint _blocked, scheduled, in_turn, ended
+    cdef object go_on_upcall, yielded
+    cdef bint go_on_asked
     cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void read_clock(self)
     cdef void request_turn(self)
+    cdef void ask_to_go_on(self)
     cdef void send_confirms(self)
     cdef uint8_t *input
     cdef size_t input_room, input_size
@@ -118,6 +121,8 @@ cdef class Connection:
     cdef void credit_consumers(self)
     cdef int work(self, uint8_t *p, uint8_t *end) except -1
     cdef int handle(self, int status, event_t *e) except -1
+    cdef void yield_turn(self)
+    cdef int work_on_stash(self) except -1
     cdef void stall(self, event_t *e)
     cdef void update_reading(self)
     cdef object __weakref__

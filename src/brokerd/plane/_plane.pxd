@@ -70,6 +70,7 @@ cdef struct core_t:
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
+    int64_t work_ns             # that one connection's octets may take with the control plane at a time; 0: no limit
     uint32_t frame_octets_max
     queue_t *dirty              # queues that may be able to deliver
     queue_t *dirty_tail
@@ -484,6 +485,8 @@ cdef struct conn_t:
     bint deaf                   # octets came that are no frame: all that follows is dropped
     bint greeted                # the protocol header came
     bint stalled                # stopped before a publish that found no disk space
+    bint yielded                # in Core.yielded: its octets wait until others had their turn
+    int64_t spent               # ns with the control plane since it yielded last
     bint blocked
     bint reading_paused
 

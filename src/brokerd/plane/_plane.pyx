@@ -68,6 +68,7 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, mun
 from posix.types cimport off_t
 from posix.unistd cimport close, ftruncate, pwrite, unlink
 
+from collections import deque
 from heapq import heappop, heappush
 from os import makedirs as os_makedirs
 from os import strerror as os_strerror
@@ -93,6 +94,7 @@ cdef extern from "hot.h" nogil:
     void put_le64(uint8_t *, uint64_t)
     void put_word(uint8_t *, uint32_t)
     int64_t realtime_ns()
+    int64_t monotonic_ns()
     uint32_t crc_update(uint32_t, const uint8_t *, size_t)
     uint32_t crc_by_table(uint32_t, const uint8_t *, size_t)
     void crc_init()

@@ -266,8 +266,8 @@ cdef class Connection:
 
     @property
     def stopped(self):
-        """Whether an alarm or a full disk keeps the plane from reading."""
-        return self.c.blocked or self.c.stalled
+        """Whether an alarm, a full disk, or the turns of others keep the plane from reading."""
+        return self.c.blocked or self.c.stalled or self.c.yielded
 
     # ---- the loop's side
 
@@ -283,7 +283,7 @@ cdef class Connection:
         cdef uint8_t *p = core.input + core.input_room
         cdef uint8_t *end = p + nbytes
         self.c.received += nbytes
-        if self.c.stalled:
+        if self.c.stalled or self.c.yielded:
             # A transport may bring octets that it had read before it was paused.
             self.stash_more(p, nbytes)
             return
@@ -364,6 +364,8 @@ cdef class Connection:
         cdef size_t done = 0
         cdef int status
         cdef conn_t *c = &self.c
+        cdef int64_t most = c.core.work_ns
+        cdef int64_t began = 0      # of the first call to the control plane: what the plane does alone is soon done
         while True:
             status = parse(c, p, end, &done, &e)
             p += done
@@ -372,9 +374,16 @@ cdef class Connection:
             if status == STALL:
                 self.stall(&e)
                 break
+            # Not between a ROUTE and the next look at its publish: others could take the route away.
+            if began == 0:
+                began = monotonic_ns() - c.spent
+            elif most and status == ROUTE and monotonic_ns() - began >= most:
+                break
             self.handle(status, &e)
             if c.gone:
                 return 0
+            if most and status != ROUTE and p < end and monotonic_ns() - began >= most:
+                break
         if p < end and not c.gone:
             c.stash = <uint8_t *>malloc(end - p)
             if c.stash == NULL:
@@ -384,7 +393,33 @@ cdef class Connection:
         if self.core._blocked and c.publishes and not c.blocked and not c.discard:
             c.blocked = True
             self.on_publisher_blocked()
+        if began and most:
+            c.spent = monotonic_ns() - began
+            if c.spent >= most and not c.stalled:
+                self.yield_turn()
         self.update_reading()
+        return 0
+
+    cdef void yield_turn(self):
+        """The connection had its share of time: others have their turn before its next octets."""
+        self.c.spent = 0
+        self.c.yielded = True
+        self.core.yielded.append(self)
+        self.core.ask_to_go_on()
+
+    cdef int work_on_stash(self) except -1:
+        """The turn of a connection that yielded."""
+        cdef uint8_t *stash = self.c.stash
+        cdef size_t n = self.c.stash_n
+        self.c.yielded = False
+        if self.c.gone or self.c.stalled:
+            return 0
+        self.c.stash = NULL
+        self.c.stash_n = 0
+        try:
+            self.work(stash, stash + n)
+        finally:
+            free(stash)
         return 0
 
     cdef int handle(self, int status, event_t *e) except -1:
@@ -454,7 +489,7 @@ cdef class Connection:
 
     cdef void update_reading(self):
         """Read from the socket, unless an alarm is in force, or much output waits for a peer that does not read."""
-        cdef bint stop = self.c.blocked or self.c.stalled or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
+        cdef bint stop = self.c.blocked or self.c.stalled or self.c.yielded or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
         if stop == self.c.reading_paused or self.transport is None or self.c.gone:
             return
         self.c.reading_paused = stop

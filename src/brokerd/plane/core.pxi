@@ -5,13 +5,16 @@ cdef class Core:
 
     def __cinit__(self, *, schedule, request_sync, storage_failed, damaged, segment_octets=8 << 20,
                   deliver_octets_per_turn=1 << 20, message_octets_max=128 << 20, frame_octets_max=131072, sync=True,
-                  spare_directory=None, deadline=None):
+                  spare_directory=None, deadline=None, work_ns=0, go_on=None):
         self.schedule = schedule
         self.request_sync = request_sync
         self.storage_failed = storage_failed
         self.damaged_upcall = damaged
         self.deadline_upcall = deadline
         self.deadline_told = NEVER
+        self.go_on_upcall = go_on
+        self.yielded = deque()
+        self.c.work_ns = work_ns if go_on is not None else 0
         self.c.segment_octets = segment_octets & ~4095
         self.c.turn_octets = deliver_octets_per_turn
         self.c.message_octets_max = min(message_octets_max, 1 << 29)
@@ -137,6 +140,24 @@ cdef class Core:
             self.deadline_told = c.deadlines[0].rules.deadline
             if self.deadline_upcall is not None:
                 self.deadline_upcall(self.deadline_told)
+
+    def go_on(self):
+        cdef Connection connection
+        self.go_on_asked = False
+        if self.ended:
+            return
+        self.read_clock()
+        if self.yielded:
+            connection = self.yielded.popleft()
+            connection.work_on_stash()
+        self.turn()
+        self.ask_to_go_on()
+
+    cdef void ask_to_go_on(self):
+        """Have go_on() called if octets wait, once for each call."""
+        if self.yielded and not self.go_on_asked:
+            self.go_on_asked = True
+            self.go_on_upcall()
 
     def end(self):
         self.ended = True

@@ -72,6 +72,14 @@ static inline int64_t realtime_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* For measuring how long something takes. */
+static inline int64_t monotonic_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* ---- CRC32C.  These functions take and return the state; the caller inverts it at both ends. */
 
 static uint32_t crc_table[8][256];

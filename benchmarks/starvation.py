@@ -1,0 +1,380 @@
+"""How long does one client hold up another?
+
+    PYTHONPATH=src python benchmarks/starvation.py
+    PYTHONPATH=src python benchmarks/starvation.py --cases "fanout,expiry" --seconds 10 --target lavinmq=5674
+
+A well-behaved client publishes 1,000 messages a second with confirms, and consumes them.  Beside it another client does
+one of the things below, again and again.  Printed: milliseconds from when a message was due until its consumer had it:
+the median, what 99.9 of a hundred stay below, and the longest; and how often the other client did its thing.  The
+clients share the machine's cores with the broker, so "nothing" is the floor.
+
+    nothing         the well-behaved client is alone
+    methods         100,000 basic.qos in one piece
+    declares        2,000 queues declared in one piece, then deleted
+    commit          100,000 publishes and tx.commit in one piece
+    fanout          a publish to 10,000 queues, after a binding has changed, so that its way is not remembered
+    priorities      256 messages, one for each of 255 priorities and none, and basic.get for each
+    exclusive       2,000 exclusive queues that end with their connection
+    purge           100,000 messages published, and purged
+    delete          100,000 messages published, and their queue deleted
+    expiry          50,000 messages expire at once, to a dead-letter queue
+    requeue         50,000 messages out with a consumer that hangs up
+    unbind          an exchange with 5,000 bindings is deleted
+    cancel          a channel with 2,000 consumers is closed
+    headers         5,000 headers that agree with other ones of 5,000 bindings each
+    topics          a publish of many words to patterns of # and *, after a binding has changed
+    get and reject  basic.get and basic.reject with requeue of one message of 1 MiB, 200 in one piece
+    connections     100 connections that come and go
+"""
+
+import argparse
+import contextlib
+import json
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from brokers import Broker, Target, Wire
+
+from brokerd.cli.perfclient import BODY, HEADER, declare_arguments, frame, method, shortstr, table
+
+QUEUE, DEAD, EXCHANGE = "starvation.queue", "starvation.dead", "starvation.exchange"
+RATE, WINDOW = 1000, 1000
+PATIENCE_SECONDS = 300
+
+Step = Callable[[], object]
+
+
+def publish(key: str, exchange: str = "", *, octets: int = 16, priority: int = 0,
+            headers: dict[str, Any] | None = None) -> bytes:  # fmt: skip
+    """The frames of one message."""
+    flags = 0x0800 | (0x2000 if headers is not None else 0)
+    properties = (table(headers) if headers is not None else b"") + bytes([priority])
+    head = (method(1, (60, 40), b"\0\0" + shortstr(exchange) + shortstr(key) + b"\0")
+            + frame(HEADER, 1, struct.pack(">HHQH", 60, 0, octets, flags) + properties))
+    return head + b"".join(frame(BODY, 1, bytes(min(131064, octets - at))) for at in range(0, octets, 131064))
+
+
+class Abuser:
+    """The other client: ``prepare`` makes what an abuse needs, and yields what is then done again and again."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.client = self.connect()
+
+    def connect(self) -> Wire:
+        """A connection with channel 1 open."""
+        return Wire(self._target.address(), PATIENCE_SECONDS)
+
+    def sync(self) -> None:
+        """Wait until the broker has done all that was sent."""
+        self.client.ask((60, 10), bytes(7))
+
+    def exchange(self, kind: str) -> None:
+        """Make the exchange anew."""
+        self.client.delete_exchange(EXCHANGE)
+        self.client.ask((40, 10), b"\0\0" + shortstr(EXCHANGE) + shortstr(kind) + b"\0" + table({}))
+
+    def queues(self, count: int) -> list[str]:
+        """Make transient queues."""
+        names = [f"{QUEUE}.{number}" for number in range(count)]
+        self.client.send(b"".join(method(1, (50, 10), declare_arguments(name, False, {}, False)) for name in names))
+        for _ in names:
+            self.client.wait_for((50, 11))
+        return names
+
+    def delete(self, names: list[str]) -> None:
+        """Delete queues."""
+        self.client.send(b"".join(method(1, (50, 40), b"\0\0" + shortstr(name) + b"\0") for name in names))
+        for _ in names:
+            self.client.wait_for((50, 41))
+
+    def bind(self, bindings: list[tuple[str, str, dict[str, Any]]]) -> None:
+        """Bind queues to the exchange: (queue, key, arguments)."""
+        self.client.send(b"".join(
+            method(1, (50, 20), b"\0\0" + shortstr(queue) + shortstr(EXCHANGE) + shortstr(key) + b"\0" + table(asked))
+            for queue, key, asked in bindings))
+        for _ in bindings:
+            self.client.wait_for((50, 21))
+
+    def fill(self, count: int, **arguments: Any) -> None:
+        """A new queue with so many messages."""
+        self.client.delete_queue(QUEUE)
+        self.client.declare_queue(QUEUE, arguments={name.replace("_", "-"): value for name, value in arguments.items()})
+        self.client.send(publish(QUEUE) * count)
+        self.sync()
+
+
+@contextlib.contextmanager
+def nothing(_: Abuser) -> Iterator[Step]:
+    yield lambda: time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def methods(it: Abuser) -> Iterator[Step]:
+    octets = method(1, (60, 10), bytes(7)) * 100_000
+
+    def work() -> None:
+        reader = threading.Thread(target=lambda: [it.client.wait_for((60, 11)) for _ in range(100_000)])
+        reader.start()
+        it.client.send(octets)
+        reader.join()
+
+    yield work
+
+
+@contextlib.contextmanager
+def declares(it: Abuser) -> Iterator[Step]:
+    yield lambda: it.delete(it.queues(2000))
+
+
+@contextlib.contextmanager
+def commit(it: Abuser) -> Iterator[Step]:
+    it.fill(0)
+    it.client.ask((90, 10))
+    octets = publish(QUEUE) * 100_000
+
+    def work() -> None:
+        it.client.send(octets)
+        it.client.ask((90, 20))
+        it.client.request((50, 30), b"\0\0" + shortstr(QUEUE) + b"\0", (50, 31))
+
+    yield work
+
+
+@contextlib.contextmanager
+def fanout(it: Abuser) -> Iterator[Step]:
+    names = it.queues(10_000)
+    it.exchange("fanout")
+    it.bind([(name, "", {}) for name in names])
+
+    def work() -> None:
+        it.bind([(names[0], str(time.monotonic_ns()), {})])
+        it.client.send(publish("", EXCHANGE))
+        it.sync()
+
+    yield work
+    it.delete(names)
+
+
+@contextlib.contextmanager
+def priorities(it: Abuser) -> Iterator[Step]:
+    it.fill(0, x_max_priority=255)
+    octets = b"".join(publish(QUEUE, priority=number) for number in range(256))
+    gets = method(1, (60, 70), b"\0\0" + shortstr(QUEUE) + b"\1") * 256
+
+    def work() -> None:
+        it.client.send(octets + gets)
+        it.sync()
+
+    yield work
+
+
+@contextlib.contextmanager
+def exclusive(it: Abuser) -> Iterator[Step]:
+    octets = b"".join(method(1, (50, 10), b"\0\0" + shortstr(f"{QUEUE}.x{number}") + b"\4" + table({}))
+                      for number in range(2000))
+
+    def work() -> None:
+        other = it.connect()
+        other.send(octets)
+        for _ in range(2000):
+            other.wait_for((50, 11))
+        other.request((10, 50), struct.pack(">H", 200) + shortstr("") + bytes(4), (10, 51), channel=0)
+        other.drop()
+
+    yield work
+
+
+@contextlib.contextmanager
+def purge(it: Abuser) -> Iterator[Step]:
+    def work() -> None:
+        it.fill(100_000)
+        it.client.request((50, 30), b"\0\0" + shortstr(QUEUE) + b"\0", (50, 31))
+
+    yield work
+
+
+@contextlib.contextmanager
+def delete(it: Abuser) -> Iterator[Step]:
+    def work() -> None:
+        it.fill(100_000)
+        it.client.delete_queue(QUEUE)
+
+    yield work
+
+
+@contextlib.contextmanager
+def expiry(it: Abuser) -> Iterator[Step]:
+    it.client.delete_queue(DEAD)
+    it.client.declare_queue(DEAD, arguments={"x-max-length": 1})
+
+    def work() -> None:
+        it.fill(50_000, x_message_ttl=1000, x_dead_letter_exchange="", x_dead_letter_routing_key=DEAD)
+        while it.client.declare_queue(QUEUE, passive=True, arguments={}):
+            time.sleep(0.05)
+
+    yield work
+    it.client.delete_queue(DEAD)
+
+
+@contextlib.contextmanager
+def requeue(it: Abuser) -> Iterator[Step]:
+    it.fill(50_000)
+
+    def work() -> None:
+        other = it.connect()
+        other.consume(QUEUE, "all", no_ack=False)
+        while it.client.declare_queue(QUEUE, passive=True):
+            time.sleep(0.05)
+            other.discard()
+        other.drop()
+
+    yield work
+
+
+@contextlib.contextmanager
+def unbind(it: Abuser) -> Iterator[Step]:
+    names = it.queues(100)
+
+    def work() -> None:
+        it.exchange("direct")
+        it.bind([(names[number % 100], str(number), {}) for number in range(5000)])
+        it.client.delete_exchange(EXCHANGE)
+
+    yield work
+    it.delete(names)
+
+
+@contextlib.contextmanager
+def cancel(it: Abuser) -> Iterator[Step]:
+    it.fill(0)
+
+    def work() -> None:
+        other = it.connect()
+        for number in range(2000):
+            other.consume(QUEUE, str(number), no_ack=True, no_wait=True)
+        other.request((20, 40), struct.pack(">H", 200) + shortstr("") + bytes(4), (20, 41))
+        other.drop()
+
+    yield work
+
+
+@contextlib.contextmanager
+def headers(it: Abuser) -> Iterator[Step]:
+    it.fill(0)
+    it.exchange("headers")
+    it.bind([(QUEUE, "", {"x-match": "any", "id": number}) for number in range(5000)])
+    octets = b"".join(publish("", EXCHANGE, headers={"id": number}) for number in range(5000))
+
+    def work() -> None:
+        it.bind([(QUEUE, "", {"x-match": "any", "other": time.monotonic_ns()})])
+        it.client.send(octets)
+        it.sync()
+
+    yield work
+
+
+@contextlib.contextmanager
+def topics(it: Abuser) -> Iterator[Step]:
+    it.fill(0)
+    it.exchange("topic")
+    patterns = [".".join("#*a"[number // 3 ** at % 3] for at in range(6)) for number in range(3 ** 6)]
+    it.bind([(QUEUE, pattern, {}) for pattern in patterns])
+
+    def work() -> None:
+        it.bind([(QUEUE, str(time.monotonic_ns()), {})])
+        it.client.send(publish(".".join("a" * 100), EXCHANGE))
+        it.sync()
+
+    yield work
+
+
+@contextlib.contextmanager
+def get_and_reject(it: Abuser) -> Iterator[Step]:
+    it.fill(0)
+    it.client.send(publish(QUEUE, octets=1 << 20))
+    it.sync()
+    tag = 0
+
+    def work() -> None:
+        nonlocal tag
+        octets = b""
+        for _ in range(200):
+            tag += 1
+            octets += method(1, (60, 70), b"\0\0" + shortstr(QUEUE) + b"\0")
+            octets += method(1, (60, 90), struct.pack(">QB", tag, 1))
+        it.client.send(octets)
+        it.sync()
+
+    yield work
+
+
+@contextlib.contextmanager
+def connections(it: Abuser) -> Iterator[Step]:
+    def work() -> None:
+        for other in [it.connect() for _ in range(100)]:
+            other.drop()
+
+    yield work
+
+
+CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = {
+    "nothing": nothing, "methods": methods, "declares": declares, "commit": commit, "fanout": fanout,
+    "priorities": priorities, "exclusive": exclusive, "purge": purge, "delete": delete, "expiry": expiry,
+    "requeue": requeue, "unbind": unbind, "cancel": cancel, "headers": headers, "topics": topics,
+    "get and reject": get_and_reject, "connections": connections,
+}
+
+
+def measure(target: Target, name: str, seconds: float) -> dict[str, Any]:
+    """What the well-behaved client met while the abuse went on."""
+    abuser = Abuser(target)
+    figures: dict[str, Any] = {}
+    with CASES[name](abuser) as step:
+        step()
+        perf = threading.Thread(target=lambda: figures.update(
+            target.perf(f"latency -r {RATE} -z {seconds + 1} --warmup 1 -c {WINDOW} -u starvation.good")))
+        perf.start()
+        count = 0
+        while perf.is_alive():
+            step()
+            count += 1
+    abuser.client.delete_exchange(EXCHANGE)
+    abuser.client.delete_queue(QUEUE)
+    abuser.client.drop()
+    if "error" in figures:
+        raise SystemExit(f"{target.name}, {name}: {figures['error']}")
+    return {**figures["latency_us"], "times": count}
+
+
+def main() -> None:
+    """Measure as the command line says; print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--cases", default=",".join(CASES), help=", of: " + ", ".join(CASES))
+    parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT",
+                        help="another broker of this host; may be repeated")
+    parser.add_argument("--json", action="store_true", help="print all figures as one JSON object")
+    options = parser.parse_args()
+    unknown = [name for name in options.cases.split(",") if name not in CASES]
+    if unknown:
+        parser.error(f"unknown case {unknown[0]!r}")
+    with Broker() as broker:
+        found: dict[str, dict[str, Any]] = {}
+        for name in options.cases.split(","):
+            for target in (broker.target, *options.target):
+                one = measure(target, name, options.seconds)
+                found.setdefault(name, {})[target.name] = one
+                if not options.json:
+                    p50, p999, longest = (one[which] / 1000 for which in ("p50", "p99.9", "max"))
+                    print(f"{name:16}{target.name:10} p50 {p50:8.2f}   p99.9 {p999:8.2f}   max {longest:8.2f} ms   "
+                          f"{one['times']:5} times", flush=True)
+    if options.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

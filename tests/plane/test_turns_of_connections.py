@@ -1,0 +1,191 @@
+"""Connections take turns: the octets of one are worked on for a while, then others have theirs."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.plane.harness import Bench, consume, frame, publish
+from tests.plane.test_connection import BODIES, CONVERSATION, stored
+
+METHOD = frame(1, 1, struct.pack(">HH", 20, 20) + b"\1")
+HOUR_NS = 3600 * 10 ** 9
+
+
+class Shared(Bench):
+    """Each method is more than a connection may do at a time; ``asked``: how often the plane wanted to go on."""
+
+    def __init__(self, directory, work_ns=1):
+        self.asked = 0
+        super().__init__(directory, work_ns=work_ns, go_on=self._go_on)
+        self.order = []
+
+    def _go_on(self):
+        self.asked += 1
+
+    def connection(self, *channels, **how):
+        connection = super().connection(*channels, **how)
+        on_method = connection.on_method
+
+        def on_method_in_order(channel, payload):
+            self.order.append(connection.number)
+            on_method(channel, payload)
+
+        connection.on_method = on_method_in_order
+        self.finish()
+        return connection
+
+    def finish(self):
+        """All turns that the plane asks for, one at a time."""
+        while self.asked:
+            self.asked -= 1
+            self.core.go_on()
+
+
+@pytest.fixture
+def shared(tmp_path):
+    return Shared(tmp_path)
+
+
+def test_one_method_of_each_connection_is_worked_on_in_turns(shared):
+    one, two, three = (shared.connection(1) for _ in range(3))
+    one.feed(METHOD * 4)
+    two.feed(METHOD * 2)
+    three.feed(METHOD * 3)
+    assert shared.order == [1, 2, 3]
+    shared.finish()
+    assert shared.order == [1, 2, 3, 1, 2, 3, 1, 3, 1]
+
+
+def test_the_plane_asks_once_for_each_time_that_it_goes_on(shared):
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(METHOD * 3)
+    two.feed(METHOD * 3)
+    shared.core.turn()
+    shared.core.turn()
+    assert shared.asked == 1
+    for left in (1, 1, 1):
+        shared.asked -= 1
+        shared.core.go_on()
+        assert shared.asked == left
+
+
+def test_a_connection_within_its_time_does_not_wait(tmp_path):
+    shared = Shared(tmp_path, HOUR_NS)
+    one = shared.connection(1)
+    one.feed(METHOD * 100)
+    assert (len(shared.order), shared.asked, one.stopped) == (100, 0, False)
+
+
+def test_without_a_limit_octets_are_worked_on_until_they_are_used_up(tmp_path):
+    shared = Shared(tmp_path, 0)
+    shared.connection(1).feed(METHOD * 100)
+    assert (len(shared.order), shared.asked) == (100, 0)
+
+
+class Transport:
+    """Notes whether the plane reads."""
+
+    def __init__(self):
+        self.reads = True
+
+    def pause_reading(self):
+        self.reads = False
+
+    def resume_reading(self):
+        self.reads = True
+
+
+def test_the_plane_reads_no_more_of_a_connection_that_waits_for_its_turn(shared):
+    one = shared.connection(1)
+    one.transport = Transport()
+    one.attach(one.transport, -1)
+    one.feed(METHOD * 2)
+    assert (one.transport.reads, one.stopped) == (False, True)
+    shared.finish()
+    assert (one.transport.reads, one.stopped) == (True, False)
+
+
+@settings(max_examples=50)
+@given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=12), finished=st.sets(st.integers(0, 12)))
+def test_wherever_octets_are_cut_and_whenever_the_turn_comes_the_conversation_is_the_same(
+        tmp_path_factory, cuts, finished):  # fmt: skip
+    shared = Shared(tmp_path_factory.mktemp("shared"))
+    queue = shared.queue()
+    connection, other = shared.connection(1), shared.connection(1)
+    connection.bench_core = shared.core
+    at = 0
+    for number, cut in enumerate([*sorted(cuts), len(CONVERSATION)]):
+        connection.feed(CONVERSATION[at:cut])
+        other.feed(METHOD)
+        at = cut
+        if number in finished:
+            shared.finish()
+    shared.finish()
+    assert stored(queue, connection) == BODIES
+    assert connection.methods == [(1, struct.pack(">HH", 20, 20) + b"\1")]
+    assert len(other.methods) == len(cuts) + 1
+    assert not connection.errors
+
+
+def test_of_publishes_that_are_asked_for_each_connection_has_one_in_its_turn(shared):
+    shared.cacheable = False
+    shared.queue()
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(b"".join(publish(1, b"%d" % n) for n in range(4)))
+    two.feed(b"".join(publish(1, b"%d" % n) for n in range(10, 13)))
+    shared.finish()
+    assert [row[6] for row in shared.queues[b"q"].browse(0, 9)] == [b"0", b"10", b"1", b"11", b"2", b"12", b"3"]
+    assert len(shared.resolved) == 7
+
+
+def test_a_publish_in_parts_that_waits_for_its_turn_is_asked_for_once(shared):
+    shared.cacheable = False
+    shared.queue()
+    one = shared.connection(1)
+    octets = b"".join(publish(1, b"x" * 300, piece=100) for _ in range(3))
+    for at in range(0, len(octets), 50):
+        one.feed(octets[at:at + 50])
+    shared.finish()
+    assert (shared.queues[b"q"].ready, len(shared.resolved)) == (3, 3)
+
+
+def test_publishes_that_wait_come_behind_those_before_them_and_routes_of_others_do_not_mix(shared):
+    shared.cacheable = False
+    for name in (b"a", b"b"):
+        shared.queue(name)
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(b"".join(publish(1, b"a%d" % n, b"a") for n in range(5)))
+    two.feed(b"".join(publish(1, b"b%d" % n, b"b") for n in range(5)))
+    shared.finish()
+    for name in (b"a", b"b"):
+        rows = shared.queues[name].browse(0, 9)
+        assert [row[6] for row in rows] == [b"%s%d" % (name, n) for n in range(5)]
+
+
+def test_a_connection_that_ends_while_it_waits_takes_its_octets_along(shared):
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(METHOD * 3)
+    two.feed(METHOD * 3)
+    one.detach()
+    shared.finish()
+    assert shared.order == [1, 2, 2, 2]
+
+
+def test_after_the_end_no_connection_has_a_turn(shared):
+    one = shared.connection(1)
+    one.feed(METHOD * 3)
+    shared.core.end()
+    shared.finish()
+    assert shared.order == [1]
+
+
+def test_consumers_get_their_messages_while_another_connection_waits(shared):
+    queue = shared.queue()
+    one, two, consumer = shared.connection(1), shared.connection(1), shared.connection(1)
+    consume(consumer.channels[1], queue)
+    one.feed(METHOD * 1000)
+    two.feed(publish(1, b"quick"))
+    shared.core.go_on()
+    assert consumer.bodies() == [b"quick"]
+    assert len(one.methods) <= 3
