@@ -198,4 +198,4 @@ class Client(SessionClient):
         return cut(octets)
 
     def tell(self, octets):
-        self.connection.feed(octets)
+        self.feed(octets)

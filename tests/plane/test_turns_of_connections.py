@@ -172,6 +172,52 @@ def test_a_connection_that_ends_while_it_waits_takes_its_octets_along(shared):
     assert shared.order == [1, 2, 2, 2]
 
 
+def test_octets_that_wait_count_before_a_connection_ends(shared):
+    queue = shared.queue()
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(METHOD * 3 + publish(1, b"last") + publish(1, b"cut off")[:-1])
+    two.feed(METHOD * 3)
+    assert one.yielded
+    one.finish_octets()
+    one.detach()
+    assert shared.order == [1, 2, 1, 1]
+    assert [row[6] for row in queue.browse(0, 9)] == [b"last"]
+    shared.finish()
+    assert shared.order == [1, 2, 1, 1, 2, 2]
+
+
+def test_octets_of_a_connection_that_does_not_wait_are_not_finished_twice(shared):
+    queue = shared.queue()
+    one = shared.connection(1)
+    one.feed(publish(1, b"one"))
+    shared.finish()
+    one.finish_octets()
+    assert (queue.ready, one.yielded) == (1, False)
+
+
+class Slow:
+    """Takes part in each publish, and takes its time."""
+
+    counts_as_routed = False
+
+    def before_storing(self, queues):
+        return queues
+
+    def after_storing(self, message, channel, stored):
+        pass
+
+
+def test_publishes_in_which_features_take_part_wait_for_their_turns_too(shared):
+    queue = shared.queue()
+    shared.participants = (Slow(),)
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(b"".join(publish(1, b"%d" % n) for n in range(4)))
+    two.feed(b"".join(publish(1, b"%d" % n) for n in range(10, 13)))
+    shared.finish()
+    assert [row[6] for row in queue.browse(0, 9)] == [b"0", b"10", b"1", b"11", b"2", b"12", b"3"]
+    assert len(shared.resolved) == 1        # The route is remembered.
+
+
 def test_after_the_end_no_connection_has_a_turn(shared):
     one = shared.connection(1)
     one.feed(METHOD * 3)
@@ -189,3 +235,24 @@ def test_consumers_get_their_messages_while_another_connection_waits(shared):
     shared.core.go_on()
     assert consumer.bodies() == [b"quick"]
     assert len(one.methods) <= 3
+
+
+def test_what_goes_wrong_with_one_connection_ends_it_and_not_the_turns_of_others(shared):
+    one, two = shared.connection(1), shared.connection(1)
+    one.transport = Transport()
+    one.transport.aborted = []
+    one.transport.abort = lambda: one.transport.aborted.append(True)
+    one.attach(one.transport, -1)
+    one.feed(METHOD * 2)
+    two.feed(METHOD * 3)
+
+    def fail(channel, payload):
+        raise SystemExit
+
+    one.on_method = fail
+    shared.asked -= 1
+    with pytest.raises(SystemExit):
+        shared.core.go_on()
+    assert one.transport.aborted == [True]
+    shared.finish()
+    assert shared.order == [1, 2, 2, 2]

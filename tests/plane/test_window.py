@@ -57,7 +57,7 @@ def test_a_window_is_its_model(steps, size):
         elif verb == "wait":
             now += value
         else:
-            window.change(value)
+            window.change(value, -1, b"")
             model.resize(value)
         assert [window.knows(each, now) for each in seen] == [model.knows(each, now) for each in seen]
     assert len(window) <= window.size
@@ -87,7 +87,7 @@ def test_a_window_that_grows_and_shrinks_while_its_keys_are_still_moving_is_its_
                 model.enter(each, FOR_EVER)
         if number in (66, 70, 1400, 1401):
             for size in (40, 17, 3000):
-                window.change(size)
+                window.change(size, -1, b"")
                 model.resize(size)
         if number % 40 == 26 or 60 < number < 80 or 1395 < number < 1405:
             entered = hashes[:number]
@@ -150,4 +150,4 @@ def test_0_is_no_hash_and_no_size():
     with pytest.raises(ValueError, match="one key at least"):
         Window(0)
     with pytest.raises(ValueError, match="one key at least"):
-        Window(1).change(0)
+        Window(1).change(0, -1, b"")

@@ -1,6 +1,7 @@
 """AMQP over TLS: who is let in, as whom, and what a reload changes; with pika and with bare sockets."""
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import aio_pika
 import pika
 import pytest
 from tests.broker import SECONDS, run
-from tests.conversations.peer import Peer, publish
+from tests.conversations.peer import Peer, eventually, publish
 from tests.server.certificates import Authority
 from tests.server.clients import drain, made, permission, publish_confirmed, user_entry, write_json
 
@@ -118,6 +119,18 @@ def test_a_slow_reader_gets_everything_in_order(make_tls_broker, authority):
             other.close()
         assert [peer.delivery()[1] for _ in bodies] == bodies
         peer.close()
+
+
+def test_what_came_before_a_client_ended_counts_though_it_waits_for_its_turn(make_tls_broker, authority):
+    broker = make_tls_broker()
+    with TLSPeer(broker, authority.context()).open() as peer, Peer(broker.port).open() as other:
+        look = methods.QueueDeclare(queue="q", passive=True)
+        peer.ask(methods.QueueDeclare(queue="q"))
+        peer.raw(look.frame(1) * 2000 + publish("q") * 500)
+        with contextlib.suppress(OSError):      # The answers are not read.
+            peer.socket.unwrap()
+        peer.socket.close()
+        eventually(lambda: other.ask(look).message_count == 500)
 
 
 def test_aio_pika_speaks_with_the_broker_over_tls(make_tls_broker, authority):

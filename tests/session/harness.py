@@ -155,11 +155,17 @@ class Client:
         for frame in frames:
             channel, method = frame if isinstance(frame, tuple) else (0, frame)
             octets += method.frame(channel)
-        self.connection.feed(octets)
+        self.feed(octets)
         return self.read()
 
-    def raw(self, octets):
+    def feed(self, octets):
+        """All octets are worked on, in however many turns; no loop is here to give the connection its next one."""
         self.connection.feed(octets)
+        while self.connection.yielded:
+            self.node.core.go_on()
+
+    def raw(self, octets):
+        self.feed(octets)
         return self.read()
 
     def read(self):

@@ -226,6 +226,40 @@ def test_all_keys_of_the_last_chunk_are_found_in_their_records_in_however_many_s
     assert machine.ready("other") == 301
 
 
+def test_of_messages_in_a_queue_with_keys_of_its_own_the_last_key_at_most_is_missed(machine, monkeypatch):
+    machine.queue(deduplication_header="id")
+    machine.exchange(queue="q")
+    written, append = [], KeyLog.append_rows
+
+    def append_and_die(log, rows, *more):
+        if len(written) == 4:
+            raise OSError(28, "No space left on device")
+        written.append(rows)
+        append(log, rows, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyLog, "append_rows", append_and_die)
+        machine.client.raw(b"".join(machine.octets_of(str(n), exchange="x", id=str(n)) for n in range(5)))
+    assert machine.ready() == 5
+    machine.kill()
+    for n in range(5):
+        machine.publish(str(n), exchange="x", id=f"other {n}")
+    assert machine.ready() == 6
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_a_message_for_immediate_delivery_that_one_queue_knows_and_the_other_cannot_deliver_is_returned(machine, mode):
+    machine.exchange(queue="one", name="y")
+    machine.queue()
+    exchange = machine.vhost.add_exchange("f", "fanout", durable=True, auto_delete=False, internal=False, arguments={})
+    for name in ("one", "q"):
+        machine.vhost.bind(exchange, machine.vhost.queues[name], "", {})
+    machine.publish("a", delivery_mode=mode)
+    said = machine.publish("a", exchange="f", delivery_mode=mode, bits={"immediate": True})
+    assert [method.reply_code for _, method in said[:1]] == [313]
+    assert machine.ready("one") == 0
+
+
 def decide(machine, *places):
     """A transaction that was decided when the broker died: publishes to exchange x, each (key, queues)."""
     entry = CommitLog(f"{machine.vhost.directory}/tx.7.1", Disk())

@@ -116,7 +116,7 @@ class Window:
         """Make the key the newest one; if there are too many, the oldest goes.  Raises ValueError for 0."""
     def load(self, rows: bytes, now_ms: int) -> None:
         """Enter the rows of key files (store/format.py), in any order, each once.  Takes time in proportion to the rows."""
-    def change(self, size: int, ttl_ms: int = -1, header: bytes = b"") -> None:
+    def change(self, size: int, ttl_ms: int, header: bytes) -> None:
         """Change the size, which leaves as many of the newest keys as fit, the time of later keys, and where they are."""
 
 class ExchangeWindow(Window):
@@ -497,6 +497,9 @@ class Connection:
         """Work the chunk to its end.  Runs a turn."""
     def feed(self, octets: bytes) -> None:
         """The same for octets that did not come by the read buffer (tests).  Runs a turn."""
+    yielded: bool          # octets wait for their turn, and nothing more is read until then
+    def finish_octets(self) -> None:
+        """Work on octets that wait for their turn: no more will come."""
     def pause_writing(self) -> None:
         """The transport still has octets to send: deliver no more messages to the connection's consumers."""
     def resume_writing(self) -> None:

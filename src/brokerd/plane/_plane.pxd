@@ -70,7 +70,7 @@ cdef struct core_t:
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
-    int64_t work_ns             # that one connection's octets may take with the control plane at a time; 0: no limit
+    int64_t work_ns             # that one connection's octets may take with the control plane at a time; NEVER: no limit
     uint32_t frame_octets_max
     queue_t *dirty              # queues that may be able to deliver
     queue_t *dirty_tail

@@ -181,6 +181,9 @@ cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done,
         status = parse_frame(conn, p, end, &used, e)
         if LIKELY(status == DONE):
             p += used
+            if UNLIKELY(conn.spent >= conn.core.work_ns):
+                done[0] = p - start
+                return TURN
             continue
         if status == COLD or status == FAULT or status == CONTENT or conn.pending != NULL:
             p += used
@@ -365,11 +368,11 @@ cdef class Connection:
         cdef int status
         cdef conn_t *c = &self.c
         cdef int64_t most = c.core.work_ns
-        cdef int64_t began = 0      # of the first call to the control plane: what the plane does alone is soon done
+        cdef int64_t began = 0      # of the first call from here: what the plane does alone is soon done
         while True:
             status = parse(c, p, end, &done, &e)
             p += done
-            if status == MORE:
+            if status == MORE or status == TURN:
                 break
             if status == STALL:
                 self.stall(&e)
@@ -377,12 +380,12 @@ cdef class Connection:
             # Not between a ROUTE and the next look at its publish: others could take the route away.
             if began == 0:
                 began = monotonic_ns() - c.spent
-            elif most and status == ROUTE and monotonic_ns() - began >= most:
+            elif status == ROUTE and monotonic_ns() - began >= most:
                 break
             self.handle(status, &e)
             if c.gone:
                 return 0
-            if most and status != ROUTE and p < end and monotonic_ns() - began >= most:
+            if status != ROUTE and p < end and monotonic_ns() - began >= most:
                 break
         if p < end and not c.gone:
             c.stash = <uint8_t *>malloc(end - p)
@@ -393,10 +396,10 @@ cdef class Connection:
         if self.core._blocked and c.publishes and not c.blocked and not c.discard:
             c.blocked = True
             self.on_publisher_blocked()
-        if began and most:
+        if began:
             c.spent = monotonic_ns() - began
-            if c.spent >= most and not c.stalled:
-                self.yield_turn()
+        if UNLIKELY(c.spent >= most) and not c.stalled:
+            self.yield_turn()
         self.update_reading()
         return 0
 
@@ -406,6 +409,20 @@ cdef class Connection:
         self.c.yielded = True
         self.core.yielded.append(self)
         self.core.ask_to_go_on()
+
+    @property
+    def yielded(self):
+        return self.c.yielded != 0
+
+    def finish_octets(self):
+        cdef int64_t most = self.c.core.work_ns
+        if self.c.yielded:
+            self.c.core.work_ns = NEVER
+            try:
+                self.core.read_clock()
+                self.work_on_stash()
+            finally:
+                self.c.core.work_ns = most
 
     cdef int work_on_stash(self) except -1:
         """The turn of a connection that yielded."""
@@ -418,6 +435,10 @@ cdef class Connection:
         self.c.stash_n = 0
         try:
             self.work(stash, stash + n)
+        except BaseException:       # As the loop does where a protocol raises.
+            if self.transport is not None:
+                self.transport.abort()
+            raise
         finally:
             free(stash)
         return 0

@@ -14,7 +14,7 @@ cdef class Core:
         self.deadline_told = NEVER
         self.go_on_upcall = go_on
         self.yielded = deque()
-        self.c.work_ns = work_ns if go_on is not None else 0
+        self.c.work_ns = work_ns if work_ns and go_on is not None else NEVER
         self.c.segment_octets = segment_octets & ~4095
         self.c.turn_octets = deliver_octets_per_turn
         self.c.message_octets_max = min(message_octets_max, 1 << 29)
@@ -147,11 +147,13 @@ cdef class Core:
         if self.ended:
             return
         self.read_clock()
-        if self.yielded:
-            connection = self.yielded.popleft()
-            connection.work_on_stash()
-        self.turn()
-        self.ask_to_go_on()
+        try:
+            if self.yielded:
+                connection = self.yielded.popleft()
+                connection.work_on_stash()
+        finally:                    # What goes wrong with one connection must not stop the others.
+            self.turn()
+            self.ask_to_go_on()
 
     cdef void ask_to_go_on(self):
         """Have go_on() called if octets wait, once for each call."""

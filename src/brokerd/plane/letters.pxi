@@ -416,7 +416,7 @@ cdef bint can_all_take(const route_t *r, const queue_t *source, bint at_least_on
         q = r.targets[i]
         if q == source or (q.rules != NULL and q.rules.overflow == REJECT_PUBLISH_DLX):
             return False
-        if at_least_once and (q.dropped or (q.rules != NULL and q.rules.overflow == REJECT_PUBLISH)):
+        if at_least_once and (q.dropped or (q.rules != NULL and (q.rules.overflow == REJECT_PUBLISH or q.rules.gate != NULL))):
             return False
     return r.targets_n > 0 or not at_least_once
 

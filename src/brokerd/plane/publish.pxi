@@ -13,6 +13,7 @@ cdef enum:
     STALL = 5               # no room to store (event_t.error): the connection stops before this publish
     GREETING = 6            # the eight octets of a protocol header
     CONTENT = 7             # a whole message on a channel whose publishes go up
+    TURN = 8                # the connection had its share of time: others have their turn before its next frame
 
 cdef struct content_t:
     uint8_t *octets             # method payload, header payload, body so far
@@ -151,7 +152,7 @@ cdef inline void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_
     if r.tally != NULL:
         r.tally.published += 1
         r.tally.routed += queues_n
-    if UNLIKELY(r.immediate) and stored == STORED and queues_n:
+    if UNLIKELY(r.immediate) and not stored & (TAKEN | REFUSED) and queues_n:
         write_return(ch, m, 313, b"\x0cNO_CONSUMERS")
     if ch.confirm:
         mark_confirm_dirty(ch)
@@ -196,6 +197,12 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
                 lasting = lasting or k.left[i].durable
         if took or (k.left_n == 0 and knew):
             learn_key(r.learner, core, k.keys.of_exchange, k.keys.ttl, lasting and m.flags & PERSISTENT)
+            if r.learner.has_log and (k.keys.n or r.targets_n > 1):
+                # A record in a queue with a window carries the queue's key alone.  And of several queues, kill -9 may leave
+                # the message in some: of one message at most.
+                write_stages(core)
+                with gil:
+                    tell_learnt(core)
     check_free(&k)
     if UNLIKELY(r.once):
         ch.route = NULL
@@ -204,8 +211,10 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
 
 cdef int publish_with_participants(channel_t *ch, route_t *r, message_t *m, event_t *e) noexcept nogil:
     """The rest of publish() where features take part in it.  If the publish stalls, its next attempt asks them again."""
+    cdef int64_t began = monotonic_ns()
     with gil:
         e.error = store_with_participants(ch, r, m)
+    ch.conn.spent += monotonic_ns() - began
     if UNLIKELY(e.error != 0):
         return STALL
     if r.once:

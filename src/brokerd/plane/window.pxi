@@ -294,7 +294,7 @@ cdef class Window:
     def octets(self):
         return (keyring_capacity(&self.w.ring) + keyring_capacity(&self.w.old)) * (sizeof(key_t) + 2 * sizeof(uint64_t))
 
-    def change(self, uint32_t size, int64_t ttl_ms=-1, bytes header not None=b""):
+    def change(self, uint32_t size, int64_t ttl_ms, bytes header not None):
         if size == 0:
             raise ValueError("a window holds one key at least")
         size = min(size, KEYS_MOST)

@@ -343,7 +343,8 @@ class Connection(plane.Connection):
             self.transport.close()
 
     def lost(self) -> None:
-        """Clean up after a socket that is gone."""
+        """Clean up after a socket that is gone.  What came before that still counts."""
+        self.finish_octets()
         closed_properly = self.state is not RUNNING
         if not closed_properly:
             self.leave()
@@ -371,7 +372,7 @@ class Connection(plane.Connection):
                 self._beat()
         elif self.state is REFUSED:
             self._tell_refusal()
-        elif now >= self.deadline:
+        elif now >= self.deadline and not self.yielded:
             if self.state is not CLOSED:
                 log.warning("%s: no answer in connection state %s, cut off", self, self.state)
             self.transport.abort()

@@ -1,7 +1,8 @@
 """The keys that one exchange knows, on disk: files ``keys.SHA1.N``.  A file is removed when no key in it counts.
 
 Rows are appended just after their messages were stored: those of one chunk of a client's octets together.  So kill -9
-loses at most the rows of one chunk, and the records of its messages carry the hashes as well.
+loses at most the rows of one chunk, and the records of its messages carry the hashes as well.  A message that went to
+several queues, or to one with keys of its own, has its row at once.
 
 After a power cut a row must not count if its message may be lost.  So a group commit works in this order: it syncs the
 messages, writes the count of their rows into the header, and syncs this file.  Every counted row has its message on
