@@ -1,4 +1,4 @@
-"""What does a deduplication key cost the broker, over the same message where nobody looks for duplicates?
+"""What does the deduplication key of a message cost the broker?
 
     PYTHONPATH=src python benchmarks/duplicates.py --rounds 7
     PYTHONPATH=src python benchmarks/duplicates.py --rounds 7 --tree before=../before/src --target lavinmq=5674

@@ -123,9 +123,9 @@ class ExchangeWindow(Window):
     """The keys that one exchange knows."""
     def __init__(self, size: int, ttl_ms: int, header: bytes, *, has_log: bool) -> None: ...
     def on_learnt(self, rows: bytes, lasting: int, until_ms: int) -> None:
-        """Overridden where the exchange `has_log`: the rows (store/format.py) of messages whose records are in their files
-        now.  lasting: the last row whose message the next sync covers, counted from 1; 0: none.  until_ms: when the last
-        key expires.  Must not raise."""
+        """The exchange has learnt these keys, and the records of their messages are in files.  Called if it `has_log`.
+        rows: as store/format.py has them.  lasting: the number of the last row whose message the next sync covers, counted
+        from 1; 0: no row.  until_ms: when the last key expires.  Must not raise."""
 
 class HashKey:
     """With what deduplication keys are hashed."""
