@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tests.plane.harness import Bench, consume, frame, publish
 from tests.plane.test_connection import BODIES, CONVERSATION, stored
 
+from brokerd import plane
+
 METHOD = frame(1, 1, struct.pack(">HH", 20, 20) + b"\1")
 HOUR_NS = 3600 * 10 ** 9
 
@@ -256,3 +258,23 @@ def test_what_goes_wrong_with_one_connection_ends_it_and_not_the_turns_of_others
     assert one.transport.aborted == [True]
     shared.finish()
     assert shared.order == [1, 2, 2, 2]
+
+
+def with_key(number):
+    """Properties with one header, id."""
+    table = b"\x02idl" + number.to_bytes(8)
+    return b"\x20\0" + len(table).to_bytes(4) + table
+
+
+def test_publishes_whose_keys_are_written_one_by_one_wait_for_their_turns_too(shared):
+    window = plane.ExchangeWindow(10, -1, b"id", has_log=True)
+    window.hash_key = plane.HashKey(bytes(16))
+    queues = shared.queue(b"a"), shared.queue(b"b")
+    shared.resolve = lambda *_: plane.Answer(queues, cacheable=True, checks_keys=True, window=window)
+    shared.routes = plane.Routes(shared.core, shared.resolve)
+    one, two = shared.connection(1), shared.connection(1)
+    for connection, numbers in ((one, range(4)), (two, range(10, 13))):
+        connection.feed(b"".join(publish(1, b"%d" % n, properties=with_key(n)) for n in numbers))
+    shared.finish()
+    assert [row[6] for row in queues[1].browse(0, 9)] == [b"0", b"10", b"1", b"11", b"2", b"12", b"3"]
+    assert len(window) == 7

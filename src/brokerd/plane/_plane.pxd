@@ -22,6 +22,8 @@
 #   gate_t      in Gate                 which message goes out, where sequence order alone does not say; queue_t.rules.gate
 #                                       is that of an object that the Queue holds
 #   window_t    in Window               keys seen lately; queue_t.window is that of an object that the Queue holds
+#   learner_t   in ExchangeWindow       keys that an exchange has learnt since the chunk began; core_t.learnt holds a reference
+#   seqs_t      in rules_t              an array of sequence numbers, freed with it
 #   keys_t      in Keys                 the keys of one message; valid while the object is held
 #   entry_t     in channel_t.ring       ring of unacked deliveries, by delivery tag
 #   content_t   malloc, by channel_t    a message that arrived in part; freed when it is whole or the channel closes

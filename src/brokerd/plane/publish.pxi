@@ -169,6 +169,7 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
     cdef core_t *core = ch.conn.core
     cdef uint32_t i, stored = STORED
     cdef bint took = False, lasting = False, knew
+    cdef int64_t began
     cdef int err = check_keys(&k, r, properties, core.now // 1000000)
     if err == NOT_PLAIN:
         return ROUTE
@@ -200,9 +201,11 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
             if r.learner.has_log and (k.keys.n or r.targets_n > 1):
                 # A record in a queue with a window carries the queue's key alone.  And of several queues, kill -9 may leave
                 # the message in some: of one message at most.
+                began = monotonic_ns()
                 write_stages(core)
                 with gil:
                     tell_learnt(core)
+                ch.conn.spent += monotonic_ns() - began
     check_free(&k)
     if UNLIKELY(r.once):
         ch.route = NULL
