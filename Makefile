@@ -9,7 +9,7 @@ ARGS ?=
 DIR ?=
 REPORT ?= audit
 TESTS ?=
-JOBS ?= 2
+JOBS ?= $(shell echo $$((2 * $$(nproc))))
 PEER ?= rabbitmq
 
 BIN := $(VENV)/bin
