@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.exchanges.destinations import queues
 from tests.exchanges.naive import split, topic_matches
 
-from brokerd.exchanges import TopicExchange
+from brokerd.exchanges import TopicExchange, topic
 from brokerd.wire.properties import Properties
 
 PATTERN = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map(".".join)
@@ -21,10 +21,21 @@ def routed(patterns, key):
     return [pattern for end, pattern in zip(ends, patterns, strict=True) if end in found]
 
 
+LONG_KEY = st.lists(st.sampled_from(["a", "b", ""]), max_size=30).map(".".join)
+
+
 @settings(max_examples=500)
 @given(patterns=st.lists(PATTERN, max_size=15), key=KEY)
 def test_the_trie_finds_what_matching_each_pattern_finds(patterns, key):
     assert routed(patterns, key) == [p for p in patterns if topic_matches(split(p), split(key))]
+
+
+@settings(max_examples=200)
+@given(patterns=st.lists(PATTERN, max_size=15), key=LONG_KEY)
+def test_it_finds_the_same_where_it_remembers_what_a_word_has_led_to(patterns, key):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "_LARGE", 1)
+        assert routed(patterns, key) == [p for p in patterns if topic_matches(split(p), split(key))]
 
 
 @pytest.mark.parametrize(

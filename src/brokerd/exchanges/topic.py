@@ -10,6 +10,7 @@ Patterns without ``*`` and ``#`` are strings in a dict.  The others stand in a t
 
 A lookup follows all ways for a key at once, word by word.  The set of places that it has reached contains each place
 once, however many ways lead there.  So a lookup costs at most words x places, also for patterns of nothing but ``#``.
+Such patterns soon reach the same set again and again; where it is large, a lookup remembers what each word led to.
 With many patterns the memory that a lookup touches decides its speed.  Therefore ``*`` and ``#`` are fields and not
 keys of the table of words, and the place at the end of most patterns has no table at all.
 """
@@ -19,6 +20,8 @@ from typing import Any, ClassVar
 
 from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
+
+_LARGE = 32  # places in a set whose steps are remembered
 
 
 class _Place:
@@ -94,8 +97,16 @@ class TopicExchange(Exchange):
     def _places(root: _Place, words: list[str]) -> Collection[_Place]:
         """The places of the trie that the words lead to."""
         places: dict[_Place, None] = {}
+        seen: dict[tuple[frozenset[_Place], str], dict[_Place, None]] = {}  # what a large set and a word lead to
         _reach(places, root)
         for word in words:
+            step = None
+            if len(places) >= _LARGE:
+                step = frozenset(places), word
+                known = seen.get(step)
+                if known is not None:
+                    places = known
+                    continue
             reached: dict[_Place, None] = {}
             for place in places:
                 if place.after_hash:
@@ -106,6 +117,8 @@ class TopicExchange(Exchange):
                     _reach(reached, place.one_word)
             if not reached:
                 return ()
+            if step is not None:
+                seen[step] = reached
             places = reached
         return places
 
