@@ -9,7 +9,7 @@ from tests.plane.harness import PERSISTENT, frame, publish, publish_method, read
 def commit(bench, committer, *, sync=False):
     kept = committer.channels[1].take_kept()
     assert kept.route(committer.channels[1])
-    kept.put(bench.core, committer.number, 1, sync=sync)
+    kept.put(bench.core, committer.number, 1, sync=sync, most=1000)
     return kept
 
 
@@ -52,6 +52,18 @@ def test_what_commit_logs_says_where_each_message_goes(bench, committer):
                                                100 + 3 * one, 2, 2, 0)
 
 
+@pytest.mark.parametrize("keys", [2, 16, 40])
+def test_messages_with_other_keys_in_turns_go_where_each_belongs(bench, committer, keys):
+    names = [b"turn%d" % n for n in range(keys)]
+    for name in names:
+        bench.queue(name)
+    committer.feed(b"".join(publish(1, b"%d" % n, names[n % keys]) for n in range(5 * keys)))
+    kept = commit(bench, committer)
+    assert (kept.stores, len(kept.queues)) == (5 * keys, keys)
+    for n, name in enumerate(names):
+        assert [one.body for one in read(bench, bench.queues[name])] == [b"%d" % (n + at * keys) for at in range(5)]
+
+
 def test_what_is_committed_waits_for_the_sync_of_its_queue_only_when_that_is_asked_for(bench, committer):
     committer.feed(publish(1, b"x", persistent=True))
     commit(bench, committer)
@@ -65,6 +77,15 @@ def test_what_is_committed_waits_for_the_sync_of_its_queue_only_when_that_is_ask
     assert [path for path in bench.sync() if "msgs." in path]
 
 
+def test_so_many_are_stored_at_a_time_as_is_asked_for(bench, committer):
+    committer.feed(b"".join(publish(1, b"%d" % n) for n in range(7)))
+    kept = committer.channels[1].take_kept()
+    assert kept.route(committer.channels[1])
+    done = [(kept.put(bench.core, 1, 1, sync=False, most=3), bench.queues[b"q"].ready) for _ in range(3)]
+    assert done == [(False, 3), (False, 6), (True, 7)]
+    assert [one.body for one in read(bench, bench.queues[b"q"])] == [b"%d" % n for n in range(7)]
+
+
 def test_a_queue_that_refuses_is_told(bench, committer):
     bench.queue(b"r", max_length=1, overflow=1)
     committer.feed(publish(1, b"1", b"r") + publish(1, b"2", b"r"))
@@ -76,7 +97,7 @@ def test_a_queue_that_was_deleted_gets_nothing(bench, committer):
     kept = committer.channels[1].take_kept()
     assert kept.route(committer.channels[1])
     bench.queues.pop(b"q").drop()
-    kept.put(bench.core, 1, 1, sync=True)
+    kept.put(bench.core, 1, 1, sync=True, most=10)
     assert not kept.refused
 
 

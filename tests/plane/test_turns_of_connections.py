@@ -278,3 +278,202 @@ def test_publishes_whose_keys_are_written_one_by_one_wait_for_their_turns_too(sh
     shared.finish()
     assert [row[6] for row in queues[1].browse(0, 9)] == [b"0", b"10", b"1", b"11", b"2", b"12", b"3"]
     assert len(window) == 7
+
+
+def test_errands_take_turns_with_each_other_and_with_connections(shared):
+    one = shared.connection(1)
+    left = {"a": 3, "b": 1}
+
+    def errand(name):
+        def step():
+            shared.order.append(name)
+            left[name] -= 1
+            return not left[name]
+        return step
+
+    one.feed(METHOD * 4)
+    shared.core.add_errand(errand("a"))
+    shared.core.add_errand(errand("b"))
+    assert shared.core.has_errands
+    shared.finish()
+    assert shared.order == [1, 1, "a", 1, "b", 1, "a", "a"]
+    assert not shared.core.has_errands
+
+
+def test_an_errand_that_raises_is_over_and_stops_nobody(shared):
+    def broken():
+        raise RuntimeError("of the errand")
+
+    done = []
+    shared.core.add_errand(broken)
+    shared.core.add_errand(lambda: not done.append(1))
+    shared.asked -= 1
+    with pytest.raises(RuntimeError, match="of the errand"):
+        shared.core.go_on()
+    shared.finish()
+    assert (done, shared.core.has_errands) == ([1], False)
+
+
+def test_a_connection_that_rests_goes_on_where_it_was_after_the_last_go_on(tmp_path):
+    shared = Shared(tmp_path, HOUR_NS)
+    one = shared.connection(1)
+    transport = Transport()
+    one.attach(transport, -1)
+    on_method = one.on_method
+
+    def rest(channel, payload):
+        on_method(channel, payload)
+        if len(shared.order) == 2:
+            one.rest()
+            one.rest()
+
+    one.on_method = rest
+    one.feed(METHOD * 4)
+    one.feed(METHOD)        # The loop had read it already.
+    assert (len(shared.order), one.stopped, shared.asked) == (2, True, 0)
+    assert transport.reads is False
+    one.go_on()
+    shared.finish()
+    assert (len(shared.order), one.stopped) == (2, True)
+    one.go_on()
+    shared.finish()
+    assert (len(shared.order), one.stopped) == (5, False)
+    assert transport.reads is True
+
+
+def test_a_connection_that_rests_and_goes_on_in_one_method_works_on(shared):
+    one = shared.connection(1)
+    on_method = one.on_method
+
+    def rest(channel, payload):
+        on_method(channel, payload)
+        one.rest()
+        one.go_on()
+
+    one.on_method = rest
+    one.feed(METHOD * 3)
+    shared.finish()
+    assert (len(shared.order), one.stopped) == (3, False)
+
+
+def test_the_octets_of_a_connection_that_rests_are_dropped_when_its_client_goes(shared):
+    one = shared.connection(1)
+    one.rest()
+    one.feed(METHOD * 3)
+    one.finish_octets()
+    one.detach()
+    one.go_on()
+    shared.finish()
+    assert shared.order == []
+
+
+def test_a_client_that_sends_much_lets_others_have_their_turn(tmp_path):
+    shared = Shared(tmp_path, HOUR_NS)
+    shared.queue()
+    one = shared.connection(1)
+    transport = Transport()
+    one.attach(transport, -1)
+    octets = publish(1, bytes(1000))
+    count = (1 << 19) // len(octets)
+    one.feed(octets * count)
+    assert (one.stopped, shared.asked) == (False, 0)
+    one.feed(octets)
+    assert (one.stopped, shared.asked, transport.reads) == (True, 1, False)
+    one.feed(octets)
+    shared.finish()
+    assert (one.stopped, transport.reads) == (False, True)
+    assert shared.queues[b"q"].ready == count + 2
+
+
+def test_octets_that_wait_may_be_none(shared):
+    one = shared.connection(1)
+    one.feed(METHOD * 2)
+    one.feed(b"")
+    one.feed(b"")
+    shared.finish()
+    assert len(shared.order) == 2
+
+
+MANY = [b"many%d" % n for n in range(100)]
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A bench whose key b"many" leads to 100 queues.  In a turn there is time to find room in one of them."""
+    bench = Shared(tmp_path)
+    for name in MANY:
+        bench.queue(name)
+    bench.bound = {(b"", b"many"): tuple(MANY)}
+    return bench
+
+
+def turns(bench):
+    """How many turns there are until nothing waits for one."""
+    count = 0
+    while bench.asked:
+        bench.asked -= 1
+        bench.core.go_on()
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("piece", [None, 11])
+def test_a_publish_to_many_queues_has_room_found_for_it_in_turns_and_is_stored_at_once(wide, piece):
+    one, two = wide.connection(1), wide.connection(1)
+    two.bench_core = wide.core
+    wide.queue()
+    one.feed(publish(1, b"wide", b"many", piece=piece) + METHOD)
+    for _ in range(50):
+        wide.asked -= 1
+        wide.core.go_on()
+        two.feed(publish(1, b"other"))
+    wide.finish()
+    assert wide.order == [one.number]
+    assert all(wide.queues[name].ready == 1 for name in MANY)
+    assert wide.queues[b"q"].ready == 50
+    assert stored(wide.queues[MANY[99]], two) == [b"wide"]
+
+
+def test_until_there_is_room_in_all_queues_a_message_is_in_none(wide):
+    one = wide.connection(1)
+    one.feed(publish(1, b"wide", b"many"))
+    seen = set()
+    while wide.asked:
+        seen.add(sum(wide.queues[name].ready for name in MANY))
+        wide.asked -= 1
+        wide.core.go_on()
+    assert seen == {0}
+    assert sum(wide.queues[name].ready for name in MANY) == 100
+    one.feed(publish(1, b"again", b"many"))
+    assert turns(wide) <= 1     # There is room.
+
+
+def test_a_queue_bound_while_room_is_found_gets_the_message_too(wide):
+    one = wide.connection(1)
+    one.feed(publish(1, b"wide", b"many"))
+    wide.asked -= 1
+    wide.core.go_on()
+    wide.queue(b"late")
+    wide.bound[b"", b"many"] = (*MANY[50:], b"late")
+    wide.routes.clear()
+    wide.finish()
+    assert [wide.queues[name].ready for name in (MANY[0], MANY[50], b"late")] == [0, 1, 1]
+
+
+def test_a_client_that_goes_while_room_is_found_has_published_to_all_or_none(wide):
+    one = wide.connection(1)
+    one.feed(publish(1, b"wide", b"many"))
+    one.finish_octets()
+    one.detach()
+    wide.finish()
+    assert {wide.queues[name].ready for name in MANY} == {1}
+
+
+def test_a_publish_to_few_queues_waits_for_no_turn(tmp_path):
+    bench = Shared(tmp_path)
+    few = [b"few%d" % n for n in range(64)]
+    for name in few:
+        bench.queue(name)
+    bench.bound = {(b"", b"few"): tuple(few)}
+    bench.connection(1).feed(publish(1, b"x", b"few"))
+    assert {bench.queues[name].ready for name in few} == {1}

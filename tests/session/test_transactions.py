@@ -7,7 +7,7 @@ from tests.session.harness import Commit
 
 from brokerd import plane
 from brokerd.errors import AccessRefused, ChannelError, ChannelStateError, NotFound, PreconditionFailed
-from brokerd.session import transactions
+from brokerd.session import pieces, transactions
 from brokerd.store import commit_log as journal
 from brokerd.store.disk import Disk
 from brokerd.store.shared_commit_log import load
@@ -94,6 +94,8 @@ class Connection:
         self.log = []  # what happened, in order
         self.full = False
         self.refuses = 0
+        self.errands = []  # steps of commits that are done in pieces
+        self.rests = 0
         self.scanner = FrameScanner()
         self.channel = Channel(self)
         self.channels = {1: self.channel}
@@ -107,6 +109,15 @@ class Connection:
 
     def on_put(self):
         pass
+
+    def add_errand(self, step):
+        self.errands.append(step)
+
+    def rest(self):
+        self.rests += 1
+
+    def go_on(self):
+        self.rests -= 1
 
     def sync_next(self, queues):
         pass
@@ -199,6 +210,16 @@ class Peer:
         """One sync ends; what was seen since the last look."""
         self.node.commit.end()
         return self.seen()
+
+    def pieces(self, most=1000):
+        """Do so many pieces of errands; how many there were."""
+        for count in range(most):
+            if not self.connection.errands:
+                return count
+            step = self.connection.errands.pop(0)
+            if not step():
+                self.connection.errands.append(step)
+        return most
 
     @property
     def files(self):
@@ -438,6 +459,158 @@ def test_a_thousand_commits_may_wait_for_one(peer):
         peer.publish("t", b"t")
         peer.say(methods.TxCommit())
     assert peer.synced().count("tx.commit-ok") == 3001
+    assert peer.connection.rests == 0
+
+
+def test_a_client_rests_that_sends_much_while_a_commit_is_not_answered(peer):
+    peer.publish()
+    peer.publish()
+    peer.say(methods.TxCommit())
+    for count in range(1, 300):
+        peer.publish("t", b"t")
+        assert peer.connection.rests == (count >= transactions.DEFERRED_MOST)
+    peer.synced()
+    assert peer.connection.rests == 0
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    assert peer.synced().count(("t", b"t", 3)) == 1
+
+
+def test_a_channel_that_goes_lets_its_client_go_on(peer):
+    peer.publish()
+    peer.publish()
+    peer.say(methods.TxCommit())
+    for _ in range(300):
+        peer.publish("t", b"t")
+    peer.channel.transaction.leave()
+    assert peer.connection.rests == 0
+
+
+@pytest.fixture
+def short_pieces(monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_NS", 0)
+
+
+def test_a_commit_of_many_is_decided_and_stored_in_pieces_while_its_client_rests(peer, short_pieces):
+    count = transactions.ONE_PIECE_MOST + 1
+    for n in range(count):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
+    assert (peer.files, peer.connection.rests) == ([], 1)
+    assert peer.pieces() > 2 * count    # Each is routed in one piece, and encoded in another.
+    assert (peer.files, peer.connection.rests) == (["tx.shared.7.0"], 0)
+    assert peer.synced() == []
+    assert peer.connection.rests == 1
+    assert peer.pieces(10) == 10
+    stored = [("q", b"%d" % n, n + 1) for n in range(count)]
+    assert peer.seen() == stored[:10]
+    peer.pieces()
+    assert peer.seen() == [*stored[10:], "tx.commit-ok"]
+    assert peer.connection.rests == 0
+
+
+def test_a_commit_of_few_is_one_piece(peer, short_pieces):
+    for n in range(transactions.ONE_PIECE_MOST):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
+    assert (peer.files, peer.connection.errands) == (["tx.shared.7.0"], [])
+    assert len(peer.synced()) == transactions.ONE_PIECE_MOST + 1
+
+
+def test_many_settlements_are_carried_out_in_pieces_behind_the_publishes(peer, short_pieces):
+    tags = range(1, 151)
+    peer.delivered(*tags)
+    peer.publish(body=b"1")
+    peer.say(methods.BasicAck(delivery_tag=0, multiple=True))
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    peer.synced()
+    assert peer.pieces(3) == 3
+    assert peer.seen() == [("q", b"1", 1), ("ack", "q", 101), ("ack", "q", 102)]
+    peer.channel.transaction.leave()
+    assert peer.seen() == [("ack", "q", 100 + tag) for tag in tags[2:]]
+    peer.pieces()
+    assert peer.seen() == []
+
+
+def test_a_channel_that_goes_while_its_commit_is_decided_takes_it_with_it(peer, short_pieces):
+    for n in range(200):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
+    peer.pieces(150)
+    peer.channel.transaction.leave()
+    peer.pieces()
+    assert (peer.synced(), peer.files, peer.connection.rests) == ([], [], 0)
+
+
+def test_a_commit_that_is_being_stored_goes_on_when_its_channel_goes(peer, short_pieces):
+    for n in range(200):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    peer.synced()
+    peer.pieces(150)
+    assert len(peer.seen()) == 150
+    peer.channel.transaction.leave()
+    peer.pieces()
+    assert [body for _, body, _ in peer.seen()] == [b"%d" % n for n in range(150, 200)]
+    assert peer.connection.rests == 0
+
+
+def test_an_error_in_a_piece_ends_the_channel_and_nothing_has_happened(peer, short_pieces):
+    for n in range(200):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
+    peer.pieces(150)
+    peer.connection.access.refusal = AccessRefused("no")
+    peer.pieces()
+    assert peer.seen() == [(403, "no")]
+    assert (peer.files, peer.connection.rests) == ([], 0)
+
+
+@pytest.mark.parametrize("fault", ["free", "broken"])
+def test_many_publishes_without_space_end_the_channel(peer, short_pieces, fault):
+    for n in range(200):
+        peer.publish(body=b"%d" % n)
+    setattr(peer.node.disk, fault, {"free": 1000, "broken": True}[fault])
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    assert peer.seen() == [(406, "the transaction cannot be stored: No space left on device")]
+    assert peer.files == []
+
+
+def test_a_disk_that_fills_up_between_pieces_is_waited_for(peer, short_pieces):
+    for n in range(200):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    peer.synced()
+    peer.pieces(150)
+    peer.connection.full = True
+    peer.pieces()
+    assert len(peer.seen()) == 150
+    assert 28 in peer.node.alarms
+    peer.connection.full = False
+    for blocked in list(peer.node.blocked):
+        blocked.unblock()
+    peer.pieces()
+    assert [one[1] for one in peer.seen()[:-1]] == [b"%d" % n for n in range(150, 200)]
+    assert (peer.node.blocked, peer.connection.rests) == (set(), 0)
+
+
+def test_a_disk_that_fills_up_behind_a_channel_that_went_leaves_it_to_the_next_start(peer, short_pieces):
+    for n in range(200):
+        peer.publish(body=b"%d" % n)
+    peer.say(methods.TxCommit())
+    peer.pieces()
+    peer.synced()
+    peer.pieces(150)
+    peer.connection.full = True
+    peer.channel.transaction.leave()
+    peer.pieces()
+    assert 28 in peer.node.alarms
+    (decision,) = load(str(peer.directory / "tx.shared.7.0"), peer.node.disk).decisions
+    assert (len(decision.messages), decision.applied) == (200, False)
 
 
 def test_an_error_in_what_waited_ends_the_channel(peer):

@@ -9,7 +9,7 @@ from tests.store.forgetful_disk import ForgetfulDisk
 from brokerd.errors import StoreError
 from brokerd.store import commit_log as journal
 from brokerd.store import format as layout
-from brokerd.store.commit_log import CommitLog, Message, Plan
+from brokerd.store.commit_log import CommitLog, Message, Plan, encode_plan
 from brokerd.store.disk import Disk
 from brokerd.store.format import COMMIT_ACKED as ACKED
 from brokerd.store.format import COMMIT_REJECTED as REJECTED
@@ -43,8 +43,8 @@ def decide(vhost, count=3, *, names=("a",), settlements=(), applied=False, numbe
     entry = CommitLog(os.path.join(vhost.directory, f"tx.{number}.1"), Disk())
     places = [entry.add(message(seq, b"%d" % seq)) for seq in range(1, count + 1)]
     queues = [vhost.queues[name] for name in names]
-    entry.decide(number, 1, Plan([(place.position, queues) for place in places],
-                                 [(vhost.queues[name], seq, outcome) for name, seq, outcome in settlements]))
+    entry.decide(number, 1, encode_plan(Plan([(place.position, queues) for place in places],
+                                 [(vhost.queues[name], seq, outcome) for name, seq, outcome in settlements])))
     if applied:
         entry.mark_applied()
     return entry
@@ -60,7 +60,7 @@ def test_what_is_kept_is_read_again(tmp_path_factory, kept):
     entry = CommitLog(str(tmp_path_factory.getbasetemp() / "tx.1.1"), Disk())
     places = [entry.add(one) for one in kept]
     assert [entry.read(place) for place in places] == kept
-    entry.decide(1, 1, Plan([(place.position, []) for place in places], []))
+    entry.decide(1, 1, encode_plan(Plan([(place.position, []) for place in places], [])))
     assert [entry.read(place) for place in places] == kept
     assert [one for one, _ in journal.load(entry.path, Disk()).messages] == kept
     entry.remove()
@@ -136,7 +136,7 @@ def test_after_a_power_cut_a_decision_is_whole_or_none_and_there_if_it_was_synce
     kept = [message(seq, bytes([seq]) * size) for seq in range(1, 9)]
     entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), disk)
     places = [entry.add(one) for one in kept]
-    entry.decide(7, 1, Plan([(place.position, [vhost.queues["a"]]) for place in places], []))
+    entry.decide(7, 1, encode_plan(Plan([(place.position, [vhost.queues["a"]]) for place in places], [])))
     if synced:
         entry.sync()
     for seed in range(20):
@@ -162,5 +162,33 @@ def test_a_file_that_cannot_be_removed_is_told_as_none(vhost):
             raise PermissionError(path)
 
     entry = CommitLog(os.path.join(vhost.directory, "tx.7.1"), Refusing())
-    entry.decide(7, 1, Plan([(entry.add(message(1)).position, [])], []))
+    entry.decide(7, 1, encode_plan(Plan([(entry.add(message(1)).position, [])], [])))
     assert not entry.remove()
+
+
+@pytest.mark.parametrize("before", [0, 100, journal.IN_MEMORY_OCTETS_MAX - 10])
+@pytest.mark.parametrize("size", [10, journal.IN_MEMORY_OCTETS_MAX])
+def test_messages_that_were_encoded_elsewhere_stand_behind_those_that_were_added(vhost, before, size):
+    log = CommitLog(os.path.join(vhost.directory, "tx.7.1"), Disk())
+    places = [log.add(message(9, bytes(before)))] if before else []
+    octets = b"".join(journal._encode_message(message(seq, body)) for seq, body in ((1, bytes(size)), (2, b"last")))
+    at = log.adopt(octets)
+    last = len(journal._encode_message(message(2, b"last")))
+    places += [journal.Place(at, len(octets) - last), journal.Place(at + len(octets) - last, last), log.add(message(3))]
+    bodies = [*([bytes(before)] if before else []), bytes(size), b"last", b"body"]
+    assert [log.read(place).body for place in places] == bodies
+    assert (log.in_memory, log.octets > 0) == (before + size < journal.IN_MEMORY_OCTETS_MAX, True)
+    log.decide(7, 1, encode_plan(Plan([(place.position, [vhost.queues["a"]]) for place in places], [])))
+    (path,) = journal.find(vhost.directory, Disk())
+    assert [each.body for each, _ in journal.load(path, Disk()).messages] == bodies
+
+
+def test_a_plan_whose_part_about_messages_is_encoded_is_the_same_plan(vhost):
+    a, b = vhost.queues.values()
+    settlements = [(b, 5, ACKED), (a, 6, REJECTED)]
+    plan = encode_plan(Plan([(64, [a, b]), (90, [b])], settlements), shift=3)
+    encoder = journal.PlanEncoder(queues=[a, b])
+    for settlement in settlements:
+        encoder.add_settlement(*settlement)
+    names = 4 + 2 + 2
+    assert encoder.octets(plan[names:names + 4 + 20 + 16]) == plan

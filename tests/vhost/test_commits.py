@@ -9,7 +9,7 @@ from tests.store.test_shared_commit_log import Log
 
 from brokerd.store import commit_log
 from brokerd.store import format as layout
-from brokerd.store.commit_log import CommitLog, Plan
+from brokerd.store.commit_log import CommitLog, Plan, encode_plan
 from brokerd.store.disk import Disk
 from brokerd.store.format import COMMIT_ACKED as ACKED
 from brokerd.store.format import COMMIT_REJECTED as REJECTED
@@ -223,7 +223,7 @@ def test_a_large_transaction_has_its_place_before_the_next_one_of_its_channel(vh
     for seq in (1, 5, 6):
         log.append(seq, b"%d" % seq)
     large = CommitLog(f"{vhost.directory}/tx.7.1", Disk())
-    large.decide(7, 1, Plan([(large.add(message(3, b"3")).position, [vhost.queues["a"]])], []))
+    large.decide(7, 1, encode_plan(Plan([(large.add(message(3, b"3")).position, [vhost.queues["a"]])], [])))
     recover(vhost)
     assert vhost.bodies == [b"1", b"3", b"5", b"6"]
 

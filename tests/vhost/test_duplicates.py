@@ -8,7 +8,7 @@ from tests.session.harness import Client, Node
 from tests.vhost.stand_in import Clock
 
 from brokerd.queues.deduplication import Rule
-from brokerd.store.commit_log import CommitLog, Message, Plan
+from brokerd.store.commit_log import CommitLog, Message, Plan, encode_plan
 from brokerd.store.disk import Disk
 from brokerd.store.key_log import KeyLog
 from brokerd.store.recovery import recover
@@ -268,7 +268,7 @@ def decide(machine, *places):
         properties = encode_header(0, Properties(headers={"x-deduplication-header": key}, delivery_mode=2))[12:]
         place = entry.add(Message(number, b"x", b"", properties, b"m"))
         entries.append((place.position, [machine.vhost.queues[name] for name in queues]))
-    entry.decide(7, 1, Plan(entries, []))
+    entry.decide(7, 1, encode_plan(Plan(entries, [])))
 
 
 def finish(machine):

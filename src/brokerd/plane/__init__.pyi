@@ -46,9 +46,10 @@ class Core:
         deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then, and at no earlier time
         spare_directory: str | None = None,  # settled segments wait here for other queues; None: each queue has its own
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
-        work_ns: int = 0,                # when a connection's octets have kept the control plane busy for so long, others have
-                                         # their turn; 0: when they are used up
-        go_on: Callable[[], None] | None = None,    # octets wait for their turn: call go_on() soon; None: work_ns is 0
+        work_ns: int = 0,                # when a connection's octets have kept the control plane busy for so long, or are more than
+                                         # 512 KiB, others have their turn; 0: when they are used up
+        go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call go_on() soon; None: work_ns
+                                         # is 0, and there are no errands
     ) -> None: ...
     blocked: bool                      # an alarm is in force: connections that publish get on_publisher_blocked()
     clock: Callable[[], int] | None    # ns since the epoch; None: CLOCK_REALTIME (tests travel in time)
@@ -56,7 +57,10 @@ class Core:
     def turn(self) -> None:
         """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
     def go_on(self) -> None:
-        """Work on the octets of the connection that waits longest for its turn.  Runs a turn."""
+        """Work on the octets of the connection that waits longest for its turn, and on the errand that does.  Runs a turn."""
+    has_errands: bool
+    def add_errand(self, step: Callable[[], bool]) -> None:
+        """Call step() in each go_on(), in turns with other errands, until it answers True.  It takes some 1 ms at a time."""
     def expire(self) -> None:
         """Let expired messages at the heads of queues die.  Runs a turn."""
     def end(self) -> None:
@@ -465,17 +469,20 @@ class Kept:
     stores: int            # messages to be stored, once for each queue
     octets: int            # that they take in queues, at most
     refused: bool          # a queue has refused one of them
-    def publishes(self) -> list[tuple[int, int, Message]]:
-        """Publish number, bits (mandatory, immediate) and message of each."""
+    count: int             # of the publishes
+    def places(self, first: int, count: int) -> list[tuple[int, int, int]]:
+        """Of these publishes: where each begins in log_messages(), its octets there, its bits (mandatory, immediate)."""
+    def drop_octets(self) -> None:
+        """The caller has log_messages() elsewhere: only count and places() hold from now on."""
     def route(self, channel: Channel) -> bool:
         """Find where all of them go now.  False: a route is not remembered, or asks for more than to store them."""
     def log_messages(self) -> bytes:
         """The messages, as they stand in a commit log."""
     def log_places(self, begin: int) -> bytes:
         """The part of a commit log's plan that says in which durable queues each is; ``begin``: where messages begin."""
-    def put(self, core: Core, connection: int, channel: int, *, sync: bool) -> None:
-        """Store all that are not stored yet, in their order.  ``sync``: the next sync covers them, else the one after
-        Core.sync_next().  Raises OSError where there is no room; the next call goes on."""
+    def put(self, core: Core, connection: int, channel: int, *, sync: bool, most: int) -> bool:
+        """Store the next ``most`` of them that are not stored yet, in their order; whether all are now.  ``sync``: the next sync
+        covers them, else the one after Core.sync_next().  Raises OSError where there is no room; the next call goes on."""
 
 class Connection:
     """One client's octets: frames are cut, what must wait is stashed, output is written.  session.connection.Connection is
@@ -500,6 +507,10 @@ class Connection:
     yielded: bool          # octets wait for their turn, and nothing more is read until then
     def finish_octets(self) -> None:
         """Work on octets that wait for their turn: no more will come."""
+    def rest(self) -> None:
+        """Leave the client's next octets alone until go_on().  Each rest() needs its go_on()."""
+    def go_on(self) -> None:
+        """Take one rest() back; after the last one the octets that wait have their turn."""
     def pause_writing(self) -> None:
         """The transport still has octets to send: deliver no more messages to the connection's consumers."""
     def resume_writing(self) -> None:

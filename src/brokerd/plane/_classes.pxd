@@ -11,13 +11,14 @@ cdef class Core:
     cdef int64_t deadline_told
     cdef public object clock
     cdef bint _blocked, scheduled, in_turn, ended
-    cdef object go_on_upcall, yielded
+    cdef object go_on_upcall, yielded, errands
     cdef bint go_on_asked
     cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void read_clock(self)
     cdef void request_turn(self)
     cdef void ask_to_go_on(self)
+    cdef int do_errand(self) except -1
     cdef void send_confirms(self)
     cdef uint8_t *input
     cdef size_t input_room, input_size

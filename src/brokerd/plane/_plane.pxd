@@ -94,6 +94,7 @@ cdef struct core_t:
     uint32_t deadlines_n, deadlines_capacity
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
+    uint64_t kept_octets        # of all kept_t
     uint8_t *pool[16]           # output buffers that are free, OUT_ROOM octets each
     uint32_t pool_n
     uint8_t *letter             # room in which dead letters are made; NULL: none yet
@@ -488,7 +489,9 @@ cdef struct conn_t:
     bint greeted                # the protocol header came
     bint stalled                # stopped before a publish that found no disk space
     bint yielded                # in Core.yielded: its octets wait until others had their turn
+    uint32_t rests              # calls of rest() without go_on(): its octets wait for something of its own
     int64_t spent               # ns with the control plane since it yielded last
+    size_t taken_in             # octets since it yielded last
     bint blocked
     bint reading_paused
 

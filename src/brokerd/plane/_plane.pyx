@@ -41,6 +41,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     delay.pxi       messages that wait for their time
     dead.pxi        dead letters under way
     chunk.pxi       what a chunk's end has to do
+    faults.pxi      the texts of faults in a client's octets
     connection.pxi  frames; Connection, as the loop and the session see it
     sync.pxi        what waits for the disk
     routes.pxi      where messages go, remembered
@@ -158,6 +159,7 @@ include "letters.pxi"
 include "delay.pxi"
 include "dead.pxi"
 include "chunk.pxi"
+include "faults.pxi"
 include "connection.pxi"
 include "sync.pxi"
 include "routes.pxi"

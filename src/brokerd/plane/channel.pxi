@@ -71,7 +71,8 @@ cdef class Channel:
         free(self.c.ring)
         free(self.c.nacks)
         content_free(&self.c)
-        kept_free(&self.c)
+        kept_free(self.c.kept)
+        self.c.kept = NULL
 
     cdef void leave_lists(self):
         cdef channel_t *ch = &self.c
@@ -168,6 +169,7 @@ cdef class Channel:
         if self.c.kept == NULL:
             return None
         kept = Kept.__new__(Kept)
+        kept.core = self.connection.core
         kept.k = self.c.kept
         self.c.kept = NULL
         return kept

@@ -8,6 +8,9 @@
 # A publish that lies whole in the buffer is handled at once (parse_publish); all else goes frame by frame.  The Connection
 # object, at the end of this file, has the verbs of the event loop and of the session.
 
+cdef enum:
+    IN_A_TURN_MOST = 524288     # octets of one client; the loop would read many times that of a client that is quick
+
 
 cdef inline channel_t *channel_at(conn_t *conn, uint16_t number) noexcept nogil:
     return conn.channels[number] if number < conn.channels_n else NULL
@@ -87,7 +90,7 @@ cdef int fault_unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, con
 
 cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *used, event_t *e) noexcept nogil:
     """Handle the frame at p, or the whole publish that begins there.  The caller goes on after *used octets.  After MORE,
-    ROUTE and STALL it comes with the same octets again, unless conn.pending has the content."""
+    ROUTE, STALL and TURN it comes with the same octets again, unless conn.pending has the content."""
     cdef uint32_t size
     cdef uint8_t kind
     cdef channel_t *ch
@@ -269,8 +272,8 @@ cdef class Connection:
 
     @property
     def stopped(self):
-        """Whether an alarm, a full disk, or the turns of others keep the plane from reading."""
-        return self.c.blocked or self.c.stalled or self.c.yielded
+        """Whether an alarm, a full disk, rest(), or the turns of others keep the plane from reading."""
+        return self.c.blocked or self.c.stalled or self.c.yielded or self.c.rests != 0
 
     # ---- the loop's side
 
@@ -286,10 +289,11 @@ cdef class Connection:
         cdef uint8_t *p = core.input + core.input_room
         cdef uint8_t *end = p + nbytes
         self.c.received += nbytes
-        if self.c.stalled or self.c.yielded:
+        if self.c.stalled or self.c.yielded or self.c.rests:
             # A transport may bring octets that it had read before it was paused.
             self.stash_more(p, nbytes)
             return
+        self.c.taken_in += nbytes
         core.read_clock()
         if self.c.stash_n:
             p -= self.c.stash_n
@@ -342,6 +346,8 @@ cdef class Connection:
         self.core.turn()
 
     cdef int stash_more(self, const uint8_t *p, size_t n) except -1:
+        if n == 0:
+            return 0
         cdef uint8_t *stash = <uint8_t *>realloc(self.c.stash, self.c.stash_n + n)
         if stash == NULL:
             raise MemoryError
@@ -385,6 +391,8 @@ cdef class Connection:
             self.handle(status, &e)
             if c.gone:
                 return 0
+            if c.rests:
+                break
             if status != ROUTE and p < end and monotonic_ns() - began >= most:
                 break
         if p < end and not c.gone:
@@ -398,7 +406,8 @@ cdef class Connection:
             self.on_publisher_blocked()
         if began:
             c.spent = monotonic_ns() - began
-        if UNLIKELY(c.spent >= most) and not c.stalled:
+        if UNLIKELY(status == TURN or c.spent >= most or (c.taken_in >= IN_A_TURN_MOST and most != NEVER)) \
+                and not c.stalled and not c.rests:
             self.yield_turn()
         self.update_reading()
         return 0
@@ -406,6 +415,9 @@ cdef class Connection:
     cdef void yield_turn(self):
         """The connection had its share of time: others have their turn before its next octets."""
         self.c.spent = 0
+        self.c.taken_in = 0
+        if self.c.yielded:
+            return
         self.c.yielded = True
         self.core.yielded.append(self)
         self.core.ask_to_go_on()
@@ -414,9 +426,19 @@ cdef class Connection:
     def yielded(self):
         return self.c.yielded != 0
 
+    def rest(self):
+        self.c.rests += 1
+        self.update_reading()
+
+    def go_on(self):
+        ASSERT(self.c.rests)
+        self.c.rests -= 1
+        if self.c.rests == 0 and not self.c.yielded and not self.c.gone:
+            self.yield_turn()
+
     def finish_octets(self):
         cdef int64_t most = self.c.core.work_ns
-        if self.c.yielded:
+        if self.c.yielded and not self.c.rests:
             self.c.core.work_ns = NEVER
             try:
                 self.core.read_clock()
@@ -429,7 +451,7 @@ cdef class Connection:
         cdef uint8_t *stash = self.c.stash
         cdef size_t n = self.c.stash_n
         self.c.yielded = False
-        if self.c.gone or self.c.stalled:
+        if self.c.gone or self.c.stalled or self.c.rests:
             return 0
         self.c.stash = NULL
         self.c.stash_n = 0
@@ -498,6 +520,8 @@ cdef class Connection:
         self.c.blocked = False
         if self.c.stalled:
             self.c.stalled = False
+            if self.c.rests:            # go_on() will look at the octets.
+                return
             self.c.stash = NULL
             self.c.stash_n = 0
             core.read_clock()
@@ -510,7 +534,8 @@ cdef class Connection:
 
     cdef void update_reading(self):
         """Read from the socket, unless an alarm is in force, or much output waits for a peer that does not read."""
-        cdef bint stop = self.c.blocked or self.c.stalled or self.c.yielded or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
+        cdef bint stop = self.c.blocked or self.c.stalled or self.c.yielded or self.c.rests \
+            or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
         if stop == self.c.reading_paused or self.transport is None or self.c.gone:
             return
         self.c.reading_paused = stop
@@ -564,23 +589,3 @@ cdef class Connection:
 
     def on_publisher_blocked(self):
         pass
-
-
-cdef str quote_octets(bytes octets):
-    """The first 16 octets as RabbitMQ shows them: as Erlang writes a binary."""
-    first = octets[:16]
-    if first and all(32 <= octet < 127 for octet in first):
-        shown = '"' + first.decode().replace("\\", "\\\\").replace('"', '\\"') + '"'
-    else:
-        shown = ",".join(map(str, first))
-    return f"{'all octets' if len(octets) <= 16 else 'first 16 octets'} = <<{shown}>>"
-
-
-cdef str describe_fault(event_t *e):
-    text = e.text.decode()
-    text = text.replace("%u", str(e.method), 1)
-    if "%b" in text:
-        text = text.replace("%b", quote_octets((<const char *>e.payload)[:e.payload_n]), 1)
-    for number in (e.number, e.limit):
-        text = text.replace("%llu", str(number), 1)
-    return text

@@ -14,6 +14,7 @@ cdef class Core:
         self.deadline_told = NEVER
         self.go_on_upcall = go_on
         self.yielded = deque()
+        self.errands = deque()
         self.c.work_ns = work_ns if work_ns and go_on is not None else NEVER
         self.c.segment_octets = segment_octets & ~4095
         self.c.turn_octets = deliver_octets_per_turn
@@ -148,18 +149,37 @@ cdef class Core:
             return
         self.read_clock()
         try:
-            if self.yielded:
-                connection = self.yielded.popleft()
-                connection.work_on_stash()
+            try:
+                if self.yielded:
+                    connection = self.yielded.popleft()
+                    connection.work_on_stash()
+            finally:
+                if self.errands:
+                    self.do_errand()
         finally:                    # What goes wrong with one connection must not stop the others.
             self.turn()
             self.ask_to_go_on()
 
     cdef void ask_to_go_on(self):
-        """Have go_on() called if octets wait, once for each call."""
-        if self.yielded and not self.go_on_asked:
+        """Have go_on() called if octets or errands wait, once for each call."""
+        if (self.yielded or self.errands) and not self.go_on_asked:
             self.go_on_asked = True
             self.go_on_upcall()
+
+    def add_errand(self, step):
+        self.errands.append(step)
+        self.ask_to_go_on()
+
+    @property
+    def has_errands(self):
+        return len(self.errands) != 0
+
+    cdef int do_errand(self) except -1:
+        """The turn of the errand that has waited longest.  One that raises is over."""
+        step = self.errands.popleft()
+        if not step():
+            self.errands.append(step)
+        return 0
 
     def end(self):
         self.ended = True

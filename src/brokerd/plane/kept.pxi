@@ -5,7 +5,8 @@
 #    publish_seq u64 | exchange and routing key, each a short string | u32, properties | u64, body       little endian
 
 cdef enum:
-    KEPT_OCTETS_MOST = 262144   # of one transaction; a larger one is the session's
+    KEPT_OCTETS_MOST = 8 << 20      # of one transaction; a larger one is the session's
+    KEPT_IN_ALL_MOST = 64 << 20     # of all transactions of a core
 
 cdef struct kept_message_t:
     size_t at                   # where its octets begin
@@ -17,6 +18,7 @@ cdef struct kept_message_t:
     uint32_t targets_n
 
 cdef struct kept_t:
+    core_t *core
     uint8_t *octets
     size_t n
     size_t capacity
@@ -25,12 +27,18 @@ cdef struct kept_t:
     uint32_t room
 
 
-cdef void kept_free(channel_t *ch) noexcept nogil:
-    if ch.kept != NULL:
-        free(ch.kept.octets)
-        free(ch.kept.messages)
-        free(ch.kept)
-        ch.kept = NULL
+cdef void kept_drop_octets(kept_t *k) noexcept nogil:
+    k.core.kept_octets -= k.capacity
+    free(k.octets)
+    k.octets = NULL
+    k.n = k.capacity = 0
+
+
+cdef void kept_free(kept_t *k) noexcept nogil:
+    if k != NULL:
+        kept_drop_octets(k)
+        free(k.messages)
+        free(k)
 
 
 cdef bint kept_reserve(kept_t *k, size_t need) noexcept nogil:
@@ -42,9 +50,12 @@ cdef bint kept_reserve(kept_t *k, size_t need) noexcept nogil:
         return False
     if k.n + need > capacity:
         capacity = max(k.n + need, max(<size_t>2048, capacity * 2))
+        if k.core.kept_octets + (capacity - k.capacity) > KEPT_IN_ALL_MOST:
+            return False
         octets = <uint8_t *>realloc(k.octets, capacity)
         if octets == NULL:
             return False
+        k.core.kept_octets += capacity - k.capacity
         k.octets = octets
         k.capacity = capacity
     if k.count == k.room:
@@ -64,6 +75,8 @@ cdef bint keep_message(channel_t *ch, const uint8_t *method, uint32_t method_n, 
     cdef uint8_t *p
     if ch.kept == NULL:
         ch.kept = <kept_t *>calloc(1, sizeof(kept_t))
+        if ch.kept != NULL:
+            ch.kept.core = ch.conn.core
     if ch.kept == NULL or body_n > KEPT_OCTETS_MOST or not kept_reserve(ch.kept, 20 + names_n + properties_n + body_n):
         return False
     m = ch.kept.messages + ch.kept.count

@@ -15,6 +15,8 @@ cdef enum:
     CONTENT = 7             # a whole message on a channel whose publishes go up
     TURN = 8                # the connection had its share of time: others have their turn before its next frame
 
+    MANY_TARGETS = 64       # room in so many queues is found within any turn
+
 cdef struct content_t:
     uint8_t *octets             # method payload, header payload, body so far
     size_t capacity
@@ -68,8 +70,8 @@ cdef int ask_for_route(event_t *e, const uint8_t *method, uint32_t method_n, con
 
 cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
                  const uint8_t *body, uint64_t body_n, event_t *e) noexcept nogil:
-    """Store a whole message in every queue it is routed to.  Returns DONE, ROUTE, FAULT or STALL.  After ROUTE and STALL
-    the message is stored nowhere, and the caller comes with it again."""
+    """Store a whole message in every queue it is routed to.  Returns DONE, ROUTE, FAULT, STALL or TURN.  After ROUTE, STALL and
+    TURN the message is stored nowhere, and the caller comes with it again."""
     cdef message_t m
     cdef route_t *r
     cdef known_t known
@@ -101,6 +103,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     m.channel = ch.number
     m.publish_seq = ch.publishes + 1
     complete(&m, &known)
+    if UNLIKELY(r.targets_n > MANY_TARGETS) and not reserve_in_many(r.targets, r.targets_n, &m, conn.core.work_ns):
+        return TURN
     if UNLIKELY(r.answer != NULL):
         return publish_with_participants(ch, r, &m, e)
     if UNLIKELY(r.checks_keys):
@@ -365,6 +369,28 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         with gil:
             tell_refused(targets, n, m)
     return 0
+
+
+cdef bint reserve_in_many(queue_t **targets, uint32_t n, message_t *m, int64_t most) noexcept nogil:
+    """Find room for m in many queues, which may need another page each, or a file.  False: that took `most` ns, and there is
+    more to do.  store_message() tells where there is no room."""
+    cdef store_t *st
+    cdef uint32_t i, need = align8(m.length)
+    cdef int64_t began = monotonic_ns()
+    if most == NEVER:
+        return True
+    for i in range(n):
+        if targets[i].dropped:
+            continue
+        st = store_for(targets[i], m.priority)
+        if st == NULL or has_room(st, need) or (targets[i].confirms_have_waited and has_file(st, need)):
+            continue                    # The last of these have room in memory soon enough.
+        if targets[i].staged != NULL:
+            end_other_stage(st)
+        reserve_slow(st, need)
+        if monotonic_ns() - began >= most:
+            return False
+    return True
 
 
 cdef void tell_refusal(queue_t *q, message_t *m) noexcept:

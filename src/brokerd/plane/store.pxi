@@ -216,12 +216,21 @@ cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
     return seg_allocate(s, s.end + need, MADV_POPULATE_WRITE)
 
 
+cdef inline bint has_room(store_t *st, uint32_t need) noexcept nogil:
+    """Whether a record of `need` octets fits into what is zeroed and mapped."""
+    cdef seg_t *s = st.last
+    return s != NULL and s.map != NULL and s.end + need <= s.zeroed and not s.sealed
+
+
+cdef inline bint has_file(store_t *st, uint32_t need) noexcept nogil:
+    """Whether a record of `need` octets fits into the file that is mapped."""
+    cdef seg_t *s = st.last
+    return s != NULL and s.map != NULL and s.end + need <= s.capacity and not s.sealed
+
+
 cdef inline int reserve(store_t *st, uint32_t need) noexcept nogil:
     """Make sure that append() can store a record of `need` octets without fail; 0 or the errno."""
-    cdef seg_t *s = st.last
-    if LIKELY(s != NULL and s.map != NULL and s.end + need <= s.zeroed and not s.sealed):
-        return 0
-    return reserve_slow(st, need)
+    return 0 if LIKELY(has_room(st, need)) else reserve_slow(st, need)
 
 
 cdef inline void append(store_t *st, message_t *m) noexcept nogil:

@@ -2,6 +2,7 @@
 
 cdef enum:
     KEPT_QUEUES_MOST = 256      # that one transaction may go to; one with more is the session's
+    KEPT_KEYS_SEEN = 16         # remembered while a transaction is routed
 
 
 cdef inline bint is_simple(route_t *r) noexcept nogil:
@@ -15,6 +16,7 @@ cdef class Kept:
     """See plane/__init__.pyi."""
 
     cdef kept_t *k
+    cdef Core core                  # counts the octets of k
     cdef queue_t **targets
     cdef uint32_t *numbers          # of the targets among `queues`
     cdef uint32_t targets_n
@@ -25,21 +27,25 @@ cdef class Kept:
     cdef readonly bint refused
 
     def __dealloc__(self):
-        if self.k != NULL:
-            free(self.k.octets)
-            free(self.k.messages)
-            free(self.k)
+        kept_free(self.k)
         free(self.targets)
         free(self.numbers)
 
-    def publishes(self):
-        cdef uint32_t i
-        cdef message_t m
+    @property
+    def count(self):
+        return self.k.count
+
+    def places(self, uint32_t first, uint32_t count):
+        cdef uint32_t i, end = <uint32_t>min(<uint64_t>first + count, self.k.count)
+        cdef kept_message_t *m
         cdef list found = []
-        for i in range(self.k.count):
-            self.fill(&m, i)
-            found.append((m.publish_seq, self.k.messages[i].bits, message_object(&m)))
+        for i in range(first, end):
+            m = self.k.messages + i
+            found.append((m.at, 20 + m.names_n + m.properties_n + m.body_n, m.bits))
         return found
+
+    def drop_octets(self):
+        kept_drop_octets(self.k)
 
     cdef void fill(self, message_t *m, uint32_t i) noexcept:
         """The pieces of message i."""
@@ -53,17 +59,27 @@ cdef class Kept:
         m.body = m.properties + kept.properties_n + 8
         m.body_n = kept.body_n
 
+    cdef inline bint go_together(self, const kept_message_t *m, const kept_message_t *other) noexcept nogil:
+        """Whether both have the same exchange, key and bits, so that they go to the same queues."""
+        return other != NULL and m.names_n == other.names_n and m.bits == other.bits \
+            and memcmp(self.k.octets + m.at + 8, self.k.octets + other.at + 8, m.names_n) == 0
+
     def route(self, Channel channel):
         cdef Routes routes = channel.connection._routes
-        cdef uint32_t i
+        cdef uint32_t i, place
         cdef kept_message_t *m
         cdef kept_message_t *before = NULL
+        cdef kept_message_t *seen[KEPT_KEYS_SEEN]
         cdef route_t *r
+        memset(seen, 0, sizeof(seen))
         self.queues = []
         for i in range(self.k.count):
             m = self.k.messages + i
-            if before != NULL and m.names_n == before.names_n and m.bits == before.bits \
-                    and memcmp(self.k.octets + m.at + 8, self.k.octets + before.at + 8, m.names_n) == 0:
+            if not self.go_together(m, before):
+                place = crc_update(0, self.k.octets + m.at + 8, m.names_n) % KEPT_KEYS_SEEN
+                before = seen[place]
+                seen[place] = m
+            if self.go_together(m, before):
                 m.first = before.first
                 m.targets_n = before.targets_n
             else:
@@ -135,13 +151,14 @@ cdef class Kept:
         free(octets)
         return places
 
-    def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync):
+    def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync, uint32_t most):
+        cdef uint32_t end = <uint32_t>min(<uint64_t>self.next + most, self.k.count)
         cdef message_t m
         cdef known_t known
         cdef kept_message_t *kept
         cdef uint32_t t, stored
         cdef int err = 0
-        while self.next < self.k.count and err == 0:
+        while self.next < end and err == 0:
             kept = self.k.messages + self.next
             self.fill(&m, self.next)
             m.connection = connection
@@ -163,3 +180,4 @@ cdef class Kept:
             core.request_turn()
         if err:
             raise OSError(err, os_strerror(err))
+        return self.next == self.k.count

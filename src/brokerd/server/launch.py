@@ -265,7 +265,7 @@ class Server:
         for connection in list(self.node.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
-        while not self.node.commit.idle and not self.failed:  # noqa: ASYNC110 - as above
+        while (self.node.core.has_errands or not self.node.commit.idle) and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
         for handler in self.handlers:  # They publish to a vhost, which closes now.
             getLogger().removeHandler(handler)

@@ -1,16 +1,21 @@
 """Class tx: what a channel publishes and settles waits until commit; then all of it happens, or nothing.
 
     OPEN      the data plane keeps the publishes; settlements go into a list
-      | tx.commit: everything is routed, there is space on the disk, the commit log is written
+      | tx.commit
+    DECIDING  everything is routed, there is space on the disk, the commit log is written
+      |
     DECIDED   waiting for the sync of the commit log
       | every publish goes into its queues, in order; then the settlements; basic.return for what goes nowhere
     OPEN      tx.commit-ok; the queues are synced later (store/shared_commit_log)
 
 From the first publish on that asks for more than to be stored, or that makes the transaction large, the publishes come
-up, those that were kept as well.  They go into a commit log in memory, whose messages are copied into the shared one at
-commit, or, if they are many octets, into a file of their own.  With that file there is one state more:
+up, and those that were kept are taken over.  They go into a commit log in memory, whose messages are copied into the
+shared one at commit, or, if they are many octets, into a file of their own.  With that file there is one state more:
 
     STORED    waiting for the sync of the queues; then tx.commit-ok, and the file is removed
+
+A large commit is decided and stored in pieces, between which others have their turn; its client's next octets rest
+until the last piece.  The data plane stores what it has kept in passes of KEPT_PIECE_MOST.
 
 A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  It is
 STORED until its queue is synced.  What the
@@ -20,13 +25,22 @@ reads it.
 """
 
 from collections import deque
+from collections.abc import Generator, Iterable, Iterator
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
 from brokerd.errors import ChannelStateError, PreconditionFailed
-from brokerd.store.commit_log import CommitLog, Message, Place, Plan, encode_plan, encode_plan_of
-from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, COMMIT_REJECTED, ENTRY_HEAD_OCTETS, HEADER_OCTETS
+from brokerd.session.pieces import do_in_pieces
+from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder
+from brokerd.store.format import (
+    COMMIT_ACKED,
+    COMMIT_PREFIX,
+    COMMIT_REJECTED,
+    COMMIT_SETTLEMENT,
+    ENTRY_HEAD_OCTETS,
+    HEADER_OCTETS,
+)
 from brokerd.store.shared_commit_log import ENTRY_OCTETS_MAX, Entry, SharedCommitLog
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -38,9 +52,12 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd.session")
 
-OPEN, DECIDED, STORED = range(3)
+OPEN, DECIDING, DECIDED, STORED = range(4)
 ACK, REJECT, REQUEUE = COMMIT_ACKED, COMMIT_REJECTED, 2
 RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
+ONE_PIECE_MOST = 100  # publishes and settlements that are one piece, however long they take
+KEPT_PIECE_MOST = 10_000  # publishes that the data plane has kept, likewise
+DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the connection's octets do
 
 _MANDATORY, _IMMEDIATE = 1, 2
 _CLOSES = (methods.ChannelClose.INDEX, methods.ChannelCloseOk.INDEX)
@@ -68,8 +85,9 @@ class Transaction:
     """The transactions of one channel, one after the other, from tx.select on."""
 
     __slots__ = (
-        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_entry", "_going_on", "_kept", "_left",
-        "_next", "_published", "_refused", "_settlements", "_stage", "_steps",
+        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_entry", "_going_on", "_in_pieces", "_kept",
+        "_left", "_next", "_next_settlement", "_published", "_refused", "_rests", "_settlements", "_stage", "_steps",
+        "_taken", "_taken_at",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", channel: "Channel") -> None:
@@ -78,6 +96,7 @@ class Transaction:
         self._deferred: deque[tuple[bytes, ...]] = deque()  # method payloads, or a whole publish
         self._going_on = False
         self._left = False
+        self._rests = False  # the connection rests until the answer of the commit
         self._begin()
 
     def _begin(self) -> None:
@@ -85,11 +104,15 @@ class Transaction:
         name = f"{COMMIT_PREFIX}{self._connection.number}.{self._channel.number}"
         self._commit_log = CommitLog(f"{directory}/{name}", self._connection.node.disk)
         self._stage = OPEN
-        self._published: list[Published] = []
+        self._taken: plane.Kept | None = None  # the first publishes, where the data plane had kept them
+        self._taken_at = 0  # where they begin in the commit log
+        self._published: list[Published] = []  # behind those
         self._settlements: list[tuple[int, Queue | None, int, int]] = []  # delivery tag, queue, seq, outcome
         self._claimed: set[int] = set()  # delivery tags settled in this transaction
         self._steps: list[Step] = []
         self._next = 0  # of the steps, the first that is not stored
+        self._next_settlement = 0  # the first that is not carried out
+        self._in_pieces = False  # an errand carries the decision out
         self._refused = False
         self._kept: plane.Kept | None = None  # the publishes of a commit, where the data plane kept all of them
         self._entry: Entry | None = None  # of the shared commit log
@@ -105,7 +128,7 @@ class Transaction:
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
         """Take a publish (payloads as on the wire).  Raises what publishing raises; PreconditionFailed: no space."""
         if self.under_way:
-            self._deferred.append((method, header, body))
+            self._defer(method, header, body)
             return
         kept = self._channel.take_kept()
         if kept is not None:
@@ -127,9 +150,24 @@ class Transaction:
         self._published.append(Published(place, bits, header))
 
     def _take_over(self, kept: plane.Kept) -> None:
-        """Have here what the data plane has kept.  It was resolved when it came."""
-        for seq, bits, its in kept.publishes():
-            self._add(Message(seq, its.exchange, its.routing_key, its.properties, its.body), bits, None)
+        """Have here what the data plane has kept.  It was resolved when it came.
+
+        Raises PreconditionFailed: no space.
+        """
+        try:
+            self._taken_at = self._commit_log.adopt(kept.log_messages())
+        except OSError as error:
+            raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
+        kept.drop_octets()
+        self._taken = kept
+
+    def _all_published(self) -> Iterator[Published]:
+        taken = self._taken
+        for first in range(0, 0 if taken is None else taken.count, ONE_PIECE_MOST):
+            assert taken is not None
+            for at, octets, bits in taken.places(first, ONE_PIECE_MOST):
+                yield Published(Place(self._taken_at + at, octets), bits, None)
+        yield from self._published
 
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
         """Take an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or taken already."""
@@ -156,7 +194,13 @@ class Transaction:
 
     def defer(self, payload: bytes) -> None:
         """Queue a method that came before the commit was answered."""
-        self._deferred.append((payload,))
+        self._defer(payload)
+
+    def _defer(self, *payloads: bytes) -> None:
+        self._deferred.append(payloads)
+        if len(self._deferred) >= DEFERRED_MOST and not self._rests and not self._going_on:
+            self._rests = True
+            self._connection.rest()
 
     # --- commit
 
@@ -172,8 +216,37 @@ class Transaction:
             self._take_over(kept)
             kept = None
         self._kept = kept
+        if self._is_large:
+            self._stage = DECIDING
+            do_in_pieces(self._connection, self._decide_in_pieces())
+            return None
+        for _ in self._deciding():
+            pass
+        return None
+
+    @property
+    def _is_large(self) -> bool:
+        taken = 0 if self._taken is None else self._taken.count
+        return taken + len(self._published) + len(self._settlements) > ONE_PIECE_MOST or (
+            self._kept is not None and self._kept.count > KEPT_PIECE_MOST)
+
+    def _decide_in_pieces(self) -> Iterator[None]:
+        """Decide, unless the channel goes before."""
+        work = self._deciding()
+        while not self._left:
+            try:
+                next(work)
+            except StopIteration:
+                return
+            except Exception as error:  # The data plane does the same with an error of an upcall.
+                self._connection.on_error(self._channel.number, error, _COMMIT >> 16, _COMMIT & 0xFFFF)
+                return
+            yield
+
+    def _deciding(self) -> Iterator[None]:
+        """Decide, and have the decision carried out when it is on disk.  Raises what commit() raises."""
         try:
-            wrote = self._decide_kept(kept) if kept is not None else self._decide()
+            wrote = yield from self._decide() if self._kept is None else self._decide_kept(self._kept)
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be stored: {error.strerror}") from error
         self._channel.keeps = False
@@ -186,36 +259,59 @@ class Transaction:
             commit.wait(self._store, self._commit_log)
         else:
             self._store()
-        return None
 
-    def _decide_kept(self, kept: plane.Kept) -> bool:
-        """Write what the data plane has kept into the shared commit log, where one is needed.  Raises OSError."""
+    def _decide_kept(self, kept: plane.Kept) -> Generator[None, None, bool]:
+        """The same as _decide() for what the data plane has kept."""
         self._check_space(kept.octets, len(kept.queues))
         settlements = self._durable_settlements()
         queues = [queue for queue in kept.queues if queue.durable]
         if not settlements and (kept.stores < 2 or not queues):
             return False
         messages = kept.log_messages()
-        plan = encode_plan_of(kept.queues, kept.log_places(ENTRY_HEAD_OCTETS), settlements)
-        self._append(messages, plan, queues)
+        room = ENTRY_OCTETS_MAX - len(messages) - _plan_octets(kept.queues, kept.count, kept.stores, len(settlements))
+        encoder = PlanEncoder(queues=kept.queues)
+        for settlement in settlements:
+            encoder.add_settlement(*settlement)
+            yield
+        if room >= 0:
+            self._append(messages, encoder.octets(kept.log_places(ENTRY_HEAD_OCTETS)), queues)
+        else:
+            plan = encoder.octets(kept.log_places(self._commit_log.adopt(messages)))
+            self._commit_log.decide(self._connection.number, self._channel.number, plan)
         return True
 
-    def _decide(self) -> bool:
-        """Write what is here into a commit log, where one is needed.  Raises OSError."""
-        self._steps = [self._resolve(published) for published in self._published]
-        queues = {queue for step in self._steps for queue in step.queues}
-        octets = sum((step.place.octets + RECORD_OCTETS) * len(step.queues) for step in self._steps)
+    def _decide(self) -> Generator[None, None, bool]:
+        """Write what is here into a commit log, where one is needed: whether one is.  Raises OSError."""
+        queues: set[Queue] = set()
+        self._steps = []
+        octets = logged = stores = 0
+        for published in self._all_published():
+            step = self._resolve(published)
+            self._steps.append(step)
+            queues.update(step.queues)
+            octets += (step.place.octets + RECORD_OCTETS) * len(step.queues)
+            durable = sum(queue.durable for queue in step.queues)
+            logged += durable > 0
+            stores += durable
+            yield
         self._check_space(octets, len(queues))
-        plan = self._plan()
-        if sum(len(queues) for _, queues in plan.messages) + len(plan.settlements) < 2:
+        settlements = self._durable_settlements()
+        if stores + len(settlements) < 2:
             return False
-        if self._commit_log.in_memory:
-            messages = self._commit_log.messages
-            encoded = encode_plan(plan, ENTRY_HEAD_OCTETS - HEADER_OCTETS)
-            if len(messages) + len(encoded) <= ENTRY_OCTETS_MAX:
-                self._append(messages, encoded, [queue for queue in queues if queue.durable])
-                return True
-        self._commit_log.decide(self._connection.number, self._channel.number, plan)
+        room = ENTRY_OCTETS_MAX - _plan_octets(queues, logged, stores, len(settlements))
+        shared = self._commit_log.in_memory and self._commit_log.octets <= room
+        encoder = PlanEncoder(ENTRY_HEAD_OCTETS - HEADER_OCTETS if shared else 0)
+        for step in self._steps:
+            if any(queue.durable for queue in step.queues):
+                encoder.add_message(step.place.position, [queue for queue in step.queues if queue.durable])
+            yield
+        for settlement in settlements:
+            encoder.add_settlement(*settlement)
+            yield
+        if shared:
+            self._append(self._commit_log.messages, encoder.octets(), [queue for queue in queues if queue.durable])
+        else:
+            self._commit_log.decide(self._connection.number, self._channel.number, encoder.octets())
         return True
 
     def _append(self, messages: bytes, plan: bytes, queues: "list[Queue]") -> None:
@@ -246,28 +342,37 @@ class Transaction:
         if octets > node.disk.free_octets(self._connection.access.vhost.directory):
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
-    def _plan(self) -> Plan:
-        """What a start must find after a crash."""
-        found = [(step.place.position, [queue for queue in step.queues if queue.durable]) for step in self._steps]
-        return Plan([(position, queues) for position, queues in found if queues], self._durable_settlements())
-
     def _durable_settlements(self) -> "list[tuple[Queue, int, int]]":
         return [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
                 if queue is not None and queue.durable and outcome != REQUEUE]  # fmt: skip
 
     def _store(self) -> None:
         """Carry out the decision, which is on disk.  Where the disk is full, go on when there is room again."""
-        if self._stage != DECIDED:
-            return  # It was carried out when the channel went.
+        if self._stage != DECIDED or self._in_pieces:
+            return  # It was carried out when the channel went, or is under way.
+        if self._is_large:
+            self._in_pieces = True
+            do_in_pieces(self._connection, self._storing())
+            return
+        for _ in self._storing():
+            pass
+
+    def _storing(self) -> Iterator[None]:
+        """Store, settle, and go on from there."""
         node = self._connection.node
         try:
-            self._put()
+            yield from self._put()
         except OSError as error:
+            self._in_pieces = False
             node.storage_failed(error.errno or 0)
-            node.blocked.add(self)
+            if self._left:
+                self._leave_to_next_start(error)
+            else:
+                node.blocked.add(self)
             return
-        for tag, _, _, outcome in self._settlements:
-            self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
+        while self._next_settlement < len(self._settlements):
+            self._settle_next()
+            yield
         self._stage = STORED
         if self._entry is not None:
             shared = self._connection.access.vhost.commit_log
@@ -282,10 +387,17 @@ class Transaction:
         else:
             self._done()
 
-    def _put(self) -> None:
+    def _settle_next(self) -> None:
+        tag, _, _, outcome = self._settlements[self._next_settlement]
+        self._next_settlement += 1
+        self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
+
+    def _put(self) -> Iterator[None]:
         connection, channel = self._connection, self._channel
         if self._kept is not None:
-            self._kept.put(connection.node.core, connection.number, channel.number, sync=self._entry is None)
+            core, sync = connection.node.core, self._entry is None
+            while not self._kept.put(core, connection.number, channel.number, sync=sync, most=KEPT_PIECE_MOST):
+                yield
             self._refused = self._kept.refused
             return
         put = connection.node.core.put
@@ -304,6 +416,7 @@ class Transaction:
             if step.returned and not self._left:
                 connection.write(_return(connection, channel.number, step.returned, exchange, key, properties, body))
             self._next += 1
+            yield
 
     def unblock(self) -> None:
         """Go on: there is room again.  The alarms call this, as they do for a blocked connection."""
@@ -321,6 +434,9 @@ class Transaction:
         self._begin()
         if self._left:
             return
+        if self._rests:
+            self._rests = False
+            connection.go_on()
         if refused:
             connection.on_error(number, PreconditionFailed("partial tx completion"), _COMMIT >> 16, _COMMIT & 0xFFFF)
         else:
@@ -352,26 +468,36 @@ class Transaction:
         """End with the channel: an open transaction is dropped, a decided one is carried out now."""
         self._left = True
         self._connection.node.blocked.discard(self)
-        if self._stage == OPEN:
+        if self._rests:
+            self._rests = False
+            self._connection.go_on()
+        if self._stage == OPEN or self._stage == DECIDING:
             self.rollback()
         elif self._stage == DECIDED:
             try:
                 log_ = self._commit_log if self._entry is None else self._entry.file
                 if log_.dirty and self._connection.node.settings.sync:
                     log_.sync()
-                self._store()
             except OSError as error:
-                self._leave_to_next_start()
-                log.error("%s: a transaction is committed, but will be stored only at the next start: %s",
-                          self._connection, error)  # fmt: skip
-            if self in self._connection.node.blocked:
-                self._connection.node.blocked.discard(self)
-                self._leave_to_next_start()
+                self._leave_to_next_start(error)
+                return
+            if self._is_large:
+                while self._next_settlement < len(self._settlements):  # The channel returns what is not settled.
+                    self._settle_next()
+            self._store()
 
-    def _leave_to_next_start(self) -> None:
+    def _leave_to_next_start(self, error: OSError) -> None:
         shared = self._connection.access.vhost.commit_log
         if self._entry is not None and shared is not None:
             shared.leave(self._entry)
+        log.error("%s: a transaction is committed, but will be stored only at the next start: %s",
+                  self._connection, error)  # fmt: skip
+
+
+def _plan_octets(queues: "Iterable[Queue]", messages: int, stores: int, settlements: int) -> int:
+    """How many octets a plan has, at most."""
+    names = sum(1 + len(queue.name.encode("utf-8", "surrogateescape")) for queue in queues)
+    return 12 + names + 12 * messages + 4 * stores + COMMIT_SETTLEMENT.size * settlements
 
 
 def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:

@@ -88,6 +88,14 @@ class CommitLog:
         self._rest += octets
         return place
 
+    def adopt(self, messages: bytes) -> int:
+        """Add messages that are encoded; the position of the first.  Raises OSError: then none is added."""
+        if len(self._rest) + len(messages) > IN_MEMORY_OCTETS_MAX:
+            self._write_rest()
+        at = self._written + len(self._rest)
+        self._rest += messages
+        return at
+
     def read(self, place: Place) -> Message:
         """Read a message that was added.  Raises OSError."""
         at = place.position - self._written
@@ -101,17 +109,21 @@ class CommitLog:
         return self._fd < 0
 
     @property
+    def octets(self) -> int:
+        """How many octets of messages there are in memory."""
+        return len(self._rest)
+
+    @property
     def messages(self) -> bytes:
         """All messages, where they are in memory."""
         return bytes(self._rest)
 
-    def decide(self, connection: int, channel: int, plan: Plan) -> None:
-        """Write all and the header: from now on (after a sync, if power is lost) it will be done.
+    def decide(self, connection: int, channel: int, octets: bytes) -> None:
+        """Write all, a plan's ``octets`` and the header: from now on (after a sync, if power is lost) it will be done.
 
         Raises OSError: then nothing is decided.
         """
         self._write_rest()
-        octets = encode_plan(plan)
         self._disk.pwrite(self._fd, octets, self._written)
         check = layout.crc32c(octets, self._check)
         end = self._written + len(octets)
@@ -180,26 +192,51 @@ def _encode_message(message: Message) -> bytes:
 
 def encode_plan(plan: Plan, shift: int = 0) -> bytes:
     """The octets of a plan; ``shift`` is added to each position."""
-    numbers: dict[Named, int] = {}
-    for _, queues in plan.messages:
-        for queue in queues:
-            numbers.setdefault(queue, len(numbers))
-    parts = [_U4.pack(len(plan.messages))]
+    encoder = PlanEncoder(shift)
     for position, queues in plan.messages:
-        parts += [_U8.pack(position + shift), _U4.pack(len(queues)), *[_U4.pack(numbers[queue]) for queue in queues]]
-    return encode_plan_of(numbers, b"".join(parts), plan.settlements)
+        encoder.add_message(position, queues)
+    for queue, seq, outcome in plan.settlements:
+        encoder.add_settlement(queue, seq, outcome)
+    return encoder.octets()
 
 
-def encode_plan_of(queues: Iterable[Named], places: bytes, settlements: Sequence[tuple[Named, int, int]]) -> bytes:
-    """The octets of a plan whose part about messages, ``places``, is encoded: its numbers are places in ``queues``."""
-    numbers = {queue: number for number, queue in enumerate(queues)}
-    for queue, _, _ in settlements:
-        numbers.setdefault(queue, len(numbers))
-    parts = [_U4.pack(len(numbers))]
-    parts += [_short(queue.name.encode("utf-8", "surrogateescape")) for queue in numbers]
-    parts += [places, _U4.pack(len(settlements))]
-    parts += [layout.COMMIT_SETTLEMENT.pack(numbers[queue], seq, outcome) for queue, seq, outcome in settlements]
-    return b"".join(parts)
+class PlanEncoder:
+    """Makes the octets of a plan, one message or settlement at a time.
+
+    ``shift`` is added to each position.  ``queues`` get the first numbers, where the part about messages is encoded.
+    """
+
+    __slots__ = ("_messages", "_numbers", "_places", "_settlements", "_settles", "_shift")
+
+    def __init__(self, shift: int = 0, queues: Iterable[Named] = ()) -> None:
+        self._shift = shift
+        self._numbers: dict[Named, int] = {queue: number for number, queue in enumerate(queues)}
+        self._places = bytearray()
+        self._messages = 0
+        self._settlements = bytearray()
+        self._settles = 0
+
+    def add_message(self, position: int, queues: Sequence[Named]) -> None:
+        """The message at that position goes into these queues."""
+        numbers = [self._number(queue) for queue in queues]
+        self._places += Struct(f"<QI{len(numbers)}I").pack(position + self._shift, len(numbers), *numbers)
+        self._messages += 1
+
+    def add_settlement(self, queue: Named, seq: int, outcome: int) -> None:
+        """A delivery is settled."""
+        self._settlements += layout.COMMIT_SETTLEMENT.pack(self._number(queue), seq, outcome)
+        self._settles += 1
+
+    def octets(self, messages: bytes | None = None) -> bytes:
+        """The plan; ``messages``: its part about messages, where that is encoded."""
+        assert messages is None or not self._messages
+        names = [_short(queue.name.encode("utf-8", "surrogateescape")) for queue in self._numbers]
+        if messages is None:
+            messages = _U4.pack(self._messages) + self._places
+        return b"".join((_U4.pack(len(names)), *names, messages, _U4.pack(self._settles), self._settlements))
+
+    def _number(self, queue: Named) -> int:
+        return self._numbers.setdefault(queue, len(self._numbers))
 
 
 class _Reader:

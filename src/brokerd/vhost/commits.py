@@ -28,7 +28,7 @@ from brokerd import plane
 from brokerd.errors import StoreError
 from brokerd.queues.dead_letter import read_properties
 from brokerd.store import commit_log, shared_commit_log
-from brokerd.store.commit_log import CommitLog, Message, Plan, published_in
+from brokerd.store.commit_log import CommitLog, Message, Plan, encode_plan, published_in
 from brokerd.store.format import AGAIN_COMMIT_PREFIX, COMMIT_ACKED, COMMIT_REJECTED, SHARED_COMMIT_PREFIX
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class _Again:
         places = [(self._log.add(message).position, queues) for message, queues in self._stores]
         settlements = [(queue, seq, COMMIT_ACKED) for queue, seq in self._takes]
         settlements += [(queue, seq, COMMIT_REJECTED) for queue, seq in self._rejects]
-        self._log.decide(self._number, 0, Plan(places, settlements))
+        self._log.decide(self._number, 0, encode_plan(Plan(places, settlements)))
         return True
 
     def carry_out(self, vhost: "VHost") -> None:
