@@ -9,7 +9,7 @@ from tests.plane.harness import PERSISTENT, frame, publish, publish_method, read
 def commit(bench, committer, *, sync=False):
     kept = committer.channels[1].take_kept()
     assert kept.route(committer.channels[1])
-    kept.put(bench.core, committer.number, 1, sync=sync, most=1000)
+    kept.put(bench.core, committer.number, 1, sync=sync)
     return kept
 
 
@@ -77,13 +77,25 @@ def test_what_is_committed_waits_for_the_sync_of_its_queue_only_when_that_is_ask
     assert [path for path in bench.sync() if "msgs." in path]
 
 
-def test_so_many_are_stored_at_a_time_as_is_asked_for(bench, committer):
-    committer.feed(b"".join(publish(1, b"%d" % n) for n in range(7)))
-    kept = committer.channels[1].take_kept()
-    assert kept.route(committer.channels[1])
-    done = [(kept.put(bench.core, 1, 1, sync=False, most=3), bench.queues[b"q"].ready) for _ in range(3)]
-    assert done == [(False, 3), (False, 6), (True, 7)]
-    assert [one.body for one in read(bench, bench.queues[b"q"])] == [b"%d" % n for n in range(7)]
+def test_a_transaction_to_many_queues_is_the_sessions(bench, committer):
+    names = [b"wide%d" % n for n in range(257)]
+    for name in names:
+        bench.queue(name)
+    bench.bound = {(b"", b"256"): tuple(names[:256]), (b"", b"257"): tuple(names)}
+    committer.feed(publish(1, b"x", b"256") * 3)
+    assert commit(bench, committer).stores == 3 * 256
+    committer.feed(publish(1, b"x", b"257"))
+    assert not committer.channels[1].take_kept().route(committer.channels[1])
+
+
+def test_a_transaction_with_more_than_two_million_copies_is_the_sessions(bench, committer):
+    names = [b"wide%d" % n for n in range(250)]
+    for name in names:
+        bench.queue(name)
+    bench.bound = {(b"", b"wide"): tuple(names)}
+    for count, simple in ((8000, True), (8001, False)):
+        committer.feed(publish(1, b"", b"wide") * count)
+        assert committer.channels[1].take_kept().route(committer.channels[1]) == simple
 
 
 def test_a_queue_that_refuses_is_told(bench, committer):
@@ -97,7 +109,7 @@ def test_a_queue_that_was_deleted_gets_nothing(bench, committer):
     kept = committer.channels[1].take_kept()
     assert kept.route(committer.channels[1])
     bench.queues.pop(b"q").drop()
-    kept.put(bench.core, 1, 1, sync=True, most=10)
+    kept.put(bench.core, 1, 1, sync=True)
     assert not kept.refused
 
 

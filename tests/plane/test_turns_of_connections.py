@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plane.harness import Bench, consume, frame, publish
 from tests.plane.test_connection import BODIES, CONVERSATION, stored
+from tests.plane.test_store import no_larger_than
 
 from brokerd import plane
 
@@ -356,15 +357,18 @@ def test_a_connection_that_rests_and_goes_on_in_one_method_works_on(shared):
     assert (len(shared.order), one.stopped) == (3, False)
 
 
-def test_the_octets_of_a_connection_that_rests_are_dropped_when_its_client_goes(shared):
+def test_octets_of_a_connection_that_rests_count_when_its_client_goes(shared):
     one = shared.connection(1)
     one.rest()
     one.feed(METHOD * 3)
+    assert (shared.order, one.yielded) == ([], True)
     one.finish_octets()
+    assert shared.order == [one.number] * 3
     one.detach()
     one.go_on()
     shared.finish()
-    assert shared.order == []
+    assert shared.order == [one.number] * 3
+
 
 
 def test_a_client_that_sends_much_lets_others_have_their_turn(tmp_path):
@@ -477,3 +481,14 @@ def test_a_publish_to_few_queues_waits_for_no_turn(tmp_path):
     bench.bound = {(b"", b"few"): tuple(few)}
     bench.connection(1).feed(publish(1, b"x", b"few"))
     assert {bench.queues[name].ready for name in few} == {1}
+
+
+def test_a_publish_to_many_queues_without_room_is_told_and_waits(wide):
+    one = wide.connection(1)
+    with no_larger_than(1000):
+        one.feed(publish(1, b"wide", b"many"))
+        wide.finish()
+        assert (len(wide.storage_errors), one.stopped) == (1, True)
+    one.unblock()
+    wide.finish()
+    assert {wide.queues[name].ready for name in MANY} == {1}

@@ -491,7 +491,7 @@ def short_pieces(monkeypatch):
     monkeypatch.setattr(pieces, "PIECE_NS", 0)
 
 
-def test_a_commit_of_many_is_decided_and_stored_in_pieces_while_its_client_rests(peer, short_pieces):
+def test_a_commit_of_many_is_decided_in_pieces_while_its_client_rests_and_stored_in_one(peer, short_pieces):
     count = transactions.ONE_PIECE_MOST + 1
     for n in range(count):
         peer.publish(body=b"%d" % n)
@@ -499,14 +499,8 @@ def test_a_commit_of_many_is_decided_and_stored_in_pieces_while_its_client_rests
     assert (peer.files, peer.connection.rests) == ([], 1)
     assert peer.pieces() > 2 * count    # Each is routed in one piece, and encoded in another.
     assert (peer.files, peer.connection.rests) == (["tx.shared.7.0"], 0)
-    assert peer.synced() == []
-    assert peer.connection.rests == 1
-    assert peer.pieces(10) == 10
-    stored = [("q", b"%d" % n, n + 1) for n in range(count)]
-    assert peer.seen() == stored[:10]
-    peer.pieces()
-    assert peer.seen() == [*stored[10:], "tx.commit-ok"]
-    assert peer.connection.rests == 0
+    assert peer.synced() == [*[("q", b"%d" % n, n + 1) for n in range(count)], "tx.commit-ok"]
+    assert (peer.connection.errands, peer.connection.rests) == ([], 0)
 
 
 def test_a_commit_of_few_is_one_piece(peer, short_pieces):
@@ -517,20 +511,20 @@ def test_a_commit_of_few_is_one_piece(peer, short_pieces):
     assert len(peer.synced()) == transactions.ONE_PIECE_MOST + 1
 
 
-def test_many_settlements_are_carried_out_in_pieces_behind_the_publishes(peer, short_pieces):
-    tags = range(1, 151)
-    peer.delivered(*tags)
-    peer.publish(body=b"1")
-    peer.say(methods.BasicAck(delivery_tag=0, multiple=True))
+def test_what_comes_on_a_channel_that_was_closed_is_not_kept_for_the_answer_of_its_commit(peer):
+    peer.publish()
+    peer.publish()
     peer.say(methods.TxCommit())
-    peer.pieces()
-    peer.synced()
-    assert peer.pieces(3) == 3
-    assert peer.seen() == [("q", b"1", 1), ("ack", "q", 101), ("ack", "q", 102)]
+    peer.say(methods.ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
     peer.channel.transaction.leave()
-    assert peer.seen() == [("ack", "q", 100 + tag) for tag in tags[2:]]
-    peer.pieces()
-    assert peer.seen() == []
+    peer.channel.closing = True
+    for _ in range(300):
+        peer.say(methods.ChannelCloseOk())
+    assert peer.connection.rests == 0
+    seen = [one for one in peer.seen() if isinstance(one, str)]
+    peer.synced()
+    peer.synced()
+    assert (seen.count("channel.close-ok"), peer.seen()) == (300, [])
 
 
 def test_a_channel_that_goes_while_its_commit_is_decided_takes_it_with_it(peer, short_pieces):
@@ -541,20 +535,6 @@ def test_a_channel_that_goes_while_its_commit_is_decided_takes_it_with_it(peer, 
     peer.channel.transaction.leave()
     peer.pieces()
     assert (peer.synced(), peer.files, peer.connection.rests) == ([], [], 0)
-
-
-def test_a_commit_that_is_being_stored_goes_on_when_its_channel_goes(peer, short_pieces):
-    for n in range(200):
-        peer.publish(body=b"%d" % n)
-    peer.say(methods.TxCommit())
-    peer.pieces()
-    peer.synced()
-    peer.pieces(150)
-    assert len(peer.seen()) == 150
-    peer.channel.transaction.leave()
-    peer.pieces()
-    assert [body for _, body, _ in peer.seen()] == [b"%d" % n for n in range(150, 200)]
-    assert peer.connection.rests == 0
 
 
 def test_an_error_in_a_piece_ends_the_channel_and_nothing_has_happened(peer, short_pieces):
@@ -577,40 +557,6 @@ def test_many_publishes_without_space_end_the_channel(peer, short_pieces, fault)
     peer.pieces()
     assert peer.seen() == [(406, "the transaction cannot be stored: No space left on device")]
     assert peer.files == []
-
-
-def test_a_disk_that_fills_up_between_pieces_is_waited_for(peer, short_pieces):
-    for n in range(200):
-        peer.publish(body=b"%d" % n)
-    peer.say(methods.TxCommit())
-    peer.pieces()
-    peer.synced()
-    peer.pieces(150)
-    peer.connection.full = True
-    peer.pieces()
-    assert len(peer.seen()) == 150
-    assert 28 in peer.node.alarms
-    peer.connection.full = False
-    for blocked in list(peer.node.blocked):
-        blocked.unblock()
-    peer.pieces()
-    assert [one[1] for one in peer.seen()[:-1]] == [b"%d" % n for n in range(150, 200)]
-    assert (peer.node.blocked, peer.connection.rests) == (set(), 0)
-
-
-def test_a_disk_that_fills_up_behind_a_channel_that_went_leaves_it_to_the_next_start(peer, short_pieces):
-    for n in range(200):
-        peer.publish(body=b"%d" % n)
-    peer.say(methods.TxCommit())
-    peer.pieces()
-    peer.synced()
-    peer.pieces(150)
-    peer.connection.full = True
-    peer.channel.transaction.leave()
-    peer.pieces()
-    assert 28 in peer.node.alarms
-    (decision,) = load(str(peer.directory / "tx.shared.7.0"), peer.node.disk).decisions
-    assert (len(decision.messages), decision.applied) == (200, False)
 
 
 def test_an_error_in_what_waited_ends_the_channel(peer):

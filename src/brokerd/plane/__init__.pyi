@@ -480,9 +480,9 @@ class Kept:
         """The messages, as they stand in a commit log."""
     def log_places(self, begin: int) -> bytes:
         """The part of a commit log's plan that says in which durable queues each is; ``begin``: where messages begin."""
-    def put(self, core: Core, connection: int, channel: int, *, sync: bool, most: int) -> bool:
-        """Store the next ``most`` of them that are not stored yet, in their order; whether all are now.  ``sync``: the next sync
-        covers them, else the one after Core.sync_next().  Raises OSError where there is no room; the next call goes on."""
+    def put(self, core: Core, connection: int, channel: int, *, sync: bool) -> None:
+        """Store all that are not stored yet, in their order.  ``sync``: the next sync covers them, else the one after
+        Core.sync_next().  Raises OSError where there is no room; the next call goes on."""
 
 class Connection:
     """One client's octets: frames are cut, what must wait is stashed, output is written.  session.connection.Connection is
@@ -504,9 +504,9 @@ class Connection:
         """Work the chunk to its end.  Runs a turn."""
     def feed(self, octets: bytes) -> None:
         """The same for octets that did not come by the read buffer (tests).  Runs a turn."""
-    yielded: bool          # octets wait for their turn, and nothing more is read until then
+    yielded: bool          # octets wait for their turn, or for go_on(), and nothing more is read until then
     def finish_octets(self) -> None:
-        """Work on octets that wait for their turn: no more will come."""
+        """Work on octets that wait for their turn, or for go_on(): no more will come."""
     def rest(self) -> None:
         """Leave the client's next octets alone until go_on().  Each rest() needs its go_on()."""
     def go_on(self) -> None:

@@ -490,6 +490,7 @@ cdef struct conn_t:
     bint stalled                # stopped before a publish that found no disk space
     bint yielded                # in Core.yielded: its octets wait until others had their turn
     uint32_t rests              # calls of rest() without go_on(): its octets wait for something of its own
+    bint ended                  # no more octets will come; rest() holds up nothing any more
     int64_t spent               # ns with the control plane since it yielded last
     size_t taken_in             # octets since it yielded last
     bint blocked

@@ -391,7 +391,7 @@ cdef class Connection:
             self.handle(status, &e)
             if c.gone:
                 return 0
-            if c.rests:
+            if c.rests and not c.ended:
                 break
             if status != ROUTE and p < end and monotonic_ns() - began >= most:
                 break
@@ -424,7 +424,7 @@ cdef class Connection:
 
     @property
     def yielded(self):
-        return self.c.yielded != 0
+        return self.c.yielded or self.c.rests
 
     def rest(self):
         self.c.rests += 1
@@ -438,7 +438,8 @@ cdef class Connection:
 
     def finish_octets(self):
         cdef int64_t most = self.c.core.work_ns
-        if self.c.yielded and not self.c.rests:
+        self.c.ended = True
+        if self.c.yielded or self.c.rests:
             self.c.core.work_ns = NEVER
             try:
                 self.core.read_clock()
@@ -451,7 +452,7 @@ cdef class Connection:
         cdef uint8_t *stash = self.c.stash
         cdef size_t n = self.c.stash_n
         self.c.yielded = False
-        if self.c.gone or self.c.stalled or self.c.rests:
+        if self.c.gone or self.c.stalled or (self.c.rests and not self.c.ended):
             return 0
         self.c.stash = NULL
         self.c.stash_n = 0

@@ -373,7 +373,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
 
 cdef bint reserve_in_many(queue_t **targets, uint32_t n, message_t *m, int64_t most) noexcept nogil:
     """Find room for m in many queues, which may need another page each, or a file.  False: that took `most` ns, and there is
-    more to do.  store_message() tells where there is no room."""
+    more to do.  Where there is no room, store_message() meets the same fault, and tells it."""
     cdef store_t *st
     cdef uint32_t i, need = align8(m.length)
     cdef int64_t began = monotonic_ns()
@@ -387,7 +387,8 @@ cdef bint reserve_in_many(queue_t **targets, uint32_t n, message_t *m, int64_t m
             continue                    # The last of these have room in memory soon enough.
         if targets[i].staged != NULL:
             end_other_stage(st)
-        reserve_slow(st, need)
+        if reserve_slow(st, need) != 0:
+            return True
         if monotonic_ns() - began >= most:
             return False
     return True

@@ -3,6 +3,7 @@
 cdef enum:
     KEPT_QUEUES_MOST = 256      # that one transaction may go to; one with more is the session's
     KEPT_KEYS_SEEN = 16         # remembered while a transaction is routed
+    KEPT_STORES_MOST = 2000000  # of one transaction; one with more is the session's
 
 
 cdef inline bint is_simple(route_t *r) noexcept nogil:
@@ -71,6 +72,8 @@ cdef class Kept:
         cdef kept_message_t *before = NULL
         cdef kept_message_t *seen[KEPT_KEYS_SEEN]
         cdef route_t *r
+        cdef dict numbers_of = {}
+        cdef dict firsts = {}
         memset(seen, 0, sizeof(seen))
         self.queues = []
         for i in range(self.k.count):
@@ -84,11 +87,13 @@ cdef class Kept:
                 m.targets_n = before.targets_n
             else:
                 r = self.find(routes, m)
-                if r == NULL or not is_simple(r) or not self.add_targets(m, r):
+                if r == NULL or not is_simple(r) or not self.add_targets(m, r, numbers_of, firsts):
                     return False
             before = m
             self.octets += m.targets_n * (m.names_n + m.properties_n + m.body_n + <uint64_t>RECORD + 16)
             self.stores += m.targets_n
+            if self.stores > KEPT_STORES_MOST:
+                return False
         return True
 
     cdef route_t *find(self, Routes routes, kept_message_t *m) noexcept:
@@ -99,12 +104,19 @@ cdef class Kept:
         method[6 + m.names_n] = m.bits
         return routes.find(method, m.names_n + 7, crc_update(0, method, m.names_n + 7))
 
-    cdef bint add_targets(self, kept_message_t *m, route_t *r) except -1:
-        """Note the targets of r as those of m.  False: the transaction goes to too many queues."""
+    cdef bint add_targets(self, kept_message_t *m, route_t *r, dict numbers_of, dict firsts) except -1:
+        """Note the targets of r as those of m.  False: the transaction goes to too many queues.  numbers_of: the queues' numbers;
+        firsts: where the targets of routes begin."""
         cdef uint32_t i
         cdef size_t n = self.targets_n + r.targets_n
-        cdef queue_t **targets = <queue_t **>realloc(self.targets, (n + 1) * sizeof(queue_t *))
+        cdef queue_t **targets
         cdef uint32_t *numbers
+        first = firsts.get(<size_t>r)
+        m.targets_n = r.targets_n
+        if first is not None:
+            m.first = first
+            return True
+        targets = <queue_t **>realloc(self.targets, (n + 1) * sizeof(queue_t *))
         if targets == NULL:
             raise MemoryError
         self.targets = targets
@@ -113,13 +125,15 @@ cdef class Kept:
             raise MemoryError
         self.numbers = numbers
         m.first = self.targets_n
-        m.targets_n = r.targets_n
+        firsts[<size_t>r] = m.first
         for i in range(r.targets_n):
             queue = <Queue>r.targets[i].owner
-            if queue not in self.queues:
+            number = numbers_of.get(queue)
+            if number is None:
+                number = numbers_of[queue] = len(self.queues)
                 self.queues.append(queue)
             targets[m.first + i] = r.targets[i]
-            numbers[m.first + i] = <uint32_t>self.queues.index(queue)
+            numbers[m.first + i] = number
         self.targets_n = <uint32_t>n
         return len(self.queues) <= KEPT_QUEUES_MOST
 
@@ -151,14 +165,13 @@ cdef class Kept:
         free(octets)
         return places
 
-    def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync, uint32_t most):
-        cdef uint32_t end = <uint32_t>min(<uint64_t>self.next + most, self.k.count)
+    def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync):
         cdef message_t m
         cdef known_t known
         cdef kept_message_t *kept
         cdef uint32_t t, stored
         cdef int err = 0
-        while self.next < end and err == 0:
+        while self.next < self.k.count and err == 0:
             kept = self.k.messages + self.next
             self.fill(&m, self.next)
             m.connection = connection
@@ -180,4 +193,3 @@ cdef class Kept:
             core.request_turn()
         if err:
             raise OSError(err, os_strerror(err))
-        return self.next == self.k.count

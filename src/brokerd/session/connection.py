@@ -343,7 +343,10 @@ class Connection(plane.Connection):
             self.transport.close()
 
     def lost(self) -> None:
-        """Clean up after a socket that is gone.  What came before that still counts."""
+        """Clean up after a socket that is gone.  What came before that still counts.
+
+        A commit that is not decided yet does not, nor does what its channel sent behind it.
+        """
         self.finish_octets()
         closed_properly = self.state is not RUNNING
         if not closed_properly:

@@ -14,8 +14,9 @@ shared one at commit, or, if they are many octets, into a file of their own.  Wi
 
     STORED    waiting for the sync of the queues; then tx.commit-ok, and the file is removed
 
-A large commit is decided and stored in pieces, between which others have their turn; its client's next octets rest
-until the last piece.  The data plane stores what it has kept in passes of KEPT_PIECE_MOST.
+A large commit is decided in pieces, between which others have their turn; its client's next octets rest until the last
+piece.  It is carried out in one go: a start that finds the decision relies on no message of it being delivered,
+settled and gone before the last one was stored.
 
 A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  It is
 STORED until its queue is synced.  What the
@@ -56,7 +57,6 @@ OPEN, DECIDING, DECIDED, STORED = range(4)
 ACK, REJECT, REQUEUE = COMMIT_ACKED, COMMIT_REJECTED, 2
 RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
 ONE_PIECE_MOST = 100  # publishes and settlements that are one piece, however long they take
-KEPT_PIECE_MOST = 10_000  # publishes that the data plane has kept, likewise
 DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the connection's octets do
 
 _MANDATORY, _IMMEDIATE = 1, 2
@@ -85,8 +85,8 @@ class Transaction:
     """The transactions of one channel, one after the other, from tx.select on."""
 
     __slots__ = (
-        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_entry", "_going_on", "_in_pieces", "_kept",
-        "_left", "_next", "_next_settlement", "_published", "_refused", "_rests", "_settlements", "_stage", "_steps",
+        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_entry", "_going_on", "_kept",
+        "_left", "_next", "_published", "_refused", "_rests", "_settlements", "_stage", "_steps",
         "_taken", "_taken_at",
     )  # fmt: skip
 
@@ -111,8 +111,6 @@ class Transaction:
         self._claimed: set[int] = set()  # delivery tags settled in this transaction
         self._steps: list[Step] = []
         self._next = 0  # of the steps, the first that is not stored
-        self._next_settlement = 0  # the first that is not carried out
-        self._in_pieces = False  # an errand carries the decision out
         self._refused = False
         self._kept: plane.Kept | None = None  # the publishes of a commit, where the data plane kept all of them
         self._entry: Entry | None = None  # of the shared commit log
@@ -120,8 +118,8 @@ class Transaction:
 
     @property
     def under_way(self) -> bool:
-        """A commit is not answered yet."""
-        return self._stage != OPEN
+        """A commit is not answered yet, and the channel waits for that."""
+        return self._stage != OPEN and not self._left
 
     # --- while it is open
 
@@ -227,8 +225,7 @@ class Transaction:
     @property
     def _is_large(self) -> bool:
         taken = 0 if self._taken is None else self._taken.count
-        return taken + len(self._published) + len(self._settlements) > ONE_PIECE_MOST or (
-            self._kept is not None and self._kept.count > KEPT_PIECE_MOST)
+        return taken + len(self._published) + len(self._settlements) > ONE_PIECE_MOST
 
     def _decide_in_pieces(self) -> Iterator[None]:
         """Decide, unless the channel goes before."""
@@ -348,31 +345,20 @@ class Transaction:
 
     def _store(self) -> None:
         """Carry out the decision, which is on disk.  Where the disk is full, go on when there is room again."""
-        if self._stage != DECIDED or self._in_pieces:
-            return  # It was carried out when the channel went, or is under way.
-        if self._is_large:
-            self._in_pieces = True
-            do_in_pieces(self._connection, self._storing())
-            return
-        for _ in self._storing():
-            pass
-
-    def _storing(self) -> Iterator[None]:
-        """Store, settle, and go on from there."""
+        if self._stage != DECIDED:
+            return  # It was carried out when the channel went.
         node = self._connection.node
         try:
-            yield from self._put()
+            self._put()
         except OSError as error:
-            self._in_pieces = False
             node.storage_failed(error.errno or 0)
             if self._left:
                 self._leave_to_next_start(error)
             else:
                 node.blocked.add(self)
             return
-        while self._next_settlement < len(self._settlements):
-            self._settle_next()
-            yield
+        for tag, _, _, outcome in self._settlements:
+            self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
         self._stage = STORED
         if self._entry is not None:
             shared = self._connection.access.vhost.commit_log
@@ -387,17 +373,10 @@ class Transaction:
         else:
             self._done()
 
-    def _settle_next(self) -> None:
-        tag, _, _, outcome = self._settlements[self._next_settlement]
-        self._next_settlement += 1
-        self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
-
-    def _put(self) -> Iterator[None]:
+    def _put(self) -> None:
         connection, channel = self._connection, self._channel
         if self._kept is not None:
-            core, sync = connection.node.core, self._entry is None
-            while not self._kept.put(core, connection.number, channel.number, sync=sync, most=KEPT_PIECE_MOST):
-                yield
+            self._kept.put(connection.node.core, connection.number, channel.number, sync=self._entry is None)
             self._refused = self._kept.refused
             return
         put = connection.node.core.put
@@ -416,7 +395,6 @@ class Transaction:
             if step.returned and not self._left:
                 connection.write(_return(connection, channel.number, step.returned, exchange, key, properties, body))
             self._next += 1
-            yield
 
     def unblock(self) -> None:
         """Go on: there is room again.  The alarms call this, as they do for a blocked connection."""
@@ -432,16 +410,21 @@ class Transaction:
             connection.node.commit.sync_directory(connection.access.vhost.directory)
             connection.node.commit.wait(_nothing)
         self._begin()
+        self._end_rest()
         if self._left:
+            if (connection.channels or {}).get(number) is self._channel:
+                self._go_on()  # The client may have closed the channel, as the broker did.
             return
-        if self._rests:
-            self._rests = False
-            connection.go_on()
         if refused:
             connection.on_error(number, PreconditionFailed("partial tx completion"), _COMMIT >> 16, _COMMIT & 0xFFFF)
         else:
             connection.write(methods.TxCommitOk().frame(number))
         self._go_on()
+
+    def _end_rest(self) -> None:
+        if self._rests:
+            self._rests = False
+            self._connection.go_on()
 
     def _go_on(self) -> None:
         """Handle what the client sent before the commit was answered, as if it came now."""
@@ -468,9 +451,7 @@ class Transaction:
         """End with the channel: an open transaction is dropped, a decided one is carried out now."""
         self._left = True
         self._connection.node.blocked.discard(self)
-        if self._rests:
-            self._rests = False
-            self._connection.go_on()
+        self._end_rest()
         if self._stage == OPEN or self._stage == DECIDING:
             self.rollback()
         elif self._stage == DECIDED:
@@ -481,9 +462,6 @@ class Transaction:
             except OSError as error:
                 self._leave_to_next_start(error)
                 return
-            if self._is_large:
-                while self._next_settlement < len(self._settlements):  # The channel returns what is not settled.
-                    self._settle_next()
             self._store()
 
     def _leave_to_next_start(self, error: OSError) -> None:
