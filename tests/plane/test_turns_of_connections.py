@@ -378,7 +378,7 @@ def test_a_client_that_sends_much_lets_others_have_their_turn(tmp_path):
     transport = Transport()
     one.attach(transport, -1)
     octets = publish(1, bytes(1000))
-    count = (1 << 19) // len(octets)
+    count = (2 << 20) // len(octets)
     one.feed(octets * count)
     assert (one.stopped, shared.asked) == (False, 0)
     one.feed(octets)

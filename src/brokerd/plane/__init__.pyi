@@ -47,7 +47,7 @@ class Core:
         spare_directory: str | None = None,  # settled segments wait here for other queues; None: each queue has its own
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
         work_ns: int = 0,                # when a connection's octets have kept the control plane busy for so long, or are more than
-                                         # 512 KiB, others have their turn; 0: when they are used up
+                                         # 2 MiB, others have their turn; 0: when they are used up
         go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call go_on() soon; None: work_ns
                                          # is 0, and there are no errands
     ) -> None: ...

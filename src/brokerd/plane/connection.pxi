@@ -9,7 +9,7 @@
 # object, at the end of this file, has the verbs of the event loop and of the session.
 
 cdef enum:
-    IN_A_TURN_MOST = 524288     # octets of one client; the loop would read many times that of a client that is quick
+    IN_A_TURN_MOST = 2 << 20    # octets of one client; the loop would read 8 MiB of a client that is quick
 
 
 cdef inline channel_t *channel_at(conn_t *conn, uint16_t number) noexcept nogil:
@@ -424,7 +424,7 @@ cdef class Connection:
 
     @property
     def yielded(self):
-        return self.c.yielded or self.c.rests
+        return self.c.yielded or self.c.rests != 0
 
     def rest(self):
         self.c.rests += 1
