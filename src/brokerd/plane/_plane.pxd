@@ -457,6 +457,7 @@ cdef struct route_t:
     bint delays                 # holds for messages with a plain delay only (headers.pxi)
     bint up                     # of dead letters: the control plane decides for each
     bint checks_keys            # the exchange, or a queue, has a window (duplicates.pxi)
+    bint is_common              # its publishes are stored in its one queue, and ask for no more
     learner_t *learner          # the exchange's; NULL: it has none
     tally_t *tally
     queue_t **targets

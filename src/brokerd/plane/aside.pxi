@@ -38,7 +38,7 @@ cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
     # For all other records the acks file has already what a start needs.
     if not is_returned(st, t) and t.position >= t.seg.passed_below:
         note_aside(t, t.count)
-    advance(st, t)
+    take_head(st, t)
     t.flags |= PLACE_PASSED
     t.seg.aside += 1
 

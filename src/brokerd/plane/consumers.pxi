@@ -12,7 +12,8 @@ cdef inline bint is_active(consumer_t *c) noexcept nogil:
 cdef inline bint has_credit(consumer_t *c) noexcept nogil:
     cdef channel_t *ch = c.channel
     cdef conn_t *conn = ch.conn
-    return not (c.closed or conn.paused or conn.gone or conn.discard or ch.closing or not ch.flow
+    # One test of five flags: they are asked about before each delivery, and hardly ever set.
+    return not (UNLIKELY((c.closed | conn.paused | conn.gone | conn.discard | ch.closing) != 0) or UNLIKELY(not ch.flow)
                 or (c.prefetch and c.unacked >= c.prefetch and not c.no_ack)
                 or (ch.global_prefetch and ch.unacked >= ch.global_prefetch and not c.no_ack)
                 or (conn.held and conn.out_n >= OUT_FULL)

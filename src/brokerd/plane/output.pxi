@@ -90,23 +90,37 @@ cdef void out_flush(conn_t *c) noexcept nogil:
 # ---- a message
 
 
-cdef inline uint64_t write_body(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *body,
-                                uint64_t body_n) noexcept nogil:
+cdef inline void write_body_frame(uint16_t channel, uint8_t *p, const uint8_t *body, uint32_t n) noexcept nogil:
+    """Write a body frame of n + 8 octets at p."""
+    p[0] = FRAME_BODY
+    put_be16(p + 1, channel)
+    put_be32(p + 3, n)
+    memcpy(p + 7, body, n)
+    p[7 + n] = FRAME_END
+
+
+cdef uint64_t write_long_body(uint16_t channel, uint8_t *p, const uint8_t *body, uint64_t body_n, uint32_t most) noexcept nogil:
+    """write_body() where one frame has `most` octets of a body that does not fit in one."""
     cdef uint8_t *start = p
-    cdef uint64_t most = conn.frame_max - 8
-    cdef uint64_t n
+    cdef uint32_t n
     while body_n:
-        n = body_n if body_n < most else most
-        p[0] = FRAME_BODY
-        put_be16(p + 1, channel)
-        put_be32(p + 3, <uint32_t>n)
-        memcpy(p + 7, body, n)
-        p += 7 + n
-        p[0] = FRAME_END
-        p += 1
+        n = <uint32_t>min(body_n, <uint64_t>most)
+        write_body_frame(channel, p, body, n)
+        p += n + 8
         body += n
         body_n -= n
     return p - start
+
+
+cdef inline uint64_t write_body(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *body,
+                                uint64_t body_n) noexcept nogil:
+    """Write a body, if it has octets, as frames at p, which has room for them.  Returns how many octets."""
+    if UNLIKELY(body_n > conn.frame_max - 8):
+        return write_long_body(channel, p, body, body_n, conn.frame_max - 8)
+    if body_n == 0:
+        return 0
+    write_body_frame(channel, p, body, <uint32_t>body_n)
+    return body_n + 8
 
 
 cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties,

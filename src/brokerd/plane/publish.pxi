@@ -68,61 +68,86 @@ cdef int ask_for_route(event_t *e, const uint8_t *method, uint32_t method_n, con
     return ROUTE
 
 
+cdef inline void begin_message(message_t *m, channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *properties,
+                               uint32_t properties_n, const uint8_t *body, uint64_t body_n, known_t *known) noexcept nogil:
+    m.names = method + 6
+    m.names_n = method_n - 7
+    m.properties = properties
+    m.properties_n = properties_n
+    m.body = body
+    m.body_n = body_n
+    m.connection = ch.conn.number
+    m.channel = ch.number
+    m.publish_seq = ch.publishes + 1
+    complete(m, known)
+
+
 cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const uint8_t *header, uint32_t header_n,
                  const uint8_t *body, uint64_t body_n, event_t *e) noexcept nogil:
     """Store a whole message in every queue it is routed to.  Returns DONE, ROUTE, FAULT, STALL or TURN.  After ROUTE, STALL and
     TURN the message is stored nowhere, and the caller comes with it again."""
     cdef message_t m
     cdef route_t *r
+    cdef queue_t *q
     cdef known_t known
-    cdef conn_t *conn = ch.conn
     cdef uint32_t stored = STORED
-    cdef int status
     if UNLIKELY(not properties_are_whole(header + 12, header + header_n, &known)):
         return fault(e, True, 502, b"malformed properties in content header of class 60", BASIC_PUBLISH)
     if UNLIKELY(ch.tx):
         return keep(ch, method, method_n, header, header_n, body, body_n, &known, e)
     r = route_of(ch, method, method_n)
-    if r != NULL and UNLIKELY(r.by_headers != NULL):
+    if UNLIKELY(r == NULL) or UNLIKELY(not r.is_common) or UNLIKELY(known.ask):
+        return publish_by_rare_route(ch, r, method, method_n, header, header_n, body, body_n, &known, e)
+    begin_message(&m, ch, method, method_n, header + 12, header_n - 12, body, body_n, &known)
+    q = r.targets[0]
+    if LIKELY(is_plain(q, &m)):
+        e.error = reserve(&q.store, align8(m.length))
+        if LIKELY(e.error == 0):
+            stored = store_in(&q.store, &m, ch.confirm)
+    else:
+        e.error = store_message(r.targets, 1, &m, ch.confirm, &stored, NULL)
+    if UNLIKELY(e.error != 0):
+        return STALL
+    count_publish(ch, r, 1)
+    if ch.confirm:
+        note_confirm(ch, stored)
+    return DONE
+
+
+cdef int publish_by_rare_route(channel_t *ch, route_t *r, const uint8_t *method, uint32_t method_n, const uint8_t *header,
+                               uint32_t header_n, const uint8_t *body, uint64_t body_n, known_t *known,
+                               event_t *e) noexcept nogil:
+    """The rest of publish() where more is to be asked or done than to store the message in one queue.  r NULL: no route is
+    known."""
+    cdef message_t m
+    cdef uint32_t stored = STORED
+    cdef int status
+    if r != NULL and r.by_headers != NULL:
         r = route_by_headers(r, header + 12)
-        if r != NULL and UNLIKELY(r.delays) and delay_in(header + 12) == 0:
+        if r != NULL and r.delays and delay_in(header + 12) == 0:
             r = NULL
-    if UNLIKELY(r == NULL) or UNLIKELY(known.ask and not r.once):
+    if r == NULL or (known.ask and not r.once):
         return ask_for_route(e, method, method_n, header, header_n, known.ask)
-    m.names = method + 6
-    m.names_n = method_n - 7
-    m.properties = header + 12
-    m.properties_n = header_n - 12
-    m.body = body
-    m.body_n = body_n
-    if UNLIKELY(r.properties != NULL):
-        m.properties = r.properties
-        m.properties_n = r.properties_n
-        properties_are_whole(m.properties, m.properties + m.properties_n, &known)
-    m.connection = conn.number
-    m.channel = ch.number
-    m.publish_seq = ch.publishes + 1
-    complete(&m, &known)
-    if UNLIKELY(r.targets_n > MANY_TARGETS) and not reserve_in_many(r.targets, r.targets_n, &m, conn.core.work_ns):
+    if r.properties == NULL:
+        begin_message(&m, ch, method, method_n, header + 12, header_n - 12, body, body_n, known)
+    else:
+        properties_are_whole(r.properties, r.properties + r.properties_n, known)
+        begin_message(&m, ch, method, method_n, r.properties, r.properties_n, body, body_n, known)
+    if r.targets_n > MANY_TARGETS and not reserve_in_many(r.targets, r.targets_n, &m, ch.conn.core.work_ns):
         return TURN
-    if UNLIKELY(r.answer != NULL):
+    if r.answer != NULL:
         return publish_with_participants(ch, r, &m, e)
-    if UNLIKELY(r.checks_keys):
+    if r.checks_keys:
         status = publish_unless_known(ch, r, &m, header + 12, e)
         return status if status != ROUTE else ask_for_route(e, method, method_n, header, header_n, known.ask)
-    if LIKELY(not r.immediate) or can_deliver_to_one(r.targets, r.targets_n):
-        if LIKELY(r.targets_n == 1) and is_plain(r.targets[0], &m):
-            e.error = reserve(&r.targets[0].store, align8(m.length))
-            if LIKELY(e.error == 0):
-                stored = store_in(&r.targets[0].store, &m, ch.confirm)
-        else:
-            e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored, NULL)
+    if not r.immediate or can_deliver_to_one(r.targets, r.targets_n):
+        e.error = store_message(r.targets, r.targets_n, &m, ch.confirm, &stored, NULL)
         if UNLIKELY(e.error != 0):
             return STALL
     finish_publish(ch, r, &m, r.targets_n, stored)
-    if UNLIKELY(r.targets_n == 0 and r.mandatory):
+    if r.targets_n == 0 and r.mandatory:
         write_return(ch, &m, 312, b"\x08NO_ROUTE")
-    if UNLIKELY(r.once):
+    if r.once:
         ch.route = NULL
     return DONE
 
@@ -148,22 +173,31 @@ cdef int keep(channel_t *ch, const uint8_t *method, uint32_t method_n, const uin
     return DONE if keep_message(ch, method, method_n, header + 12, header_n - 12, body, body_n) else CONTENT
 
 
-cdef inline void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
-    """End a publish: count it, note the confirm that it needs, and return the message to its publisher if it was immediate
-    and no queue would hand it out at once."""
+cdef inline void count_publish(channel_t *ch, route_t *r, uint32_t queues_n) noexcept nogil:
     ch.publishes += 1
     ch.conn.publishes = True
     if r.tally != NULL:
         r.tally.published += 1
         r.tally.routed += queues_n
-    if UNLIKELY(r.immediate) and not stored & (TAKEN | REFUSED) and queues_n:
+
+
+cdef inline void note_confirm(channel_t *ch, uint32_t stored) noexcept nogil:
+    """Note the confirm that the publish just counted needs."""
+    mark_confirm_dirty(ch)
+    if UNLIKELY(stored & REFUSED):
+        add_nack(ch)
+    elif stored & WAITS:
+        ch.sync_tag = ch.publishes
+
+
+cdef void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
+    """End a publish: count it, note the confirm that it needs, and return the message to its publisher if it was immediate
+    and no queue would hand it out at once."""
+    count_publish(ch, r, queues_n)
+    if r.immediate and not stored & (TAKEN | REFUSED) and queues_n:
         write_return(ch, m, 313, b"\x0cNO_CONSUMERS")
     if ch.confirm:
-        mark_confirm_dirty(ch)
-        if UNLIKELY(stored & REFUSED):
-            add_nack(ch)
-        elif stored & WAITS:
-            ch.sync_tag = ch.publishes
+        note_confirm(ch, stored)
 
 
 cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uint8_t *properties, event_t *e) noexcept nogil:

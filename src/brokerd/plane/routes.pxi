@@ -84,6 +84,7 @@ cdef class Routes:
             free(self.slots)
             self.slots = slots
             self.slots_n = n
+        r.is_common = r.targets_n == 1 and is_simple(r)
         put_slot(self.slots, self.slots_n, r)
         self.used += 1
         return 0
@@ -229,6 +230,12 @@ cdef bint are_keys_plain(Answer answer, const uint8_t *properties):
     return answer.window is None or find_key(&answer.window.w, properties, &hash_, &ttl)
 
 
+cdef inline bint is_simple(route_t *r) noexcept nogil:
+    """Whether a publish by this route asks for no more than to be stored."""
+    return r.answer == NULL and r.properties == NULL and r.by_headers == NULL and not r.once and not r.up \
+        and not r.checks_keys and not r.immediate and (r.targets_n != 0 or not r.mandatory)
+
+
 cdef void put_slot(route_t **slots, uint32_t n, route_t *r) noexcept nogil:
     cdef uint32_t i = r.hash & (n - 1)
     while slots[i] != NULL:
@@ -257,7 +264,7 @@ cdef route_t *route_new(const uint8_t *method, uint32_t n, uint32_t hash, Answer
     if answer.properties is not None:
         r.properties = <const uint8_t *>answer.properties
         r.properties_n = <uint32_t>len(answer.properties)
-    r.once = r.up = False
+    r.once = r.up = r.is_common = False
     r.delays = answer.delays
     r.checks_keys = answer.checks_keys
     r.learner = &(<ExchangeWindow?>answer.window).l if answer.window is not None else NULL

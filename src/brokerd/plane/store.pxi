@@ -409,14 +409,18 @@ cdef inline bint is_returned(store_t *st, place_t *t) noexcept nogil:
     return st.returned_n != 0 and st.returned.seq == t.seq
 
 
+cdef void take_returned(store_t *st, seg_t *s) noexcept nogil:
+    s.returned -= 1
+    heap_pop(st)
+
+
 cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
     """Take what peek() found: it is not ready any more."""
     cdef seg_t *s = t.seg
     st.ready -= 1
     st.queue.ready -= 1
-    if UNLIKELY(is_returned(st, t)):
-        s.returned -= 1
-        heap_pop(st)
+    if UNLIKELY(st.returned_n) and is_returned(st, t):
+        take_returned(st, s)
         return
     st.position = t.position + room_of(s.map + t.position)
     s.waiting -= 1

@@ -6,12 +6,6 @@ cdef enum:
     KEPT_STORES_MOST = 2000000  # of one transaction; one with more is the session's
 
 
-cdef inline bint is_simple(route_t *r) noexcept nogil:
-    """Whether a publish by this route asks for no more than to be stored."""
-    return r.answer == NULL and r.properties == NULL and r.by_headers == NULL and not r.once and not r.up \
-        and not r.checks_keys and not r.immediate and (r.targets_n != 0 or not r.mandatory)
-
-
 @cython.no_gc_clear
 cdef class Kept:
     """See plane/__init__.pyi."""
