@@ -25,7 +25,7 @@ import headers
 import rare_methods
 import transactions
 from brokers import Broker, Target
-from turns import Case, tree
+from turns import Case, add_brokers, choose
 
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- features: written by features.py --write-readme -->", "<!-- end of features -->"
@@ -109,17 +109,11 @@ def main() -> None:
     """Measure as the command line says; print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", default=",".join(FEATURES), help=", of: " + ", ".join(FEATURES))
-    parser.add_argument("--tree", action="append", type=tree, default=[], metavar="NAME=PATH",
-                        help="the sources of another brokerd, built, which is started as well; may be repeated")
-    parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT[:SCALE]",
-                        help="another broker of this host; may be repeated")
+    chosen_of = choose(parser, FEATURES)
+    add_brokers(parser)
     parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
-    chosen = options.cases.split(",")
-    unknown = [name for name in chosen if name not in FEATURES]
-    if unknown:
-        parser.error(f"unknown case {unknown[0]!r}")
+    chosen = chosen_of(options)
     with ExitStack() as stack:
         targets = [stack.enter_context(Broker()).target]
         targets += [stack.enter_context(Broker(command, name)).target for name, command in options.tree]

@@ -10,7 +10,7 @@ import argparse
 import json
 import shlex
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -61,23 +61,46 @@ def tree(text: str) -> tuple[str, str]:
     return name, f"env PYTHONPATH={shlex.quote(path)} {BROKERD}"
 
 
+def add_trees(parser: argparse.ArgumentParser) -> None:
+    """The option that names other sources to measure beside these."""
+    parser.add_argument("--tree", action="append", type=tree, default=[], metavar="NAME=PATH",
+                        help="the sources of another brokerd, built, which is started as well; may be repeated")
+
+
+def add_brokers(parser: argparse.ArgumentParser) -> None:
+    """The options that name what to measure beside this broker."""
+    add_trees(parser)
+    parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT[:SCALE]",
+                        help="another broker of this host; may be repeated")
+
+
+def choose(parser: argparse.ArgumentParser, names: Iterable[str],
+           what: str = "cases") -> Callable[[argparse.Namespace], list[str]]:
+    """An option that chooses among names, by default all; returned is what reads the choice from the options."""
+    known = list(names)
+    parser.add_argument(f"--{what}", default=",".join(known), help=", of: " + ", ".join(known))
+
+    def chosen(options: argparse.Namespace) -> list[str]:
+        found: list[str] = getattr(options, what).split(",")
+        unknown = [name for name in found if name not in known]
+        if unknown:
+            parser.error(f"unknown {what[:-1]} {unknown[0]!r}")
+        return found
+
+    return chosen
+
+
 def main(description: str | None, cases: Mapping[str, Case]) -> None:
     """Measure as the command line says; print the table."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, help="operations of each case in a round; each case has its own")
-    parser.add_argument("--cases", default=",".join(cases), help=", of: " + ", ".join(cases))
-    parser.add_argument("--tree", action="append", type=tree, default=[], metavar="NAME=PATH",
-                        help="the sources of another brokerd, built, which is started as well; may be repeated")
-    parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT[:SCALE]",
-                        help="another broker of this host; may be repeated")
+    chosen_of = choose(parser, cases)
+    add_brokers(parser)
     parser.add_argument("--data-root", default="/var/tmp", help="a directory on the disk to measure")
     parser.add_argument("--json", action="store_true", help="print all figures as one JSON object")
     options = parser.parse_args()
-    unknown = [name for name in options.cases.split(",") if name not in cases]
-    if unknown:
-        parser.error(f"unknown case {unknown[0]!r}")
-    chosen = {name: cases[name] for name in options.cases.split(",")}
+    chosen = {name: cases[name] for name in chosen_of(options)}
     with ExitStack() as stack:
         targets = [stack.enter_context(Broker(data_root=options.data_root)).target]
         targets += [stack.enter_context(Broker(command, name, data_root=options.data_root)).target
