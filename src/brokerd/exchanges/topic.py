@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 
-_LARGE = 32  # places in a set whose steps are remembered
+_LARGE = 32  # From so many places on, a word's step is remembered: another of the same places and word costs nothing
 
 
 class _Place:

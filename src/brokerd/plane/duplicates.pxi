@@ -8,8 +8,8 @@
 # (vhost/duplicates) finds the octets of any key, and is the model of what stands here.
 #
 # The keys of a durable exchange have a log, which the control plane writes: on_learnt() gets the rows of a chunk when the
-# chunk's records are in their files.  So kill -9 loses at most the rows of one chunk, whose records have the keys.  Where a
-# message goes to several queues, or to one with a window, the row is written before the next publish.
+# chunk's records are in their files.  So kill -9 loses the rows of one chunk at most, and a start finds these keys in the
+# records.  Where a message goes to several queues, or to one with a window, its row is written before the next publish.
 
 cdef enum:
     NOT_PLAIN = -1              # of check_keys()

@@ -417,8 +417,10 @@ cdef bint reserve_in_many(queue_t **targets, uint32_t n, message_t *m, int64_t m
         if targets[i].dropped:
             continue
         st = store_for(targets[i], m.priority)
-        if st == NULL or has_room(st, need) or (targets[i].confirms_have_waited and has_file(st, need)):
-            continue                    # The last of these have room in memory soon enough.
+        if st == NULL or has_room(st, need):
+            continue
+        if targets[i].confirms_have_waited and has_file(st, need):
+            continue    # Its records go by way of a stage in memory (stage.pxi): room there is found in no time.
         if targets[i].staged != NULL:
             end_other_stage(st)
         if reserve_slow(st, need) != 0:

@@ -8,9 +8,10 @@
       | every publish goes into its queues, in order; then the settlements; basic.return for what goes nowhere
     OPEN      tx.commit-ok; the queues are synced later (store/shared_commit_log)
 
-From the first publish on that asks for more than to be stored, or that makes the transaction large, the publishes come
-up, and those that were kept are taken over.  They go into a commit log in memory, whose messages are copied into the
-shared one at commit, or, if they are many octets, into a file of their own.  With that file there is one state more:
+The plane keeps publishes until one asks for more than to be stored, or makes the transaction large.  From this one on
+publishes come up to the session, which takes over those that the plane has kept.  It puts all into a commit log in
+memory.  At commit it copies the log's messages into the shared one, or, if they are many octets, into a file of their
+own.  With that file there is one state more:
 
     STORED    waiting for the sync of the queues; then tx.commit-ok, and the file is removed
 
