@@ -105,7 +105,7 @@ class Node:
         )  # fmt: skip
         self.upkeep.archive = settings.order_journal_archive
         self.commit = GroupCommit(
-            self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync=settings.sync
+            self.core, disk, submit=submit, soon=later, fatal=sync_failed, everything=data.sync, sync=settings.sync
         )
         self.alarms = Alarms(
             self.core, free_disk=lambda: disk.free_octets(data.path), used_memory=used_memory,

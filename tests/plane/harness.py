@@ -317,7 +317,7 @@ class Bench:
     def begin_sync(self):
         """The paths that are to be synced."""
         paths = []
-        for fd, path in self.core.begin_sync():
+        for fd, path in self.core.begin_sync(1 << 20):
             os.close(fd)
             paths.append(path)
         return paths

@@ -63,7 +63,7 @@ def test_upcalls_may_use_the_plane(bench):
 
 
 def test_begin_and_end_of_sync_with_nothing_to_do_are_harmless(bench):
-    assert bench.core.begin_sync() == []
+    assert bench.core.begin_sync(64) == []
     bench.core.end_sync()
     assert bench.core.take_garbage() == []
 

@@ -1,6 +1,7 @@
 """Deliveries settled by tag, and publishes confirmed."""
 
 import gc
+import os
 import struct
 import weakref
 
@@ -315,6 +316,23 @@ def test_a_channel_opened_again_counts_its_confirms_anew(bench, queue, publisher
     plane.Channel(publisher, 1).select_confirm()
     publisher.feed(publish(1, b"y"))
     assert confirms(publisher) == [(3, True), (1, False)]
+
+
+def test_a_sync_lends_as_many_descriptors_as_it_was_told_and_names_the_other_files_by_their_paths(bench, publisher):
+    for name in ("q1", "q2", "q3"):
+        bench.queue(name.encode())
+        publisher.feed(publish(1, b"x", key=name.encode(), persistent=True))
+    files = bench.core.begin_sync(2)
+    assert [fd >= 0 for fd, _ in files] == [True, True] + [False] * (len(files) - 2)
+    for fd, path in files:
+        if fd >= 0:
+            assert os.path.samefile(f"/proc/self/fd/{fd}", path)
+            os.close(fd)
+    assert all(os.path.exists(path) for _, path in files)
+    assert len({path for _, path in files}) == 3 + 3 + 1    # segments, their folders, and the folder of these
+    bench.core.end_sync()
+    bench.core.turn()
+    assert confirms(publisher)[-1][0] == 3
 
 
 def test_a_channel_closed_while_its_confirms_wait_is_told_nothing(bench, queue, publisher):

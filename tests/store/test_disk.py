@@ -45,6 +45,31 @@ def test_a_path_that_ends_in_a_slash_is_synced_as_a_directory(tmp_path):
     assert disk.calls == ["fsync"]
 
 
+@pytest.mark.parametrize(("count", "calls"), [(3, ["fdatasync"] * 3), (SYNCFS_FROM_FILES, ["syncfs"])])
+def test_files_without_a_descriptor_are_found_by_their_paths_unless_they_were_deleted(tmp_path, count, calls):
+    disk, before = Counting(), len(os.listdir("/proc/self/fd"))
+    for i in range(count):
+        (tmp_path / f"{i}").touch()
+    disk.sync_all([(-1, f"{tmp_path}/{i}") for i in range(count)] + [(-1, f"{tmp_path}/deleted")] * 9)
+    assert disk.calls == calls
+    disk.sync_all([(-1, f"{tmp_path}/deleted/")])
+    assert (disk.calls, len(os.listdir("/proc/self/fd"))) == (calls, before)
+
+
+def test_a_filesystem_is_synced_by_a_file_that_has_a_descriptor(tmp_path):
+    class Named(Counting):
+        def syncfs(self, fd, path):
+            self.calls.append((fd, path))
+
+    disk, [(fd, path)] = Named(), opened(tmp_path, 1)
+    others = [tmp_path / f"other {i}" for i in range(SYNCFS_FROM_FILES)]
+    for other in others:
+        other.touch()
+    disk.sync_all([*((-1, str(other)) for other in others), (fd, path)])
+    os.close(fd)
+    assert disk.calls == [(fd, path)]
+
+
 def test_the_real_syncs_succeed_on_real_files(tmp_path):
     disk, files = Disk(), opened(tmp_path, 2)
     disk.sync_all([*files, (os.open(tmp_path, os.O_RDONLY), f"{tmp_path}/")])

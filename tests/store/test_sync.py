@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 
 import pytest
@@ -17,7 +18,7 @@ class Core:
         self.told = []
         self.fds = []
 
-    def begin_sync(self):
+    def begin_sync(self, descriptors):
         self.told.append("begin")
         fd = os.open(f"{self.directory}/msgs", os.O_RDWR | os.O_CREAT)
         self.fds.append(fd)
@@ -192,6 +193,25 @@ def test_a_file_that_cannot_be_opened_for_the_sync_is_fatal(parts):
     commit.request()
     steps.loop()
     assert [type(error) for error in failures] == [FileNotFoundError]
+
+
+class Poor(Disk):
+    """Its process has no descriptor left."""
+
+    def sync_all(self, files):
+        raise OSError(errno.EMFILE, "Too many open files", "msgs")
+
+
+def test_where_no_descriptor_is_left_everything_is_synced_at_once(parts):
+    _, steps, core, failures, _ = parts
+    synced, answered = [], []
+    commit = GroupCommit(core, Poor(), submit=steps.submit, soon=steps.soon.append, fatal=failures.append,
+                         everything=lambda: synced.append(True))
+    commit.wait(lambda: answered.append(list(synced)))
+    steps.loop()
+    assert synced == []     # It blocks, so the thread does it.
+    steps.thread()
+    assert (answered, failures) == ([[True]], [])
 
 
 def test_without_sync_nothing_is_followed(parts):

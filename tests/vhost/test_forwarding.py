@@ -131,7 +131,7 @@ def test_at_least_once_a_message_stays_aside_until_its_letter_is_on_disk(real, h
     for body in (b"one", b"two"):
         die(real, body)
     assert (real.bodies("dlq"), queue.aside, queue.dead_lettered) == ([b"one", b"two"], 2, 0)
-    assert real.node.core.begin_sync()
+    assert real.node.core.begin_sync(64)
     first, real.commit.waiting = real.commit.waiting, []
     die(real, b"three")                     # after the sync began
     for callback in first:

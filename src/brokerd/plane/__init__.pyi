@@ -77,10 +77,11 @@ class Core:
         covers it.  Raises OSError: no space, then it is stored nowhere; ValueError."""
     def sync_next(self, queues: Iterable[Queue]) -> None:
         """Have the next sync cover all that was put into these queues."""
-    def begin_sync(self) -> list[tuple[int, str]]:
-        """Everything that waiting confirms depend on, as (duplicated descriptor, path).  The caller syncs and closes each in
-        its thread (fdatasync; fsync where the path ends in '/', a directory), then calls end_sync() on the loop.
-        Raises OSError."""
+    def begin_sync(self, descriptors: int) -> list[tuple[int, str]]:
+        """Everything that waiting confirms depend on, as (descriptor, path).  The caller syncs and closes each in its thread
+        (fdatasync; fsync where the path ends in '/', a directory), then calls end_sync() on the loop.
+        descriptors: how many to lend at most.  The descriptor is -1 for files beyond these, and where the process has none
+        left: the caller finds such a file by its path, and one that is not there has nothing to sync.  Raises OSError."""
     def end_sync(self) -> None:
         """Say that all files that the last begin_sync() named are on disk.  The next turn sends the confirms that waited."""
     # --- files to be given up
@@ -546,6 +547,9 @@ RULES: dict[str, tuple[int, int, int, int]]
 """The rules that Queue.set_rules() takes, by name; the last field of a row is the value that means no limit."""
 asserted: bool
 """This build checks its own assertions: the one that tests run."""
+def sync_filesystem(fd: int) -> None:
+    """syncfs(2), which Python's os module lacks: put all that was written to the filesystem of fd on disk.  Gives up the
+    interpreter's lock meanwhile.  Raises OSError."""
 def crc32c(data: bytes | memoryview, value: int = 0) -> int:
     """CRC32C (Castagnoli) of data, continuing from the value of what came before it."""
 def crc32c_by_table(data: bytes | memoryview, value: int = 0) -> int:

@@ -60,7 +60,7 @@ cimport cython
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EINTR, EIO, ENOENT, ENOMEM, errno
+from libc.errno cimport EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, errno
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strdup, strlen
@@ -116,6 +116,9 @@ cdef extern from "hot.h" nogil:
     int fstat(int, stat_t *)
     int madvise(void *, size_t, int)
     ssize_t send(int, const void *, size_t, int)
+
+cdef extern from "unistd.h" nogil:
+    int syncfs(int fd)
 
 cdef extern from "blake2b.h" nogil:
     void hash_key_set(hash_key_t *, const uint8_t *)

@@ -274,7 +274,7 @@ cdef class Core:
             if self.c.sync and not queue.q.dropped:
                 join_sync(&queue.q)
 
-    def begin_sync(self):
+    def begin_sync(self, Py_ssize_t descriptors):
         cdef Channel channel
         cdef queue_t *q
         cdef list files = []
@@ -287,7 +287,7 @@ cdef class Core:
             self.c.sync_dirty = q.sync_next
             q.sync_next = NULL
             q.is_sync_dirty = False
-            collect_unsynced(q, files, self.sealing)
+            collect_unsynced(q, files, self.sealing, descriptors)
         return files
 
     def end_sync(self):

@@ -23,6 +23,7 @@ from brokerd.errors import ConfigError
 from brokerd.node import Node
 from brokerd.server import amqp, listeners, lost_errors, memory
 from brokerd.server.control import Control
+from brokerd.server.descriptors import raise_limit
 from brokerd.server.log import configure
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
@@ -46,6 +47,7 @@ def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
     Raises BrokerError or OSError if it cannot start.
     """
     configure(config)
+    raise_limit()
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     lost_errors.install(loop)

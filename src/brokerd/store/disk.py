@@ -5,15 +5,17 @@ another ``Disk``: one that forgets what was not synced, is full, or fails.  Know
 method raises OSError as the kernel gives it.
 """
 
+import contextlib
+import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable
-from functools import cache
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 Octets = bytes | bytearray | memoryview
 SYNCFS_FROM_FILES = 8       # From this many dirty files on, one sync of the filesystem is cheaper.
+NO_DESCRIPTORS = errno.EMFILE, errno.ENFILE     # The process, or the system, has as many as it may.
+SYNC_DESCRIPTORS = 64       # that one sync may hold.  It finds further files by their paths.
 
 
 class Disk:
@@ -118,40 +120,73 @@ class Disk:
             self.close(fd)
 
     def syncfs(self, fd: int, path: str) -> None:
-        """Sync the whole filesystem of ``fd``.  Raises OSError(ENOSYS) if the C library has no syncfs."""
-        import ctypes  # Only after a crash or with many dirty files: 3 ms and 1 MB that other starts save.
+        """Sync the whole filesystem of ``fd``."""
+        from brokerd.plane import sync_filesystem  # Here, so that readers can do without the compiled plane.
 
-        function = _syncfs()
-        if function is None or function(fd) != 0:
-            number = ctypes.get_errno() if function is not None else 38
-            raise OSError(number, os.strerror(number), path)
+        try:
+            sync_filesystem(fd)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+
+    def duplicate(self, fd: int) -> int:
+        """Another descriptor of the same file; -1: the process has none left."""
+        try:
+            return os.dup(fd)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            return -1
 
     def sync_all(self, files: Iterable[tuple[int, str]]) -> None:
         """Sync each (fd, path); a path that ends in '/' is a directory.  Many of one filesystem are synced at once.
 
-        Does not close the descriptors.  Raises the first OSError.
+        Where fd is -1 the path says which file; one that was deleted since has nothing to sync.  Does not close the
+        descriptors.  Raises the first OSError.
         """
         files = list(files)
         if len(files) >= SYNCFS_FROM_FILES:
             files = self._sync_filesystems(files)
         for fd, path in files:
-            if path.endswith("/"):
-                self.fsync(fd, path)
-            else:
-                self.fdatasync(fd, path)
+            with self._opened(fd, path) as opened:
+                if opened < 0:
+                    continue
+                if path.endswith("/"):
+                    self.fsync(opened, path)
+                else:
+                    self.fdatasync(opened, path)
 
     def _sync_filesystems(self, files: list[tuple[int, str]]) -> list[tuple[int, str]]:
         """Sync each filesystem that holds many of ``files``; returns the files that must be synced one by one."""
         by_device: dict[int, list[tuple[int, str]]] = {}
         for fd, path in files:
-            by_device.setdefault(os.fstat(fd).st_dev, []).append((fd, path))
+            with contextlib.suppress(FileNotFoundError):
+                by_device.setdefault(os.stat(fd if fd >= 0 else path).st_dev, []).append((fd, path))
         rest = []
         for group in by_device.values():
-            if len(group) >= SYNCFS_FROM_FILES and _syncfs() is not None:
-                self.syncfs(*group[0])
-            else:
+            if len(group) < SYNCFS_FROM_FILES:
                 rest += group
+                continue
+            # Any file does.  With a descriptor of it none is needed, and it cannot be deleted meanwhile.
+            fd, path = max(group)
+            with self._opened(fd, path) as opened:
+                if opened < 0:
+                    rest += group
+                else:
+                    self.syncfs(opened, path)
         return rest
+
+    @contextlib.contextmanager
+    def _opened(self, fd: int, path: str) -> Iterator[int]:
+        """fd, or if it is -1 a descriptor of ``path`` for as long as the context lasts; -1: the file is not there."""
+        opened = fd
+        if fd < 0:
+            with contextlib.suppress(FileNotFoundError):
+                opened = self.open(path)
+        try:
+            yield opened
+        finally:
+            if opened != fd:
+                self.close(opened)
 
     # --- the rest
 
@@ -172,11 +207,3 @@ class Disk:
 
     def is_directory(self, fd: int) -> bool:
         return stat.S_ISDIR(os.fstat(fd).st_mode)
-
-
-@cache
-def _syncfs() -> Any:
-    """The C library's syncfs(2), which Python's os module lacks; None if the library lacks it too."""
-    import ctypes
-
-    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

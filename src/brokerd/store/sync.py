@@ -7,14 +7,12 @@ is fatal: the kernel may have dropped the pages, so a second sync would report s
 neither loop nor executor: it is given ``submit`` and ``soon``.
 """
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-from brokerd.store.disk import Disk
+from brokerd.store.disk import NO_DESCRIPTORS, SYNC_DESCRIPTORS, Disk
 
 Callback = Callable[[], object]
 Done = Callable[[BaseException | None], object]
@@ -23,7 +21,7 @@ Done = Callable[[BaseException | None], object]
 class Commits(Protocol):
     """The part of plane.Core that this module uses."""
 
-    def begin_sync(self) -> list[tuple[int, str]]: ...
+    def begin_sync(self, descriptors: int) -> list[tuple[int, str]]: ...
     def end_sync(self) -> None: ...
     def turn(self) -> None: ...
 
@@ -88,20 +86,23 @@ class GroupCommit:
 
     ``submit(work, done)`` runs work() in one thread and then done(error or None) on the loop.  ``soon(callback)`` runs
     a callback later on the loop, outside of the plane's turn.  ``fatal(error)`` is called when a sync has failed; after
-    that no caller gets an answer.  ``sync=False`` (--no-sync): nothing is synced, and all callers are answered at once.
+    that no caller gets an answer.  ``everything()`` puts all that was written on disk, and needs no descriptor for it;
+    the thread calls it if the process has none left.  ``sync=False`` (--no-sync): nothing is synced, and all callers
+    are answered at once.
     """
 
     __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_followers", "_logs", "_scheduled", "_soon",
-                 "_submit", "_sync", "_under_way", "_waiting", "_wanted", "sync_count")
+                 "_submit", "_sync", "_sync_everything", "_under_way", "_waiting", "_wanted", "sync_count")
 
     def __init__(self, core: Commits, disk: Disk, *, submit: Callable[[Callback, Done], object],
                  soon: Callable[[Callback], object], fatal: Callable[[BaseException], object],
-                 sync: bool = True) -> None:
+                 everything: Callback | None = None, sync: bool = True) -> None:
         self._core = core
         self._disk = disk
         self._submit = submit
         self._soon = soon
         self._fatal = fatal
+        self._sync_everything = everything
         self._sync = sync
         self._waiting: list[Callback] = []
         self._logs: set[Log] = set()
@@ -155,13 +156,11 @@ class GroupCommit:
         waiting, self._waiting = self._waiting, []
         files: list[tuple[int, str]] = []
         try:
-            files += self._core.begin_sync()
-            for path in self._directories:
-                with contextlib.suppress(FileNotFoundError):  # Its vhost was deleted meanwhile.
-                    files.append((self._disk.open(path, os.O_RDONLY | os.O_DIRECTORY), path + "/"))
+            files += self._core.begin_sync(SYNC_DESCRIPTORS)
+            files += [(-1, path + "/") for path in self._directories]
             for log in self._logs:
                 if log.dirty:
-                    files.append((os.dup(log.fileno()), log.path))
+                    files.append((self._disk.duplicate(log.fileno()), log.path))
                     log.dirty = False
             last = [follower.begin_sync() for follower in self._followers]
         except OSError as error:
@@ -179,7 +178,7 @@ class GroupCommit:
 
         def work() -> None:
             try:
-                self._disk.sync_all(files)
+                self._sync_all(files)
                 for sync in last:
                     sync()
             finally:
@@ -197,6 +196,14 @@ class GroupCommit:
 
         self._submit(work, done)
 
+    def _sync_all(self, files: list[tuple[int, str]]) -> None:
+        try:
+            self._disk.sync_all(files)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or self._sync_everything is None:
+                raise
+            self._sync_everything()
+
     def _answer(self, waiting: list[Callback]) -> None:
         self.sync_count += 1
         self._core.end_sync()
@@ -206,7 +213,8 @@ class GroupCommit:
 
     def _close(self, files: list[tuple[int, str]]) -> None:
         for fd, _ in files:
-            self._disk.close(fd)
+            if fd >= 0:
+                self._disk.close(fd)
 
     def _fail(self, error: BaseException) -> None:
         self._failed = True
