@@ -6,6 +6,7 @@ import pytest
 from tests.broker import Broker
 
 SPARK = "tests/spark/"
+SPARK_QUERIES = tuple(f"{SPARK}test_{name}.py" for name in ("cluster", "follow", "source", "stream", "views"))
 LONG = (SPARK, "tests/faults/", "tests/server/", "tests/model/", "tests/test_docs.py")
 
 # A busy machine makes every example slow: that says nothing of what is tested.
@@ -23,12 +24,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Files as a whole go to a worker, and all that use Spark to the same one: a JVM is slow at first."""
+    """Files as a whole go to a worker, and those that use Spark to two: a JVM is slow at first, and one alone would have
+    work when all others have ended."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return "tests/spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+            if nodeid.startswith(SPARK):
+                return "Spark, queries" if nodeid.startswith(SPARK_QUERIES) else "Spark, audits"
+            return super()._split_scope(nodeid)
 
     if config.getvalue("dist") != "loadfile":
         return None
@@ -46,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_setup(item):
     """There are more workers than cores, because brokers and clients wait for each other.
 
-    The worker that uses Spark takes longest of all, so the others let it go first; what they start inherits that.
+    The workers that use Spark take longest of all, so the others let them go first; what they start inherits that.
     """
     if hasattr(item.config, "workerinput") and not item.nodeid.startswith(SPARK) and os.nice(0) == 0:
         os.nice(5)
