@@ -24,8 +24,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Files as a whole go to a worker, and those that use Spark to two: a JVM is slow at first, and one alone would have
-    work when all others have ended."""
+    """Files as a whole go to a worker, and those that use Spark to two workers.
+
+    A JVM is slow at first, so there should be few; but one alone has work when all other workers have ended.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
