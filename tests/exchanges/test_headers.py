@@ -108,7 +108,7 @@ def test_a_message_looks_only_at_shapes_that_share_a_rare_header_with_it():
     exchange, ends = HeadersExchange("x"), queues(1000)
     for number, end in enumerate(ends):
         exchange.bind(end, "", {"paid": True, f"order-{number}": number})
-    assert max(map(len, exchange._shapes_of.values())) == 1
+    assert max(map(len, exchange.asked.shapes_of.values())) == 1
     assert exchange.destinations("", lambda: Properties(headers={"paid": True, "order-7": 7})) == [ends[7]]
 
 

@@ -28,3 +28,19 @@ def comparable(value: Any) -> Hashable:
     if kind is bytes or kind is bytearray or kind is memoryview:
         return (bytes, bytes(value))
     return (kind, value)
+
+
+def canonical(value: Any) -> bytes:
+    """Octets that two values share exactly if ``comparable`` makes them equal."""
+    return repr(_in_order(comparable(value))).encode("utf-8", "backslashreplace")
+
+
+def _in_order(value: Any) -> Any:
+    """A comparable value, where equal ones also look equal: without sets, and decimals without zeros at their end."""
+    from decimal import Decimal  # Decimals are rare, and a start without them saves the memory of this import.
+
+    if isinstance(value, frozenset):
+        return sorted([(name, _in_order(item)) for name, item in value])
+    if isinstance(value, tuple):
+        return tuple([_in_order(item) for item in value])
+    return value.normalize() if isinstance(value, Decimal) else value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from brokerd.exchanges.comparable import comparable
 
 if TYPE_CHECKING:
-    from brokerd.plane import Asked, Message, Tally
+    from brokerd.plane import Asked, HeaderBindings, Message, Tally
     from brokerd.wire.properties import Properties
 
 LazyProperties = Callable[[], "Properties"]  # returns the message's properties, which its first call decodes
@@ -81,6 +81,7 @@ class Exchange:
     # These belong to one exchange and not to its type, because an argument may change them.
     key_decides: bool = True  # False: the answer depends on more than the routing key, so it must not be cached
     asked: "Asked | None" = None  # the answer depends on what these ask of the headers, and on no more
+    decides: "HeaderBindings | None" = None  # these alone say where a message goes, by its headers
     intercepts: "Intercepting | None" = None  # intercept() is called before a message is routed; None: it is not
 
     def __init__(

@@ -15,73 +15,43 @@ of ``all`` that ask for the same names share a *shape*, which is one table by th
 Each shape stands under one of its names, its *anchor*: the name that anchors the fewest shapes.  So a message looks
 only at the shapes that one of its own headers leads to, each by one look-up.
 
-``asked`` tells the data plane which headers and values bindings ask for, so that it can remember where messages go that
-differ in no such header.
+The tables are in a plane.HeaderBindings.  Their keys are octets, so that the data plane can look up a message's
+headers as they came.
 """
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from brokerd import plane
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges import destinations_of_key as of_key
-from brokerd.exchanges.comparable import comparable
+from brokerd.exchanges.comparable import canonical
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 from brokerd.exchanges.terms import format_amqp_term
-from brokerd.wire.values import encode_table, type_name
+from brokerd.wire.values import decode_table, encode_longstr, encode_table, type_name
 
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
-
-
-class _Shape:
-    """The bindings that ask for values of the same headers, and for the presence of the same other headers."""
-
-    __slots__ = ("anchor", "by_values", "there", "valued")
-
-    def __init__(self, valued: tuple[str, ...], there: tuple[str, ...], anchor: str) -> None:
-        self.valued = valued
-        self.there = there
-        self.anchor = anchor
-        self.by_values: dict[tuple[Hashable, ...], of_key.Destinations] = {}
+_VOID = b"V"  # a plain value
+_NO_HEADERS = encode_table({})
 
 
 class HeadersExchange(Exchange):
     """The routing key is not read (AMQP 0-9-1, 3.1.3.4)."""
 
-    __slots__ = ("_always", "_any", "_shapes", "_shapes_of", "asked")
+    __slots__ = ("_shapes", "asked", "decides")
 
     type: ClassVar[str] = "headers"
     key_decides: bool = False
 
     def __init__(self, name: str, **properties: Any) -> None:
         super().__init__(name, **properties)
-        self.asked: plane.Asked = plane.Asked()
-        self._always: of_key.Destinations = None
-        self._any: dict[Hashable, of_key.Destinations] = {}  # by condition
-        self._shapes: dict[tuple[tuple[str, ...], tuple[str, ...]], _Shape] = {}
-        self._shapes_of: dict[str, list[_Shape]] = {}  # by anchor
+        self.asked: plane.HeaderBindings = plane.HeaderBindings(_compound)
+        self.decides: plane.HeaderBindings = self.asked
+        self._shapes: dict[tuple[tuple[bytes, ...], tuple[bytes, ...]], plane.Shape] = {}
 
     def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
-        found = list(of_key.list_once(self._always))
         headers = properties().headers
-        if not headers:
-            return found
-        values = {name: comparable(value) for name, value in headers.items()}
-        if self._any:
-            for condition in values.items():
-                found += of_key.list_once(self._any.get(condition[0]))
-                found += of_key.list_once(self._any.get(condition))
-        if self._shapes_of:
-            for name in values:
-                for shape in self._shapes_of.get(name, ()):
-                    try:
-                        asked = tuple([values[valued] for valued in shape.valued])
-                    except KeyError:
-                        continue
-                    bound = shape.by_values.get(asked)
-                    if bound is not None and all(there in values for there in shape.there):
-                        found += of_key.list_once(bound)
-        return found
+        return self.asked.find(encode_table(headers) if headers else _NO_HEADERS)
 
     def check_binding(self, routing_key: str, arguments: dict) -> None:
         """Raise PreconditionFailed if x-match is not one of the four (RabbitMQ's texts)."""
@@ -98,61 +68,81 @@ class HeadersExchange(Exchange):
             )
 
     def _added(self, binding: Binding) -> None:
-        destination = binding.destination
-        match_all, counted, valued, there = _conditions(binding.arguments)
-        if counted:
-            self.asked.add(encode_table(counted))
-        if not match_all:
-            for condition in (*there, *valued.items()):
-                self._any[condition] = of_key.add(self._any.get(condition), destination)
-        elif not valued and not there:
-            self._always = of_key.add(self._always, destination)
+        destination, tables = binding.destination, self.asked
+        asks = _Asks(tables, binding.arguments)
+        tables.add(asks.table)
+        if not asks.all:
+            for condition in asks.conditions():
+                tables.by_condition[condition] = of_key.add(tables.by_condition.get(condition), destination)
+        elif not asks.values:
+            tables.always = of_key.add(tables.always, destination)
         else:
-            key = tuple(valued), there
-            shape = self._shapes.get(key)
+            shape = self._shapes.get(asks.names())
             if shape is None:
-                shape = self._shapes[key] = self._new_shape(*key)
-            values = tuple(valued.values())
+                shape = self._shapes[asks.names()] = self._new_shape(*asks.names())
+            values = asks.valued_octets()
             shape.by_values[values] = of_key.add(shape.by_values.get(values), destination)
 
-    def _new_shape(self, valued: tuple[str, ...], there: tuple[str, ...]) -> _Shape:
-        anchor = min((*valued, *there), key=lambda name: len(self._shapes_of.get(name, ())))
-        shape = _Shape(valued, there, anchor)
-        self._shapes_of.setdefault(anchor, []).append(shape)
+    def _new_shape(self, valued: tuple[bytes, ...], there: tuple[bytes, ...]) -> plane.Shape:
+        shapes_of = self.asked.shapes_of
+        anchor = min((*valued, *there), key=lambda name: len(shapes_of.get(name, ())))
+        shape = plane.Shape(valued, there, anchor)
+        shapes_of.setdefault(anchor, []).append(shape)
         return shape
 
     def _removed(self, binding: Binding) -> None:
-        destination = binding.destination
-        match_all, counted, valued, there = _conditions(binding.arguments)
-        if counted:
-            self.asked.remove(encode_table(counted))
-        if not match_all:
-            for condition in (*there, *valued.items()):
-                _exclude(self._any, condition, destination)
-        elif not valued and not there:
-            self._always = of_key.remove(self._always, destination)
+        destination, tables = binding.destination, self.asked
+        asks = _Asks(tables, binding.arguments)
+        tables.remove(asks.table)
+        if not asks.all:
+            for condition in asks.conditions():
+                _exclude(tables.by_condition, condition, destination)
+        elif not asks.values:
+            tables.always = of_key.remove(tables.always, destination)
         else:
-            shape = self._shapes[tuple(valued), there]
-            _exclude(shape.by_values, tuple(valued.values()), destination)
+            shape = self._shapes[asks.names()]
+            _exclude(shape.by_values, asks.valued_octets(), destination)
             if not shape.by_values:
-                del self._shapes[shape.valued, shape.there]
-                self._shapes_of[shape.anchor].remove(shape)
-                if not self._shapes_of[shape.anchor]:
-                    del self._shapes_of[shape.anchor]
+                del self._shapes[asks.names()]
+                tables.shapes_of[shape.anchor].remove(shape)
+                if not tables.shapes_of[shape.anchor]:
+                    del tables.shapes_of[shape.anchor]
 
 
-def _conditions(arguments: dict) -> tuple[bool, dict[str, Any], dict[str, Hashable], tuple[str, ...]]:
-    """Whether all must agree; the arguments that count; the values asked for; the headers that need only exist.  All in
-    the order of names."""
-    match = arguments.get("x-match", "all")
-    with_x = match in ("all-with-x", "any-with-x")
-    names = [name for name in sorted(arguments) if name != "x-match" and (with_x or not name.startswith("x-"))]
-    counted = {name: arguments[name] for name in names}
-    valued = {name: comparable(value) for name, value in counted.items() if value is not None}
-    return match in ("all", "all-with-x"), counted, valued, tuple([name for name in names if name not in valued])
+class _Asks:
+    """What a binding's arguments ask, in the order of names."""
+
+    __slots__ = ("all", "table", "values")
+
+    def __init__(self, tables: plane.HeaderBindings, arguments: dict) -> None:
+        match = arguments.get("x-match", "all")
+        with_x = match in ("all-with-x", "any-with-x")
+        names = [name for name in sorted(arguments) if name != "x-match" and (with_x or not name.startswith("x-"))]
+        self.all: bool = match in ("all", "all-with-x")  # must agree, not just one
+        self.table = encode_table({name: arguments[name] for name in names})  # the arguments that count
+        self.values = tables.values(self.table)  # plain ones, by name
+
+    def conditions(self) -> list[bytes]:
+        """A name, or a name and its value, for each argument."""
+        return [name if value == _VOID else name + value for name, value in self.values.items()]
+
+    def names(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """The names with a value, and those of headers that need only be there."""
+        valued = tuple([name for name, value in self.values.items() if value != _VOID])
+        return valued, tuple([name for name, value in self.values.items() if value == _VOID])
+
+    def valued_octets(self) -> bytes:
+        """The values asked for, one behind the other."""
+        return b"".join([value for value in self.values.values() if value != _VOID])
 
 
-def _exclude(table: dict[Any, of_key.Destinations], key: Hashable, destination: Any) -> None:
+def _compound(octets: bytes) -> bytes:
+    """Octets for a table, array or decimal, given with its kind: the same for all that are equal."""
+    table, _ = decode_table(encode_longstr(b"\0" + octets))
+    return octets[:1] + encode_longstr(canonical(table[""]))
+
+
+def _exclude(table: dict[bytes, Any], key: bytes, destination: Any) -> None:
     left = of_key.remove(table[key], destination)
     if left is None:
         del table[key]

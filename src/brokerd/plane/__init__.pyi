@@ -2,7 +2,7 @@
 
     Core         one event loop: the turn, what waits for the disk, files to be given up
     Window       keys of messages lately stored, and Keys, those of one message
-    Asked        what bindings ask of headers
+    Asked        what bindings ask of headers; HeaderBindings, where they lead
     Answer       where a publish goes, as routing says it: Tally, Message, Participant
     Routes       answers remembered
     Letters      how the dead letters of one queue are made, and where they go
@@ -189,12 +189,38 @@ class Asked:
     def remove(self, table: bytes) -> None:
         """One binding less asks for these, which were added.  Raises ValueError: no field table."""
 
+class HeaderBindings(Asked):
+    """The bindings of one headers exchange, as tables that the plane reads and exchanges/headers.py keeps.  Their keys are
+    octets: names as short strings, and *plain values*, of which two are the same octets where bindings take them as equal.
+    Their values are destinations in one of the forms of exchanges/destinations_of_key.py.  A change shows in the next
+    answers; routes that are remembered need Routes.clear()."""
+    always: Any                              # the destinations of bindings that every message agrees with
+    by_condition: dict[bytes, Any]           # of bindings that one agreement is enough for: name, or name and value
+    shapes_of: dict[bytes, list[Shape]]      # by anchor
+    def __init__(self, compound: Callable[[bytes], bytes]) -> None:
+        """compound(octets): octets for a table, array or decimal (kind and value), the same for all that are equal; they begin
+        with the kind."""
+    def values(self, table: bytes) -> dict[bytes, bytes]:
+        """Plain values by name, in the table's order.  Raises ValueError: no field table."""
+    def find(self, table: bytes) -> list[Any]:
+        """The destinations of a message with this header table; one may stand there more than once.  Raises ValueError: no
+        field table."""
+
+class Shape:
+    """Bindings of one headers exchange that ask for values of the same headers, and for the presence of the same others."""
+    def __init__(self, valued: tuple[bytes, ...], there: tuple[bytes, ...], anchor: bytes) -> None: ...
+    valued: tuple[bytes, ...]                # names
+    there: tuple[bytes, ...]                 # names
+    anchor: bytes                            # one of these names: shapes are looked up by it
+    by_values: dict[bytes, Any]              # destinations by the plain values of `valued`, one behind the other
+
 class Answer:
     """The answer of routing to one publish.  The plane reads it in C, and calls its participants if it has some."""
     def __init__(self, queues: tuple[Any, ...], *, tally: Tally | None = None, cacheable: bool = False,
                  properties: bytes | None = None, participants: tuple[Participant, ...] = (),
                  keys: Keys | None = None, by_headers: tuple[Asked, ...] = (), delays: bool = False,
-                 checks_keys: bool = False, window: ExchangeWindow | None = None) -> None: ...
+                 checks_keys: bool = False, window: ExchangeWindow | None = None,
+                 decided_by: HeaderBindings | None = None) -> None: ...
     queues: tuple[Any, ...]      # each once, where the message is to be stored, unless a participant says otherwise
     tally: Tally | None          # where the publish is counted
     cacheable: bool              # the next message of that exchange and key goes there too
@@ -205,6 +231,8 @@ class Answer:
     delays: bool                 # remembered by headers, it holds for messages with a plain delay only
     checks_keys: bool            # the plane looks for duplicates: in the windows of the queues, and in this one.  It holds for
     window: ExchangeWindow | None    # messages with a plain key, or none, and has no participants
+    decided_by: HeaderBindings | None    # the next message of that exchange and key goes where these say; the plane asks for a
+                                 # message for which they have no queue, an exchange, or a queue that looks for duplicates
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
     def before_storing(self) -> tuple[Any, ...]:
         """Ask the participants; returns the queues that they leave.  Code that stores a message with Core.put() calls this

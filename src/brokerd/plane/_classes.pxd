@@ -37,6 +37,7 @@ cdef class Answer:
     cdef readonly bint cacheable, delays, checks_keys
     cdef readonly Keys keys
     cdef readonly Window window
+    cdef readonly object decided_by     # HeaderBindings
     cdef Py_ssize_t asked           # of the participants: the others have nothing to do with this message
     cpdef tuple before_storing(self)
     cpdef after_storing(self, Message message, channel, tuple stored)
@@ -56,7 +57,9 @@ cdef class Routes:
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)
     cdef int insert(self, route_t *r) except -1
     cdef int learn(self, channel_t *ch, const event_t *e) except -1
+    cdef bint learn_by_bindings(self, channel_t *ch, const event_t *e) except -1
     cdef bint learn_by_headers(self, channel_t *ch, const event_t *e, Answer answer) except -1
+    cdef bint remember_extract(self, route_t *r, const event_t *e, Answer answer) except -1
     cdef bint note_asked(self, by_headers_t *by, tuple asked) except -1
     cdef route_t *find_for_letters(self, letters_t *l, const uint8_t *names, uint32_t n) noexcept
     cdef route_t *learn_for_letters(self, const uint8_t *method, uint32_t n) except NULL

@@ -16,7 +16,7 @@ cdef class Answer:
 
     def __init__(self, tuple queues not None, *, Tally tally=None, bint cacheable=False, bytes properties=None,
                  tuple participants not None=(), Keys keys=None, tuple by_headers not None=(), bint delays=False,
-                 bint checks_keys=False, Window window=None):
+                 bint checks_keys=False, Window window=None, decided_by=None):
         self.queues = queues
         self.tally = tally
         self.cacheable = cacheable
@@ -27,6 +27,7 @@ cdef class Answer:
         self.delays = delays
         self.checks_keys = checks_keys
         self.window = window
+        self.decided_by = decided_by
 
     cpdef tuple before_storing(self):
         cdef tuple queues = self.queues, left

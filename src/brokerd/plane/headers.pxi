@@ -41,6 +41,7 @@ cdef struct extracts_t:
 cdef struct by_headers_t:       # what a route that depends on headers has instead of targets
     extracts_t *extracts        # the Routes'
     uint32_t asked_n
+    void *answer                # borrowed: the first Answer, if it says which bindings decide; NULL: it does not
     asked_t *asked[ASKED_MOST]  # of the headers exchanges that its messages have met.  More of them make some extracts
                                 # longer, and those that stay as they were mean what they meant
 
@@ -61,10 +62,14 @@ cdef inline uint64_t *asked_slot(const asked_t *a, uint32_t hash) noexcept nogil
     return a.slots + at
 
 
+cdef inline bint is_in_asked(const asked_t *a, uint32_t hash) noexcept nogil:
+    return a.used != 0 and <uint32_t>asked_slot(a, hash)[0] != 0
+
+
 cdef inline bint is_asked(const by_headers_t *by, uint32_t hash) noexcept nogil:
     cdef uint32_t i
     for i in range(by.asked_n):
-        if by.asked[i].used and <uint32_t>asked_slot(by.asked[i], hash)[0]:
+        if is_in_asked(by.asked[i], hash):
             return True
     return False
 
@@ -112,7 +117,14 @@ cdef int asked_change(asked_t *a, uint32_t hash, bint more) noexcept nogil:
     return 0
 
 
-@cython.final
+cdef const uint8_t *whole_table(const uint8_t[::1] table) except NULL:
+    """The octets of a field table, its length first.  Raises ValueError."""
+    if table.shape[0] < 4 or be32(&table[0]) != table.shape[0] - 4 \
+            or not table_is_whole(&table[0] + 4, &table[0] + table.shape[0], PROPERTY_DEPTH):
+        raise ValueError("not a field table")
+    return &table[0]
+
+
 cdef class Asked:
     """See plane/__init__.pyi."""
 
@@ -136,12 +148,8 @@ cdef class Asked:
         cdef size_t n
         cdef uint32_t hash
         cdef int err
-        if table.shape[0] < 4 or be32(&table[0]) != table.shape[0] - 4:
-            raise ValueError("not a field table")
-        p = &table[0] + 4
+        p = whole_table(table) + 4
         end = &table[0] + table.shape[0]
-        if not table_is_whole(p, end, PROPERTY_DEPTH):
-            raise ValueError("not a field table")
         while p < end:
             name = p
             p += 1 + name[0]

@@ -95,6 +95,8 @@ cdef class Routes:
         cdef uint32_t exchange_n, key_n
         cdef route_t *r
         cdef Answer answer
+        if not e.ask and self.extracts != NULL and self.learn_by_bindings(ch, e):
+            return 0
         exchange_n = p[6] if e.payload_n > 6 else 255
         if e.payload_n < 9 or 7 + exchange_n >= e.payload_n - 1:
             raise by_reply_code(502, "basic.publish ends before its fields do", hard=True)
@@ -125,11 +127,7 @@ cdef class Routes:
 
     cdef bint learn_by_headers(self, channel_t *ch, const event_t *e, Answer answer) except -1:
         """Remember the answer by what bindings ask of the message's headers.  False: it must not be remembered."""
-        cdef uint8_t extract[EXTRACT_MOST]
         cdef route_t *r = self.find(e.payload, e.payload_n, crc_update(0, e.payload, e.payload_n))
-        cdef way_t *place
-        cdef way_t way
-        cdef int32_t n
         if answer.cacheable or answer.properties is not None:
             return False
         if r == NULL:
@@ -144,6 +142,38 @@ cdef class Routes:
             self.insert(r)
         if r.by_headers == NULL or not self.note_asked(r.by_headers, answer.by_headers):
             return False
+        if answer.decided_by is not None and r.by_headers.answer == NULL:
+            self.answers.append(answer)
+            r.by_headers.answer = <void *>answer
+        if not self.remember_extract(r, e, answer):
+            return False
+        ch.route = r
+        ch.route_generation = self.generation
+        return True
+
+    cdef bint learn_by_bindings(self, channel_t *ch, const event_t *e) except -1:
+        """Find where the publish of event e goes by the bindings of its headers exchange, and remember it.  False: resolve()
+        must be asked."""
+        cdef route_t *r = self.find(e.payload, e.payload_n, crc_update(0, e.payload, e.payload_n))
+        cdef Answer first
+        cdef tuple queues
+        if r == NULL or r.by_headers == NULL or r.by_headers.answer == NULL or r.by_headers.asked_n != 1:
+            return False
+        first = <Answer>r.by_headers.answer
+        queues = (<HeaderBindings?>first.decided_by).queues(e.header + 12)
+        if queues is None or not self.remember_extract(r, e, Answer(queues, tally=first.tally)):
+            return False
+        ch.route = r
+        ch.route_generation = self.generation
+        return True
+
+    cdef bint remember_extract(self, route_t *r, const event_t *e, Answer answer) except -1:
+        """Remember the answer by the extract of the message's headers, for r, which depends on headers.  False: it is too
+        large."""
+        cdef uint8_t extract[EXTRACT_MOST]
+        cdef way_t *place
+        cdef way_t way
+        cdef int32_t n
         n = make_extract(r.by_headers, property_at(e.header + 12, PROPERTY_HEADERS), extract)
         if n < 0 or sizeof(route_t) + len(answer.queues) * sizeof(queue_t *) + n > BY_HEADERS_ROOM:
             return False
@@ -162,8 +192,6 @@ cdef class Routes:
             self.answers[way.at] = answer
             free(place.route)
         place[0] = way
-        ch.route = r
-        ch.route_generation = self.generation
         return True
 
     cdef bint note_asked(self, by_headers_t *by, tuple asked) except -1:

@@ -234,9 +234,13 @@ class _Publish:
         if octets is None and self._rewritten is not None:
             octets = encode_header(0, self._rewritten)[_PROPERTIES_AT:]
         cacheable, by_headers = (False, ()) if self._once else (self._cacheable, self._by_headers)
+        decided_by = None
+        if by_headers and not self._participants and not self._checks_keys:
+            decided_by = self._exchange.decides
         return plane.Answer(self._queues, tally=self._exchange.tally, cacheable=cacheable, properties=octets,
                             participants=self._participants, keys=self._keys, by_headers=by_headers,
-                            delays=self._delays, checks_keys=self._checks_keys, window=self._window)  # fmt: skip
+                            delays=self._delays, checks_keys=self._checks_keys, window=self._window,
+                            decided_by=decided_by)  # fmt: skip
 
 
 def find(
