@@ -60,11 +60,12 @@ class Broker:
     """One broker on one data directory, from ``start`` to ``stop`` or ``kill``, as often as wanted.
 
     ``port`` is kept over all starts.  ``lines`` are the log of all starts.  ``env`` and ``flags`` may be changed
-    between starts.
+    between starts.  ``before``: a command that starts the broker.
     """
 
-    def __init__(self, directory, *flags, env=None):
+    def __init__(self, directory, *flags, env=None, before=()):
         self.directory = Path(directory)
+        self.before = list(before)
         self.flags = list(flags)
         self.env = dict(env or {})
         self.port, held = reserved_port()
@@ -81,7 +82,8 @@ class Broker:
         assert self.process is None, "is running already"
         begin = len(self.lines)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "brokerd", "-D", str(self.directory), "-p", str(self.port), *map(str, self.flags)],
+            [*self.before, sys.executable, "-m", "brokerd", "-D", str(self.directory), "-p", str(self.port),
+             *map(str, self.flags)],
             env=environment(self.env), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
