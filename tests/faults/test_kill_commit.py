@@ -25,7 +25,7 @@ def killing(cls, name, after=False):
         if armed and os.environ["KILL_AT"].partition(":")[0] == name:
             left -= 1
             if not left:
-                os.kill(os.getpid(), 9)
+                os.kill(os.getpid(), int(os.environ.get("KILL_WITH", "9")))
         return result if after else original(*args, **kwargs)
     setattr(cls, name, step)
 
@@ -79,8 +79,8 @@ STEPS = [  # how the transaction is kept, and where the broker dies
 ]
 
 
-@pytest.mark.parametrize(("how", "step"), STEPS)
-def test_a_commit_is_whole_or_it_never_was(broker, how, step):
+def prepare(broker):
+    """Declare the queues, with SETTLED messages in the one that the transaction empties."""
     broker.env["KILL_AT"] = "never:0"
     broker.start()
     with Peer(broker.port).open() as peer:
@@ -94,26 +94,60 @@ def test_a_commit_is_whole_or_it_never_was(broker, how, step):
             while peer.read().delivery_tag != n + 1:
                 pass
     broker.stop()
-    broker.env["KILL_AT"] = step
-    broker.start()
-    # A publish with a user-id goes up, and those before it; 600 kB are more than the shared commit log takes.
-    properties = {"user_id": "guest"} if "up" in how else {}
+
+
+def messages_of(how):
+    """The bodies that the transaction publishes.  600 kB are more than the shared commit log takes."""
     tail = bytes(60_000) if "large" in how else b""
-    count = MANY if "many" in how else MESSAGES
-    published = [b"%d" % n + tail for n in range(count)]
-    with Peer(broker.port).open() as peer:
-        peer.ask(methods.TxSelect())
-        for _ in range(SETTLED):
-            peer.got("in", no_ack=False)
-        peer.send(*[publish("", body, exchange="amq.fanout", delivery_mode=2,
-                            **(properties if n == count // 2 else {})) for n, body in enumerate(published)])
-        peer.send(methods.BasicAck(delivery_tag=0, multiple=True), methods.TxCommit())
-        answered = isinstance(peer.read(), methods.TxCommitOk)
-    assert broker.wait() == -9
+    return [b"%d" % n + tail for n in range(MANY if "many" in how else MESSAGES)]
+
+
+def send_transaction(peer, how):
+    """Settle all, publish and commit; read no answer.  A publish with a user-id goes up, and those before it."""
+    bodies = messages_of(how)
+    properties = {"user_id": "guest"} if "up" in how else {}
+    peer.ask(methods.TxSelect())
+    for _ in range(SETTLED):
+        peer.got("in", no_ack=False)
+    peer.send(*[publish("", body, exchange="amq.fanout", delivery_mode=2,
+                        **(properties if n == len(bodies) // 2 else {})) for n, body in enumerate(bodies)])
+    peer.send(methods.BasicAck(delivery_tag=0, multiple=True), methods.TxCommit())
+
+
+def left(broker):
+    """What a start finds in the queues, after it has carried out what was decided."""
     broker.env["KILL_AT"] = "never:0"
     broker.start()
     with Peer(broker.port).open() as peer:
-        found = [drain(peer, name) for name in ("one", "two", "in")]
-    whole = [published, published, []]
-    nothing = [[], [], [b"in %d" % n for n in range(SETTLED)]]
-    assert found == whole if answered or step not in ("decide:1", "write:1", "read:150") else found == nothing
+        return [drain(peer, name) for name in ("one", "two", "in")]
+
+
+def whole(how):
+    return [messages_of(how), messages_of(how), []]
+
+
+NOTHING = [[], [], [b"in %d" % n for n in range(SETTLED)]]
+
+
+@pytest.mark.parametrize(("how", "step"), STEPS)
+def test_a_commit_is_whole_or_it_never_was(broker, how, step):
+    prepare(broker)
+    broker.env["KILL_AT"] = step
+    broker.start()
+    with Peer(broker.port).open() as peer:
+        send_transaction(peer, how)
+        answered = isinstance(peer.read(), methods.TxCommitOk)
+    assert broker.wait() == -9
+    lost = step in ("decide:1", "write:1", "read:150") and not answered
+    assert left(broker) == (NOTHING if lost else whole(how))
+
+
+@pytest.mark.parametrize("step", ["read:10", "read:150", "append:1", f"read:{MANY + 150}"])
+def test_a_commit_is_whole_or_it_never_was_if_its_client_goes_and_the_broker_is_stopped_meanwhile(broker, step):
+    prepare(broker)
+    broker.env |= {"KILL_AT": step, "KILL_WITH": "15"}
+    broker.start()
+    with Peer(broker.port).open() as peer:
+        send_transaction(peer, "many and up")
+    assert broker.wait() == 0
+    assert left(broker) in (NOTHING, whole("many and up"))

@@ -492,3 +492,18 @@ def test_a_publish_to_many_queues_without_room_is_told_and_waits(wide):
     one.unblock()
     wide.finish()
     assert {wide.queues[name].ready for name in MANY} == {1}
+
+
+def test_what_stalled_waits_for_go_on_as_well_if_the_connection_rests_when_there_is_room_again(shared):
+    queue = shared.queue()
+    one = shared.connection(1)
+    with no_larger_than(1000):
+        one.feed(publish(1, b"x") + METHOD)
+        shared.finish()
+    one.rest()
+    one.unblock()
+    shared.finish()
+    assert (queue.ready, shared.order, one.stopped) == (0, [], True)
+    one.go_on()
+    shared.finish()
+    assert (queue.ready, shared.order, one.stopped) == (1, [one.number], False)
