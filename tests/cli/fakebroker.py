@@ -44,21 +44,23 @@ class FakeBroker:
 
     def publish(self, queue, body):
         with self._lock:
-            messages = self.queues.setdefault(queue, [])
-            messages.append(body)
-            if self.mute or queue not in self.consumers or (self.swap and len(messages) % 2):
-                return
-            ready = messages[::-1] if self.swap else list(messages)
-            messages.clear()
-            for message in ready:
-                self.consumers[queue].deliver(message)
+            self.queues.setdefault(queue, []).append(body)
+            self._deliver(queue)
 
     def consume(self, queue, session):
         with self._lock:
             self.consumers[queue] = session
-            for message in self.queues.get(queue, []):
-                session.deliver(message)
-            self.queues[queue] = []
+            self._deliver(queue)
+
+    def _deliver(self, queue):
+        """Deliver what waits in the queue; with `swap` pairs, so that the last of an odd number waits on."""
+        messages = self.queues.setdefault(queue, [])
+        if self.mute or queue not in self.consumers:
+            return
+        while len(messages) > self.swap:
+            self.consumers[queue].deliver(messages.pop(1 if self.swap else 0))
+            if self.swap:
+                self.consumers[queue].deliver(messages.pop(0))
 
 
 class Session:

@@ -87,6 +87,27 @@ def test_routing_is_asked_where_an_exchange_is_bound_for_the_headers(exchange):
     assert exchange.counts() == {"q": 3}
 
 
+def test_routing_is_not_asked_again_because_some_headers_lead_to_another_exchange_of_headers(exchange):
+    other = HeadersExchange("other")
+    other.bind(exchange.bind(b"q", {"n": 1}), "", {"m": 1})
+    exchange.exchange.bind(other, "", {"n": 2})
+    exchange.routes.clear()
+    for number in range(3, 9):
+        exchange.bind(b"q", {"n": number})
+    for headers in ({"n": 1}, {"n": 2, "m": 1}, *({"n": number, "m": 1} for number in range(3, 9))):
+        exchange.send(headers)
+    assert exchange.asked == [{"n": 1}, {"n": 2, "m": 1}]
+    assert exchange.counts() == {"q": 8}
+
+
+def test_routing_is_asked_where_what_is_asked_of_headers_is_too_long_to_be_remembered(exchange):
+    for letter in "ab":
+        exchange.bind(b"q", {"n": letter * 2000})
+    for letter in "abab":
+        exchange.send({"n": letter * 2000})
+    assert (len(exchange.asked), exchange.counts()) == (4, {"q": 4})
+
+
 def test_routing_is_asked_where_a_queue_looks_for_duplicates(exchange):
     exchange.bind(b"q", {"n": 1})
     exchange.bind(b"once", {"n": 2}).window = plane.Window(128, -1)

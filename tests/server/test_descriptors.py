@@ -1,46 +1,67 @@
+import os
 import resource
 import subprocess
 import sys
 
 import pika
 import pytest
-from tests.broker import environment
+from tests.broker import Broker, environment
 
 from brokerd.server.descriptors import FEW
 
-DURABLE = pika.BasicProperties(delivery_mode=2)
+
+def publish(channel, body):
+    """Publish a persistent message to all queues at once; confirmed."""
+    properties = pika.BasicProperties(delivery_mode=2, headers={"x-deduplication-header": body.decode()})
+    channel.basic_publish("all", "", body, properties)
 
 
-def fill(broker, queues):
-    """Bind so many durable queues to amq.fanout, and publish a persistent message to all of them at once, confirmed."""
+def fill(broker, queues, arguments):
+    """Bind so many durable queues to an exchange, and publish a message to them, so that each has its files open."""
     connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
     channel = connection.channel()
+    channel.exchange_declare("all", "fanout", durable=True, arguments=arguments)
     for number in range(queues):
         channel.queue_declare(f"q{number}", durable=True)
-        channel.queue_bind(f"q{number}", "amq.fanout")
+        channel.queue_bind(f"q{number}", "all")
     channel.confirm_delivery()
-    channel.basic_publish("amq.fanout", "", b"first", DURABLE)
+    publish(channel, b"first")
     return connection, channel
 
 
-def test_a_start_raises_the_soft_limit_of_open_files_to_the_hard_one(broker):
-    soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
-    assert soft == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+LOW = "import os, resource, sys; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1];" \
+      "resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-@pytest.mark.parametrize("queues", [60, 200])
-def test_a_sync_of_more_files_than_the_process_may_open_is_done_and_loses_nothing(broker, queues):
-    connection, channel = fill(broker, queues)
-    limit = 40 + queues + 20        # Each queue in use has one, and a sync would want as many again.
-    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (limit, limit))
+def test_a_start_raises_the_soft_limit_of_open_files_to_the_hard_one(tmp_path):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with Broker(tmp_path / "data", before=[sys.executable, "-c", LOW]) as broker:
+        assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+@pytest.mark.parametrize("type_", ["fanout", "deduplicating"])
+@pytest.mark.parametrize("spare", [20, 0])
+def test_a_sync_for_which_too_few_descriptors_are_left_is_done_and_loses_nothing(broker, spare, type_):
+    """Each queue in use has one, and a sync would want as many again."""
+    queues = 100
+    arguments = {"x-message-deduplication": True} if type_ == "deduplicating" else None
+    connection, channel = fill(broker, queues, arguments)
+    limit = len(os.listdir(f"/proc/{broker.pid}/fd")) + spare
+    _, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (limit, hard))
     for body in (b"second", b"third"):
-        channel.basic_publish("amq.fanout", "", body, DURABLE)      # returns when confirmed
+        publish(channel, body)          # returns when it is confirmed
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    connection.close()
     broker.restart(kill=True)
     connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
     channel = connection.channel()
+    channel.confirm_delivery()
+    publish(channel, b"third")          # A duplicate, where these are looked for.
+    fourth = None if type_ == "deduplicating" else b"third"
     for number in range(queues):
         bodies = [channel.basic_get(f"q{number}", auto_ack=True)[2] for _ in range(4)]
-        assert bodies == [b"first", b"second", b"third", None]
+        assert bodies == [b"first", b"second", b"third", fourth]
     connection.close()
 
 

@@ -1,27 +1,15 @@
 """libuv uses io_uring by itself where the kernel has it."""
 
-
 import errno
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pika
-from tests.broker import Broker
+import pytest
+from tests.broker import Broker, environment
 
 FORBID = [sys.executable, str(Path(__file__).with_name("forbid.py"))]
-
-
-def descriptors(pid):
-    """What the descriptors of a process lead to."""
-    found = []
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-        except FileNotFoundError:
-            pass
-    return found
 
 
 def test_the_profile_of_this_test_forbids_io_uring():
@@ -39,5 +27,16 @@ def test_a_broker_to_which_io_uring_is_forbidden_serves_its_clients(tmp_path):
         channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
         assert channel.basic_get("q", auto_ack=True)[2] == b"x"
         connection.close()
-        assert "anon_inode:[eventpoll]" in descriptors(broker.pid)
-        assert "anon_inode:[io_uring]" not in descriptors(broker.pid)
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "0"), ("1", "1")])
+def test_libuv_is_told_not_to_use_it_unless_the_operator_says_otherwise(tmp_path, given, used):
+    program = (
+        "import os, sys, uvloop;"
+        "uvloop.new_event_loop = lambda: (print(os.environ['UV_USE_IO_URING'], flush=True), os._exit(0));"
+        f"sys.argv = ['brokerd', '-D', {str(tmp_path / 'data')!r}];"
+        "from brokerd.__main__ import main; main()"
+    )
+    env = environment({"UV_USE_IO_URING": given} if given else {})
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.stdout == f"{used}\n", done.stderr

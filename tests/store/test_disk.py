@@ -1,5 +1,6 @@
 import os
 import random
+import resource
 
 import pytest
 from tests.store.forgetful_disk import ForgetfulDisk
@@ -45,15 +46,50 @@ def test_a_path_that_ends_in_a_slash_is_synced_as_a_directory(tmp_path):
     assert disk.calls == ["fsync"]
 
 
-@pytest.mark.parametrize(("count", "calls"), [(3, ["fdatasync"] * 3), (SYNCFS_FROM_FILES, ["syncfs"])])
-def test_files_without_a_descriptor_are_found_by_their_paths_unless_they_were_deleted(tmp_path, count, calls):
+@pytest.mark.parametrize("lent", [0, 1])
+def test_a_file_without_a_descriptor_is_synced_with_its_filesystem_whatever_it_is_called_now(tmp_path, lent):
     disk, before = Counting(), len(os.listdir("/proc/self/fd"))
-    for i in range(count):
-        (tmp_path / f"{i}").touch()
-    disk.sync_all([(-1, f"{tmp_path}/{i}") for i in range(count)] + [(-1, f"{tmp_path}/deleted")] * 9)
-    assert disk.calls == calls
-    disk.sync_all([(-1, f"{tmp_path}/deleted/")])
-    assert (disk.calls, len(os.listdir("/proc/self/fd"))) == (calls, before)
+    files = opened(tmp_path, lent)
+    disk.sync_all([*files, (-1, f"{tmp_path}/was renamed"), (-1, f"{tmp_path}/gone/deleted"), (-1, f"{tmp_path}/")])
+    assert disk.calls == ["syncfs"]
+    for fd, _ in files:
+        os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_of_a_directory_that_was_deleted_have_nothing_to_sync(tmp_path):
+    disk = Counting()
+    disk.sync_all([(-1, f"{tmp_path}/gone/deleted"), (-1, f"{tmp_path}/gone/")])
+    assert disk.calls == []
+
+
+def test_what_is_synced_without_a_descriptor_survives_a_power_cut(tmp_path):
+    (tmp_path / "before").mkdir()
+    disk = ForgetfulDisk(str(tmp_path / "before"))
+    fd = disk.open(f"{tmp_path}/before/file", os.O_RDWR | os.O_CREAT)
+    disk.pwrite(fd, b"content", 0)
+    disk.close(fd)
+    disk.sync_all([(-1, f"{tmp_path}/before/file")])
+    disk.lose_power(str(tmp_path / "after"), random.Random(1))
+    disk.release()
+    assert (tmp_path / "after" / "file").read_bytes() == b"content"
+
+
+def test_of_a_process_without_descriptors_nothing_is_lent_and_other_faults_are_raised(tmp_path):
+    disk = Disk()
+    fd = disk.lend_directory(str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        lent = disk.lend(fd), disk.lend_directory(str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    os.close(fd)
+    assert lent == (-1, -1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        disk.lend(fd)
+    with pytest.raises(FileNotFoundError):
+        disk.lend_directory(f"{tmp_path}/gone")
 
 
 def test_a_filesystem_is_synced_by_a_file_that_has_a_descriptor(tmp_path):

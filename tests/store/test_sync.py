@@ -214,6 +214,18 @@ def test_where_no_descriptor_is_left_everything_is_synced_at_once(parts):
     assert (answered, failures) == ([[True]], [])
 
 
+def test_a_follower_for_which_no_descriptor_is_left_has_everything_synced(parts):
+    disk, steps, core, failures, _ = parts
+    synced, answered = [], []
+    commit = GroupCommit(core, disk, submit=steps.submit, soon=steps.soon.append, fatal=failures.append,
+                         everything=lambda: synced.append(True))
+    commit.follow(Follower(disk, OSError(errno.ENFILE, "Too many open files in system")))
+    commit.wait(lambda: answered.append(list(synced)))
+    steps.loop()
+    steps.thread()
+    assert (answered, failures) == ([[True]], [])
+
+
 def test_without_sync_nothing_is_followed(parts):
     disk, steps, core, _, _ = parts
     commit = GroupCommit(core, disk, submit=steps.submit, soon=steps.soon.append, fatal=print, sync=False)

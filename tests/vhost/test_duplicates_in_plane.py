@@ -54,6 +54,11 @@ class Pair:
             for name, asked in (("other", {"x-match": "any", "id": "a"}), ("id", {"id": 1}), ("q", {"x-match": "all"})):
                 machine.vhost.bind(headers, machine.vhost.queues[name], "", asked)
 
+            headers = machine.vhost.add_exchange("g", "headers", durable=True, auto_delete=False, internal=False,
+                                                 arguments={})
+            for name, asked in (("plain", {"id": "a"}), ("id", {"id": 1}), ("other", {"id": 2}), ("plain", {"id": "b"})):
+                machine.vhost.bind(headers, machine.vhost.queues[name], "", asked)
+
     def each(self, do):
         """What both answer; they must agree."""
         answers = [do(machine) for machine in self.machines]
@@ -102,7 +107,7 @@ def rows(machine):
 keys = st.sampled_from([None, "a", "b", "c", "a" * 200, 1, 2, -1, True, 1.5, Timestamp(1), b"a", [1]])
 publishes = st.fixed_dictionaries({
     "to": st.sampled_from([("", "q"), ("", "id"), ("", "small"), ("", "timed"), ("", "gone"), ("x", ""), ("y", ""),
-                           ("z", ""), ("wide", ""), ("h", "")]),
+                           ("z", ""), ("wide", ""), ("h", ""), ("g", "")]),
     "headers": st.fixed_dictionaries({}, optional={
         "x-deduplication-header": keys, "MessageDeduplicationId": keys, "id": keys,
         "x-cache-ttl": st.sampled_from([0, 30, 200, "30", True, -1]), "CC": st.just(["q"]), "BCC": st.just(["id"])}),

@@ -203,6 +203,28 @@ def test_all_exchanges_of_headers_on_the_way_are_in_the_answer(by_headers, vhost
     assert set(answer.by_headers) == {vhost.exchange("h").asked, vhost.exchange("amq.headers").asked}
 
 
+def test_an_answer_says_whether_the_bindings_of_its_exchange_decide(by_headers, access, vhost):
+    tables = vhost.exchange("h").decides
+    assert tables is not None
+    assert [by_headers({"a": a}).decided_by for a in (1, 2)] == [tables, tables]
+    vhost.bind(exchange(vhost, "outer", "fanout"), vhost.exchange("h"), "", {})
+    exchange(vhost, "later", "x-delayed-message", x_delayed_type="headers")
+    for name in ("outer", "later", "amq.direct"):
+        assert by_headers({"a": 1}, name=name).decided_by is None
+    for headers, properties in (({"a": 1, "CC": ["k"]}, {}), ({"a": 1}, {"user_id": "guest"})):
+        assert by_headers(headers, **properties).decided_by is None
+    vhost.bind(vhost.exchange("h"), exchange(vhost, "kept", "x-recent-history"), "", {"a": 3})
+    assert by_headers({"a": 3}).participants
+    assert [by_headers({"a": a}).decided_by for a in (1, 3)] == [tables, None]
+
+
+def test_bindings_do_not_decide_where_a_queue_looks_for_duplicates(by_headers, access, vhost):
+    header = encode_header(0, Properties(headers={"a": 1}))
+    again = vhost.add_queue("again", durable=True, auto_delete=False, arguments={"x-message-deduplication": True})
+    vhost.bind(vhost.exchange("h"), again, "", {"a": 1})
+    assert resolve_again(access, b"h", b"", header).decided_by is None
+
+
 def test_what_depends_on_more_than_headers_is_not_by_headers(by_headers, access, vhost):
     for headers, properties in (({"a": 1, "CC": ["k"]}, {}), ({"a": 1, "BCC": ["k"]}, {}),
                                 ({"a": 1}, {"user_id": "guest"})):

@@ -81,7 +81,7 @@ class Exchange:
     # These belong to one exchange and not to its type, because an argument may change them.
     key_decides: bool = True  # False: the answer depends on more than the routing key, so it must not be cached
     asked: "Asked | None" = None  # the answer depends on what these ask of the headers, and on no more
-    decides: "HeaderBindings | None" = None  # these alone say where a message goes, by its headers
+    decides: "HeaderBindings | None" = None  # the data plane may read in these tables where a message goes
     intercepts: "Intercepting | None" = None  # intercept() is called before a message is routed; None: it is not
 
     def __init__(

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 
-_LARGE = 32  # From so many places on, a word's step is remembered: another of the same places and word costs nothing
+_LARGE = 32  # Where so many places are reached, the step from them by a word is remembered for words that come again.
 
 
 class _Place:

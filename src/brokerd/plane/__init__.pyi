@@ -80,8 +80,8 @@ class Core:
     def begin_sync(self, descriptors: int) -> list[tuple[int, str]]:
         """Everything that waiting confirms depend on, as (descriptor, path).  The caller syncs and closes each in its thread
         (fdatasync; fsync where the path ends in '/', a directory), then calls end_sync() on the loop.
-        descriptors: how many to lend at most.  The descriptor is -1 for files beyond these, and where the process has none
-        left: the caller finds such a file by its path, and one that is not there has nothing to sync.  Raises OSError."""
+        descriptors: how many files get one.  For all others, and where the process has none left, -1 stands for it.  Such a
+        file may have another name when it is synced; if its directory is gone, it has nothing to sync.  Raises OSError."""
     def end_sync(self) -> None:
         """Say that all files that the last begin_sync() named are on disk.  The next turn sends the confirms that waited."""
     # --- files to be given up
@@ -231,8 +231,9 @@ class Answer:
     delays: bool                 # remembered by headers, it holds for messages with a plain delay only
     checks_keys: bool            # the plane looks for duplicates: in the windows of the queues, and in this one.  It holds for
     window: ExchangeWindow | None    # messages with a plain key, or none, and has no participants
-    decided_by: HeaderBindings | None    # the next message of that exchange and key goes where these say; the plane asks for a
-                                 # message for which they have no queue, an exchange, or a queue that looks for duplicates
+    decided_by: HeaderBindings | None    # the next message of that exchange and key goes where these say.  The plane still
+                                 # asks if they have no queue for it, or an exchange, or a queue that looks for duplicates, or
+                                 # if what they ask of its headers is too long to be remembered
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
     def before_storing(self) -> tuple[Any, ...]:
         """Ask the participants; returns the queues that they leave.  Code that stores a message with Core.put() calls this

@@ -111,7 +111,7 @@ cdef void count_redelivery(place_t *t) noexcept nogil:
 
 
 cdef void number_later_hand_out(place_t *t) noexcept nogil:
-    """number_hand_out() for a message that is not handed out for the first time, or was aside."""
+    """number_hand_out() for a message that was out before, or that the acks file's watermark has passed."""
     if not t.flags & PLACE_OUT_SINCE_START:
         t.seg.store.handed += 1
         t.ordinal = t.seg.store.handed

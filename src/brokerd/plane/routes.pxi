@@ -155,10 +155,13 @@ cdef class Routes:
         """Find where the publish of event e goes by the bindings of its headers exchange, and remember it.  False: resolve()
         must be asked."""
         cdef route_t *r = self.find(e.payload, e.payload_n, crc_update(0, e.payload, e.payload_n))
+        cdef uint8_t extract[EXTRACT_MOST]
         cdef Answer first
         cdef tuple queues
-        if r == NULL or r.by_headers == NULL or r.by_headers.answer == NULL or r.by_headers.asked_n != 1:
+        if r == NULL or r.by_headers == NULL or r.by_headers.answer == NULL:
             return False
+        if make_extract(r.by_headers, property_at(e.header + 12, PROPERTY_HEADERS), extract) < 0:
+            return False                # It could not be remembered, and would be asked for each time.
         first = <Answer>r.by_headers.answer
         queues = (<HeaderBindings?>first.decided_by).queues(e.header + 12)
         if queues is None or not self.remember_extract(r, e, Answer(queues, tally=first.tally)):

@@ -1,9 +1,9 @@
 # Collects the files that must be synced before confirms may be sent, and says in a full segment that it is on disk
 # whole.  The sync itself is the control plane's, in a thread (store/sync.py).
-
 #
-# A sync lends its thread a bounded number of descriptors.  Further files, and those for which the process has no descriptor
-# left, are named by their path alone, with -1: the sync of many files is one of their filesystem, which needs one descriptor.
+# A sync lends its thread descriptors of a few files.  All other files, and those for which the process has no descriptor left,
+# are named by their paths alone, with -1 as descriptor.  That is enough, because the thread syncs many files by syncing their
+# filesystem, and for that it needs one descriptor.
 
 cdef int lend_segment(seg_t *s) except -2:
     """A duplicate of the segment's descriptor; -1: none is left."""

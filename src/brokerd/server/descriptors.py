@@ -12,8 +12,12 @@ def raise_limit() -> int:
     """Raise this process's limit to the hard one, and warn if that is low.  Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # The system's own limit, fs.nr_open, may be lower by now.
+            log.warning("the limit of %d open files cannot be raised to %d: %s", soft, hard, error)
+            return soft
     if hard < FEW:
-        log.warning("this process may have %d files open; each connection takes one, and each queue in use up to two: "
-                    "raise the hard limit (ulimit -Hn, LimitNOFILE)", hard)
+        log.warning("this process may have %d files open; each connection takes one, and each queue in use: raise the "
+                    "hard limit (ulimit -Hn, LimitNOFILE)", hard)
     return hard

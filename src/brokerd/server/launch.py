@@ -48,8 +48,8 @@ def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
     """
     configure(config)
     raise_limit()
-    # libuv up to 1.48 has the kernel poll a ring, in a thread, unless told not to.  All versions may use io_uring to
-    # add sockets to epoll, and do without where a container's seccomp profile forbids it.
+    # libuv up to 1.48 uses io_uring unless told not to, and has a thread of the kernel poll it.  Later ones use it to
+    # add sockets to epoll, whatever they are told, and do without where a container's seccomp profile forbids it.
     os.environ.setdefault("UV_USE_IO_URING", "0")
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)

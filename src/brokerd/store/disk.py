@@ -10,12 +10,12 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 Octets = bytes | bytearray | memoryview
 SYNCFS_FROM_FILES = 8       # From this many dirty files on, one sync of the filesystem is cheaper.
 NO_DESCRIPTORS = errno.EMFILE, errno.ENFILE     # The process, or the system, has as many as it may.
-SYNC_DESCRIPTORS = 64       # that one sync may hold.  It finds further files by their paths.
+SYNC_DESCRIPTORS = SYNCFS_FROM_FILES    # that the data plane lends to one sync: with so many files it needs one.
 
 
 class Disk:
@@ -128,65 +128,55 @@ class Disk:
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
 
-    def duplicate(self, fd: int) -> int:
-        """Another descriptor of the same file; -1: the process has none left."""
-        try:
-            return os.dup(fd)
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTORS:
-                raise
-            return -1
+    def lend(self, fd: int) -> int:
+        """Another descriptor of the same file, for sync_all(); -1: the process has none left."""
+        return _unless_none_is_left(lambda: os.dup(fd))
+
+    def lend_directory(self, path: str) -> int:
+        """A descriptor of a directory, for sync_all(); -1: the process has none left.  Raises FileNotFoundError."""
+        return _unless_none_is_left(lambda: self.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
     def sync_all(self, files: Iterable[tuple[int, str]]) -> None:
         """Sync each (fd, path); a path that ends in '/' is a directory.  Many of one filesystem are synced at once.
 
-        Where fd is -1 the path says which file; one that was deleted since has nothing to sync.  Does not close the
-        descriptors.  Raises the first OSError.
+        A file whose fd is -1 is synced with its filesystem, because its name may have changed since.  If its directory
+        is gone, it was deleted and has nothing to sync.  Does not close the descriptors.  Raises the first OSError.
         """
         files = list(files)
-        if len(files) >= SYNCFS_FROM_FILES:
+        if len(files) >= SYNCFS_FROM_FILES or any(fd < 0 for fd, _ in files):
             files = self._sync_filesystems(files)
         for fd, path in files:
-            with self._opened(fd, path) as opened:
-                if opened < 0:
-                    continue
-                if path.endswith("/"):
-                    self.fsync(opened, path)
-                else:
-                    self.fdatasync(opened, path)
+            if path.endswith("/"):
+                self.fsync(fd, path)
+            else:
+                self.fdatasync(fd, path)
 
     def _sync_filesystems(self, files: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Sync each filesystem that holds many of ``files``; returns the files that must be synced one by one."""
+        """Sync each filesystem that holds many of ``files``, or one without a descriptor.
+
+        Returns the files that must be synced one by one."""
         by_device: dict[int, list[tuple[int, str]]] = {}
         for fd, path in files:
             with contextlib.suppress(FileNotFoundError):
-                by_device.setdefault(os.stat(fd if fd >= 0 else path).st_dev, []).append((fd, path))
+                named = path if fd >= 0 else os.path.dirname(path)
+                by_device.setdefault(os.stat(fd if fd >= 0 else named).st_dev, []).append((fd, named))
         rest = []
         for group in by_device.values():
-            if len(group) < SYNCFS_FROM_FILES:
+            fd, path = max(group, key=lambda one: one[0])  # One with a descriptor, if there is one.
+            if len(group) < SYNCFS_FROM_FILES and all(fd >= 0 for fd, _ in group):
                 rest += group
-                continue
-            # Any file does.  With a descriptor of it none is needed, and it cannot be deleted meanwhile.
-            fd, path = max(group)
-            with self._opened(fd, path) as opened:
-                if opened < 0:
-                    rest += group
-                else:
-                    self.syncfs(opened, path)
+            elif fd >= 0:
+                self.syncfs(fd, path)
+            else:
+                self._sync_filesystem_of(path)
         return rest
 
-    @contextlib.contextmanager
-    def _opened(self, fd: int, path: str) -> Iterator[int]:
-        """fd, or if it is -1 a descriptor of ``path`` for as long as the context lasts; -1: the file is not there."""
-        opened = fd
-        if fd < 0:
-            with contextlib.suppress(FileNotFoundError):
-                opened = self.open(path)
+    def _sync_filesystem_of(self, path: str) -> None:
+        fd = self.open(path)
         try:
-            yield opened
+            self.syncfs(fd, path)
         finally:
-            if opened != fd:
-                self.close(opened)
+            self.close(fd)
 
     # --- the rest
 
@@ -207,3 +197,13 @@ class Disk:
 
     def is_directory(self, fd: int) -> bool:
         return stat.S_ISDIR(os.fstat(fd).st_mode)
+
+
+def _unless_none_is_left(opened: Callable[[], int]) -> int:
+    """A new descriptor; -1: the process has none left."""
+    try:
+        return opened()
+    except OSError as error:
+        if error.errno not in NO_DESCRIPTORS:
+            raise
+        return -1

@@ -14,10 +14,15 @@ Layout: store/format, KEY FILE.  Knows nothing of exchanges, messages or headers
 
 import os
 from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from brokerd import plane
 from brokerd.store import format as layout
 from brokerd.store.key_files import FORMER_NUMBER, KeyFile, KeyFiles, read
+
+if TYPE_CHECKING:
+    from brokerd.store.disk import Disk
 
 ROWS_MIN = 4096  # A file takes at least so many rows, or as many as the window has keys.
 
@@ -27,7 +32,7 @@ _ROW = layout.KEY_ROW_OCTETS
 class _File:
     """A file to which rows are appended."""
 
-    __slots__ = ("fd", "lasting", "named", "path", "rows", "until_ms")
+    __slots__ = ("_lock", "fd", "lasting", "marking", "named", "path", "rows", "until_ms")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
@@ -36,6 +41,26 @@ class _File:
         self.lasting = 0  # the next sync covers so many rows, from the first on; 0: none
         self.named = False  # its name is on disk
         self.until_ms = 0
+        self.marking = False  # a sync is under way that will mark() it
+        # The thread that syncs uses the loop's descriptor: a duplicate of it may not be had.
+        self._lock = Lock()
+
+    def mark(self, disk: "Disk", count: int) -> None:
+        """Say in the file that the messages of so many rows are on disk.  Returns when that is on disk.
+
+        Does nothing if the file was closed meanwhile.  Raises OSError."""
+        with self._lock:
+            if self.fd >= 0:
+                disk.pwrite(self.fd, count.to_bytes(8, "little"), layout.KEYS_MARKS_AT)
+                disk.fdatasync(self.fd, self.path)
+        self.marking = False
+
+    def close(self, disk: "Disk") -> None:
+        """Close the file, unless that was done.  Waits for mark()."""
+        with self._lock:
+            if self.fd >= 0:
+                disk.close(self.fd)
+            self.fd = -1
 
 
 class KeyLog:
@@ -165,10 +190,10 @@ class KeyLog:
         if file.rows >= max(ROWS_MIN, len(self._window)):
             self._file = None
             self._files.watch(file.path, self._window, file.until_ms)
-            if file.lasting:
+            if file.lasting or file.marking:
                 self._full.append(file)
             else:
-                self._files.disk.close(file.fd)
+                file.close(self._files.disk)
 
     def begin(self) -> None:
         """Have a file open before the message is stored: the file tells the next start that a row may be missing.
@@ -200,30 +225,27 @@ class KeyLog:
         function returns, their keys are on disk too.  It raises OSError."""
         disk = self._files.disk
         full, self._full = self._full, []
-        now = [*full, *([self._file] if self._file is not None and self._file.lasting else [])]
-        counts = [(os.dup(file.fd), file.path, file.lasting, file.named) for file in now]
-        for file in now:
-            file.lasting, file.named = 0, True
-        for file in full:
-            disk.close(file.fd)
+        now = [*full, *([self._file] if self._file is not None else [])]
+        counts = [(file, file.lasting, file.named) for file in now if file.lasting]
+        for file, *_ in counts:
+            file.lasting, file.named, file.marking = 0, True, True
 
         def work() -> None:
             try:
-                for fd, path, count, _ in counts:
-                    disk.pwrite(fd, count.to_bytes(8, "little"), layout.KEYS_MARKS_AT)
-                    disk.fdatasync(fd, path)
+                for file, count, _ in counts:
+                    file.mark(disk, count)
                 if not all(named for *_, named in counts):
                     disk.sync_directory(os.path.dirname(self._prefix))
             finally:
-                for fd, *_ in counts:
-                    disk.close(fd)
+                for file in full:
+                    file.close(disk)
 
         return work
 
     def close(self) -> None:
         """Close the files, because the broker stops; ``mark_all_synced`` follows when all is on disk."""
         for file in (*self._full, *([self._file] if self._file is not None else [])):
-            self._files.disk.close(file.fd)
+            file.close(self._files.disk)
             self._closed.append(file)
         self._full, self._file = [], None
 

@@ -7,6 +7,7 @@ is fatal: the kernel may have dropped the pages, so a second sync would report s
 neither loop nor executor: it is given ``submit`` and ``soon``.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -86,9 +87,9 @@ class GroupCommit:
 
     ``submit(work, done)`` runs work() in one thread and then done(error or None) on the loop.  ``soon(callback)`` runs
     a callback later on the loop, outside of the plane's turn.  ``fatal(error)`` is called when a sync has failed; after
-    that no caller gets an answer.  ``everything()`` puts all that was written on disk, and needs no descriptor for it;
-    the thread calls it if the process has none left.  ``sync=False`` (--no-sync): nothing is synced, and all callers
-    are answered at once.
+    that no caller gets an answer.  ``everything()`` syncs the filesystem of the data directory, and needs no descriptor
+    for it; the thread calls it if the process has none left.  ``sync=False`` (--no-sync): nothing is synced, and all
+    callers are answered at once.
     """
 
     __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_followers", "_logs", "_scheduled", "_soon",
@@ -157,10 +158,12 @@ class GroupCommit:
         files: list[tuple[int, str]] = []
         try:
             files += self._core.begin_sync(SYNC_DESCRIPTORS)
-            files += [(-1, path + "/") for path in self._directories]
+            for path in self._directories:
+                with contextlib.suppress(FileNotFoundError):  # Its vhost was deleted meanwhile.
+                    files.append((self._disk.lend_directory(path), path + "/"))
             for log in self._logs:
                 if log.dirty:
-                    files.append((self._disk.duplicate(log.fileno()), log.path))
+                    files.append((self._disk.lend(log.fileno()), log.path))
                     log.dirty = False
             last = [follower.begin_sync() for follower in self._followers]
         except OSError as error:
@@ -178,9 +181,9 @@ class GroupCommit:
 
         def work() -> None:
             try:
-                self._sync_all(files)
+                self._carry_out(lambda: self._disk.sync_all(files))
                 for sync in last:
-                    sync()
+                    self._carry_out(sync)
             finally:
                 self._close(files)
 
@@ -196,9 +199,9 @@ class GroupCommit:
 
         self._submit(work, done)
 
-    def _sync_all(self, files: list[tuple[int, str]]) -> None:
+    def _carry_out(self, sync: Callback) -> None:
         try:
-            self._disk.sync_all(files)
+            sync()
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS or self._sync_everything is None:
                 raise
