@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brokers import BROKERD, Broker, Target
+from floor import floor
 from restart import measure as measure_restart
 
 from brokerd.cli.perfclient import Client
@@ -52,6 +53,7 @@ class Figure(NamedTuple):
 
 
 CPU = Figure("broker/cpu_s_per_million", "{:.3f} s/M")
+OVER_FLOOR = Figure("over_floor", "{:.1f} × floor")
 PUBLISH, CONSUME = Figure("publish_rate", "{:,.0f}/s", more=True), Figure("consume_rate", "{:,.0f}/s", more=True)
 EACH, RATE = Figure("rss_kb_each", "{:.1f} KiB each"), Figure("rate", "{:,.0f}/s", more=True)
 LATENCY = tuple(Figure(f"latency_us/{name}", name + " {:,.0f} µs") for name in ("p50", "p95", "p99", "p99.9", "max"))
@@ -62,6 +64,7 @@ class Row(NamedTuple):
     """A measurement: a brokerperf command ({n}: messages per producer), or a function that needs a broker of its own.
 
     reference: LavinMQ 2.9.1 on the 2-core machine of the reference figures: rate, CPU seconds per million.
+    octets: of frames with messages, in and out, for one message; () where that is not what the row is about.
     """
 
     what: str
@@ -70,6 +73,7 @@ class Row(NamedTuple):
     reference: str
     messages: int = 0
     fresh: bool = False
+    octets: tuple[int, ...] = ()
 
 
 def empty(broker: Broker) -> Figures:
@@ -109,49 +113,76 @@ ROWS = {
     "a": Row(
         "publish only, 16 B, transient, durable queue",
         "throughput -y 0 --durable --keep -n {n}",
-        (PUBLISH, CPU),
+        (PUBLISH, CPU, OVER_FLOOR),
         "1.44 M/s, 0.63",
         4_000_000,
+        octets=(74, 0),
     ),
-    "b": Row("drain what row a left, auto-ack", "drain", (CONSUME, CPU), "2.28 M/s, 0.36"),
-    "c": Row("1 → 1, 16 B, auto-ack", "throughput -n {n}", (CONSUME, CPU), "904 k/s, 0.97", 4_000_000),
-    "d": Row("1 → 1, 1 KiB, auto-ack", "throughput -s 1024 -n {n}", (CONSUME, CPU), "240 k/s, 3.66", 1_000_000),
+    "b": Row("drain what row a left, auto-ack", "drain", (CONSUME, CPU, OVER_FLOOR), "2.28 M/s, 0.36", octets=(0, 82)),
+    "c": Row(
+        "1 → 1, 16 B, auto-ack",
+        "throughput -n {n}",
+        (CONSUME, CPU, OVER_FLOOR),
+        "904 k/s, 0.97",
+        4_000_000,
+        octets=(74, 82),
+    ),
+    "d": Row(
+        "1 → 1, 1 KiB, auto-ack",
+        "throughput -s 1024 -n {n}",
+        (CONSUME, CPU, OVER_FLOOR),
+        "240 k/s, 3.66",
+        1_000_000,
+        octets=(1082, 1090),
+    ),
     "e": Row(
         "1 → 1, persistent, confirm window 1000, ack every 100, prefetch 1000",
         f"throughput {SAFE} -n {{n}}",
-        (CONSUME, CPU),
+        (CONSUME, CPU, OVER_FLOOR),
         "495 k/s, 1.62",
         400_000,
+        octets=(74, 82),
     ),
     "e2": Row(
         "as e, 10 → 10 over 10 queues",
         f"throughput {SAFE} -x 10 -y 10 --queues 10 -n {{n}}",
-        (CONSUME, CPU),
+        (CONSUME, CPU, OVER_FLOOR),
         "651 k/s, 1.38",
         60_000,
+        octets=(75, 84),
     ),
     "f": Row(
         "10 → 10 over 10 queues, 16 B, auto-ack",
         "throughput -x 10 -y 10 --queues 10 -n {n}",
-        (CONSUME, CPU),
+        (CONSUME, CPU, OVER_FLOOR),
         "906 k/s, 1.02",
         400_000,
+        octets=(75, 84),
     ),
     "fanout": Row(
         "each message to 10 queues; figures per copy",
         "throughput -e bench.fanout --exchange-type fanout -y 10 --queues 10 --copies 10 -n {n}",
-        (CONSUME, CPU),
+        (CONSUME, CPU, OVER_FLOOR),
         "–",
         400_000,
+        octets=(9, 95),
     ),
     "topic": Row(
         "topic exchange, 1,000 bindings, 1,000 keys in turn",
         "throughput -e bench.topic --exchange-type topic --keys 1000 -k 'bench.{{}}.x' -b 'bench.{{}}.*' -n {n}",
-        (CONSUME, CPU),
+        (CONSUME, CPU, OVER_FLOOR),
         "–",
         1_000_000,
+        octets=(86, 94),
     ),
-    "each": Row("as c, an ack for each message", "throughput --ack each -n {n}", (CONSUME, CPU), "–", 2_000_000),
+    "each": Row(
+        "as c, an ack for each message",
+        "throughput --ack each -n {n}",
+        (CONSUME, CPU, OVER_FLOOR),
+        "–",
+        2_000_000,
+        octets=(95, 82),
+    ),
     "g1": Row(
         "latency at 5,000/s",
         "latency -r 5000 -z 10",
@@ -201,6 +232,7 @@ class Suite:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.results: dict[tuple[str, str], list[Figures]] = {}
+        self.floors: dict[str, float] = {}  # of the rows in this turn
 
     def run(self) -> None:
         """Run every row `repeat` times."""
@@ -219,6 +251,8 @@ class Suite:
         left behind: up to 20 % in rows of few messages."""
         for name in self.arguments.rows:
             row = ROWS[name]
+            if row.octets:
+                self.floors[name] = floor(*row.octets)
             brokers = [broker] if broker is not None else []
             others = [*brokers, *(self.arguments.target if isinstance(row.run, str) else ())]
             for place in range(len(others)):
@@ -239,7 +273,11 @@ class Suite:
             assert broker is not None
             return row.run(broker)
         verify = " --verify-order" if self.arguments.verify_order and name in ORDERED else ""
-        return target.perf(row.run.format(n=max(1, int(row.messages * target.scale * self.arguments.scale))) + verify)
+        done = target.perf(row.run.format(n=max(1, int(row.messages * target.scale * self.arguments.scale))) + verify)
+        cost = CPU.of(done)
+        if row.octets and cost is not None:
+            done["over_floor"] = cost / self.floors[name]
+        return done
 
     def _note(self, turn: int, name: str, target: Target, figures: Figures) -> None:
         self.results.setdefault((name, target.name), []).append(figures)

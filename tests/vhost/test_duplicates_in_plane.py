@@ -56,8 +56,8 @@ class Pair:
 
             headers = machine.vhost.add_exchange("g", "headers", durable=True, auto_delete=False, internal=False,
                                                  arguments={})
-            for name, asked in (("plain", {"id": "a"}), ("id", {"id": 1}), ("other", {"id": 2}), ("plain", {"id": "b"})):
-                machine.vhost.bind(headers, machine.vhost.queues[name], "", asked)
+            for name, key in (("plain", "a"), ("id", 1), ("other", 2), ("plain", "b")):
+                machine.vhost.bind(headers, machine.vhost.queues[name], "", {"id": key})
 
     def each(self, do):
         """What both answer; they must agree."""
