@@ -63,6 +63,22 @@ def test_files_of_a_directory_that_was_deleted_have_nothing_to_sync(tmp_path):
     assert disk.calls == []
 
 
+def test_a_directory_that_goes_while_its_filesystem_is_looked_for_is_passed_over(tmp_path):
+    class Racing(Counting):
+        def open(self, path, flags=os.O_RDONLY, mode=0o640):
+            if path.endswith("gone"):
+                os.rmdir(path)
+            return super().open(path, flags, mode)
+
+    (tmp_path / "gone").mkdir()
+    disk = Racing()
+    disk.sync_all([(-1, f"{tmp_path}/gone/file"), (-1, f"{tmp_path}/file")])
+    assert disk.calls == ["syncfs"]
+    (tmp_path / "gone").mkdir()
+    disk.sync_all([(-1, f"{tmp_path}/gone/file")])
+    assert disk.calls == ["syncfs"]
+
+
 def test_what_is_synced_without_a_descriptor_survives_a_power_cut(tmp_path):
     (tmp_path / "before").mkdir()
     disk = ForgetfulDisk(str(tmp_path / "before"))

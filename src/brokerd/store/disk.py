@@ -162,21 +162,27 @@ class Disk:
                 by_device.setdefault(os.stat(fd if fd >= 0 else named).st_dev, []).append((fd, named))
         rest = []
         for group in by_device.values():
-            fd, path = max(group, key=lambda one: one[0])  # One with a descriptor, if there is one.
-            if len(group) < SYNCFS_FROM_FILES and all(fd >= 0 for fd, _ in group):
+            lent = [one for one in group if one[0] >= 0]
+            if lent == group and len(group) < SYNCFS_FROM_FILES:
                 rest += group
-            elif fd >= 0:
-                self.syncfs(fd, path)
+            elif lent:
+                self.syncfs(*lent[0])
             else:
-                self._sync_filesystem_of(path)
+                self._sync_filesystem_of([path for _, path in group])
         return rest
 
-    def _sync_filesystem_of(self, path: str) -> None:
-        fd = self.open(path)
-        try:
-            self.syncfs(fd, path)
-        finally:
-            self.close(fd)
+    def _sync_filesystem_of(self, paths: list[str]) -> None:
+        """Sync the filesystem that all these are on.  If all were deleted meanwhile, there is nothing to sync."""
+        for path in paths:
+            try:
+                fd = self.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                self.syncfs(fd, path)
+            finally:
+                self.close(fd)
+            return
 
     # --- the rest
 
