@@ -1,5 +1,6 @@
 """Alarms over a disk and a memory by hand: raised once, told once, over when the last one is."""
 
+import errno
 import logging
 from types import SimpleNamespace
 
@@ -96,6 +97,44 @@ def test_a_failed_write_is_logged_once_an_alarm(world, caplog):
     world.alarms.storage_failed(28)
     texts = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert texts == ["cannot write messages: No space left on device; publishers wait"] * 2
+
+
+class Publisher:
+    """Tries to write when it is let go, and finds no descriptor while there is none."""
+
+    def __init__(self, world):
+        self.world, self.written = world, 0
+
+    def unblock(self):
+        if self.world.descriptors:
+            self.written += 1
+            self.world.alarms.blocked.discard(self)
+        else:
+            self.world.alarms.storage_failed(errno.EMFILE)
+
+
+def test_a_write_without_descriptors_blocks_publishers_until_one_succeeds_and_is_told_once(world, caplog):
+    caplog.set_level(logging.INFO, "brokerd")
+    world.descriptors, publisher = False, Publisher(world)
+    world.alarms.blocked.add(publisher)
+    world.alarms.storage_failed(errno.EMFILE)
+    for _ in range(3):
+        assert (world.check(), world.core.blocked, publisher.written) == ("low on file descriptors", True, 0)
+    assert world.told == [("file descriptors", True)]
+    world.descriptors = True
+    assert (world.check(), world.core.blocked, publisher.written) == ("", False, 1)
+    assert world.told == [("file descriptors", True), ("file descriptors", False)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot write messages: Too many open files; publishers wait",
+        "no longer low on file descriptors; publishers go on"]
+
+
+def test_publishers_without_descriptors_try_only_when_no_other_alarm_is_raised(world):
+    world.descriptors, publisher = True, Publisher(world)
+    world.alarms.blocked.add(publisher)
+    world.alarms.storage_failed(errno.ENFILE)
+    assert (world.check(used=51), publisher.written) == ("low on file descriptors & memory", 0)
+    assert (world.check(used=50), publisher.written, world.core.blocked) == ("", 1, False)
 
 
 def test_without_limits_nothing_is_measured_until_a_write_fails(world):

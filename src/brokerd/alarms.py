@@ -1,7 +1,8 @@
-"""Alarms: while disk or memory run short, publishers are blocked.
+"""Alarms: while disk, memory or file descriptors run short, publishers are blocked.
 
-    disk     free space below its limit, or a write that failed for want of it
-    memory   this process over its limit
+    disk                free space below its limit, or a write that failed for want of it
+    memory              this process over its limit
+    file descriptors    a file could not be opened because the process has as many as it may
 
 While an alarm is raised, publishers are blocked (``core.blocked``); clients that understand it are told why, in
 RabbitMQ's words.  The node calls ``check`` once a second with the settings of that moment.  Knows nothing of vhosts, of
@@ -13,13 +14,15 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Protocol
 
+from brokerd.store.disk import NO_DESCRIPTORS
+
 if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.settings import Settings
 
 log = getLogger("brokerd")
 
-DISK, MEMORY = "disk", "memory"  # RabbitMQ's words, told to blocked publishers
+DISK, MEMORY, DESCRIPTORS = "disk", "memory", "file descriptors"  # told to blocked publishers; two are RabbitMQ's words
 
 
 class Blocked(Protocol):
@@ -33,8 +36,8 @@ class Alarms:
     """The alarms of one broker, and all that waits for their end (``blocked``)."""
 
     __slots__ = (
-        "_core", "_disk_full", "_free_disk", "_make_room", "_memory_octets", "_raised", "_tell", "_used_memory",
-        "blocked",
+        "_core", "_disk_full", "_free_disk", "_make_room", "_memory_octets", "_raised", "_tell", "_trying",
+        "_used_memory", "blocked",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +61,7 @@ class Alarms:
         self._tell = tell
         self._raised: set[str] = set()
         self._disk_full = False  # a write failed for want of space
+        self._trying = False  # publishers try whether there are descriptors again
         self.blocked: set[Blocked] = set()  # these wait for the end of all alarms
 
     @property
@@ -66,7 +70,14 @@ class Alarms:
         return "low on " + " & ".join(sorted(self._raised)) if self._raised else ""
 
     def storage_failed(self, number: int) -> None:
-        """Raise the alarm of the disk: a write failed, and its message was not taken."""
+        """Raise the alarm of the disk, or that of descriptors: a write failed, and its message was not taken."""
+        if number in NO_DESCRIPTORS:
+            if not self._trying and DESCRIPTORS not in self._raised:
+                log.error("cannot write messages: %s; publishers wait", os.strerror(number))
+                self._tell(DESCRIPTORS, True)
+            self._raised.add(DESCRIPTORS)
+            self._core.blocked = True
+            return
         if not self._disk_full:
             log.error("cannot write messages: %s; publishers wait", os.strerror(number))
         self._disk_full = True
@@ -76,6 +87,19 @@ class Alarms:
         """Block publishers when disk or memory run short; unblock them when there is enough again."""
         self._check_disk(settings)
         self._check_memory(settings)
+        self._try_descriptors()
+
+    def _try_descriptors(self) -> None:
+        """Let the publishers try: how many descriptors they need is not known."""
+        if self._raised != {DESCRIPTORS}:
+            return
+        self._trying = True
+        self._raised.clear()
+        self._let_go()
+        self._trying = False
+        if not self._raised:
+            self._tell(DESCRIPTORS, False)
+            log.warning("no longer low on file descriptors; publishers go on")
 
     def _check_disk(self, settings: "Settings") -> None:
         limit = settings.free_disk_min_octets
@@ -124,8 +148,10 @@ class Alarms:
         """End one alarm.  With the last one publishers go on."""
         self._raised.discard(what)
         self._tell(what, False)
-        if self._raised:
-            return
+        if not self._raised:
+            self._let_go()
+
+    def _let_go(self) -> None:
         self._core.blocked = False
         for each in list(self.blocked):
             each.unblock()

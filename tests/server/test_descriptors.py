@@ -2,6 +2,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 
 import pika
 import pytest
@@ -76,3 +77,29 @@ def test_a_low_hard_limit_is_told_and_the_soft_one_becomes_as_high(hard, warned)
     done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"({hard}, {hard})\n")
     assert (f"may have {hard} files open" in done.stderr) == warned
+
+
+def test_publishers_wait_while_no_descriptor_is_left_and_are_confirmed_when_there_is_one(broker):
+    connection = pika.BlockingConnection(pika.ConnectionParameters(port=broker.port))
+    told = []
+    connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{broker.pid}/fd")), hard))
+
+    def end():
+        broker.wait_for_log("cannot write messages: Too many open files; publishers wait")
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))     # returns when it is confirmed
+    thread.join()
+    assert channel.basic_get("q", auto_ack=True)[2] == b"x"
+    connection.process_data_events()    # calls the callback
+    assert told == ["low on file descriptors"]
+    connection.close()
+    broker.wait_for_log("no longer low on file descriptors; publishers go on")
+    assert len([line for line in broker.lines if "ERROR" in line or "WARNING" in line]) == 2

@@ -5,6 +5,7 @@ pages back whenever it needs room.
 """
 
 import os
+from functools import cache
 
 PAGE_OCTETS = os.sysconf("SC_PAGE_SIZE")
 STATM = "/proc/self/statm"  # pages: size, resident, shared (files and shared memory), ...
@@ -13,8 +14,7 @@ CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 
 def used_octets() -> int:
     """Anonymous memory of this process.  Raises OSError."""
-    with open(STATM, "rb", buffering=0) as file:
-        _, resident, shared = file.read(256).split(None, 3)[:3]
+    _, resident, shared = os.pread(_statm(), 256, 0).split(None, 3)[:3]
     return (int(resident) - int(shared)) * PAGE_OCTETS
 
 
@@ -30,3 +30,9 @@ def available_octets() -> int:
         if limit.isdigit():  # "max": no limit
             most = min(most, int(limit))
     return most
+
+
+@cache
+def _statm() -> int:
+    """Opened once: it is read each second, also while the process has no descriptor left."""
+    return os.open(STATM, os.O_RDONLY | os.O_CLOEXEC)
