@@ -129,8 +129,8 @@ class ExchangeWindow(Window):
     def __init__(self, size: int, ttl_ms: int, header: bytes, *, has_log: bool) -> None: ...
     def on_learnt(self, rows: bytes, lasting: int, until_ms: int) -> None:
         """The exchange has learnt these keys, and the records of their messages are in files.  Called if it `has_log`.
-        rows: as store/format.py has them.  lasting: which row, counted from 1, is the last one whose message the next sync
-        covers; 0: the sync covers none of them.  until_ms: when the last key expires.  Must not raise."""
+        rows: as store/format.py has them.  lasting: the next sync covers no message behind this row, counted from 1; 0: it
+        covers none of the rows' messages.  until_ms: when the last key expires.  Must not raise."""
 
 class HashKey:
     """With what deduplication keys are hashed."""

@@ -63,7 +63,7 @@ cdef class HeaderBindings(Asked):
         self.shapes_of = {}
 
     cdef dict read(self, const uint8_t *table, bint all_names):
-        """Plain values by name: of all headers in a whole table, or of those whose names bindings ask for."""
+        """Read the plain values by name from a whole table.  all_names False: skip names that no binding asks for."""
         cdef const uint8_t *p = table + 4
         cdef const uint8_t *end = p + be32(table)
         cdef const uint8_t *name

@@ -139,8 +139,9 @@ class Disk:
     def sync_all(self, files: Iterable[tuple[int, str]]) -> None:
         """Sync each (fd, path); a path that ends in '/' is a directory.  Many of one filesystem are synced at once.
 
-        A file whose fd is -1 is synced with its filesystem, because its name may have changed since.  If its directory
-        is gone, it was deleted and has nothing to sync.  Does not close the descriptors.  Raises the first OSError.
+        fd -1 stands for a file without a descriptor: its whole filesystem is synced, because the file may have another
+        name by now.  A file in a directory that is gone was deleted, and has nothing to sync.  Does not close the
+        descriptors.  Raises the first OSError.
         """
         files = list(files)
         if len(files) >= SYNCFS_FROM_FILES or any(fd < 0 for fd, _ in files):

@@ -218,7 +218,7 @@ class Events:
         self.publish(name, dict(fields), user)
 
     def publish_alarm(self, source: str, *, raised: bool) -> None:
-        """``source`` (memory, disk) runs short, or there is enough of it again."""
+        """``source`` (memory, disk, file descriptors) runs short, or there is enough of it again."""
         self.publish("alarm.set" if raised else "alarm.cleared", {"source": source, "node": self._node_name})
 
 
