@@ -1,11 +1,15 @@
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from brokerd import plane
 from brokerd.errors import NotFound
 from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.disk import Disk
+from brokerd.vhost import definitions
 from brokerd.vhost.definitions import COMPACT_DELETES_MIN, compact_if_worthwhile, replay
 from brokerd.vhost.vhost import VHost
+from brokerd.wire import methods
 
 
 @pytest.fixture
@@ -95,3 +99,42 @@ def test_each_definition_that_undoes_another_is_counted(open_vhost):
         assert open_vhost()[1].undone == done
         undo()
     assert open_vhost()[1].undone == 4
+
+
+NAMES = st.sampled_from(["", "q", "r", "\udcff", "amq.direct", "amq.topic", "\x02\0\0\0\0", "n" * 255])
+TABLES = st.sampled_from([{}, {"x-max-length": 5}])
+ENTRIES = st.one_of(
+    st.builds(methods.QueueDeclare, queue=NAMES, durable=st.just(True), auto_delete=st.booleans(), arguments=TABLES),
+    st.builds(methods.QueueBind, queue=NAMES, exchange=NAMES, routing_key=NAMES, arguments=TABLES),
+    st.builds(methods.QueueDelete, queue=NAMES),
+).map(lambda method: method.encode())
+BINDING = methods.QueueBind(queue="q", exchange="amq.direct", routing_key="k").encode()
+
+
+def read(tmp_path, payloads):
+    """All that a start finds in a log of these entries."""
+    core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=lambda _: None,
+                      damaged=lambda *_: None)
+    vhost = VHost("/", str(tmp_path), core, DefinitionsLog(str(tmp_path / "definitions.amqp"), Disk()))
+    found = replay(vhost, payloads)
+    return (
+        [(queue.name, queue.auto_delete, queue.arguments, queue.directory) for queue in vhost.queues.values()],
+        [repr(binding) for exchange in vhost.exchanges.values() for binding in exchange.bindings()],
+        [[repr(binding) for binding in queue.bindings] for queue in vhost.queues.values()],
+        found.entries, found.undone, found.failed, found.deleted_queues,
+    )
+
+
+@example([methods.QueueDeclare(queue="q", durable=True).encode(), BINDING[:7] + b"\xff" + BINDING[8:]])
+@example([methods.QueueDeclare(queue="q", durable=True).encode(), BINDING[:6] + b"\xf0" + BINDING[7:]])
+@example([methods.QueueDeclare(queue="q", durable=True).encode(), BINDING, BINDING[:11] + BINDING[-5:]])
+@given(st.lists(st.one_of(ENTRIES, st.builds(
+    lambda payload, at, octet: payload[:at % len(payload)] + bytes([octet]) + payload[at % len(payload) + 1:],
+    ENTRIES, st.integers(4, 300), st.integers(0, 255))), max_size=12))
+def test_entries_without_arguments_are_replayed_as_their_methods_say(tmp_path_factory, payloads):
+    tmp_path = tmp_path_factory.getbasetemp()
+    quick = read(tmp_path, payloads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(definitions, "_DECLARE_TAIL", b"no entry ends so")
+        patch.setattr(definitions, "_BIND_TAIL", b"no entry ends so")
+        assert read(tmp_path, payloads) == quick

@@ -89,10 +89,9 @@ class Queue(plane.Queue):
         cls, core: plane.Core, directory: str, *, durable: bool, arguments: dict[str, Any] | None = None, **_: Any
     ) -> Self:
         """The data plane makes its priority levels before ``__init__``."""
-        make: Any = super().__new__
         levels = max_priority_of(arguments) if arguments and "x-max-priority" in arguments else 0
-        made: Self = make(cls, core, directory, durable=durable, max_priority=levels)
-        return made
+        make: Callable[..., Self] = plane.Queue.__new__
+        return make(cls, core, directory, durable=durable, max_priority=levels)
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from brokerd.store.format import (
     DEFINITIONS_HEADER,
     DEFINITIONS_MAGIC,
     DEFINITIONS_VERSION,
+    FRAME_CHECK,
     FRAME_END,
     FRAME_HEAD,
     FRAME_OVERHEAD,
@@ -150,15 +151,17 @@ class DefinitionsLog:
         """The whole frames from the start, and where they end."""
         payloads: list[bytes] = []
         at, salt, octets = DEFINITIONS_HEADER.size, self._salt, len(content)
-        crc32, head = zlib.crc32, FRAME_HEAD
-        while at + FRAME_OVERHEAD <= octets:
-            kind, channel, size = head.unpack_from(content, at)
+        crc32, read_head, read_check = zlib.crc32, FRAME_HEAD.unpack_from, FRAME_CHECK.unpack_from
+        last = octets - FRAME_OVERHEAD
+        while at <= last:
+            kind, channel, size = read_head(content, at)
+            if kind != 1 or channel or size > last - at:
+                break
             check_at = at + 8 + size
-            if kind != 1 or channel or check_at + 4 > octets or content[check_at - 1] != FRAME_END:
+            frame = content[at:check_at]
+            if frame[-1] != FRAME_END or (crc32(frame, salt),) != read_check(content, check_at):
                 break
-            if crc32(content[at:check_at], salt) != int.from_bytes(content[check_at:check_at + 4], "little"):
-                break
-            payloads.append(content[at + 7:check_at - 1])
+            payloads.append(frame[7:-1])
             at = check_at + 4
         return payloads, at
 

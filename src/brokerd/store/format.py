@@ -208,6 +208,7 @@ Readers of many records at once, with numpy, are in ``store.reading``.
 """
 
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -329,6 +330,7 @@ DEFINITIONS_CRC_END = 12
 FRAME_HEAD = struct.Struct(">BHI")
 FRAME_OVERHEAD = 7 + 1 + 4      # head, 0xCE, check
 FRAME_END = 0xCE
+FRAME_CHECK = struct.Struct("<I")  # CRC-32 of the frame, begun with the salt
 
 SCHEMA_VERSION = 1
 LOCK_FILE, SCHEMA_FILE, RUNNING_FILE = ".lock", "schema_version", "running"
@@ -341,9 +343,14 @@ ORPHAN = ".orphan"
 
 def folder_name(name: str) -> str:
     """The folder of the vhost or queue called ``name``: 40 hex digits, whatever the name contains."""
+    return _sha1()(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+
+
+@cache
+def _sha1() -> Callable[..., Any]:
     from hashlib import sha1  # A server that holds nothing yet starts without OpenSSL.
 
-    return sha1(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+    return sha1
 
 
 def segment_name(number: int) -> str:

@@ -8,7 +8,6 @@ The definitions log gets each durable thing as the AMQP method that made it.  ``
 a caller can wait until the entry it caused is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
@@ -171,10 +170,10 @@ class VHost:
     def _make_queue(
         self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None
     ) -> Queue:
-        folder = self.directory if durable else os.path.join(self.directory, TRANSIENT_FOLDER)
+        folder = self.directory if durable else f"{self.directory}/{TRANSIENT_FOLDER}"
         queue = self.queues[name] = Queue(
             self.core,
-            os.path.join(folder, folder_name(name)),
+            f"{folder}/{folder_name(name)}",
             name=name,
             vhost_name=self.name,
             durable=durable,
