@@ -11,6 +11,7 @@ from brokerd import plane
 from brokerd.errors import PreconditionFailed
 from brokerd.policies import Policies, Policy
 from brokerd.queues.rules import Rules
+from brokerd.store import compaction
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 from brokerd.upkeep import upkeep
@@ -161,6 +162,7 @@ class Idle:
     """Stands for a queue."""
 
     next_seq, touched = 2, 0
+    deleted = copying = journaled = False
 
     def __init__(self):
         self.rests = 0
@@ -173,7 +175,7 @@ class Idle:
 
 
 def test_a_tick_looks_at_a_bounded_number_of_queues_and_all_get_their_turn(place):
-    queues = [Idle() for _ in range(upkeep.REST_QUEUES_PER_TICK + 500)]
+    queues = [Idle() for _ in range(upkeep.QUEUES_PER_TICK + 500)]
     place.vhost.queues.update(enumerate(queues))
     rested = []
     for _ in range(5):
@@ -181,7 +183,7 @@ def test_a_tick_looks_at_a_bounded_number_of_queues_and_all_get_their_turn(place
         place.ticks(1, ALWAYS)
         rested.append(sum(queue.rests for queue in queues) - before)
     place.vhost.queues.clear()
-    assert rested == [0, upkeep.REST_QUEUES_PER_TICK, 500, upkeep.REST_QUEUES_PER_TICK, 500]
+    assert rested == [0, upkeep.QUEUES_PER_TICK, 500, upkeep.QUEUES_PER_TICK, 500]
     assert {queue.rests for queue in queues} == {2}
 
 
@@ -195,6 +197,31 @@ def test_queues_that_never_held_a_message_are_not_looked_at(place):
 
 
 # --- sparse segments
+
+def test_the_search_for_sparse_segments_reaches_every_queue_before_it_begins_again(place, monkeypatch):
+    examined = []
+    monkeypatch.setattr(compaction, "find_sparse", lambda queue, keep: examined.append(queue))
+    queues = [Idle() for _ in range((upkeep.COMPACT_EVERY_TICKS + 5) * upkeep.COMPACT_QUEUES_PER_TICK)]
+    place.vhost.queues.update(enumerate(queues))
+    place.ticks(4 * upkeep.COMPACT_EVERY_TICKS)
+    place.vhost.queues.clear()
+    rounds = [examined.count(queues[0]), examined.count(queues[-1])]
+    assert rounds == [2, 1]
+
+
+def test_a_tick_skips_a_bounded_number_of_queues_without_messages(place, monkeypatch):
+    examined = []
+    monkeypatch.setattr(compaction, "find_sparse", lambda queue, keep: examined.append(queue))
+    queues = [Idle() for _ in range(upkeep.QUEUES_PER_TICK + 1)]
+    for queue in queues[:-1]:
+        queue.next_seq = 1
+    place.vhost.queues.update(enumerate(queues))
+    place.ticks(upkeep.COMPACT_EVERY_TICKS + 1)
+    assert examined == []
+    place.ticks(1)
+    place.vhost.queues.clear()
+    assert examined == queues[-1:]
+
 
 @pytest.fixture
 def sparse(place):

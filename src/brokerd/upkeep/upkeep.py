@@ -8,6 +8,7 @@ deduplication that of ``keys``.
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-REST_QUEUES_PER_TICK = 2000
-COMPACT_QUEUES_PER_TICK = 100
+QUEUES_PER_TICK = 2000  # looked at: well under 1 ms, unless many of them have files to give back
+COMPACT_QUEUES_PER_TICK = 100  # whose segments are looked through
 COMPACT_EVERY_TICKS = 30
 
 
@@ -63,7 +64,7 @@ class Upkeep:
         self._disk = disk
         self._submit = submit
         self._resting: Iterator[Queue] = iter(())  # to be checked for idleness in this round
-        self._sparse: Iterator[Queue] = iter(())  # to be checked for sparse segments in this round
+        self._sparse: Iterator[Queue] | None = None  # as above, for sparse segments; None: the round is over
         self._compacting = False
         self._keys = KeyKeeper(vhosts, core, submit)
         self._ticks = 0
@@ -91,7 +92,8 @@ class Upkeep:
         if not self._compacting:
             self._compact()
         if self._ticks % COMPACT_EVERY_TICKS == 0:
-            self._sparse = self._queues()
+            if self._sparse is None:
+                self._sparse = self._queues()
             self._keys.sweep()
             for vhost in self._vhosts.values():
                 definitions.compact_if_worthwhile(vhost)
@@ -136,30 +138,38 @@ class Upkeep:
     # --- files in passing
 
     def _queues(self) -> "Iterator[Queue]":
-        """All queues that have ever held a message, as of now."""
-        return iter([queue for vhost in self._vhosts.values() for queue in vhost.queues.values() if queue.next_seq > 1])
+        """All queues.  Changes of a vhost that the walk has reached do not disturb it."""
+        for vhost in list(self._vhosts.values()):
+            yield from list(vhost.queues.values())
 
     def _rest(self, idle_since_ns: int) -> None:
-        for _ in range(REST_QUEUES_PER_TICK):
-            queue = next(self._resting, None)
-            if queue is None:
-                self._resting = self._queues()
-                return
-            if queue.touched < idle_since_ns:
+        looked_at = list(islice(self._resting, QUEUES_PER_TICK))
+        for queue in looked_at:
+            if queue.next_seq > 1 and queue.touched < idle_since_ns:
                 queue.rest()
+        if len(looked_at) < QUEUES_PER_TICK:
+            self._resting = self._queues()
 
     def _compact(self) -> None:
-        for _ in range(COMPACT_QUEUES_PER_TICK):
+        """Look for a sparse segment, and begin to compact it."""
+        if self._sparse is None:
+            return
+        examined = 0
+        for _ in range(QUEUES_PER_TICK):
             queue = next(self._sparse, None)
             if queue is None:
+                self._sparse = None
                 return
+            if queue.next_seq == 1 or queue.deleted or queue.copying:
+                continue
             from brokerd.store import compaction  # Its numpy is worth loading only when there is work.
 
-            if queue.deleted or queue.copying:
-                continue
             sparse = compaction.find_sparse(queue, self.journals.exclude_retained(queue) if queue.journaled else None)
             if sparse is not None and self._keys.can_compact(queue, sparse):
                 self._compact_segment(queue, sparse)
+                return
+            examined += 1
+            if examined == COMPACT_QUEUES_PER_TICK:
                 return
 
     def _compact_segment(self, queue: "Queue", sparse: "Sparse") -> None:
