@@ -88,7 +88,6 @@ TESTED_ELSEWHERE = {
     "plane/fate": "plane/test_settle.py",
     "plane/layout": "plane/test_inspect.py",
     "plane/limits": "plane/test_rules.py",
-    "plane/output": "plane/test_deliver.py",
     "plane/places": "plane/test_aside.py",
     "plane/recovery": "plane/test_queue.py",
     "plane/sync": "plane/test_core.py",

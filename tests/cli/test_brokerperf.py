@@ -307,6 +307,8 @@ def test_connections_and_queues_are_opened_and_taken_away():
         assert figures("connections", "--uri", broker.uri, "-n", "5", "--hold", "0")["connections"] == 5
         assert figures("queues", "--uri", broker.uri, "-n", "5")["queues"] == 5
         assert broker.queues == {}
+        assert figures("queues", "--uri", broker.uri, "-n", "5", "--window", "2", "--keep")["queues"] == 5
+        assert len(broker.queues) == 5
 
 
 def test_a_violated_order_is_exit_code_3():

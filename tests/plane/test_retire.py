@@ -157,10 +157,46 @@ def test_a_transient_queue_s_messages_have_no_names_and_are_all_there(bench, con
     assert connection.bodies() == bodies[:20]
     connection.feed(ack(2, 0, multiple=True))
     assert (queue.ready, queue.unacked) == (0, 0)
-    assert len(open_files(queue.directory)) == 2        # The one appended to, and its spare.
+    assert len(open_files(queue.directory)) == 2 + 8    # The one appended to, its spare, and the core's.
     assert os.listdir(spare) == []
+    assert bench.core.spares == 8
     queue.drop()
-    assert open_files(queue.directory) == []
+    assert len(open_files(queue.directory)) == 8
+    bench.core.release_spares()                         # One at a time: it may take a millisecond or two.
+    assert len(open_files(queue.directory)) == 7
+    bench.core.blocked = True
+    assert (open_files(queue.directory), bench.core.spares) == ([], 0)
+
+
+def test_a_transient_queue_goes_on_in_what_another_transient_one_has_settled(bench, connection, spare):
+    first = bench.queue(b"first", durable=False)
+    consume(connection.channels[2], first, b"first")
+    connection.feed(b"".join(publish(1, b"f%d" % n + bytes(1400), key=b"first") for n in range(20)))
+    bench.turns()
+    connection.feed(ack(2, 0, multiple=True))
+    assert bench.core.spares == 8
+    connection.frames()
+    second = bench.queue(b"second", durable=False)
+    bodies = [b"s%d" % n + BODY for n in range(20)]
+    connection.feed(b"".join(publish(1, body, key=b"second") for body in bodies))
+    assert (bench.core.spares, bench.core.spares_used) == (0, 8)
+    consume(connection.channels[2], second, b"second")
+    bench.turns()
+    assert connection.bodies() == bodies
+    assert os.listdir(second.directory) == os.listdir(spare) == []
+
+
+def test_a_durable_queue_takes_no_file_without_a_name(bench, connection, spare):
+    first = bench.queue(b"first", durable=False)
+    consume(connection.channels[2], first, b"first")
+    connection.feed(publish(1, BODY, key=b"first") * 20)
+    bench.turns()
+    connection.feed(ack(2, 0, multiple=True))
+    second = bench.queue(b"second")
+    connection.feed(publish(1, BODY, key=b"second") * 10)
+    assert bench.core.spares == 8
+    names = [name for name in os.listdir(second.directory) if name.startswith("msgs.")]
+    assert len(names) == len(numbers(second)) == 5
 
 
 def test_a_transient_queue_goes_on_in_what_another_has_settled(bench, connection, spare):

@@ -273,6 +273,10 @@ def connections(
 @click.option("--durable/--transient", default=True, show_default=True, help="Kind of queue.")
 @click.option("--bind/--no-bind", default=True, show_default=True, help="Bind each to amq.direct.")
 @click.option("--queue-args", type=Arguments(), default="{}", help="Arguments of the queues, a JSON object.")
+@click.option(
+    "--window", type=click.IntRange(1, 10_000), default=1, show_default=True,
+    help="Queues that are declared before the first answer is awaited.",
+)
 @click.option("--keep", is_flag=True, help="Do not delete them at the end.")
 @common
 def queues(
@@ -280,16 +284,18 @@ def queues(
     durable: bool,
     bind: bool,
     queue_args: dict[str, object],
+    window: int,
     keep: bool,
     uri: Address,
     pids: tuple[int, ...],
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Declare and bind queues one after the other; how many a second, the broker's memory for each."""
+    """Declare and bind queues; how many a second, the broker's memory for each."""
     found = processes(uri, pids)
     report(
-        lambda say: perfrun.queues(uri, count, durable, queue_args, bind, keep, found, say), "queues", as_json, quiet
+        lambda say: perfrun.queues(uri, count, durable, queue_args, bind, window, keep, found, say),
+        "queues", as_json, quiet,
     )
 
 

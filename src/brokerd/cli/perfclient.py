@@ -204,8 +204,20 @@ class Client:
 
     def bind(self, queue: str, exchange: str, key: str) -> None:
         """Bind a queue to an exchange."""
-        self.request((50, 20), b"\0\0" + shortstr(queue) + shortstr(exchange) + shortstr(key) + b"\0" + table({}),
-                     (50, 21))
+        self.request((50, 20), bind_arguments(queue, exchange, key), (50, 21))
+
+    def declare_queues(self, names: list[str], durable: bool, arguments: dict[str, object] | None, bind: bool) -> None:
+        """Declare queues, and bind each to amq.direct by its name.  All methods are sent before an answer is read."""
+        octets = []
+        for name in names:
+            octets.append(method(1, (50, 10), declare_arguments(name, durable, arguments, False)))
+            if bind:
+                octets.append(method(1, (50, 20), bind_arguments(name, "amq.direct", name)))
+        self._send(b"".join(octets))
+        for _ in names:
+            self._answer((50, 11))
+            if bind:
+                self._answer((50, 21))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue; a queue that does not exist is no error."""
@@ -259,6 +271,11 @@ class Client:
 def declare_arguments(name: str, durable: bool, arguments: dict[str, object] | None, passive: bool) -> bytes:
     """The arguments of queue.declare."""
     return b"\0\0" + shortstr(name) + bytes((passive | durable << 1,)) + table(arguments or {})
+
+
+def bind_arguments(queue: str, exchange: str, key: str) -> bytes:
+    """The arguments of queue.bind."""
+    return b"\0\0" + shortstr(queue) + shortstr(exchange) + shortstr(key) + b"\0" + table({})
 
 
 def qos_arguments(prefetch: int) -> bytes:

@@ -85,7 +85,7 @@ class Core:
     def end_sync(self) -> None:
         """Say that all files that the last begin_sync() named are on disk.  The next turn sends the confirms that waited."""
     # --- files to be given up
-    spares: int          # settled segments that wait for a queue that needs one, at most 64
+    spares: int          # settled segments that wait for a queue that needs one, at most 64, and 8 without a name
     spares_used: int     # ... and how many of them queues have taken since start
     def release_spares(self) -> None:
         """Give up the settled segments that wait for other queues.  Setting `blocked` does the same."""

@@ -83,7 +83,9 @@ cdef struct core_t:
     char *spare_directory       # NULL: settled segments do not wait for other queues
     seg_t *spares               # unmapped, linked by next; their files are spare_directory/<number>
     uint32_t spares_n
-    uint64_t spares_used        # taken by a queue, since start
+    seg_t *nameless             # spares for queues that are not durable: files without a name, open and mapped
+    uint32_t nameless_n
+    uint64_t spares_used        # of both kinds, taken by a queue, since start
     bint no_spares              # the disk is full: what is settled is given back
     seg_t *staged               # segments with records not yet in their files: none outside of a chunk's work
     queue_t *dying              # queues with dead messages, for which on_dead() is still to be called
@@ -138,7 +140,7 @@ cdef struct keys_t:
 cdef struct seg_t:
     seg_t *next
     seg_t *prev
-    store_t *store              # NULL: one of core_t.spares
+    store_t *store              # NULL: one of core_t.spares or core_t.nameless
     queue_t *queue              # the store's
     uint64_t number
     uint64_t base_seq
@@ -477,6 +479,9 @@ cdef struct conn_t:
     size_t stash_n
     conn_t *out_next
     channel_t *pending          # its content is whole, but waits for a route or for disk space
+    uint32_t body_left          # octets to come of a body frame whose first ones were used, with its end; 0: none
+    uint32_t body_frame_n       # octets of that frame's payload
+    uint16_t body_channel
     uint64_t received
     uint64_t sent
     uint64_t *routes_generation # of the Routes in use; NULL before connection.open

@@ -42,7 +42,8 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     dead.pxi        dead letters under way
     chunk.pxi       what a chunk's end has to do
     faults.pxi      the texts of faults in a client's octets
-    connection.pxi  frames; Connection, as the loop and the session see it
+    frames.pxi      a client's octets, cut into frames
+    connection.pxi  Connection, as the loop and the session see it
     sync.pxi        what waits for the disk
     routes.pxi      where messages go, remembered
     core.pxi        the turn
@@ -57,6 +58,7 @@ Each file calls only what stands before it in this list.  What may be called fro
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -116,6 +118,13 @@ cdef extern from "hot.h" nogil:
     int fstat(int, stat_t *)
     int madvise(void *, size_t, int)
     ssize_t send(int, const void *, size_t, int)
+    ctypedef struct iovec_t "struct iovec":
+        void *iov_base
+        size_t iov_len
+    ctypedef struct msghdr_t "struct msghdr":
+        iovec_t *msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int, const msghdr_t *, int)
 
 cdef extern from "unistd.h" nogil:
     int syncfs(int fd)
@@ -164,6 +173,7 @@ include "delay.pxi"
 include "dead.pxi"
 include "chunk.pxi"
 include "faults.pxi"
+include "frames.pxi"
 include "connection.pxi"
 include "sync.pxi"
 include "routes.pxi"

@@ -50,6 +50,8 @@ cdef class Core:
             s = self.c.spares
             self.c.spares = s.next
             seg_free(s)
+        while free_nameless(&self.c):
+            pass
         while self.c.pool_n:
             self.c.pool_n -= 1
             free(self.c.pool[self.c.pool_n])
@@ -67,15 +69,16 @@ cdef class Core:
 
     @property
     def spares(self):
-        return self.c.spares_n
+        return self.c.spares_n + self.c.nameless_n
 
     @property
     def spares_used(self):
         return self.c.spares_used
 
     def release_spares(self):
-        """Give up the spare segments: their files go to the garbage."""
         cdef seg_t *s
+        while free_nameless(&self.c) and self.c.no_spares:
+            pass
         while self.c.spares != NULL:
             s = self.c.spares
             self.c.spares = s.next

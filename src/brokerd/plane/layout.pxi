@@ -147,6 +147,7 @@ cdef enum:                          # sizes and bounds
     STAGE_ROOM = OUT_ROOM           # a stage is one of them
     POOL_MOST = 16                  # pooled buffers
     SPARES_MOST = 64                # segments kept for any queue that needs one
+    NAMELESS_MOST = 8               # ... for any queue that is not durable: each has a descriptor and a map
     PATH_ROOM = 4096
     SHORTSTR_ROOM = 256             # a short string, its length and all
     EXPIRATION_MS_MOST = 315360000000   # ten years

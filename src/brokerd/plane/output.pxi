@@ -4,6 +4,8 @@
 # ---- output
 cdef enum:
     OUT_FULL = 262144               # octets: send them before delivering more
+    LARGE_BODY = 32768              # octets: from here on a body is sent from its segment, and not copied
+    FRAMES_A_CALL = 32              # that one sendmsg() takes from a segment
     HEADERS_ROOM = 512              # octets that added_headers() writes at most
 
 
@@ -123,22 +125,123 @@ cdef inline uint64_t write_body(conn_t *conn, uint16_t channel, uint8_t *p, cons
     return body_n + 8
 
 
-cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties,
-                                   uint32_t properties_n, const uint8_t *body, uint64_t body_n) noexcept nogil:
-    """Write content header and body frames at p, which has room for them.  Returns how many octets."""
-    cdef uint8_t *start = p
+cdef inline uint64_t write_header(uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t properties_n,
+                                  uint64_t body_n) noexcept nogil:
+    """Write a content header frame at p, which has room for it.  Returns how many octets."""
     p[0] = FRAME_HEADER
     put_be16(p + 1, channel)
     put_be32(p + 3, 12 + properties_n)
     put_be32(p + 7, CLASS_BASIC << 16)
     put_be64(p + 11, body_n)
     memcpy(p + 19, properties, properties_n)
-    p += 19 + properties_n
-    p[0] = FRAME_END
-    p += 1
-    p += write_body(conn, channel, p, body, body_n)
-    return p - start
+    p[19 + properties_n] = FRAME_END
+    return 20 + properties_n
 
+
+cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties,
+                                   uint32_t properties_n, const uint8_t *body, uint64_t body_n) noexcept nogil:
+    """Write content header and body frames at p, which has room for them.  Returns how many octets."""
+    cdef uint64_t n = write_header(channel, p, properties, properties_n, body_n)
+    return n + write_body(conn, channel, p + n, body, body_n)
+
+
+# ---- a large body, sent from its segment
+#
+# One sendmsg() takes the output up to the content header, and then for each frame its head and its part of the body.
+#
+#    | output ... content header | head | body ... | end, head | body ... | ... | end |
+
+cdef inline bint can_send(conn_t *c) noexcept nogil:
+    """Whether octets may go to the socket now, behind the output."""
+    return c.fd >= 0 and not c.held and not c.paused and not c.gone
+
+
+cdef inline uint64_t framed(conn_t *c, uint64_t body_n) noexcept nogil:
+    """How many octets the frames of a body have."""
+    cdef uint32_t most = c.frame_max - 8
+    return body_n + 8 * ((body_n + most - 1) // most)
+
+
+cdef void hand_body_to_transport(conn_t *c, uint16_t channel, const uint8_t *body, uint64_t body_n, size_t done) noexcept:
+    """The socket took `done` octets of the output and the body's frames: the transport gets the others."""
+    cdef Connection connection = <Connection>c.owner
+    cdef bytes octets
+    cdef uint8_t *p
+    try:
+        octets = PyBytes_FromStringAndSize(NULL, c.out_n + framed(c, body_n))
+        p = <uint8_t *>PyBytes_AS_STRING(octets)
+        memcpy(p, c.out, c.out_n)
+        write_body(c, channel, p + c.out_n, body, body_n)
+        out_release(c)
+        connection.transport.write(memoryview(octets)[done:])
+    except Exception:
+        out_release(c)
+        c.gone = True
+        connection.transport.abort()
+
+
+cdef size_t lay_out_frames(conn_t *c, uint16_t channel, const uint8_t *body, uint64_t body_n, uint64_t *at,
+                           uint8_t *heads, iovec_t *parts, int *count) noexcept nogil:
+    """Add the frames of a body, from octet *at on, to the parts of one sendmsg(); heads: 8 octets for each of
+    FRAMES_A_CALL, and one more.  Returns how many octets the frames have."""
+    cdef uint32_t most = c.frame_max - 8
+    cdef uint32_t n
+    cdef uint8_t *head = heads
+    cdef size_t octets = 0
+    cdef int frames = 0
+    while at[0] < body_n and frames < FRAMES_A_CALL:
+        n = <uint32_t>min(body_n - at[0], <uint64_t>most)
+        head[0] = FRAME_END         # of the frame before
+        head[1] = FRAME_BODY
+        put_be16(head + 2, channel)
+        put_be32(head + 4, n)
+        parts[count[0]].iov_base = head if frames else head + 1
+        parts[count[0]].iov_len = 8 if frames else 7
+        parts[count[0] + 1].iov_base = <void *>(body + at[0])
+        parts[count[0] + 1].iov_len = n
+        count[0] += 2
+        octets += n + 8
+        at[0] += n
+        frames += 1
+        head += 8
+    head[0] = FRAME_END
+    parts[count[0]].iov_base = head
+    parts[count[0]].iov_len = 1
+    count[0] += 1
+    return octets
+
+
+cdef void send_with_body(conn_t *c, uint16_t channel, const uint8_t *body, uint64_t body_n) noexcept nogil:
+    """Send the output, whose last frame is the content header of this body, and the body's frames."""
+    cdef uint8_t heads[8 * (FRAMES_A_CALL + 1)]
+    cdef iovec_t parts[2 * FRAMES_A_CALL + 2]
+    cdef msghdr_t message
+    cdef uint64_t at = 0
+    cdef size_t octets, done = 0
+    cdef ssize_t n
+    cdef int count
+    memset(&message, 0, sizeof(message))
+    message.msg_iov = parts
+    c.sent += c.out_n + framed(c, body_n)
+    while at < body_n:
+        count = 0
+        octets = 0
+        if at == 0:
+            parts[0].iov_base = c.out
+            parts[0].iov_len = octets = c.out_n
+            count = 1
+        octets += lay_out_frames(c, channel, body, body_n, &at, heads, parts, &count)
+        message.msg_iovlen = count
+        n = sendmsg(c.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+        done += n if n > 0 else 0
+        if n != <ssize_t>octets:        # The socket is full, or has an error that the transport will meet too.
+            with gil:
+                hand_body_to_transport(c, channel, body, body_n, done)
+            return
+    out_release(c)
+
+
+# ---- headers that a delivery adds, and the whole message
 
 cdef uint32_t added_headers(place_t *t, uint8_t *room) noexcept nogil:
     """Write the headers that a delivery adds, items of a table, into `room` of HEADERS_ROOM octets.  Returns how many.
@@ -159,20 +262,17 @@ cdef uint32_t added_headers(place_t *t, uint8_t *room) noexcept nogil:
     return n
 
 
-cdef uint64_t write_with_headers(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
-                                 const uint8_t *body, uint64_t body_n, place_t *t) noexcept nogil:
-    """write_content() with added_headers().  Without them if they would make the header frame longer than frame_max."""
+cdef uint64_t write_more_headers(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
+                                 uint64_t body_n, place_t *t) noexcept nogil:
+    """write_header() with added_headers().  Without them if they would make the header frame longer than frame_max."""
     cdef uint8_t *start = p
     cdef uint16_t flags = be16(properties)
     cdef uint32_t before = 2, table_n = 0
     cdef uint8_t headers[HEADERS_ROOM]
     cdef uint32_t headers_n = added_headers(t, headers)
     cdef uint32_t added = headers_n
-    cdef uint64_t written
-    if headers_n == 0:
-        return write_content(conn, channel, p, properties, n, body, body_n)
-    if n + added + 4 + 12 > conn.frame_max - 8:
-        return write_content(conn, channel, p, properties, n, body, body_n)
+    if headers_n == 0 or n + added + 4 + 12 > conn.frame_max - 8:
+        return write_header(channel, p, properties, n, body_n)
     if flags & 1 << PROPERTY_CONTENT_TYPE:
         before += 1 + properties[before]
     if flags & 1 << PROPERTY_CONTENT_ENCODING:
@@ -200,9 +300,7 @@ cdef uint64_t write_with_headers(conn_t *conn, uint16_t channel, uint8_t *p, con
     memcpy(p, properties + before, n - before)
     p += n - before
     p[0] = FRAME_END
-    p += 1
-    written = p - start
-    return written + write_body(conn, channel, p, body, body_n)
+    return p + 1 - start
 
 
 cdef inline size_t content_room(conn_t *conn, uint32_t properties_n, uint64_t body_n) noexcept nogil:
@@ -220,7 +318,8 @@ cdef inline bint adds_headers(place_t *t) noexcept nogil:
 
 cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
                                   uint32_t tail) noexcept nogil:
-    """Write a record as method and content into the connection's output.  Returns the octets of its body; -1: no memory.
+    """Write a record as method and content into the connection's output, or send it if it is large.  Returns the octets
+    of its body; -1: no memory.
 
     method frame   prefix: up to the delivery tag, its size still zero | ch.next_tag | redelivered | exchange | key
                    | tail, of tail_n octets, 0 or 4
@@ -235,11 +334,13 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
     cdef uint8_t *p
     cdef uint8_t *start
     cdef bint adds = adds_headers(t)
+    cdef bint sends
     names_n += 1 + meta[names_n]
     body = meta + meta_n
     body_n = length_of(r) - <uint64_t>(body - r)
+    sends = UNLIKELY(body_n >= LARGE_BODY) and can_send(conn)
     start = out_room(conn, prefix_n + 10 + tail_n + (4 + HEADERS_ROOM if adds else 0) + names_n
-                     + content_room(conn, meta_n - names_n, body_n))
+                     + content_room(conn, meta_n - names_n, 0 if sends else body_n))
     if UNLIKELY(start == NULL):
         return -1
     p = start
@@ -256,9 +357,13 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
     p[0] = FRAME_END
     p += 1
     if adds:
-        p += write_with_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n, t)
+        p += write_more_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body_n, t)
     else:
-        p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
+        p += write_header(ch.number, p, meta + names_n, meta_n - names_n, body_n)
+    if LIKELY(not sends):
+        p += write_body(conn, ch.number, p, body, body_n)
     conn.out_n += p - start
     ASSERT(conn.out_n <= conn.out_capacity)
+    if UNLIKELY(sends):
+        send_with_body(conn, ch.number, body, body_n)
     return <int64_t>body_n

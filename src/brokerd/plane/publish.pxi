@@ -509,6 +509,11 @@ cdef int content_add(content_t *c, const uint8_t *p, size_t n) noexcept nogil:
     return 0
 
 
+cdef inline const uint8_t *content_end(content_t *c) noexcept nogil:
+    """Behind the last octet that has arrived."""
+    return c.octets + c.method_n + c.header_n + c.body_n
+
+
 cdef int content_begin(channel_t *ch, const uint8_t *method, uint32_t n, event_t *e) noexcept nogil:
     ch.content = <content_t *>calloc(1, sizeof(content_t))
     if ch.content == NULL or content_add(ch.content, method, n) != 0:

@@ -1,7 +1,8 @@
 # Retires a segment in which every record is settled: its file is written into again, or unlinked.
 #
 #   the queue's spare       its next segment: mapped, its pages allocated
-#   the core's spares       for any queue that needs one next, files in a folder of their own
+#   the core's spares       for any queue that needs one next, files in a folder of their own; and a few without a name,
+#                           for queues that are not durable
 #   the garbage             unlinked later, by the control plane's thread
 #
 # If keys in it still count in the queue's window, it first waits in store_t.leaving until they are in a file of their own.
@@ -76,18 +77,56 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
 
 
 cdef void retire_unlinked(seg_t *s) noexcept:
-    """Retire a segment of a queue that is not durable: it becomes the spare, or goes with its descriptor."""
+    """Retire a segment of a queue that is not durable: it becomes the queue's spare, or one of the core's, or goes with its
+    descriptor."""
     cdef store_t *st = s.store
-    if st.spare == NULL and s.capacity == st.queue.core.segment_octets and s.allocated == s.capacity \
-            and not st.queue.dropped and not s.damaged:
-        free(s.settled_bits)
-        free(s.last_entries)
-        s.settled_bits = NULL
-        s.last_entries = NULL
-        anchors_free(s)
-        st.spare = s
-    else:
+    cdef core_t *core = s.queue.core
+    if s.capacity != core.segment_octets or s.allocated != s.capacity or s.damaged \
+            or (st.spare != NULL or st.queue.dropped) \
+            and (core.no_spares or st.queue.copying or core.nameless_n >= NAMELESS_MOST):
         seg_free(s)
+        return
+    free(s.settled_bits)
+    free(s.last_entries)
+    s.settled_bits = NULL
+    s.last_entries = NULL
+    anchors_free(s)
+    if st.spare == NULL and not st.queue.dropped:
+        st.spare = s
+        return
+    s.store = NULL
+    s.queue = NULL
+    s.prev = NULL
+    s.next = core.nameless
+    core.nameless = s
+    core.nameless_n += 1
+
+
+cdef bint adopt_nameless(store_t *st) noexcept nogil:
+    """Make one of the core's spares without a name the spare of a queue that is not durable.  False: there is none."""
+    cdef core_t *core = st.queue.core
+    cdef seg_t *s = core.nameless
+    if s == NULL:
+        return False
+    core.nameless = s.next
+    core.nameless_n -= 1
+    core.spares_used += 1
+    s.next = NULL
+    s.store = st
+    s.queue = st.queue
+    st.spare = s
+    return True
+
+
+cdef bint free_nameless(core_t *core) noexcept nogil:
+    """Give up one of the core's spares without a name, which may take a millisecond or two.  False: there is none."""
+    cdef seg_t *s = core.nameless
+    if s == NULL:
+        return False
+    core.nameless = s.next
+    core.nameless_n -= 1
+    seg_free(s)
+    return True
 
 
 cdef void give_up(seg_t *s):

@@ -75,7 +75,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     cdef bint recycled
     if need + HEADER > capacity:
         capacity = (need + HEADER + 4095) & ~<uint32_t>4095
-    if st.spare == NULL and capacity == core.segment_octets:
+    if st.spare == NULL and capacity == core.segment_octets and (q.durable or not adopt_nameless(st)):
         adopt_spare(st)
     recycled = st.spare != NULL and capacity == core.segment_octets
     if recycled:

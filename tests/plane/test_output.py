@@ -1,0 +1,191 @@
+"""A large body goes to the socket straight from its segment: the client cannot tell it from others."""
+
+import socket
+
+import pytest
+from tests.plane.harness import ack, consume, nack, publish
+
+LARGE = 32_768          # octets of a body from which on it is not copied
+
+
+@pytest.fixture
+def sockets():
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+@pytest.fixture
+def bench(make_bench):
+    return make_bench(segment_octets=8 << 20)
+
+
+@pytest.fixture
+def queue(bench):
+    return bench.queue()
+
+
+class Watched:
+    """A connection with a real socket; ``octets`` is all that the client has got, or will get by the transport."""
+
+    def __init__(self, bench, sockets, frame_max=131_072):
+        self.bench = bench
+        self.ours, self.theirs = sockets
+        self.connection = bench.connection(1, frame_max=frame_max)
+        self.connection.attach(self.connection.out, self.ours.fileno())
+        self.octets = b""
+        self.by_transport = 0
+
+    def receive(self):
+        """What came since the last call, as Deliver objects and confirms."""
+        while True:
+            try:
+                self.octets += self.theirs.recv(1 << 20)
+            except BlockingIOError:
+                break
+        out = self.connection.out
+        self.by_transport += len(out.octets)
+        octets, self.octets = self.octets + out.octets, b""
+        out.octets = octets
+        return self.connection.said()
+
+
+@pytest.fixture
+def client(bench, queue, sockets):
+    return Watched(bench, sockets)
+
+
+def body(octets, first=b"?"):
+    return (first + bytes(range(251)) * (octets // 251 + 1))[:octets]
+
+
+@pytest.mark.parametrize("size", [LARGE - 1, LARGE, LARGE + 1, 131_063, 131_064, 131_065, 300_000])
+@pytest.mark.parametrize("way", ["deliver", "get"])
+def test_a_body_of_any_size_arrives_whole_with_what_stands_before_it(client, bench, queue, size, way):
+    sent = body(size)
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    if way == "deliver":
+        consume(client.connection.channels[1], queue, no_ack=True)
+    client.connection.feed(publish(1, b"small"))
+    client.connection.feed(publish(1, sent, properties=b"\x80\0\x04text") + publish(1, b"behind"))
+    if way == "get":
+        while client.connection.channels[1].get(queue, True):
+            pass
+    bench.turns()
+    got = client.receive()
+    assert [one.body for one in got] == [b"small", sent, b"behind"]
+    assert [one.tag for one in got] == [1, 2, 3]
+    assert (got[1].properties, got[1].size) == (b"\x80\0\x04text", size)
+    assert client.by_transport == 0
+    assert client.connection.sent_octets == sum(len(one.body) for one in got) + framing(got)
+
+
+def framing(got):
+    """Octets beside the bodies: method and header frames, and heads and ends of body frames."""
+    method = 1 + 2 + 4 + 4 + 8 + 1 + 1 + 2 + 1
+    total = 0
+    for one in got:
+        consumer = 0 if one.consumer is None else 1 + len(one.consumer)
+        total += method + consumer + (4 if one.method == 71 else 0) + 20 + len(one.properties) + 8 * len(one.pieces)
+    return total
+
+
+@pytest.mark.parametrize("frames", [31, 32, 33, 64, 65, 80])
+def test_a_body_of_many_frames_takes_more_than_one_call(bench, queue, sockets, frames):
+    client = Watched(bench, sockets, frame_max=4096)
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    sent = body(4088 * frames - 5)
+    client.connection.feed(publish(1, sent, piece=4088))
+    consume(client.connection.channels[1], queue)
+    bench.turns()
+    (got,) = client.receive()
+    assert got.body == sent
+    assert (len(got.pieces), got.pieces[0], got.pieces[-1]) == (frames, 4088, 4083)
+    assert client.by_transport == 0
+
+
+@pytest.mark.parametrize("room", [4_600, 20_000, 70_000])
+@pytest.mark.parametrize("frame_max", [4096, 131_072])
+def test_what_the_socket_does_not_take_goes_by_the_transport_and_nothing_overtakes_it(
+    bench, queue, sockets, room, frame_max
+):
+    client = Watched(bench, sockets, frame_max)
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+    connection = client.connection
+    connection.out.on_write = connection.pause_writing
+    consume(connection.channels[1], queue)
+    sent = [body(size, b"%d" % at) for at, size in enumerate((10, 200_000, 20, 40_000, 30, 500_000, 40))]
+    for one in sent:
+        connection.feed(publish(1, one, piece=frame_max - 8))
+    bench.turns()
+    assert queue.ready > 0                      # The transport has octets: no message goes out behind them.
+    got = client.receive()
+    while queue.ready:
+        connection.resume_writing()
+        bench.turns()
+        got += client.receive()
+    assert [one.body for one in got] == sent
+    assert client.by_transport > 0
+    connection.feed(ack(1, len(sent), multiple=True))
+    assert (queue.ready, queue.unacked) == (0, 0)
+
+
+def test_a_message_that_comes_again_has_its_delivery_count(client, bench, queue):
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    queue.set_rules(delivery_limit=5, delivery_counts=True)
+    sent = body(100_000)
+    client.connection.feed(publish(1, sent))
+    consume(client.connection.channels[1], queue)
+    bench.turns()
+    client.connection.feed(nack(1, 1))
+    bench.turns()
+    first, second = client.receive()
+    assert (first.body, second.body) == (sent, sent)
+    assert (first.redelivered, second.redelivered) == (False, True)
+    assert b"x-delivery-count" not in first.properties
+    assert b"x-delivery-count" in second.properties
+
+
+def test_held_output_waits_whole(client, bench, queue):
+    """A large body behind output that waits for a sync waits with it."""
+    sent = body(100_000)
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    client.connection.feed(publish(1, sent) + publish(1, b"behind"))
+    client.connection.hold()
+    client.connection.write(b"")                # Nothing to write is no lack of memory.
+    for _ in range(2):
+        assert client.connection.channels[1].get(queue, True)
+    bench.turns()
+    assert client.receive() == []
+    client.connection.release()
+    bench.turns()
+    assert [one.body for one in client.receive()] == [sent, b"behind"]
+
+
+def test_a_client_that_is_gone_loses_no_message(client, bench, queue):
+    client.theirs.close()
+    consume(client.connection.channels[1], queue)
+    client.connection.feed(publish(1, body(100_000)))
+    bench.turns()
+    client.connection.detach()
+    assert (queue.ready, queue.unacked) == (1, 0)
+
+
+def test_a_transport_that_fails_ends_the_connection_quietly(client, bench, queue):
+    aborted = []
+    client.connection.out.abort = lambda: aborted.append(True)
+
+    def fail():
+        raise OSError("gone")
+
+    client.connection.out.on_write = fail
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_600)
+    consume(client.connection.channels[1], queue)
+    client.connection.feed(publish(1, body(400_000)))
+    bench.turns()
+    assert aborted == [True]
+    client.connection.detach()
+    assert (queue.ready, queue.unacked) == (1, 0)
