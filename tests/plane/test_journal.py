@@ -1,6 +1,7 @@
 """The order journal: that every event of a message's life is in it, in order of time, and what a crash leaves of it."""
 
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -464,6 +465,53 @@ def test_events_that_find_no_room_are_counted_and_disturb_nobody(tmp_path):
         assert (done.stdout, done.returncode) == ("whole 3200\n", 0), done.stderr
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+KILLED_AT_GROWTH = """
+import resource, signal, sys
+from tests.plane.harness import Bench, nack, publish, reject
+
+bench, last = Bench(sys.argv[1]), sys.argv[2]
+queue, connection = bench.queue(), bench.connection(1)
+queue.set_journal(True)
+connection.feed(publish(1, b"first") + publish(1, b"second"))
+channel, tag, events = connection.channels[1], 0, 0
+if last != "get":
+    channel.get(queue, False)
+    tag, events = 1, 1
+while events < 510 - (last != "get"):
+    channel.get(queue, False)
+    tag += 1
+    connection.feed(nack(1, tag))
+    events += 2
+if last != "get":
+    channel.get(queue, False)
+    tag += 1
+bench.turns()
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
+if last == "get":
+    channel.get(queue, False)
+else:
+    connection.feed({"nack": nack, "reject": reject}[last](1, tag, requeue=last == "nack"))
+print("alive")
+"""
+
+
+@pytest.mark.parametrize("last", ["get", "nack", "reject"])
+def test_a_broker_that_is_killed_while_its_journal_grows_has_counted_what_is_in_it(tmp_path, last):
+    """The signal for a file that becomes too large ends the process within the growth."""
+    done = subprocess.run([sys.executable, "-c", KILLED_AT_GROWTH, str(tmp_path), last], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (done.returncode, done.stdout) == (-signal.SIGXFSZ, ""), done.stderr
+    events = life(tmp_path / "q")
+    assert len(events) == 510
+    counts = np.fromfile(tmp_path / "q" / layout.ORDER_FILE, "<u8", len(layout.ORDER_COUNTERS), offset=64).tolist()
+    counted = dict(zip(layout.ORDER_COUNTERS, counts, strict=True))
+    assert counted["returned_nack"] == sum(kind == RETURNED for _, kind, _ in events) > 200
+    assert counted["redelivered"] == sum(kind == DELIVERED and reason & REDELIVERED for _, kind, reason in events) > 200
+    assert counted["rejected"] == sum(kind == REJECTED for _, kind, _ in events) == 0
 
 
 def test_a_purge_of_whole_segments_tells_of_each_message(make_bench):

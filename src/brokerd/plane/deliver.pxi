@@ -136,6 +136,28 @@ cdef void settle_journaled(channel_t *ch, consumer_t *c, place_t *t) noexcept no
     core.actor = 0
 
 
+cdef void number_later_hand_out(place_t *t) noexcept nogil:
+    """number_hand_out() for a message that was out before, or that the acks file's watermark has passed."""
+    if t.seg.queue.journal != NULL:
+        prepare_event(t.seg)
+    if not t.flags & PLACE_OUT_SINCE_START:
+        t.seg.store.handed += 1
+        t.ordinal = t.seg.store.handed
+    if t.flags & PLACE_WAS_OUT:
+        count_redelivery(t)
+    t.flags |= PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_PASSED
+
+
+cdef inline void number_hand_out(place_t *t) noexcept nogil:
+    """t is handed out: give it its number among the first hand-outs of its level since the start."""
+    if UNLIKELY(t.flags):
+        number_later_hand_out(t)
+        return
+    t.seg.store.handed += 1
+    t.ordinal = t.seg.store.handed
+    t.flags = PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_PASSED
+
+
 cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t body_n, bint no_ack) noexcept nogil:
     """t was just written to ch, under ch.next_tag; c NULL: by basic.get.  ring_reserve() went before.  With no_ack its
     segment may be freed."""
@@ -207,7 +229,10 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             break
         if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
             spent += LOOK_COSTS * q.rules.gate.looked
-        n = write_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
+        if is_large(t.seg.map + t.position):
+            n = write_any_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
+        else:
+            n = write_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
         if UNLIKELY(n < 0):
             put_back(ch, c, &t)
             ring_leave(c)
@@ -247,7 +272,7 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     put_be16(prefix + 1, ch.number)
     put_be32(prefix + 3, 0)
     put_be32(prefix + 7, BASIC_GET_OK)
-    n = write_message(ch, prefix, 11, &t, 4, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF))
+    n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF))
     if n < 0:
         put_back(ch, NULL, &t)
         return -1

@@ -110,26 +110,6 @@ cdef void count_redelivery(place_t *t) noexcept nogil:
         count_disturbance(q, OVERTAKINGS, overtaken)
 
 
-cdef void number_later_hand_out(place_t *t) noexcept nogil:
-    """number_hand_out() for a message that was out before, or that the acks file's watermark has passed."""
-    if not t.flags & PLACE_OUT_SINCE_START:
-        t.seg.store.handed += 1
-        t.ordinal = t.seg.store.handed
-    if t.flags & PLACE_WAS_OUT:
-        count_redelivery(t)
-    t.flags |= PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_PASSED
-
-
-cdef inline void number_hand_out(place_t *t) noexcept nogil:
-    """t is handed out: give it its number among the first hand-outs of its level since the start."""
-    if UNLIKELY(t.flags):
-        number_later_hand_out(t)
-        return
-    t.seg.store.handed += 1
-    t.ordinal = t.seg.store.handed
-    t.flags = PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_PASSED
-
-
 cdef void count_settled_without_ack(queue_t *q, uint8_t kind) noexcept nogil:
     """Count a message that was settled in another way than by an ack."""
     cdef uint8_t reason = kind >> 4

@@ -17,6 +17,8 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
         q.n_unrecorded += 1
     if UNLIKELY(q.journal != NULL):
+        if kind != ACKED:
+            prepare_event(s)
         journal_note(t, kind & 15, kind >> 4)
     if UNLIKELY(kind != ACKED):
         count_settled_without_ack(q, kind)
@@ -150,6 +152,8 @@ cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
         return 0
     if t.count < 0xFFFF:
         t.count += 1
+    if UNLIKELY(q.journal != NULL):
+        prepare_event(s)
     count_disturbance(q, RETURNED_BY + cause - 1, 1)
     if UNLIKELY(q.journal != NULL):
         journal_note(t, RETURNED, cause)

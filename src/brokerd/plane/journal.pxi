@@ -138,13 +138,24 @@ cdef inline int64_t next_ts(queue_t *q) noexcept nogil:
     return q.last_ts
 
 
+cdef bint has_event_room(seg_t *s) noexcept nogil:
+    """Have room for one more event; False: the disk has none."""
+    if UNLIKELY(s.journal == NULL) and journal_map(s) != 0:
+        return False
+    return LIKELY(s.journal_room - HEADER >= EVENT * (s.events + 1)) or journal_grow(s) == 0
+
+
+cdef void prepare_event(seg_t *s) noexcept nogil:
+    """Before something is counted that is an event as well: all files have room, so that no call of the kernel comes between
+    the count and the event.  kill -9 strikes in such calls, and left a count without its event."""
+    has_event_room(s)
+    order_of(s.queue, True)
+
+
 cdef void event_put(seg_t *s, uint64_t seq, int64_t ts, uint32_t consumer, uint32_t aux, uint16_t count, uint8_t type_,
                     uint8_t reason) noexcept nogil:
     cdef uint8_t *e
-    if UNLIKELY(s.journal == NULL) and journal_map(s) != 0:
-        count_lost_event(s)
-        return
-    if UNLIKELY(s.journal_room - HEADER < EVENT * (s.events + 1)) and journal_grow(s) != 0:
+    if UNLIKELY(not has_event_room(s)):
         count_lost_event(s)
         return
     e = s.journal + HEADER + EVENT * s.events

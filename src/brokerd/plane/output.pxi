@@ -4,7 +4,7 @@
 # ---- output
 cdef enum:
     OUT_FULL = 262144               # octets: send them before delivering more
-    LARGE_BODY = 32768              # octets: from here on a body is sent from its segment, and not copied
+    LARGE_RECORD = 32768            # octets: from here on a body is sent from its segment, and not copied
     FRAMES_A_CALL = 32              # that one sendmsg() takes from a segment
     HEADERS_ROOM = 512              # octets that added_headers() writes at most
 
@@ -150,6 +150,10 @@ cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, c
 # One sendmsg() takes the output up to the content header, and then for each frame its head and its part of the body.
 #
 #    | output ... content header | head | body ... | end, head | body ... | ... | end |
+
+cdef inline bint is_large(const uint8_t *r) noexcept nogil:
+    return UNLIKELY(length_of(r) >= LARGE_RECORD)
+
 
 cdef inline bint can_send(conn_t *c) noexcept nogil:
     """Whether octets may go to the socket now, behind the output."""
@@ -316,14 +320,61 @@ cdef inline bint adds_headers(place_t *t) noexcept nogil:
     return UNLIKELY(r != NULL) and ((t.count and r.delivery_counts) or r.gate != NULL)
 
 
-cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
-                                  uint32_t tail) noexcept nogil:
-    """Write a record as method and content into the connection's output, or send it if it is large.  Returns the octets
-    of its body; -1: no memory.
+cdef inline uint8_t *write_method(channel_t *ch, uint8_t *p, const uint8_t *prefix, uint32_t prefix_n, place_t *t,
+                                  const uint8_t *names, uint32_t names_n, uint32_t tail_n, uint32_t tail) noexcept nogil:
+    """Write the method frame of a delivery at p, which has room for it.  Returns where it ends.
 
     method frame   prefix: up to the delivery tag, its size still zero | ch.next_tag | redelivered | exchange | key
                    | tail, of tail_n octets, 0 or 4
     """
+    memcpy(p, prefix, prefix_n)
+    put_be32(p + 3, prefix_n + 2 + names_n + tail_n)
+    p += prefix_n
+    put_be64(p, ch.next_tag)
+    p[8] = t.flags & PLACE_WAS_OUT
+    memcpy(p + 9, names, names_n)
+    p += 9 + names_n
+    if tail_n:
+        put_be32(p, tail)
+        p += 4
+    p[0] = FRAME_END
+    return p + 1
+
+
+cdef int64_t write_any_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
+                               uint32_t tail) noexcept nogil:
+    """write_message() for any record: not inlined, and a large body goes to the socket from its segment if it may."""
+    cdef conn_t *conn = ch.conn
+    cdef const uint8_t *r = t.seg.map + t.position
+    cdef const uint8_t *meta
+    cdef uint32_t meta_n = meta_of(r, &meta)
+    cdef uint32_t names_n = 1 + meta[0]
+    cdef uint64_t body_n = length_of(r) - <uint64_t>(meta + meta_n - r)
+    cdef bint sends = body_n and is_large(r) and can_send(conn)
+    cdef uint8_t *p
+    names_n += 1 + meta[names_n]
+    p = out_room(conn, prefix_n + 14 + HEADERS_ROOM + tail_n + names_n
+                 + content_room(conn, meta_n - names_n, 0 if sends else body_n))
+    if p == NULL:
+        return -1
+    p = write_method(ch, p, prefix, prefix_n, t, meta, names_n, tail_n, tail)
+    if adds_headers(t):
+        p += write_more_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body_n, t)
+    else:
+        p += write_header(ch.number, p, meta + names_n, meta_n - names_n, body_n)
+    if not sends:
+        p += write_body(conn, ch.number, p, meta + meta_n, body_n)
+    conn.out_n = p - conn.out
+    ASSERT(conn.out_n <= conn.out_capacity)
+    if sends:
+        send_with_body(conn, ch.number, meta + meta_n, body_n)
+    return <int64_t>body_n
+
+
+cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
+                                  uint32_t tail) noexcept nogil:
+    """Write a record as method and content into the connection's output; see write_method().  Returns the octets of its
+    body; -1: no memory."""
     cdef conn_t *conn = ch.conn
     cdef const uint8_t *r = t.seg.map + t.position
     cdef const uint8_t *meta
@@ -334,36 +385,19 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
     cdef uint8_t *p
     cdef uint8_t *start
     cdef bint adds = adds_headers(t)
-    cdef bint sends
     names_n += 1 + meta[names_n]
     body = meta + meta_n
     body_n = length_of(r) - <uint64_t>(body - r)
-    sends = UNLIKELY(body_n >= LARGE_BODY) and can_send(conn)
     start = out_room(conn, prefix_n + 10 + tail_n + (4 + HEADERS_ROOM if adds else 0) + names_n
-                     + content_room(conn, meta_n - names_n, 0 if sends else body_n))
+                     + content_room(conn, meta_n - names_n, body_n))
     if UNLIKELY(start == NULL):
         return -1
-    p = start
-    memcpy(p, prefix, prefix_n)
-    put_be32(p + 3, prefix_n + 2 + names_n + tail_n)
-    p += prefix_n
-    put_be64(p, ch.next_tag)
-    p[8] = t.flags & PLACE_WAS_OUT
-    memcpy(p + 9, meta, names_n)
-    p += 9 + names_n
-    if tail_n:
-        put_be32(p, tail)
-        p += 4
-    p[0] = FRAME_END
-    p += 1
+    p = write_method(ch, start, prefix, prefix_n, t, meta, names_n, tail_n, tail)
     if adds:
         p += write_more_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body_n, t)
-    else:
-        p += write_header(ch.number, p, meta + names_n, meta_n - names_n, body_n)
-    if LIKELY(not sends):
         p += write_body(conn, ch.number, p, body, body_n)
+    else:
+        p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)
     conn.out_n += p - start
     ASSERT(conn.out_n <= conn.out_capacity)
-    if UNLIKELY(sends):
-        send_with_body(conn, ch.number, body, body_n)
     return <int64_t>body_n
