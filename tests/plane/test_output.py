@@ -165,6 +165,42 @@ def test_held_output_waits_whole(client, bench, queue):
     assert [one.body for one in client.receive()] == [sent, b"behind"]
 
 
+@pytest.mark.parametrize("way", ["deliver", "get"])
+def test_a_message_that_needs_no_ack_is_settled_before_its_last_octets_go_out(client, bench, queue, way):
+    """kill -9 after the client had it must not bring it again.  The transport is called while it goes out."""
+    settled = []
+    channel = client.connection.channels[1]
+    client.connection.out.on_write = lambda: settled.append((queue.ready, queue.segments()[0]["settled"]))
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_600)
+    client.connection.feed(publish(1, body(400_000)))
+    if way == "deliver":
+        consume(channel, queue, no_ack=True)
+    else:
+        assert channel.get(queue, True)
+    bench.turns()
+    assert settled == [(0, 1)]
+    client.connection.out.on_write = None
+    assert [one.body for one in client.receive()] == [body(400_000)]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_last_message_of_a_segment_goes_out_whole_before_its_file_is_used_again(make_bench, sockets, durable):
+    bench = make_bench(segment_octets=1 << 18)
+    queue = bench.queue(b"small", durable=durable)
+    client = Watched(bench, sockets)
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    consume(client.connection.channels[1], queue, b"t", no_ack=True)
+    got, sent = [], [body(100_000, b"%d" % at) for at in range(12)]
+    for one in sent:
+        client.connection.feed(publish(1, one, key=b"small"))
+        bench.turns()
+        got += client.receive()
+        queue.check()
+    assert [one.body for one in got] == sent
+    assert len(queue.segments()) <= 2
+    assert client.by_transport == 0
+
+
 def test_a_client_that_is_gone_loses_no_message(client, bench, queue):
     client.theirs.close()
     consume(client.connection.channels[1], queue)

@@ -101,6 +101,17 @@ def test_each_definition_that_undoes_another_is_counted(open_vhost):
     assert open_vhost()[1].undone == 4
 
 
+def test_a_binding_that_its_exchange_does_not_take_any_more_is_reported(tmp_path):
+    declared = [
+        methods.QueueDeclare(queue="q", durable=True).encode(),
+        methods.ExchangeDeclare(exchange="hash", type="x-consistent-hash", durable=True).encode(),
+    ]
+    bound = [methods.QueueBind(queue="q", exchange=name, routing_key="no weight").encode() for name in ("hash", "")]
+    bindings, failed = read(tmp_path, [*declared, *bound, BINDING])[1::4]
+    assert len(bindings) == 1
+    assert [one.partition(":")[0] for one in failed] == ["entry 3", "entry 4"]
+
+
 NAMES = st.sampled_from(["", "q", "r", "\udcff", "amq.direct", "amq.topic", "\x02\0\0\0\0", "n" * 255])
 TABLES = st.sampled_from([{}, {"x-max-length": 5}])
 ENTRIES = st.one_of(

@@ -86,9 +86,10 @@ class Core:
         """Say that all files that the last begin_sync() named are on disk.  The next turn sends the confirms that waited."""
     # --- files to be given up
     spares: int          # settled segments that wait for a queue that needs one, at most 64, and 8 without a name
-    spares_used: int     # ... and how many of them queues have taken since start
+    spares_used: int     # ... and how many of those with a name queues have taken since start
     def release_spares(self) -> None:
-        """Give up the settled segments that wait for other queues.  Setting `blocked` does the same."""
+        """Give up the settled segments that wait for other queues, but of those without a name only one: that may take a
+        millisecond or two.  Setting `blocked` gives up all."""
     def take_settled_segments(self) -> list[tuple[str, int]]:
         """The segments of journaled queues that were settled since the last call, as (folder, number).  Their files are in
         the folder ``kept`` of that folder by now."""

@@ -85,7 +85,7 @@ cdef struct core_t:
     uint32_t spares_n
     seg_t *nameless             # spares for queues that are not durable: files without a name, open and mapped
     uint32_t nameless_n
-    uint64_t spares_used        # of both kinds, taken by a queue, since start
+    uint64_t spares_used        # of those with a name, taken by a queue, since start
     bint no_spares              # the disk is full: what is settled is given back
     seg_t *staged               # segments with records not yet in their files: none outside of a chunk's work
     queue_t *dying              # queues with dead messages, for which on_dead() is still to be called

@@ -138,7 +138,7 @@ cdef void settle_journaled(channel_t *ch, consumer_t *c, place_t *t) noexcept no
 
 cdef void number_later_hand_out(place_t *t) noexcept nogil:
     """number_hand_out() for a message that was out before, or that the acks file's watermark has passed."""
-    if t.seg.queue.journal != NULL:
+    if t.flags & PLACE_WAS_OUT and t.seg.queue.journal != NULL:
         prepare_event(t.seg)
     if not t.flags & PLACE_OUT_SINCE_START:
         t.seg.store.handed += 1
@@ -187,15 +187,28 @@ cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t bod
     add_unacked(ch, c, t)
 
 
+cdef void send_body(channel_t *ch, place_t *t, uint64_t body_n) noexcept nogil:
+    """The body of a message that was handed out, and of which all else is written, goes to the socket from its segment.
+
+    After hand_out(), as all output: kill -9 between the two loses a message that needs no ack, and never brings it twice.
+    The caller counted t as unacked in its segment before hand_out(), so that the segment is still there, and mapped."""
+    cdef seg_t *s = t.seg
+    cdef const uint8_t *r = s.map + t.position
+    send_with_body(ch.conn, ch.number, r + length_of(r) - body_n, body_n)
+    s.unacked -= 1
+    retire_if_settled(s)
+
+
 cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     """Hand out messages until they, the consumers' credit, or the budget run out; octets of bodies, 64 each at least."""
     cdef level_t *level
     cdef consumer_t *c
     cdef channel_t *ch
-    cdef place_t t
+    cdef place_t t, large
     cdef int64_t n
     cdef uint64_t spent = 0
     cdef int took
+    cdef bint sends
     q.touched = q.core.now
     if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.sent_away:
         q.rules.gate.sent_away = False
@@ -229,8 +242,9 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             break
         if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
             spent += LOOK_COSTS * q.rules.gate.looked
-        if is_large(t.seg.map + t.position):
-            n = write_any_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
+        sends = may_send(ch.conn, &t)
+        if UNLIKELY(sends):
+            n = write_any_message(ch, c.prefix, c.prefix_n, &t, 0, 0, True)
         else:
             n = write_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
         if UNLIKELY(n < 0):
@@ -238,7 +252,12 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             ring_leave(c)
             continue
         spent += 64 + n
+        if UNLIKELY(sends):
+            large = t
+            t.seg.unacked += 1
         hand_out(ch, c, &t, n, c.no_ack)
+        if UNLIKELY(sends):
+            send_body(ch, &large, n)
         if not c.no_ack:
             c.unacked += 1
             if c.prefetch and c.unacked >= c.prefetch:
@@ -255,9 +274,10 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
 cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     """basic.get: write get-ok with the next message.  1: done; 0: no message is ready; -1: no memory."""
     cdef uint8_t prefix[11]
-    cdef place_t t
+    cdef place_t t, large
     cdef int64_t n
     cdef int looks, took = TAKE_NOTHING
+    cdef bint sends
     if q.paused or not has_next(q):
         return 0
     if ring_reserve(ch) != 0:
@@ -272,12 +292,18 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     put_be16(prefix + 1, ch.number)
     put_be32(prefix + 3, 0)
     put_be32(prefix + 7, BASIC_GET_OK)
-    n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF))
+    sends = may_send(ch.conn, &t)
+    n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF), sends)
     if n < 0:
         put_back(ch, NULL, &t)
         return -1
     q.touched = q.core.now
+    if sends:
+        large = t
+        t.seg.unacked += 1
     hand_out(ch, NULL, &t, n, no_ack)
+    if sends:
+        send_body(ch, &large, n)
     if q.rules != NULL and q.rules.expires:
         deadline_set(q, head_expires_at(q))
     return 1

@@ -151,13 +151,10 @@ cdef inline uint64_t write_content(conn_t *conn, uint16_t channel, uint8_t *p, c
 #
 #    | output ... content header | head | body ... | end, head | body ... | ... | end |
 
-cdef inline bint is_large(const uint8_t *r) noexcept nogil:
-    return UNLIKELY(length_of(r) >= LARGE_RECORD)
-
-
-cdef inline bint can_send(conn_t *c) noexcept nogil:
-    """Whether octets may go to the socket now, behind the output."""
-    return c.fd >= 0 and not c.held and not c.paused and not c.gone
+cdef inline bint may_send(conn_t *c, place_t *t) noexcept nogil:
+    """Whether t is large, and octets may go to the socket now, behind the output."""
+    return UNLIKELY(length_of(t.seg.map + t.position) >= LARGE_RECORD) and c.fd >= 0 and not c.held and not c.paused \
+        and not c.gone
 
 
 cdef inline uint64_t framed(conn_t *c, uint64_t body_n) noexcept nogil:
@@ -216,7 +213,8 @@ cdef size_t lay_out_frames(conn_t *c, uint16_t channel, const uint8_t *body, uin
 
 
 cdef void send_with_body(conn_t *c, uint16_t channel, const uint8_t *body, uint64_t body_n) noexcept nogil:
-    """Send the output, whose last frame is the content header of this body, and the body's frames."""
+    """Send the output, whose last frame is the content header of this body, and the body's frames.  The body may be empty:
+    then the output waits as always."""
     cdef uint8_t heads[8 * (FRAMES_A_CALL + 1)]
     cdef iovec_t parts[2 * FRAMES_A_CALL + 2]
     cdef msghdr_t message
@@ -226,6 +224,8 @@ cdef void send_with_body(conn_t *c, uint16_t channel, const uint8_t *body, uint6
     cdef int count
     memset(&message, 0, sizeof(message))
     message.msg_iov = parts
+    if body_n == 0:
+        return
     c.sent += c.out_n + framed(c, body_n)
     while at < body_n:
         count = 0
@@ -342,15 +342,14 @@ cdef inline uint8_t *write_method(channel_t *ch, uint8_t *p, const uint8_t *pref
 
 
 cdef int64_t write_any_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
-                               uint32_t tail) noexcept nogil:
-    """write_message() for any record: not inlined, and a large body goes to the socket from its segment if it may."""
+                               uint32_t tail, bint sends) noexcept nogil:
+    """write_message() for any record: not inlined.  sends: without the body, for which send_with_body() follows."""
     cdef conn_t *conn = ch.conn
     cdef const uint8_t *r = t.seg.map + t.position
     cdef const uint8_t *meta
     cdef uint32_t meta_n = meta_of(r, &meta)
     cdef uint32_t names_n = 1 + meta[0]
     cdef uint64_t body_n = length_of(r) - <uint64_t>(meta + meta_n - r)
-    cdef bint sends = body_n and is_large(r) and can_send(conn)
     cdef uint8_t *p
     names_n += 1 + meta[names_n]
     p = out_room(conn, prefix_n + 14 + HEADERS_ROOM + tail_n + names_n
@@ -366,8 +365,6 @@ cdef int64_t write_any_message(channel_t *ch, const uint8_t *prefix, uint32_t pr
         p += write_body(conn, ch.number, p, meta + meta_n, body_n)
     conn.out_n = p - conn.out
     ASSERT(conn.out_n <= conn.out_capacity)
-    if sends:
-        send_with_body(conn, ch.number, meta + meta_n, body_n)
     return <int64_t>body_n
 
 

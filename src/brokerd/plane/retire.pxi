@@ -110,7 +110,6 @@ cdef bint adopt_nameless(store_t *st) noexcept nogil:
         return False
     core.nameless = s.next
     core.nameless_n -= 1
-    core.spares_used += 1
     s.next = NULL
     s.store = st
     s.queue = st.queue

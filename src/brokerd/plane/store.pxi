@@ -121,8 +121,8 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         return err
     st.next_number += 1
     q.mixed = False
-    st.directory_unsynced = True
-    if st.first == NULL:
+    st.directory_unsynced = q.durable       # A queue that is not durable may have no folder, and is never synced.
+    if st.first == NULL and q.durable:
         # Other code, or a former broker, may have made the folder, and not have synced its name.
         st.parent_unsynced = q.store.parent_unsynced = True
     if q.journal != NULL:

@@ -47,11 +47,11 @@ def replay(vhost: "VHost", payloads: Iterable[bytes]) -> Replay:
     by_index = methods.BY_INDEX
     for payload in payloads:
         result.entries += 1
-        if payload.endswith(_DECLARE_TAIL) and _replay_plain_queue(vhost, payload, result):
-            continue
-        if payload.endswith(_BIND_TAIL) and _replay_plain_binding(vhost, payload):
-            continue
         try:
+            if payload.endswith(_DECLARE_TAIL) and _replay_plain_queue(vhost, payload, result):
+                continue
+            if payload.endswith(_BIND_TAIL) and _replay_plain_binding(vhost, payload):
+                continue
             index = int.from_bytes(payload[:4])
             _FOLLOW[index](vhost, by_index[index].decode_fields(payload), result)
         except (AMQPError, KeyError) as error:
