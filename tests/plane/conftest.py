@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 from tests.plane.harness import Bench
 
@@ -22,6 +24,17 @@ def make_bench(tmp_path):
     yield make
     for bench in made:
         bench.close()
+
+
+@pytest.fixture
+def sockets():
+    """A connected pair, neither of which blocks."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
 
 
 @pytest.fixture

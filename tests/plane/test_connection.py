@@ -364,16 +364,6 @@ def test_a_transport_that_fails_ends_the_connection_quietly(bench, queue, connec
     assert queue.ready == 1
 
 
-@pytest.fixture
-def sockets():
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
-    yield ours, theirs
-    ours.close()
-    theirs.close()
-
-
 def received(end):
     octets = b""
     while True:

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.plane.harness import Bench, content_header, frame, publish, publish_method
+from tests.plane.test_kept import bodies
+from tests.plane.test_store import no_larger_than
 
 PART = 4096                     # octets of a body frame that the plane uses before the others are there
 LONG = bytes(range(256)) * 80   # 20,480 octets
@@ -135,13 +137,36 @@ def test_a_connection_that_discards_drops_the_rest_of_a_frame_and_hears_the_clos
     assert queue.ready == 0
 
 
-def test_a_message_that_waits_for_the_disk_with_its_last_octet_is_stored_when_there_is_room(connection, queue):
+def test_a_message_is_stored_with_the_end_of_its_last_frame_and_not_before(connection, queue):
     octets = publish(1, LONG)
     connection.feed(octets[:-9000])
     connection.feed(octets[-9000:-1])
-    assert queue.ready == 0                     # Not before the end of its frame.
+    assert queue.ready == 0
     connection.feed(octets[-1:])
     assert taken(connection, queue) == [LONG]
+
+
+def test_a_message_that_came_in_parts_waits_for_room_on_the_disk_with_what_stands_behind_it(connection, queue):
+    octets = publish(1, LONG)
+    with no_larger_than(1000):
+        connection.feed(octets[:-9000])
+        assert not connection.stopped
+        connection.feed(octets[-9000:] + publish(1, LONG[:12_000])[:-5000])
+        assert connection.stopped
+        assert queue.ready == 0
+        connection.feed(publish(1, LONG[:12_000])[-5000:])
+    connection.unblock()
+    assert not connection.stopped
+    assert taken(connection, queue) == [LONG, LONG[:12_000]]
+
+
+def test_a_transaction_keeps_a_message_that_came_in_parts(committer):
+    queue = committer.bench.queues[b"q"]
+    octets = publish(1, LONG)
+    committer.feed(octets[:-9000])
+    committer.feed(octets[-9000:])
+    assert (queue.ready, committer.went_up, committer.errors) == (0, [], [])
+    assert bodies(committer.channels[1]) == [LONG]
 
 
 def taken_by(connection, number, queue):

@@ -9,16 +9,6 @@ LARGE = 32_768          # octets of a body from which on it is not copied
 
 
 @pytest.fixture
-def sockets():
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
-    yield ours, theirs
-    ours.close()
-    theirs.close()
-
-
-@pytest.fixture
 def bench(make_bench):
     return make_bench(segment_octets=8 << 20)
 
@@ -91,6 +81,25 @@ def framing(got):
         consumer = 0 if one.consumer is None else 1 + len(one.consumer)
         total += method + consumer + (4 if one.method == 71 else 0) + 20 + len(one.properties) + 8 * len(one.pieces)
     return total
+
+
+@pytest.mark.parametrize("way", ["deliver", "get"])
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_record_that_is_large_by_its_headers_alone_arrives_whole(client, bench, queue, way, size):
+    value = b"v" * 40_000
+    table = b"\x01hS" + len(value).to_bytes(4) + value
+    properties = b"\x20\0" + len(table).to_bytes(4) + table
+    if way == "deliver":
+        consume(client.connection.channels[1], queue, no_ack=True)
+    client.connection.feed(publish(1, body(size), properties=properties) + publish(1, b"behind"))
+    if way == "get":
+        while client.connection.channels[1].get(queue, True):
+            pass
+    bench.turns()
+    got = client.receive()
+    assert [one.body for one in got] == [body(size), b"behind"]
+    assert got[0].properties == properties
+    queue.check()
 
 
 @pytest.mark.parametrize("frames", [31, 32, 33, 64, 65, 80])

@@ -479,7 +479,7 @@ cdef struct conn_t:
     size_t stash_n
     conn_t *out_next
     channel_t *pending          # its content is whole, but waits for a route or for disk space
-    uint32_t body_left          # octets to come of a body frame whose first ones were used, with its end; 0: none
+    uint32_t body_left          # that a body frame under way still lacks, with its end mark; 0: no frame is under way
     uint32_t body_frame_n       # octets of that frame's payload
     uint16_t body_channel
     uint64_t received

@@ -89,8 +89,8 @@ cdef int fault_unframed(conn_t *conn, size_t rest, size_t *used, event_t *e, con
 
 
 cdef int begin_body(conn_t *conn, const uint8_t *p, const uint8_t *end, uint32_t size, size_t *used, event_t *e) noexcept nogil:
-    """Use the first octets of the body frame at p, which is not whole yet.  MORE: it has to be whole first, because it is
-    short, or because it is none that its channel expects."""
+    """Use the first octets of the body frame at p, which is not whole yet.  MORE: the caller waits for the whole frame,
+    because it is short, or because its channel does not expect it."""
     cdef channel_t *ch = channel_at(conn, e.channel)
     cdef uint32_t n = <uint32_t>(end - p) - 7
     if n < BODY_PART or n >= size or ch == NULL or ch.state != 2 or ch.closing or conn.discard \
@@ -105,8 +105,8 @@ cdef int begin_body(conn_t *conn, const uint8_t *p, const uint8_t *end, uint32_t
 
 
 cdef int continue_body(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *used, event_t *e) noexcept nogil:
-    """Use the next octets of a body frame whose first ones were used.  Its channel may have been closed by the broker
-    meanwhile: then they are dropped."""
+    """Use more octets of the frame that begin_body() began.  The broker may have closed its channel meanwhile: then this
+    drops them."""
     cdef channel_t *ch = channel_at(conn, conn.body_channel)
     cdef bint wanted = ch != NULL and ch.state == 2 and not ch.closing and not conn.discard
     cdef uint32_t n = <uint32_t>min(<size_t>(end - p), <size_t>(conn.body_left - 1))

@@ -213,8 +213,8 @@ cdef size_t lay_out_frames(conn_t *c, uint16_t channel, const uint8_t *body, uin
 
 
 cdef void send_with_body(conn_t *c, uint16_t channel, const uint8_t *body, uint64_t body_n) noexcept nogil:
-    """Send the output, whose last frame is the content header of this body, and the body's frames.  The body may be empty:
-    then the output waits as always."""
+    """Send the output, which ends with the content header of this body, and then the body's frames.  Without a body the
+    output waits for the end of the turn, as always."""
     cdef uint8_t heads[8 * (FRAMES_A_CALL + 1)]
     cdef iovec_t parts[2 * FRAMES_A_CALL + 2]
     cdef msghdr_t message
@@ -224,7 +224,7 @@ cdef void send_with_body(conn_t *c, uint16_t channel, const uint8_t *body, uint6
     cdef int count
     memset(&message, 0, sizeof(message))
     message.msg_iov = parts
-    if body_n == 0:
+    if body_n == 0 or c.gone:
         return
     c.sent += c.out_n + framed(c, body_n)
     while at < body_n:

@@ -103,7 +103,8 @@ cdef void retire_unlinked(seg_t *s) noexcept:
 
 
 cdef bint adopt_nameless(store_t *st) noexcept nogil:
-    """Make one of the core's spares without a name the spare of a queue that is not durable.  False: there is none."""
+    """Take a spare without a name from the core, and make it the spare of this queue, which is not durable.  False: the core
+    has no such spare."""
     cdef core_t *core = st.queue.core
     cdef seg_t *s = core.nameless
     if s == NULL:
@@ -118,7 +119,8 @@ cdef bint adopt_nameless(store_t *st) noexcept nogil:
 
 
 cdef bint free_nameless(core_t *core) noexcept nogil:
-    """Give up one of the core's spares without a name, which may take a millisecond or two.  False: there is none."""
+    """Free one of the core's spares without a name.  The kernel may need a millisecond or two for it.  False: the core has
+    no such spare."""
     cdef seg_t *s = core.nameless
     if s == NULL:
         return False

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 QUEUES_PER_TICK = 2000  # looked at: well under 1 ms, unless many of them have files to give back
-COMPACT_QUEUES_PER_TICK = 100  # whose segments are looked through
+COMPACT_QUEUES_PER_TICK = 100  # the search for sparse segments reads the segments of so many queues
 COMPACT_EVERY_TICKS = 30
 
 
