@@ -21,8 +21,9 @@ from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.clock import Clock
 from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
 from brokerd.store.data_dir import CRASHED, POWER_LOST
+from brokerd.store.disk import Room
 from brokerd.store.format import SPARE_FOLDER
-from brokerd.store.sync import GroupCommit
+from brokerd.store.sync import Done, Files, GroupCommit
 from brokerd.upkeep.upkeep import Submit, Upkeep
 from brokerd.vhost import commits, events
 from brokerd.vhost.access import Access
@@ -52,8 +53,8 @@ class Node:
 
     __slots__ = (
         "_call_at", "_due", "_expiry", "_give_features", "_submit_slow", "alarms", "blocked", "clock", "commit",
-        "connections", "core", "data", "disk", "events", "later", "limits", "listing", "permissions", "settings",
-        "start_frames", "stopping", "upkeep", "users", "vhosts",
+        "connections", "core", "data", "disk", "events", "later", "limits", "listing", "permissions", "room",
+        "settings", "start_frames", "stopping", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -69,14 +70,16 @@ class Node:
         later: Callable[[Callable[[], object]], object],
         submit: Submit,
         submit_slow: Submit,
+        sync_files: Callable[[Files, Done], object] | None = None,
         sync_failed: Callable[[BaseException], object],
         used_memory: Callable[[], int] = lambda: 0,
         memory_octets: int = 0,
         call_at: CallAt | None = None,
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
-        in another, for work that no client waits for.  ``sync_failed`` is called when a sync has failed, after which
-        the broker can promise nothing.  ``used_memory()`` is how much of ``memory_octets`` this process uses.
+        in another, for work that no client waits for.  ``sync_files`` syncs a few files in a third (see GroupCommit);
+        without it the first thread does.  ``sync_failed`` is called when a sync has failed, after which the broker can
+        promise nothing.  ``used_memory()`` is how much of ``memory_octets`` this process uses.
         ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
         and delays are precise to the second."""
         self.settings = settings
@@ -95,6 +98,7 @@ class Node:
         self.stopping = False
         self.start_frames: dict[str, bytes] = {}  # connection.start by the mechanisms it offers
         self.core = self._make_core(data, settings, limits)
+        self.room = Room(disk, data.path)  # for transactions
         self._call_at = call_at or self._at_a_tick
         self._submit_slow = submit_slow
         self._due: list[_Due] = []  # what waits for a tick
@@ -105,8 +109,9 @@ class Node:
         )  # fmt: skip
         self.upkeep.archive = settings.order_journal_archive
         self.commit = GroupCommit(
-            self.core, disk, submit=submit, soon=later, fatal=sync_failed, everything=data.sync, sync=settings.sync
-        )
+            self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync_files=sync_files, everything=data.sync,
+            sync=settings.sync,
+        )  # fmt: skip
         self.alarms = Alarms(
             self.core, free_disk=lambda: disk.free_octets(data.path), used_memory=used_memory,
             memory_octets=memory_octets, make_room=self.upkeep.make_room, tell=self._tell_alarm,
@@ -436,6 +441,7 @@ class Node:
             self._run_due()
         if self.core.timeouts:
             self._close_overdue()
+        self.room.measure_again()
         self.alarms.check(self.settings)
         self.upkeep.archive = self.settings.order_journal_archive
         self.upkeep.tick(self.clock.epoch_ns() - self.settings.idle_queue_seconds * 1_000_000_000)

@@ -9,7 +9,7 @@ from brokerd import plane
 from brokerd.errors import AccessRefused, ChannelError, ChannelStateError, NotFound, PreconditionFailed
 from brokerd.session import pieces, transactions
 from brokerd.store import commit_log as journal
-from brokerd.store.disk import Disk
+from brokerd.store.disk import Disk, Room
 from brokerd.store.shared_commit_log import load
 from brokerd.wire import methods
 from brokerd.wire.frames import FrameScanner
@@ -56,6 +56,7 @@ class Node:
 
     def __init__(self):
         self.disk = Full()
+        self.room = Room(self.disk, "anywhere")
         self.blocked = set()
         self.alarms = []
         self.commit = Commit()

@@ -5,7 +5,7 @@ import resource
 import pytest
 from tests.store.forgetful_disk import ForgetfulDisk
 
-from brokerd.store.disk import SYNCFS_FROM_FILES, Disk
+from brokerd.store.disk import SYNCFS_FROM_FILES, Disk, Room
 
 
 class Counting(Disk):
@@ -127,6 +127,46 @@ def test_the_real_syncs_succeed_on_real_files(tmp_path):
     disk.sync_all([*files, (os.open(tmp_path, os.O_RDONLY), f"{tmp_path}/")])
     disk.syncfs(*files[0])
     assert disk.free_octets(str(tmp_path)) > 0
+
+
+class Filesystem(Disk):
+    __slots__ = ("asked", "free")
+
+    def __init__(self, free):
+        self.free = free
+        self.asked = 0
+
+    def free_octets(self, path):
+        assert path == "here"
+        self.asked += 1
+        return self.free
+
+
+def test_half_of_the_room_is_granted_before_the_filesystem_is_asked_again():
+    disk = Filesystem(1000)
+    room = Room(disk, "here")
+    assert [room.has(100) for _ in range(5)] == [True] * 5
+    assert disk.asked == 1
+    disk.free = 99
+    assert room.has(100) is False
+    assert disk.asked == 2
+
+
+@pytest.mark.parametrize(("octets", "fits"), [(999, True), (1000, True), (1001, False)])
+def test_what_is_more_than_half_of_the_room_is_measured_each_time(octets, fits):
+    disk = Filesystem(1000)
+    room = Room(disk, "here")
+    assert [room.has(octets), room.has(octets)] == [fits, fits]
+    assert disk.asked == 2
+
+
+def test_the_filesystem_is_asked_again_when_others_may_have_written():
+    disk = Filesystem(1000)
+    room = Room(disk, "here")
+    assert room.has(1)
+    disk.free = 0
+    room.measure_again()
+    assert room.has(1) is False
 
 
 def test_a_failed_sync_names_the_path():

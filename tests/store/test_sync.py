@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import errno
 import os
 
@@ -6,7 +7,7 @@ import pytest
 from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.store.definitions import DefinitionsLog
-from brokerd.store.disk import Disk
+from brokerd.store.disk import SYNCFS_FROM_FILES, Disk
 from brokerd.store.sync import GroupCommit, SyncThread
 
 
@@ -224,6 +225,51 @@ def test_a_follower_for_which_no_descriptor_is_left_has_everything_synced(parts)
     steps.loop()
     steps.thread()
     assert (answered, failures) == ([[True]], [])
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """A commit with a thread for a few files; ``begun``: what that thread was given."""
+    steps, core, begun, failures = Steps(), Core(tmp_path), [], []
+    commit = GroupCommit(core, Disk(), submit=steps.submit, soon=steps.soon.append, fatal=failures.append,
+                         sync_files=lambda files, done: begun.append((files, done)))
+    yield steps, core, begun, failures, commit
+    for fd in core.fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def test_a_few_files_are_synced_by_the_thread_for_them(quick):
+    steps, core, begun, failures, commit = quick
+    answered = []
+    commit.wait(lambda: answered.append(1))
+    steps.loop()
+    [(files, done)] = begun
+    assert (files, steps.jobs, answered, commit.idle) == ([(core.fds[0], "msgs")], [], [], False)
+    commit.request()
+    done(None)
+    assert (answered, core.told, failures) == ([1], ["begin", "end", "turn", "begin"], [])
+    begun[1][1](OSError(errno.EIO, "Input/output error", "msgs"))
+    assert [error.filename for error in failures] == ["msgs"]
+    assert core.told == ["begin", "end", "turn", "begin"]
+
+
+@pytest.mark.parametrize("what", ["a directory", "no descriptor", "nothing", "many", "a follower"])
+def test_all_other_syncs_are_the_thread_of_python_s(quick, tmp_path, what):
+    steps, core, begun, _, commit = quick
+    fd = os.open(tmp_path / "msgs", os.O_RDWR | os.O_CREAT)
+    files = {"no descriptor": [(fd, "msgs"), (-1, f"{tmp_path}/msgs")], "nothing": [],
+             "many": [(os.dup(fd), "msgs") for _ in range(SYNCFS_FROM_FILES)]}.get(what, [(fd, "msgs")])
+    core.begin_sync = lambda descriptors: files
+    if what == "a directory":
+        commit.sync_directory(str(tmp_path))
+    if what == "a follower":
+        commit.follow(Follower(ForgetfulDisk(str(tmp_path))))
+    commit.request()
+    steps.loop()
+    assert (len(steps.jobs), begun) == (1, [])
+    steps.thread()
+    assert commit.idle
 
 
 def test_without_sync_nothing_is_followed(parts):

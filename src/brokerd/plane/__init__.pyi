@@ -11,6 +11,7 @@
     Consumer     one basic.consume
     Channel      delivery tags, prefetch, confirms, transactions
     Connection   a client's octets, in and out
+    Syncer       a thread that syncs files
     functions    checksums and layouts, for recovery, tests and tools
 
 A Python object here owns its C struct: the struct lives as long as the object does.  The plane never awaits, never logs,
@@ -99,9 +100,21 @@ class Core:
     def take_garbage(self) -> list[str]:
         """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
+class Syncer:
+    """A thread that syncs a few files at a time, without Python's lock."""
+    def __init__(self) -> None:
+        """Raises OSError: no thread, or no descriptor, is left."""
+    def fileno(self) -> int:
+        """A descriptor that is readable when a sync is over: then call finish()."""
+    def begin(self, files: list[tuple[int, str]]) -> None:
+        """fdatasync 1 to 16 (descriptor, path) in this order, up to the first that fails; close all.  One sync at a time."""
+    def finish(self) -> bool:
+        """Whether the sync is over.  Raises OSError, which names the path, if it failed."""
+    def stop(self) -> None:
+        """Finish the sync that is under way, and end the thread."""
+
 def plain_delay(properties: bytes) -> int:
-    """The delay, in ms, of a message with these properties (flags and list as on the wire); 0: it has none that the plane
-    can read.  Raises ValueError for malformed ones."""
+    """The delay, in ms, that the plane reads in these properties (as on the wire); 0: none.  Raises ValueError: malformed."""
 
 class Window:
     """The last keys that were entered.  A key is a hash, never 0, and counts until its time is over.  Times are ms since
@@ -109,8 +122,7 @@ class Window:
     def __init__(self, size: int, ttl_ms: int = -1, header: bytes = b"") -> None:
         """size: how many keys it holds at most; its memory follows the keys that are there.  ttl_ms: of a key that brings no
         time of its own; -1: none.  header: the name of the header with a message's key.  Raises ValueError: size 0."""
-    size: int
-    ttl_ms: int
+    size: int; ttl_ms: int
     hash_key: HashKey | None     # None: no message with a key is for the plane
     duplicates: int      # messages that were not stored because their key was known
     entered: int         # keys, since it was made
@@ -154,16 +166,12 @@ class Keys:
 
 class Tally:
     """Counters of one exchange."""
-    published: int
-    routed: int
+    published: int; routed: int
 
 class Message:
     """What a message is made of, as stored: properties are flags and list as on the wire."""
     def __init__(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None: ...
-    exchange: bytes
-    routing_key: bytes
-    properties: bytes
-    body: bytes
+    exchange: bytes; routing_key: bytes; properties: bytes; body: bytes
 
 class Participant(Protocol):
     """A feature that takes part in a publish.  It is asked for its queues just before the message is stored, and told
@@ -210,8 +218,7 @@ class HeaderBindings(Asked):
 class Shape:
     """Bindings of one headers exchange that ask for values of the same headers, and for the presence of the same others."""
     def __init__(self, valued: tuple[bytes, ...], there: tuple[bytes, ...], anchor: bytes) -> None: ...
-    valued: tuple[bytes, ...]                # names
-    there: tuple[bytes, ...]                 # names
+    valued: tuple[bytes, ...]; there: tuple[bytes, ...]     # names
     anchor: bytes                            # one of these names: shapes are looked up by it
     by_values: dict[bytes, Any]              # destinations by the plain values of `valued`, one behind the other
 
@@ -365,8 +372,7 @@ class Queue:
     def settle_letters(self, upto: int) -> None:
         """Settle messages whose letters on_letters_stored() told of: these are on disk."""
     # --- figures
-    directory: str
-    durable: bool
+    directory: str; durable: bool
     ready: int
     ready_octets: int    # of their bodies; after a restart partly an estimate
     unacked: int         # handed out, not settled
@@ -437,17 +443,11 @@ class Queue:
 
 class Consumer:
     """One basic.consume.  Channel.consume() makes it."""
-    tag: bytes
-    queue: Queue
-    channel: Channel
-    no_ack: bool
-    exclusive: bool
-    priority: int
-    prefetch: int
+    tag: bytes; queue: Queue; channel: Channel; arguments: dict
+    no_ack: bool; exclusive: bool; priority: int; prefetch: int
     unacked: int
     timeout_ms: int        # how long a delivery may be unacked; -1: for ever
     number: int            # stands in journals; 0: none was given
-    arguments: dict
 
 class Channel:
     """One AMQP channel: publish numbers, unacked deliveries, confirm mode.  session.channel.Channel is the subclass."""

@@ -45,6 +45,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     frames.pxi      a client's octets, cut into frames
     connection.pxi  Connection, as the loop and the session see it
     sync.pxi        what waits for the disk
+    syncer.pxi      a thread that syncs a few files at a time
     routes.pxi      where messages go, remembered
     core.pxi        the turn
     transaction.pxi what was kept, committed
@@ -96,6 +97,7 @@ cdef extern from "hot.h" nogil:
     void put_le32(uint8_t *, uint32_t)
     void put_le64(uint8_t *, uint64_t)
     void put_word(uint8_t *, uint32_t)
+    void make_writable(uint8_t *)
     int64_t realtime_ns()
     int64_t monotonic_ns()
     uint32_t crc_update(uint32_t, const uint8_t *, size_t)
@@ -176,6 +178,7 @@ include "faults.pxi"
 include "frames.pxi"
 include "connection.pxi"
 include "sync.pxi"
+include "syncer.pxi"
 include "routes.pxi"
 include "core.pxi"
 include "transaction.pxi"

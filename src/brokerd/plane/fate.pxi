@@ -14,11 +14,11 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
     if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.settle(q.rules.gate, t, kind):
         return
     ASSERT(s.settled < s.records or s.damaged)
+    if UNLIKELY(q.journal != NULL) and kind != ACKED:
+        prepare_event(s)
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
         q.n_unrecorded += 1
     if UNLIKELY(q.journal != NULL):
-        if kind != ACKED:
-            prepare_event(s)
         journal_note(t, kind & 15, kind >> 4)
     if UNLIKELY(kind != ACKED):
         count_settled_without_ack(q, kind)

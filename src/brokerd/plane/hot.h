@@ -65,6 +65,12 @@ static inline void put_le64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
 /* Stores a counter and its complement at once, so that a reader notices a torn word or a flipped bit. */
 static inline void put_word(uint8_t *p, uint32_t v) { put_le64(p, (uint64_t)v | (uint64_t)(uint32_t)~v << 32); }
 
+/* Have the page of p so that a store meets no fault: what p points at stays as it is. */
+static inline void make_writable(uint8_t *p)
+{
+    *(volatile uint8_t *)p = *(volatile uint8_t *)p;
+}
+
 static inline int64_t realtime_ns(void)
 {
     struct timespec t;

@@ -146,10 +146,15 @@ cdef bint has_event_room(seg_t *s) noexcept nogil:
 
 
 cdef void prepare_event(seg_t *s) noexcept nogil:
-    """Before something is counted that is an event as well: all files have room, so that no call of the kernel comes between
-    the count and the event.  kill -9 strikes in such calls, and left a count without its event."""
-    has_event_room(s)
-    order_of(s.queue, True)
+    """Before something is counted that is an event as well: all files have room, and the pages can be written to, so that the
+    kernel is not needed between the count and the event.  It may take milliseconds, first for a page that a sync has just
+    written out; kill -9 strikes then, and left a count without its event."""
+    cdef order_t *o = order_of(s.queue, True)
+    if has_event_room(s):
+        make_writable(s.journal + HEADER + EVENT * s.events)
+        make_writable(s.journal + J_EVENTS)
+    if o != NULL:
+        make_writable(<uint8_t *>o.counts)
 
 
 cdef void event_put(seg_t *s, uint64_t seq, int64_t ts, uint32_t consumer, uint32_t aux, uint16_t count, uint8_t type_,

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from logging import Handler, getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -25,6 +25,7 @@ from brokerd.server import amqp, listeners, lost_errors, memory
 from brokerd.server.control import Control
 from brokerd.server.descriptors import raise_limit
 from brokerd.server.log import configure
+from brokerd.server.threads import FileSyncs, SlowThread
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
 from brokerd.store.disk import Disk
@@ -67,8 +68,8 @@ class Server:
     """One running broker process."""
 
     __slots__ = (
-        "config", "control", "failed", "gate", "handlers", "loop", "node", "reload", "servers", "slow_thread",
-        "socket_path", "stop_signals", "stopped", "sync_thread", "timer",
+        "config", "control", "failed", "file_syncs", "gate", "handlers", "loop", "node", "reload", "servers",
+        "slow_thread", "socket_path", "stop_signals", "stopped", "sync_thread", "timer",
     )  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
@@ -135,6 +136,7 @@ class Server:
         permissions = Permissions(config.data_dir, disk, config.default_user)
         call = self.loop.call_soon_threadsafe
         self.sync_thread = SyncThread(call)
+        self.file_syncs = FileSyncs(self.loop)
         self.slow_thread = SlowThread(call)
         node = Node(
             settings_of(config),
@@ -147,6 +149,7 @@ class Server:
             later=self.loop.call_soon,
             submit=self.sync_thread.submit,
             submit_slow=self.slow_thread.submit,
+            sync_files=self.file_syncs.begin,
             sync_failed=self._storage_lost,
             used_memory=memory.used_octets,
             memory_octets=memory.available_octets(),
@@ -275,6 +278,7 @@ class Server:
         for handler in self.handlers:  # They publish to a vhost, which closes now.
             getLogger().removeHandler(handler)
         self.node.upkeep.close()
+        self.file_syncs.stop()
         self.sync_thread.stop()
         self.slow_thread.stop()
         self.node.close()
@@ -293,24 +297,3 @@ def remove_if_there(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         pass
-
-
-class SlowThread:
-    """A thread for work that no client waits for; the first work starts it."""
-
-    __slots__ = ("_call", "_thread")
-
-    def __init__(self, call_soon_threadsafe: Callable[..., object]) -> None:
-        self._call = call_soon_threadsafe
-        self._thread: SyncThread | None = None
-
-    def submit(self, work: Callable[[], object], done: Callable[[Any], object]) -> None:
-        """Run ``work()`` in the thread, then ``done(error or None)`` on the loop."""
-        if self._thread is None:
-            self._thread = SyncThread(self._call, "upkeep")
-        self._thread.submit(work, done)
-
-    def stop(self) -> None:
-        """Finish all submitted work, and end the thread."""
-        if self._thread is not None:
-            self._thread.stop()

@@ -45,7 +45,7 @@ from brokerd.store.format import (
 )
 from brokerd.store.shared_commit_log import ENTRY_OCTETS_MAX, Entry, SharedCommitLog
 from brokerd.wire import methods
-from brokerd.wire.frames import body_frames, header_frame
+from brokerd.wire.frames import body_frames, header_frame, method_frame
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -63,6 +63,7 @@ DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the 
 _MANDATORY, _IMMEDIATE = 1, 2
 _CLOSES = (methods.ChannelClose.INDEX, methods.ChannelCloseOk.INDEX)
 _COMMIT = methods.TxCommit.INDEX
+_COMMIT_OK_PAYLOAD = methods.TxCommitOk.INDEX.to_bytes(4)
 
 
 class Published(NamedTuple):
@@ -98,12 +99,11 @@ class Transaction:
         self._going_on = False
         self._left = False
         self._rests = False  # the connection rests until the answer of the commit
+        name = f"{COMMIT_PREFIX}{connection.number}.{channel.number}"
+        self._commit_log = CommitLog(f"{connection.access.vhost.directory}/{name}", connection.node.disk)
         self._begin()
 
     def _begin(self) -> None:
-        directory = self._connection.access.vhost.directory
-        name = f"{COMMIT_PREFIX}{self._connection.number}.{self._channel.number}"
-        self._commit_log = CommitLog(f"{directory}/{name}", self._connection.node.disk)
         self._stage = OPEN
         self._taken: plane.Kept | None = None  # the first publishes, where the data plane had kept them
         self._taken_at = 0  # where they begin in the commit log
@@ -261,21 +261,22 @@ class Transaction:
     def _decide_kept(self, kept: plane.Kept) -> Generator[None, None, bool]:
         """The same as _decide() for what the data plane has kept."""
         self._check_space(kept.octets, len(kept.queues))
-        settlements = self._durable_settlements()
+        settlements = self._durable_settlements() if self._settlements else ()
         queues = [queue for queue in kept.queues if queue.durable]
         if not settlements and (kept.stores < 2 or not queues):
             return False
         messages = kept.log_messages()
-        room = ENTRY_OCTETS_MAX - len(messages) - _plan_octets(kept.queues, kept.count, kept.stores, len(settlements))
         encoder = PlanEncoder(queues=kept.queues)
         for settlement in settlements:
             encoder.add_settlement(*settlement)
             yield
-        if room >= 0:
-            self._append(messages, encoder.octets(kept.log_places(ENTRY_HEAD_OCTETS)), queues)
-        else:
-            plan = encoder.octets(kept.log_places(self._commit_log.adopt(messages)))
-            self._commit_log.decide(self._connection.number, self._channel.number, plan)
+        if len(messages) < ENTRY_OCTETS_MAX:
+            plan = encoder.octets(kept.log_places(ENTRY_HEAD_OCTETS))
+            if len(messages) + len(plan) <= ENTRY_OCTETS_MAX:
+                self._append(messages, plan, queues)
+                return True
+        plan = encoder.octets(kept.log_places(self._commit_log.adopt(messages)))
+        self._commit_log.decide(self._connection.number, self._channel.number, plan)
         return True
 
     def _decide(self) -> Generator[None, None, bool]:
@@ -337,7 +338,7 @@ class Transaction:
             return
         node = self._connection.node
         octets += queues * node.settings.segment_octets
-        if octets > node.disk.free_octets(self._connection.access.vhost.directory):
+        if not node.room.has(octets):
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
     def _durable_settlements(self) -> "list[tuple[Queue, int, int]]":
@@ -419,7 +420,7 @@ class Transaction:
         if refused:
             connection.on_error(number, PreconditionFailed("partial tx completion"), _COMMIT >> 16, _COMMIT & 0xFFFF)
         else:
-            connection.write(methods.TxCommitOk().frame(number))
+            connection.write(method_frame(number, _COMMIT_OK_PAYLOAD))
         self._go_on()
 
     def _end_rest(self) -> None:

@@ -63,7 +63,7 @@ class Plan(NamedTuple):
 
 
 class CommitLog:
-    """The messages of one transaction, in memory and on disk, and its decision.
+    """The messages of one transaction, in memory and on disk, and its decision; after ``remove`` those of the next one.
 
     ``dirty``, ``path`` and ``fileno`` are what the group commit asks for.
     """
@@ -144,6 +144,8 @@ class CommitLog:
 
         Never fails: without the mark a start searches the queues.
         """
+        if self._fd < 0:
+            return
         try:
             self._disk.pwrite(self._fd, _U4.pack(1), layout.COMMIT_APPLIED_AT)
         except OSError:
@@ -151,10 +153,13 @@ class CommitLog:
 
     def remove(self) -> bool:
         """The transaction is over, or never was; whether there was a file.  Never fails."""
-        self.dirty = False
-        self._rest.clear()
+        if self._rest:
+            self._rest = bytearray()
         if self._fd < 0:
             return False
+        self.dirty = False
+        self._written = layout.HEADER_OCTETS
+        self._check = 0
         self._disk.close(self._fd)
         self._fd = -1
         try:

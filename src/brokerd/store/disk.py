@@ -206,6 +206,34 @@ class Disk:
         return stat.S_ISDIR(os.fstat(fd).st_mode)
 
 
+class Room:
+    """Whether a filesystem has room, for callers that ask often.
+
+    Half of what is free is granted before the filesystem is asked again.  Others write there, too, so the owner calls
+    ``measure_again`` once a second.  It is no promise: a write may still find the disk full.
+    """
+
+    __slots__ = ("_disk", "_granted_most", "_path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._granted_most = 0  # octets that may be granted without a new measurement
+
+    def has(self, octets: int) -> bool:
+        """Whether a process that is not root may write so many octets more."""
+        self._granted_most -= octets
+        if self._granted_most < 0:
+            free = self._disk.free_octets(self._path)
+            self._granted_most = free // 2 - octets
+            return octets <= free
+        return True
+
+    def measure_again(self) -> None:
+        """Ask the filesystem the next time."""
+        self._granted_most = 0
+
+
 def _unless_none_is_left(opened: Callable[[], int]) -> int:
     """A new descriptor; -1: the process has none left."""
     try:

@@ -2,6 +2,9 @@
 
     request / wait  →  begin (on the loop)  →  fdatasync (in a thread)  →  finish (on the loop)
 
+There are two threads.  ``sync_files`` has one of the data plane, for the usual sync of a few files: it never needs
+Python's lock.  ``submit`` has one of Python, for all else.
+
 A caller that comes while a sync is under way waits for the next one, which begins when the first ends.  A failed sync
 is fatal: the kernel may have dropped the pages, so a second sync would report success although they are lost.  Knows
 neither loop nor executor: it is given ``submit`` and ``soon``.
@@ -10,19 +13,21 @@ neither loop nor executor: it is given ``submit`` and ``soon``.
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
-from brokerd.store.disk import NO_DESCRIPTORS, SYNC_DESCRIPTORS, Disk
+from brokerd.store.disk import NO_DESCRIPTORS, SYNC_DESCRIPTORS, SYNCFS_FROM_FILES, Disk
 
 Callback = Callable[[], object]
 Done = Callable[[BaseException | None], object]
+Files = list[tuple[int, str]]  # descriptor and path; -1: no descriptor was left for it
 
 
 class Commits(Protocol):
     """The part of plane.Core that this module uses."""
 
-    def begin_sync(self, descriptors: int) -> list[tuple[int, str]]: ...
+    def begin_sync(self, descriptors: int) -> Files: ...
     def end_sync(self) -> None: ...
     def turn(self) -> None: ...
 
@@ -85,22 +90,26 @@ class SyncThread:
 class GroupCommit:
     """Syncs for confirms (``request``) and for definitions (``wait``).
 
-    ``submit(work, done)`` runs work() in one thread and then done(error or None) on the loop.  ``soon(callback)`` runs
-    a callback later on the loop, outside of the plane's turn.  ``fatal(error)`` is called when a sync has failed; after
-    that no caller gets an answer.  ``everything()`` syncs the filesystem of the data directory, and needs no descriptor
-    for it; the thread calls it if the process has none left.  ``sync=False`` (--no-sync): nothing is synced, and all
-    callers are answered at once.
+    ``submit(work, done)`` runs work() in one thread and then done(error or None) on the loop.  ``sync_files(files,
+    done)`` syncs and closes fewer files than SYNCFS_FROM_FILES, then calls done so; without it ``submit`` does all.
+    ``soon(callback)`` runs a callback later on the loop, outside of the plane's turn.  ``fatal(error)`` is called when
+    a sync has failed; after that no caller gets an answer.  ``everything()`` syncs the filesystem of the data
+    directory, and needs no descriptor for it; the thread calls it if the process has none left.  ``sync=False``
+    (--no-sync): nothing is synced, and all callers are answered at once.
     """
 
-    __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_followers", "_logs", "_scheduled", "_soon",
-                 "_submit", "_sync", "_sync_everything", "_under_way", "_waiting", "_wanted", "sync_count")
+    __slots__ = ("_core", "_directories", "_disk", "_failed", "_fatal", "_followers", "_logs", "_scheduled",
+                 "_soon", "_submit", "_sync", "_sync_everything", "_sync_files", "_under_way", "_waiting", "_wanted",
+                 "sync_count")
 
     def __init__(self, core: Commits, disk: Disk, *, submit: Callable[[Callback, Done], object],
                  soon: Callable[[Callback], object], fatal: Callable[[BaseException], object],
-                 everything: Callback | None = None, sync: bool = True) -> None:
+                 sync_files: Callable[[Files, Done], object] | None = None, everything: Callback | None = None,
+                 sync: bool = True) -> None:
         self._core = core
         self._disk = disk
         self._submit = submit
+        self._sync_files = sync_files
         self._soon = soon
         self._fatal = fatal
         self._sync_everything = everything
@@ -155,7 +164,7 @@ class GroupCommit:
             return
         self._wanted = False
         waiting, self._waiting = self._waiting, []
-        files: list[tuple[int, str]] = []
+        files: Files = []
         try:
             files += self._core.begin_sync(SYNC_DESCRIPTORS)
             for path in self._directories:
@@ -179,25 +188,30 @@ class GroupCommit:
             return
         self._under_way = True
 
-        def work() -> None:
-            try:
-                self._carry_out(lambda: self._disk.sync_all(files))
-                for sync in last:
-                    self._carry_out(sync)
-            finally:
-                self._close(files)
+        done = partial(self._end, waiting)
+        if self._sync_files is not None and not last and _are_few(files):
+            self._sync_files(files, done)
+        else:
+            self._submit(partial(self._work, files, last), done)
 
-        def done(error: BaseException | None) -> None:
-            self._under_way = False
-            if error is not None:
-                self._fail(error)
-                return
-            self._answer(waiting)
-            if self._wanted and not self._scheduled:
-                self._scheduled = True
-                self._begin()
+    def _work(self, files: Files, last: list[Callback]) -> None:
+        """What the thread does."""
+        try:
+            self._carry_out(lambda: self._disk.sync_all(files))
+            for sync in last:
+                self._carry_out(sync)
+        finally:
+            self._close(files)
 
-        self._submit(work, done)
+    def _end(self, waiting: list[Callback], error: BaseException | None) -> None:
+        self._under_way = False
+        if error is not None:
+            self._fail(error)
+            return
+        self._answer(waiting)
+        if self._wanted and not self._scheduled:
+            self._scheduled = True
+            self._begin()
 
     def _carry_out(self, sync: Callback) -> None:
         try:
@@ -214,7 +228,7 @@ class GroupCommit:
             callback()
         self._core.turn()
 
-    def _close(self, files: list[tuple[int, str]]) -> None:
+    def _close(self, files: Files) -> None:
         for fd, _ in files:
             if fd >= 0:
                 self._disk.close(fd)
@@ -224,3 +238,11 @@ class GroupCommit:
         self._waiting.clear()
         self._logs.clear()
         self._fatal(error)
+
+
+def _are_few(files: Files) -> bool:
+    """Whether a thread without Python can sync them: fdatasync, one after the other."""
+    for fd, path in files:
+        if fd < 0 or path.endswith("/"):
+            return False
+    return 0 < len(files) < SYNCFS_FROM_FILES

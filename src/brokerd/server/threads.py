@@ -1,0 +1,69 @@
+"""The threads beside the loop: one syncs what confirms wait for, one does slow work.
+
+What they do is the callers' business.  No code here touches a queue or a connection.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from brokerd import plane
+from brokerd.store.sync import Done, Files, SyncThread
+
+
+class FileSyncs:
+    """Syncs of a few files, one after the other, in a thread of the data plane.
+
+    A thread of Python would wait for Python's lock when it begins and after each sync, and the loop would wait for the
+    lock while the thread ends its work.
+    """
+
+    __slots__ = ("_done", "_loop", "_syncer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._done: Done | None = None
+        self._syncer = plane.Syncer()
+        loop.add_reader(self._syncer.fileno(), self._finish)
+
+    def begin(self, files: Files, done: Done) -> None:
+        """Sync and close 1 to 16 files, then call ``done(error or None)`` on the loop.  One sync at a time."""
+        self._done = done
+        self._syncer.begin(files)
+
+    def _finish(self) -> None:
+        error: OSError | None = None
+        try:
+            if not self._syncer.finish():
+                return
+        except OSError as failed:
+            error = failed
+        done, self._done = self._done, None
+        assert done is not None
+        done(error)
+
+    def stop(self) -> None:
+        """Finish the sync that is under way, and end the thread."""
+        self._loop.remove_reader(self._syncer.fileno())
+        self._syncer.stop()
+
+
+class SlowThread:
+    """A thread for work that no client waits for; the first work starts it."""
+
+    __slots__ = ("_call", "_thread")
+
+    def __init__(self, call_soon_threadsafe: Callable[..., object]) -> None:
+        self._call = call_soon_threadsafe
+        self._thread: SyncThread | None = None
+
+    def submit(self, work: Callable[[], object], done: Callable[[Any], object]) -> None:
+        """Run ``work()`` in the thread, then ``done(error or None)`` on the loop."""
+        if self._thread is None:
+            self._thread = SyncThread(self._call, "upkeep")
+        self._thread.submit(work, done)
+
+    def stop(self) -> None:
+        """Finish all submitted work, and end the thread."""
+        if self._thread is not None:
+            self._thread.stop()

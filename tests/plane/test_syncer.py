@@ -1,0 +1,142 @@
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from brokerd.plane import Syncer
+
+
+@pytest.fixture
+def syncer():
+    made = Syncer()
+    yield made
+    made.stop()
+
+
+def opened(path):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.write(fd, b"octets")
+    return fd, str(path)
+
+
+def wait_for(syncer):
+    assert select.select([syncer], [], [], 30)[0]
+    return syncer.finish()
+
+
+def is_open(fd):
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def test_files_are_synced_and_closed_one_sync_after_the_other(syncer, tmp_path):
+    for count in (1, 3, 16):
+        files = [opened(tmp_path / f"{count}.{n}") for n in range(count)]
+        syncer.begin(files)
+        assert wait_for(syncer) is True
+        assert not any(is_open(fd) for fd, _ in files)
+
+
+def test_a_sync_that_is_not_over_is_not_finished(syncer, tmp_path):
+    assert syncer.finish() is False
+    syncer.begin([opened(tmp_path / "a")])
+    assert wait_for(syncer) is True
+    assert syncer.finish() is False
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_first_file_that_fails_is_named_and_all_are_closed(syncer, tmp_path, place):
+    files = [opened(tmp_path / str(n)) for n in range(3)]
+    ours, theirs = os.pipe()
+    os.close(files[place][0])
+    files[place] = (ours, "the pipe")
+    syncer.begin(files)
+    with pytest.raises(OSError, match="the pipe") as failed:
+        wait_for(syncer)
+    assert (failed.value.errno, failed.value.filename) == (errno.EINVAL, "the pipe")
+    assert not any(is_open(fd) for fd, _ in files)
+    os.close(theirs)
+    syncer.begin([opened(tmp_path / "later")])
+    assert wait_for(syncer) is True
+
+
+def test_the_file_is_on_disk_when_the_sync_is_over(syncer, tmp_path):
+    """The kernel says so: no page of the file is dirty."""
+    with open(tmp_path / "large", "wb") as file:
+        file.write(bytes(64 << 20))
+        file.flush()
+        before = dirty_pages(file.fileno())
+        if before is None:
+            pytest.skip("this kernel has no cachestat")
+        assert before
+        syncer.begin([(os.dup(file.fileno()), file.name)])
+        assert wait_for(syncer) is True
+        assert dirty_pages(file.fileno()) == 0
+
+
+def dirty_pages(fd):
+    """By cachestat(2); None: the kernel has none."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    of_all = (ctypes.c_uint64 * 2)(0, 0)
+    figures = (ctypes.c_uint64 * 5)()
+    if libc.syscall(451, fd, of_all, figures, 0) != 0:
+        return None
+    return figures[1] + figures[2]
+
+
+def test_stop_finishes_the_sync_that_is_under_way(tmp_path):
+    syncer = Syncer()
+    fd, path = opened(tmp_path / "a")
+    syncer.begin([(fd, path)])
+    syncer.stop()
+    assert not is_open(fd)
+    assert syncer.finish() is True
+    syncer.stop()
+
+
+def test_a_syncer_that_is_forgotten_ends_its_thread():
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    syncer = Syncer()
+    assert threads() == before + 1
+    del syncer
+    assert threads() == before
+
+
+def test_the_thread_takes_no_signals(syncer, tmp_path):
+    """A signal goes to a thread that does not block it."""
+    task = max(map(int, os.listdir("/proc/self/task")))
+    with open(f"/proc/self/task/{task}/status") as status:
+        blocked = next(line for line in status if line.startswith("SigBlk"))
+    assert int(blocked.split()[1], 16) >> (signal.SIGTERM - 1) & 1
+    assert threading.main_thread() is threading.current_thread()
+
+
+def test_the_thread_does_not_wait_for_the_lock_of_python(tmp_path):
+    """The main thread keeps the lock until the thread's answer is there."""
+    code = f"""
+import ctypes, os, sys
+from brokerd.plane import Syncer
+syncer = Syncer()
+fd = os.open({str(tmp_path / "a")!r}, os.O_RDWR | os.O_CREAT)
+poll = ctypes.PyDLL(None).poll              # PyDLL: keeps the lock
+waiting = (ctypes.c_int * 2)(syncer.fileno(), 1)
+syncer.begin([(fd, "a")])
+assert poll(waiting, 1, 30000) == 1
+assert syncer.finish() is True
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60)
+    assert done.returncode == 0
