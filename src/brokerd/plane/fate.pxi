@@ -14,7 +14,7 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
     if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.settle(q.rules.gate, t, kind):
         return
     ASSERT(s.settled < s.records or s.damaged)
-    if UNLIKELY(q.journal != NULL) and kind != ACKED:
+    if UNLIKELY(kind != ACKED) and q.journal != NULL:
         prepare_event(s)
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
         q.n_unrecorded += 1

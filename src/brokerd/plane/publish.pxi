@@ -361,19 +361,18 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
     cdef uint32_t i
     cdef uint32_t need = align8(m.length)
     cdef int err
+    cdef uint32_t done = STORED
     cdef bint dlx = False
     for i in range(n):
         q = targets[i]
-        if q.dropped:
+        if UNLIKELY(q.dropped):
             continue
         if UNLIKELY(q.rules != NULL or m.flags & EXPIRES):
             err = check_admission(q, m, m.flags & EXPIRES)
             if err:
                 return err
-    for i in range(n):
-        q = targets[i]
-        if q.dropped or (UNLIKELY(q.rules != NULL) and q.rules.refuses):
-            continue
+            if q.rules.refuses:
+                continue
         st = store_for(q, m.priority)
         if UNLIKELY(st == NULL):
             return ENOMEM
@@ -388,17 +387,18 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
             continue
         if UNLIKELY(q.rules != NULL) and q.rules.refuses:
             q.rules.n_refused += 1
-            stored[0] |= REFUSED
+            done |= REFUSED
             dlx |= q.rules.overflow == REJECT_PUBLISH_DLX
             continue
         st = store_for(q, m.priority)
         if UNLIKELY(m.keys != NULL):
             choose_key(q, m)
-        stored[0] |= store_in(st, m, waits)
+        done |= store_in(st, m, waits)
         if UNLIKELY(took != NULL):
             took[i] = 1
         if UNLIKELY(q.rules != NULL):
             apply_rules_on_store(st, m)
+    stored[0] |= done
     if UNLIKELY(dlx):
         with gil:
             tell_refused(targets, n, m)
