@@ -178,6 +178,11 @@ class Queue(plane.Queue):
         """The policies that apply, and the definition that they make together."""
         return policies.effective(self.name, self.kind)
 
+    @property
+    def has_own_rules(self) -> bool:
+        """Whether ``apply_rules`` has something to do even where there are no policies."""
+        return bool(self.arguments) or self.rules is not PLAIN or self.policy is not None
+
     def apply_rules(self, policies: "Policies | None") -> None:
         """Put arguments and policies in force: after the queue is made or recovered, and when policies change."""
         definition = NO_ARGUMENTS

@@ -279,8 +279,10 @@ class VHost:
 
     def apply_rules(self) -> None:
         """Put arguments and policies in force.  Call this after all queues have been read from disk."""
+        policies = bool(self.policies)
         for queue in self.queues.values():
-            queue.apply_rules(self.policies)
+            if policies or queue.has_own_rules:
+                queue.apply_rules(self.policies)
 
     def take_up_features(self, *, suspect: bool = False) -> None:
         """Start features that read files, after the rules are in force: delayed messages wait again for their time, and
