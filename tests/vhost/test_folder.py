@@ -270,6 +270,7 @@ def test_rules_are_put_in_force_once_when_messages_are_there_and_after_listeners
     place.close()
     done = []
     monkeypatch.setattr(Queue, "apply_rules", lambda queue, policies: done.append((queue.name, queue.ready)))
+    monkeypatch.setattr(Queue, "has_own_rules", True)
     node = Node(place.path)
     place.vhost = load_vhost(place.name, str(place.path), node.core, Disk(), place.garbage, suspect=False,
                              report=place.told.append, recover=place._recover, listen=lambda _: done.append("listens"),

@@ -507,8 +507,8 @@ class Kept:
         """The caller has log_messages() elsewhere: only count and places() hold from now on."""
     def route(self, channel: Channel) -> bool:
         """Find where all of them go now.  False: a route is not remembered, or asks for more than to store them."""
-    def log_messages(self) -> bytes:
-        """The messages, as they stand in a commit log."""
+    def log_messages(self, begin: int = 0, most: int = -1) -> bytes:
+        """The messages, as they stand in a commit log, from this octet on; most: how many octets, -1 for all."""
     def log_places(self, begin: int) -> bytes:
         """The part of a commit log's plan that says in which durable queues each is; ``begin``: where messages begin."""
     def put(self, core: Core, connection: int, channel: int, *, sync: bool) -> None:

@@ -131,8 +131,11 @@ cdef class Kept:
         self.targets_n = <uint32_t>n
         return len(self.queues) <= KEPT_QUEUES_MOST
 
-    def log_messages(self):
-        return (<const char *>self.k.octets)[:self.k.n]
+    def log_messages(self, size_t begin=0, Py_ssize_t most=-1):
+        cdef size_t n = self.k.n - min(begin, self.k.n)
+        if most >= 0:
+            n = min(n, <size_t>most)
+        return (<const char *>self.k.octets)[begin:begin + n]
 
     def log_places(self, uint64_t begin):
         cdef uint32_t i, t, n, count = 0

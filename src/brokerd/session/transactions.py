@@ -57,6 +57,7 @@ log = getLogger("brokerd.session")
 OPEN, DECIDING, DECIDED, STORED = range(4)
 ACK, REJECT, REQUEUE = COMMIT_ACKED, COMMIT_REJECTED, 2
 RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
+_PART_OCTETS = 1 << 18  # of messages that are written at a time, where they are many
 ONE_PIECE_MOST = 100  # publishes and settlements that are one piece, however long they take
 DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the connection's octets do
 
@@ -265,7 +266,7 @@ class Transaction:
         queues = [queue for queue in kept.queues if queue.durable]
         if not settlements and (kept.stores < 2 or not queues):
             return False
-        messages = kept.log_messages()
+        messages = kept.log_messages(0, ENTRY_OCTETS_MAX)
         encoder = PlanEncoder(queues=kept.queues)
         for settlement in settlements:
             encoder.add_settlement(*settlement)
@@ -275,7 +276,14 @@ class Transaction:
             if len(messages) + len(plan) <= ENTRY_OCTETS_MAX:
                 self._append(messages, plan, queues)
                 return True
-        plan = encoder.octets(kept.log_places(self._commit_log.adopt(messages)))
+        begin, written = self._commit_log.adopt(messages), len(messages)
+        while part := kept.log_messages(written, _PART_OCTETS):
+            yield
+            self._commit_log.adopt(part)
+            written += len(part)
+        yield
+        plan = encoder.octets(kept.log_places(begin))
+        yield
         self._commit_log.decide(self._connection.number, self._channel.number, plan)
         return True
 
