@@ -60,6 +60,29 @@ def test_one_method_of_each_connection_is_worked_on_in_turns(shared):
     assert shared.order == [1, 2, 3, 1, 2, 3, 1, 3, 1]
 
 
+def test_a_message_that_needs_more_room_in_a_file_counts_as_a_method_does(shared):
+    """One million nanoseconds of such messages are a turn; here the first is, with a new file for its priority."""
+    queue = shared.queue(max_priority=3)
+    one, two = shared.connection(1), shared.connection(1)
+    # The content header's flags: a priority.
+    octets = [publish(1, b"%d" % n, properties=b"\x08\0" + bytes([n])) for n in (1, 2, 3)]
+    shared.asked = 0
+    one.feed(publish(1, b"route") + METHOD)     # The route is remembered.
+    shared.finish()
+    shared.order.clear()
+    one.feed(octets[0] + octets[1] + octets[0] + octets[2])
+    assert (queue.ready, one.yielded) == (2, True)
+    two.feed(METHOD)
+    assert shared.order == [two.number]
+    shared.asked -= 1
+    shared.core.go_on()
+    assert (queue.ready, one.yielded) == (3, True)
+    shared.finish()
+    assert (queue.ready, one.yielded) == (5, False)
+    one.feed(octets[0] + octets[2])             # There is room for these.
+    assert (queue.ready, one.yielded) == (7, False)
+
+
 def test_the_plane_asks_once_for_each_time_that_it_goes_on(shared):
     one, two = shared.connection(1), shared.connection(1)
     one.feed(METHOD * 3)

@@ -73,6 +73,7 @@ cdef struct core_t:
     uint64_t message_octets_max
     uint64_t turn_octets
     int64_t work_ns             # that one connection's octets may take with the control plane at a time; NEVER: no limit
+    int64_t spent               # conn_t.spent of the connection that parse() works for, and what room for its messages took
     uint32_t frame_octets_max
     queue_t *dirty              # queues that may be able to deliver
     queue_t *dirty_tail
@@ -497,7 +498,7 @@ cdef struct conn_t:
     bint yielded                # in Core.yielded: its octets wait until others had their turn
     uint32_t rests              # calls of rest() without go_on(): its octets wait for something of its own
     bint ended                  # no more octets will come; rest() holds up nothing any more
-    int64_t spent               # ns with the control plane since it yielded last
+    int64_t spent               # ns with the control plane, and for room on the disk, since it yielded last
     size_t taken_in             # octets since it yielded last
     bint blocked
     bint reading_paused

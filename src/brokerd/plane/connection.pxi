@@ -185,7 +185,9 @@ cdef class Connection:
         cdef int64_t most = c.core.work_ns
         cdef int64_t began = 0      # of the first call from here: what the plane does alone is soon done
         while True:
+            c.core.spent = c.spent
             status = parse(c, p, end, &done, &e)
+            c.spent = c.core.spent
             p += done
             if status == MORE or status == TURN:
                 break

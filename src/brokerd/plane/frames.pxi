@@ -231,7 +231,7 @@ cdef int parse(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t *done,
         status = parse_frame(conn, p, end, &used, e) if LIKELY(conn.body_left == 0) else continue_body(conn, p, end, &used, e)
         if LIKELY(status == DONE):
             p += used
-            if UNLIKELY(conn.spent >= conn.core.work_ns):
+            if UNLIKELY(conn.core.spent >= conn.core.work_ns):
                 done[0] = p - start
                 return TURN
             continue

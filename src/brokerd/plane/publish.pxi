@@ -243,7 +243,7 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
                 write_stages(core)
                 with gil:
                     tell_learnt(core)
-                ch.conn.spent += monotonic_ns() - began
+                ch.conn.core.spent += monotonic_ns() - began
     check_free(&k)
     if UNLIKELY(r.once):
         ch.route = NULL
@@ -255,7 +255,7 @@ cdef int publish_with_participants(channel_t *ch, route_t *r, message_t *m, even
     cdef int64_t began = monotonic_ns()
     with gil:
         e.error = store_with_participants(ch, r, m)
-    ch.conn.spent += monotonic_ns() - began
+    ch.conn.core.spent += monotonic_ns() - began
     if UNLIKELY(e.error != 0):
         return STALL
     if r.once:

@@ -190,6 +190,14 @@ cdef void seg_seal(seg_t *s) noexcept nogil:
 
 
 cdef int reserve_slow(store_t *st, uint32_t need) noexcept nogil:
+    """reserve() where the record does not fit into what is mapped; the time counts for the connection that publishes."""
+    cdef int64_t began = monotonic_ns()
+    cdef int err = find_room(st, need)
+    st.queue.core.spent += monotonic_ns() - began
+    return err
+
+
+cdef int find_room(store_t *st, uint32_t need) noexcept nogil:
     cdef seg_t *s = st.last
     cdef int err
     if s != NULL and not s.sealed and s.end + need > s.capacity:
