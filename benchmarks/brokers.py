@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,19 @@ SOURCES = Path(__file__).resolve().parent.parent / "src"
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{SOURCES}:{os.environ.get('PYTHONPATH', '')}"}
 BROKERD = f"{shlex.quote(sys.executable)} -m brokerd -D {{dir}} -p {{port}}"
 POLL_SECONDS = 0.001
+
+
+@contextlib.contextmanager
+def processors_awake() -> Iterator[None]:
+    """Keep all processors busy with processes that give way to every other process at once (SCHED_IDLE)."""
+    spin = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
 
 
 class Target(NamedTuple):

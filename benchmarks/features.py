@@ -7,6 +7,10 @@ Each row is a case of another file of this folder, which says what is measured, 
 the feature, where the row says "over".  Printed: microseconds of the broker's CPU for each operation, medians, in
 brackets the best; what the row must be, and aims at; and LavinMQ 2.9.1's reference figure.
 
+In the rows tx, reply, connect and get client and broker wait for each other, so that processors fall asleep.  On a
+virtual machine the one that wakes another up pays for it, 5 to 25 us, and that is the hypervisor's work.  ``--awake``
+keeps all processors awake meanwhile, as they are on a machine that has other work.
+
 LavinMQ's figures were taken in an hour in which row c of suite.py cost brokerd 0.14 us a message.  Row c is measured
 here as well: the table says how much slower this machine is now, and every other figure has to be seen in that light.
 """
@@ -24,7 +28,7 @@ import duplicates
 import headers
 import rare_methods
 import transactions
-from brokers import Broker, Target
+from brokers import Broker, Target, processors_awake
 from turns import Case, add_brokers, choose
 
 README = Path(__file__).with_name("README.md")
@@ -111,10 +115,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     chosen_of = choose(parser, FEATURES)
     add_brokers(parser)
+    parser.add_argument("--awake", action="store_true", help="keep all processors awake")
     parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
     chosen = chosen_of(options)
     with ExitStack() as stack:
+        if options.awake:
+            stack.enter_context(processors_awake())
         targets = [stack.enter_context(Broker()).target]
         targets += [stack.enter_context(Broker(command, name)).target for name, command in options.tree]
         targets += options.target
