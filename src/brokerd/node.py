@@ -98,7 +98,7 @@ class Node:
         self.stopping = False
         self.start_frames: dict[str, bytes] = {}  # connection.start by the mechanisms it offers
         self.core = self._make_core(data, settings, limits)
-        self.room = Room(disk, data.path)  # for transactions
+        self.room = Room(disk)  # for transactions
         self._call_at = call_at or self._at_a_tick
         self._submit_slow = submit_slow
         self._due: list[_Due] = []  # what waits for a tick

@@ -14,6 +14,7 @@ import time
 import pika
 import pytest
 from tests.broker import ROOT, SECONDS, environment, run
+from tests.conversations import peer as conversation
 
 from brokerd import __version__
 from brokerd.clock import Clock
@@ -385,7 +386,21 @@ def fdatasync(self, fd, path, honest=Disk.fdatasync):
 
 def begin(self, files, done, honest=FileSyncs.begin):
     # The thread of the data plane gets a pipe instead, which cannot be synced.
-    honest(self, [(os.pipe()[0] if fails(path) else fd, path) for fd, path in files], done)
+    files = [(os.pipe()[0] if fails(path) else fd, path) for fd, path in files]
+    if "WAITS" in os.environ and any(fails(path) for _, path in files):
+        wait(self, files, done, honest)
+    else:
+        honest(self, files, done)
+
+def wait(self, files, done, honest):
+    # Say that the sync has begun, and begin it when the test says so.
+    open(os.environ["WAITS"] + ".begun", "w").close()
+    def look():
+        if os.path.exists(os.environ["WAITS"]):
+            honest(self, files, done)
+        else:
+            self._loop.call_later(0.01, look)
+    look()
 
 Disk.fdatasync = fdatasync
 FileSyncs.begin = begin
@@ -398,9 +413,9 @@ def failing(make_broker, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
 
-    def make(name):
+    def make(name, **more):
         path = os.pathsep.join([str(tmp_path / "site"), str(ROOT / "src")])
-        return make_broker(env={"PYTHONPATH": path, "FAILS": name, "FROM": str(tmp_path / "now")}).start()
+        return make_broker(env={"PYTHONPATH": path, "FAILS": name, "FROM": str(tmp_path / "now")} | more).start()
 
     make.begin = (tmp_path / "now").touch
     return make
@@ -426,6 +441,27 @@ def test_a_sync_that_fails_stops_the_broker_and_nothing_is_confirmed(failing):
     broker.start()
     with blocking(broker) as connection:
         assert connection.channel().basic_get("q")[2] == b"kept"
+
+
+def test_a_sync_that_fails_while_the_broker_stops_is_no_clean_end(failing, tmp_path):
+    waits = tmp_path / "waits"
+    broker = failing("msgs.", WAITS=str(waits))
+    with conversation.Peer(broker.port) as peer:
+        peer.open()
+        peer.ask(methods.QueueDeclare(queue="q", durable=True))
+        peer.ask(methods.ConfirmSelect())
+        peer.send(conversation.publish("q", b"kept", delivery_mode=2))
+        assert isinstance(peer.read(), methods.BasicAck)    # The names of the files are on disk, too.
+        failing.begin()
+        peer.send(conversation.publish("q", b"promised nothing", delivery_mode=2))
+        conversation.eventually((tmp_path / "waits.begun").exists)
+        os.kill(broker.process.pid, signal.SIGTERM)
+        broker.wait_for_log("stopping")
+    waits.touch()
+    assert broker.wait() == 1
+    assert "sync failed, stopping at once" in broker.log_text().splitlines()[-1]
+    broker.check_log()
+    assert (broker.directory / "running").exists()
 
 
 def test_a_definition_whose_sync_fails_is_not_answered(failing):

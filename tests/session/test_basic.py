@@ -327,7 +327,7 @@ def test_a_confirming_channel_cannot_become_transactional(client):
 
 def test_a_transaction_over_the_real_data_plane(client, queue, monkeypatch):
     monkeypatch.setattr(client.node, "disk", Disk(), raising=False)
-    monkeypatch.setattr(client.node, "room", Room(Disk(), "."), raising=False)
+    monkeypatch.setattr(client.node, "room", Room(Disk()), raising=False)
     client.ask(methods.TxSelect())
     assert publish(client, "q", b"1") == []
     publish(client, "q", b"2")
@@ -348,7 +348,7 @@ def test_a_transaction_over_the_real_data_plane(client, queue, monkeypatch):
 
 def test_recover_leaves_what_a_transaction_has_settled(client, queue, monkeypatch):
     monkeypatch.setattr(client.node, "disk", Disk(), raising=False)
-    monkeypatch.setattr(client.node, "room", Room(Disk(), "."), raising=False)
+    monkeypatch.setattr(client.node, "room", Room(Disk()), raising=False)
     publish(client, "q", b"1")
     publish(client, "q", b"2")
     client.ask(methods.TxSelect())

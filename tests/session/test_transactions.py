@@ -1,6 +1,7 @@
 """Transactions over stand-ins for the data plane: what happens when, and in which order."""
 
 import os
+import struct
 
 import pytest
 from tests.session.harness import Commit
@@ -56,7 +57,7 @@ class Node:
 
     def __init__(self):
         self.disk = Full()
-        self.room = Room(self.disk, "anywhere")
+        self.room = Room(self.disk)
         self.blocked = set()
         self.alarms = []
         self.commit = Commit()
@@ -155,10 +156,12 @@ class Channel:
         self.confirm = self.closing = self.tx = False
         self.transaction = None
         self.keeps = False
+        self.kept = None
         self.unacked = {}
 
     def take_kept(self):
-        return None
+        kept, self.kept = self.kept, None
+        return kept
 
     def count_publish(self):
         self.publishes += 1
@@ -504,6 +507,100 @@ def test_a_commit_of_many_is_decided_in_pieces_while_its_client_rests_and_stored
     assert (peer.connection.errands, peer.connection.rests) == ([], 0)
 
 
+class Kept:
+    """Stands for plane.Kept: messages of this many octets for one queue."""
+
+    refused = False
+
+    def __init__(self, queue, count, octets):
+        self.queues, self.count, self.stores = [queue], count, count
+        self.bodies = [n.to_bytes(octets) for n in range(count)]
+        self.messages = [journal._encode_message(journal.Message(n + 1, b"", b"q", b"\0\0", body))
+                         for n, body in enumerate(self.bodies)]  # fmt: skip
+        self.octets = sum(map(len, self.messages))
+
+    def route(self, channel):
+        return True
+
+    def log_messages(self, begin=0, most=-1):
+        octets = b"".join(self.messages)[begin:]
+        return octets if most < 0 else octets[:most]
+
+    def log_places(self, begin):
+        places, size = b"", len(self.messages[0])
+        for n in range(self.count):
+            places += struct.pack("<QII", begin + n * size, 1, 0)
+        return struct.pack("<I", self.count) + places
+
+    def put(self, core, connection, channel, *, sync):
+        core.log.append(("put", self.count, sync))
+
+
+@pytest.mark.parametrize(("count", "octets"), [(50, 80_000), (40_000, 20)])
+def test_a_commit_of_many_octets_that_the_plane_kept_is_decided_in_pieces(peer, short_pieces, monkeypatch, count, octets):
+    written = []
+    pwrite = peer.node.disk.pwrite
+    monkeypatch.setattr(
+        peer.node.disk, "pwrite", lambda fd, part, at: (written.append(len(part)), pwrite(fd, part, at)))
+    peer.channel.kept = kept = Kept(peer.queue, count, octets)
+    peer.say(methods.TxCommit())
+    assert (peer.seen(), peer.connection.rests) == ([], 1)
+    assert peer.pieces() > kept.octets >> 20
+    assert peer.connection.rests == 0
+    assert max(written) <= 1 << 20
+    decision = journal.load(str(peer.directory / "tx.7.1"), Disk())
+    assert [message.body for message, names in decision.messages if names == ["q"]] == kept.bodies
+    assert peer.synced() == [("put", count, True)]
+    assert peer.synced() == ["tx.commit-ok"]
+    assert peer.files == []
+
+
+def test_a_commit_that_the_shared_log_takes_is_decided_in_pieces_if_it_is_not_small(peer, short_pieces):
+    peer.channel.kept = Kept(peer.queue, 3, 90_000)
+    peer.say(methods.TxCommit())
+    assert (peer.files, peer.connection.rests) == ([], 1)
+    peer.pieces()
+    assert (peer.files, peer.connection.rests) == (["tx.shared.7.0"], 0)
+    assert peer.synced() == [("put", 3, False), "tx.commit-ok"]
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+@pytest.mark.parametrize("end", ["leave", "full"])
+def test_a_commit_of_many_octets_that_ends_between_two_pieces_leaves_nothing(peer, short_pieces, done, end):
+    peer.channel.kept = Kept(peer.queue, 50, 80_000)
+    peer.say(methods.TxCommit())
+    peer.pieces(done)
+    if end == "leave":
+        peer.channel.transaction.leave()
+    else:
+        peer.node.disk.broken = True
+    peer.pieces()
+    said = [] if end == "leave" else [(406, "the transaction cannot be stored: No space left on device")]
+    assert (peer.synced(), peer.files, peer.connection.rests) == (said, [], 0)
+
+
+def test_a_commit_of_few_octets_that_the_plane_kept_is_one_piece(peer, short_pieces):
+    peer.channel.kept = Kept(peer.queue, 10, 100)
+    peer.say(methods.TxCommit())
+    assert (peer.files, peer.connection.errands) == (["tx.shared.7.0"], [])
+    assert peer.synced() == [("put", 10, False), "tx.commit-ok"]
+
+
+@pytest.mark.parametrize("queues", [100, 10_000])
+def test_a_commit_to_many_queues_needs_room_for_their_growth_and_no_whole_segments(peer, queues):
+    peer.channel.kept = Kept(peer.queue, 10, 100)
+    peer.channel.kept.queues = [Queue(f"q{n}") for n in range(queues)]
+    peer.node.disk.free = queues * transactions.QUEUE_OCTETS + peer.channel.kept.octets
+    peer.say(methods.TxCommit())
+    assert peer.synced()[-1] == "tx.commit-ok"
+    peer.node.room.measure_again()
+    peer.channel.kept = Kept(peer.queue, 10, 100)
+    peer.channel.kept.queues = [Queue(f"q{n}") for n in range(queues)]
+    peer.node.disk.free -= 1
+    with pytest.raises(PreconditionFailed, match="^the transaction cannot be stored: No space left on device$"):
+        peer.say(methods.TxCommit())
+
+
 def test_a_commit_of_few_is_one_piece(peer, short_pieces):
     for n in range(transactions.ONE_PIECE_MOST):
         peer.publish(body=b"%d" % n)
@@ -587,6 +684,17 @@ def test_a_channel_that_goes_between_the_decision_and_its_sync_has_it_on_disk_be
     assert peer.node.disk.synced == []
     decision = {str(peer.directory / "tx.shared.7.0"), str(peer.directory)}
     peer.connection.on_put = lambda: peer.connection.log.append(decision <= set(peer.node.disk.synced))
+    peer.channel.transaction.leave()
+    assert peer.seen() == [True, ("q", b"1", 1), True, ("q", b"2", 2)]
+
+
+def test_a_channel_that_goes_while_the_sync_of_its_decision_is_under_way_waits_for_the_disk(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    decision = str(peer.directory / "tx.shared.7.0")
+    peer.channel.transaction._entry.file.dirty = False      # The group commit has begun, and not ended.
+    peer.connection.on_put = lambda: peer.connection.log.append(decision in peer.node.disk.synced)
     peer.channel.transaction.leave()
     assert peer.seen() == [True, ("q", b"1", 1), True, ("q", b"2", 2)]
 

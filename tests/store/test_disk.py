@@ -137,36 +137,45 @@ class Filesystem(Disk):
         self.asked = 0
 
     def free_octets(self, path):
-        assert path == "here"
+        assert path in ("here", "there")
         self.asked += 1
         return self.free
 
 
 def test_half_of_the_room_is_granted_before_the_filesystem_is_asked_again():
     disk = Filesystem(1000)
-    room = Room(disk, "here")
-    assert [room.has(100) for _ in range(5)] == [True] * 5
+    room = Room(disk)
+    assert [room.has("here", 100) for _ in range(5)] == [True] * 5
     assert disk.asked == 1
     disk.free = 99
-    assert room.has(100) is False
+    assert room.has("here", 100) is False
     assert disk.asked == 2
+
+
+def test_each_folder_has_room_of_its_own():
+    disk = Filesystem(1000)
+    room = Room(disk)
+    assert room.has("here", 1)
+    disk.free = 0
+    assert room.has("there", 1) is False
+    assert room.has("here", 1) is True
 
 
 @pytest.mark.parametrize(("octets", "fits"), [(999, True), (1000, True), (1001, False)])
 def test_what_is_more_than_half_of_the_room_is_measured_each_time(octets, fits):
     disk = Filesystem(1000)
-    room = Room(disk, "here")
-    assert [room.has(octets), room.has(octets)] == [fits, fits]
+    room = Room(disk)
+    assert [room.has("here", octets), room.has("here", octets)] == [fits, fits]
     assert disk.asked == 2
 
 
 def test_the_filesystem_is_asked_again_when_others_may_have_written():
     disk = Filesystem(1000)
-    room = Room(disk, "here")
-    assert room.has(1)
+    room = Room(disk)
+    assert room.has("here", 1)
     disk.free = 0
     room.measure_again()
-    assert room.has(1) is False
+    assert room.has("here", 1) is False
 
 
 def test_a_failed_sync_names_the_path():

@@ -113,6 +113,8 @@ class Server:
         if self.failed:
             return 1
         await self._stop()
+        if self.failed:
+            return 1
         if self.config.pid_file:
             remove_if_there(self.config.pid_file)
         log.info("stopped")
@@ -275,6 +277,8 @@ class Server:
         await asyncio.sleep(0)
         while (self.node.core.has_errands or not self.node.commit.idle) and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
+        if self.failed:
+            return  # Nothing may say that the end was clean.
         for handler in self.handlers:  # They publish to a vhost, which closes now.
             getLogger().removeHandler(handler)
         self.node.upkeep.close()

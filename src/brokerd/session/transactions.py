@@ -57,6 +57,7 @@ log = getLogger("brokerd.session")
 OPEN, DECIDING, DECIDED, STORED = range(4)
 ACK, REJECT, REQUEUE = COMMIT_ACKED, COMMIT_REJECTED, 2
 RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
+QUEUE_OCTETS = 1 << 17  # by which a queue's files grow beyond its records, as a rule; if it is more, the commit waits
 _PART_OCTETS = 1 << 18  # of messages that are written at a time, where they are many
 ONE_PIECE_MOST = 100  # publishes and settlements that are one piece, however long they take
 DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the connection's octets do
@@ -226,6 +227,8 @@ class Transaction:
 
     @property
     def _is_large(self) -> bool:
+        if self._kept is not None and self._kept.octets > _PART_OCTETS:
+            return True
         taken = 0 if self._taken is None else self._taken.count
         return taken + len(self._published) + len(self._settlements) > ONE_PIECE_MOST
 
@@ -345,8 +348,8 @@ class Transaction:
         if not queues:
             return
         node = self._connection.node
-        octets += queues * node.settings.segment_octets
-        if not node.room.has(octets):
+        octets += queues * QUEUE_OCTETS
+        if not node.room.has(self._connection.access.vhost.directory, octets):
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
     def _durable_settlements(self) -> "list[tuple[Queue, int, int]]":
@@ -467,7 +470,8 @@ class Transaction:
         elif self._stage == DECIDED:
             try:
                 log_ = self._commit_log if self._entry is None else self._entry.file
-                if log_.dirty and self._connection.node.settings.sync:
+                # A sync may be under way: that it has begun says nothing.
+                if log_.fileno() >= 0 and self._connection.node.settings.sync:
                     log_.sync()
             except OSError as error:
                 self._leave_to_next_start(error)

@@ -207,31 +207,32 @@ class Disk:
 
 
 class Room:
-    """Whether a filesystem has room, for callers that ask often.
+    """Whether the filesystem of a folder has room, for callers that ask often.
 
     Half of what is free is granted before the filesystem is asked again.  Others write there, too, so the owner calls
     ``measure_again`` once a second.  It is no promise: a write may still find the disk full.
     """
 
-    __slots__ = ("_disk", "_granted_most", "_path")
+    __slots__ = ("_disk", "_granted_most")
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._path = path
-        self._granted_most = 0  # octets that may be granted without a new measurement
+        self._granted_most: dict[str, int] = {}  # by folder: octets that may be granted without a new measurement
 
-    def has(self, octets: int) -> bool:
+    def has(self, folder: str, octets: int) -> bool:
         """Whether a process that is not root may write so many octets more."""
-        self._granted_most -= octets
-        if self._granted_most < 0:
-            free = self._disk.free_octets(self._path)
-            self._granted_most = free // 2 - octets
-            return octets <= free
-        return True
+        left = self._granted_most.get(folder, 0) - octets
+        fits = True
+        if left < 0:
+            free = self._disk.free_octets(folder)
+            left = free // 2 - octets
+            fits = octets <= free
+        self._granted_most[folder] = left
+        return fits
 
     def measure_again(self) -> None:
-        """Ask the filesystem the next time."""
-        self._granted_most = 0
+        """Ask the filesystems the next time."""
+        self._granted_most.clear()
 
 
 def _unless_none_is_left(opened: Callable[[], int]) -> int:
