@@ -537,7 +537,7 @@ class Kept:
 
 
 @pytest.mark.parametrize(("count", "octets"), [(50, 80_000), (40_000, 20)])
-def test_a_commit_of_many_octets_that_the_plane_kept_is_decided_in_pieces(peer, short_pieces, monkeypatch, count, octets):
+def test_a_commit_of_many_octets_that_the_plane_kept_is_done_in_pieces(peer, short_pieces, monkeypatch, count, octets):
     written = []
     pwrite = peer.node.disk.pwrite
     monkeypatch.setattr(
