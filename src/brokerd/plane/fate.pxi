@@ -5,6 +5,14 @@
 #          --die-------> with dead-lettering: dying, until dead.pxi calls on_dead() at the chunk's end; without: settled
 
 
+cdef void prepare_settlement(seg_t *s, uint8_t kind) noexcept nogil:
+    """Before a message of a journaled queue is settled: its entry, its event and its count are written without the kernel."""
+    if kind == ACKED:
+        prepare_event(s)
+    else:
+        prepare_count(s)
+
+
 cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
     """Settle the record; kind: type | reason << 4.  May free its segment."""
     cdef seg_t *s = t.seg
@@ -14,8 +22,8 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
     if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.settle(q.rules.gate, t, kind):
         return
     ASSERT(s.settled < s.records or s.damaged)
-    if UNLIKELY(kind != ACKED) and q.journal != NULL:
-        prepare_event(s)
+    if UNLIKELY(q.journal != NULL):
+        prepare_settlement(s, kind)
     if UNLIKELY(seg_note(s, t.position, kind, t.count) != 0):
         q.n_unrecorded += 1
     if UNLIKELY(q.journal != NULL):
@@ -153,7 +161,7 @@ cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
     if t.count < 0xFFFF:
         t.count += 1
     if UNLIKELY(q.journal != NULL):
-        prepare_event(s)
+        prepare_count(s)
     count_disturbance(q, RETURNED_BY + cause - 1, 1)
     if UNLIKELY(q.journal != NULL):
         journal_note(t, RETURNED, cause)

@@ -146,13 +146,18 @@ cdef bint has_event_room(seg_t *s) noexcept nogil:
 
 
 cdef void prepare_event(seg_t *s) noexcept nogil:
-    """Before something is counted that is an event as well: all files have room, and the pages can be written to, so that the
-    kernel is not needed between the count and the event.  It may take milliseconds, first for a page that a sync has just
-    written out; kill -9 strikes then, and left a count without its event."""
-    cdef order_t *o = order_of(s.queue, True)
+    """Before something is written that is an event as well, to the acks file: the journal has room, and its pages can be
+    written to, so that the kernel is not needed between the two.  It may take milliseconds, first for a page that a sync has
+    just written out; kill -9 strikes then, and left the one without the other."""
     if has_event_room(s):
         make_writable(s.journal + HEADER + EVENT * s.events)
         make_writable(s.journal + J_EVENTS)
+
+
+cdef void prepare_count(seg_t *s) noexcept nogil:
+    """prepare_event(), for an event that is counted, too."""
+    cdef order_t *o = order_of(s.queue, True)
+    prepare_event(s)
     if o != NULL:
         make_writable(<uint8_t *>o.counts)
 
