@@ -61,7 +61,7 @@ def test_one_method_of_each_connection_is_worked_on_in_turns(shared):
 
 
 def test_a_message_that_needs_more_room_in_a_file_counts_as_a_method_does(shared):
-    """One million nanoseconds of such messages are a turn; here the first is, with a new file for its priority."""
+    """Here a turn lasts one nanosecond.  The first message of a priority needs a file, which takes longer."""
     queue = shared.queue(max_priority=3)
     one, two = shared.connection(1), shared.connection(1)
     # The content header's flags: a priority.

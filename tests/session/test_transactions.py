@@ -699,6 +699,37 @@ def test_a_channel_that_goes_while_the_sync_of_its_decision_is_under_way_waits_f
     assert peer.seen() == [True, ("q", b"1", 1), True, ("q", b"2", 2)]
 
 
+def test_one_sync_on_the_loop_is_enough_for_decisions_that_stand_in_the_log_together(peer):
+    for body in (b"1", b"2"):
+        peer.publish(body=body)
+        peer.publish(body=body)
+        peer.say(methods.TxCommit())
+        entry = peer.channel.transaction._entry
+        assert entry.at >= entry.file.synced        # Not on disk, as far as the log knows.
+        peer.synced()
+    peer.publish(body=b"3")
+    peer.publish(body=b"3")
+    peer.say(methods.TxCommit())
+    entry.file.sync()                               # Another channel of the connection went.
+    peer.node.disk.synced.clear()
+    peer.channel.transaction.leave()
+    assert (peer.seen(), peer.node.disk.synced) == ([("q", b"3", 5), ("q", b"3", 6)], [])
+    entry.file.begin(9)
+    assert entry.file.synced == 0
+
+
+def test_one_large_commit_after_the_other_is_stored_and_answered(peer):
+    for round_ in range(3):
+        peer.publish(body=b"%d" % round_)
+        peer.publish(body=bytes(600_000))
+        peer.say(methods.TxCommit())
+        decision = journal.load(str(peer.directory / "tx.7.1"), Disk())
+        assert [message.body for message, _ in decision.messages] == [b"%d" % round_, bytes(600_000)]
+        assert [one[1] for one in peer.synced()] == [b"%d" % round_, bytes(600_000)]
+        assert peer.synced() == ["tx.commit-ok"]
+    assert peer.files == []
+
+
 def test_a_channel_that_goes_syncs_no_decision_where_nothing_is_synced(peer, monkeypatch):
     monkeypatch.setattr(peer.node.settings, "sync", False)
     peer.publish(body=b"1")

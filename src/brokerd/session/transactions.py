@@ -469,14 +469,23 @@ class Transaction:
             self.rollback()
         elif self._stage == DECIDED:
             try:
-                log_ = self._commit_log if self._entry is None else self._entry.file
-                # A sync may be under way: that it has begun says nothing.
-                if log_.fileno() >= 0 and self._connection.node.settings.sync:
-                    log_.sync()
+                if self._connection.node.settings.sync:
+                    self._sync_decision()
             except OSError as error:
                 self._leave_to_next_start(error)
                 return
             self._store()
+
+    def _sync_decision(self) -> None:
+        """Have the decision on disk now.  A sync of it may be under way: that it has begun says nothing.
+
+        One sync of the shared log covers all channels that go with their connection.  Raises OSError.
+        """
+        if self._entry is None:
+            if not self._commit_log.in_memory:
+                self._commit_log.sync()
+        elif self._entry.at >= self._entry.file.synced:
+            self._entry.file.sync()
 
     def _leave_to_next_start(self, error: OSError) -> None:
         shared = self._connection.access.vhost.commit_log

@@ -52,7 +52,7 @@ class LogFile:
     """One of the two files.  ``dirty``, ``path`` and ``fileno`` are what the group commit asks for."""
 
     __slots__ = ("_disk", "_fd", "_zeroed", "dirty", "end", "entries", "generation", "number", "path", "pending",
-                 "queues")  # fmt: skip
+                 "queues", "synced")  # fmt: skip
 
     def __init__(self, path: str, number: int, disk: "Disk") -> None:
         """Raises OSError."""
@@ -64,6 +64,7 @@ class LogFile:
         self.queues: dict[Any, None] = {}  # to which entries of this generation went
         self.generation = 0
         self.end = self._zeroed = layout.HEADER_OCTETS
+        self.synced = 0  # ``sync`` has put all before this position on disk
         self._disk = disk
         self._fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
@@ -77,6 +78,7 @@ class LogFile:
         self.dirty = True
         self.generation = generation
         self.end = layout.HEADER_OCTETS
+        self.synced = 0
         self.entries = 0
         self.queues.clear()
 
@@ -106,6 +108,7 @@ class LogFile:
         self._disk.fsync(self._fd, self.path)
         self._disk.sync_directory(os.path.dirname(self.path))
         self.dirty = False
+        self.synced = self.end
 
     def close(self) -> None:
         """Close the file."""
