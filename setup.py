@@ -5,7 +5,7 @@ Environment switches:
     BROKERD_ASSERTS=1    also the plane with its assertions compiled in, for tests; set it when it is run, too
     BROKERD_SANITIZE=1   address and undefined-behaviour sanitizers (run Python with libasan preloaded), with assertions
     BROKERD_COVERAGE=1   line tracing, for coverage.py with the plugin Cython.Coverage
-    BROKERD_WERROR=0     let a compiler newer than ours warn without stopping the build
+    BROKERD_WERROR=1     a warning of the compiler stops the build; for our own builds, as other compilers warn of more
 """
 
 import os
@@ -46,9 +46,9 @@ INLINING = ["-fno-inline-functions-called-once", "--param=max-inline-insns-singl
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
 
 
-def switch(name: str, default: str = "0") -> bool:
+def switch(name: str) -> bool:
     """Whether the environment variable ``name`` is set to anything but nothing and 0."""
-    return os.environ.get(name, default) not in ("", "0")
+    return os.environ.get(name, "0") not in ("", "0")
 
 
 SANITIZE = switch("BROKERD_SANITIZE")
@@ -59,7 +59,7 @@ COVERAGE = switch("BROKERD_COVERAGE")
 def flags() -> tuple[list[str], list[str]]:
     """Arguments for compiler and linker."""
     compile_args = [*WARNINGS, "-fno-strict-aliasing"]
-    if switch("BROKERD_WERROR", "1"):
+    if switch("BROKERD_WERROR"):
         compile_args.append("-Werror")
     if SANITIZE:
         return [*compile_args, *SANITIZERS, "-O1", "-g"], SANITIZERS

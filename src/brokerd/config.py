@@ -166,6 +166,9 @@ class Config:
         "tls", "Ciphers for TLS 1.2, as an OpenSSL cipher list; empty means Python's default.",
         short="--ciphers", reloadable=True,
     )] = ""
+    tls_in_kernel: Annotated[bool, Option(
+        "tls", "Let the kernel encrypt and decrypt where it can.", reloadable=True,
+    )] = True
     tls_cert_login_from: Annotated[LoginFrom, Option(
         "tls", "Part of a client's certificate that EXTERNAL logins take as user name.", reloadable=True,
     )] = "distinguished_name"

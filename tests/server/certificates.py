@@ -18,14 +18,15 @@ class Authority:
         self.folder = folder
         folder.mkdir()
         self.file = folder / "ca.pem"
+        # Clients with Python from 3.13 on insist on a CA's key usage, and on the key identifiers below.
         self._openssl("req", "-x509", *KEY, "-days", "2", "-subj", "/CN=test CA", "-keyout", folder / "ca.key",
-                      "-out", self.file)
+                      "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-out", self.file)
 
     def sign(self, name, subject, alternative="DNS:localhost,IP:127.0.0.1", days=2):
         """(certificate, key) as files."""
         certificate, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={alternative}\n")
+        extensions.write_text(f"subjectAltName={alternative}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
         self._openssl("req", *KEY, "-subj", subject, "-keyout", key, "-out", request)
         self._openssl("x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self.folder / "ca.key",
                       "-CAcreateserial", "-days", str(days), "-extfile", extensions, "-out", certificate)

@@ -8,6 +8,8 @@ import shutil
 import signal
 import socket
 import ssl
+import sys
+from pathlib import Path
 
 import aio_pika
 import pika
@@ -47,13 +49,20 @@ def stranger(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("tls") / "theirs").sign("ann", SUBJECT, NAMES)
 
 
-@pytest.fixture
-def make_tls_broker(make_broker, authority, server_certificate):
+SOCKET_TLS = [sys.executable, str(Path(__file__).with_name("socket_tls.py"))]
+
+
+@pytest.fixture(params=["the loop's TLS", "TLS on the socket"])
+def make_tls_broker(make_broker, authority, server_certificate, request):
     """Brokers that speak TLS, with these more flags; started.  ``tls_port`` is where."""
 
     def make(*flags, users=()):
         cert, key = server_certificate
         broker = make_broker("--amqps-port", 0, "--cert", cert, "--key", key, *flags)
+        if request.param == "TLS on the socket":
+            broker.before = SOCKET_TLS
+        else:
+            broker.flags += ["--no-tls-in-kernel"]
         if users:
             broker.directory.mkdir()
             broker.start()

@@ -216,6 +216,7 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
             m.keys = &k.keys
         if not r.immediate or can_deliver_to_one(k.left, k.left_n):
             err = store_message(k.left, k.left_n, m, ch.confirm, &stored, k.took)
+        m.keys = NULL           # k ends with this call.
         if err:
             check_free(&k)
     if UNLIKELY(err != 0):

@@ -1,25 +1,29 @@
 """TLS in front of a client's connection: the context, the handshake, the name in a client's certificate.
 
-    socket -> TLS of the loop -> AMQPProtocol, which sees plain octets
+    socket -> TLS of the loop, or of the kernel -> AMQPProtocol, which sees plain octets
 
 A reload makes a new context for new connections; open connections keep theirs.  The broker imports OpenSSL's module
 only if TLS is switched on.
 """
 
+import ssl
+from asyncio import Protocol
 from collections.abc import Callable
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.errors import ConfigError
+from brokerd.server import kernel_tls
 from brokerd.server.amqp import AMQPProtocol, address
+from brokerd.server.kernel_tls import OP_ENABLE_KTLS
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from ssl import SSLContext
 
     from brokerd.config import Config
     from brokerd.node import Node
+    from brokerd.plane import Core
 
 log = getLogger("brokerd.tls")
 
@@ -48,13 +52,13 @@ ATTRIBUTES = {
 SAN_TYPES = {"dns": "DNS", "ip": "IP Address", "email": "email", "uri": "URI"}
 
 
-def context(config: "Config") -> "SSLContext":
+def context(config: "Config") -> ssl.SSLContext:
     """The context for new connections.  Raises ConfigError, one line, for unusable files or ciphers."""
-    import ssl  # A start without TLS saves tens of milliseconds.
-
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_3 if config.tls_min_version == "1.3" else ssl.TLSVersion.TLSv1_2
     made.options |= ssl.OP_NO_RENEGOTIATION
+    if config.tls_in_kernel:
+        made.options |= OP_ENABLE_KTLS  # This has no effect on the TLS of the loop.
     path = config.tls_cert
     try:
         # The empty password keeps OpenSSL from asking the terminal for one.
@@ -96,17 +100,24 @@ class Gate:
 
     __slots__ = ("config", "context")
 
-    def __init__(self, config: "Config", context: "SSLContext") -> None:
+    def __init__(self, config: "Config", context: ssl.SSLContext) -> None:
         self.config = config
         self.context = context
 
 
 class TLSProtocol(AMQPProtocol):
-    """One client behind TLS."""
+    """One client behind TLS.
 
-    __slots__ = ("gate",)
+    ``plain_fd`` is the socket's descriptor if the kernel encrypts what is written to it.  It is -1 if OpenSSL does:
+    then the plane must not write by itself.
+    """
 
-    gate: Gate
+    __slots__ = ("gate", "plain_fd")
+
+    def __init__(self, core: "Core", node: "Node", gate: Gate) -> None:
+        super().__init__(core, node)
+        self.gate = gate
+        self.plain_fd = -1
 
     def connection_made(self, transport: Any) -> None:
         """The TLS handshake is done: wait for the client's protocol header."""
@@ -115,7 +126,7 @@ class TLSProtocol(AMQPProtocol):
         if certificate:
             self.certificate_name = login_name(certificate, self.gate.config)
         log.debug("%s: %s, %s", address(transport)[0], session.version(), session.cipher()[0])
-        self.take_transport(transport, -1)  # All octets must pass through TLS, so the plane must not write by itself.
+        self.take_transport(transport, self.plain_fd)
 
 
 def login_name(certificate: dict[str, Any], config: "Config") -> str:
@@ -150,13 +161,49 @@ def _printable(name: str) -> str:
 
 
 def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
-    """The function that makes, for each accepted socket, the TLS protocol with a connection behind it."""
+    """The function that makes a protocol for each accepted socket, with TLS in front of a connection."""
+    of_loop = _loop_factory(node, gate, loop)
+    available = kernel_tls.is_available()
+
+    def accepted() -> Any:
+        return KernelDoor(node, gate, loop) if available and gate.config.tls_in_kernel else of_loop()
+
+    return accepted
+
+
+class KernelDoor(Protocol):
+    """Has TLS agreed on with an accepted socket, for the kernel to carry it on, and puts a connection behind it."""
+
+    def __init__(self, node: "Node", gate: Gate, loop: Any) -> None:
+        self.node = node
+        self.gate = gate
+        self.loop = loop
+        self.peer = "?"
+
+    def connection_made(self, transport: Any) -> None:
+        """The socket is accepted."""
+        self.peer = address(transport)[0]
+        handshake = kernel_tls.Handshake(self.loop, self._agreed, self._failed)
+        handshake.begin(transport, self.gate.context, self.node.limits.handshake_timeout_seconds)
+
+    def _agreed(self, sock: ssl.SSLSocket) -> None:
+        protocol = TLSProtocol(self.node.core, self.node, self.gate)
+        transport = kernel_tls.SocketTransport(self.loop, sock, protocol)
+        if transport.kernel_writes:
+            protocol.plain_fd = transport.fileno()
+        log.debug("%s: the kernel %s", self.peer, transport.directions)
+        transport.begin()
+
+    def _failed(self, error: OSError) -> None:
+        _log_failed_handshake(self.peer, error)
+
+
+def _loop_factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
     from asyncio import sslproto
 
     from uvloop import loop as compiled
 
     base: Any = getattr(compiled, "SSLProtocol", sslproto.SSLProtocol)  # uvloop's is the same, compiled.
-    core = node.core
 
     class TLS(base):
         """Remembers the client's address, for the log line of a failed handshake."""
@@ -168,28 +215,31 @@ def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
             super().connection_made(transport)
 
     def accepted() -> Any:
-        protocol = TLSProtocol(core, node)
-        protocol.gate = gate
         done = loop.create_future()
         tls = TLS(
             loop,
-            protocol,
+            TLSProtocol(node.core, node, gate),
             gate.context,
             done,
             server_side=True,
             ssl_handshake_timeout=node.limits.handshake_timeout_seconds,
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
-        done.add_done_callback(partial(_log_failed_handshake, tls))
+        done.add_done_callback(partial(_agreed_or_not, tls))
         return tls
 
     return accepted
 
 
-def _log_failed_handshake(tls: Any, done: "Future[None]") -> None:
-    """Log why a client's TLS handshake failed; the client has no AMQP connection that could tell it."""
+def _agreed_or_not(tls: Any, done: "Future[None]") -> None:
     error = None if done.cancelled() else done.exception()
+    if error is not None:
+        _log_failed_handshake(tls.peer, error)
+
+
+def _log_failed_handshake(peer: str, error: BaseException) -> None:
+    """Log why a client's TLS handshake failed; the client has no AMQP connection that could tell it."""
     if isinstance(error, ConnectionResetError):
-        log.info("%s: went before TLS was agreed on", tls.peer)
-    elif error is not None:
-        log.warning("%s: TLS handshake failed: %s", tls.peer, _reason(error))
+        log.info("%s: went before TLS was agreed on", peer)
+    else:
+        log.warning("%s: TLS handshake failed: %s", peer, _reason(error))
