@@ -23,7 +23,7 @@ TESTS = ROOT / "tests"
 FLOORS = (
     ("errors", "clock", "settings", "command_line"),
     ("wire",),
-    ("arguments",),
+    ("arguments", "patterns"),
     ("plane",),
     ("store",),
     ("auth", "policies", "audit"),

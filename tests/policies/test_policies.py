@@ -160,7 +160,7 @@ def test_a_reload_of_files_that_cannot_be_used_changes_nothing(policies, tmp_pat
     (entry(name=""), "policy name '' is not printable text"),
     (entry(name=5), "policy name 5 is not printable text"),
     # As RabbitMQ words them (3.10; apply-to 4.x, which knows types of queues).
-    (entry(pattern="("), "pattern should be regular expression but is invalid: missing ), "),
+    (entry(pattern="("), "pattern should be regular expression but is invalid: missing ): ("),
     (entry(pattern=5), "pattern should be a binary but was 5"),
     (entry(definition={}), "no policy provided"),
     (entry(definition=[1]), "no policy provided"),

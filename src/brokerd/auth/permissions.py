@@ -8,19 +8,17 @@ names in, yes or no out.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
+from brokerd.patterns import PatternError, Search, compiled
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
 
 FILE = "permissions.json"
 OPERATIONS = ("configure", "write", "read")
 _KEYS = ("user", "vhost", *OPERATIONS)
-
-Search = Callable[[str], object]
 
 
 class Permission:
@@ -131,19 +129,13 @@ class Permissions:
 
 
 def _search(pattern: str, operation: str) -> Search:
-    """The function that tells whether a name matches; the two most common patterns need no compiling."""
-    if pattern == ".*":
-        return _always
+    """The function that tells whether a name matches."""
     if pattern in ("", "^$"):
         return _never
     try:
-        return re.compile(pattern).search
-    except (re.error, RecursionError, OverflowError) as error:
+        return compiled(pattern)
+    except PatternError as error:
         raise PreconditionFailed(f"{operation} is no regular expression: {error}: {pattern!r:.80}") from None
-
-
-def _always(name: str) -> bool:
-    return True
 
 
 def _never(name: str) -> bool:

@@ -10,11 +10,11 @@ nothing of what the keys of a definition do.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
+from brokerd.patterns import PatternError, compiled
 from brokerd.policies.keys import NOT_FOR, fault, format_json_term, merged
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
@@ -63,8 +63,8 @@ class Policy:
         if not isinstance(pattern, str):
             raise PreconditionFailed(f"pattern should be a binary but was {format_json_term(pattern)}")
         try:
-            self.search = re.compile(pattern).search
-        except (re.error, RecursionError, OverflowError) as error:
+            self.search = compiled(pattern)
+        except PatternError as error:
             raise PreconditionFailed(f"pattern should be regular expression but is invalid: {error}") from None
         reason = fault(definition, operator=operator)
         if reason is not None:

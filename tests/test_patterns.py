@@ -1,0 +1,90 @@
+"""Regular expressions of operators: what matches, what is refused, and that no name takes long."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.patterns import PatternError, compiled
+
+
+@pytest.mark.parametrize(("pattern", "yes", "no"), [
+    ("orders", ["orders", "my.orders.eu"], ["order", ""]),
+    ("^orders$", ["orders"], ["orders.eu", "my.orders"]),
+    (".*", ["", "anything", "a\nb"], []),
+    ("", ["", "anything"], []),
+    ("^$", [""], ["a"]),
+    ("^a.c$", ["abc", "aüc", "a\udcffc"[:1] + "xc"], ["a\nc", "ac"]),
+    (r"^[[:alpha:]\]]+\Z", ["ab]", "]"], ["a1", ""]),
+    (r"^[]a]+$", ["]a"], ["b"]),
+    (r"^\d{1,3}\h\w+$", ["12 ab", "1\tx"], ["1234 a", "12ab"]),
+    (r"^\Qa.(b\E$", ["a.(b"], ["axb"]),
+    (r"^a(?#the first)b$", ["ab"], ["a"]),
+    (r"(?i)^QUEUE-(?P<n>\d+)$", ["queue-7", "Queue-12"], ["queue-"]),
+    (r"^(?<n>x)\x{263a}$", ["x☺"], ["x"]),
+    (r"^ü+$", ["üü"], ["u"]),
+    # Conditions on the whole name, as RabbitMQ's own guides have them.
+    (r"^(?!amq\.).*", ["orders", "xamq.", ""], ["amq.gen-1", "amq."]),
+    (r"^(?!amq\.)(?!tmp(?:-|_)).*", ["orders", "tmp"], ["amq.x", "tmp-1", "tmp_1"]),
+    (r"^(?=a)(?!.*\.dlq$).*\d$", ["a1", "a.b2"], ["b1", "a", "a1.dlq"]),
+    (r"^(?!a|b)(?:c|d)$", ["c", "d"], ["a", "e", "cc"]),
+    (r"^(?![)(]).$", ["a"], ["(", ")"]),
+    (r"^(?!\)).$", ["a", "("], [")"]),
+])
+def test_a_pattern_matches_what_it_matches_in_rabbitmq(pattern, yes, no):
+    search = compiled(pattern)
+    assert [name for name in [*yes, *no] if search(name)] == yes
+
+
+def test_a_name_that_is_not_unicode_is_searched_too():
+    name = b"a\xff".decode("utf-8", "surrogateescape")
+    assert compiled("^a")(name)
+    assert not compiled("^b")(name)
+
+
+@pytest.mark.parametrize(("pattern", "reason"), [
+    ("(", "missing ): ("),
+    ("[", "missing ]: ["),
+    ("*", "no argument for repetition operator: *"),
+    (r"(a)\1", r"invalid escape sequence: \1"),
+    ("a(?!b)", "looking ahead ('(?!') is possible only right behind the first '^'"),
+    ("(?=a)", "looking ahead ('(?=') is possible only right behind the first '^'"),
+    ("^(?!a)b|c", "looking ahead ('(?!') is possible only right behind the first '^'"),  # of the first branch alone
+    ("^(?!a", "looking ahead ('(?!') is possible only right behind the first '^'"),
+    ("^(?!(a)", "looking ahead ('(?!') is possible only right behind the first '^'"),
+    ("^(?!(?=a)b)c", "looking ahead ('(?=') is possible only right behind the first '^'"),
+    ("(?<!a)b", "looking behind is not possible"),
+    ("(?<=a)b", "looking behind is not possible"),
+    ("(?>a)b", "atomic groups are not possible"),
+    ("a++", "not possible: ++"),
+    ("a{100000}", "invalid repetition size: {100000}"),
+    ("a" * 200_000, "too large"),
+    ("\ud800", "not Unicode"),
+])
+def test_a_pattern_that_cannot_be_searched_for_in_linear_time_is_refused_with_the_reason(pattern, reason):
+    with pytest.raises(PatternError) as refused:
+        compiled(pattern)
+    assert str(refused.value) == reason
+
+
+@pytest.mark.parametrize("pattern", [r"^(\w+\.?)+$", r"^(a|a)*$", r"^(a*)*$", r"^(?!(a*)*b)(a|aa)+$",
+                                     r"(.*)(.*)(.*)(.*)(.*)(.*)x{400}$"])
+def test_no_name_takes_a_backtracking_search(pattern):
+    # With backtracking the first of these takes more than a minute for 29 characters.
+    search = compiled(pattern)
+    assert not search("a" * 254 + "!")
+
+
+PIECES = st.sampled_from(["a", "b", ".", "\\.", "[ab]", "[^a]", "a*", "(?:a|b)", "b+", "a{2}", "(b)?", "\\w", "$", "|"])
+CONDITIONS = st.sampled_from(["", "(?!a)", "(?=a|b)", "(?!b[ab]*$)", "(?!(?:ab)+)"])
+
+
+@given(st.booleans(), st.lists(CONDITIONS, max_size=2), st.lists(PIECES, max_size=6), st.text("ab.", max_size=8))
+def test_names_match_as_python_has_it(anchored, conditions, pieces, name):
+    pattern = ("^" + "".join(conditions) if anchored else "") + "".join(pieces)
+    if anchored and any(conditions) and "|" in pieces:
+        with pytest.raises(PatternError, match="looking ahead"):  # The conditions hold for the first branch alone.
+            compiled(pattern)
+    else:
+        assert compiled(pattern)(name) == (re.search(pattern, name) is not None)
