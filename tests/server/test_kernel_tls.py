@@ -71,6 +71,7 @@ class Recorder:
         self.changed.set()
 
     def connection_lost(self, error):
+        self.descriptor_at_end = self.transport.fileno()
         self.lost.set_result(error)
 
     async def until(self, condition):
@@ -258,6 +259,42 @@ def test_a_protocol_that_raises_loses_its_transport_and_the_loop_hears_of_it(run
         assert heard == [pair.recorder.fault]
 
     run_pair(body)
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "client"])
+def test_the_descriptor_is_not_given_back_before_the_protocol_knows_of_the_end(run_pair, end):
+    # The plane writes to the descriptor until it knows.  Else the next client might get its number, and the messages.
+    async def body(pair):
+        descriptor = pair.transport.fileno()
+        if end == "client":
+            pair.client.close()
+        else:
+            getattr(pair.transport, end)()
+            assert pair.transport.fileno() == descriptor
+        await asyncio.wait_for(pair.recorder.lost, SECONDS)
+        assert pair.recorder.descriptor_at_end == descriptor
+        await asyncio.sleep(0)
+        assert pair.transport.fileno() == -1
+
+    run_pair(body)
+
+
+def test_a_client_that_went_before_its_handshake_began_is_a_departure(server_context):
+    async def body():
+        loop = asyncio.get_running_loop()
+        failed = loop.create_future()
+
+        class Door(asyncio.Protocol):
+            def connection_made(self, transport):
+                kernel_tls.Handshake(loop, None, failed.set_result).begin(transport, server_context, SECONDS)
+
+        server = await loop.create_server(Door, "127.0.0.1", 0)
+        async with server:
+            with socket.create_connection(server.sockets[0].getsockname(), SECONDS) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            assert isinstance(await asyncio.wait_for(failed, SECONDS), ConnectionResetError)
+
+    asyncio.run(body())
 
 
 def test_an_aborted_transport_is_lost_once(run_pair):

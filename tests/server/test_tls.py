@@ -130,6 +130,24 @@ def test_a_slow_reader_gets_everything_in_order(make_tls_broker, authority):
         peer.close()
 
 
+def test_the_answer_to_a_close_comes_behind_all_that_waits_for_a_slow_reader(make_tls_broker, authority):
+    broker = make_tls_broker()
+    bodies = [b"%06d" % n + b"x" * 400_000 for n in range(20)]
+    with TLSPeer(broker, authority.context()).open() as peer, Peer(broker.port).open() as other:
+        peer.ask(methods.QueueDeclare(queue="q"))
+        for body in bodies:
+            peer.raw(publish("q", body))
+        look = methods.QueueDeclare(queue="q", passive=True)
+        assert peer.ask(look).message_count == len(bodies)
+        peer.ask(methods.BasicConsume(queue="q", consumer_tag="t"))
+        eventually(lambda: other.ask(look).message_count < len(bodies))
+        peer.send((0, methods.ConnectionClose(reply_code=200, reply_text="", class_id=0, method_id=0)))
+        eventually(lambda: other.ask(look).message_count == len(bodies))  # All are back: the close was heard.
+        octets = b"".join(iter(lambda: peer.socket.recv(65536), b""))
+        assert octets.endswith(methods.ConnectionCloseOk().frame(0))
+        other.close()
+
+
 def test_what_came_before_a_client_ended_counts_though_it_waits_for_its_turn(make_tls_broker, authority):
     broker = make_tls_broker()
     with TLSPeer(broker, authority.context()).open() as peer, Peer(broker.port).open() as other:
@@ -254,6 +272,15 @@ def test_what_is_no_tls_is_told_in_the_log_and_harms_nobody(make_tls_broker, aut
             pass
     broker.wait_for_log(r"WARNING 127\.0\.0\.1:\d+: TLS handshake failed: \w+")
     connect(broker, authority.context()).close()
+
+
+def test_a_client_that_goes_before_tls_is_agreed_on_is_no_warning(make_tls_broker):
+    broker = make_tls_broker()
+    for first in (b"", b"\x16\x03\x01"):
+        with socket.create_connection(("127.0.0.1", broker.tls_port), SECONDS) as client:
+            client.sendall(first)
+        broker.wait_for_log(r"INFO +127\.0\.0\.1:\d+: went before TLS was agreed on", len(broker.lines))
+    assert "WARNING" not in broker.log_text()
 
 
 def test_a_client_that_never_begins_tls_is_cut_off(make_tls_broker):

@@ -525,7 +525,7 @@ class Connection:
     channels: dict[int, Channel]
     received_octets: int; sent_octets: int      # counters
     discard: bool          # we sent connection.close: all but connection.close and close-ok is dropped
-    publishes: bool        # has published at least once
+    publishes: bool; output_waits: bool     # has published at least once; a full transport keeps output waiting
     # --- the loop's side (asyncio.BufferedProtocol)
     def attach(self, transport: object, fd: int) -> None:
         """fd: for direct sends; -1: output goes by transport.write alone (TLS)."""

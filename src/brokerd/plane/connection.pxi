@@ -80,6 +80,10 @@ cdef class Connection:
         return self.c.publishes != 0
 
     @property
+    def output_waits(self):
+        return self.c.paused and self.c.out_n != 0
+
+    @property
     def stopped(self):
         """Whether an alarm, a full disk, rest(), or the turns of others keep the plane from reading."""
         return self.c.blocked or self.c.stalled or self.c.yielded or self.c.rests != 0

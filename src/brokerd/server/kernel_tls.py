@@ -36,6 +36,7 @@ CLOSE_NOTIFY = b"\x01\x00"  # level warning
 RECORD_TYPE_OCTETS = socket.CMSG_SPACE(1)
 
 READS_A_TURN = 16  # of OpenSSL, which gives at most one record of 16 KiB at a time
+WRITE_OCTETS = 262144  # that OpenSSL encrypts in one call
 SCRAP_OCTETS = 65536
 
 
@@ -71,10 +72,20 @@ def _has_key(sock: socket.socket, direction: int) -> bool:
         return False
 
 
+def _is_departure(error: OSError) -> bool:
+    """Whether the client went in the handshake, in the words of the kernel or of OpenSSL."""
+    return (
+        isinstance(error, (ConnectionError, ssl.SSLEOFError))
+        or error.errno == ENOTCONN
+        or (isinstance(error, ssl.SSLError) and error.reason == "UNEXPECTED_EOF_WHILE_READING")
+    )
+
+
 class Handshake:
     """Agrees on TLS with the client of an accepted socket, then calls ``done`` with the SSLSocket.
 
-    Calls ``failed`` with an OSError instead if they do not agree within ``seconds``.  Both are called at most once.
+    Calls ``failed`` with an OSError instead if they do not agree within ``seconds``: a ConnectionResetError if the
+    client went.  Both are called at most once.
     """
 
     __slots__ = ("_done", "_failed", "_loop", "_sock", "_timer")
@@ -98,12 +109,13 @@ class Handshake:
             return
         finally:
             transport.abort()
+        sock.setblocking(False)
         try:
-            sock.setblocking(False)
+            sock.getpeername()  # wrap_socket() would raise too, and leave the socket open.
             self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        except OSError as error:
+        except OSError:
             sock.close()
-            self._failed(error)
+            self._failed(ConnectionResetError())  # The socket is not connected any more.
             return
         self._timer = self._loop.call_later(seconds, self._too_late, seconds)
         self._step()
@@ -120,7 +132,7 @@ class Handshake:
         except ssl.SSLWantWriteError:
             self._loop.add_writer(sock, self._step)
         except OSError as error:
-            self._end(error)
+            self._end(ConnectionResetError() if _is_departure(error) else error)
         else:
             assert self._timer is not None
             self._timer.cancel()
@@ -149,7 +161,7 @@ class SocketTransport(BaseTransport):
     """
 
     __slots__ = (
-        "_closing", "_ended", "_high", "_loop", "_paused", "_protocol", "_scrap", "_sock", "_waiting",
+        "_closing", "_ended", "_high", "_loop", "_lost", "_paused", "_protocol", "_scrap", "_sock", "_waiting",
         "_waiting_octets", "_writing_paused", "extra", "kernel_reads", "kernel_writes",
     )  # fmt: skip
 
@@ -174,11 +186,16 @@ class SocketTransport(BaseTransport):
         self._paused = False
         self._closing = False  # Nothing more is read, and no more octets are taken.
         self._ended = False  # No more octets are taken; what is read is thrown away.
+        self._lost = False  # The protocol knows, or will at the loop's next turn.
         self._scrap: bytearray | None = None
 
     def begin(self) -> None:
         """Give the protocol its connection, and read."""
-        self._protocol.connection_made(self)
+        try:
+            self._protocol.connection_made(self)
+        except BaseException:  # The loop logs it.
+            self.abort()
+            raise
         del self.extra["ssl_object"]
         if not self._closing and not self._paused:
             self._loop.add_reader(self._sock, self._read)
@@ -305,7 +322,10 @@ class SocketTransport(BaseTransport):
         """Send what the socket takes, and return how many octets."""
         try:
             # SSLSocket.send() would have OpenSSL write what the kernel encrypts.
-            return socket.socket.send(self._sock, octets) if self.kernel_writes else self._sock.send(octets)
+            if self.kernel_writes:
+                return socket.socket.send(self._sock, octets)
+            # If the socket becomes full amid this, OpenSSL wants the same call again, and gets it.
+            return self._sock.send(octets[:WRITE_OCTETS])
         except (BlockingIOError, ssl.SSLWantWriteError):
             return 0
 
@@ -374,18 +394,27 @@ class SocketTransport(BaseTransport):
 
     def _lose(self, error: Exception | None) -> None:
         """Close at once, without the octets that wait."""
-        if self._sock.fileno() >= 0:
-            self._closing = True
-            self._waiting.clear()
-            self._loop.remove_reader(self._sock)
-            self._loop.remove_writer(self._sock)
-            self._close_socket(error)
+        self._closing = True
+        self._waiting.clear()
+        self._close_socket(error)
 
     def _close_socket(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
         if not self._ended and error is None:
             self._say_end()
-        self._sock.close()
-        self._loop.call_soon(self._protocol.connection_lost, error)
+        self._loop.call_soon(self._tell_loss, error)
+
+    def _tell_loss(self, error: Exception | None) -> None:
+        # The protocol writes to the descriptor until it hears that it must not.  If the socket were closed before, the
+        # next client to be accepted might get its number, and with it the other's messages.
+        try:
+            self._protocol.connection_lost(error)
+        finally:
+            self._sock.close()
 
 
 def _peer(sock: socket.socket) -> Any:

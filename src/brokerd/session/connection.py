@@ -329,18 +329,26 @@ class Connection(plane.Connection):
         """
         self.state = CLOSED
         self.discard = True
-        self.deadline = self.node.clock.monotonic() + (CLOSE_SECONDS if self.awaited_syncs else LINGER_SECONDS)
+        waits = self.awaited_syncs or self.output_waits
+        self.deadline = self.node.clock.monotonic() + (CLOSE_SECONDS if waits else LINGER_SECONDS)
         if not self.awaited_syncs:
             self.node.later(self._end)
 
     def _end(self) -> None:
-        if self.transport is None:
-            return
+        if self.transport is None or self.output_waits:
+            return  # resume_writing() comes back to the latter.
         self.deadline = self.node.clock.monotonic() + LINGER_SECONDS
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
+
+    def resume_writing(self) -> None:
+        """The transport has sent what it had.  A client that closes now gets the answer to that behind it."""
+        ends = self.state is CLOSED and self.output_waits and not self.awaited_syncs
+        super().resume_writing()
+        if ends:
+            self._end()
 
     def lost(self) -> None:
         """Clean up after a socket that is gone.  What came before that still counts.
