@@ -89,7 +89,7 @@ class Node:
         self.data = data
         self.users = users
         self.permissions = permissions
-        permissions.on_change = self._permission_changed
+        permissions.on_change = permissions.topics.on_change = self._permission_changed
         self.later = later
         self.vhosts: dict[str, VHost] = {}
         self.events = events.Events(clock, self.name)
@@ -333,6 +333,7 @@ class Node:
         self.upkeep.forget(vhost.queues.values())
         self.listing.remove(name)
         self.permissions.forget_vhost(name)
+        self.permissions.topics.forget_vhost(name)
         if name == EVENTS_VHOST:
             self.events.end()
         self._tell("vhost.deleted", {"name": name})
@@ -345,6 +346,7 @@ class Node:
             if connection.user == name:
                 connection.shut(ConnectionForced(f"user '{name}' is deleted"))
         self.permissions.forget_user(name)
+        self.permissions.topics.forget_user(name)
         self._tell("user.deleted", {"name": name})
 
     def authenticate(self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "") -> str:
@@ -377,7 +379,12 @@ class Node:
             def has_tag(tag: str) -> bool:
                 return user in self.users and tag in self.users.get(user).tags
 
-            access = vhost.accesses[user] = Access(vhost, user, may, has_tag)
+            check_topic = self.permissions.topics.check
+
+            def may_use_key(operation: str, exchange: str, routing_key: str) -> bool:
+                return check_topic(user, vhost_name, operation, exchange, routing_key)
+
+            access = vhost.accesses[user] = Access(vhost, user, may, has_tag, may_use_key)
         return access
 
     def _check_connection_limits(self, vhost_name: str, user: str) -> None:

@@ -119,3 +119,81 @@ def test_an_entry_that_cannot_be_used_is_named(tmp_path, content, told):
 def test_one_user_cannot_have_a_vhost_twice(tmp_path):
     with pytest.raises(StoreError, match="entry 2: user 'a' has vhost '/' twice$"):
         written(tmp_path, entry(), entry(read=".*"))
+
+
+# --- routing keys of topic exchanges
+
+
+def topics_written(tmp_path, *entries) -> Permissions:
+    (tmp_path / "topic_permissions.json").write_text(json.dumps(entries))
+    return Permissions(str(tmp_path), Disk())
+
+
+def topic_entry(**changes) -> dict:
+    return {"user": "a", "vhost": "/", "exchange": "x", "write": "", "read": "", **changes}
+
+
+def test_without_a_topic_permission_every_key_is_allowed(permissions):
+    permissions.topics.set("anna", "/", "x", "^a\\.", "^b\\.")
+    for user, vhost, exchange in (("bert", "/", "x"), ("anna", "other", "x"), ("anna", "/", "y")):
+        assert permissions.topics.check(user, vhost, "write", exchange, "c")
+
+
+@pytest.mark.parametrize(("pattern", "key", "allowed"), [
+    ("^a\\.", "a.b", True),
+    ("^a\\.", "b.a.", False),
+    (".*", "", True),
+    ("", "", True),
+    ("", "a", False),
+    ("^$", "", True),
+    ("^{username}\\.{vhost}$", "an+.a./", True),
+    ("^{username}\\.{vhost}$", "ann.a./", False),
+    ("^{client_id}$", "{client_id}", True),
+])
+def test_a_topic_permission_says_which_keys_are_allowed(permissions, pattern, key, allowed):
+    permissions.topics.set("an+.a", "/", "x", pattern, "^no$")
+    assert permissions.topics.check("an+.a", "/", "write", "x", key) is allowed
+    assert not permissions.topics.check("an+.a", "/", "read", "x", key)
+
+
+def test_topic_permissions_survive_a_restart_until_they_are_cleared(permissions):
+    permissions.topics.set("anna", "/", "x", "^{username}", "^c")
+    permissions.topics.set("anna", "/", "y", "", "")
+    permissions.topics.clear("anna", "/", "y")
+    assert [each.definition() for each in again(permissions).topics] == [
+        {"user": "anna", "vhost": "/", "exchange": "x", "write": "^{username}", "read": "^c"}]
+    with pytest.raises(NotFound, match="^user 'anna' has no topic permissions for exchange 'y' in vhost '/'$"):
+        permissions.topics.clear("anna", "/", "y")
+
+
+def test_a_change_of_a_topic_permission_is_told(permissions):
+    told = []
+    permissions.topics.on_change = lambda *key: told.append(key)
+    permissions.topics.set("anna", "/", "x", "", "")
+    permissions.topics.forget_user("anna")
+    permissions.topics.forget_vhost("/")
+    assert told == [("anna", "/"), ("anna", "/")]
+    assert not len(again(permissions).topics)
+
+
+@pytest.mark.parametrize(("content", "told"), [
+    (topic_entry(read=5), "entry 1: read is not a text"),
+    (topic_entry(write="["), "entry 1: write is no regular expression"),
+    (topic_entry(configure=""), "entry 1 has an unknown key 'configure'"),
+])
+def test_a_topic_permission_that_cannot_be_used_is_named(tmp_path, content, told):
+    with pytest.raises(StoreError) as caught:
+        topics_written(tmp_path, content)
+    assert str(caught.value).startswith(f"{tmp_path}/topic_permissions.json: {told}")
+
+
+def test_a_user_cannot_have_a_topic_exchange_twice(tmp_path):
+    with pytest.raises(StoreError, match="entry 2: user 'a' has exchange 'x' in vhost '/' twice$"):
+        topics_written(tmp_path, topic_entry(), topic_entry(read=".*"))
+
+
+@pytest.mark.parametrize("name", ["permissions.json", "topic_permissions.json"])
+def test_a_file_that_is_no_list_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(StoreError, match="not a list of objects"):
+        Permissions(str(tmp_path), Disk())

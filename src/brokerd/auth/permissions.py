@@ -1,15 +1,22 @@
-"""What each user may do in each vhost: three regular expressions, stored in ``permissions.json``.
+"""What each user may do in each vhost.
+
+``permissions.json``: three regular expressions for the names of queues and exchanges.
 
     [{"user": ..., "vhost": ..., "configure": ..., "write": ..., "read": ...}, ...]
 
-The shape is that of ``permissions`` in RabbitMQ's definitions.  An expression may match anywhere in a name; an empty
-expression matches no name.  A change is on the disk before it takes effect.  Knows nothing of exchanges and queues:
-names in, yes or no out.
+``topic_permissions.json``: two more for the routing keys of one topic exchange.  A user without an entry for an
+exchange may use every key there.  ``{username}`` and ``{vhost}`` stand for these names.
+
+    [{"user": ..., "vhost": ..., "exchange": ..., "write": ..., "read": ...}, ...]
+
+The shapes are those of ``permissions`` and ``topic_permissions`` in RabbitMQ's definitions.  An expression may match
+anywhere; an empty one is ``^$``, which matches no name, and of routing keys the empty one.  A change is on the disk
+before it takes effect.  Knows nothing of exchanges and queues: names in, yes or no out.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
 from brokerd.patterns import PatternError, Search, compiled
@@ -17,8 +24,9 @@ from brokerd.store import json_file
 from brokerd.store.disk import Disk
 
 FILE = "permissions.json"
+TOPICS_FILE = "topic_permissions.json"
 OPERATIONS = ("configure", "write", "read")
-_KEYS = ("user", "vhost", *OPERATIONS)
+TOPIC_OPERATIONS = ("write", "read")
 
 
 class Permission:
@@ -26,118 +34,215 @@ class Permission:
 
     __slots__ = ("configure", "read", "searches", "user", "vhost", "write")
 
+    KEYS = ("user", "vhost", *OPERATIONS)
+
     def __init__(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
         """Raises PreconditionFailed for an invalid regular expression."""
         self.user, self.vhost = user, vhost
         self.configure, self.write, self.read = configure, write, read
         self.searches: dict[str, Search] = {name: _search(getattr(self, name), name) for name in OPERATIONS}
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What only one entry may have."""
+        return self.user, self.vhost
+
+    def __str__(self) -> str:
+        return f"user '{self.user}' has vhost '{self.vhost}'"
+
     def definition(self) -> dict[str, str]:
         """The permission as RabbitMQ's definitions write it."""
-        return {key: getattr(self, key) for key in _KEYS}
+        return {key: getattr(self, key) for key in self.KEYS}
 
 
-class Permissions:
-    """All permissions.  A change that cannot be written raises OSError and has no effect.
+class TopicPermission:
+    """The routing keys that one user may use with one topic exchange.  It never changes: a new one replaces it."""
+
+    __slots__ = ("exchange", "read", "searches", "user", "vhost", "write")
+
+    KEYS = ("user", "vhost", "exchange", *TOPIC_OPERATIONS)
+
+    def __init__(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
+        """Raises PreconditionFailed for an invalid regular expression."""
+        self.user, self.vhost, self.exchange = user, vhost, exchange
+        self.write, self.read = write, read
+        self.searches: dict[str, Search] = {
+            name: _compiled(_expanded(getattr(self, name) or "^$", username=user, vhost=vhost), name)
+            for name in TOPIC_OPERATIONS
+        }
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What only one entry may have."""
+        return self.user, self.vhost, self.exchange
+
+    def __str__(self) -> str:
+        return f"user '{self.user}' has exchange '{self.exchange}' in vhost '{self.vhost}'"
+
+    def definition(self) -> dict[str, str]:
+        """The permission as RabbitMQ's definitions write it."""
+        return {key: getattr(self, key) for key in self.KEYS}
+
+
+Entry = TypeVar("Entry", Permission, TopicPermission)
+
+
+class Entries(Generic[Entry]):
+    """The entries of one file.  A change that cannot be written raises OSError and has no effect.
 
     ``on_change(user, vhost)`` is called after each change, so that caches of answers can be emptied.
     """
 
-    __slots__ = ("_by_key", "_disk", "on_change", "path")
+    __slots__ = ("_by_key", "_disk", "_kind", "is_new", "on_change", "path")
 
-    def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_vhost: str = "/") -> None:
-        """Read ``permissions.json``; if it is missing, create it and let the default user do everything.
-
-        Raises StoreError for a damaged file, OSError.
-        """
-        self.path = os.path.join(data_dir, FILE)
-        self._disk = disk
-        self._by_key: dict[tuple[str, str], Permission] = {}
+    def __init__(self, path: str, disk: Disk, kind: type[Entry]) -> None:
+        """Read the file; ``is_new``: it is missing.  Raises StoreError for a damaged file, OSError."""
+        self.path = path
         self.on_change: Callable[[str, str], object] | None = None
-        content = json_file.read(self.path, disk)
-        if content is None:
-            self.set(default_user, default_vhost, ".*", ".*", ".*")
-            return
-        for number, entry in enumerate(json_file.rows(self.path, content, _KEYS), 1):
-            permission = self._from_entry(number, entry)
-            key = (permission.user, permission.vhost)
-            if key in self._by_key:
-                raise StoreError(f"{self.path}: entry {number}: user '{key[0]}' has vhost '{key[1]}' twice")
-            self._by_key[key] = permission
+        self._disk = disk
+        self._kind: type[Entry] = kind
+        self._by_key: dict[tuple[str, ...], Entry] = {}
+        content = json_file.read(path, disk)
+        self.is_new = content is None
+        for number, values in enumerate(json_file.rows(path, [] if self.is_new else content, kind.KEYS), 1):
+            entry = self._made(number, values)
+            if entry.key in self._by_key:
+                raise StoreError(f"{path}: entry {number}: {entry} twice")
+            self._by_key[entry.key] = entry
 
-    def __iter__(self) -> Iterator[Permission]:
+    def __iter__(self) -> Iterator[Entry]:
         return iter(self._by_key.values())
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def has_access(self, user: str, vhost: str) -> bool:
-        """Whether ``user`` may open ``vhost``, which takes an entry for it, whatever the entry allows."""
-        return (user, vhost) in self._by_key
+    def find(self, *key: str) -> Entry | None:
+        """The entry with that key, if there is one."""
+        return self._by_key.get(key)
 
-    def check(self, user: str, vhost: str, operation: str, name: str) -> bool:
-        """Whether ``user`` may do ``operation`` (configure, write or read) with the queue or exchange ``name``."""
-        permission = self._by_key.get((user, vhost))
-        return permission is not None and bool(permission.searches[operation](name))
+    def put(self, entry: Entry) -> None:
+        """Add or replace an entry."""
+        self._store({**self._by_key, entry.key: entry}, [entry.key])
 
-    def get(self, user: str, vhost: str) -> Permission:
-        """The permission of the user in the vhost.  Raises NotFound."""
-        try:
-            return self._by_key[user, vhost]
-        except KeyError:
-            raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'") from None
-
-    def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> Permission:
-        """Set or replace the user's permission.  Raises PreconditionFailed for an invalid regular expression."""
-        permission = Permission(user, vhost, configure, write, read)
-        self._store({**self._by_key, (user, vhost): permission}, [(user, vhost)])
-        return permission
-
-    def clear(self, user: str, vhost: str) -> None:
-        """Take the user's access to the vhost away.  Raises NotFound."""
-        self.get(user, vhost)
-        self._remove([(user, vhost)])
-
-    def forget_user(self, user: str) -> None:
-        """Remove all permissions of a user who is deleted."""
-        self._remove([key for key in self._by_key if key[0] == user])
-
-    def forget_vhost(self, vhost: str) -> None:
-        """Remove all permissions in a vhost that is deleted."""
-        self._remove([key for key in self._by_key if key[1] == vhost])
-
-    def _from_entry(self, number: int, entry: dict[str, Any]) -> Permission:
-        for key in _KEYS:
-            if not isinstance(entry[key], str):
-                raise StoreError(f"{self.path}: entry {number}: {key} is not a text")
-        try:
-            return Permission(**entry)
-        except PreconditionFailed as error:
-            raise StoreError(f"{self.path}: entry {number}: {error}") from None
-
-    def _remove(self, keys: list[tuple[str, str]]) -> None:
+    def remove(self, keys: list[tuple[str, ...]]) -> None:
+        """Remove entries that are there."""
         if keys:
             gone = set(keys)
             self._store({key: value for key, value in self._by_key.items() if key not in gone}, keys)
 
-    def _store(self, permissions: dict[tuple[str, str], Permission], changed: list[tuple[str, str]]) -> None:
-        json_file.replace(self.path, [each.definition() for each in permissions.values()], self._disk)
-        self._by_key = permissions
+    def forget_user(self, user: str) -> None:
+        """Remove all that was granted to a user who is deleted."""
+        self.remove([key for key in self._by_key if key[0] == user])
+
+    def forget_vhost(self, vhost: str) -> None:
+        """Remove all that was granted in a vhost that is deleted."""
+        self.remove([key for key in self._by_key if key[1] == vhost])
+
+    def _made(self, number: int, values: dict[str, Any]) -> Entry:
+        for key in self._kind.KEYS:
+            if not isinstance(values[key], str):
+                raise StoreError(f"{self.path}: entry {number}: {key} is not a text")
+        try:
+            return self._kind(**values)
+        except PreconditionFailed as error:
+            raise StoreError(f"{self.path}: entry {number}: {error}") from None
+
+    def _store(self, entries: dict[tuple[str, ...], Entry], changed: list[tuple[str, ...]]) -> None:
+        json_file.replace(self.path, [each.definition() for each in entries.values()], self._disk)
+        self._by_key = entries
         if self.on_change is not None:
-            for user, vhost in changed:
+            for user, vhost, *_ in changed:
                 self.on_change(user, vhost)
 
 
+class Permissions(Entries[Permission]):
+    """All permissions.  ``topics`` are those for routing keys."""
+
+    __slots__ = ("topics",)
+
+    def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_vhost: str = "/") -> None:
+        """Read both files.  If ``permissions.json`` is missing, create it and let the default user do everything.
+
+        Raises StoreError for a damaged file, OSError.
+        """
+        super().__init__(os.path.join(data_dir, FILE), disk, Permission)
+        self.topics = TopicPermissions(os.path.join(data_dir, TOPICS_FILE), disk, TopicPermission)
+        if self.is_new:
+            self.set(default_user, default_vhost, ".*", ".*", ".*")
+
+    def has_access(self, user: str, vhost: str) -> bool:
+        """Whether ``user`` may open ``vhost``, which takes an entry for it, whatever the entry allows."""
+        return self.find(user, vhost) is not None
+
+    def check(self, user: str, vhost: str, operation: str, name: str) -> bool:
+        """Whether ``user`` may do ``operation`` (configure, write or read) with the queue or exchange ``name``."""
+        permission = self.find(user, vhost)
+        return permission is not None and permission.searches[operation](name)
+
+    def get(self, user: str, vhost: str) -> Permission:
+        """The permission of the user in the vhost.  Raises NotFound."""
+        permission = self.find(user, vhost)
+        if permission is None:
+            raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'")
+        return permission
+
+    def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> Permission:
+        """Set or replace the user's permission.  Raises PreconditionFailed for an invalid regular expression."""
+        permission = Permission(user, vhost, configure, write, read)
+        self.put(permission)
+        return permission
+
+    def clear(self, user: str, vhost: str) -> None:
+        """Take the user's access to the vhost away.  Raises NotFound."""
+        self.remove([self.get(user, vhost).key])
+
+
+class TopicPermissions(Entries[TopicPermission]):
+    """The permissions for routing keys of topic exchanges."""
+
+    __slots__ = ()
+
+    def check(self, user: str, vhost: str, operation: str, exchange: str, routing_key: str) -> bool:
+        """Whether ``user`` may publish with (write) or bind with (read) a routing key of a topic exchange.  Without an
+        entry for the exchange every key is allowed."""
+        permission = self.find(user, vhost, exchange)
+        return permission is None or permission.searches[operation](routing_key)
+
+    def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> TopicPermission:
+        """Set or replace the permission.  Raises PreconditionFailed for an invalid regular expression."""
+        permission = TopicPermission(user, vhost, exchange, write, read)
+        self.put(permission)
+        return permission
+
+    def clear(self, user: str, vhost: str, exchange: str) -> None:
+        """Let the user use every key of the exchange again.  Raises NotFound."""
+        if self.find(user, vhost, exchange) is None:
+            raise NotFound(f"user '{user}' has no topic permissions for exchange '{exchange}' in vhost '{vhost}'")
+        self.remove([(user, vhost, exchange)])
+
+
 def _search(pattern: str, operation: str) -> Search:
-    """The function that tells whether a name matches."""
-    if pattern in ("", "^$"):
-        return _never
+    """The function that tells whether a name matches; the broker never asks for an empty one."""
+    return _never if pattern in ("", "^$") else _compiled(pattern, operation)
+
+
+def _never(name: str) -> bool:
+    return False
+
+
+def _compiled(pattern: str, operation: str) -> Search:
     try:
         return compiled(pattern)
     except PatternError as error:
         raise PreconditionFailed(f"{operation} is no regular expression: {error}: {pattern!r:.80}") from None
 
 
-def _never(name: str) -> bool:
-    # "^$" would match an empty name, but the broker never checks permissions for an empty name.
-    return False
+def _expanded(pattern: str, **names: str) -> str:
+    """The pattern with each ``{variable}`` replaced by its name, in which no character has a meaning of its own."""
+    for variable, name in names.items():
+        pattern = pattern.replace(f"{{{variable}}}", "".join(_literal(char) for char in name))
+    return pattern
+
+
+def _literal(char: str) -> str:
+    return char if char.isalnum() or ord(char) > 127 else f"\\{char}"

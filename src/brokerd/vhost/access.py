@@ -63,7 +63,7 @@ class Pull:
 class Access:
     """One user in one vhost.  All connections of that user there share it."""
 
-    __slots__ = ("has_tag", "known", "may", "revision", "routes", "user", "vhost")
+    __slots__ = ("has_tag", "known", "may", "may_use_key", "revision", "routes", "user", "vhost")
 
     def __init__(
         self,
@@ -71,13 +71,17 @@ class Access:
         user: str,
         may: "Callable[[str, str], bool]",
         has_tag: "Callable[[str], bool] | None" = None,
+        may_use_key: "Callable[[str, str, str], bool] | None" = None,
     ) -> None:
         """``may(operation, name)``: the user's permission here; operation is configure, write or read.
-        ``has_tag(tag)``: whether the user has that tag now; without this function the user has no tags."""
+        ``has_tag(tag)``: whether the user has that tag now; without this function the user has no tags.
+        ``may_use_key(operation, exchange, routing_key)``: whether the user may write or read with this key of a topic
+        exchange; without this function with any."""
         self.vhost = vhost
         self.user = user
         self.may = may
         self.has_tag = has_tag or _no_tag
+        self.may_use_key = may_use_key or _any_key
         self.revision = 0  # of the user's permissions
         self.known: dict[tuple[bytes, bytes], plane.Answer | None] = {}  # see routing.resolve_again
         self.routes = plane.Routes(vhost.core, partial(resolve_again, self))
@@ -98,6 +102,14 @@ class Access:
     def check_exchange(self, operation: str, name: str) -> None:
         """Raise AccessRefused; the default exchange goes by the name amq.default in permissions (RabbitMQ)."""
         self._check(operation, "exchange", name or "amq.default")
+
+    def check_topic(self, operation: str, exchange: Exchange, routing_key: str) -> None:
+        """Raise AccessRefused if the exchange is a topic exchange and the user may not use this routing key there."""
+        if exchange.type == "topic" and not self.may_use_key(operation, exchange.name, routing_key):
+            raise AccessRefused(
+                f"{operation} access to topic '{routing_key}' in exchange '{exchange.name}' in vhost "
+                f"'{self.vhost.name}' refused for user '{self.user}'"
+            )
 
     # --- messages
 
@@ -342,6 +354,7 @@ class Access:
         queue, exchange = names.strip_cr_lf(queue), names.strip_cr_lf(exchange)
         self._check_binding("queue", queue, exchange)
         source = self.vhost.exchange(exchange)
+        self.check_topic("read", source, routing_key)
         destination = self.vhost.queue(queue)
         destination.check_access(connection)
         self.vhost.bind(source, destination, routing_key, arguments, self.user)
@@ -354,6 +367,8 @@ class Access:
         self._check_binding("queue", queue, exchange)
         destination = self.vhost.queues.get(queue)
         source = self.vhost.exchanges.get(exchange)
+        if source is not None:
+            self.check_topic("read", source, routing_key)
         if destination is not None and source is not None:
             destination.check_access(connection)
             self.vhost.unbind(source, destination, routing_key, arguments, self.user)
@@ -363,7 +378,9 @@ class Access:
         destination, source = names.strip_cr_lf(destination), names.strip_cr_lf(source)
         _check_not_default(destination)
         self._check_binding("exchange", destination, source)
-        from_, to = self.vhost.exchange(source), self.vhost.exchange(destination)
+        from_ = self.vhost.exchange(source)
+        self.check_topic("read", from_, routing_key)
+        to = self.vhost.exchange(destination)
         self.vhost.bind(from_, to, routing_key, arguments, self.user)
 
     def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: dict[str, Any]) -> None:
@@ -371,11 +388,11 @@ class Access:
         destination, source = names.strip_cr_lf(destination), names.strip_cr_lf(source)
         _check_not_default(destination)
         self._check_binding("exchange", destination, source)
-        try:
-            from_, to = self.vhost.exchange(source), self.vhost.exchange(destination)
-        except NotFound:
-            return
-        self.vhost.unbind(from_, to, routing_key, arguments, self.user)
+        from_, to = self.vhost.exchanges.get(source), self.vhost.exchanges.get(destination)
+        if from_ is not None:
+            self.check_topic("read", from_, routing_key)
+            if to is not None:
+                self.vhost.unbind(from_, to, routing_key, arguments, self.user)
 
     def _check_binding(self, kind: str, destination: str, source: str) -> None:
         _check_not_default(source)
@@ -389,6 +406,10 @@ def _octets(tag: str) -> bytes:
 
 def _no_tag(tag: str) -> bool:
     return False
+
+
+def _any_key(operation: str, exchange: str, routing_key: str) -> bool:
+    return True
 
 
 def _atom(name: str) -> str:

@@ -137,7 +137,7 @@ class _Publish:
         if exchange.internal:
             vhost = self._vhost.name
             raise AccessRefused(f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost}'")
-        check_topic(self._access, exchange, self._key)
+        self._access.check_topic("write", exchange, self._key)
 
     def check_properties(self, channel: "plane.Channel | None") -> None:
         """Check the properties.  A request gets its requester's name as reply-to."""
@@ -145,6 +145,8 @@ class _Publish:
         if _matters(self._header):
             self._checked = _Checked(self._access, self.properties(), channel)
             self._rewritten = self._checked.rewritten
+            for key in self._checked.further_keys:
+                self._access.check_topic("write", self._exchange, key)
 
     def is_held_back(self) -> bool:
         """Whether the exchange delays the message.  It keeps its BCC, which counts when the message is due."""
@@ -320,11 +322,6 @@ class Histories:
         """Add the message to each history."""
         for exchange in self._exchanges:
             exchange.remember(message)
-
-
-def check_topic(access: "Access", exchange: Exchange, routing_key: str) -> None:
-    """Check that the user may publish with this routing key to a topic exchange.  There are no topic permissions yet,
-    so every user may."""
 
 
 def check_expiration(expiration: str) -> None:
