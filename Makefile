@@ -15,10 +15,19 @@ PEER ?= rabbitmq
 BIN := $(VENV)/bin
 # The tests run the plane with its assertions, which is compiled beside the other.
 ASSERTED := BROKERD_ASSERTS=1
+# Else each worker would compile all tests anew, which takes it 10 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
 	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
 
 .PHONY: run build test test-peer audit lint sanitize bench clean check-tools
+
+# Said before anything is installed.
+ifneq ($(filter audit,$(MAKECMDGOALS)),)
+ifeq ($(strip $(DIR)),)
+$(error make audit needs DIR=, a data directory, a dump or an archive)
+endif
+endif
 
 run: build
 	$(BIN)/brokerd -D ./data $(ARGS)
@@ -34,10 +43,9 @@ test-peer: build $(VENV)/test-tools
 		{ echo "test-peer needs RabbitMQ: apt-get install rabbitmq-server (or set PEER=HOST:PORT)" >&2; exit 1; }
 	BROKERD_TEST_PEER=$(PEER) $(BIN)/python -m pytest $(or $(TESTS),tests/conversations)
 
-# Whether the order held, judged from a data directory, a dump or an archive, by Spark on this machine's cores
-audit: build $(VENV)/spark-tools
-	@[ -n "$(DIR)" ] || { echo "make audit needs DIR=, a data directory, a dump or an archive" >&2; exit 2; }
-	@$(BIN)/python spark_jobs/ordering_audit.py --master 'local[*]' --report '$(REPORT)' $(ARGS) "$(DIR)"
+# Whether the order held, judged from a data directory, a dump or an archive, by this machine's processors
+audit: build $(VENV)/report-tools
+	@$(BIN)/python spark_jobs/ordering_audit.py --report '$(REPORT)' $(ARGS) "$(DIR)"
 
 lint: build $(VENV)/test-tools
 	$(BIN)/ruff check .
@@ -68,33 +76,43 @@ check-tools:
 		{ echo "brokerd needs Python's C headers (Python.h): apt-get install python3-dev" >&2; exit 1; }
 	@command -v $${CC:-gcc} >/dev/null || \
 		{ echo "brokerd needs a C compiler, and '$${CC:-gcc}' is not there: apt-get install gcc libc6-dev" >&2; exit 1; }
-	@command -v git >/dev/null || \
-		{ echo "brokerd needs git: apt-get install git" >&2; exit 1; }
 
 $(VENV)/bin/python: | check-tools
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
 
 # Installed in place: Python sources are read where they stand, and only compiled ones need building again.
+# What takes long says so first, in one line.
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=77' 'Cython>=3.1,<4'
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	@echo "installing what brokerd needs into $(VENV), and compiling the data plane: about a minute"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'setuptools>=77' 'Cython>=3.1,<4'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e .
 	@touch $@
 
+# After an install this finds everything compiled.
 $(VENV)/compiled: $(COMPILED) $(VENV)/installed
-	$(BIN)/python setup.py -q build_ext --inplace
+	$(if $(filter $(VENV)/installed,$?),,@echo "compiling the data plane: about a minute")
+	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
 $(VENV)/test-tools: pyproject.toml | $(VENV)/installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	@echo "installing the tools of the tests: about a minute"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
 	@touch $@
 
 $(VENV)/asserted: $(COMPILED) $(VENV)/compiled
-	$(ASSERTED) $(BIN)/python setup.py -q build_ext --inplace
+	@echo "compiling the data plane with its assertions, for the tests: about a minute"
+	@$(ASSERTED) $(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
 # Spark is 450 MB: it comes with the first audit or test.
 $(VENV)/spark-tools: pyproject.toml | $(VENV)/installed
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[spark]'
+	@echo "installing Spark, 450 MB: some minutes"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[spark]'
+	@touch $@
+
+# What reports and exports are written with.
+$(VENV)/report-tools: pyproject.toml | $(VENV)/installed
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[report]'
 	@touch $@
 
 # The client of Node, where Node is: without it its tests are skipped.

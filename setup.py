@@ -5,6 +5,7 @@ Environment switches:
     BROKERD_ASSERTS=1    also the plane with its assertions compiled in, for tests; set it when it is run, too
     BROKERD_SANITIZE=1   address and undefined-behaviour sanitizers (run Python with libasan preloaded), with assertions
     BROKERD_COVERAGE=1   line tracing, for coverage.py with the plugin Cython.Coverage
+    BROKERD_COVERAGE=gcov   lines counted by the compiler, under the names of their Cython sources: see .ci/coverage
     BROKERD_WERROR=1     a warning of the compiler stops the build; for our own builds, as other compilers warn of more
 """
 
@@ -13,6 +14,7 @@ import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 PLANE = Path("src/brokerd/plane")
@@ -58,7 +60,8 @@ def switch(name: str) -> bool:
 
 SANITIZE = switch("BROKERD_SANITIZE")
 ASSERTS = switch("BROKERD_ASSERTS")
-COVERAGE = switch("BROKERD_COVERAGE")
+GCOV = os.environ.get("BROKERD_COVERAGE") == "gcov"
+COVERAGE = switch("BROKERD_COVERAGE") and not GCOV
 
 
 def flags() -> tuple[list[str], list[str]]:
@@ -68,6 +71,8 @@ def flags() -> tuple[list[str], list[str]]:
         compile_args.append("-Werror")
     if SANITIZE:
         return [*compile_args, *SANITIZERS, "-O1", "-g"], SANITIZERS
+    if GCOV:
+        return [*compile_args, "--coverage", "-fprofile-update=atomic", "-O0", "-g1"], ["--coverage"]
     if "clang" not in os.environ.get("CC", sysconfig.get_config_var("CC") or ""):
         compile_args += INLINING
     return [*compile_args, "-O1" if COVERAGE else "-O3", "-g1"], []
@@ -101,24 +106,30 @@ def extensions() -> list[Extension]:
     ]
 
 
-def compiled() -> list[Extension]:
-    """The extensions with their C written; Cython is not asked for when there is nothing to compile."""
-    found = extensions()
-    if not found:
-        return []
-    from Cython.Build import cythonize
+class BuildWithCython(build_ext):
+    """Has Cython write the C when something is compiled, and not for metadata or a source distribution."""
 
-    return cythonize(
-        found,
-        # Cython.Coverage looks for the C beside its source; otherwise the tree stays clean.
-        build_dir=None if COVERAGE else "build/cython",
-        # The switches are no files: what was compiled under another one is compiled anew.
-        force=SANITIZE or COVERAGE,
-        compiler_directives={"language_level": 3, "linetrace": COVERAGE},
-    )
+    def run(self) -> None:
+        """Write the C, then compile it."""
+        if self.extensions:
+            from Cython.Build import cythonize
+
+            written = cythonize(
+                self.extensions,
+                # Cython.Coverage looks for the C beside its source; otherwise the tree stays clean.
+                build_dir=None if COVERAGE else "build/cython",
+                # The switches are no files: what was compiled under another one is compiled anew.
+                force=SANITIZE or COVERAGE or GCOV,
+                emit_linenums=GCOV,
+                compiler_directives={"language_level": 3, "linetrace": COVERAGE},
+            )
+            for extension, with_c in zip(self.extensions, written, strict=True):
+                extension.sources = with_c.sources
+        super().run()
 
 
 setup(
-    ext_modules=compiled(),
-    options={"build_ext": {"force": True}} if SANITIZE or COVERAGE else {},
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildWithCython},
+    options={"build_ext": {"force": True}} if SANITIZE or COVERAGE or GCOV else {},
 )

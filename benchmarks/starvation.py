@@ -14,15 +14,21 @@ clients share the machine's cores with the broker, so "nothing" is the floor.
     commit          100,000 publishes and tx.commit in one piece
     fanout          a publish to 10,000 queues, after a binding has changed, so that its way is not remembered
     priorities      256 messages, one for each of 255 priorities and none, and basic.get for each
-    exclusive       2,000 exclusive queues that end with their connection
+    exclusive       20,000 exclusive queues that end with their connection
     purge           100,000 messages published, and purged
     delete          100,000 messages published, and their queue deleted
     expiry          50,000 messages expire at once, to a dead-letter queue
     requeue         50,000 messages out with a consumer that hangs up
     unbind          an exchange with 5,000 bindings is deleted
-    cancel          a channel with 2,000 consumers is closed
+    cancel          a channel with 20,000 consumers is closed
     headers         5,000 headers that agree with other ones of 5,000 bindings each
     topics          a publish of many words to patterns of # and *, after a binding has changed
+    ring            a queue is bound to an x-consistent-hash exchange of 10,000, and unbound after a publish
+    bindings        a queue with 20,000 bindings to a topic exchange is deleted
+    exchange        a topic exchange with 20,000 bindings to a queue is deleted
+    consumers       a queue with 20,000 consumers is deleted
+    auto-delete     a channel that consumes from 10,000 auto-delete queues is closed
+    storm           1,000 consumers of a queue with an order journal come and go
     get and reject  basic.get and basic.reject with requeue of one message of 1 MiB, 200 in one piece
     connections     100 connections that come and go
 """
@@ -98,6 +104,11 @@ class Abuser:
             for queue, key, asked in bindings))
         for _ in bindings:
             self.client.wait_for((50, 21))
+
+    def do(self, octets: bytes) -> None:
+        """Send methods that ask for no answer, and wait until all is done."""
+        self.client.send(octets)
+        self.sync()
 
     def fill(self, count: int, **arguments: Any) -> None:
         """A new queue with so many messages."""
@@ -175,12 +186,12 @@ def priorities(it: Abuser) -> Iterator[Step]:
 @contextlib.contextmanager
 def exclusive(it: Abuser) -> Iterator[Step]:
     octets = b"".join(method(1, (50, 10), b"\0\0" + shortstr(f"{QUEUE}.x{number}") + b"\4" + table({}))
-                      for number in range(2000))
+                      for number in range(20_000))
 
     def work() -> None:
         other = it.connect()
         other.send(octets)
-        for _ in range(2000):
+        for _ in range(20_000):
             other.wait_for((50, 11))
         other.request((10, 50), struct.pack(">H", 200) + shortstr("") + bytes(4), (10, 51), channel=0)
         other.drop()
@@ -254,7 +265,7 @@ def cancel(it: Abuser) -> Iterator[Step]:
 
     def work() -> None:
         other = it.connect()
-        for number in range(2000):
+        for number in range(20_000):
             other.consume(QUEUE, str(number), no_ack=True, no_wait=True)
         other.request((20, 40), struct.pack(">H", 200) + shortstr("") + bytes(4), (20, 41))
         other.drop()
@@ -292,6 +303,93 @@ def topics(it: Abuser) -> Iterator[Step]:
     yield work
 
 
+def binding(queue: str, key: str, *, undo: bool = False) -> bytes:
+    """queue.bind to the exchange; ``undo``: queue.unbind, which is always answered."""
+    names = b"\0\0" + shortstr(queue) + shortstr(EXCHANGE) + shortstr(key)
+    return method(1, (50, 50) if undo else (50, 20), names + (b"" if undo else b"\1") + table({}))
+
+
+def consumer(queue: str, tag: str, channel: int = 1) -> bytes:
+    """basic.consume without acks and without an answer."""
+    return method(channel, (60, 20), b"\0\0" + shortstr(queue) + shortstr(tag) + b"\x0a" + table({}))
+
+
+@contextlib.contextmanager
+def ring(it: Abuser) -> Iterator[Step]:
+    names = it.queues(10_000)
+    it.exchange("x-consistent-hash")
+    it.do(b"".join(binding(name, "1000000") for name in names))
+    it.fill(0)
+
+    def work() -> None:
+        it.do(binding(QUEUE, "2000001") + publish("k", EXCHANGE) + binding(QUEUE, "2000001", undo=True)
+              + publish("k", EXCHANGE))
+
+    yield work
+    it.delete(names)
+
+
+@contextlib.contextmanager
+def bindings(it: Abuser) -> Iterator[Step]:
+    octets = b"".join(binding(QUEUE, f"a.{number}.#.*.{number % 100}") for number in range(20_000))
+
+    def work() -> None:
+        it.exchange("topic")
+        it.fill(0)
+        it.do(octets)
+        it.client.delete_queue(QUEUE)
+
+    yield work
+
+
+@contextlib.contextmanager
+def exchange(it: Abuser) -> Iterator[Step]:
+    octets = b"".join(binding(QUEUE, f"a.{number}.#.*.{number % 100}") for number in range(20_000))
+    it.fill(0)
+
+    def work() -> None:
+        it.exchange("topic")
+        it.do(octets)
+        it.client.delete_exchange(EXCHANGE)
+
+    yield work
+
+
+@contextlib.contextmanager
+def consumers(it: Abuser) -> Iterator[Step]:
+    octets = b"".join(consumer(QUEUE, str(number)) for number in range(20_000))
+
+    def work() -> None:
+        it.fill(0)
+        it.do(octets)
+        it.client.delete_queue(QUEUE)
+
+    yield work
+
+
+@contextlib.contextmanager
+def auto_delete(it: Abuser) -> Iterator[Step]:
+    octets = b"".join(method(2, (50, 10), b"\0\0" + shortstr(f"{QUEUE}.{number}") + b"\x18" + table({}))
+                      + consumer(f"{QUEUE}.{number}", str(number), 2) for number in range(10_000))
+
+    def work() -> None:
+        it.client.request((20, 10), shortstr(""), (20, 11), channel=2)
+        it.client.send(octets)
+        it.client.request((20, 40), struct.pack(">H", 200) + shortstr("") + bytes(4), (20, 41), channel=2)
+
+    yield work
+
+
+@contextlib.contextmanager
+def storm(it: Abuser) -> Iterator[Step]:
+    it.client.delete_queue(QUEUE)
+    it.client.declare_queue(QUEUE, durable=True, arguments={"x-order-journal": True})
+    octets = b"".join(consumer(QUEUE, str(number)) + method(1, (60, 30), shortstr(str(number)) + b"\1")
+                      for number in range(1000))
+
+    yield lambda: it.do(octets)
+
+
 @contextlib.contextmanager
 def get_and_reject(it: Abuser) -> Iterator[Step]:
     it.fill(0)
@@ -325,6 +423,8 @@ CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = 
     "nothing": nothing, "methods": methods, "declares": declares, "commit": commit, "fanout": fanout,
     "priorities": priorities, "exclusive": exclusive, "purge": purge, "delete": delete, "expiry": expiry,
     "requeue": requeue, "unbind": unbind, "cancel": cancel, "headers": headers, "topics": topics,
+    "ring": ring, "bindings": bindings, "exchange": exchange, "consumers": consumers, "auto-delete": auto_delete,
+    "storm": storm,
     "get and reject": get_and_reject, "connections": connections,
 }
 

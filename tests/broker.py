@@ -9,6 +9,7 @@ the log, a crash or a stop with another status than 0 fails the test that owns t
 
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -26,10 +27,11 @@ FAULTS = ("Traceback (most recent call last)", "internal error", "Fatal Python e
 def environment(extra=None):
     """The environment of a broker: this one without its BROKERD_ variables, and with the sources in the path.
 
+    Those of make are left out too: a make under a make tells of the folders that it enters.
     A broker may write its bytecode: else each of the thousand that the tests start would compile all its sources.
     """
     env = {name: value for name, value in os.environ.items()
-           if not name.startswith("BROKERD_") or name == "BROKERD_ASSERTS"}
+           if name == "BROKERD_ASSERTS" or not name.startswith(("BROKERD_", "MAKE", "MFLAGS"))}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), env.get("PYTHONPATH")]))
     return env | (extra or {})
@@ -54,6 +56,13 @@ def reserved_port():
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
     return held.getsockname()[1], held.detach()
+
+
+def readable(file, seconds=SECONDS):
+    """Whether there is something to read, from now to so many seconds on.  select() takes no descriptor above 1,023."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 class Broker:

@@ -5,6 +5,8 @@ import hypothesis
 import pytest
 from tests.broker import Broker
 
+from brokerd import pieces
+
 SPARK = "tests/spark/"
 SPARK_QUERIES = tuple(f"{SPARK}test_{name}.py" for name in ("cluster", "follow", "source", "stream", "views"))
 LONG = (SPARK, "tests/faults/", "tests/server/", "tests/model/", "tests/test_docs.py")
@@ -16,6 +18,8 @@ hypothesis.settings.register_profile("busy", deadline=None, suppress_health_chec
 hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("busy"), derandomize=True)
 hypothesis.settings.load_profile(os.environ.get("BROKERD_TEST_PROFILE", "busy"))
 
+# Work within the tests' own process is done in one piece however late the clock is, unless a test asks for pieces.
+pieces.PIECE_NS = 3_600_000_000_000
 
 # A shell that starts the tests in the background has SIGINT ignored, and all that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

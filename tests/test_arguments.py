@@ -173,6 +173,15 @@ def test_a_dead_letter_routing_key_needs_an_exchange():     # 3.10
     assert fault({"x-dead-letter-routing-key": "k", "x-dead-letter-exchange": "d"}, Q) is None
 
 
+@pytest.mark.parametrize("name", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
+def test_names_that_dead_letters_carry_are_short_strings(name):
+    for value in ("a" * 255, "ä" * 127, "\udcff" * 255):
+        assert fault({"x-dead-letter-exchange": "d", name: value}, Q) is None
+    for value, text in (("a" * 256, '"256 octets, at most 255"'), ("ä" * 128, '"256 octets, at most 255"'),
+                        ("\ud800", '"no UTF-8"')):
+        assert fault({"x-dead-letter-exchange": "d", name: value}, Q) == f"invalid arg '{name}' for {Q}: {text}"
+
+
 def test_names_without_a_row_may_be_anything():     # 3.10
     for value in (*WRONG, 5, "a"):
         assert fault({"x-unknown": value, "x-ha-policy": value, "x-cancel-on-ha-failover": value}, Q) is None

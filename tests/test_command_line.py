@@ -1,15 +1,20 @@
 """Usage errors of every program: one line that names the program and what is wrong, status 2, no traceback."""
 
 import re
+import shlex
+import subprocess
+import sys
 
 import click
 import pytest
 from click.testing import CliRunner
+from tests.broker import SECONDS, environment
 
 from brokerd.cli.brokerctl import run as brokerctl
 from brokerd.cli.brokerd import command as brokerd
 from brokerd.cli.brokerperf import main as brokerperf
 from brokerd.command_line import OneLineCommand, OneLineGroup
+from brokerd.config import OPTIONS
 
 
 @click.group("outer", cls=OneLineGroup)
@@ -76,8 +81,7 @@ def test_brokerperf_refuses_in_one_line(arguments):
 @pytest.mark.parametrize("arguments", [["--nosuch"], [], ["there", "and", "there"], ["there", "--engine", "c"],
                                        ["there", "--fail-on"], ["there", "--audits", "none"], ["there", "--once"]])
 def test_the_audit_refuses_in_one_line(capsys, arguments):
-    pytest.importorskip("pyspark")
-    from brokerd.spark.audit import main
+    from brokerd.cli.ctl_audit import main
 
     for program, ran in (("ordering_audit", main), ("brokerctl audit", lambda given: brokerctl(["audit", *given]))):
         assert ran(arguments) == 2
@@ -85,3 +89,48 @@ def test_the_audit_refuses_in_one_line(capsys, arguments):
         assert (told.out, told.err.count("\n")) == ("", 1), told
         assert told.err.startswith(f"{program}: ")
         assert told.err.endswith(f" (see {program} --help)\n")
+
+
+# --- completion by shells
+
+def completed(name, words):
+    """What the program tells bash to complete, as (kind, text)."""
+    module = "brokerd.__main__" if name == "brokerd" else f"brokerd.cli.{name}"
+    words = [name, *words]
+    asked = {f"_{name.upper()}_COMPLETE": "bash_complete", "COMP_WORDS": shlex.join(words),
+             "COMP_CWORD": str(len(words) - 1)}
+    # The program's name is that of the file, as a shell would start it.
+    code = f"import sys; sys.argv[0] = {name!r}; from {module} import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(asked), capture_output=True, text=True,
+                          timeout=SECONDS)
+    assert done.stderr == ""
+    return [tuple(line.split(",", 1)) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("name", "words", "wanted"), [
+    ("brokerd", ["--amqp-"], [("plain", "--amqp-port")]),
+    ("brokerd", ["--log-level", "w"], [("plain", "warning")]),
+    ("brokerd", ["-D", "./d"], [("dir", "./d")]),
+    ("brokerd", ["--cert", "c"], [("file", "c")]),
+    ("brokerd", ["-c", "c"], [("file", "c")]),
+    ("brokerctl", ["que"], [("plain", "queue")]),
+    ("brokerctl", ["queue", "d"], [("plain", "dump")]),
+    ("brokerctl", ["-D", "d"], [("dir", "d")]),
+    ("brokerctl", ["inspect", "d"], [("dir", "d")]),
+    ("brokerctl", ["queue", "dump", "o"], [("file", "o")]),
+    ("brokerctl", ["audit", "--fail"], [("plain", "--fail-on")]),
+    ("brokerctl", ["audit", "--engine", "b"], [("plain", "b"), ("plain", "both")]),
+    ("brokerctl", ["audit", "d"], [("dir", "d")]),
+    ("brokerctl", ["audit", "dump", "--rep"], [("plain", "--report")]),
+    ("brokerperf", ["dr"], [("plain", "drain")]),
+    ("brokerperf", ["drain", "--cou"], [("plain", "--count")]),
+    ("brokerperf", ["throughput", "--ca", "c"], [("file", "c")]),
+])
+def test_a_shell_is_told_what_to_complete(name, words, wanted):
+    assert completed(name, words) == wanted
+
+
+def test_every_option_that_names_a_path_says_so():
+    for row in OPTIONS.values():
+        named = row.type is str and re.search(r"_(file|dir|cert|path|archive|key|chain_log)$", row.name)
+        assert bool(row.option.path) == bool(named), row.name

@@ -1,5 +1,6 @@
 """The configuration: sources and their order, bounds, and one clear line for what is wrong."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import OPTIONS, Config, changed_options, load
+from brokerd.config import FILE_OCTETS_MAX, OPTIONS, Config, changed_options, load
 from brokerd.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -170,3 +171,20 @@ def test_a_start_by_flags_alone_imports_nothing_heavy(program):
 def test_auth_and_policies_import_nothing_heavy_before_they_need_it():
     program = "import brokerd.auth, brokerd.policies, brokerd.auth.mechanisms, brokerd.store.json_file"
     assert not imported_by(program) & {"pydantic", "numpy", "json", "hashlib", "hmac", "secrets"}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "large", "folder"])
+def test_a_file_that_is_none_of_ours_is_refused_at_once(tmp_path, kind):
+    """On a reload, a pipe would hold up all clients, and a device would fill the memory."""
+    path = tmp_path / "brokerd.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "large":
+        path.write_bytes(b"#" * (FILE_OCTETS_MAX + 1))
+    else:
+        path.mkdir()
+    why = "is no regular file|has more than 1048576 octets|Is a directory"
+    with pytest.raises(ConfigError, match=f"brokerd.toml: ({why})"):
+        load(path, {}, {})

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ from tests.broker import SECONDS, Broker, environment
 
 from brokerd import errors
 from brokerd.arguments import BY_NAME as QUEUE_ARGUMENTS
+from brokerd.audit.files import open_source
+from brokerd.audit.verdicts import audit, exit_status
+from brokerd.auditor import report
 from brokerd.config import OPTIONS
 from brokerd.policies.keys import KEYS
 from brokerd.session import basic, topology
@@ -38,10 +42,10 @@ def blocks(page):
     return PYTHON_BLOCK.findall(text_of(page))
 
 
-def table_rows(page, heading):
-    """The cells of each row of the first table below ``heading``, without its head."""
+def table_rows(page, heading, which=1):
+    """The cells of each row of the first table below ``heading``, or of a later one, without its head."""
     below = text_of(page).split(f"\n{heading}\n", 1)[1]
-    lines = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE).group(0).splitlines()
+    lines = re.findall(r"(?:^\|.*\n)+", below, re.MULTILINE)[which - 1].splitlines()
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
 
@@ -129,13 +133,87 @@ def test_the_walk_through_the_order_comes_to_the_numbers_it_names(demo, tmp_path
     assert re.findall(r"^ +\d{4}-\S+ \S+ +(?:\+\S+ \S+ +)?(\w+)", told, re.MULTILINE) == list(events), told
     ctl("-D", "data", "queue", "dump", "--queues", "orders", "./dump")
     assert "100 messages" in ctl("inspect", "./dump")
+    (judged,) = audit(open_source(str(tmp_path / "dump")))
+    rows = [row for row in judged.audits if row["verdict"] not in ("held", "covers nothing")]
+    assert [(row["audit"], row["verdict"], row["found"]) for row in rows] == [("overtaking", "effects of use", 4)]
+    assert exit_status(judged.audits) == 0
+    assert [found["seq"] for found in judged.findings] == [20, 40, 60, 80]
+    for found in judged.findings:
+        line = report.trace_line(str(tmp_path / "dump"), found)
+        done = subprocess.run(line, shell=True, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+        assert (done.returncode, done.stderr) == (0, ""), line
+        assert done.stdout.startswith(f"message {found['seq']} of queue 'orders' in vhost '/': acked\n")
+
+
+def test_the_table_of_the_audits_exit_statuses_is_whole():
+    from brokerd.auditor.request import BAD_INPUT, INTERRUPTED, KEPT
+
+    told = {int(status): text for status, text in table_rows(ROOT / "docs" / "prove.md", "## 6. The audit", 2)}
+    rows = [{"audit": "fifo", "verdict": verdict} for verdict in ("held", "effects of use", "violated", "undecidable")]
+    assert set(told) == {KEPT, BAD_INPUT, INTERRUPTED, *(exit_status([row]) for row in rows)}
+    assert "effects of use" in told[exit_status(rows[1:2])]
+    assert "violated" in told[exit_status(rows[2:3])]
+
+
+def test_an_audit_without_a_folder_is_refused_before_anything_is_installed(tmp_path):
+    done = subprocess.run(["make", "audit", f"VENV={tmp_path / 'none'}"], cwd=ROOT, env=environment(),
+                          capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "make audit needs DIR=, a data directory, a dump or an archive" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+# What each shell says to complete: a command line as a person types it up to the tab key.
+ASKED = {
+    "bash": """
+for name in brokerd brokerctl brokerperf; do
+    case $name in brokerd) word=--amqp-;; brokerctl) word=insp;; brokerperf) word=lat;; esac
+    COMP_WORDS=($name $word) COMP_CWORD=1 COMPREPLY=()
+    set -- $(complete -p $name | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+    $1 $name
+    echo "$name ${COMPREPLY[*]}"
+done
+""",
+    "zsh": """
+function compadd { print -r -- $name ${completions[*]} }
+function _describe { print -r -- $name ${${completions_with_descriptions[*]}%%:*} }
+for name word in brokerd --amqp- brokerctl insp brokerperf lat; do
+    words=($name $word) CURRENT=2
+    $_comps[$name]
+done
+""",
+    "fish": """
+for pair in 'brokerd --amqp-' 'brokerctl insp' 'brokerperf lat'
+    echo (string split ' ' $pair)[1] (complete -C $pair | string replace -r '\t.*' '')
+end
+""",
+}
+
+
+@pytest.mark.parametrize(("shell", "begin"), [
+    ("bash", ()), ("zsh", ("autoload -Uz compinit; compinit -u -D",)), ("fish", ())])
+def test_the_lines_for_a_shell_make_it_complete(shell, begin, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not there")
+    programs = Path(sys.executable).parent
+    assert {"brokerd", "brokerctl", "brokerperf"} <= set(os.listdir(programs))
+    section = text_of(ROOT / "docs" / "running.md").split("## Completion by the shell\n")[1].split("\n## ")[0]
+    lines = [line.strip() for line in section.splitlines() if line.startswith("    ") and f"{shell}_source" in line]
+    assert len(lines) == 3
+    script = "\n".join([*begin, *lines, ASKED[shell]])
+    env = environment({"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path)})
+    quiet = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
+    done = subprocess.run([shell, *quiet, "-c", script], env=env, capture_output=True, text=True, timeout=SECONDS)
+    told = {name: words for name, *words in map(str.split, done.stdout.splitlines())}
+    assert told == {"brokerd": ["--amqp-port"], "brokerctl": ["inspect"], "brokerperf": ["latency"]}, done.stderr
 
 
 def test_every_python_block_is_run_by_a_test_above():
     counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
     # Those of the recipes are run in spark: test_views.py, test_stream.py.
+    # Those of testing.md are run in testing: test_examples.py.
     assert counts == {"README.md": 2, "audit-recipes.md": 2, "ordering.md": 1, "prove.md": 2, "queues.md": 2,
-                      "running.md": 1}
+                      "running.md": 1, "testing.md": 6}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -161,7 +239,7 @@ def test_the_tour_names_files_that_are_there():
     named = re.findall(r"`([a-z_]+/[a-z_]*(?:\.\w+)?|[a-z_]+\.py)`", tour)
     assert len(named) > 20
     for name in named:
-        assert (SOURCE / name).exists(), name
+        assert (SOURCE / name).exists() or (SOURCE.parent / name).exists(), name
 
 
 def test_contributing_names_files_that_are_there():

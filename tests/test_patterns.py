@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.patterns import PatternError, compiled
+from brokerd.patterns import PatternError, compiled, expanded
 
 
 @pytest.mark.parametrize(("pattern", "yes", "no"), [
@@ -15,15 +15,18 @@ from brokerd.patterns import PatternError, compiled
     (".*", ["", "anything", "a\nb"], []),
     ("", ["", "anything"], []),
     ("^$", [""], ["a"]),
-    ("^a.c$", ["abc", "aüc", "a\udcffc"[:1] + "xc"], ["a\nc", "ac"]),
-    (r"^[[:alpha:]\]]+\Z", ["ab]", "]"], ["a1", ""]),
+    ("^a.c$", ["abc", "a\udcffc", "abc\n"], ["a\nc", "ac", "aüc"]),  # A character is an octet.
+    ("^a..c$", ["aüc"], ["abc"]),
+    (r"^[[:alpha:]\]]+\Z", ["ab]", "]", "]\n"], ["a1", ""]),
+    (r"^[[:]x$", ["[x", ":x"], ["x"]),
+    (r"^\v\s\h[\v]\S$", ["\n\v\t\ra"], ["a\v\t\ra", "\n\v\t\r\v"]),
     (r"^[]a]+$", ["]a"], ["b"]),
     (r"^\d{1,3}\h\w+$", ["12 ab", "1\tx"], ["1234 a", "12ab"]),
     (r"^\Qa.(b\E$", ["a.(b"], ["axb"]),
     (r"^a(?#the first)b$", ["ab"], ["a"]),
     (r"(?i)^QUEUE-(?P<n>\d+)$", ["queue-7", "Queue-12"], ["queue-"]),
-    (r"^(?<n>x)\x{263a}$", ["x☺"], ["x"]),
-    (r"^ü+$", ["üü"], ["u"]),
+    (r"^(?<n>x)\x{41}$", ["xA"], ["x"]),
+    (r"^(?:ü)+$", ["üü"], ["u"]),
     # Conditions on the whole name, as RabbitMQ's own guides have them.
     (r"^(?!amq\.).*", ["orders", "xamq.", ""], ["amq.gen-1", "amq."]),
     (r"^(?!amq\.)(?!tmp(?:-|_)).*", ["orders", "tmp"], ["amq.x", "tmp-1", "tmp_1"]),
@@ -31,10 +34,31 @@ from brokerd.patterns import PatternError, compiled
     (r"^(?!a|b)(?:c|d)$", ["c", "d"], ["a", "e", "cc"]),
     (r"^(?![)(]).$", ["a"], ["(", ")"]),
     (r"^(?!\)).$", ["a", "("], [")"]),
+    (r"^(?!.*secret).*", ["open"], ["secret", "\udcff.secret", "é.secret"]),
+    (r"^(?![[:])(x[)])y", ["x)y"], ["y", ":x)y"]),
+    (r"^(?!secret$)(?!other\Z).*", ["secrets", "secret\n\n"], ["secret", "secret\n", "other", "other\n"]),
+    (r"^(?!\v)(?!\s).*", ["a"], ["\n", "\v", " "]),
+    (r"(?i)^(?!AMQ\.)(?#no names of ours)(?!tmp).*X$", ["x", "axX"], ["amq.x", "TMPx", "y"]),
+    (r"^(?#why)(?!a)b", ["b"], ["a"]),
 ])
 def test_a_pattern_matches_what_it_matches_in_rabbitmq(pattern, yes, no):
     search = compiled(pattern)
     assert [name for name in [*yes, *no] if search(name)] == yes
+
+
+@pytest.mark.parametrize(("pattern", "yes", "no"), [
+    (r"^{user}\.", ["a.b\\E.x"], ["a.b.x", "axb\\E.x"]),
+    (r"^\Q{user}\E\.", ["a.b\\E.x"], ["a.b.x", "axb\\E.x"]),
+    (r"^\Qx.\E[{user}]$", ["x.a", "x.\\"], ["x.c"]),
+    (r"^(?!\Q{user}\E)(?!{user}x).*", ["a.b"], ["a.b\\E.x", "a.b\\Ex"]),
+])
+def test_a_name_put_in_has_no_meaning_as_an_expression(pattern, yes, no):
+    search = compiled(expanded(pattern, {"user": "a.b\\E"}))
+    assert [name for name in [*yes, *no] if search(name)] == yes
+
+
+def test_a_name_that_no_octets_can_mean_is_searched_too():
+    assert not compiled("a")("\ud800")
 
 
 def test_a_name_that_is_not_unicode_is_searched_too():
@@ -59,7 +83,15 @@ def test_a_name_that_is_not_unicode_is_searched_too():
     ("(?>a)b", "atomic groups are not possible"),
     ("a++", "not possible: ++"),
     ("a{100000}", "invalid repetition size: {100000}"),
-    ("a" * 200_000, "too large"),
+    ("a" * 4097, "longer than 4096 characters"),
+    ("[ac]{1000}" * 300, "too large"),
+    ("^" + "(?!a)" * 17, "more than 16 conditions"),
+    ("^(?!a)*b", "looking ahead cannot be repeated"),
+    ("^(?!a)?b", "looking ahead cannot be repeated"),
+    ("^(?!a){0,1}b", "looking ahead cannot be repeated"),
+    ("^(?!a)(?#x)+b", "looking ahead cannot be repeated"),
+    ("(?m)^a", "not possible: (?m"),
+    (r"[\Qa\E]", r"not possible: \Q in brackets"),
     ("\ud800", "not Unicode"),
 ])
 def test_a_pattern_that_cannot_be_searched_for_in_linear_time_is_refused_with_the_reason(pattern, reason):
@@ -69,7 +101,7 @@ def test_a_pattern_that_cannot_be_searched_for_in_linear_time_is_refused_with_th
 
 
 @pytest.mark.parametrize("pattern", [r"^(\w+\.?)+$", r"^(a|a)*$", r"^(a*)*$", r"^(?!(a*)*b)(a|aa)+$",
-                                     r"(.*)(.*)(.*)(.*)(.*)(.*)x{400}$"])
+                                     r"(.*)(.*)(.*)(.*)(.*)(.*)x{400}$", "(a?)" * 1000 + "b", "(a*)" * 1000 + "b"])
 def test_no_name_takes_a_backtracking_search(pattern):
     # With backtracking the first of these takes more than a minute for 29 characters.
     search = compiled(pattern)

@@ -5,8 +5,9 @@
     file descriptors    a file could not be opened because the process has as many as it may
 
 While an alarm is raised, publishers are blocked (``core.blocked``); clients that understand it are told why, in
-RabbitMQ's words.  The node calls ``check`` once a second with the settings of that moment.  Knows nothing of vhosts, of
-connections except that they can be unblocked, or of how room is made.
+RabbitMQ's words.  The node calls ``check`` before its first client and then once a second, with the settings of that
+moment.  An alarm ends when a little more is free than what began it, so that it does not come and go each second.
+Knows nothing of vhosts, of connections except that they can be unblocked, or of how room is made.
 """
 
 import os
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
+MORE = 20  # an alarm ends when a 20th more is free than where it begins
+SCARCE = 4  # memory is scarce when less than a fourth of its limit is left
+TRIM_FROM_OCTETS = 64 << 20  # With less used it does not matter how much of it is free.
+TRIM_SECONDS, TRIM_SECONDS_WHILE_LOW, TRIM_SECONDS_MOST = 60, 10, 3600
 DISK, MEMORY, DESCRIPTORS = "disk", "memory", "file descriptors"  # told to blocked publishers; two are RabbitMQ's words
 
 
@@ -36,8 +41,9 @@ class Alarms:
     """The alarms of one broker, and all that waits for their end (``blocked``)."""
 
     __slots__ = (
-        "_core", "_disk_full", "_free_disk", "_make_room", "_memory_octets", "_raised", "_tell", "_trying",
-        "_used_memory", "blocked",
+        "_core", "_disk_full", "_free_disk", "_freed", "_has_room", "_make_room", "_memory_octets", "_raised",
+        "_since_trim", "_tell", "_trim_memory", "_trim_wait", "_trimmed_octets", "_trying", "_used_memory",
+        "blocked", "excess_octets",
     )  # fmt: skip
 
     def __init__(
@@ -45,17 +51,27 @@ class Alarms:
         core: "plane.Core",
         *,
         free_disk: Callable[[], int],
+        has_room: Callable[[], bool],
         used_memory: Callable[[], int],
         memory_octets: int,
         make_room: Callable[[int, int], bool],
         tell: Callable[[str, bool], object],
+        trim_memory: Callable[[bool], object] = lambda low: None,
     ) -> None:
         """``free_disk()`` and ``used_memory()`` measure, in octets; ``memory_octets`` is how much memory there is.
+        ``has_room()`` tries whether the disk takes one more file: it may have octets free, but no inode or quota.
         ``make_room(free, limit)`` is called first: it returns whether there will be enough in a moment.
-        ``tell(what, raised)`` is called at the beginning and end of each alarm."""
+        ``tell(what, raised)`` is called at the beginning and end of each alarm.  ``trim_memory(low)`` gives back
+        to the kernel what the heap has free; ``low``: there is an alarm, or will be."""
         self._core = core
         self._free_disk = free_disk
+        self._has_room = has_room
         self._used_memory = used_memory
+        self._trim_memory = trim_memory
+        self._trimmed_octets = 0  # used when it was trimmed last
+        self._since_trim = self._trim_wait = TRIM_SECONDS
+        self._freed = 0  # octets that were given up since then, and may still count as used
+        self.excess_octets = 0  # more than what is used while memory is not scarce
         self._memory_octets = memory_octets
         self._make_room = make_room
         self._tell = tell
@@ -113,26 +129,63 @@ class Alarms:
             if not raised:
                 log.warning("low on disk: %d octets free, limit %d; publishers are blocked", free, limit)
             self._raise(DISK)
-        elif raised and (not self._disk_full or free >= 2 * settings.segment_octets):
+        elif raised and free >= limit + limit // MORE and self._takes_writes(free, settings):
             self._disk_full = False
             self._clear(DISK)
             log.warning("no longer low on disk: %d octets free; %s", free, self._publishers)
 
+    def _takes_writes(self, free: int, settings: "Settings") -> bool:
+        """Whether writes that failed for want of space may be tried again."""
+        return not self._disk_full or (free >= 2 * settings.segment_octets and self._has_room())
+
     def _check_memory(self, settings: "Settings") -> None:
         """Memory grows with connections, queues and unacked messages."""
-        limit = settings.memory_high_watermark_octets
-        limit = limit or self._memory_octets * settings.memory_high_watermark_percent // 100
+        limit = self.memory_limit(settings)
         raised = MEMORY in self._raised
         if not limit and not raised:
             return
-        used = self._used_memory()
+        used = self._trimmed_memory(limit)
+        self.excess_octets = max(0, used - self._freed - (limit - limit // SCARCE)) if limit else 0
         if limit and used > limit:
             if not raised:
                 log.warning("low on memory: %d octets used, limit %d; publishers are blocked", used, limit)
             self._raise(MEMORY)
-        elif raised:
+        elif raised and (not limit or used <= limit - limit // MORE):
             self._clear(MEMORY)
             log.warning("no longer low on memory: %d octets used; %s", used, self._publishers)
+
+    def _trimmed_memory(self, limit: int) -> int:
+        """How much memory is used.
+
+        The heap is trimmed first if more than the limit is used, if much more or less is used than after the last trim,
+        or if that was long ago.  What many clients have left lies between what is still used, and would count for ever.
+        Each trim that gives back less than a tenth doubles the time until the next one of the last kind."""
+        used = self._used_memory()
+        self._since_trim += 1
+        low = bool(limit and used > limit)
+        if self._freed or low:
+            is_time = self._since_trim >= TRIM_SECONDS_WHILE_LOW or (used > limit and MEMORY not in self._raised)
+        else:
+            is_alike = self._trimmed_octets * 3 <= used * 4 and used * 2 <= self._trimmed_octets * 3
+            wait = self._trim_wait if is_alike else TRIM_SECONDS
+            is_time = used >= TRIM_FROM_OCTETS and self._since_trim >= wait
+        if is_time:
+            self._trim_memory(low)
+            before, used = used, self._used_memory()
+            gave_little = before - used < before // 10
+            self._trim_wait = min(2 * self._trim_wait, TRIM_SECONDS_MOST) if gave_little else TRIM_SECONDS
+            self._trimmed_octets, self._since_trim, self._freed = used, 0, 0
+        return used
+
+    def note_freed(self, octets: int) -> None:
+        """So much was given up because memory is scarce.  It counts as free before the heap is trimmed."""
+        self._freed += octets
+        self.excess_octets = max(0, self.excess_octets - octets)
+
+    def memory_limit(self, settings: "Settings") -> int:
+        """From how many octets on memory is low; 0: no limit."""
+        share = self._memory_octets * settings.memory_high_watermark_percent // 100
+        return settings.memory_high_watermark_octets or share
 
     @property
     def _publishers(self) -> str:

@@ -18,8 +18,10 @@ Merge = Callable[[int, int], int]
 CLASSIC, QUORUM, STREAM = ("classic",), ("quorum",), ("stream",)
 EITHER = ("classic", "quorum")
 QUEUE_TYPES = ("classic", "quorum", "stream")
+RULES: dict[Check, str] = {}  # what a value must be, in words that follow "must be"
 EXPIRY_MS_MAX = 10 * 365 * 24 * 60 * 60 * 1000
 INT64_MAX = (1 << 63) - 1
+SHORT_STRING_OCTETS_MAX = 255
 OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 STRATEGIES = ("at-most-once", "at-least-once")
 LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
@@ -53,6 +55,7 @@ def integer(least: int = 0, most: int = INT64_MAX, *, too_big: str = "max_value_
             return f"{{{too_big},{value}}}"
         return None
 
+    RULES[check] = f"a whole number from {least}" + (f" to {most}" if most < INT64_MAX else "")
     return check
 
 
@@ -74,19 +77,36 @@ def one_of(choices: tuple[str, ...], refusal: str) -> Check:
             return _unacceptable(value)
         return None if value in choices else refusal.replace("{}", value)
 
+    RULES[check] = f"one of {', '.join(choices)}"
     return check
 
 
-def dead_letter_routing_key(value: Any, arguments: Arguments) -> str | None:
-    """Any text, if the queue also has a dead-letter exchange."""
+def short_string(value: Any, _: Arguments) -> str | None:
+    """A text that is a short string of AMQP (4.2.5.3), as names and routing keys are: a message with a longer one can
+    be neither stored nor delivered."""
     if not isinstance(value, str):
         return _unacceptable(value)
+    try:
+        octets = len(value.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:  # JSON can have half of a character.
+        return '"no UTF-8"'
+    return None if octets <= SHORT_STRING_OCTETS_MAX else f'"{octets} octets, at most {SHORT_STRING_OCTETS_MAX}"'
+
+
+def dead_letter_routing_key(value: Any, arguments: Arguments) -> str | None:
+    """A short string, if the queue also has a dead-letter exchange."""
+    refusal = short_string(value, arguments)
+    if refusal is not None:
+        return refusal
     return None if "x-dead-letter-exchange" in arguments else "routing_key_but_no_dlx_defined"
+
+
+_any_integer = integer()
 
 
 def queue_version(value: Any, arguments: Arguments) -> str | None:
     """1 or 2."""
-    return integer()(value, arguments) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
+    return _any_integer(value, arguments) or (None if value in (1, 2) else f"\"unsupported queue version '{value}'\"")
 
 
 def age_ms(text: str) -> int | None:
@@ -105,6 +125,16 @@ def age(value: Any, _: Arguments) -> str | None:
     if not isinstance(value, str):
         return _unacceptable(value)
     return "invalid_max_age" if age_ms(value) is None else None
+
+
+RULES |= {
+    boolean: "true or false",
+    string: "a text",
+    short_string: f"a text of at most {SHORT_STRING_OCTETS_MAX} octets",
+    dead_letter_routing_key: f"a text of at most {SHORT_STRING_OCTETS_MAX} octets",
+    queue_version: "1 or 2",
+    age: f"a text of a number and its unit ({', '.join(AGE_UNITS_MS)}), such as 7D",
+}
 
 
 # --- merge rules: how the value of an argument joins a policy's, and a policy's joins an operator policy's
@@ -150,7 +180,7 @@ QUEUE_ARGUMENTS = (
     QueueArgument("x-queue-type", one_of(QUEUE_TYPES, "\"unsupported queue type '{}'\""), types=QUEUE_TYPES),
     _number("x-expires", integer(1, EXPIRY_MS_MAX, too_big="value_too_large"), "queue expiry"),
     _number("x-message-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "message TTL"),
-    _word("x-dead-letter-exchange", string, "dead letter exchange name"),
+    _word("x-dead-letter-exchange", short_string, "dead letter exchange name"),
     _word("x-dead-letter-routing-key", dead_letter_routing_key, "dead letter routing key"),
     _word("x-dead-letter-strategy", one_of(STRATEGIES, "invalid_dlx_strategy"), "dead letter strategy", types=QUORUM),
     _number("x-max-length", integer(), "maximum length"),

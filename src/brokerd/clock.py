@@ -19,3 +19,7 @@ class Clock:
     def monotonic(self) -> float:
         """Seconds since some moment in the past; never goes back."""
         return time.monotonic()
+
+    def monotonic_ns(self) -> int:
+        """``monotonic`` in nanoseconds, the clock of the data plane for how long something was unused."""
+        return time.monotonic_ns()

@@ -1,15 +1,36 @@
-"""What all programs do with a command line that cannot be used: one line on standard error, and exit status 2.
+"""What all programs do with a command line that cannot be used: one line on standard error, and exit status 2.  And
+what their shells are told to complete.
 
     brokerd: No such option '--nosuch' (see brokerd --help)
 
 A program's outermost command derives from ``OneLineCommand`` or ``OneLineGroup``.  Knows nothing of any option.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 WRONG_USAGE = 2
+
+
+def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list["CompletionItem"]:
+    """Let the shell complete the value as a path of a file."""
+    from click.shell_completion import CompletionItem  # Only a shell that asks for completions needs it.
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list["CompletionItem"]:
+    """Let the shell complete the value as a path of a folder."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="dir")]
+
+
+COMPLETE = {"": None, "file": complete_files, "folder": complete_folders}
 
 
 def usage_line(error: click.UsageError, program: str) -> str:

@@ -8,12 +8,16 @@ makes an option: ``OPTIONS`` lists the rows from which file, environment, flags,
 Knows nothing of what an option does: ``server/launch.py`` hands values down.
 """
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args
 
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, did_you_mean
+
+FILE_OCTETS_MAX = 1 << 20  # of a file with options, and of one with certificates
 
 ENVIRONMENT_PREFIX = "BROKERD_"
 # Variables that begin like an option's but are not options: the path of the file, switches of the build, and the
@@ -36,18 +40,19 @@ class Option:
 
     ``low`` and ``high`` bound a number, both ends included, or the count of characters of a text.
     ``short`` is another spelling of its flag, mostly one letter.  ``reloadable`` options take effect on
-    SIGHUP, others at the next start.  No output shows the value of a ``secret`` option.
+    SIGHUP, others at the next start.  No output shows the value of a ``secret`` option.  ``path``: "file" or
+    "folder" if it names one, so that shells can complete it.
     """
 
-    __slots__ = ("help", "high", "low", "reloadable", "secret", "section", "short")
+    __slots__ = ("help", "high", "low", "path", "reloadable", "secret", "section", "short")
 
     def __init__(
         self, section: str, help: str, *, low: int | None = None, high: int | None = None,  # noqa: A002
-        short: str = "", reloadable: bool = False, secret: bool = False,
+        short: str = "", reloadable: bool = False, secret: bool = False, path: str = "",
     ) -> None:
         self.section, self.help, self.short = section, help, short
         self.low, self.high = low, high
-        self.reloadable, self.secret = reloadable, secret
+        self.reloadable, self.secret, self.path = reloadable, secret, path
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         """Tell pydantic the bounds in its own words, without importing it here."""
@@ -69,19 +74,19 @@ class Config:
     __pydantic_config__ = {"extra": "forbid"}
 
     data_dir: Annotated[str, Option(
-        "main", "Directory in which the broker keeps all its data.", low=1, short="-D",
+        "main", "Directory in which the broker keeps all its data.", low=1, short="-D", path="folder",
     )] = "/var/lib/brokerd"
     log_level: Annotated[LogLevel, Option(
         "main", "The broker logs events of this severity and above.", short="-l", reloadable=True,
     )] = "info"
     log_file: Annotated[str, Option(
-        "main", "File to log to; empty means standard error.",
+        "main", "File to log to; empty means standard error.", path="file",
     )] = ""
     log_exchange: Annotated[bool, Option(
         "main", "Publish each log line also to the exchange amq.rabbitmq.log in the vhost /.",
     )] = False
     pid_file: Annotated[str, Option(
-        "main", "File that holds the process id while the broker runs; empty means no file.",
+        "main", "File that holds the process id while the broker runs; empty means no file.", path="file",
     )] = ""
     stop_timeout_seconds: Annotated[int, Option(
         "main", "A stopping broker waits this long for its clients to close, then it cuts them off.", low=0, high=3600,
@@ -108,7 +113,7 @@ class Config:
         "amqp", "TCP port for AMQP over TLS, used if tls_cert is set; 0 means any free port.", low=0, high=65535,
     )] = 5671
     unix_path: Annotated[str, Option(
-        "amqp", "Path of a unix socket to listen on for AMQP as well; empty means none.",
+        "amqp", "Path of a unix socket to listen on for AMQP as well; empty means none.", path="file",
     )] = ""
     tcp_nodelay: Annotated[bool, Option(
         "amqp", "Send small segments at once (TCP_NODELAY).",
@@ -144,14 +149,14 @@ class Config:
 
     tls_cert: Annotated[str, Option(
         "tls", "File with the broker's certificate and the chain up to its CA (PEM); empty turns TLS off.",
-        short="--cert", reloadable=True,
+        short="--cert", reloadable=True, path="file",
     )] = ""
     tls_key: Annotated[str, Option(
         "tls", "File with the certificate's private key (PEM); empty means that tls_cert holds it.",
-        short="--key", reloadable=True,
+        short="--key", reloadable=True, path="file",
     )] = ""
     tls_ca_cert: Annotated[str, Option(
-        "tls", "File with the CAs that client certificates must be signed by (PEM).", reloadable=True,
+        "tls", "File with the CAs that client certificates must be signed by (PEM).", reloadable=True, path="file",
     )] = ""
     tls_verify_peer: Annotated[bool, Option(
         "tls", "Ask clients for a certificate, and refuse one that tls_ca_cert does not cover.", reloadable=True,
@@ -201,7 +206,12 @@ class Config:
 
     order_journal_archive: Annotated[str, Option(
         "store", "Folder for settled segments of order journals after their retention; empty removes them.",
-        reloadable=True,
+        reloadable=True, path="folder",
+    )] = ""
+
+    order_journal_chain_log: Annotated[str, Option(
+        "store", "File, best on another machine's disk, for the heads of order journals' hash chains; empty: none.",
+        reloadable=True, path="file",
     )] = ""
 
     default_user: Annotated[str, Option(
@@ -213,6 +223,10 @@ class Config:
     default_user_only_loopback: Annotated[bool, Option(
         "auth", "default_user may connect only from this machine.",
     )] = True
+    failed_logins_per_second: Annotated[int, Option(
+        "auth", "So many wrong passwords a second of one user from one address are looked at, and ten at once; 0: all.",
+        low=0, high=1_000_000, reloadable=True,
+    )] = 1
     anonymous_login_user: Annotated[str, Option(
         "auth", "User that ANONYMOUS logins become; empty turns ANONYMOUS off.",
         reloadable=True,
@@ -281,13 +295,25 @@ def changed_options(old: Config, new: Config) -> list[Row]:
     return [row for row in OPTIONS.values() if getattr(old, row.name) != getattr(new, row.name)]
 
 
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """A file that somebody names: read at once and whole, also while a broker works.  A pipe would wait for its writer,
+    and a device never ends.  Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"has more than {most} octets")
+    return content
+
+
 def _from_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The options of a TOML file, each at top level or in its own section."""
     import tomllib  # A start without a file saves this import.
 
     try:
-        with open(path, "rb") as file:
-            content = tomllib.load(file)
+        content = tomllib.loads(read_regular(path, FILE_OCTETS_MAX).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -370,7 +396,4 @@ def _shown(row: Row, value: Any) -> str:
 
 def _guess(name: str, known: Iterable[str]) -> str:
     """A hint at the known name that ``name`` is closest to, if any is close."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return did_you_mean(name, known).replace("'", "")

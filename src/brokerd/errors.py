@@ -5,6 +5,9 @@ only ``cli`` turns one into an exit status.  Codes and names: AMQP 0-9-1 specifi
 reply text that a peer gets is ``NAME - message``, as RabbitMQ words it.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class BrokerError(Exception):
     """Any error that brokerd reports with a message instead of a traceback."""
@@ -115,6 +118,21 @@ class NotImplemented_(ConnectionError_):
 
 class InternalError(ConnectionError_):
     reply_code, name = 541, "INTERNAL_ERROR"
+
+
+def in_words(error: Exception) -> str:
+    """The error in one line for people: an error of the kernel with its file's name first, and without its number."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """A hint at the one of ``known`` that ``name`` is closest to, to follow an error's text; "" if none is close."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), 1) if isinstance(name, str) and len(name) < 256 else []
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def by_reply_code(code: int, message: str, *, hard: bool) -> AMQPError:

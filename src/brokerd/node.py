@@ -9,17 +9,20 @@ Knows neither loop nor sockets: its builder hands in ``later`` (which calls some
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from logging import getLogger
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.alarms import Alarms
+from brokerd.auth.failures import FailedLogins
 from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
 from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.clock import Clock
-from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed, StoreError
+from brokerd.descriptors import NO_LIMIT, Budget
+from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed
+from brokerd.hoarders import Hoarders, TransactionMemory
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.disk import Room
 from brokerd.store.format import SPARE_FOLDER
@@ -52,9 +55,10 @@ class Node:
     """All parts of one broker.  A reload replaces ``settings`` and ``limits``."""
 
     __slots__ = (
-        "_call_at", "_due", "_expiry", "_give_features", "_submit_slow", "alarms", "blocked", "clock", "commit",
-        "connections", "core", "data", "disk", "events", "later", "limits", "listing", "permissions", "room",
-        "settings", "start_frames", "stopping", "upkeep", "users", "vhosts",
+        "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "_submit_slow", "alarms", "blocked", "clock",
+        "commit", "connections", "core", "data", "descriptors", "disk", "events", "failed_logins", "hoarders", "later",
+        "limits", "listing", "permissions", "room", "settings", "start_frames", "stopping", "transaction_memory",
+        "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -74,14 +78,18 @@ class Node:
         sync_failed: Callable[[BaseException], object],
         used_memory: Callable[[], int] = lambda: 0,
         memory_octets: int = 0,
+        trim_memory: Callable[[bool], object] = lambda low: None,
         call_at: CallAt | None = None,
+        descriptors: Budget | None = None,
+        look_every_ns: int = LOOK_EVERY_NS,
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
         in another, for work that no client waits for.  ``sync_files`` syncs a few files in a third (see GroupCommit);
         without it the first thread does.  ``sync_failed`` is called when a sync has failed, after which the broker can
         promise nothing.  ``used_memory()`` is how much of ``memory_octets`` this process uses.
         ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
-        and delays are precise to the second."""
+        and delays are precise to the second.  ``descriptors``: None is no limit.  ``look_every_ns``: while messages
+        wait for a time, the clock is looked at so often, in case that somebody sets it."""
         self.settings = settings
         self.limits = limits
         self.clock = clock
@@ -95,28 +103,32 @@ class Node:
         self.events = events.Events(clock, self.name)
         self.listing: Listing  # of the vhosts there are: see open_vhosts
         self.connections: dict[Any, None] = {}  # in order of arrival
-        self.stopping = False
-        self.start_frames: dict[str, bytes] = {}  # connection.start by the mechanisms it offers
+        self.stopping, self.start_frames = False, dict[str, bytes]()  # the latter: connection.start by mechanisms
+        self.descriptors = descriptors or Budget(NO_LIMIT, clock.monotonic)
         self.core = self._make_core(data, settings, limits)
+        self.descriptors.serve(self.core.close_files)
         self.room = Room(disk)  # for transactions
         self._call_at = call_at or self._at_a_tick
+        self._look_every_ns = look_every_ns
         self._submit_slow = submit_slow
         self._due: list[_Due] = []  # what waits for a tick
         self._expiry: Timer | None = None
         self.upkeep = Upkeep(
-            self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns, call_at=self._call_at,
-            sync=settings.sync, suspect=data.suspect,
+            self.vhosts, self.core, disk, data.path, submit_slow, now=clock.epoch_ns,
+            monotonic=clock.monotonic_ns, call_at=self._call_at, sync=settings.sync, suspect=data.suspect,
         )  # fmt: skip
-        self.upkeep.archive = settings.order_journal_archive
-        self.commit = GroupCommit(
-            self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync_files=sync_files, everything=data.sync,
-            sync=settings.sync,
-        )  # fmt: skip
+        self.upkeep.archive, self.upkeep.chain_log = settings.order_journal_archive, settings.order_journal_chain_log
+        self.commit = GroupCommit(self.core, disk, submit=submit, soon=later, fatal=sync_failed, sync_files=sync_files,
+                                  everything=data.sync, sync=settings.sync)
         self.alarms = Alarms(
-            self.core, free_disk=lambda: disk.free_octets(data.path), used_memory=used_memory,
-            memory_octets=memory_octets, make_room=self.upkeep.make_room, tell=self._tell_alarm,
+            self.core, free_disk=lambda: disk.free_octets(data.path), has_room=lambda: disk.takes_a_file(data.path),
+            used_memory=used_memory, trim_memory=trim_memory, memory_octets=memory_octets,
+            make_room=self.upkeep.make_room, tell=self._tell_alarm,
         )  # fmt: skip
         self.blocked = self.alarms.blocked
+        self.hoarders = Hoarders(self.core, self.alarms)
+        self.transaction_memory = TransactionMemory()
+        self.failed_logins = FailedLogins(clock.monotonic)
         services = Services(clock.epoch_ns, self.commit.wait, self._call_at)
         self._give_features = make_on_demand(services, self.events, self.name, disk, self.commit.follow)
 
@@ -136,6 +148,8 @@ class Node:
             sync=settings.sync,
             work_ns=WORK_NS,
             go_on=self._go_on_soon,
+            lost=self._lost,
+            descriptors_most=self.descriptors.files_most,
             spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
         )
 
@@ -150,7 +164,7 @@ class Node:
         if self._expiry is not None:
             self._expiry.cancel()
         # Timers run by another clock: a clock that was set is seen at the next look.
-        self._expiry = self._call_at(min(when_ns, self.clock.epoch_ns() + LOOK_EVERY_NS), self.core.expire)
+        self._expiry = self._call_at(min(when_ns, self.clock.epoch_ns() + self._look_every_ns), self.core.expire)
 
     def _at_a_tick(self, when_ns: int, callback: Callable[[], object]) -> Timer:
         due = _Due(when_ns, callback)
@@ -167,6 +181,20 @@ class Node:
     def _damaged(self, path: str, position: int, octets: int) -> None:
         what = "what they settled comes again" if "/acks." in path else "the messages in them are lost"
         log.error("%s: damaged at %d: %d octets skipped, %s", path, position, octets, what)
+
+    def _lost(self, queue: "Queue") -> None:
+        """End the service of a queue, pages of whose files are lost."""
+        log.critical("%s is out of service: its files in %s were cut off, or cannot be read or written; what is not "
+                     "confirmed is refused; the next start recovers what is left", queue, queue.directory)
+
+        def end() -> None:  # Not from within a turn.
+            vhost = self.vhosts.get(queue.vhost_name)
+            if vhost is not None and not queue.deleted:
+                vhost.end_service(queue)
+                self.core.turn()
+
+        self.data.distrust()
+        self.later(end)
 
     @property
     def alarm_reason(self) -> str:
@@ -190,23 +218,8 @@ class Node:
             self.open_vhost(name)
         for name, row in self.listing.rows.items():
             self.vhosts[name].firehose.switch(row.tracing)
+        self._check_alarms(self.clock.monotonic())  # Before the first publish.
         self.later(self.core.turn)  # What expired while there was no broker goes.
-
-    def reload_vhosts(self) -> list[str]:
-        """Read vhosts.json again, and put limits and tracing of the open vhosts in force.  Returns faults in words."""
-        before = dict(self.listing.rows)
-        try:
-            found = self.listing.read_again()
-        except (StoreError, OSError) as error:
-            return [str(error)]
-        for name, row in self.listing.rows.items():
-            self.vhosts[name].max_queues = row.limit(MAX_QUEUES)
-            if row.tracing is not before[name].tracing:
-                self.vhosts[name].firehose.switch(row.tracing)
-                log.info("reload: the firehose (tracing) of vhost '%s' is %s", name, "on" if row.tracing else "off")
-        if found.keys() != self.vhosts.keys():
-            return [f"{self.listing.path}: vhosts are made and deleted at the next start"]
-        return []
 
     @property
     def name(self) -> str:
@@ -226,10 +239,10 @@ class Node:
         """Make a vhost that is not there yet.  Raises OSError."""
         vhost = self.open_vhost(name)
         self.listing.put(name)
-        self._tell("vhost.created", {"name": name})
+        self.tell("vhost.created", {"name": name})
         return vhost
 
-    def _tell(self, name: str, fields: dict[str, Any]) -> None:
+    def tell(self, name: str, fields: dict[str, Any]) -> None:
         """Publish an event that no client's method has caused."""
         if self.events.wanted:
             self.events.publish_named(name, fields)
@@ -241,7 +254,7 @@ class Node:
         vhost = self.vhosts[name]
         self.listing.set_limits(name, limits)
         vhost.max_queues = self.listing.rows[name].limit(MAX_QUEUES)
-        self._tell(f"vhost.limits.{'set' if limits else 'cleared'}", {"name": name, "limits": limits})
+        self.tell(f"vhost.limits.{'set' if limits else 'cleared'}", {"name": name, "limits": limits})
 
     def open_vhost(self, name: str) -> VHost:
         """Open a vhost, with what its folder holds.  Raises StoreError, OSError."""
@@ -290,15 +303,6 @@ class Node:
             return None
         return events.LogExchange(vhost, exchange, self.name, soon)
 
-    def reload_policies(self) -> list[str]:
-        """Reload as Upkeep does, and publish events of what changed."""
-        before = {name: _policies_of(vhost) for name, vhost in self.vhosts.items()} if self.events.wanted else {}
-        faults = self.upkeep.reload_policies()
-        for name, entries in before.items():
-            events.publish_policy_changes(self.events, name, entries, _policies_of(self.vhosts[name]))
-        self.core.turn()
-        return faults
-
     def _remove_files(self, queue: "Queue") -> None:
         """Remove the files of a deleted queue.  The move of its folder is on disk before delete-ok goes out.  Otherwise
         a power cut could bring its messages back into a new queue of that name."""
@@ -318,11 +322,15 @@ class Node:
                 log.warning("%s: its name is not in its folder: %s", queue, error)
 
     def delete_vhost(self, name: str) -> None:
-        """Close a vhost's connections, then delete all that it holds.  Raises KeyError."""
+        """Close a vhost's connections, then delete all that it holds.  Raises KeyError; OSError if it cannot be struck
+        out of a file, because that was edited: nothing changed."""
+        for file in (self.permissions, self.permissions.topics, self.listing):
+            file.check_unedited()
         vhost = self.vhosts.pop(name)
         for connection in list(self.connections):
             if connection.access is not None and connection.access.vhost is vhost:
                 connection.shut(ConnectionForced(f"vhost '{name}' is down"))
+                connection.finish_leaving()
         vhost.close()
         if vhost.commit_log is not None:
             vhost.commit_log.close()
@@ -331,33 +339,51 @@ class Node:
             queue.drop()
         vhost.log.close()
         self.upkeep.forget(vhost.queues.values())
-        self.listing.remove(name)
+        # First what was granted: a later vhost of that name must not inherit it, whatever happens between.
         self.permissions.forget_vhost(name)
         self.permissions.topics.forget_vhost(name)
+        self.listing.remove(name)
         if name == EVENTS_VHOST:
             self.events.end()
-        self._tell("vhost.deleted", {"name": name})
+        self.tell("vhost.deleted", {"name": name})
         self.upkeep.garbage.discard(vhost.directory)
 
     def delete_user(self, name: str) -> None:
-        """Close a user's connections, then forget the user and all that was granted.  Raises NotFound, OSError."""
-        self.users.delete(name)
-        for connection in list(self.connections):
-            if connection.user == name:
-                connection.shut(ConnectionForced(f"user '{name}' is deleted"))
+        """Forget what was granted to a user, then the user; close the connections.  Raises NotFound, OSError."""
+        self.users.get(name)
+        for file in (self.permissions, self.permissions.topics, self.users):
+            file.check_unedited()
+        # First what was granted: a later user of that name must not inherit it, whatever happens between.
         self.permissions.forget_user(name)
         self.permissions.topics.forget_user(name)
-        self._tell("user.deleted", {"name": name})
+        self.users.delete(name)
+        for _ in self.shut_users({name: None}):
+            pass
 
-    def authenticate(self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "") -> str:
-        """The user who logs in.  Raises LoginRefused with the reason for the log."""
+    def shut_users(self, names: dict[str, None]) -> Iterator[None]:
+        """Close the connections of users who are no longer there, a connection at a time, and tell of them in order."""
+        for connection in list(self.connections) if names else ():
+            if connection.user in names:
+                connection.shut(ConnectionForced(f"user '{connection.user}' is deleted"))
+            yield
+        for name in names:
+            self.tell("user.deleted", {"name": name})
+
+    def authenticate(
+        self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "", address: str = ""
+    ) -> str:
+        """The user who logs in, from this address.  Raises LoginRefused with the reason for the log."""
         if mechanism in (EXTERNAL, ANONYMOUS):
             name = certificate_name if mechanism == EXTERNAL else self.settings.anonymous_login_user
             if name not in self.users:
                 raise LoginRefused(f"user '{name}' of mechanism {mechanism} - invalid credentials")
         else:
             name, password = credentials(mechanism, response)
+            rate = self.settings.failed_logins_per_second
+            if self.failed_logins.are_too_many(address, name, rate):
+                raise LoginRefused(f"user '{name}' - too many failed logins from {address}: not looked at")
             if self.users.authenticate(name, password) is None:
+                self.failed_logins.note(address, name, rate)
                 raise LoginRefused(f"user '{name}' - invalid credentials")
         if not loopback and self.settings.default_user_only_loopback and name == self.settings.default_user:
             raise LoginRefused(f"user '{name}' can only connect via localhost")
@@ -443,16 +469,27 @@ class Node:
         """Do the work of each second: heartbeats and timeouts, alarms, idle queues, upkeep."""
         now = self.clock.monotonic()
         for connection in list(self.connections):
-            connection.tick(now)
+            try:
+                connection.tick(now)
+            except OSError as error:  # What one client leaves behind must not keep the others waiting.
+                log.error("%s: %s", connection, error)
         if self._due:
             self._run_due()
         if self.core.timeouts:
             self._close_overdue()
         self.room.measure_again()
-        self.alarms.check(self.settings)
+        self._check_alarms(now)
         self.upkeep.archive = self.settings.order_journal_archive
+        self.upkeep.chain_log = self.settings.order_journal_chain_log
         self.upkeep.tick(self.clock.epoch_ns() - self.settings.idle_queue_seconds * 1_000_000_000)
         self.core.turn()
+
+    def _check_alarms(self, now: float) -> None:
+        self.alarms.check(self.settings)
+        limit = self.alarms.memory_limit(self.settings)
+        self.core.unfinished_most = limit // 4 or NO_LIMIT
+        self.transaction_memory.most = limit // 8 or NO_LIMIT
+        self.hoarders.tick(self.connections, now)
 
     def _run_due(self) -> None:
         now = self.clock.epoch_ns()
@@ -531,10 +568,6 @@ class _Due:
     def cancel(self) -> None:
         """Drop the callback."""
         self.cancelled = True
-
-
-def _policies_of(vhost: VHost) -> list[dict[str, Any]]:
-    return [policy.entry() for policy in vhost.policies or ()]
 
 
 def _empty_folder(path: str) -> str:

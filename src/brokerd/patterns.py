@@ -3,18 +3,32 @@
 RabbitMQ has Erlang's ``re`` (PCRE), which for some expressions takes time that is exponential in the name.  RE2 takes
 time that is linear in it.  This module maps what PCRE writes otherwise, and refuses what RE2 cannot express: back
 references, atomic groups, and looking ahead or behind.  One common form of the last is possible: conditions on the
-whole name, as in ``^(?!amq\\.).*``.  It knows no permissions and no policies.
+whole name, as in ``^(?!amq\\.).*``.  As in RabbitMQ, a character is one octet of a name's UTF-8.  It knows no
+permissions and no policies.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from brokerd.errors import BrokerError
 
+LENGTH_MAX = 4096  # characters of an expression
+CONDITIONS_MAX = 16
 MEMORY_OCTETS = 1 << 20  # of one compiled expression: bounds the time of one search, too
 
-# PCRE's escapes that RE2 does not know, outside of brackets; \Z would also match before a newline at the end.
-ESCAPES = {"\\Z": "\\z", "\\h": "[ \\t]", "\\R": "(?:\\r\\n|[\\n\\r])", "\\e": "\\x1b"}
+# What PCRE means by these escapes, where RE2 does not know them or means something else: by itself, and in brackets.
+ESCAPES = {
+    "\\h": "[ \\t\\xa0]",
+    "\\v": "[\\n\\x0b\\f\\r\\x85]",
+    "\\s": "[\\s\\x0b]",
+    "\\S": "[^\\s\\x0b]",
+    "\\R": "(?:\\r\\n|[\\n\\x0b\\f\\r\\x85])",
+    "\\e": "\\x1b",
+    "\\Z": "(?:\\n?\\z)",
+    "$": "(?:\\n?\\z)",
+}
+ESCAPES_IN_BRACKETS = {"\\h": " \\t\\xa0", "\\v": "\\n\\x0b\\f\\r\\x85", "\\s": "\\s\\x0b", "\\e": "\\x1b"}
 LOOKAHEADS = {"(?=": True, "(?!": False}
 REASONS = {  # RE2's words -> ours
     "invalid perl operator: (?=": "looking ahead ('(?=') is possible only right behind the first '^'",
@@ -25,6 +39,10 @@ REASONS = {  # RE2's words -> ours
     "bad repetition operator: ": "not possible: ",
     "pattern too large": "too large",
 }
+_START = re.compile(r"(\(\?[is]+\))?\^")
+_REPEATED = re.compile(r"[*+?]|\{[0-9]*,?[0-9]*\}")
+_POSIX_CLASS = re.compile(r"\[:\^?[a-z]+:\]")
+_MANY_LINES = re.compile(r"\(\?[a-zA-Z]*m")
 
 Search = Callable[[str], bool]
 
@@ -44,12 +62,44 @@ def compiled(pattern: str) -> Search:
     """The function that tells whether ``pattern`` matches anywhere in a name.  Raises PatternError."""
     if pattern == ".*":
         return _always
-    ahead, rest = _conditions(pattern)
-    conditions = [*ahead, Condition(True, _expression("".join(_translated(rest))))]
+    if len(pattern) > LENGTH_MAX:
+        raise PatternError(f"longer than {LENGTH_MAX} characters")
+    if _MANY_LINES.search(pattern):
+        raise PatternError("not possible: (?m")
+    conditions = _conditions(pattern)
     if len(conditions) == 1:
         expression = conditions[0].expression
         return lambda name: expression.search(_octets(name)) is not None
     return lambda name: all((each.expression.search(_octets(name)) is not None) is each.wanted for each in conditions)
+
+
+def expanded(pattern: str, names: dict[str, str]) -> str:
+    """The pattern with each ``{variable}`` replaced by its name, in which no character has a meaning of its own."""
+    parts: list[str] = []
+    plain = ""
+    for token in _tokens(pattern):
+        if not token.startswith("\\Q"):
+            plain += token
+            continue
+        parts.append(_replaced(plain, names, _literal))
+        parts.append(_replaced(token, names, _quoted))
+        plain = ""
+    return "".join(parts) + _replaced(plain, names, _literal)
+
+
+def _replaced(text: str, names: dict[str, str], written: Callable[[str], str]) -> str:
+    for variable, name in names.items():
+        text = text.replace(f"{{{variable}}}", written(name))
+    return text
+
+
+def _literal(name: str) -> str:
+    return "".join(char if char.isalnum() or ord(char) > 127 else f"\\x{{{ord(char):x}}}" for char in name)
+
+
+def _quoted(name: str) -> str:
+    """A name between ``\\Q`` and ``\\E``."""
+    return name.replace("\\", "\\E\\\\\\Q")
 
 
 def _always(_name: str) -> bool:
@@ -57,13 +107,18 @@ def _always(_name: str) -> bool:
 
 
 def _octets(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "surrogatepass")
 
 
 def _expression(pattern: str) -> Any:
     import re2  # A start without patterns saves the import.
 
     options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # one octet, one character
+    options.never_capture = True  # Captures would take time that is quadratic.
     options.log_errors = False
     options.max_mem = MEMORY_OCTETS
     try:
@@ -79,19 +134,27 @@ def _expression(pattern: str) -> Any:
     raise PatternError(text)
 
 
-def _conditions(pattern: str) -> tuple[list[Condition], str]:
-    """The conditions right behind a first ``^``, and the pattern without them."""
+def _conditions(pattern: str) -> list[Condition]:
+    """The conditions right behind a first ``^``, and the pattern without them as the last one."""
+    start = _START.match(pattern)
+    prefix = start.group() if start else ""
+    tokens = [token for token in _tokens(pattern[len(prefix) :]) if not token.startswith("(?#")]
     found: list[Condition] = []
-    start = "^" if pattern.startswith("^") else ""
-    rest = pattern[len(start) :]
-    while start and rest[:3] in LOOKAHEADS:
-        tokens = list(_tokens(rest))
-        end = _end_of_group(tokens)
-        if end == 0 or "|" in _outermost(tokens[end:]):
+    at = 0
+    while start and at < len(tokens) and tokens[at] in LOOKAHEADS:
+        end = _end_of_group(tokens, at)
+        if end == 0:
             break  # RE2 names the fault.
-        found.append(Condition(LOOKAHEADS[rest[:3]], _expression(f"^(?:{''.join(_translated(tokens[1 : end - 1]))})")))
-        rest = "".join(tokens[end:])
-    return found, start + rest
+        if end < len(tokens) and _REPEATED.match("".join(tokens[end : end + 12])):
+            raise PatternError("looking ahead cannot be repeated")
+        if len(found) == CONDITIONS_MAX:
+            raise PatternError(f"more than {CONDITIONS_MAX} conditions")
+        expression = _expression(f"{prefix}(?:{_translated(tokens[at + 1 : end - 1])})")
+        found.append(Condition(LOOKAHEADS[tokens[at]], expression))
+        at = end
+    if found and "|" in _outermost(tokens[at:]):
+        found, at = [], 0  # They hold for the first branch alone: RE2 names the fault.
+    return [*found, Condition(True, _expression(prefix + _translated(tokens[at:])))]
 
 
 def _tokens(pattern: str) -> Iterator[str]:
@@ -105,7 +168,7 @@ def _tokens(pattern: str) -> Iterator[str]:
         elif pattern[at] == "\\":
             size = 2
         elif pattern[at] == "[":
-            size = _bracket_octets(pattern, at)
+            size = _bracket_length(pattern, at)
         elif pattern.startswith("(?#", at):
             size = pattern.find(")", at) + 1 - at
             size = size if size > 0 else len(pattern) - at
@@ -117,27 +180,29 @@ def _tokens(pattern: str) -> Iterator[str]:
         at += size
 
 
-def _bracket_octets(pattern: str, at: int) -> int:
+def _bracket_length(pattern: str, at: int) -> int:
     """How many characters the bracket expression at ``at`` has; a first ``]`` is one of its members."""
     end = at + 1 + pattern.startswith("^", at + 1)
     end += pattern.startswith("]", end)
     while end < len(pattern) and pattern[end] != "]":
-        if pattern.startswith("[:", end):
-            close = pattern.find(":]", end)
-            end = close + 2 if close >= 0 else end + 1
+        posix = _POSIX_CLASS.match(pattern, end)
+        if posix:
+            end = posix.end()
+        elif pattern.startswith("\\Q", end):
+            raise PatternError("not possible: \\Q in brackets")
         else:
             end += 2 if pattern[end] == "\\" else 1
     return min(end + 1, len(pattern)) - at
 
 
-def _end_of_group(tokens: list[str]) -> int:
-    """How many tokens the group has that begins with the first one; 0: it does not end."""
+def _end_of_group(tokens: list[str], begin: int) -> int:
+    """Where the group ends that begins at ``begin``; 0: it does not end."""
     depth = 0
-    for number, token in enumerate(tokens, 1):
-        depth += token.startswith("(") and not token.startswith("(?#")
-        depth -= token == ")"
+    for at in range(begin, len(tokens)):
+        depth += tokens[at].startswith("(")
+        depth -= tokens[at] == ")"
         if depth == 0:
-            return number
+            return at + 1
     return 0
 
 
@@ -145,14 +210,16 @@ def _outermost(tokens: list[str]) -> Iterator[str]:
     """The tokens that are in no group."""
     depth = 0
     for token in tokens:
-        depth += token.startswith("(") and not token.startswith("(?#")
+        depth += token.startswith("(")
         if depth == 0:
             yield token
         depth -= token == ")"
 
 
-def _translated(pattern: str | list[str]) -> Iterator[str]:
-    """RE2's tokens for those of PCRE."""
-    for token in _tokens(pattern) if isinstance(pattern, str) else pattern:
-        if not token.startswith("(?#"):
-            yield ESCAPES.get(token, token)
+def _translated(tokens: list[str]) -> str:
+    """RE2's expression for tokens of PCRE."""
+    return "".join(_in_brackets(token) if token.startswith("[") else ESCAPES.get(token, token) for token in tokens)
+
+
+def _in_brackets(token: str) -> str:
+    return re.sub(r"\\.", lambda found: ESCAPES_IN_BRACKETS.get(found.group(), found.group()), token, flags=re.DOTALL)

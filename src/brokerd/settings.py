@@ -31,8 +31,10 @@ class Settings(NamedTuple):
     memory_high_watermark_percent: int
     connection_max: int
     idle_queue_seconds: int
+    order_journal_chain_log: str  # a file that is told of the heads of hash chains; "": none
     order_journal_archive: str  # a directory; "": settled segments are removed when their time is over
     log_exchange: bool
     default_user: str
     default_user_only_loopback: bool
+    failed_logins_per_second: int  # of one user from one address; 0: no limit
     anonymous_login_user: str  # the user that ANONYMOUS logins become; "" turns ANONYMOUS off

@@ -67,8 +67,11 @@ class Level:
 
     def fifo(self):
         firsts = [self.first(m[0]) for m in self.messages]
-        return sum(d1 is not None and any(d is not None and d > d1 for d in firsts[:k])
-                   for k, d1 in enumerate(firsts))
+        early = sum(d1 is not None and any(d is not None and d > d1 for d in firsts[:k])
+                    for k, d1 in enumerate(firsts))
+        passed_over = sum(self.covered(m[0]) and not self.of[m[0]] and any(d is not None for d in firsts[k + 1:])
+                          for k, m in enumerate(self.messages))
+        return early + passed_over
 
     def stretches_after_return(self, seq):
         """(from, to) of each time that the message was ready again; to: its next delivery."""
@@ -121,12 +124,19 @@ class Level:
     def cut_off(self, seq):
         """Deliveries that were out when a broker's life ended."""
         events = self.of[seq]
-        return sum(e[2] == layout.DELIVERED and self.run(e[0]) < (
-            self.run(events[k + 1][0]) if k + 1 < len(events) else len(self.boundaries))
-            for k, e in enumerate(events))
+        return [e for k, e in enumerate(events) if e[2] == layout.DELIVERED and self.run(e[0]) < (
+            self.run(events[k + 1][0]) if k + 1 < len(events) else len(self.boundaries))]
 
     def delivery_limit(self):
-        return sum(len(self.deliveries(m[0])) - self.cut_off(m[0]) > self.limit + 1 for m in self.messages)
+        """Deliveries since the last loss of power before the last of them.  One may be a redelivery that a kill kept
+        from being counted."""
+        found = 0
+        for m in self.messages:
+            out = [e[0] for e in self.deliveries(m[0])]
+            since = max([cut for cut in self.power_cuts if out and cut < out[-1]], default=0)
+            doubtful = any(e[3] & layout.REDELIVERED for e in self.cut_off(m[0]))
+            found += sum(ts > since for ts in out) > self.limit + 1 + doubtful
+        return found
 
     def after_settlement(self, types):
         """A loss of power since then may have taken the ack."""

@@ -87,7 +87,17 @@ class Part:
         self.positions[index:] -= octets
         self.entries = self.entries[self.entries["position"] != start]
         self.entries["position"][self.entries["position"] > start] -= octets
+        self._move_cursor(start, octets)
         self.changed |= {"msgs", "acks"}
+
+    def _move_cursor(self, start: int, octets: int) -> None:
+        """The cursor stands before the same record as it did, or behind the last one."""
+        if os.path.exists(self.path("acks")):
+            with open(self.path("acks"), "r+b") as file:
+                below = int.from_bytes(file.read(layout.HEADER_OCTETS)[24:28], "little")
+                if below > start:
+                    file.seek(24)
+                    file.write(layout.WORDS.pack(*layout.word(below - octets), 0, 0, 0, 0)[:8])
 
     def forget(self, index: int) -> None:
         """Take out what the acks say of a record."""
@@ -212,6 +222,15 @@ class Story:
         self.events = np.concatenate((self.events, row))
         self.touch((self.events.size - 1,))
 
+    def tell(self, row: int, kind: int, times: int = 1) -> None:
+        """Let the acks say ``kind`` (type and reason) of a message, before they settle it."""
+        part, index = self.record(row)
+        entry = np.zeros(1, part.entries.dtype)
+        entry["position"], entry["kind"] = part.positions[index], kind
+        own = np.flatnonzero(part.entries["position"] == part.positions[index])
+        part.entries = np.insert(part.entries, int(own[-1]) if own.size else part.entries.size, entry.repeat(times))
+        part.changed.add("acks")
+
     def remove(self, places: Iterable[int]) -> None:
         places = list(places)
         self.touch(places)
@@ -295,7 +314,7 @@ def publish_order(story: Story, count: int, boundary: bool) -> Planted:
         one.octets[a:a + 8], other.octets[b:b + 8] = bytes(other.octets[b:b + 8]), bytes(one.octets[a:a + 8])
         one.sign(i)
         other.sign(j)
-    return Planted("publish_order", [int(story.seqs[following[row]]) for row in rows])
+    return Planted("publish_order", [int(story.seqs[following[row]]) for row in rows], frozenset({"channel_order"}))
 
 
 def _goes_out_behind(story: Story, following: np.ndarray, boundary: bool) -> np.ndarray:
@@ -337,7 +356,10 @@ def returned_first(story: Story, count: int, boundary: bool) -> Planted:
         story.move(behind, late)
         story.add(seq, back, RETURNED, layout.CAUSE_NACK, like=place)
         story.add(seq, again, DELIVERED, REDELIVERED, like=place)
-    return Planted("returned_first", [int(story.seqs[row]) for row, _ in found], frozenset({"overtaking"}))
+        story.tell(row, RETURNED | layout.CAUSE_NACK << 4)
+        story.tell(row, layout.HANDED_OUT)
+    return Planted("returned_first", [int(story.seqs[row]) for row, _ in found],
+                   frozenset({"overtaking", "failure_counts"}))
 
 
 def overtaking(story: Story, count: int, boundary: bool) -> Planted:
@@ -348,7 +370,9 @@ def overtaking(story: Story, count: int, boundary: bool) -> Planted:
         seq, place = int(story.seqs[row]), int(story.first[row])
         story.add(seq, back, RETURNED, layout.CAUSE_NACK, like=place)
         story.add(seq, again, DELIVERED, REDELIVERED, like=place)
-    return Planted("overtaking", [int(story.seqs[row]) for row, _ in found])
+        story.tell(row, RETURNED | layout.CAUSE_NACK << 4)
+        story.tell(row, layout.HANDED_OUT)
+    return Planted("overtaking", [int(story.seqs[row]) for row, _ in found], frozenset({"failure_counts"}))
 
 
 def priority(story: Story, count: int, boundary: bool) -> Planted:
@@ -384,7 +408,8 @@ def delivery_limit(story: Story, count: int, boundary: bool, limit: int = 3) -> 
     for row, times in rows:
         for ts in times:
             story.add(int(story.seqs[row]), ts, DELIVERED, REDELIVERED, like=int(story.first[row]))
-    return Planted("delivery_limit", [int(story.seqs[row]) for row, _ in rows], frozenset({"overtaking"}))
+        story.tell(row, layout.HANDED_OUT, len(times))
+    return Planted("delivery_limit", [int(story.seqs[row]) for row, _ in rows], frozenset({"overtaking", "out_twice"}))
 
 
 def limit_kept(story: Story, count: int, boundary: bool, limit: int = 3) -> Planted:
@@ -394,7 +419,10 @@ def limit_kept(story: Story, count: int, boundary: bool, limit: int = 3) -> Plan
         for ts in times[:-1]:
             story.add(int(story.seqs[row]), ts, RETURNED, layout.CAUSE_NACK, like=int(story.first[row]))
         story.add(int(story.seqs[row]), times[-1], DELIVERED, REDELIVERED, like=int(story.first[row]))
-    return Planted("limit_kept", [int(story.seqs[row]) for row, _ in rows], frozenset({"overtaking"}))
+        story.tell(row, RETURNED | layout.CAUSE_NACK << 4, len(times) - 1)
+        story.tell(row, layout.HANDED_OUT)
+    return Planted("limit_kept", [int(story.seqs[row]) for row, _ in rows],
+                   frozenset({"overtaking", "wrong_consumer", "failure_counts"}))
 
 
 def _with_room(story: Story, which: np.ndarray, places: np.ndarray, needed: int, count: int,
@@ -434,6 +462,7 @@ def double_settle(story: Story, count: int, boundary: bool) -> Planted:
     rows = _later(story, count, boundary)
     for row, ts in rows:
         story.add(int(story.seqs[row]), ts, ACKED, like=int(story.settled[row]))
+        story.tell(row, ACKED)
     return Planted("double_settle", [int(story.seqs[row]) for row, _ in rows])
 
 
@@ -442,8 +471,28 @@ def delivery_after_settle(story: Story, count: int, boundary: bool) -> Planted:
     rows = _later(story, count, boundary)
     for row, ts in rows:
         story.add(int(story.seqs[row]), ts, DELIVERED, REDELIVERED, like=int(story.first[row]))
+        story.tell(row, layout.HANDED_OUT)
     return Planted("delivery_after_settle", [int(story.seqs[row]) for row, _ in rows],
-                   frozenset({"overtaking", "returned_first", "priority"}))
+                   frozenset({"overtaking", "returned_first", "priority", "prefetch"}))
+
+
+def agreement(story: Story, count: int, boundary: bool) -> Planted:
+    """What the acks say of a message that was acked is taken out, or said twice, or its ack is said to be a purge."""
+    which = story.simple()
+    if boundary:
+        which &= story.across(story.pairs())
+    rows = story.spread(which, count)
+    for n, row in enumerate(rows):
+        part, index = story.record(row)
+        own = np.flatnonzero(part.entries["position"] == part.positions[index])
+        if n % 3 == 0:
+            part.forget(index)
+        elif n % 3 == 1:
+            part.entries = np.append(part.entries, part.entries[own])
+        else:
+            part.entries["kind"][own] = layout.PURGED
+        part.changed.add("acks")
+    return Planted("agreement", [int(story.seqs[row]) for row in rows])
 
 
 def unacked(story: Story, count: int, boundary: bool, older_than: int | None = None) -> Planted:
@@ -519,7 +568,7 @@ def group_fifo(story: Story, count: int, boundary: bool) -> Planted:
     found = _times(story, which, count, (story.first[following], 1))
     for row, (ts,) in found:
         story.move(int(story.settled[row]), ts)
-    return Planted("group_fifo", [int(story.seqs[following[row]]) for row, _ in found])
+    return Planted("group_fifo", [int(story.seqs[following[row]]) for row, _ in found], frozenset({"prefetch"}))
 
 
 def damaged_records(story: Story, count: int, boundary: bool) -> Planted:
@@ -537,8 +586,8 @@ PLANTS: dict[str, Callable[..., Planted]] = {
     "publish_order": publish_order, "fifo": fifo, "returned_first": returned_first, "overtaking": overtaking,
     "priority": priority, "delivery_limit": delivery_limit, "limit_kept": limit_kept,
     "ack_without_delivery": ack_without_delivery, "double_settle": double_settle,
-    "delivery_after_settle": delivery_after_settle, "unacked": unacked, "duplicates": duplicates, "holes": holes,
-    "damage": damaged_records, "group_fifo": group_fifo,
+    "delivery_after_settle": delivery_after_settle, "agreement": agreement, "unacked": unacked,
+    "duplicates": duplicates, "holes": holes, "damage": damaged_records, "group_fifo": group_fifo,
 }
 
 

@@ -17,6 +17,7 @@ from brokerd.store.recovery import recover
 
 BEGIN = 1_780_000_000_000_000_000       # ns
 SECOND = 1_000_000_000
+LONG_SECONDS = 2000                     # Longer than the audit lets a message be unacked.
 VHOST = "vhost"                         # the folder
 SETTINGS = {"vhost": "/", "journal": True, "delivery_limit": None, "dead_letter_exchange": None,
             "overflow": "drop-head", "message_ttl_ms": None, "single_active_consumer": False, "arguments": {},
@@ -31,7 +32,7 @@ class Run:
         self.name, self.max_priority, self.prefetch = name, max_priority, prefetch
         self.random, self.journal, self.rules = Random(seed), journal, rules or {}
         self.now = BEGIN
-        self.count = 0
+        self.count = self.consumers = 0
         self.out = []                   # delivery tags, oldest first
         self.benches = []
         os.makedirs(self.folder)
@@ -39,7 +40,8 @@ class Run:
         self._write(f"{self.folder}/.queue", name)
         if journal:
             self.say({"at": BEGIN - SECOND, "what": "settings", "queue": name, "max_priority": max_priority, **SETTINGS,
-                      "delivery_limit": self.rules.get("delivery_limit")})
+                      # The plane counts the fatal failure too.
+                      "delivery_limit": self.rules["delivery_limit"] - 1 if "delivery_limit" in self.rules else None})
         self.start(suspect=None)
 
     @property
@@ -73,7 +75,11 @@ class Run:
     def consume(self):
         self.consumer = self.bench.connection(1)
         self.consumer.channels[1].prefetch = self.prefetch
-        consume(self.consumer.channels[1], self.queue, consumer_number=7 * len(self.benches))
+        self.consumers += 1
+        consume(self.consumer.channels[1], self.queue, consumer_number=self.consumers)
+        if self.journal:
+            self.say({"at": self.now, "what": "consumer", "number": self.consumers, "prefetch": self.prefetch,
+                      "no_ack": False, "priority": 0})
         self.out = []
 
     def turn(self):
@@ -113,6 +119,13 @@ class Run:
             self.ack(self.random.randrange(2, keep))
             self.turn()
 
+    def rest(self, seconds):
+        """All that is out is settled, and then nothing happens for so long."""
+        while self.out:
+            self.ack(0)
+            self.turn()
+        self.now += seconds * SECOND
+
     def crash(self, *, suspect=False):
         """As after kill -9: the next life finds the files as they are; those of this one are nobody's from now on."""
         before, self.root = self.root, f"{self.scratch}/{len(self.benches)}"
@@ -141,8 +154,12 @@ def in_groups(root, name="plain"):
     return run.finish(root)
 
 
-def whole(root):
-    """Both queues under ``root``; all in order."""
+def whole(root, *, share=1):
+    """Both queues under ``root``; all in order.
+
+    ``share``: how much of the traffic.  Some of it is always over half an hour old: that is when the audit calls a
+    message unacked.
+    """
     plain = Run(f"{root}.plain")
     levels = Run(f"{root}.levels", "levels", max_priority=2, prefetch=6, seed=2)
     levels.publish(8)
@@ -150,5 +167,8 @@ def whole(root):
         for life, steps in enumerate(lives):
             if life:
                 run.crash()
-            run.steps(steps, returns=returns, keep=5)
+            run.steps(int(steps * share), returns=returns, keep=5)
+        if share < 1:
+            run.rest(LONG_SECONDS)
+            run.steps(30, returns=returns, keep=5)
         run.finish(root)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 
 import pytest
 import writer
@@ -80,6 +81,19 @@ def test_a_segment_that_is_there_twice_is_read_once(root):
     queue = only(root)
     assert len(queue.triples) == 4
     assert len(queue.damage) == 3
+    assert not queue.triples[0].kept
+
+
+def test_of_a_journal_that_is_there_twice_the_one_beside_its_records_is_read(root):
+    folder = root + "/vhost/queue"
+    for kind in ("acks", "journal"):
+        shutil.copy(f"{folder}/kept/{kind}.0000000001", f"{folder}/{kind}.0000000001")
+    queue = only(root)
+    assert [queue.triples[0].acks, queue.triples[0].journal] == [
+        f"vhost/queue/kept/{kind}.0000000001" for kind in ("acks", "journal")]
+    assert details(queue) == [f"is here twice: vhost/queue/kept/{kind}.0000000001 is what is read"
+                              for kind in ("acks", "journal")]
+    assert sorted(queue.foreign) == [f"vhost/queue/{kind}.0000000001" for kind in ("acks", "journal")]
 
 
 def test_a_segment_half_moved_is_whole(root):
@@ -101,7 +115,8 @@ def test_the_order_log_tells_settings_consumers_and_what_was_removed(root):
         file.write('{"at": 10, "what"')
     queue = only(root)
     assert queue.settings["delivery_limit"] == 3
-    assert queue.rules == (Rule(1, True, None), Rule(5, True, 3))
+    assert [rule[:3] for rule in queue.rules] == [(1, True, None), (5, True, 3)]
+    assert queue.rules[0] == Rule(1, True, None, max_priority=4)
     assert queue.consumers[7]["tag"] == "t"
     assert queue.consumers[7]["gone"] == 8
     assert queue.removed[0]["last_seq"] == 9
@@ -167,3 +182,12 @@ def test_names_of_files_are_told_from_others():
     assert file_number("journal.0000000012") == ("journal", 12)
     for name in ("msgs.12", "msgs.0000000001.new", "spare.0000000001", "msgs.00000000x1", "msgs." + "1" * 30):
         assert file_number(name) is None
+
+
+@pytest.mark.parametrize("said", ["9", "0", "", "one"])
+@pytest.mark.parametrize("rest", ["", "/vhost", "/vhost/queue"])
+def test_a_data_directory_of_another_version_is_refused(root, said, rest):
+    with open(f"{root}/schema_version", "w") as file:
+        file.write(f"{said}\n")
+    with pytest.raises(AuditError, match=f"schema_version: a data directory of version {said!r}; this one reads ver"):
+        open_source(f"{root}{rest}")

@@ -2,12 +2,16 @@
 
 import os
 
+import numpy as np
 import pytest
 import writer
+from tests.audit import plant
 
 from brokerd.audit.files import open_source
 from brokerd.audit.holes import holes
 from brokerd.audit.scan import scan
+from brokerd.audit.verdicts import audit
+from brokerd.store import format as layout
 
 T = 1_700_000_000_000_000_000
 
@@ -59,8 +63,86 @@ def test_what_retention_removed_is_no_hole(tmp_path):
     assert (found.found, found.doubts) == (0, [])
 
 
-def test_what_compaction_took_is_no_hole(tmp_path):
-    assert look(tmp_path, {0: without(31, 3, 4, 20)}, generation=2).found == 0
+def compacted(tmp_path, settled=(), *, begun=1, more=(), missing=(3, 4, 20)):
+    """Thirty messages in three compacted segments, three of them gone; ``settled``: those that the journal saw end."""
+    seqs = list(range(1, 31))
+    rows = [(T + 10 * s + 1, s, layout.DELIVERED) for s in seqs]
+    rows += [(T + 10 * s + 2, s, layout.ACKED) for s in settled]
+    whole = writer.Level(writer.messages(seqs, [T + 10 * s for s in seqs]), writer.events([*rows, *more]))
+    root = writer.write_queue(tmp_path / "data", whole, writer.Options(segment_messages=10, generation=2, begun=begun))
+    story = plant.Story(f"{root}/vhost/queue")
+    for seq in sorted(missing, reverse=True):
+        part, index = story.record(story.row(seq))
+        part.cut(index)
+    for part in story.parts:
+        part.save(part.events)
+    return root
+
+
+def holes_of(root, **options):
+    source = open_source(str(root))
+    (queue,) = source.queues()
+    found = {}
+    for triple in queue.triples:
+        found.setdefault(triple.priority, []).append(scan(source, triple))
+    return holes(queue, found, **options)
+
+
+@pytest.mark.parametrize("slice_size", [4, 1 << 23])
+def test_compaction_explains_only_numbers_that_the_journal_saw_settled(tmp_path, slice_size):
+    assert holes_of(compacted(tmp_path / "a", (3, 4, 20)), slice_size=slice_size)[:4] == (0, 27, [], [])
+    found = holes_of(compacted(tmp_path / "b", (3, 20)), slice_size=slice_size)
+    assert (found.found, found.missing, found.doubts) == (1, [(4, 4)], [])
+
+
+def test_without_a_journal_compaction_explains_what_is_missing(tmp_path):
+    assert look(tmp_path, {0: without(31, 3, 4, 20)}, generation=2, journal=False).found == 0
+
+
+def test_a_journal_that_began_later_leaves_what_compaction_took_in_doubt(tmp_path):
+    found = holes_of(compacted(tmp_path, (20,), begun=T + 105))
+    assert (found.found, found.doubts) == (0, ["2 numbers are absent from compacted segments whose journals have gaps"])
+
+
+def test_a_message_that_was_out_when_a_broker_was_killed_may_have_been_settled_then(tmp_path):
+    started = (T + 95, 0, layout.STARTED, layout.RESTARTED)
+    found = holes_of(compacted(tmp_path, (3,), more=[started]))
+    assert found.missing == [(20, 20)]
+    assert found.doubts == ["1 numbers are absent of messages that were not settled when a broker was killed"]
+
+
+def test_the_first_record_of_a_segment_is_missed_also_where_nothing_stands_before_it(tmp_path):
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(20), writer.Options(segment_messages=10))
+    story = plant.Story(f"{root}/vhost/queue")
+    plant_gone(story, 1)
+    assert holes_of(root).missing == [(1, 1)]
+
+
+def plant_gone(story, seq):
+    part, index = story.record(story.row(seq))
+    story.remove(np.flatnonzero(story.events["seq"] == seq).tolist())
+    part.cut(index)
+    story.save()
+
+
+@pytest.mark.parametrize("slice_size", [4, 1 << 23])
+def test_a_number_that_stands_in_two_segments_is_found(tmp_path, slice_size):
+    level = writer.simple_level(30)
+    level.messages["seq"][10:] = range(9, 29)
+    level.events["seq"][20:] = [seq for seq in range(9, 29) for _ in (0, 1)]
+    root = tmp_path / "data"
+    os.makedirs(root / "vhost" / "queue")
+    for number in (1, 2, 3):
+        own = slice(10 * number - 10, 10 * number)
+        writer.write_triple(str(root / "vhost" / "queue"), number, level.messages[own],
+                            level.events[20 * number - 20:20 * number], level, writer.Options())
+    (root / "vhost" / ".vhost").write_text("/")
+    (root / "vhost" / "queue" / ".queue").write_text("q")
+    found = holes_of(root, slice_size=slice_size)
+    assert (found.found, found.missing, found.twice) == (2, [], [9, 10])
+    (judged,) = audit(open_source(str(root)))
+    told = [(row["seq"], row["segment"], row["detail"]) for row in judged.findings if row["audit"] == "holes"]
+    assert told == [(seq, 2, "stands in vhost/queue/msgs.0000000001 as well") for seq in (9, 10)]
 
 
 def test_a_manifest_promises_both_ends(tmp_path):
@@ -73,3 +155,23 @@ def test_a_journal_that_was_off_meanwhile_leaves_a_doubt(tmp_path):
     found = look(tmp_path, {0: without(51)}, remove=(3,), log=log)
     assert found.found == 0
     assert found.doubts
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_numbers_far_apart_are_judged_without_a_look_at_each_number_between(tmp_path, journal):
+    """As after damage: a record may have any number."""
+    far = 1 << 55
+    found = look(tmp_path, {0: [*range(1, 31), *range(far, far + 10)]}, journal=journal)
+    absent = far - 31
+    assert found.found == (absent if journal else 0)
+    assert found.checked == far + 9
+    assert found.missing == ([(31, far - 1)] if journal else [])
+    assert bool(found.doubts) != journal
+
+
+def test_numbers_far_apart_in_one_segment_are_judged_in_the_same_way(tmp_path):
+    far = 1 << 55
+    line = {"at": T, "what": "removed", "level": 0, "first_seq": 100, "last_seq": far - 100, "why": "age"}
+    found = look(tmp_path, {0: [1, 2, far, far + 1]}, log=[line], slice_size=1000)
+    assert found.missing == [(3, 99), (far - 99, far - 1)]
+    assert found.found == 97 + 99

@@ -4,8 +4,10 @@ import json
 import os
 import struct
 
+import pytest
 import writer
 
+from brokerd.audit import NoSuchQueueError
 from brokerd.audit.files import open_source
 from brokerd.audit.inspect import inspect
 from brokerd.store import format as layout
@@ -46,3 +48,10 @@ def test_the_brokers_counters_are_read(tmp_path):
     assert inspect(open_source(root))["queues"][0]["counters"]["overtakings"] == 9
     os.truncate(path, 70)
     assert inspect(open_source(root))["queues"][0]["counters"] is None
+
+
+def test_a_pattern_that_no_queue_matches_is_refused(tmp_path):
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(5))
+    assert len(inspect(open_source(root), "q*")["queues"]) == 1
+    with pytest.raises(NoSuchQueueError, match="no queue matches 'zzz\\*'"):
+        inspect(open_source(root), "zzz*")

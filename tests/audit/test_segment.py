@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import writer
 
+from brokerd.audit.fetch import other_place
 from brokerd.audit.files import FOREVER, Source, open_source
 from brokerd.audit.inspect import inspect
-from brokerd.audit.segment import other_place, read_triple
+from brokerd.audit.segment import read_triple
 from brokerd.audit.verdicts import audit
 from brokerd.store import format as layout
 
@@ -104,6 +105,33 @@ def test_an_event_with_a_flipped_bit_is_told_and_leaves_a_gap(root):
     assert (data.gaps[0].start, data.gaps[0].stop) == (data.events["ts"][9], data.events["ts"][10])
 
 
+@pytest.mark.parametrize(("type_", "reason", "known"), [
+    (layout.DELIVERED, 0, True), (layout.DELIVERED, 15, True), (layout.DELIVERED, 16, False),
+    (layout.RETURNED, 0, False), (layout.RETURNED, 1, True), (layout.RETURNED, 6, True), (layout.RETURNED, 7, False),
+    (layout.DEAD_LETTERED, 0, False), (layout.DEAD_LETTERED, 5, True), (layout.DROPPED, 6, False),
+    (layout.DROPPED, 3, True), (layout.ACKED, 0, True), (layout.ACKED, 1, False), (layout.EXPIRED, 2, False),
+    (layout.STARTED, 4, True), (layout.STARTED, 5, False)])
+def test_an_event_with_a_reason_that_its_type_does_not_have_is_damage(tmp_path, type_, reason, known):
+    level = writer.simple_level(5, start=START)
+    level.events = np.append(level.events, writer.events([(START + 10 ** 9, START, type_, reason)]
+                                                         if type_ == layout.STARTED else
+                                                         [(START + 10 ** 9, 5, type_, reason)]))
+    damage = [d for d in read(writer.write_queue(tmp_path / "data", level)).damage if d.matters == ("events",)]
+    detail = f"an event of type {type_} with reason {reason}, which that type does not have"
+    assert [(d.offset, d.matters, d.detail) for d in damage] == ([] if known else [(64 + 10 * 32, ("events",), detail)])
+
+
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_mark_of_a_start_stands_in_the_order_of_times_like_any_event(tmp_path, back):
+    level = writer.simple_level(5, start=START)
+    level.events = np.append(level.events, writer.events([(START + 10 ** 9, START, layout.STARTED, layout.RESTARTED)]))
+    root = writer.write_queue(tmp_path / "data", level)
+    ts = int(level.events["ts"][9]) + 1 - back
+    mark = writer.events([(ts, START, layout.STARTED, layout.RESTARTED)])
+    change(root, "journal", 64 + 10 * 32, writer.pack_events(mark, 1))
+    assert [d.detail for d in read(root).damage] == ["1 events that are not later than the one before"] * back
+
+
 def test_events_that_a_loss_of_power_took_are_no_damage(tmp_path):
     level = writer.simple_level(10)
     level.events = np.concatenate((level.events, writer.events([(START + 10 ** 6, START, layout.STARTED, 2)])))
@@ -132,6 +160,34 @@ def test_missing_and_damaged_acks_are_told(root):
     assert "1 entries with a wrong check" in [d.detail for d in read(root).damage]
     os.unlink(f"{root}/vhost/queue/acks.0000000001")
     assert read(root).damage[0].detail.startswith("is missing")
+
+
+@pytest.mark.parametrize("settle", [True, False])
+def test_acks_are_missing_where_the_journal_has_any_event(tmp_path, settle):
+    """A hand-out alone moves the watermark in the acks."""
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(9, settle=settle), writer.Options(acks=False))
+    (damage,) = read(root).damage
+    assert (damage.matters, damage.detail.startswith("is missing")) == (("acks",), True)
+    level = writer.simple_level(9)
+    unused = writer.Level(level.messages, level.events[:0])
+    root = writer.write_queue(tmp_path / "unused", unused, writer.Options(acks=False))
+    assert read(root).damage == []
+
+
+REASONS_OF_ENTRIES = {
+    layout.ACKED: 1, layout.REJECTED: 1, layout.EXPIRED: 1, layout.PURGED: 1, layout.HANDED_OUT: 1, layout.SET_ASIDE: 2,
+    layout.RETURNED: 7, layout.DEAD_LETTERED: 6, layout.DROPPED: 6}
+
+
+@pytest.mark.parametrize("kind", range(256))
+def test_an_entry_of_a_type_or_with_a_reason_that_the_layout_does_not_have_is_damage(root, kind):
+    position = int(read(root).positions[0])
+    change(root, "acks", 64, layout.entry(1, position, kind))
+    damage = read(root).damage
+    if kind >> 4 < REASONS_OF_ENTRIES.get(kind & 15, 0):
+        assert damage == []
+    else:
+        assert [(d.matters, d.detail) for d in damage] == [(("acks",), "1 entries of a kind that no broker writes")]
 
 
 def test_a_file_that_is_none_is_damage(root):
@@ -207,3 +263,85 @@ def test_damage_of_any_kind_is_never_a_fault_of_the_queue_nor_of_ours(tmp_path):
         inspect(source)
         wrong = {row["audit"] for row in judged.audits if row["verdict"] == "violated"}
         assert wrong <= {"damage", "holes"}
+
+
+def verdicts_of(root):
+    (judged,) = audit(open_source(root))
+    return {row["audit"]: row["verdict"] for row in judged.audits}
+
+
+@pytest.mark.parametrize(("name", "end", "what", "detail"), [
+    ("msgs", 36, "records", "is of version 0, which no broker writes"),
+    ("journal", 24, "events", "has a damaged header, or is of another segment")])
+def test_a_file_of_version_0_is_told(root, name, end, what, detail):
+    with open(f"{root}/vhost/queue/{name}.0000000001", "rb") as file:
+        head = bytearray(file.read(64))
+    head[4:8] = bytes(4)
+    head[end:end + 4] = layout.crc32c(bytes(head[:end])).to_bytes(4, "little")
+    change(root, name, 0, bytes(head))
+    assert (detail, (what,)) in [(d.detail, d.matters) for d in read(root).damage]
+
+
+@pytest.mark.parametrize(("name", "what", "unknown"), [
+    ("acks", "acks", ["double_settle"]), ("journal", "events", ["fifo", "double_settle", "unacked"])])
+def test_a_file_of_a_later_version_is_told_and_what_it_would_say_is_not_known(root, name, what, unknown):
+    with open(f"{root}/vhost/queue/{name}.0000000001", "rb") as file:
+        head = bytearray(file.read(64))
+    head[4:8] = (9).to_bytes(4, "little")
+    end = 20 if name == "acks" else 24
+    head[end:end + 4] = layout.crc32c(bytes(head[:end])).to_bytes(4, "little")
+    change(root, name, 0, bytes(head))
+    (damage,) = read(root).damage
+    assert (damage.detail, damage.matters) == ("is of version 9, of a later broker", (what,))
+    said = verdicts_of(root)
+    assert {said[audit] for audit in unknown} == {"undecidable"}
+
+
+def with_acks_head(root, version, doubted=b""):
+    head = bytearray(layout.acks_fixed(1, 0)[:24])
+    head[4:8] = version.to_bytes(4, "little")
+    head[20:24] = layout.crc32c(bytes(head[:20])).to_bytes(4, "little")
+    change(root, "acks", 0, bytes(head))
+    change(root, "acks", 48, doubted)
+
+
+@pytest.mark.parametrize(("version", "doubted", "type_", "sound"), [
+    (2, b"", layout.HANDED_OUT, True), (1, b"", layout.ACKED, True), (1, b"", layout.RETURNED, True),
+    (0, b"", layout.ACKED, False), (1, b"", layout.HANDED_OUT, False), (1, b"", layout.SET_ASIDE, False),
+    (1, bytes([64, 0, 0, 0, 191, 255, 255, 255]), layout.ACKED, False)])
+def test_acks_that_are_not_of_the_version_that_they_say_are_told(root, version, doubted, type_, sound):
+    """Version 1 has neither hand-outs nor messages set aside, nor the word ``doubted``."""
+    kind = type_ | (1 << 4 if type_ == layout.RETURNED else 0)
+    change(root, "acks", 64, layout.ENTRY.pack(64, kind, layout.entry_check(1, 64, kind, 0), 0))
+    with_acks_head(root, version, doubted)
+    damage = read(root).damage
+    assert [(d.offset, d.detail, d.matters) for d in damage] == ([] if sound else [
+        (4, f"says version {version}, and is not of that version", ("acks",))])
+
+
+def test_acks_of_another_generation_than_their_segment_are_told_and_not_believed(root):
+    change(root, "acks", 8, layout.acks_fixed(1, 3)[8:24])
+    data = read(root)
+    (damage,) = data.damage
+    assert (damage.detail, damage.matters) == ("is of generation 3, and its segment of generation 0", ("acks",))
+    assert data.entries.size == 0
+    said = verdicts_of(root)
+    assert (said["damage"], said["double_settle"], said["fifo"]) == ("violated", "undecidable", "held")
+
+
+def test_a_compaction_between_the_two_renames_is_waited_for_where_a_broker_writes(root, monkeypatch):
+    change(root, "acks", 8, layout.acks_fixed(1, 1)[8:24])
+    source = open_source(root)
+    triple = source.queues()[0].triples[0]._replace(cut=FOREVER)
+    read_file, times = Source.read, []
+
+    def late(self, rel, start=0, length=-1):
+        if "acks" in rel:
+            times.append(rel)
+            if len(times) == 2:
+                change(root, "acks", 8, layout.acks_fixed(1, 0)[8:24])
+        return read_file(self, rel, start, length)
+
+    monkeypatch.setattr(Source, "read", late)
+    data = read_triple(source, triple)
+    assert (data.damage, data.entries.size, len(times)) == ([], 100, 2)

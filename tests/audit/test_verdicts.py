@@ -11,9 +11,10 @@ import writer
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from brokerd.audit import moment
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import AUDITS, Options
-from brokerd.audit.verdicts import audit, exit_status, summary
+from brokerd.audit.verdicts import audit, exit_status, summary, verdict_of, worst
 from brokerd.store import format as layout
 
 T = 1_700_000_000_000_000_000
@@ -92,7 +93,8 @@ def test_without_a_journal_only_records_can_be_judged(tmp_path):
     _, found = judged(write(tmp_path / "data", writer.simple_level(100), journal=False))
     verdicts = {name: row["verdict"] for name, row in found.items()}
     assert {n for n, v in verdicts.items() if v == "held"} == {
-        "publish_order", "double_settle", "duplicates", "holes", "damage"}
+        "publish_order", "double_settle", "duplicates", "holes", "damage", "time_order", "wrong_level", "numbers",
+        "words"}
     assert set(verdicts.values()) == {"held", "undecidable"}
     assert "the queue has none" in found["fifo"]["reason"]
 
@@ -133,7 +135,7 @@ def test_limits_are_those_in_force_in_the_messages_life(tmp_path):
         base = T + seq * 1000
         for k in range(4):
             rows += [(base + 10 * k + 1, seq, 8, k > 0), (base + 10 * k + 2, seq, 3, 1)]
-        rows.append((base + 90, seq, layout.ACKED if seq == 1 else layout.DEAD_LETTERED, 4))
+        rows.append((base + 90, seq, *((layout.ACKED, 0) if seq == 1 else (layout.DEAD_LETTERED, layout.REASON_LIMIT))))
     level = writer.Level(writer.messages((1, 2), (T + 1000, T + 2000)), writer.events(rows))
     root = write(tmp_path / "data", level, settings={"delivery_limit": 2})
     _, found = judged(root)
@@ -195,6 +197,42 @@ def test_the_exit_status_knows_what_to_fail_on():
     assert exit_status([wrong, unknown], "none") == 0
 
 
+def test_effects_of_use_are_no_broken_promise_unless_they_are_named():
+    held, effect, wrong, unknown = ({"audit": a, "verdict": v} for a, v in (
+        ("fifo", "held"), ("overtaking", "effects of use"), ("holes", "violated"), ("priority", "undecidable")))
+    assert exit_status([held, effect]) == exit_status([effect], "fifo") == exit_status([effect], "none") == 0
+    assert exit_status([effect, unknown]) == 3
+    assert exit_status([effect, wrong]) == 1
+    assert exit_status([held, effect], "overtaking") == 1
+    assert [worst(rows) for rows in ([], [held, effect], [effect, unknown], [unknown, wrong])] == [
+        "held", "effects of use", "undecidable", "violated"]
+
+
+def test_a_chain_that_covers_nothing_counts_only_where_nothing_else_was_judged():
+    bare, held = {"audit": "chain", "verdict": "covers nothing"}, {"audit": "fifo", "verdict": "held"}
+    assert exit_status([bare, bare]) == exit_status([bare], "chain") == exit_status([bare, held], "chain") == 3
+    assert exit_status([bare, held]) == exit_status([bare], "none") == exit_status([bare], "fifo") == 0
+    assert (worst([bare, held]), worst([bare])) == ("held", "covers nothing")
+
+
+@pytest.mark.parametrize("audit", AUDITS)
+def test_what_an_audit_finds_breaks_a_promise_or_is_an_effect_of_use(audit):
+    of_use = audit in ("overtaking", "unacked", "duplicates", "group_fifo")
+    assert verdict_of(audit, 3, True) == verdict_of(audit, 3, False) == ("effects of use" if of_use else "violated")
+    assert (verdict_of(audit, 0, True), verdict_of(audit, 0, False)) == ("undecidable", "held")
+
+
+def test_a_finding_says_times_that_people_can_read(tmp_path):
+    level = writer.Level(writer.messages((1, 2), (T, T + 1)), writer.events([(T + 1_500_000_000, 2, 8),
+                                                                             (T + 2_500_000_000, 1, 8)]))
+    one, found = judged(write(tmp_path / "data", level))
+    assert found["fifo"]["verdict"] == "violated"
+    (told,) = (row["detail"] for row in one.findings if row["audit"] == "fifo")
+    assert told == f"first delivered at {moment(T + 1_500_000_000)} UTC, before an earlier one, at " \
+                   f"{moment(T + 2_500_000_000)} UTC"
+    assert moment(T).startswith("2023-")
+
+
 @pytest.mark.parametrize("hole_behind", [False, True])
 def test_what_a_loss_of_power_may_have_done_is_neither_held_nor_violated(tmp_path, hole_behind):
     level = writer.after_a_loss_of_power(hole_behind=hole_behind)
@@ -210,3 +248,12 @@ def test_what_a_loss_of_power_may_have_done_is_neither_held_nor_violated(tmp_pat
     else:
         assert (rows["holes"]["verdict"], rows["holes"]["found"]) == ("undecidable", 0)
     assert "3 numbers are absent of messages that were published before power was lost" in rows["holes"]["reason"]
+
+
+def test_what_a_queue_without_a_journal_went_through_is_not_counted_as_nothing(tmp_path):
+    for name, journal in (("with", True), ("without", False)):
+        writer.write_queue(tmp_path / "data", writer.simple_level(10), writer.Options(journal=journal), queue=name,
+                           folder=name)
+    with_journal, without = (one.queue for one in audit(open_source(str(tmp_path / "data"))))
+    assert (with_journal["journaled"], with_journal["counters"]["redelivered"]) == (True, 0)
+    assert (without["journaled"], without["counters"]) == (False, None)

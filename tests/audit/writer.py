@@ -18,6 +18,8 @@ MESSAGE = np.dtype([("seq", "u8"), ("ts", "i8"), ("connection", "u4"), ("channel
 HAPPENED = np.dtype([("seq", "u8"), ("ts", "i8"), ("consumer", "u4"), ("aux", "u4"), ("count", "u2"), ("type", "u1"),
                      ("reason", "u1")])
 
+PLAIN_META = b"\x00\x01q\x10\x00\x02"     # default exchange, routing key "q", persistent
+
 
 @dataclass
 class Level:
@@ -30,7 +32,7 @@ class Level:
     messages: np.ndarray
     events: np.ndarray
     bodies: object = 100
-    metas: object = b"\x00\x01q\x10\x00\x02"
+    metas: object = PLAIN_META
 
 
 def messages(seqs, times, *, connection=1, channel=1, publish_seq=None):
@@ -47,6 +49,8 @@ def events(rows):
     made = np.zeros(len(rows), HAPPENED)
     for k, row in enumerate(sorted(rows, key=lambda row: row[0])):
         ts, seq, type_, reason, consumer, count = (*row, *(0, 1, 0)[len(row) - 3:])
+        if type_ == layout.STARTED and reason in (layout.RESTARTED, layout.SWITCHED_OFF):
+            seq = ts                # Such a mark keeps its own time.
         made[k] = (seq, ts, consumer, 0, count, type_, reason)
     return made
 
@@ -67,7 +71,7 @@ class Options:
     first_number: int = 1
 
 
-def pack_records(made, number, bodies=100, metas=b"\x00\x01q\x10\x00\x02", priority=0):
+def pack_records(made, number, bodies=100, metas=PLAIN_META, priority=0):
     """(octets of records, positions): records of a segment from position 64 on."""
     count = len(made)
     body = np.broadcast_to(np.asarray(bodies, np.int64), (count,))
@@ -127,11 +131,20 @@ def cursor_of(happened, seqs, positions, end):
     return int(positions[beyond]) if beyond < len(positions) else end
 
 
+def metas_of(level, priority, chosen):
+    """What stands between header and body, with the level's priority where the description says nothing else."""
+    if not isinstance(level.metas, bytes):
+        return level.metas[chosen]
+    if priority and level.metas == PLAIN_META:
+        return b"\x00\x01q\x18\x00\x02" + bytes([priority])
+    return level.metas
+
+
 def write_triple(folder, number, made, happened, level, options, priority=0, chosen=slice(None)):
     """The three files of one segment."""
     os.makedirs(folder, exist_ok=True)
     bodies = level.bodies if np.isscalar(level.bodies) else np.asarray(level.bodies)[chosen]
-    metas = level.metas if isinstance(level.metas, bytes) else level.metas[chosen]
+    metas = metas_of(level, priority, chosen)
     octets, positions = pack_records(made, number, bodies, metas, priority)
     base = int(made["seq"][0]) if len(made) else 1
     created = int(made["ts"][0]) - 1 if len(made) else 1
@@ -191,13 +204,16 @@ def write_queue(root, levels, options=None, *, vhost="/", queue="q", folder="que
         first = {"at": options.begun, "what": "settings", "vhost": vhost, "queue": queue, "journal": True,
                  "max_priority": max(levels), "delivery_limit": None, "dead_letter_exchange": None}
         with open(f"{path}/{layout.SIDE_FILE}", "w") as file:
-            for line in (first | options.settings, *options.log):
+            numbers = np.unique(np.concatenate([level.events["consumer"] for level in levels.values()]))
+            consumers = [{"at": options.begun, "what": "consumer", "number": number, "prefetch": 0, "no_ack": False}
+                         for number in numbers[numbers > 0].tolist()]
+            for line in (first | options.settings, *consumers, *options.log):
                 file.write(json.dumps(line) + "\n")
     return root
 
 
 def simple_level(count, *, start=1_700_000_000_000_000_000, step=1000, first_seq=1, bodies=100,
-                 metas=b"\x00\x01q\x10\x00\x02", settle=True):
+                 metas=PLAIN_META, settle=True):
     """``count`` messages, each delivered and acked in turn: nothing to complain of."""
     seqs = np.arange(first_seq, first_seq + count, dtype=np.uint64)
     times = start + np.arange(count, dtype=np.int64) * 4 * step
@@ -237,3 +253,10 @@ def after_a_loss_of_power(*, start=1_700_000_000_000_000_000, hole_behind=False)
     rows.append((cut, cut - 100_000, layout.STARTED, layout.POWER_LOST, 0, 0))
     there = whole.messages[~np.isin(whole.messages["seq"], gone)]
     return Level(there, events(rows), whole.bodies, whole.metas)
+
+
+def put_word(path, at, value, *, whole=True):
+    """Write a word of a file's header; without ``whole`` one whose complement is wrong."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(layout.WORDS.pack(*layout.word(value), 0, 0, 0, 0)[:8] if whole else b"\7" * 8)

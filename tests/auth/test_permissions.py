@@ -197,3 +197,26 @@ def test_a_file_that_is_no_list_is_refused(tmp_path, name):
     (tmp_path / name).write_text("{}")
     with pytest.raises(StoreError, match="not a list of objects"):
         Permissions(str(tmp_path), Disk())
+
+
+# --- the file while the broker runs
+
+def test_what_the_file_holds_now_is_taken_over_and_each_difference_told_once(permissions):
+    permissions.set("ann", "/", "a", "b", "c")
+    permissions.set("bob", "/", "a", "b", "c")
+    told = []
+    permissions.on_change = lambda *of: told.append(of)
+    with open(permissions.path) as file:
+        rows = json.load(file)
+    kept = [row | {"read": "other"} if row["user"] == "ann" else row for row in rows if row["user"] != "bob"]
+    with open(permissions.path, "w") as file:
+        json.dump([*kept, {"user": "eve", "vhost": "/", "configure": "", "write": "", "read": ".*"}], file)
+    found = permissions.read_again()
+    assert told == []
+    assert permissions.check("bob", "/", "read", "c")
+    assert str(permissions.take_over(found)) == (
+        "1 added ('eve' in '/'), 1 removed ('bob' in '/'), 1 changed ('ann' in '/')")
+    assert sorted(told) == [("ann", "/"), ("bob", "/"), ("eve", "/")]
+    assert not permissions.has_access("bob", "/")
+    assert not permissions.take_over(permissions.read_again())
+    assert len(told) == 3

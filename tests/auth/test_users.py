@@ -1,6 +1,7 @@
 """Users: what is in users.json, who may log in, and what a failed write changes (nothing)."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +179,26 @@ def test_an_entry_that_cannot_be_used_is_named(tmp_path, entry, told):
 def test_one_name_cannot_be_there_twice(tmp_path):
     with pytest.raises(StoreError, match="user 'a' is there twice$"):
         written(tmp_path, *[User("a", HASH).definition()] * 2)
+
+
+# --- the file while the broker runs
+
+def test_what_the_broker_has_changed_and_what_was_edited_both_hold_after_a_read(users):
+    users.add("ann", "a")
+    content = json.loads(Path(users.path).read_text())
+    Path(users.path).write_text(json.dumps([*content, content[0] | {"name": "bob"}]))
+    found = users.read_again()
+    assert "bob" not in users
+    assert str(users.take_over(found)) == "1 added ('bob')"
+    assert {"ann", "bob"} <= {user.name for user in users}
+    users.set_tags("ann", ["monitoring"])
+    assert {entry["name"] for entry in json.loads(Path(users.path).read_text())} >= {"ann", "bob"}
+
+
+def test_an_edited_file_is_not_written_over(users):
+    edited = Path(users.path).read_text() + " "
+    Path(users.path).write_text(edited)
+    with pytest.raises(OSError, match="was edited and not read since"):
+        users.add("ann", "a")
+    assert "ann" not in users
+    assert Path(users.path).read_text() == edited

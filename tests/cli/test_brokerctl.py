@@ -3,18 +3,24 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pika
 import pytest
+from tests.audit import writer
+from tests.audit.test_signature import write_keys
 from tests.broker import ROOT, SECONDS, Broker, environment
 from tests.conversations.peer import eventually
 from tests.server.clients import PERSISTENT, close_all, connect, publish_confirmed
 
 from brokerd import __version__
-from brokerd.cli import brokerctl, ctl_commands
+from brokerd.auditor import request
+from brokerd.cli import brokerctl, ctl_audit, ctl_commands
 
 JOURNALED = {"x-order-journal": True}
 
@@ -165,6 +171,8 @@ def test_what_is_in_a_folder_is_told_queue_by_queue(ctl, broker):
     assert re.search(r"\n  / +orders +1 +5 +1 +3 +1 +1 +5 ", out)
     assert re.search(r"\n  / +plain +1 +1 +1 +0 +0 +1 +1 +no journal ", out)
     assert out.endswith("\n  No damage.\n")
+    assert ctl("inspect", broker.directory, "--queues", "zzz*", data_dir=None)[::2] == (
+        2, f"brokerctl: {broker.directory}: no queue matches 'zzz*'\n")
     table = json.loads(ctl("inspect", broker.directory, "--json", "--queues", "or*")[1])
     assert [each["queue"] for each in table["queues"]] == ["orders"]
 
@@ -176,7 +184,7 @@ def test_damage_is_told_with_file_and_offset(ctl, tmp_path):
         file.seek(64 + 20)
         file.write(b"\xff")
     status, out, _ = ctl("inspect", tmp_path / "out")
-    assert status == 0
+    assert status == 1
     assert re.search(rf"damage: \d+\n +\S+/{path.name} at 64: .+", out)
 
 
@@ -189,21 +197,73 @@ def test_a_dump_says_how_much_it_copied_and_what_it_left_out(ctl, tmp_path, monk
     assert json.loads(ctl("dump", "there", "--queues", "//ord*", "--json")[1])["queues"] == 1
 
 
+def test_a_dump_is_signed_and_an_audit_verifies_that_before_it_begins(ctl, tmp_path, monkeypatch):
+    private, public = write_keys(tmp_path)
+    out = tmp_path / "signed"
+    status, told, _ = ctl("queue", "dump", "--sign", private, out)
+    assert status == 0
+    assert told.splitlines()[1] == f"signed: {out}/manifest.json.sig"
+    monkeypatch.setattr(ctl_audit, "run", lambda request: 7)
+    assert ctl("audit", "--verify", public, out) == (7, "", "")
+    (out / "manifest.json").write_text((out / "manifest.json").read_text() + " ")
+    assert ctl("audit", "--verify", public, out) == (
+        2, "", f"brokerctl audit: {out}/manifest.json: was not signed by the key of {public}, or was changed since\n")
+
+
+def test_a_key_that_cannot_sign_is_refused_before_anything_is_copied(ctl, tmp_path):
+    _, public = write_keys(tmp_path)
+    assert ctl("queue", "dump", "--sign", public, tmp_path / "out") == (
+        1, "", f"brokerctl: {public}: has no private key for Ed25519 in PEM\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_audit_takes_a_log_of_heads_and_refuses_what_is_none(ctl, tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    line = {"at": 1, "vhost": "/", "queue": "q", "level": 0, "segment": 1, "begun": 2, "blocks": 3, "head": "ab"}
+    log.write_text(json.dumps(line) + "\n")
+    seen = []
+    monkeypatch.setattr(ctl_audit, "run", lambda request: seen.append(request.options.chain_log) or 0)
+    assert ctl("audit", "--chain-log", log, tmp_path)[0] == 0
+    assert [head._asdict() | {"file": ""} for head in seen[0]] == [line | {"file": ""}]
+    status, out, err = ctl("audit", "--chain-log", tmp_path / "none", tmp_path)
+    assert (status, out, err) == (2, "", f"brokerctl audit: {tmp_path}/none: No such file or directory\n")
+
+
 @pytest.mark.parametrize("arguments", [["DIR", "--report", "OUT"], ["--help"], ["-h"], ["-x", "--", "y"], []])
 def test_audit_hands_its_arguments_on_and_ends_as_the_audit_does(ctl, monkeypatch, arguments):
-    audit = pytest.importorskip("brokerd.spark.audit")
     seen = []
-    monkeypatch.setattr(audit, "main", lambda *given: seen.append(given) or 3)
+    monkeypatch.setattr(ctl_audit, "main", lambda *given: seen.append(given) or 3)
     assert ctl("audit", *arguments) == (3, "", "")
     ((argv, program),) = seen
     assert program == "brokerctl audit"
     assert [each for each in argv if each != "--"] == [each for each in arguments if each != "--"]
 
 
-def test_audit_without_spark_says_what_to_install(ctl, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert ctl("audit", "DIR") == (
-        2, "", "brokerctl: brokerctl audit needs PySpark: install brokerd's extra 'spark'\n")
+def test_audit_without_spark_says_what_to_install(ctl, monkeypatch, tmp_path):
+    writer.write_queue(tmp_path / "data", writer.simple_level(3))
+    monkeypatch.setattr(request, "find_spec", lambda name: None)
+    status, out, err = ctl("audit", tmp_path / "data", "--master", "local[1]")
+    assert (status, out) == (2, "")
+    told = err.splitlines()[-1]
+    assert told.startswith("brokerctl audit: an audit by Spark needs pyspark, which this Python does not have; ")
+    *command, source = shlex.split(told.partition("installs what it needs: ")[2])
+    assert command == [sys.executable, "-m", "pip", "install", "-e"]
+    project = tomllib.loads((Path(source.removesuffix("[spark]")) / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "brokerd"
+    assert any(each.startswith("pyspark") for each in project["optional-dependencies"]["spark"])
+
+
+def test_help_for_the_audit_needs_no_spark():
+    code = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'jinja2', 'pyarrow', 'pandas', 'py4j'))); " \
+           "from brokerd.cli.brokerctl import run; sys.exit(run(['audit', sys.argv[1]]))"
+    for flag, status, told in (("--help", 0, "Usage: brokerctl audit [OPTIONS] [PATH]"),
+                               ("--nosuch", 2, "brokerctl audit: No such option '--nosuch'"),
+                               ("/nowhere", 2, "brokerctl audit: /nowhere: no such folder")):
+        done = subprocess.run([sys.executable, "-c", code, flag], env=environment(), capture_output=True, text=True,
+                              timeout=SECONDS)
+        assert done.returncode == status, done.stderr
+        assert told in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
 
 
 # --- which broker
@@ -242,8 +302,7 @@ def test_without_a_broker_the_socket_is_named(ctl, tmp_path):
     (["queue", "ordering", "orders", "--vhost", "none"], "no vhost 'none'"),
     (["message", "trace", "orders", "6"],
      "no message 6 in queue 'orders' in vhost '/': they are numbered 1 to 5 so far"),
-    (["inspect", "/proc/none"], "/proc/none: no such folder"),
-    (["dump", "/proc/none/out"], "/proc/none: no such folder"),
+    (["dump", "/proc/none/out"], "/proc/none: No such file or directory"),
     (["dump", "/proc/self"], "/proc/self is not empty"),
 ])
 def test_what_fails_is_one_line_with_status_1(ctl, arguments, told):

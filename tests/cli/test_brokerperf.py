@@ -1,9 +1,15 @@
 """brokerperf: its codec by octets alone, its commands against a broker made for the purpose."""
 
+import contextlib
+import io
 import json
 import os
+import re
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
@@ -11,11 +17,13 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.broker import SECONDS
+from tests.broker import SECONDS, Broker, environment, readable
 from tests.cli.fakebroker import FakeBroker, delivery
+from tests.conversations.peer import eventually
 
+from brokerd import __version__
 from brokerd.cli._perf import Control, Histogram, Link
-from brokerd.cli.brokerperf import main
+from brokerd.cli.brokerperf import Teller, main
 from brokerd.cli.perfclient import Address, field, frame, method, publish_frames, table
 from brokerd.cli.perfproc import listeners, usage
 
@@ -234,16 +242,18 @@ def test_a_merged_histogram_counts_both():
 
 
 @pytest.mark.parametrize(("uri", "address"), [
-    ("amqp://localhost", ("localhost", 5672, "guest", "guest", "/")),
-    ("amqp://u:p%40ss@h:1/", ("h", 1, "u", "p@ss", "/")),
-    ("amqp://h/%2f", ("h", 5672, "guest", "guest", "/")),
-    ("amqp://h/a%20b", ("h", 5672, "guest", "guest", "a b")),
+    ("amqp://localhost", ("localhost", 5672, "guest", "guest", "/", None)),
+    ("amqp://u:p%40ss@h:1/", ("h", 1, "u", "p@ss", "/", None)),
+    ("amqp://h/%2f", ("h", 5672, "guest", "guest", "/", None)),
+    ("amqp://h/a%20b", ("h", 5672, "guest", "guest", "a b", None)),
+    ("amqps://h", ("h", 5671, "guest", "guest", "/", ("", True))),
+    ("amqps://h:1/v", ("h", 1, "guest", "guest", "v", ("", True))),
 ])
 def test_a_uri_says_where_and_as_whom(uri, address):
     assert tuple(Address.parse(uri)) == address
 
 
-@pytest.mark.parametrize("uri", ["http://h", "amqps://h", "amqp://h:port", "amqp://h?x=1", "h"])
+@pytest.mark.parametrize("uri", ["http://h", "amqpss://h", "amqp://h:port", "amqp://h?x=1", "h"])
 def test_other_uris_are_refused(uri):
     with pytest.raises(ValueError):
         Address.parse(uri)
@@ -359,3 +369,220 @@ def test_the_listener_of_a_port_is_found_and_measured():
     assert usage([os.getpid()]).cpu_s - before.cpu_s > used - 1e-6
     assert before.rss_kb > 1000
     assert usage([]) == (0, 0, 0, 0)
+
+
+# --- a run that is cut short
+
+def frames_of(octets):
+    """(type, channel, payload) of each frame; fails on one that is not whole."""
+    found, at = [], 0
+    while at < len(octets):
+        kind, channel, size = struct.unpack(">BHI", octets[at:at + 7])
+        assert octets[at + 7 + size:at + 8 + size] == b"\xce", "a frame is not whole"
+        found.append((kind, channel, octets[at + 7:at + 7 + size]))
+        at += 8 + size
+    return found
+
+
+def test_a_publisher_that_is_stopped_finishes_the_message_that_it_began():
+    with Wire() as wire:
+        message = publish_frames("", "q", 10_000, False, FRAME_MAX)
+        wire.link.load([message] * 20, 0, 0, 0, True)
+        thread = threading.Thread(target=wire.link.publish, args=(b"", 0))
+        thread.start()
+        published = 0
+        while wire.link.published != published or not published:    # Until the socket takes no more.
+            published = wire.link.published
+            thread.join(0.05)
+        wire.control.stop = True
+        octets = b""
+        while thread.is_alive() or readable(wire.peer, 0):
+            if readable(wire.peer, 0.05):
+                octets += wire.peer.recv(1 << 20)
+        bodies = sum(len(payload) for kind, _, payload in frames_of(octets) if kind == 3)
+        assert (wire.link.published, bodies, wire.link.torn) == (len(octets) // len(message[0]), bodies, False)
+        assert bodies == 10_000 * wire.link.published > 0
+
+
+def test_a_publisher_whose_broker_reads_no_more_gives_up_and_says_that_its_connection_is_torn():
+    with Wire() as wire:
+        wire.link.load([publish_frames("", "q", 1_000_000, False, FRAME_MAX)], 0, 0, 0, True)
+        wire.control.stop = False
+        thread = threading.Thread(target=wire.link.publish, args=(b"", 0))
+        thread.start()
+        readable(wire.peer)
+        wire.control.stop = True
+        thread.join(SECONDS)
+        assert (wire.link.torn, wire.link.published) == (True, 0)
+
+
+def test_consumers_take_no_more_than_they_may_and_acknowledge_no_more():
+    with Wire() as wire:
+        wire.control.limited, wire.control.budget = True, 2
+        wire.link.expect(1, 1, 1)
+        thread = threading.Thread(target=wire.link.consume, args=(b"sync",))
+        thread.start()
+        wire.peer.sendall(b"".join(delivery(tag, b"x") for tag in (1, 2, 3)))
+        wanted = b"".join(method(1, (60, 80), struct.pack(">QB", tag, 0)) for tag in (1, 2))
+        assert wire.peer.recv(len(wanted), socket.MSG_WAITALL) == wanted
+        wire.control.stop = True
+        assert wire.peer.recv(4, socket.MSG_WAITALL) == b"sync"
+        wire.peer.sendall(delivery(4, b"x") + method(1, (60, 11)))
+        thread.join(SECONDS)
+        assert (wire.link.received, wire.link.error) == (2, "")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with Broker(tmp_path_factory.mktemp("perf") / "data") as broker:
+        yield broker
+
+
+def complaints(broker, begin):
+    """The lines of the log from number ``begin`` on that are not usual, when all connections since then are gone.
+
+    The end of a connection from before may stand among them."""
+    def gone():
+        text = "\n".join(broker.lines[begin:])
+        opened = set(re.findall(r"(\S+:\d+) \S+ \S+: opened", text))
+        return opened and opened <= set(re.findall(r"(\S+:\d+) \S+ \S+: (?:closed|lost|cut off)\b", text))
+
+    eventually(gone)
+    return [line for line in broker.lines[begin:] if " INFO " not in line]
+
+
+class Run:
+    """brokerperf in a process of its own; its standard error is a terminal."""
+
+    def __init__(self, broker, *arguments):
+        self.master, slave = os.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "brokerd.cli.brokerperf", *arguments,
+             "--uri", f"amqp://guest:guest@127.0.0.1:{broker.port}/"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave, text=True, env=environment(),
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        os.close(slave)
+        self.told = ""
+
+    def until(self, pattern):
+        """Wait until the terminal shows the pattern."""
+        end = time.monotonic() + SECONDS
+        while not re.search(pattern, self.told):
+            assert time.monotonic() < end, self.told
+            if readable(self.master, 1):
+                self.told += os.read(self.master, 1 << 16).decode()
+
+    def end(self, number):
+        """Send the signal: (status, standard output, what the terminal showed)."""
+        os.kill(self.process.pid, number)
+        out = self.process.communicate(timeout=SECONDS)[0]
+        with contextlib.suppress(OSError):      # The end of a terminal.
+            while octets := os.read(self.master, 1 << 16):
+                self.told += octets.decode()
+        os.close(self.master)
+        return self.process.returncode, out, self.told
+
+
+BAR_SHOWN = r"\[#* *\] +\d+%  (publish|consume) [\d,]+/s"
+
+
+@pytest.mark.parametrize(("arguments", "number"), [
+    (("-s", "1000000", "-x", "4", "-y", "0"), signal.SIGINT), (("-s", "100000", "-x", "2", "-y", "2"), signal.SIGINT),
+    (("-c", "100", "--ack", "multi:10", "--verify-order"), signal.SIGINT),
+    (("-c", "100", "--ack", "each"), signal.SIGTERM),
+])
+def test_a_run_that_is_interrupted_closes_politely_and_tells_what_it_measured(broker, arguments, number):
+    begin = len(broker.lines)
+    run = Run(broker, "throughput", "-z", "600", "--json", *arguments)
+    run.until(BAR_SHOWN)
+    status, out, told = run.end(number)
+    assert (status, "interrupted: what was measured so far" in told) == (0, True), told
+    found = json.loads(out)
+    assert (found["interrupted"], found["published"] > 0) == (True, True)
+    assert "Traceback" not in told
+    assert complaints(broker, begin) == []
+
+
+def test_queues_that_are_interrupted_are_those_declared_so_far_and_go(broker):
+    begin = len(broker.lines)
+    run = Run(broker, "queues", "-n", "1000000", "--window", "10", "--json")
+    run.until(r"\[#* *\] +\d+%  [\d,]+ of 1,000,000 queues  [\d,]+/s")
+    status, out, told = run.end(signal.SIGINT)
+    assert (status, "Traceback" in told) == (0, False), told
+    assert 0 < json.loads(out)["queues"] < 1_000_000
+    assert json.loads(out)["interrupted"]
+    assert complaints(broker, begin) == []
+    assert perf("drain", "--uri", uri_of(broker), "-u", "brokerperf.queue.0").exit_code == 1
+
+
+def test_connections_that_are_interrupted_are_closed_one_and_all(broker):
+    begin = len(broker.lines)
+    run = Run(broker, "connections", "-n", "20", "--hold", "600")
+    run.until("20 of 20 connections are open")
+    status, out, told = run.end(signal.SIGINT)
+    assert (status, out) == (130, "")
+    assert told.rstrip().endswith("brokerperf: interrupted")
+    assert "Traceback" not in told
+    assert complaints(broker, begin) == []
+
+
+# --- drain
+
+def uri_of(broker):
+    return f"amqp://guest:guest@127.0.0.1:{broker.port}/"
+
+
+def filled(broker, count, name):
+    figures("throughput", "--uri", uri_of(broker), "-u", name, "-y", "0", "-n", str(count), "--keep")
+    return "--uri", uri_of(broker), "-u", name
+
+
+def test_a_drain_of_some_messages_takes_so_many_and_leaves_the_others_where_they_were(broker):
+    queue = filled(broker, 500, "some")
+    found = figures("drain", *queue, "-n", "10")
+    assert {name: found[name] for name in ("found", "wanted", "consumed", "left", "deleted")} == {
+        "found": 500, "wanted": 10, "consumed": 10, "left": 490, "deleted": False}
+    assert not {"published", "producers", "publish_rate", "size"} & set(found)
+    found = figures("drain", *queue, "-y", "3", "-n", "470", "--keep")
+    assert (found["consumed"], found["left"], "deleted" in found) == (470, 20, False)
+    found = figures("drain", *queue, "--verify-order")
+    assert (found["consumed"], found["left"], found["deleted"]) == (20, 0, True)
+    assert perf("drain", *queue).stderr.startswith("brokerperf: the broker answered 404 NOT_FOUND")
+
+
+# --- what the command line shows
+
+@pytest.mark.parametrize("arguments", [["-h"], ["throughput", "-h"], ["drain", "-h"], ["--help"]])
+def test_help_is_there_by_its_short_name_too(arguments):
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, "-h, --help" in result.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("flag", ["-v", "--version"])
+def test_the_version_is_one_line(flag):
+    assert CliRunner().invoke(main, [flag]).stdout == f"brokerperf {__version__}\n"
+
+
+def test_the_bar_shows_the_share_and_only_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, quiet in ((Terminal(), False), (Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Teller(quiet) as teller:
+            teller.at(0.5, "publish 7/s")
+            shown = stream.getvalue()
+            teller.at(None, "consume 3/s")
+        if stream.isatty() and not quiet:
+            assert shown == f"\r[{'#' * 12}{' ' * 12}]  50%  publish 7/s"
+            assert "\rconsume 3/s" in stream.getvalue()
+        else:
+            assert stream.getvalue() == ""
+
+
+def test_a_summary_says_yes_and_no_in_words():
+    with FakeBroker() as broker:
+        CliRunner().invoke(main, ["throughput", "--uri", broker.uri, "-y", "0", "-n", "5", "--keep", "-q"])
+        told = CliRunner().invoke(main, ["drain", "--uri", broker.uri, "-q"]).stdout
+    assert re.search(r"^deleted +yes$", told, re.MULTILINE)

@@ -83,3 +83,17 @@ def test_a_queue_that_is_not_in_the_folder_is_named(tmp_path):
     (tmp_path / "schema_version").write_text("1\n")
     with pytest.raises(BrokerError, match=r"^no queue 'q\[\*\]' in vhost '/' in "):
         ctl_trace.read(str(tmp_path), "/", "q[*]", 1)
+
+
+def test_what_is_spoiled_stands_below_the_life_and_ends_with_1():
+    row = {"file": "v/q/acks.1", "offset": 56, "detail": "is no\x07t zero", "missing": ["events"]}
+    told = lines(spoiled=[row, row | {"offset": -1}])
+    assert told[-3:] == ["  Spoiled, so that the message's life may have been another one:",
+                         "    v/q/acks.1 at 56: is no\\x07t zero", "    v/q/acks.1: is no\\x07t zero"]
+    assert ctl_trace.exit_status(TABLE | {"spoiled": [row]}) == 1
+    assert ctl_trace.exit_status(TABLE | {"spoiled": []}) == 0
+    many = lines(spoiled=[row] * 25)
+    assert many[-1] == "    ... and 5 more"
+    nothing = lines(known="nothing", why="it is gone", spoiled=[row])
+    assert "Nothing is known of it: it is gone." in nothing[2]
+    assert nothing[-1] == "    v/q/acks.1 at 56: is no\\x07t zero"

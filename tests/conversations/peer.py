@@ -102,6 +102,18 @@ def unless_stalled(attempt):
     raise AssertionError("this machine is too busy")
 
 
+def octets_of(*what):
+    """Methods, on channel 1 unless as (channel, method) pairs, and octets, as octets."""
+    octets = b""
+    for each in what:
+        if isinstance(each, bytes):
+            octets += each
+        else:
+            channel, method = each if isinstance(each, tuple) else (1, each)
+            octets += method.frame(channel)
+    return octets
+
+
 class Peer:
     """One connection.  ``open`` does the handshake and opens channel 1."""
 
@@ -149,14 +161,7 @@ class Peer:
 
     def send(self, *what):
         """Methods, on channel 1 unless as (channel, method) pairs, and octets, in one write."""
-        octets = b""
-        for each in what:
-            if isinstance(each, bytes):
-                octets += each
-            else:
-                channel, method = each if isinstance(each, tuple) else (1, each)
-                octets += method.frame(channel)
-        self.raw(octets)
+        self.raw(octets_of(*what))
 
     def read(self):
         """The next method; None when the broker has hung up.  Its channel is in ``channel``."""
@@ -358,13 +363,18 @@ class Peer:
         """connection.close, answered."""
         assert isinstance(self.ask(methods.ConnectionClose(reply_code=200, reply_text="bye"), 0),
                           methods.ConnectionCloseOk)
+        self.end_writing()  # The broker leaves it to the client to end the connection.
         self.end()
+
+    def end_writing(self):
+        """Nothing more comes from here; what the broker has to say can still be read."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
 
     def end(self):
         """The broker hangs up, and has nothing more to say."""
         if OTHER:  # RabbitMQ leaves it to the client at times.
-            with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_WR)
+            self.end_writing()
         assert self.read() is None
         self.hang_up()
 

@@ -204,6 +204,55 @@ def test_transactions_of_channels_do_not_mix(tx, queue):
     assert tx.got(queue) is None
 
 
+def test_connection_close_comes_behind_the_commits_that_were_sent_before_it(tx, port, name):
+    tx.declare(queue=name, durable=True, exclusive=False)
+    tx.open_channel(2)
+    each = [[publish(name, b"%d" % n, delivery_mode=2), methods.TxCommit()] for n in range(20)]
+    tx.send(*[part for parts in each for part in parts],
+            (0, methods.ConnectionClose(reply_code=200, reply_text="bye", class_id=0, method_id=0)))
+    answers = [tx.read() for _ in range(21)]
+    assert answers == [methods.TxCommitOk()] * 20 + [methods.ConnectionCloseOk()]
+    with Peer(port).open() as other:
+        assert other.bodies(name) == [b"%d" % n for n in range(20)]
+        other.ask(methods.QueueDelete(queue=name))
+
+
+def test_connection_close_comes_behind_the_commits_of_all_channels(tx, port, name):
+    tx.declare(queue=name, durable=True, exclusive=False)
+    tx.open_channel(2)
+    tx.ask(methods.TxSelect(), 2)
+    each = [[publish(name, b"%d" % n, channel=channel, delivery_mode=2), (channel, methods.TxCommit())]
+            for n in range(20) for channel in (1, 2)]
+    tx.send(*[part for parts in each for part in parts],
+            (0, methods.ConnectionClose(reply_code=200, reply_text="bye", class_id=0, method_id=0)))
+    assert [tx.read() for _ in range(41)] == [methods.TxCommitOk()] * 40 + [methods.ConnectionCloseOk()]
+    with Peer(port).open() as other:
+        assert sorted(other.bodies(name)) == sorted([b"%d" % n for n in range(20)] * 2)
+        other.ask(methods.QueueDelete(queue=name))
+
+
+def test_what_takes_long_behind_a_commit_is_answered_before_what_comes_behind_it(tx, name):
+    tx.declare(queue=name, durable=True, exclusive=False)
+    for n in range(3000):
+        tx.send(methods.QueueBind(queue=name, exchange="amq.topic", routing_key=f"{n}.*.#", no_wait=True))
+    tx.send(publish(name, b"m", delivery_mode=2), methods.TxCommit(), methods.QueueDelete(queue=name),
+            methods.BasicQos(prefetch_count=1))
+    assert [tx.read() for _ in range(3)] == [
+        methods.TxCommitOk(), methods.QueueDeleteOk(message_count=1), methods.BasicQosOk()]
+
+
+def test_a_channel_that_takes_long_to_close_behind_a_commit_is_closed_before_it_is_opened_again(tx, name):
+    tx.declare(queue=name, durable=True, exclusive=False)
+    for n in range(3000):
+        tx.send(methods.QueueDeclare(queue=f"{name}.{n}", auto_delete=True, no_wait=True),
+                methods.BasicConsume(queue=f"{name}.{n}", no_wait=True, consumer_tag=f"{n}"))
+    tx.send(publish(name, b"m", delivery_mode=2), methods.TxCommit(),
+            methods.ChannelClose(reply_code=200, reply_text="bye", class_id=0, method_id=0), methods.ChannelOpen(),
+            methods.QueueDelete(queue=name))
+    assert [tx.read() for _ in range(4)] == [
+        methods.TxCommitOk(), methods.ChannelCloseOk(), methods.ChannelOpenOk(), methods.QueueDeleteOk(message_count=1)]
+
+
 def test_durable_queues_and_persistent_messages_are_committed_too(tx, name):
     tx.declare(queue=name, durable=True, exclusive=False)
     tx.send(*[publish(name, b"%d" % n, delivery_mode=2) for n in range(20)])

@@ -51,10 +51,31 @@ def test_headers_that_cannot_be_decoded_are_kept():
 
 def test_there_is_an_end_to_the_octets_kept(monkeypatch):
     monkeypatch.setattr(recent_history, "HISTORY_OCTETS_MAX", 100)
+    monkeypatch.setattr(recent_history, "MESSAGE_OCTETS", 0)
     exchange = RecentHistoryExchange("x")
     assert kept(exchange, [b"a" * 40, b"b" * 40, b"c" * 40]) == [b"b" * 40, b"c" * 40]
     assert kept(exchange, [b"d" * 200]) == []
     assert kept(exchange, [b"e"]) == [b"e"]
+
+
+def test_messages_without_a_body_are_not_kept_without_end(monkeypatch):
+    monkeypatch.setattr(recent_history, "HISTORY_OCTETS_MAX", 100_000)
+    exchange = RecentHistoryExchange("x", arguments={"x-recent-history-length": 1 << 40})
+    assert 100 < len(kept(exchange, [b""] * 10_000)) < 1000
+
+
+def test_all_exchanges_together_keep_so_many_octets_and_one_that_is_gone_keeps_none(monkeypatch):
+    before = RecentHistoryExchange.octets_in_all
+    monkeypatch.setattr(recent_history, "HISTORIES_OCTETS_MAX", before + 100_000)
+    first, second = RecentHistoryExchange("first"), RecentHistoryExchange("second")
+    assert len(kept(first, [bytes(30_000)] * 3)) == 3
+    assert kept(second, [bytes(30_000)]) == []
+    assert kept(second, [b"short"]) == [b"short"]
+    assert len(first.recent_messages()) == 3
+    del first
+    assert len(kept(second, [bytes(30_000)] * 3)) == 4
+    del second
+    assert RecentHistoryExchange.octets_in_all == before
 
 
 def test_it_routes_as_a_fanout_does():

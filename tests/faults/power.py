@@ -12,7 +12,6 @@ from collections import deque
 
 from tests.plane.harness import cut
 from tests.session.harness import Client as SessionClient
-from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
@@ -20,6 +19,7 @@ from brokerd.config import Config
 from brokerd.node import Node
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import DataDir
+from brokerd.testing.disk import ForgetfulDisk
 from brokerd.wire import methods
 
 SEGMENT_OCTETS = 1 << 15

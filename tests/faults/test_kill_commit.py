@@ -4,6 +4,7 @@ The broker kills itself: ``sitecustomize`` in its path counts the steps of a com
 """
 
 import os
+import shutil
 
 import pytest
 from tests.broker import ROOT, Broker
@@ -47,12 +48,31 @@ MESSAGES, MANY = 10, 300
 SETTLED = 6
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """The data directory of a stopped broker with the queues, and SETTLED messages in the one that the transaction
+    empties."""
+    directory = tmp_path_factory.mktemp("prepared") / "data"
+    with Broker(directory) as broker, Peer(broker.port).open() as peer:
+        for name in ("one", "two", "in"):
+            peer.ask(methods.QueueDeclare(queue=name, durable=True))
+        for name in ("one", "two"):
+            peer.ask(methods.QueueBind(queue=name, exchange="amq.fanout"))
+        peer.ask(methods.ConfirmSelect())
+        for n in range(SETTLED):
+            peer.send(publish("in", b"in %d" % n, delivery_mode=2))
+            while peer.read().delivery_tag != n + 1:
+                pass
+    return directory
+
+
 @pytest.fixture
-def broker(tmp_path):
+def broker(prepared, tmp_path):
     killer = tmp_path / "killer"
     killer.mkdir()
     (killer / "sitecustomize.py").write_text(KILLER)
-    broker = Broker(tmp_path / "data", env={"PYTHONPATH": os.pathsep.join([str(killer), str(ROOT / "src")])})
+    broker = Broker(shutil.copytree(prepared, tmp_path / "data"),
+                    env={"PYTHONPATH": os.pathsep.join([str(killer), str(ROOT / "src")])})
     yield broker
     if broker.process is not None:
         broker.stop()
@@ -77,23 +97,6 @@ STEPS = [  # how the transaction is kept, and where the broker dies
     *[("large and up", step) for step in ("decide:1", *READS, "mark_applied:1", *SETTLES, "remove:1", "_done:1")],
     *[("many and up", step) for step in ("append:1", *MANY_READS, "mark_applied:1", *SETTLES, "_done:1")],
 ]
-
-
-def prepare(broker):
-    """Declare the queues, with SETTLED messages in the one that the transaction empties."""
-    broker.env["KILL_AT"] = "never:0"
-    broker.start()
-    with Peer(broker.port).open() as peer:
-        for name in ("one", "two", "in"):
-            peer.ask(methods.QueueDeclare(queue=name, durable=True))
-        for name in ("one", "two"):
-            peer.ask(methods.QueueBind(queue=name, exchange="amq.fanout"))
-        peer.ask(methods.ConfirmSelect())
-        for n in range(SETTLED):
-            peer.send(publish("in", b"in %d" % n, delivery_mode=2))
-            while peer.read().delivery_tag != n + 1:
-                pass
-    broker.stop()
 
 
 def messages_of(how):
@@ -131,7 +134,6 @@ NOTHING = [[], [], [b"in %d" % n for n in range(SETTLED)]]
 
 @pytest.mark.parametrize(("how", "step"), STEPS)
 def test_a_commit_is_whole_or_it_never_was(broker, how, step):
-    prepare(broker)
     broker.env["KILL_AT"] = step
     broker.start()
     with Peer(broker.port).open() as peer:
@@ -144,7 +146,6 @@ def test_a_commit_is_whole_or_it_never_was(broker, how, step):
 
 @pytest.mark.parametrize("step", ["read:10", "read:150", "append:1", f"read:{MANY + 150}"])
 def test_a_commit_is_whole_or_it_never_was_if_its_client_goes_and_the_broker_is_stopped_meanwhile(broker, step):
-    prepare(broker)
     broker.env |= {"KILL_AT": step, "KILL_WITH": "15"}
     broker.start()
     with Peer(broker.port).open() as peer:

@@ -7,14 +7,13 @@ number N of a seed is always the same; state lives for BLOCK inputs, so that one
 Coverage of compiled code is not measured: frames are known well enough to be spoiled where it hurts.
 """
 
-import argparse
 import random
 import shutil
 import struct
-import sys
 import tempfile
 import time
 
+from tests.fuzz.options import options_of, parser_of, tell
 from tests.plane import harness
 
 from brokerd import plane
@@ -273,21 +272,9 @@ def fuzz(*, seed=0, first=0, inputs=None, seconds=None, tell=lambda line: None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--inputs", type=int)
-    parser.add_argument("--seconds", type=float)
-    options = parser.parse_args()
-    if options.inputs is None and options.seconds is None:
-        options.seconds = 60
-
-    def tell(line):
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-
-    done, errors = fuzz(**vars(options), tell=tell)
-    tell(f"{done} inputs of seed {options.seed} from {options.first}: {errors} errors found by the plane, "
+    options = options_of(parser_of(__doc__, "inputs"), "inputs")
+    done, errors = fuzz(**options)
+    tell(f"{done} inputs of seed {options['seed']} from {options['first']}: {errors} errors found by the plane, "
          "no fault of its own")
 
 

@@ -212,6 +212,18 @@ class Queue:
 
     # ---- consumers
 
+    def may_be_next(self, consumer):
+        """Whether it may be the next one: the first in its ring, apart from those that share credit with others."""
+        first = self.next_consumer()
+        if first is None or not consumer.has_credit or consumer.priority != first.priority:
+            return False
+        for other in self.rings[first.priority]:
+            if other is consumer:
+                return True
+            if other.has_credit and not (other.shares_credit or consumer.shares_credit):
+                return False
+        return False
+
     def next_consumer(self, leave=False):
         """The first with credit in the ring of the highest priority that has one; those before it lose their place
         (if `leave`)."""
@@ -271,8 +283,11 @@ class Consumer:
         self.timeout, self.timeout_closes = queue.rules.timeout, queue.rules.timeout_closes
         self.unacked = 0
         self.closed = False
+        # Whether it has shared credit with others: when it got some, and its place in the ring, depend on their queues.
+        self.shares_credit = False
         queue.consumers.append(self)
         channel.consumers[tag] = self
+        channel.note_sharing()
         queue.choose_active()
         self.credit_again()
 
@@ -283,10 +298,10 @@ class Consumer:
             return False
         if self.queue.rules.single_active and (self.queue.active is not self or self.queue.draining):
             return False
-        if self.no_ack:
-            return True
-        return not (self.prefetch and self.unacked >= self.prefetch) and not (
-            channel.global_prefetch and len(channel.unacked) >= channel.global_prefetch)
+        if channel.global_prefetch and channel.consumed >= channel.global_prefetch:
+            return False
+        return self.no_ack or not (self.prefetch and self.unacked >= self.prefetch)
+
 
     @property
     def ring(self):
@@ -302,7 +317,8 @@ class Consumer:
 
     def serve(self):
         """The next message, and its tag."""
-        self.queue.next_consumer(leave=True)
+        if not self.shares_credit:
+            self.queue.next_consumer(leave=True)
         message, tag = self.queue.take(), self.channel.next_tag
         self.channel.next_tag += 1
         self.leave_ring()
@@ -344,7 +360,18 @@ class Channel:
         self.snapshot = 0               # published when the sync under way began
         connection.channels[number] = self
 
+    @property
+    def consumed(self):
+        """Unacked deliveries of its consumers."""
+        return sum(consumer is not None for _, _, consumer, _ in self.unacked.values())
+
+    def note_sharing(self):
+        if self.global_prefetch and len(self.consumers) > 1:
+            for consumer in self.consumers.values():
+                consumer.shares_credit = True
+
     def credit(self):
+        self.note_sharing()
         for consumer in self.consumers.values():
             consumer.credit_again()
 

@@ -148,7 +148,7 @@ class PlaneMachine(RuleBasedStateMachine):
                 consumer = channel.consumers.get(one.consumer)
                 assert consumer is not None, one
                 queue = consumer.queue
-                if queue.next_consumer() is consumer and (coming := queue.coming()) and coming.body == one.body:
+                if queue.may_be_next(consumer) and (coming := queue.coming()) and coming.body == one.body:
                     self.same(one, queue, *consumer.serve())
                     deliveries.pop(0)
                     if not deliveries:

@@ -1,6 +1,7 @@
 """Copies of queues: as they were at one instant, whatever goes on; all of it or nothing."""
 
 import errno
+import hashlib
 import json
 import os
 from types import SimpleNamespace
@@ -110,6 +111,12 @@ class Copy:
     def check(self, name):
         """The copy is whole, and says of the queue what the manifest says."""
         entry = self.queues[name]
+        for file in entry["files"]:
+            octets = (self.out / file["path"]).read_bytes()
+            assert (len(octets), hashlib.sha256(octets).hexdigest()) == (file["octets"], file["sha256"])
+        named = {file["path"] for file in entry["files"]}
+        there = [path for path in self.folder(name).rglob("*") if path.is_file()]
+        assert {str(path.relative_to(self.out)) for path in [*there, self.folder(name).parent / ".vhost"]} == named
         records, unsettled, events = self.read(name)
         assert len(unsettled) == entry["ready"] + entry["unacked"]
         # A settled segment of a queue without a journal is gone; those that are there are whole.
@@ -122,8 +129,6 @@ class Copy:
         else:
             assert min(records, default=entry["next_seq"]) == entry["first_kept_seq"]
         assert self.recovered(name) == (len(unsettled), entry["next_seq"])
-        for file in entry["files"]:
-            assert (self.out / file["path"]).stat().st_size == file["octets"]
         return records, unsettled, events
 
 
@@ -232,6 +237,19 @@ def test_what_retention_removes_before_it_is_copied_is_left_out_and_the_log_says
     assert [each["what"] for each in lines] == ["settings", "consumer", "removed"]
 
 
+def test_nothing_is_later_than_the_cut_if_the_clock_was_put_back(place, out, monkeypatch):
+    place.queue(durable=True, order_journal=True)
+    place.publish(3)
+    place.consume(prefetch=2)
+    monkeypatch.setattr(type(place.node.clock), "epoch_ns", lambda self: 10 ** 18)
+    work(Dump(place.node, "", str(out)))
+    copy = Copy(out)
+    records, _, events = copy.read("q")
+    times = [*records.values(), *(event[1] for event in events)]
+    assert len(times) == 5
+    assert copy.queues["q"]["cut"] == max(times) > 10 ** 18
+
+
 def test_counters_and_settings_are_those_of_the_cut(place, out):
     place.queue(delivery_limit=7)
     place.publish(3)
@@ -249,6 +267,15 @@ def test_counters_and_settings_are_those_of_the_cut(place, out):
     assert (entry["settings"]["delivery_limit"], entry["arguments"]) == (7, {"x-delivery-limit": 7})
 
 
+def test_digests_can_be_left_out(place, out):
+    place.queue()
+    place.publish(99)
+    work(Dump(place.node, "", str(out), digests=False))
+    for entry in Copy(out).queues.values():
+        assert entry["files"]
+        assert all(set(file) == {"path", "octets"} for file in entry["files"])
+
+
 def test_names_are_those_of_the_queue_and_the_vhost(place, out):
     place.queue("a/ü*")
     place.publish(1, key="a/ü*".encode().decode())
@@ -258,7 +285,8 @@ def test_names_are_those_of_the_queue_and_the_vhost(place, out):
     assert (folder / ".queue").read_text() == "a/ü*"
     assert (folder.parent / ".vhost").read_text() == "/"
     assert copy.manifest["manifest"] == 1
-    assert copy.manifest["cut"] <= copy.queues["a/ü*"]["cut"] <= copy.manifest["finished"]
+    assert copy.manifest["cut"] <= copy.queues["a/ü*"]["cut"]
+    assert copy.manifest["cut"] <= copy.manifest["finished"]
 
 
 def test_a_queue_that_has_held_nothing_is_in_the_copy(place, out):
@@ -329,7 +357,7 @@ def test_a_queue_that_is_deleted_while_it_is_copied_is_copied_to_its_end(place, 
 
 @pytest.mark.parametrize(("made", "path", "told", "code"), [
     (None, "here/out", "'here/out' is not an absolute path", 400),
-    (None, "{0}/none/out", "{0}/none: no such folder", 400),
+    ("file", "{0}/out/below/this", "{0}/out is no folder", 400),
     (None, "{0}/data/out", "{0}/data/out is in the data directory", 400),
     (None, "{0}/data", "{0}/data is in the data directory", 400),
     ("file", "{0}/out", "{0}/out is there, and is no folder", 409),
@@ -345,6 +373,14 @@ def test_a_place_that_cannot_be_used_is_refused_before_anything_is_done(place, t
     with pytest.raises(OperationError) as no:
         Dump(place.node, "", path.format(tmp_path))
     assert (str(no.value), no.value.code) == (told.format(tmp_path), code)
+
+
+def test_the_folders_above_a_dump_are_made(place, tmp_path):
+    place.queue()
+    out = tmp_path / "a" / "b" / "c"
+    work(Dump(place.node, "", str(out)))
+    assert Copy(out).queues.keys() == {"q"}
+    assert [each.name for each in out.parent.iterdir()] == ["c"]
 
 
 def test_an_empty_folder_can_be_used(place, out):
@@ -392,7 +428,8 @@ def test_too_little_room_is_told_with_its_figures_and_nothing_is_left(place, out
     place.queue()
     place.publish(10)
     place.node.disk = SimpleNamespace(make_directory=os.mkdir, open=Disk().open, pwrite=Disk().pwrite,
-                                      close=os.close, replace=Disk().replace, free_octets=lambda path: 5000)
+                                      close=os.close, replace=Disk().replace, exists=os.path.lexists,
+                                      free_octets=lambda path: 5000)
     with pytest.raises(OperationError, match=r"^no space: \d{5} octets are to be copied, and 5000 may be written$"):
         work(Dump(place.node, "", str(out)))
     nothing_is_left(place, tmp_path)

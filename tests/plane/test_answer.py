@@ -1,5 +1,7 @@
 """Features that take part in a publish: who is asked and told what, and what the plane does with their word."""
 
+import errno
+
 import pytest
 from tests.plane.harness import PERSISTENT, content_header, frame, publish, publish_method
 from tests.plane.test_publish import read
@@ -112,6 +114,18 @@ def test_participants_are_told_once_though_the_message_waited_for_room(bench, co
     connection.unblock()
     assert (len(feature.asked), len(feature.told)) == (2, 1)
     assert bodies(bench, queues) == [[b"m"], [b"m"]]
+
+
+def test_a_publish_waits_while_a_participant_has_no_room(bench, connection, queues):
+    def refuse(queues):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    bench.participants = (feature := Feature(refuse),)
+    connection.feed(publish(1, b"m", b"k", exchange=b"x"))
+    assert (connection.stopped, feature.told, bodies(bench, queues)) == (True, [], [[], []])
+    feature.leaves = lambda queues: queues
+    connection.unblock()
+    assert (connection.stopped, len(feature.told), bodies(bench, queues)) == (False, 1, [[b"m"], [b"m"]])
 
 
 @pytest.mark.parametrize("wrong", [lambda queues: 1 / 0, lambda queues: ("no queue",)])

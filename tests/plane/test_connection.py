@@ -128,12 +128,12 @@ def test_a_stash_survives_the_chunks_of_other_connections(bench, queue, connecti
 
 
 @pytest.mark.parametrize("over", [-1, 0, 1])
-def test_a_frame_may_be_as_large_as_frame_max_and_no_larger(bench, queue, over):
+def test_a_payload_may_be_as_large_as_frame_max_and_no_larger(bench, queue, over):
     connection = bench.connection(1, frame_max=4096)
-    connection.feed(frame(1, 1, publish_method(b"q")) + frame(2, 1, content_header(4088 + over)))
-    connection.feed(frame(3, 1, b"z" * (4088 + over)))
+    connection.feed(frame(1, 1, publish_method(b"q")) + frame(2, 1, content_header(4096 + over)))
+    connection.feed(frame(3, 1, b"z" * (4096 + over)))
     if over == 1:
-        assert connection.fault == (1, 501, True, "type 3, all octets = <<>>: {frame_too_large,4089,4088}", 0, 0)
+        assert connection.fault == (1, 501, True, "type 3, all octets = <<>>: {frame_too_large,4097,4088}", 0, 0)
         assert queue.ready == 0
     else:
         assert not connection.errors

@@ -25,6 +25,16 @@ def test_an_alarm_stops_who_publishes_and_nobody_else(bench):
     assert reader.bodies() == [b"goes on"]
 
 
+def test_an_alarm_forgets_what_was_published_before_it_also_by_a_connection_whose_channels_are_gone(bench):
+    connection = bench.connection(1)
+    bench.queue()
+    connection.feed(publish(1, b"x"))
+    assert connection.publishes
+    connection.channels[1].close()
+    bench.core.blocked = True
+    assert not connection.publishes
+
+
 def test_a_blocked_publisher_is_told_once(bench):
     bench.queue()
     publisher = bench.connection(1)
@@ -66,6 +76,15 @@ def test_begin_and_end_of_sync_with_nothing_to_do_are_harmless(bench):
     assert bench.core.begin_sync(64) == []
     bench.core.end_sync()
     assert bench.core.take_garbage() == []
+
+
+def test_the_broker_s_own_messages_may_be_larger_than_what_clients_may_publish_now(make_bench):
+    """One that a transaction had decided on, before the limit was lowered, is not lost."""
+    bench = make_bench(message_octets_max=1000)
+    queue = bench.queue()
+    bench.core.put((queue,), b"", b"q", b"\0\0", b"b" * 5000)
+    assert queue.ready == 1
+    assert b"b" * 5000 in queue.browse(0, 1)[0]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -5,6 +5,8 @@ import os
 
 import pytest
 from tests.plane.harness import ack, consume, nack, publish, reject
+from tests.plane.test_journal import journals
+from tests.plane.test_journal import read as read_journal
 
 from brokerd.store import format as layout
 from brokerd.store import reading
@@ -388,3 +390,60 @@ def test_a_dead_letter_that_was_settled_while_it_was_told_of_is_settled_once(ben
     connection.feed(nack(2, 1, requeue=False))
     assert (len(queue.died), queue.dead_lettered, queue.aside) == (1, 1, 0)
     queue.check()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize(("kill", "events"), [
+    (lambda channel: reject(2, 1, requeue=False), [(layout.DEAD_LETTERED, layout.REASON_REJECTED)]),
+    (lambda channel: nack(2, 1, requeue=False), [(layout.DEAD_LETTERED, layout.REASON_REJECTED)]),
+    (lambda channel: channel.settle(1, False, reject=True), [(layout.DEAD_LETTERED, layout.REASON_REJECTED)]),
+    (lambda channel: nack(2, 1), [(layout.RETURNED, layout.CAUSE_NACK),
+                                  (layout.DEAD_LETTERED, layout.REASON_LIMIT)]),
+    (lambda channel: channel.return_unacked(), [(layout.RETURNED, layout.CAUSE_CHANNEL),
+                                                (layout.DEAD_LETTERED, layout.REASON_LIMIT)]),
+])
+def test_the_event_of_a_death_names_the_consumer_that_caused_it_however_late_it_is_settled(
+        bench, connection, kill, events, keeps):
+    queue = bench.queue(dead_letters=True, delivery_limit=0)
+    queue.set_journal(True)
+    queue.keeps = keeps
+    connection.feed(publish(1, b"one"))
+    consumer = consume(connection.channels[2], queue, consumer_number=77)
+    bench.turns()
+    octets = kill(connection.channels[2])
+    if isinstance(octets, bytes):
+        connection.feed(octets)
+    bench.turns()
+    connection.channels[2].cancel(consumer)
+    connection.feed(publish(1, b"another"))         # It is delivered to nobody, and settles nothing.
+    queue.settle_dead(1)
+    _, found = read_journal(journals(queue.directory)[0])
+    assert [(int(e["type"]), int(e["reason"]), int(e["consumer"])) for e in found] == [
+        (layout.DELIVERED, 0, 77), *[(*event, 77) for event in events]]
+
+
+def test_nobody_caused_a_death_by_age_even_if_a_consumer_settles_another_message_then(bench, connection):
+    bench.at(1000)
+    queue = bench.queue(dead_letters=True, ttl_ms=10)
+    queue.set_journal(True)
+    connection.feed(publish(1, b"one") + publish(1, b"two"))
+    connection.channels[2].get(queue, no_ack=False)
+    bench.at(2000)
+    connection.feed(reject(2, 1, requeue=False))
+    bench.turns()
+    _, found = read_journal(journals(queue.directory)[0])
+    assert {(int(e["seq"]), int(e["type"]), int(e["reason"])): int(e["consumer"]) for e in found} == {
+        (1, layout.DELIVERED, layout.BY_GET): connection.number,
+        (1, layout.DEAD_LETTERED, layout.REASON_REJECTED): connection.number,
+        (2, layout.DEAD_LETTERED, layout.REASON_EXPIRED): 0}
+
+
+@pytest.mark.parametrize("cause", [layout.CAUSE_NACK, layout.CAUSE_REJECT, layout.CAUSE_RECOVER])
+def test_a_message_that_the_session_gives_back_has_the_cause_that_it_names(bench, connection, cause):
+    queue = bench.queue()
+    connection.feed(publish(1, b"one"))
+    connection.channels[2].get(queue, no_ack=False)
+    assert connection.channels[2].settle(1, False, requeue=cause)
+    counts = dict(zip(layout.ORDER_COUNTERS, queue.order_counts()[1], strict=True))
+    assert {name: count for name, count in counts.items() if count} == {
+        {1: "returned_nack", 2: "returned_reject", 3: "returned_recover"}[cause]: 1}

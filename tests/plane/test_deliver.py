@@ -245,7 +245,7 @@ def test_a_cancelled_consumer_gets_no_more_and_keeps_what_it_has(bench, queue, c
     channel.cancel(consumer)
     connection.feed(numbered(3, 3))
     assert len(connection.delivered()) == 2
-    assert (channel.consumers, queue.consumers, queue.consumer_count, channel.unacked) == ({}, [], 0, 2)
+    assert (channel.consumers, queue.consumers, queue.consumer_count, channel.unacked) == ({}, {}, 0, 2)
     connection.feed(ack(2, 1) + nack(2, 2))
     assert not connection.errors
     assert (queue.ready, queue.unacked, consumer.unacked) == (2, 0, 0)
@@ -381,6 +381,42 @@ def test_what_needs_no_ack_leaves_the_tag_of_a_timed_out_delivery_known(bench, h
         hand_out(bench, connection, other, no_ack=True)
     connection.feed(ack(2, 1))
     assert (connection.channels[2].late, connection.errors) == (1, [])
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_delivery_that_a_transaction_is_to_settle_does_not_time_out(bench, closes):
+    bench.at(1000)
+    queue, connection = bench.queue(consumer_timeout_ms=100, timeout_closes=closes), bench.connection(1, 2)
+    connection.feed(b"".join(publish(1, body) for body in (b"x", b"y", b"z")))
+    channel = connection.channels[2]
+    consume(channel, queue)
+    bench.turns()
+    channel.claim(2, True)
+    channel.settle(3, False)
+    bench.at(1200)
+    assert bench.core.return_overdue() == []
+    assert (queue.unacked, queue.timed_out) == (2, 0)
+    channel.settle(2, False)
+    channel.disclaim()
+    assert len(bench.core.return_overdue()) == closes
+    assert (queue.unacked, queue.timed_out) == (closes, 1 - closes)
+
+
+def test_the_next_delivery_in_the_place_of_one_that_was_claimed_times_out(bench):
+    bench.at(1000)
+    queue, connection = bench.queue(consumer_timeout_ms=100), bench.connection(1, 2)
+    channel = connection.channels[2]
+    consume(channel, queue)
+    for tag in range(1, 200):
+        connection.feed(publish(1, b"x"))
+        bench.turns()
+        channel.claim(tag, False)
+        channel.settle(tag, False)
+    connection.feed(publish(1, b"last"))
+    bench.turns()
+    bench.at(1200)
+    bench.core.return_overdue()
+    assert queue.timed_out == 1
 
 
 def test_a_message_whose_time_is_over_this_instant_is_not_got(bench):

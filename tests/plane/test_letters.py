@@ -124,8 +124,10 @@ def test_a_count_goes_up_to_what_its_type_can_hold_and_no_further():
     {"x-death": [{"queue": "q", "reason": 1}]}, {"x-first-death-queue": "q"}, {"é": 1}, {"t": {"a": 1}}, {"d": 1.5},
     {"a": [1]}, {"x-death": [{"queue": "q", "reason": "rejected", "count": Int64(1), "t": {}}]},
     {"x-death": [{"queue": "q", "reason": "rejected", "count": Int64(1)}] * 2},
+    {"x-death": [{"queue": "other", "reason": "rejected"}]},
+    {"x-death": [{"queue": "other", "reason": "rejected", "count": Int64(1)}] * 2},
     {str(number): number for number in range(65)},
-    {"x-death": [{"queue": str(number), "reason": "rejected"} for number in range(33)]},
+    {"x-death": [{"queue": str(number), "reason": "rejected", "count": Int64(1)} for number in range(33)]},
     {"x-death": [{"queue": "q", "reason": "rejected", **{str(number): number for number in range(15)}}]},
 ])
 def test_headers_beyond_what_the_plane_reads_go_up(headers):
@@ -135,7 +137,7 @@ def test_headers_beyond_what_the_plane_reads_go_up(headers):
 def test_headers_at_the_bounds_of_what_the_plane_reads_stay():
     for headers in (
         {str(number): number for number in range(64)},
-        {"x-death": [{"queue": str(number), "reason": "rejected"} for number in range(32)]},
+        {"x-death": [{"queue": str(number), "reason": "rejected", "count": Int64(1)} for number in range(32)]},
         {"x-death": [{"queue": "q", "reason": "rejected", "count": Int64(1),
                       **{str(number): number for number in range(13)}}]},
     ):
@@ -154,7 +156,8 @@ def test_by_itself_a_message_goes_on_only_behind_a_rejection():
     assert by_plane(history, "q", "expired") is None
     both(history, "q", "rejected")
     both(history, "r", "expired")
-    rejected = write_properties(Properties(headers={"x-death": [{"queue": "r", "reason": "rejected"}]}))
+    death = {"queue": "r", "reason": "rejected", "count": Int64(1)}
+    rejected = write_properties(Properties(headers={"x-death": [death]}))
     both(rejected, "q", "maxlen")
 
 
@@ -271,7 +274,7 @@ def test_every_cause_of_death_is_told_in_the_letter(bench):
     consume(dying.connection.channels[2], dying.queue)
     bench.turns()
     dying.connection.feed(reject(2, 1, requeue=True))       # failed as often as it may
-    dying.connection.channels[2].cancel(dying.queue.consumers[0])
+    dying.connection.channels[2].cancel(next(iter(dying.queue.consumers)))
     dying.connection.feed(reject(2, 2, requeue=False))
     dying.connection.feed(publish(1, b"late"))
     bench.at(100)

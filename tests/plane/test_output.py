@@ -1,11 +1,13 @@
 """A large body goes to the socket straight from its segment: the client cannot tell it from others."""
 
 import socket
+import struct
 
 import pytest
-from tests.plane.harness import ack, consume, nack, publish
+from tests.plane.harness import HEADER, Connection, ack, consume, frame, nack, publish
 
 LARGE = 32_768          # octets of a body from which on it is not copied
+HOUR_NS = 3_600_000_000_000   # of work before a turn ends, where time is to end none
 
 
 @pytest.fixture
@@ -234,3 +236,79 @@ def test_a_transport_that_fails_ends_the_connection_quietly(client, bench, queue
     assert aborted == [True]
     client.connection.detach()
     assert (queue.ready, queue.unacked) == (1, 0)
+
+
+class Answering(Connection):
+    """Answers each method with so many octets."""
+
+    answer = 300_000
+
+    def on_method(self, channel, payload):
+        super().on_method(channel, payload)
+        self.write(b"\x01\x00\x01" + (self.answer).to_bytes(4) + bytes(self.answer) + b"\xce")
+
+
+@pytest.fixture
+def answering(make_bench):
+    """A connection that answers each method until its output is full; no turn ends by time."""
+    bench = make_bench(go_on=lambda: None, work_ns=HOUR_NS)
+    connection = Answering(bench.core)
+    connection.bench = bench
+    connection.feed(HEADER)
+    return connection
+
+
+def method():
+    return frame(1, 1, struct.pack(">HH", 10, 99))
+
+
+def test_a_client_that_reads_no_answers_gets_no_more_of_them_made(answering):
+    connection, core = answering, answering.bench.core
+    connection.pause_writing()
+    connection.feed(method() * 60)
+    assert len(connection.methods) == 4     # 1 MiB waits.
+    assert connection.waiting_octets < 2 << 20
+    assert not connection.out.reading
+    connection.feed(method())               # A transport may bring what it had read.
+    assert len(connection.methods) == 4
+    connection.resume_writing()
+    while len(connection.methods) < 61:
+        before = len(connection.methods)
+        core.go_on()
+        assert len(connection.methods) > before
+    assert connection.out.reading
+    assert len(connection.methods) == 61
+
+
+def test_a_client_whose_output_waits_for_a_sync_gets_no_more_answers_made(answering):
+    connection, core = answering, answering.bench.core
+    connection.hold()
+    connection.feed(method() * 100)
+    assert len(connection.methods) == 4
+    assert connection.stopped       # What it sent waits for a sync, not for itself.
+    connection.release()
+    while core.go_on() or len(connection.methods) < 100:
+        pass
+    assert connection.out.reading
+
+
+def test_what_a_client_sent_before_it_went_is_worked_on_although_its_output_was_full(answering):
+    connection, core = answering, answering.bench.core
+    connection.pause_writing()
+    connection.feed(method() * 60)
+    assert connection.finish_octets() is False
+    while core.go_on() or len(connection.methods) < 60:
+        pass
+    assert connection.waiting_octets < 2 << 20
+    connection.detach()
+
+
+def test_an_alarm_stops_only_who_publishes_after_it_began(bench):
+    bench.queue()
+    connection = bench.connection(1)
+    connection.feed(publish(1, b"before"))
+    bench.core.blocked = True
+    connection.feed(frame(1, 1, struct.pack(">HH", 10, 99)))
+    assert (connection.told_blocked, connection.out.reading) == (0, True)
+    connection.feed(publish(1, b"during"))
+    assert (connection.told_blocked, connection.out.reading) == (1, False)

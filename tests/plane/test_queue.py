@@ -80,6 +80,24 @@ def test_purge_settles_what_is_ready_and_nothing_else(bench, queue, connection):
     assert queue.purge() == 0
 
 
+@pytest.mark.parametrize("way", ["purge", "length"])
+def test_no_start_takes_for_handed_out_what_was_removed_before(bench, queue, connection, way):
+    """The entry says that it is settled.  The watermark must not pass it earlier: a kill may come in between."""
+    if way != "purge":
+        queue.set_rules(max_length=0)
+    connection.feed(numbered(1, 3))
+    bench.turns()
+    assert queue.purge() == (3 if way == "purge" else 0)
+    octets = Path(f"{queue.directory}/acks.0000000001").read_bytes()
+    assert int.from_bytes(octets[24:28], "little") in (0, 64)
+    assert int.from_bytes(octets[32:36], "little") == 3
+    queue.set_rules()
+    connection.feed(numbered(4, 4))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    assert order(connection.delivered()) == [4]
+
+
 def test_purge_takes_returned_messages_too(bench, queue, connection):
     connection.feed(numbered(1, 10))
     consumer = consume(connection.channels[2], queue)
@@ -390,7 +408,7 @@ def test_drop_makes_consumers_leave_and_forgets_messages(bench, queue, connectio
     consume(connection.channels[1], queue, b"b", no_ack=True)
     bench.turns()
     queue.drop()
-    assert (queue.ready, queue.consumer_count, queue.consumers) == (0, 0, [])
+    assert (queue.ready, queue.consumer_count, queue.consumers) == (0, 0, {})
     assert connection.channels[2].consumers == {}
     connection.feed(nack(2, 0, multiple=True))
     assert (queue.ready, queue.unacked) == (0, 0)
@@ -486,6 +504,13 @@ def test_a_sealed_segment_whose_records_are_all_settled_goes_at_the_start(bench,
     assert [row["number"] for row in found.segments()] == [row["number"] for row in rows[1:]]
     assert not os.path.exists(f"{found.directory}/msgs.0000000001")
     assert order(everything(bench, found)) == [4, 5, 6, 7]
+
+
+def test_new_segments_have_numbers_above_those_of_files_that_are_left_of_others(bench, connection):
+    found = bench.queue(b"q", folder="again")
+    found.finish_recovery(1, suspect=True, last_number=7)
+    connection.feed(numbered(1, 1))
+    assert [row["number"] for row in found.segments()] == [8]
 
 
 def test_times_of_records_go_on_behind_those_of_the_broker_before_though_the_clock_was_set_back(

@@ -327,3 +327,25 @@ def test_a_transient_queue_is_read_again_after_each_rest(bench, connection):
     for _ in range(3):
         assert len(queue.browse(1, 9)) == 7
         assert queue.rest()
+
+
+@pytest.mark.parametrize("whose", [b"q", b"other"])
+def test_what_a_former_broker_said_of_older_messages_is_forgotten(bench, connection, crashed, tmp_path_factory, whose):
+    """A start reads what became of the messages, and then the file is used again, by its queue or by another."""
+    queue = bench.queue()
+    full = b"f" * (2016 - 69)       # Two fill a segment to its last octet.
+    connection.feed(publish(1, full) * 6)
+    consume(connection.channels[2], queue, b"t")
+    bench.turns()
+    connection.feed(nack(2, 0, multiple=True))
+    after = crashed(spare_directory=str(tmp_path_factory.mktemp("spare")))
+    found = after.recovered()
+    publisher = after.connection(1)
+    publisher.feed(publish(1, BODY))
+    assert [found.remove(seq)[0] for seq in range(1, 7)] == [*range(1, 7)]
+    assert after.core.spares == 2       # The first that is settled stays with its queue.
+    other = found if whose == b"q" else after.queue(whose)
+    publisher.feed(publish(1, BODY, key=whose) * 6)
+    assert after.core.spares < 2
+    first = other.next_seq - 5
+    assert [other.remove(seq)[0] for seq in range(first, first + 4)] == [*range(first, first + 4)]

@@ -313,3 +313,15 @@ def test_a_full_queue_refuses_while_who_took_over_has_no_credit(bench, connectio
     assert queue.active is two
     connection.feed(publish(1, b"x"))
     assert (queue.ready, queue.refused) == (0, 1)
+
+
+def test_what_a_consumer_that_was_cancelled_holds_times_out_too(clocked):
+    queue = clocked.queue(consumer_timeout_ms=100)
+    connection = clocked.connection(1, 2)
+    one = consume(connection.channels[2], queue, b"slow")
+    connection.feed(numbered(1, 1))
+    connection.channels[2].cancel(one)
+    assert clocked.core.timeouts == 1       # The node asks for late deliveries while this is not 0.
+    clocked.at(1200)
+    assert clocked.core.return_overdue() == []
+    assert (queue.ready, queue.unacked, clocked.core.timeouts) == (1, 0, 0)

@@ -53,7 +53,7 @@ def test_a_sync_that_is_not_over_is_not_finished(syncer, tmp_path):
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_the_first_file_that_fails_is_named_and_all_are_closed(syncer, tmp_path, place):
+def test_a_file_that_fails_is_named_and_all_are_closed(syncer, tmp_path, place):
     files = [opened(tmp_path / str(n)) for n in range(3)]
     ours, theirs = os.pipe()
     os.close(files[place][0])
@@ -104,9 +104,9 @@ def test_stop_finishes_the_sync_that_is_under_way(tmp_path):
     syncer.stop()
 
 
-def alone(code):
+def alone(code, **more):
     """Run this in a process without other threads."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | more
     code = "from brokerd.plane import Syncer\n" + code
     subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=True)
 
@@ -144,3 +144,25 @@ syncer.begin([(fd, "a")])
 assert poll(waiting, 1, 30000) == 1
 assert syncer.finish() is True
 """)
+
+
+def test_several_files_are_synced_at_once(tmp_path):
+    """Here a sync of a file is over when another has begun."""
+    source, pairs = str(tmp_path / "pairs.c"), str(tmp_path / "pairs.so")
+    (tmp_path / "pairs.c").write_text("""
+#include <pthread.h>
+static pthread_barrier_t barrier;
+__attribute__((constructor)) static void begin(void) { pthread_barrier_init(&barrier, NULL, 2); }
+int fdatasync(int fd) { (void)fd; pthread_barrier_wait(&barrier); return 0; }
+""")
+    subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-pthread", "-o", pairs, source], check=True)
+    preloaded = [path for path in os.environ.get("LD_PRELOAD", "").split(":") if path]
+    alone(f"""
+import os, select
+syncer = Syncer()
+for count in (2, 4, 8, 16, 2):
+    files = [(os.open({str(tmp_path)!r} + "/%d" % n, os.O_RDWR | os.O_CREAT), str(n)) for n in range(count)]
+    syncer.begin(files)
+    assert select.select([syncer.fileno()], [], [], 30)[0]
+    assert syncer.finish() is True
+""", LD_PRELOAD=":".join([*preloaded, pairs]))

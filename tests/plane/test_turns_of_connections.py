@@ -45,6 +45,19 @@ class Shared(Bench):
             self.core.go_on()
 
 
+def leave(connection):
+    """What a server does when the socket is gone; ``detached`` counts how often the plane has asked for the end."""
+    connection.detached = 0
+
+    def detach():
+        connection.detached += 1
+        connection.detach()
+
+    connection.on_octets_finished = detach
+    if connection.finish_octets():
+        detach()
+
+
 @pytest.fixture
 def shared(tmp_path):
     return Shared(tmp_path)
@@ -204,12 +217,39 @@ def test_octets_that_wait_count_before_a_connection_ends(shared):
     one.feed(METHOD * 3 + publish(1, b"last") + publish(1, b"cut off")[:-1])
     two.feed(METHOD * 3)
     assert one.yielded
-    one.finish_octets()
-    one.detach()
-    assert shared.order == [1, 2, 1, 1]
-    assert [row[6] for row in queue.browse(0, 9)] == [b"last"]
+    leave(one)
+    assert shared.order == [1, 2]
     shared.finish()
-    assert shared.order == [1, 2, 1, 1, 2, 2]
+    assert shared.order == [1, 2, 1, 2, 1, 2]     # Who goes holds up nobody.
+    assert [row[6] for row in queue.browse(0, 9)] == [b"last"]
+    assert one.detached == 1
+
+
+def test_a_connection_that_ends_gets_nothing_more_while_its_octets_wait(shared):
+    queue = shared.queue()
+    one, two = shared.connection(1), shared.connection(1)
+    consume(one.channels[1], queue)
+    one.feed(METHOD * 5)
+    leave(one)
+    two.feed(publish(1, b"x"))
+    shared.core.turn()
+    assert (queue.ready, queue.unacked) == (1, 0)
+    shared.finish()
+    assert one.detached == 1
+    assert [row[2] for row in queue.browse(0, 9)] == [False]    # It was not handed out.
+
+
+def test_a_connection_without_room_for_its_message_ends_at_once(shared):
+    """Its client has gone: nobody would hear of the confirm."""
+    queue, one = shared.queue(), shared.connection(1)
+    one.feed(publish(1, b"first"))
+    shared.finish()
+    with no_larger_than(4096):
+        one.feed(publish(1, bytes(100_000)))
+        assert one.stopped
+        leave(one)
+        shared.finish()
+    assert (one.detached, queue.ready) == (1, 1)
 
 
 def test_octets_of_a_connection_that_does_not_wait_are_not_finished_twice(shared):
@@ -217,7 +257,7 @@ def test_octets_of_a_connection_that_does_not_wait_are_not_finished_twice(shared
     one = shared.connection(1)
     one.feed(publish(1, b"one"))
     shared.finish()
-    one.finish_octets()
+    assert one.finish_octets() is True
     assert (queue.ready, one.yielded) == (1, False)
 
 
@@ -385,12 +425,12 @@ def test_octets_of_a_connection_that_rests_count_when_its_client_goes(shared):
     one.rest()
     one.feed(METHOD * 3)
     assert (shared.order, one.yielded) == ([], True)
-    one.finish_octets()
-    assert shared.order == [one.number] * 3
-    one.detach()
+    leave(one)
+    shared.finish()
+    assert (shared.order, one.detached) == ([one.number] * 3, 1)
     one.go_on()
     shared.finish()
-    assert shared.order == [one.number] * 3
+    assert (shared.order, one.detached) == ([one.number] * 3, 1)
 
 
 
@@ -490,8 +530,7 @@ def test_a_queue_bound_while_room_is_found_gets_the_message_too(wide):
 def test_a_client_that_goes_while_room_is_found_has_published_to_all_or_none(wide):
     one = wide.connection(1)
     one.feed(publish(1, b"wide", b"many"))
-    one.finish_octets()
-    one.detach()
+    leave(one)
     wide.finish()
     assert {wide.queues[name].ready for name in MANY} == {1}
 

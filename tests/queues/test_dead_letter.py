@@ -263,6 +263,28 @@ def test_a_forged_history_is_counted_as_rabbitmq_does_or_starts_anew(forged, exp
     assert ("x-first-death-queue" in letter.headers) is False
 
 
+OTHER = {"queue": "other", "reason": "expired"}
+SAME = {"queue": "q", "reason": "rejected"}
+
+
+@pytest.mark.parametrize(("forged", "expected"), [
+    ([OTHER], [("q", "rejected", 1), ("other", "expired", None)]),      # One item stays as it is.
+    ([OTHER, OTHER], [("q", "rejected", 1), ("other", "expired", 2)]),
+    ([OTHER, {**OTHER, "count": 7}], [("q", "rejected", 1), ("other", "expired", 2)]),
+    ([{**OTHER, "count": 7}, OTHER, OTHER], [("q", "rejected", 1), ("other", "expired", 7)]),
+    ([SAME, OTHER, SAME, SAME], [("q", "rejected", 4), ("other", "expired", 1)]),
+    ([SAME, OTHER], [("q", "rejected", 2), ("other", "expired", 1)]),
+    ([SAME, SAME], [("q", "rejected", 3)]),
+    ([OTHER, {**OTHER, "queue": "third"}, OTHER],
+     [("q", "rejected", 1), ("other", "expired", 2), ("third", "expired", 1)]),
+    ([{**OTHER, "queue": 5}, {**OTHER, "queue": 5}],
+     [("q", "rejected", 1), (5, "expired", None), (5, "expired", None)]),
+])
+def test_deaths_that_were_not_counted_are_merged_as_rabbitmq_does(forged, expected):
+    history = die({"x-death": forged}).headers["x-death"]
+    assert [(death["queue"], death["reason"], death.get("count")) for death in history] == expected
+
+
 def test_items_that_are_no_deaths_stay_behind_the_new_one():
     letter = die({"x-death": ["text", 3, {}, {"queue": 5}, [1]]})
     assert letter.headers["x-death"][1:] == ["text", 3, {}, {"queue": 5}, [1]]

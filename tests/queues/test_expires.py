@@ -258,3 +258,26 @@ def test_a_real_queue_in_use_stays_and_goes_when_it_was_unused_for_its_time(tmp_
     world.until(9000)
     assert world.gone == [5500]
     assert (node.vhost.queues, len(world.expires)) == ({}, 0)
+
+
+def test_a_machine_whose_clock_is_set_deletes_no_queue(tmp_path):
+    from tests.session.harness import Client, Node
+
+    from brokerd.wire import methods
+
+    world, node = World(), Node(tmp_path)
+    ahead = 0
+    node.core.monotonic = lambda: world.now
+    node.core.clock = lambda: world.now + ahead
+    client = Client(node).open()
+    client.ask(methods.QueueDeclare(queue="q"))
+    queue = node.vhost.queues["q"]
+    queue.rules = Rules(expires_ms=60_000)
+    world.expires.watch(queue)
+    for ahead in (0, 86_400_000 * MS, -86_400_000 * MS):  # noqa: B007 - the node's clock reads it
+        world.until(world.ms + 1000)
+        assert isinstance(client.ask(methods.BasicGet(queue="q")), methods.BasicGetEmpty)
+        world.until(world.ms + 58_000)
+        assert world.gone == []
+    world.until(world.ms + 2000)
+    assert len(world.gone) == 1

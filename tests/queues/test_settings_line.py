@@ -20,12 +20,20 @@ def test_settings_are_what_is_in_force():
     said = describe_settings(Queue(arguments))
     assert said == {
         "vhost": "/", "queue": "q", "journal": True, "max_priority": 2, "delivery_limit": 3,
-        "delivery_limit_action": "dead-letter", "dead_letter_exchange": "d", "overflow": "reject-publish",
+        "delivery_limit_action": "dead-letter", "dead_letter_exchange": "d", "dead_letter_routing_key": None,
+        "dead_letter_at_least_once": False, "overflow": "reject-publish",
         "message_ttl_ms": 5, "single_active_consumer": True, "arguments": arguments, "policy": "p",
         "retention_octets": 9, "retention_ms": 1000,
     }
     (line,) = side_file.decode(side_file.encode(said))
     assert line["arguments"]["x-of-others"] == "\udcff"
+
+
+def test_where_dead_letters_go_and_how_is_said():
+    said = describe_settings(Queue({
+        "x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+        "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}))
+    assert [said[f"dead_letter_{name}"] for name in ("exchange", "routing_key", "at_least_once")] == ["", "dead", True]
 
 
 def test_what_is_not_limited_is_null():

@@ -249,3 +249,78 @@ def test_definitions_on_a_full_disk_are_refused_and_the_connection_lives(broker,
         for n in range(refused + 1):
             assert isinstance(peer.ask(methods.QueueDeclare(queue=f"{n:0250}", passive=True)), methods.QueueDeclareOk)
         peer.close()
+
+
+def keyed(body):
+    """A message to the exchange "x" with itself as its deduplication key."""
+    return publish("", body, "x", delivery_mode=2, headers={"x-deduplication-header": body.decode()})
+
+
+class KeyedPublisher(Publisher):
+    """Publishes bodies to the exchange "x", with keys."""
+
+    def _publish(self):
+        for body in self.bodies:
+            self.peer.raw(keyed(body))
+
+
+def bind_queues(port, queues):
+    """An exchange that leaves out duplicates, and queues that have a file already."""
+    with Peer(port).open() as peer:
+        arguments = {"x-message-deduplication": True, "x-cache-size": 100_000}
+        peer.ask(methods.ExchangeDeclare(exchange="x", type="fanout", durable=True, arguments=arguments))
+        for queue in queues:
+            peer.ask(methods.QueueDeclare(queue=queue, durable=True))
+            peer.ask(methods.QueueBind(queue=queue, exchange="x"))
+            peer.raw(publish(queue, b"no key", delivery_mode=2))
+        peer.close()
+
+
+def count(port, queue):
+    with Peer(port).open() as peer:
+        messages = peer.ask(methods.QueueDeclare(queue=queue, passive=True)).message_count
+        peer.close()
+        return messages
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("queues", ["q", "qr"])
+def test_a_first_key_waits_for_room_and_is_known_after_a_restart(broker, small_disk, queues, kill):
+    bind_queues(broker.port, queues)
+    small_disk.fill(0)
+    publisher = KeyedPublisher(broker.port, None, numbered(100))
+    publisher.until(methods.ConnectionBlocked)
+    assert publisher.confirmed == 0
+    small_disk.free()
+    publisher.finish()
+    broker.restart(kill=kill)
+    KeyedPublisher(broker.port, None, numbered(100)).finish()
+    assert [count(broker.port, queue) for queue in queues] == [101] * len(queues)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("queues", ["q", "qr"])
+def test_keys_that_were_confirmed_on_a_full_disk_are_known_after_a_restart(broker, small_disk, queues, kill):
+    bind_queues(broker.port, queues)
+    bodies = numbered(5000)
+    confirmed = 0
+    with Peer(broker.port).open() as peer:
+        peer.ask(methods.ConfirmSelect())
+        for body in bodies:
+            peer.raw(keyed(body))
+            if isinstance(peer.read(), methods.ConnectionBlocked):
+                break
+            confirmed += 1
+            if confirmed == 1:
+                small_disk.fill(0)
+        peer.hang_up()
+    assert 1 < confirmed < 5000
+    if kill:
+        broker.kill()
+    else:
+        broker.stop()
+    small_disk.free()
+    broker.start()
+    before = count(broker.port, "q")
+    KeyedPublisher(broker.port, None, bodies[:confirmed]).finish()
+    assert count(broker.port, "q") == before > confirmed

@@ -14,6 +14,7 @@ async def accept_one(node):
     """TCP_NODELAY of the broker's side of a connection."""
     loop = asyncio.get_running_loop()
     accepted = loop.create_future()
+    loop.set_exception_handler(lambda _, fault: accepted.set_exception(fault["exception"]))
     node.connected = lambda connection: accepted.set_result(connection.transport)
     node.disconnected = lambda connection: None
     server = await loop.create_server(factory(node), "127.0.0.1", 0)

@@ -354,3 +354,18 @@ def test_a_broker_that_stops_says_so_to_who_waits(broker, tmp_path):
     assert not (tmp_path / "out.partial").exists()
     assert not (broker.directory / "dumping").exists()
     peer.close()
+
+
+def test_the_end_of_a_job_whose_client_has_just_gone_is_no_fault():
+    """The loop closes a socket that cannot be written to, and tells of it a turn later."""
+    class Gone:
+        def is_closing(self):
+            return True
+
+        def write(self, octets):
+            raise RuntimeError("the handler is closed")
+
+    peer = control.Peer(SimpleNamespace(peers=set(), loop=SimpleNamespace(call_later=lambda *_: None)))
+    peer._transport = Gone()
+    peer._write({"result": {}})
+    peer._fault(ValueError("too late"))

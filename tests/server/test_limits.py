@@ -7,6 +7,7 @@ from tests.conversations.peer import Peer
 from tests.server.clients import permission, user_entry, write_json
 from tests.session.harness import Client as SessionClient
 
+from brokerd import pieces
 from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
 from brokerd.config import Config
@@ -23,7 +24,7 @@ def make_node(tmp_path):
     """Nodes on one directory, one after the other; work of threads is done at once."""
     made = []
 
-    def make(**options):
+    def make(later=lambda callback: callback(), **options):
         directory, disk = str(tmp_path / "data"), Disk()
         if made:
             made[-1].close()
@@ -31,7 +32,7 @@ def make_node(tmp_path):
         config = Config(data_dir=directory, **options)
         made.append(Node(
             settings_of(config), limits_of(config), clock=Clock(), disk=disk, data=data, users=Users(directory, disk),
-            permissions=Permissions(directory, disk), later=lambda callback: callback(), submit=at_once,
+            permissions=Permissions(directory, disk), later=later, submit=at_once,
             submit_slow=at_once, sync_failed=pytest.fail))
         made[-1].open_vhosts()
         return made[-1]
@@ -193,6 +194,21 @@ def test_a_deleted_vhost_takes_its_connections_along(node):
     assert refused(node, vhost="two") == "vhost two not found"
 
 
+def test_connections_of_a_deleted_vhost_have_left_before_it_closes(make_node, monkeypatch):
+    node = make_node(later=lambda callback: None)
+    node.add_vhost("two")
+    node.permissions.set("guest", "two", ".*", ".*", ".*")
+    inside = Client(node).open(vhost="two")
+    for number in range(20):
+        inside.ask(methods.QueueDeclare(queue=f"q{number}", exclusive=True))
+    vhost = node.vhosts["two"]
+    monkeypatch.setattr(pieces, "PIECE_NS", 0)
+    node.delete_vhost("two")
+    assert vhost.queues == {}
+    while node.core.has_errands:
+        node.core.go_on()
+
+
 def test_what_was_granted_in_a_deleted_vhost_is_gone_should_one_of_that_name_come(make_node):
     node = make_node()
     for vhost in ("two", "three"):
@@ -214,6 +230,28 @@ def test_a_deleted_user_is_cut_off_and_what_was_granted_is_forgotten(node):
     assert not node.permissions.has_access("ann", "/")
     with pytest.raises(NotFound):
         node.delete_user("ann")
+
+
+@pytest.mark.parametrize("edited", ["permissions", "topics", "listing", "users"])
+def test_nothing_is_deleted_by_halves_where_a_file_was_edited_meanwhile(node, edited):
+    node.add_vhost("two")
+    node.permissions.set("ann", "two", ".*", ".*", ".*")
+    node.permissions.topics.set("ann", "two", "amq.topic", "", "")
+    inside = Client(node).open(user="ann", vhost="two")
+    file = node.permissions.topics if edited == "topics" else getattr(node, edited)
+    with open(file.path, "a") as out:
+        out.write(" ")
+    if edited != "users":
+        with pytest.raises(OSError, match="was edited and not read since"):
+            node.delete_vhost("two")
+    if edited != "listing":
+        with pytest.raises(OSError, match="was edited and not read since"):
+            node.delete_user("ann")
+    assert inside.read() == []
+    assert node.permissions.has_access("ann", "two")
+    assert not node.permissions.topics.check("ann", "two", "write", "amq.topic", "key")
+    assert "two" in node.vhosts
+    assert "ann" in node.users
 
 
 # --- who is logged in without a password

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from brokerd.server.log import FORMAT, TIME_FORMAT, OneLine, Record
+from brokerd.server.log import FORMAT, LINE_CHARACTERS_MAX, TIME_FORMAT, OneLine, Record
 
 
 def record_of(cls, message, *args, level=logging.INFO, exc_info=None):
@@ -52,3 +52,19 @@ def test_a_traceback_follows_its_line():
 def test_a_record_that_is_logged_by_the_broker_can_be_shown_by_any_handler():
     shown = logging.Formatter("%(name)s %(levelno)d %(lineno)d %(message)s").format(record_of(Record, "%s", 1))
     assert shown == "brokerd 20 7 1"
+
+
+@pytest.mark.parametrize(("octets", "shown"), [
+    ("\x1b[31mred", "\\x1b[31mred"), ("a\x00b", "a\\x00b"), ("\x7f\x9b", "\\x7f\\x9b"),
+    ("\u2028x\u202ey", "\\u2028x\\u202ey"),
+    ("tab\t", "tab\\t"), ("Grüße, 世界", "Grüße, 世界"),
+])
+def test_what_would_change_a_terminal_is_escaped_and_letters_are_not(octets, shown):
+    assert OneLine().format(record_of(Record, "%s", octets)).endswith(f" INFO    {shown}")
+
+
+def test_a_long_line_is_cut_and_says_by_how_much():
+    line = OneLine().format(record_of(Record, "%s", "x" * 130_000))
+    assert line.endswith(f"x... ({130_000 - LINE_CHARACTERS_MAX} characters more)")
+    assert len(line) < LINE_CHARACTERS_MAX + 100
+    assert OneLine().format(record_of(Record, "%s", "x" * LINE_CHARACTERS_MAX)).endswith("x")

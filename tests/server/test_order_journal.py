@@ -1,5 +1,7 @@
 """Order journals of a real broker: asked for by argument and policy, kept over restarts and kill -9, archived."""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -10,8 +12,13 @@ import pytest
 from tests.broker import SECONDS
 from tests.server.clients import close_all, connect
 
+from brokerd.audit.chain import read_log
+from brokerd.audit.files import open_source
+from brokerd.audit.scan import Options
+from brokerd.audit.verdicts import audit
+from brokerd.cli import brokerctl
 from brokerd.store import format as layout
-from brokerd.store import side_file
+from brokerd.store import reading, side_file
 from brokerd.store.disk import Disk
 from brokerd.store.format import folder_name
 
@@ -49,8 +56,9 @@ def folder(broker, name="q"):
 
 
 def kept(path):
+    """The files of settled segments.  Their hash chains come a little later."""
     path = path / "kept"
-    return sorted(os.listdir(path)) if path.exists() else []
+    return sorted(name for name in os.listdir(path) if not name.startswith("chain.")) if path.exists() else []
 
 
 def lines(path, what):
@@ -165,3 +173,46 @@ def test_low_on_disk_what_is_kept_goes_and_then_publishers_wait(start, tmp_path)
     assert kept(path) == []
     file.write_text("free_disk_min_octets = 0\n")
     reload(broker)
+
+
+def chain_of(path, number):
+    octets = (path / layout.chain_name(number)).read_bytes()
+    return reading.read_chain(octets, number)
+
+
+def test_a_chain_covers_the_journal_over_kill_and_dump_and_its_heads_are_told_elsewhere(start, tmp_path):
+    log, out = tmp_path / "heads.jsonl", tmp_path / "dump"
+    broker = start("--order-journal-chain-log", log)
+    channel = opened(broker)
+    channel.queue_declare("q", durable=True, arguments={"x-order-journal": True})
+    path = folder(broker)
+
+    def pass_on_small(count):
+        for _ in range(count):
+            channel.basic_publish("", "q", b"x", PERSISTENT)
+        for _ in range(count):
+            channel.basic_ack(channel.basic_get("q")[0].delivery_tag)
+
+    pass_on_small(1100)         # 2,200 events: one block is full
+    (name,) = until(lambda: list(path.glob("chain.*")))
+    number = int(name.name[6:])
+    until(lambda: chain_of(path, number).links)
+    close_all()
+    broker.restart(kill=True)
+    channel = opened(broker)
+    pass_on_small(1100)
+    until(lambda: len(chain_of(path, number).links) == 2)
+    pass_on(channel, 120)
+    until(lambda: (path / "kept" / layout.chain_name(number)).exists()
+          and chain_of(path / "kept", number).links[-1].of == layout.OF_ENTRIES)
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert brokerctl.run(["-D", str(broker.directory), "queue", "dump", str(out)]) == 0
+    (entry,) = json.loads((out / "manifest.json").read_text())["queues"]
+    heads = {os.path.basename(each["path"]): (each["blocks"], each["head"]) for each in entry["chains"]}
+    links = chain_of(path / "kept", number).links
+    assert heads[layout.chain_name(number)] == (len(links), links[-1].digest.hex())
+    until(lambda: any(head.head == links[-1].digest.hex() for head in read_log(log)))
+    for root in (out, broker.directory):
+        (one,) = audit(open_source(str(root)), Options(audits=frozenset(["chain"]), chain_log=read_log(log)))
+        assert (one.audits[0]["verdict"], one.findings) == ("held", [])
+        assert one.audits[0]["checked"] > 4400

@@ -2,6 +2,7 @@
 
 import pika
 import pytest
+from tests.conversations.peer import eventually
 from tests.server.clients import connect, drain, permission, user_entry, write_json
 
 
@@ -85,3 +86,16 @@ def test_what_is_allowed_and_what_others_and_other_exchanges_do_goes_through(bro
     guest.confirm_delivery()
     guest.basic_publish("amq.topic", "news.y", b"news")
     assert drain(ann, "news") == [b"ann's", b"direct"] * 2 + [b"news"]
+
+
+def test_a_dead_letter_goes_with_a_key_that_its_declarer_may_not_use(broker):
+    channel = connect(broker, user="ann").channel()
+    channel.confirm_delivery()
+    guests = connect(broker).channel()
+    guests.queue_declare("all")
+    guests.queue_bind("all", "amq.topic", "#")
+    channel.queue_declare("dies", arguments={"x-dead-letter-exchange": "amq.topic", "x-max-length": 0,
+                                             "x-dead-letter-routing-key": "bob.secret"})  # fmt: skip
+    channel.basic_publish("", "dies", b"dead")
+    delivered = eventually(lambda: guests.basic_get("all", auto_ack=True), lambda answer: answer[0])
+    assert (delivered[0].routing_key, delivered[2]) == ("bob.secret", b"dead")

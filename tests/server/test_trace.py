@@ -102,7 +102,7 @@ def test_it_is_on_again_after_a_start(make_broker):
 
 def test_limits_are_read_again_too_and_new_vhosts_wait_for_the_next_start(broker):
     write_json(broker.directory / "vhosts.json", [{"name": "/", "limits": {"max-queues": 1}}, {"name": "two"}])
-    reload(broker, "vhosts are made and deleted at the next start")
+    reload(broker, "WARNING reload: vhosts.json: vhosts are made at the next start: 'two'")
     channel = connect(broker).channel()
     channel.queue_declare("a")
     with pytest.raises(Exception, match="queue limit in vhost '/' \\(1\\) is reached"):

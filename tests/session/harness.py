@@ -4,7 +4,9 @@ import logging
 
 from brokerd import plane
 from brokerd.config import Config
+from brokerd.descriptors import NO_LIMIT, Budget
 from brokerd.errors import LoginRefused, NotAllowed
+from brokerd.hoarders import TransactionMemory
 from brokerd.server.values import limits_of, settings_of
 from brokerd.session.connection import Connection
 from brokerd.vhost.access import Access
@@ -24,6 +26,9 @@ class Clock:
 
     def monotonic(self):
         return self.now
+
+    def monotonic_ns(self):
+        return int(self.now * 1e9)
 
     def epoch_ns(self):
         return int(self.now * 1e9)
@@ -78,7 +83,7 @@ class Node:
 
     def __init__(self, directory, **config):
         self.core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=lambda number: None,
-                               damaged=lambda *_: None)
+                               damaged=lambda *_: None, go_on=lambda: None)
         self.settings, self.limits = settings_of(Config(**config)), limits_of(Config(**config))
         self.clock = Clock()
         self.commit = Commit()
@@ -89,6 +94,9 @@ class Node:
         self.blocked = set()
         self.alarm_reason = "low on disk"
         self.start_frames = {}
+        self.stopping = False
+        self.transaction_memory = TransactionMemory()
+        self.descriptors = Budget(NO_LIMIT, self.clock.monotonic)
 
     def later(self, callback):
         callback()
@@ -96,7 +104,7 @@ class Node:
     def check_channel_limit(self, user):
         pass
 
-    def authenticate(self, mechanism, response, loopback, certificate_name=""):
+    def authenticate(self, mechanism, response, loopback, certificate_name="", address=""):
         if mechanism in ("EXTERNAL", "ANONYMOUS"):
             return certificate_name or self.settings.anonymous_login_user
         _, user, password = response.decode().split("\0")

@@ -237,8 +237,8 @@ def test_a_queue_that_is_not_there_comes_before_an_argument_that_cannot_be(clien
 ])
 def test_other_arguments_of_a_consumer_are_taken(client, queue, arguments):
     assert client.ask(methods.BasicConsume(queue="q", arguments=arguments)).NAME == "basic.consume-ok"
-    assert queue.consumers[0].arguments == arguments
-    assert abs(queue.consumers[0].priority) <= 1 << 31
+    assert next(iter(queue.consumers)).arguments == arguments
+    assert abs(next(iter(queue.consumers)).priority) <= 1 << 31
 
 
 def test_no_local_is_taken_and_means_nothing(client, queue):

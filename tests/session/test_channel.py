@@ -3,6 +3,7 @@ from tests.session.test_basic import publish
 
 from brokerd.errors import NotFound
 from brokerd.store import format as layout
+from brokerd.vhost.deletions import finish
 from brokerd.wire import methods
 
 
@@ -26,10 +27,10 @@ def test_whoever_leaves_has_no_consumers_and_nothing_unacked_any_more(client, ch
     client.ask(methods.BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True))
     publish(client, "q")
     queue = node.vhost.queue("q")
-    assert channel.leave() == [queue]
+    assert finish(channel.leave()) == [queue]
     assert (queue.ready, queue.unacked, queue.consumer_count) == (1, 0, 0)
     assert node.vhost.replies.tag(channel) is None
-    assert channel.leave() == []
+    assert finish(channel.leave()) == []
 
 
 @pytest.mark.parametrize("end", [
@@ -71,13 +72,13 @@ def test_an_open_transaction_ends_before_deliveries_return(client, channel, monk
     order = []
 
     class Transaction:
-        def leave(self):
-            order.append(("transaction", channel.unacked))
+        def leave(self, *, connection_closes):
+            order.append(("transaction", channel.unacked, connection_closes))
 
     client.ask(methods.QueueDeclare(queue="q"))
     client.ask(methods.BasicConsume(queue="q"))
     publish(client, "q")
     channel.transaction = Transaction()
-    channel.leave()
-    assert order == [("transaction", 1)]
+    finish(channel.leave(connection_closes=True))
+    assert order == [("transaction", 1, True)]
     assert channel.unacked == 0

@@ -6,14 +6,24 @@ import struct
 import pytest
 from tests.session.harness import Commit
 
-from brokerd import plane
-from brokerd.errors import AccessRefused, ChannelError, ChannelStateError, NotFound, PreconditionFailed
-from brokerd.session import pieces, transactions
+from brokerd import pieces, plane
+from brokerd.errors import (
+    AccessRefused,
+    ChannelError,
+    ChannelStateError,
+    NotFound,
+    PreconditionFailed,
+    SyntaxError_,
+)
+from brokerd.hoarders import MUCH_OCTETS, TransactionMemory
+from brokerd.session import transactions, tx
 from brokerd.store import commit_log as journal
 from brokerd.store.disk import Disk, Room
 from brokerd.store.shared_commit_log import load
 from brokerd.wire import methods
 from brokerd.wire.frames import FrameScanner
+
+RETURNED_BY = {1: "back by nack", 2: "back by reject", 3: "back by recover"}    # by CAUSE_* of store/format
 
 
 class Queue:
@@ -59,6 +69,7 @@ class Node:
         self.disk = Full()
         self.room = Room(self.disk)
         self.blocked = set()
+        self.transaction_memory = TransactionMemory()
         self.alarms = []
         self.commit = Commit()
         self.commit.at_once = False
@@ -134,7 +145,7 @@ class Connection:
             opened.transaction.defer(payload)
             return
         method = methods.decode(payload)
-        handler = transactions.HANDLERS.get(method.NAME)
+        handler = tx.HANDLERS.get(method.NAME)
         if handler is None:
             self.log.append(method.NAME)
             return
@@ -158,6 +169,13 @@ class Channel:
         self.keeps = False
         self.kept = None
         self.unacked = {}
+        self.claimed = set()
+
+    def claim(self, tag, multiple):
+        self.claimed |= {tag for tag, _, _ in self.deliveries(tag, multiple)}
+
+    def disclaim(self):
+        self.claimed = set()
 
     def take_kept(self):
         kept, self.kept = self.kept, None
@@ -172,11 +190,11 @@ class Channel:
             return [(t, *where) for t, where in self.unacked.items() if not tag or t <= tag]
         return [(tag, *self.unacked[tag])] if tag in self.unacked else []
 
-    def settle(self, tag, multiple, *, requeue=False, reject=False):
+    def settle(self, tag, multiple, *, requeue=0, reject=False):
         if tag not in self.unacked:
             return False
         queue, seq = self.unacked.pop(tag)
-        self.connection.log.append((("requeue" if requeue else "reject" if reject else "ack"), queue.name, seq))
+        self.connection.log.append((RETURNED_BY.get(requeue, "reject" if reject else "ack"), queue.name, seq))
         return True
 
 
@@ -294,14 +312,16 @@ def test_rollback_forgets_publishes_and_leaves_deliveries_outstanding(peer):
 
 
 def test_settlements_are_done_after_publishes_each_as_it_was_asked(peer):
-    peer.delivered(1, 2, 3, 4)
+    peer.delivered(1, 2, 3, 4, 5)
     peer.say(methods.BasicNack(delivery_tag=2, requeue=True))
+    peer.say(methods.BasicReject(delivery_tag=5, requeue=True))
     peer.say(methods.BasicReject(delivery_tag=4))
     peer.say(methods.BasicAck(delivery_tag=3, multiple=True))
     peer.publish()
     peer.say(methods.TxCommit())
-    assert peer.synced() == [("q", b"x", 1), ("requeue", "q", 102), ("reject", "q", 104), ("ack", "q", 101),
-                             ("ack", "q", 103), "tx.commit-ok"]
+    assert peer.synced() == [
+        ("q", b"x", 1), ("back by nack", "q", 102), ("back by reject", "q", 105), ("reject", "q", 104),
+        ("ack", "q", 101), ("ack", "q", 103), "tx.commit-ok"]
 
 
 @pytest.mark.parametrize(("first", "second", "tag"), [
@@ -330,7 +350,7 @@ def test_recover_returns_only_what_the_transaction_has_not_settled(peer):
     peer.delivered(1, 2)
     peer.say(methods.BasicAck(delivery_tag=1))
     peer.channel.transaction.recover()
-    assert peer.seen() == [("requeue", "q", 102)]
+    assert peer.seen() == [("back by recover", "q", 102)]
     peer.say(methods.TxCommit())
     assert peer.seen()[:1] == [("ack", "q", 101)]
 
@@ -338,6 +358,14 @@ def test_recover_returns_only_what_the_transaction_has_not_settled(peer):
 def test_a_publish_that_may_not_be_is_refused_at_once(peer):
     with pytest.raises(NotFound, match="^no exchange 'missing' in vhost '/'$"):
         peer.publish(exchange="missing")
+
+
+@pytest.mark.parametrize("tail", [b"x", b"x" * 300])
+def test_a_publish_that_does_not_end_where_its_fields_do_is_refused(peer, tail):
+    payload = methods.BasicPublish(routing_key="q").encode()
+    for wrong in (payload + tail, payload[:-1], payload[:-3]):
+        with pytest.raises(SyntaxError_, match=r"^basic\.publish: "):
+            transactions.publish(peer.connection, 1, wrong, bytes(14), b"")
 
 
 def test_a_commit_that_may_not_be_any_more_does_nothing(peer):
@@ -375,6 +403,38 @@ def test_a_disk_that_fills_up_after_all_is_waited_for(peer):
         blocked.unblock()
     assert peer.seen() == [("q", b"1", 1), ("q", b"2", 2), "tx.commit-ok"]
     assert not peer.node.blocked
+
+
+def test_what_a_transaction_holds_is_counted_and_given_back_at_its_end(peer):
+    memory = peer.node.transaction_memory
+    for end in (methods.TxRollback(), methods.TxCommit()):
+        peer.delivered(1, 2)
+        peer.publish(body=bytes(1000))
+        published = memory.octets
+        assert published > 1000
+        peer.say(methods.BasicAck(delivery_tag=2, multiple=True))
+        assert memory.octets >= published + 2 * 100
+        peer.say(end)
+        while peer.synced():
+            pass
+        assert memory.octets == 0
+
+
+def test_a_transaction_gets_no_more_memory_than_there_is_for_all_and_its_channel_gives_all_back(peer):
+    peer.node.transaction_memory.most = 2 * MUCH_OCTETS
+    with pytest.raises(PreconditionFailed, match="cannot be kept: open transactions have too much memory$"):
+        for _ in range(2 * MUCH_OCTETS // 100):
+            peer.publish()
+    assert peer.node.transaction_memory.octets <= 2 * MUCH_OCTETS
+    peer.channel.transaction.leave()
+    assert peer.node.transaction_memory.octets == 0
+
+
+def test_a_small_transaction_finds_memory_although_others_have_all_of_it(peer):
+    peer.node.transaction_memory.most = peer.node.transaction_memory.octets = 10 * MUCH_OCTETS
+    peer.publish()
+    peer.say(methods.TxCommit())
+    assert peer.synced() == [("q", b"x", 1), "tx.commit-ok"]
 
 
 def test_what_goes_nowhere_comes_back_before_commit_ok(peer):
@@ -423,6 +483,28 @@ def test_what_waits_for_a_second_commit_comes_too(peer):
         peer.say(methods.TxCommit())
         peer.say(methods.BasicQos())
         assert peer.synced()[-2:] == ["tx.commit-ok", "basic.qos"]
+
+
+def test_what_waits_for_the_answer_is_dropped_where_the_connection_closes(peer):
+    peer.delivered(1)
+    peer.publish(body=b"1")
+    peer.publish(body=b"2")
+    peer.say(methods.TxCommit())
+    peer.publish("t", b"3")
+    peer.say(methods.BasicAck(delivery_tag=1))
+    peer.say(methods.TxCommit())
+    peer.say(methods.ChannelClose())
+    peer.channel.transaction.leave(connection_closes=True)
+    assert peer.synced() == [("q", b"1", 1), ("q", b"2", 2)]
+    assert 1 in peer.channel.unacked
+
+
+def test_what_is_settled_in_a_transaction_cannot_time_out_until_it_is_rolled_back(peer):
+    peer.delivered(1, 2, 3)
+    peer.say(methods.BasicAck(delivery_tag=2, multiple=True))
+    assert peer.channel.claimed == {1, 2}
+    peer.say(methods.TxRollback())
+    assert peer.channel.claimed == set()
 
 
 @pytest.mark.parametrize("channels", [None, {}])

@@ -17,7 +17,7 @@ from tests.server.clients import close_all, connect
 from brokerd.audit import AuditError
 from brokerd.audit.files import open_source
 from brokerd.audit.verdicts import audit
-from brokerd.spark.audit import main
+from brokerd.cli.ctl_audit import main
 from brokerd.spark.follow import Follower, follow
 
 OPTIONS = writer.Options(segment_messages=50, kept=True)
@@ -68,7 +68,8 @@ def test_all_behind_a_later_one_are_found_as_the_audit_finds_them(following):
         following.reach(count)
         found += [seq for seq, _, _ in following.turn()]
     (judged,) = audit(open_source(following.root))
-    assert found == [row["seq"] for row in judged.findings if row["audit"] == "publish_order"]
+    (row,) = [row for row in judged.audits if row["audit"] == "publish_order"]
+    assert row["by_rule"] == len(found)     # The audit names 118, and the others as its consequences.
     assert found == [22, 119, 120, 121, 122, 123, 242]
 
 
@@ -147,6 +148,27 @@ def test_a_query_whose_python_came_too_late_is_started_again(tmp_path):
         assert spark.starts == starts
 
 
+def test_a_query_whose_java_ended_with_this_process_is_no_fault(tmp_path):
+    gone, stopped = ConnectionError("the JVM is gone"), threading.Event()
+    spark = Busy(gone)
+
+    def stop():
+        raise gone
+
+    spark.stop = stop
+    with pytest.raises(ConnectionError):
+        follow(spark, "there", {}, str(tmp_path), Follower(str(tmp_path), print, print), stopped=stopped)
+    spark.errors.append(gone)
+
+    def wait(_):
+        stopped.set()
+        raise gone
+
+    spark.wait = wait
+    follow(spark, "there", {}, str(tmp_path), Follower(str(tmp_path), print, print), stopped=stopped)
+    assert spark.starts == 2
+
+
 def test_a_query_ends_when_it_is_told_to(tmp_path):
     stopped, spark = threading.Event(), Busy()
     spark.wait = lambda _: stopped.set()    # No end by itself.
@@ -183,7 +205,7 @@ def test_a_working_broker_is_followed_until_interrupted(broker, tmp_path):
                 assert line, "the audit ended"
                 seen += int(match[1]) if (match := re.search(r"(\d+) messages? of 1 publisher$", line)) else 0
             assert seen == count
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         out, errors = process.communicate()
     finally:
         limit.cancel()

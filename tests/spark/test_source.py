@@ -1,21 +1,30 @@
 """The source brokerd: its tables hold what brokerd.audit reads, and only what was asked for is produced."""
 
+import importlib
+import json
 import os
 import random
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 from tests.audit import writer
+from tests.broker import ROOT
 
 from brokerd.audit import AuditError
-from brokerd.audit.files import open_source
+from brokerd.audit.files import Source, open_source
 from brokerd.audit.lifecycle import lifecycle
+from brokerd.audit.properties import Texts
 from brokerd.audit.segment import read_triple
 from brokerd.spark import tables
+from brokerd.spark.java import JavaError, java_home
 from brokerd.spark.packs import make_packs
-from brokerd.spark.source import Settings, read
+from brokerd.spark.query import where
+from brokerd.spark.source import Settings, read, register
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -142,6 +151,28 @@ def test_segments_say_what_is_in_them_and_what_is_wrong_with_them(spark, tmp_pat
     assert read(spark, root, columns=("sound",), crc="false").where("NOT sound").count() == 0
 
 
+def test_entries_of_acks_are_rows_in_their_order_and_name_their_messages(spark, tmp_path):
+    rows = [(41, 1, layout.DELIVERED), (42, 1, layout.RETURNED, layout.CAUSE_NACK),
+            (43, 1, layout.DELIVERED, layout.REDELIVERED), (44, 2, layout.DROPPED, layout.REASON_LENGTH),
+            (45, 1, layout.ACKED)]
+    made = writer.Level(writer.messages([1, 2, 3], [10, 20, 30]), writer.events(rows))
+    root = writer.write_queue(tmp_path, made, writer.Options())
+    found = read(spark, root, "acks").orderBy("entry").collect()
+    assert [(r.entry, r.seq, r.type, r.reason, r.last) for r in found] == [
+        (0, 1, "returned", "nack", False), (1, 1, "handed out", None, False), (2, 2, "dropped", "maxlen", False),
+        (3, 1, "acked", None, False)]
+    assert read(spark, root, "acks").where("seq = 2").count() == 1
+
+
+def test_what_is_later_than_a_cut_is_left_out_of_every_table(spark, tmp_path):
+    root = writer.write_queue(tmp_path, writer.simple_level(10, start=START), writer.Options())
+    cut = json.dumps({"vhost/queue": START + 4 * 4000 - 1})     # Four messages, of which each was delivered and acked.
+    counts = {table: read(spark, root, table, cut=cut).count() for table in ("messages", "events", "lifecycle", "acks")}
+    assert counts == {"messages": 4, "events": 8, "lifecycle": 4, "acks": 4}
+    assert [row.last for row in read(spark, root, "acks", cut=cut).orderBy("entry").collect()] == [False] * 3 + [True]
+    assert read(spark, root, cut='{"another": 1}').count() == 0
+
+
 def test_a_task_reads_several_segments_and_a_small_split_makes_more_tasks(spark, root):
     frame = read(spark, root, columns=("seq",))
     assert (frame.rdd.getNumPartitions(), frame.count()) == (1, 550)
@@ -161,15 +192,15 @@ def test_only_columns_that_are_asked_for_are_produced(root):
     assert cheap.to_pylist() == [{"file": triple.msgs, "octets": triple.octets}]
 
 
-@pytest.mark.parametrize(("where", "partitions", "count"), [
+@pytest.mark.parametrize(("condition", "partitions", "count"), [
     ("queue = 'plain'", 3, 50),
     ("priority > 0 AND segment IN (1, 2)", 2, 128),
     ("priority = 0 AND queue = 'orders' AND seq > 290", 1, 10),
     ("queue = 'orders' AND seq BETWEEN 60 AND 70", None, 11),
     ("queue = 'nobody'", 1, 0),
 ])
-def test_filters_leave_out_files_and_rows(spark, root, where, partitions, count):
-    frame = read(spark, root, columns=("queue", "priority", "segment", "seq"), split="1").where(where)
+def test_filters_leave_out_files_and_rows(spark, root, condition, partitions, count):
+    frame = where(spark, root, "messages", condition, columns=("queue", "priority", "segment", "seq"), split="1")
     assert frame.count() == count
     if partitions is not None:
         assert frame.rdd.getNumPartitions() == partitions
@@ -187,6 +218,7 @@ def test_queues_are_chosen_by_a_glob(spark, root):
     ({"columns": ["sequence"]}, "table messages has no column sequence"),
     ({"crc": "perhaps"}, "option crc is true or false, not perhaps"),
     ({"split": "64M"}, "option split is a number of octets, not 64M"),
+    ({"cut": "[1]"}, "option cut is a JSON object of folders and times in ns"),
     ({"quues": "x"}, "no such option of the source brokerd: quues"),
 ])
 def test_what_is_asked_wrongly_is_said_in_a_line(root, options, said):
@@ -218,3 +250,84 @@ def test_s3_is_read_as_a_folder_is(spark, root):
     fs.copy_files(root, where[5:], destination_filesystem=store)
     columns = ("queue", "seq", "ts", "body_octets")
     assert rows_of(read(spark, where, columns=columns)) == rows_of(read(spark, root, columns=columns))
+
+
+OWN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.read.format("brokerd").option("columns", "queue, seq").load(sys.argv[1])
+print("rows", frame.count(), frame.columns)
+spark.stop()
+"""
+
+
+def test_a_session_of_ones_own_knows_the_source_without_an_import(root, tmp_path):
+    pytest.importorskip("pyspark")
+    try:
+        environ = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+                                "PYTHONPATH": str(ROOT / "src"), "JAVA_HOME": java_home(dict(os.environ))}
+    except JavaError as error:
+        pytest.skip(str(error))
+    done = subprocess.run([sys.executable, "-c", OWN_SESSION, root], env=environ, cwd=tmp_path, capture_output=True,
+                          text=True, check=False)
+    assert done.stdout == "rows 550 ['queue', 'seq']\n", done.stderr[-3000:]
+
+
+def test_workers_that_cannot_read_the_files_are_named_when_the_source_is_registered(tmp_path):
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'brokerd'\" >&2; exit 1\n")
+    python.chmod(0o755)
+    context = SimpleNamespace(pythonExec=str(python), master="local[*]", environment={})
+    with pytest.raises(AuditError) as told:
+        register(SimpleNamespace(sparkContext=context))
+    assert str(told.value) == (
+        f"the workers of this session are {python}, which cannot read the files (ModuleNotFoundError: No module named "
+        f"'brokerd'): start Python with PYSPARK_PYTHON={sys.executable}")
+
+
+def test_importing_the_package_registers_the_source_in_the_session_that_runs(spark, root, monkeypatch):
+    seen = []
+    monkeypatch.setattr("brokerd.spark.source.register", seen.append)
+    importlib.reload(importlib.import_module("brokerd.spark"))
+    assert [type(session).__name__ for session in seen] == ["SparkSession"]
+
+
+@pytest.mark.parametrize(("columns", "names"), [("queue,seq", ["queue", "seq"]), (" seq ", ["seq"])])
+def test_columns_can_be_named_as_an_option(spark, root, columns, names):
+    assert spark.read.format("brokerd").option("columns", columns).load(root).columns == names
+    with pytest.raises(Exception, match="table messages has no column sequence"):
+        spark.read.format("brokerd").option("columns", "sequence").load(root)
+
+
+@pytest.mark.parametrize("texts", [
+    [b"same"] * 9, [b"m-%014d" % n for n in range(40)], [b"%064d" % n for n in range(5)], [b"x" * 65] * 3,
+    [b"\xff\xfe"] * 4, [b"ok", b"\xc3\xa4", b"\xffx"], [b"", b""], [b"a", b"bc", b""],
+    [b"eightcha"] * 2 + [b"eightchb"],
+])
+def test_strings_are_gathered_from_where_they_stand(texts):
+    octets = b"".join(b"\x00" * (3 + n % 5) + text for n, text in enumerate(texts))
+    starts, at = [], 0
+    for n, text in enumerate(texts):
+        at += 3 + n % 5
+        starts.append(at)
+        at += len(text)
+    where_ = Texts(np.arange(len(texts)), np.array(starts), np.array([len(text) for text in texts]))
+    assert tables.strings(octets, where_, len(texts)).to_pylist() == [text.decode("utf-8", "replace") for text in texts]
+    some = where_.chosen(np.arange(1, len(texts)))
+    assert tables.strings(octets, some, len(texts))[0].as_py() is None
+
+
+def test_only_the_files_that_a_table_is_made_of_are_read(root):
+    class Counting(Source):
+        def read(self, rel, *given):
+            seen.add(rel.rpartition("/")[2].partition(".")[0])
+            return super().read(rel, *given)
+
+    for table, files in (("messages", {"msgs"}), ("events", {"journal"}), ("lifecycle", {"msgs", "acks", "journal"})):
+        seen = set()
+        triple = open_source(root).queues("orders")[0].triples[0]
+        schema = pa.schema([pa.field(name, tables.ARROW[kind]) for name, kind in tables.TABLES[table].items()])
+        assert sum(batch.num_rows for batch in tables.batches(table, Counting(root), triple, schema)) >= 64
+        assert seen == files, table

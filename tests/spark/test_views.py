@@ -99,6 +99,13 @@ def test_the_recipe_of_overtaking_counts_as_the_audit_does(made):
     assert [(row.seq, row.redeliveries)] == [tuple(some) for some in audited] == [(40, 2)]
 
 
+def test_the_consumer_that_caused_overtakings_is_the_one_that_gave_back(made):
+    queries = {title[:20]: query for title, query in RECIPES}
+    row, = one(made[0], queries["Which consumers caus"])
+    assert (row.consumer, row.tag, row.prefetch, row.redeliveries) == (1, "ctag", 3, 2)
+    assert row.overtakings == sum(row.overtakings for row in one(made[0], queries["The most overtaken m"])) > 0
+
+
 # These make the views anew, and so are last.
 
 def test_findings_that_an_audit_wrote_can_stand_for_violations(made, tmp_path):

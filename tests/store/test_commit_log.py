@@ -4,7 +4,6 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.errors import StoreError
 from brokerd.store import commit_log as journal
@@ -13,6 +12,7 @@ from brokerd.store.commit_log import CommitLog, Message, Plan, encode_plan
 from brokerd.store.disk import Disk
 from brokerd.store.format import COMMIT_ACKED as ACKED
 from brokerd.store.format import COMMIT_REJECTED as REJECTED
+from brokerd.testing.disk import ForgetfulDisk
 
 
 class Queue:
@@ -192,3 +192,11 @@ def test_a_plan_whose_part_about_messages_is_encoded_is_the_same_plan(vhost):
         encoder.add_settlement(*settlement)
     names = 4 + 2 + 2
     assert encoder.octets(plan[names:names + 4 + 20 + 16]) == plan
+
+
+@pytest.mark.parametrize("position", [64, 1 << 63, (1 << 64) - 1])
+def test_a_plan_that_names_a_place_behind_the_end_decides_nothing(position):
+    names, messages, of_no_queue, settlements = (0).to_bytes(4), (1).to_bytes(4, "little"), bytes(4), bytes(4)
+    plan = names + messages + position.to_bytes(8, "little") + of_no_queue + settlements
+    assert journal.decode_decision(plan, 0, 1, 1, applied=False) is None
+    assert journal.decode_decision(plan, position, 1, 1, applied=False) is None

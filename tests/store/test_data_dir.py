@@ -3,12 +3,12 @@ import os
 import random
 
 import pytest
-from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.errors import StoreError
 from brokerd.store import data_dir
 from brokerd.store.data_dir import CLEAN, CONNECTION_BLOCK, CRASHED, NEW, POWER_LOST, DataDir
 from brokerd.store.disk import Disk
+from brokerd.testing.disk import ForgetfulDisk
 
 
 @pytest.fixture
@@ -22,7 +22,21 @@ def start(path, boot="boot-1"):
 
 def test_a_first_start_makes_the_directory(path):
     assert start(path).left == NEW
-    assert sorted(os.listdir(path)) == [".lock", "running", "schema_version"]
+    assert sorted(os.listdir(path)) == [".lock", "running", "running.tmp", "schema_version"]
+
+
+def test_a_parent_that_is_missing_is_named_and_not_made(tmp_path):
+    with pytest.raises(StoreError, match=f"{tmp_path}/none does not exist: make it first, or mount the disk"):
+        start(str(tmp_path / "none" / "deep" / "data"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_is_no_data_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file is a file: name a folder"):
+        start(str(tmp_path / "file"))
+    with pytest.raises(StoreError, match="a part of its path is no folder"):
+        start(str(tmp_path / "file" / "data"))
 
 
 def test_a_clean_stop_a_crash_and_a_power_cut_are_told_apart(path):
@@ -62,6 +76,55 @@ def test_a_start_that_failed_changes_nothing_for_the_next(path):
         failed = start(path, boot)
         assert failed.left == left
         failed.give_up()
+
+
+class Full(Disk):
+    """A disk with as many files, of a page each, as it can have: where one goes, there is room for another."""
+
+    __slots__ = ("room",)
+
+    def __init__(self):
+        self.room = 0
+
+    def open(self, path, flags=os.O_RDONLY, mode=0o640):
+        if flags & os.O_CREAT and not os.path.exists(path):
+            if not self.room:
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            self.room -= 1
+        return super().open(path, flags, mode)
+
+    def rename(self, old, new):
+        self.room += os.path.exists(new)
+        super().rename(old, new)
+
+    def unlink(self, path):
+        super().unlink(path)
+        self.room += 1
+
+
+@pytest.mark.parametrize("end", [DataDir.close, DataDir.abandon])
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_on_a_full_disk_a_broker_starts_numbers_connections_and_stops(path, end, boot):
+    before = start(path)
+    used = [before.next_connection_number() for _ in range(3)]
+    end(before)
+    full = Full()
+    for _ in range(3):
+        directory = DataDir(path, full, boot=boot)
+        directory.end_recovery()
+        used.append(directory.next_connection_number())
+        end(directory)
+    assert used == sorted(set(used))
+
+
+def test_a_crash_on_this_boot_needs_no_write_at_the_next_start(path):
+    start(path).abandon()
+
+    class ReadOnly(Disk):
+        def pwrite(self, fd, octets, position):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert DataDir(path, ReadOnly(), boot="boot-1").left == CRASHED
 
 
 class Unsynced(Disk):
@@ -196,3 +259,20 @@ def test_a_clean_stop_syncs_everything_before_it_says_so(tmp_path):
     directory.close()
     assert disk.syncs == ["syncfs", str(root)]
     disk.release()
+
+
+def test_distrust_before_the_end_of_the_recovery_lasts(path):
+    start(path).abandon()
+    directory = start(path, boot="boot-2")
+    directory.distrust()
+    directory.end_recovery()
+    directory.close()
+    assert start(path, boot="boot-2").left == POWER_LOST
+
+
+@pytest.mark.parametrize("end", [DataDir.close, DataDir.abandon])
+def test_distrust_has_the_next_start_check_everything_however_this_one_ends(path, end):
+    directory = start(path)
+    directory.distrust()
+    end(directory)
+    assert start(path).left == POWER_LOST

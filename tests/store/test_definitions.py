@@ -1,15 +1,16 @@
+import errno
 import os
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.errors import StoreError
 from brokerd.store.definitions import FILL_OCTETS, DefinitionsLog
 from brokerd.store.disk import Disk
 from brokerd.store.format import DEFINITIONS_HEADER
+from brokerd.testing.disk import ForgetfulDisk
 
 PAYLOADS = [b"\0\x32\0\x0a" + bytes([i]) * (20 + 7 * i) for i in range(6)]
 
@@ -264,3 +265,20 @@ def test_what_looks_like_a_frame_that_ends_behind_the_file_is_cut_off_with_the_r
     payloads, reports = load(path)
     assert payloads == PAYLOADS[:1]
     assert reports == [f"{path}: cut off at {end}: {len(torn)} octets of a definition that was not written to its end"]
+
+
+def test_after_a_compaction_whose_directory_is_not_synced_entries_go_into_the_file_that_has_the_name(tmp_path):
+    class Failing(Disk):
+        def sync_directory(self, path):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+    path = str(tmp_path / "definitions.amqp")
+    log = DefinitionsLog(path, Disk())
+    log.load()
+    log.append(b"one")
+    log._disk = Failing()
+    with pytest.raises(OSError, match="Too many open files"):
+        log.compact([b"one"])
+    log.append(b"two")
+    log.close()
+    assert DefinitionsLog(path, Disk()).load() == [b"one", b"two"]

@@ -1,11 +1,14 @@
+import errno
 import os
+import pathlib
 import random
 import resource
+import threading
 
 import pytest
-from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.store.disk import SYNCFS_FROM_FILES, Disk, Room
+from brokerd.testing.disk import ForgetfulDisk
 
 
 class Counting(Disk):
@@ -234,3 +237,151 @@ def test_a_lock_is_held_against_another_descriptor(tmp_path):
     disk.close(first)
     assert disk.lock(second)
     disk.close(second)
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "device"])
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_CREAT | os.O_TRUNC])
+def test_what_is_no_regular_file_is_refused_by_name_and_left_alone(tmp_path, what, flags):
+    path, elsewhere = tmp_path / "file", tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"precious")
+    if what == "link":
+        path.symlink_to(elsewhere)
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path = pathlib.Path("/dev/null")
+    before = open_files()
+    with pytest.raises(OSError, match="not a regular file") as caught:
+        Disk().open(str(path), flags)
+    assert caught.value.filename == str(path)
+    assert elsewhere.read_bytes() == b"precious"
+    assert open_files() == before
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_folder_behind_a_link_is_opened_as_a_folder(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    Disk().sync_directory(str(tmp_path / "link"))
+
+
+def test_a_link_in_the_place_of_a_temporary_file_is_not_written_through(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"precious")
+    (tmp_path / "users.json.tmp").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="not a regular file"):
+        Disk().replace(str(tmp_path / "users.json"), b"[]")
+    assert elsewhere.read_bytes() == b"precious"
+
+
+def test_a_file_larger_than_asked_for_is_not_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(11))
+    assert Disk().read(str(path), 11) == bytes(11)
+    with pytest.raises(OSError, match="has 11 octets, more than the 10 that are read") as caught:
+        Disk().read(str(path), 10)
+    assert caught.value.filename == str(path)
+
+
+def test_a_file_that_is_mostly_a_hole_is_not_read(tmp_path):
+    path = tmp_path / "file"
+    with open(path, "wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(OSError, match="most of its 2147483648 octets were never written"):
+        Disk().read(str(path))
+
+
+def test_several_files_are_synced_at_once(tmp_path):
+    """Here the sync of a file is over when the other has begun."""
+    both = threading.Barrier(2)
+
+    class Paired(Disk):
+        def fdatasync(self, fd, path):
+            both.wait(60)
+
+    files = opened(tmp_path, 2)
+    Paired().sync_all(files)
+    for fd, _ in files:
+        os.close(fd)
+
+
+def test_the_error_of_one_of_several_syncs_is_raised_when_all_are_over(tmp_path):
+    ended = []
+
+    class Failing(Disk):
+        def fdatasync(self, fd, path):
+            if path.endswith("/0"):
+                raise OSError(errno.EIO, "gone", path)
+            ended.append(path)
+
+    files = opened(tmp_path, 4)
+    with pytest.raises(OSError, match="gone"):
+        Failing().sync_all(files)
+    assert sorted(ended) == [f"{tmp_path}/{n}" for n in (1, 2, 3)]
+    for fd, _ in files:
+        os.close(fd)
+
+
+def test_whether_a_disk_takes_a_file_is_tried_and_leaves_nothing(tmp_path):
+    assert Disk().takes_a_file(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    assert not Disk().takes_a_file(f"{tmp_path}/nothing")
+
+    class Full(Disk):
+        def pwrite(self, fd, octets, position):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert not Full().takes_a_file(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_of_a_replacement_names_the_file_and_leaves_its_content(tmp_path):
+    path = f"{tmp_path}/file"
+    Disk().replace(path, b"old")
+
+    class Full(Disk):
+        def pwrite(self, fd, octets, position):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left") as failed:
+        Full().replace(path, b"new")
+    assert failed.value.filename == path
+    assert Disk().read(path) == b"old"
+
+
+def test_a_replacement_takes_the_room_of_a_temporary_file_that_is_there(tmp_path):
+    """A longer one leaves nothing of itself behind."""
+    (tmp_path / "file.tmp").write_bytes(b"room" * 100)
+    inode = os.stat(f"{tmp_path}/file.tmp").st_ino
+    Disk().replace(f"{tmp_path}/file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert os.stat(f"{tmp_path}/file").st_ino == inode
+
+
+def test_syncs_need_no_thread_that_cannot_be_made(tmp_path, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    disk, files = Counting(), opened(tmp_path, 3)
+    disk.sync_all(files)
+    assert disk.calls == ["fdatasync"] * 3
+    for fd, _ in files:
+        os.close(fd)
+
+
+def test_only_what_cannot_be_written_over_is_refused_as_a_temporary_file(tmp_path):
+    (tmp_path / "left.tmp").write_bytes(b"half")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    Disk().check_temporaries(str(tmp_path))
+    for name, make in (("a.tmp", os.mkdir), ("b.tmp", os.mkfifo), ("c.tmp", lambda path: os.symlink("nowhere", path))):
+        path = f"{tmp_path}/{name}"
+        make(path)
+        with pytest.raises(OSError, match="a folder is|not a regular file") as refused:
+            Disk().check_temporaries(str(tmp_path))
+        assert refused.value.filename == path
+        os.rmdir(path) if name == "a.tmp" else os.unlink(path)

@@ -12,6 +12,7 @@ from brokerd.store import key_files
 from brokerd.store.disk import Disk
 from brokerd.store.format import FOR_EVER, KEY_ROW, crc32c
 from brokerd.store.key_files import KeyFiles, rows_of_queue
+from brokerd.testing.disk import FillableDisk
 
 NOW_MS = 1_700_000_000_000
 SECRET = b"s" * 16
@@ -84,8 +85,9 @@ def test_a_file_of_a_later_version_is_refused_by_name(tmp_path):
 # --- hashes
 
 def test_the_hash_key_is_made_once_and_is_the_vhosts(files, tmp_path, told):
-    assert os.listdir(tmp_path) == []
     hashed = files.hash_of(b"Sa")
+    assert os.listdir(tmp_path) == []
+    files.keep_hash_key()
     assert os.listdir(tmp_path) == ["keys.secret"]
     again = KeyFiles(str(tmp_path), Disk(), told.append, lambda: 0)
     assert again.hash_of(b"Sa") == hashed
@@ -95,10 +97,24 @@ def test_the_hash_key_is_made_once_and_is_the_vhosts(files, tmp_path, told):
     assert told == []
 
 
+def test_the_plane_hashes_with_no_key_that_a_full_disk_has_not_taken(tmp_path, told):
+    disk = FillableDisk()
+    disk.full = True
+    files = KeyFiles(str(tmp_path), disk, told.append, lambda: 0)
+    hashed = files.hash_of(b"Sa")
+    for want in (files.keep_hash_key, lambda: files.plane_key):
+        with pytest.raises(OSError, match="No space"):
+            want()
+    disk.full = False
+    assert files.plane_key
+    assert KeyFiles(str(tmp_path), Disk(), told.append, lambda: 0).hash_of(b"Sa") == hashed
+
+
 @pytest.mark.parametrize("octets", [b"", b"BSEC", b"BSEC" + bytes(24)])
 def test_a_damaged_hash_key_is_told_and_another_made(files, tmp_path, told, octets):
     (tmp_path / "keys.secret").write_bytes(octets)
     assert files.hash_of(b"Sa")
+    files.keep_hash_key()
     assert told == [f"{tmp_path}/keys.secret: damaged; duplicates of what came before may pass"]
     assert KeyFiles(str(tmp_path), Disk(), told.append, lambda: 0).hash_of(b"Sa") == files.hash_of(b"Sa")
 
@@ -180,3 +196,9 @@ def test_files_of_queues_that_are_gone_are_forgotten(files, tmp_path):
     os.unlink(path)
     files.sweep()
     assert files.watched_in(str(tmp_path)) == []
+
+
+def test_a_folder_in_place_of_a_temporary_file_costs_no_key(files, queue):
+    directory = queue.directory if isinstance(queue.directory, str) else str(queue.directory)
+    os.mkdir(f"{directory}/keys.0000000001.tmp")
+    assert sum(len(found) for _, found, _ in of_folder(files, directory)) == 7

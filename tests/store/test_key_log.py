@@ -4,14 +4,14 @@ import os
 from random import Random
 
 import pytest
-from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd import plane
 from brokerd.store import key_files, key_log
 from brokerd.store.disk import Disk
-from brokerd.store.format import FOR_EVER, KEY_ROW, NOT_LASTING
+from brokerd.store.format import FOR_EVER, HEADER_OCTETS, KEY_ROW, KEY_ROW_OCTETS, NOT_LASTING
 from brokerd.store.key_files import KeyFiles
 from brokerd.store.key_log import KeyLog
+from brokerd.testing.disk import FillableDisk, ForgetfulDisk
 
 SIZE = 1000
 
@@ -202,24 +202,82 @@ def test_what_a_broker_that_lost_power_never_wrote_is_no_damage(tmp_path):
     assert "keys.x.0000000002: damaged" in again.told[0]
 
 
-def test_a_full_disk_writes_no_row(tmp_path):
-    class Full(Disk):
-        full = False
+class FullDisk(Disk):
+    """A disk that may refuse every octet, also inside a file: one that copies what it writes."""
 
-        def pwrite(self, fd, octets, position):
-            if self.full:
-                raise OSError(28, "No space left on device")
-            super().pwrite(fd, octets, position)
+    full = False
 
-    disk = Full()
+    def pwrite(self, fd, octets, position):
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().pwrite(fd, octets, position)
+
+
+def test_rows_that_a_full_disk_refused_are_written_before_later_ones(tmp_path):
+    disk = FullDisk()
+    broker = Broker(tmp_path, disk)
+    broker.store(1)
+    disk.full = True
+    for hash_ in (2, 3):
+        with pytest.raises(OSError, match="No space"):
+            broker.store(hash_)
+    assert broker.log.room == 0
+    with pytest.raises(OSError, match="No space"):
+        broker.log.reserve(1)
+    disk.full = False
+    broker.log.reserve(1)
+    assert broker.log.room >= 1
+    assert Broker(tmp_path).known(10) == [1, 2, 3]
+    broker.store(4)
+    assert [row[1] for file in Broker(tmp_path).log._found for row in KEY_ROW.iter_unpack(file.rows)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("room_comes", [True, False])
+def test_a_clean_stop_marks_no_file_that_lacks_a_row(tmp_path, room_comes):
+    disk = FullDisk()
     broker = Broker(tmp_path, disk)
     broker.store(1)
     disk.full = True
     with pytest.raises(OSError, match="No space"):
         broker.store(2)
+    disk.full = not room_comes
+    broker.log.close()
     disk.full = False
-    broker.store(3)
-    assert Broker(tmp_path).known(10) == [1, 3]
+    broker.log.mark_all_synced()
+    again = Broker(tmp_path)
+    assert (again.known(10), again.log.cut_short) == (([1, 2], False) if room_comes else ([1], True))
+
+
+def test_rows_for_which_there_is_room_are_written_on_a_full_disk(tmp_path):
+    disk = FillableDisk()
+    broker = Broker(tmp_path, disk)
+    broker.log.reserve(1)
+    disk.full = True
+    room = broker.log.room
+    broker.store(*range(1, room + 1))
+    with pytest.raises(OSError, match="No space"):
+        broker.log.reserve(1)
+    assert Broker(tmp_path).known(room + 2) == list(range(max(1, room - SIZE + 1), room + 1))
+
+
+def test_a_start_whose_disk_is_full_leaves_the_missed_keys_to_the_next_one(tmp_path):
+    Broker(tmp_path).store(1)
+    disk = FillableDisk()
+    disk.full = True
+    again = Broker(tmp_path, disk)
+    assert again.log.cut_short
+    with pytest.raises(OSError, match="No space"):
+        again.log.enter([(2, 2, FOR_EVER)])
+    again.log.close()
+    again.log.mark_all_synced()
+    assert Broker(tmp_path).log.cut_short
+
+
+def test_no_row_of_zeros_is_left_in_a_file_that_was_closed(tmp_path):
+    broker = Broker(tmp_path)
+    broker.store(1, 2)
+    broker.log.close()
+    assert (tmp_path / "keys.x.0000000001").stat().st_size == HEADER_OCTETS + 2 * KEY_ROW_OCTETS
 
 
 def test_the_log_of_a_deleted_exchange_goes_and_no_other(tmp_path):

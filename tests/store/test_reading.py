@@ -80,7 +80,8 @@ def test_records_of_a_segment_used_before_fail():
 
 
 def test_meta_of_more_than_a_u2_is_kept():
-    meta = b"\0\0" + b"\x20\x00" + b"h" * 70_000
+    table = b"\x01hS" + (70_000).to_bytes(4) + b"h" * 70_000
+    meta = b"\0\0" + b"\x20\x00" + len(table).to_bytes(4) + table
     octets = layout.segment_header(5, base_seq=1, created=1) + record(5, 1, b"body", meta) + record(5, 2, b"next")
     found = reading.scan_records(octets, len(octets))
     assert reading.body_octets(octets, found).tolist() == [4, 4]

@@ -3,15 +3,15 @@ import random
 import struct
 
 import pytest
-from tests.store.forgetful_disk import ForgetfulDisk
 from tests.store.segments import Files, record
 
 from brokerd import plane
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
-from brokerd.store import reading
+from brokerd.store import reading, side_file
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
+from brokerd.testing.disk import ForgetfulDisk
 
 BODIES = [b"body %d" % i * (i % 5 + 1) for i in range(10)]
 
@@ -30,8 +30,8 @@ class Queue:
         assert not self.segments or number > max(self.segments)
         self.segments[number] = facts
 
-    def finish_recovery(self, next_seq, *, suspect, last_ts=0):
-        self.next_seq, self.suspect = next_seq, suspect
+    def finish_recovery(self, next_seq, *, suspect, last_ts=0, last_number=0):
+        self.next_seq, self.suspect, self.last_number = next_seq, suspect, last_number
 
 
 def run(directory, suspect=False, disk=None):
@@ -230,6 +230,24 @@ def test_a_torn_word_is_mended_from_the_records(files, at, suspect):
     assert run(files.directory)[1] == []
 
 
+def test_a_start_seals_the_segments_that_another_follows_or_that_are_full(files):
+    """kill -9 came between the making of a segment and the sealing of the one before."""
+    files.segment(1, BODIES, sealed=layout.OPEN, room=4096)
+    files.segment(2, BODIES, base_seq=11, sealed=layout.OPEN, room=4096)
+    for _ in range(2):
+        assert run(files.directory)[1] == []
+        assert [sealed_word(files, number) for number in (1, 2)] == [layout.FULL, layout.OPEN]
+    files.segment(2, BODIES, base_seq=11, sealed=layout.OPEN)
+    assert run(files.directory)[1] == []
+    assert sealed_word(files, 2) == layout.FULL
+
+
+def sealed_word(files, number):
+    value, complement = struct.unpack_from("<II", files.read(files.msgs(number)), 56)
+    assert value ^ complement == 0xFFFFFFFF
+    return value
+
+
 def test_a_torn_end_is_cut_off_and_never_appended_over(files):
     octets = files.segment(1, BODIES, sealed=layout.OPEN, room=4096)
     last = files.positions[1][-1]
@@ -327,6 +345,27 @@ def test_a_segment_with_a_damaged_header_is_put_aside_with_its_acks(files, posit
     assert files.read(files.msgs(3) + ".damaged") == content
     assert not os.path.exists(files.acks(3))
     assert queue.next_seq == 31     # What was put aside is not numbered again.
+
+
+def test_a_segment_larger_than_any_can_be_is_put_aside_unread(files):
+    three_segments(files)
+    files.ack(3, [(0, layout.ACKED, 0)])
+    os.truncate(files.msgs(3), 4 << 40)
+    queue, findings = run(files.directory)
+    assert (list(queue.segments), kinds(findings)) == ([1, 2], ["damaged", "damaged"])
+    assert "it has 4398046511104 octets, more than any segment" in findings[0].text
+    assert queue.next_seq == 31
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+def test_acks_larger_than_any_can_be_are_put_aside_unread(files, suspect):
+    three_segments(files)
+    files.ack(1, [(0, layout.ACKED, 0)], delivered=64)
+    os.truncate(files.acks(1), 4 << 40)
+    queue, findings = run(files.directory, suspect=suspect)
+    assert "it has 4398046511104 octets, more than any acks file" in findings[0].text
+    assert queue.segments[1]["settled"] == 0
+    assert os.path.exists(files.acks(1) + ".damaged")
 
 
 def test_what_was_put_aside_before_is_not_overwritten(files):
@@ -591,8 +630,10 @@ def test_a_file_that_arrived_before_is_not_written_over_by_one_of_its_name(files
     arrived = journal(files, 1, "kept")
     files.write(files.path(layout.journal_name(1)), b"another")
     before = files.read(arrived)
-    run(files.directory)
+    _, findings = run(files.directory)
     assert files.read(arrived) == before
+    assert not os.path.exists(files.path(layout.journal_name(1)))
+    assert kinds(findings) == ["leftover"]
 
 
 def test_journals_beside_segments_are_left_as_they_are(files):
@@ -601,6 +642,81 @@ def test_journals_beside_segments_are_left_as_they_are(files):
     queue, findings = run(files.directory)
     assert (list(queue.segments), findings) == ([1, 2, 3], [])
     assert all(os.path.exists(path) for path in paths)
+
+
+def note(files, *lines):
+    files.write(files.path(layout.SIDE_FILE), b"".join(side_file.encode(line) for line in lines))
+
+
+def removed(*numbers, level=0):
+    return {"at": 1, "what": "removed", "level": level, "segments": list(numbers), "why": "age"}
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_a_journal_whose_segment_was_removed_goes_and_only_that(files, suspect):
+    three_segments(files)
+    note(files, {"at": 1, "what": "settings", "journal": True}, removed(7, 8), removed(9, level=2))
+    paths = {number: journal(files, number) for number in (2, 8, 9)}
+    files.write(files.path(layout.chain_name(8)), b"its chain")
+    queue, findings = run(files.directory, suspect)
+    assert list(queue.segments) == [1, 2, 3]
+    assert {number: os.path.exists(path) for number, path in paths.items()} == {2: True, 8: False, 9: True}
+    assert not os.path.exists(files.path(layout.chain_name(8)))
+    assert [(each.kind, os.path.basename(each.path)) for each in findings] == [
+        ("leftover", layout.chain_name(8)), ("leftover", layout.journal_name(8))]
+    assert run(files.directory)[1] == []
+
+
+def test_a_journal_whose_records_were_lost_stays_as_evidence(files):
+    three_segments(files)
+    note(files, {"at": 1, "what": "settings", "journal": True}, removed(7), {"what": "removed", "segments": 5},
+         {"what": "removed", "level": 0, "segments": ["9", None]})
+    lost = journal(files, 9)
+    os.rename(journal(files, 2), files.path(layout.journal_name(8)))
+    os.rename(files.msgs(1), files.msgs(1) + ".damaged")
+    damaged = journal(files, 1)
+    note(files, removed(1))
+    _, findings = run(files.directory)
+    assert findings == []
+    assert all(os.path.exists(path) for path in (lost, damaged, files.path(layout.journal_name(8))))
+
+
+def test_journals_left_of_a_queue_that_has_none_any_more_go(files):
+    three_segments(files)
+    note(files, {"at": 1, "what": "settings", "journal": True}, {"at": 2, "what": "settings", "journal": False})
+    left, beside = journal(files, 9), journal(files, 2)
+    _, findings = run(files.directory)
+    assert (os.path.exists(left), os.path.exists(beside), kinds(findings)) == (False, True, ["leftover"])
+
+
+def test_a_journal_whose_segment_was_removed_goes_in_each_priority_level(tmp_path):
+    above, files = Files(str(tmp_path / "q")), Files(str(tmp_path / "q" / "prio.002"))
+    files.segment(2, BODIES, base_seq=11, sealed=layout.OPEN)
+    note(above, removed(1, level=2), removed(3))
+    gone, stays = journal(files, 1), journal(files, 3)
+    queue, findings = Queue(tmp_path / "q"), []
+    queue.max_priority = 5
+    recover(queue, Disk(), False, findings.append)
+    assert (os.path.exists(gone), os.path.exists(stays), kinds(findings)) == (False, True, ["leftover"])
+
+
+def test_a_chain_without_its_journal_and_records_goes(files):
+    three_segments(files)
+    for number in (2, 9):
+        files.write(files.path(layout.chain_name(number)), b"a chain")
+    _, findings = run(files.directory)
+    assert not os.path.exists(files.path(layout.chain_name(9)))
+    assert os.path.exists(files.path(layout.chain_name(2)))
+    assert kinds(findings) == ["leftover"]
+
+
+def test_a_chain_follows_its_segment_that_was_moved(files):
+    three_segments(files)
+    os.mkdir(files.path("kept"))
+    os.rename(files.msgs(1), files.path("kept/" + layout.segment_name(1)))
+    files.write(files.path(layout.chain_name(1)), b"a chain")
+    run(files.directory)
+    assert files.read(files.path("kept/" + layout.chain_name(1))) == b"a chain"
 
 
 def test_what_is_left_of_a_removal_is_not_brought_back(files):
@@ -643,3 +759,36 @@ def test_journals_of_kept_segments_say_after_a_loss_of_power_that_events_may_be_
         octets = file.read()
     mark = layout.event(3, 7, 8, layout.STARTED, layout.POWER_LOST)
     assert octets[layout.HEADER_OCTETS:] == (mark if suspect else b"")
+
+
+def keep(files, number):
+    """Move a segment to where settled ones are."""
+    os.makedirs(files.path("kept"), exist_ok=True)
+    os.rename(files.msgs(number), files.path("kept/" + layout.segment_name(number)))
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+@pytest.mark.parametrize("left", [(1,), ()])
+def test_numbers_of_settled_messages_are_not_given_again_though_power_took_the_last_segment(files, left, generation):
+    three_segments(files)
+    files.segment(3, BODIES, base_seq=21, generation=generation)
+    for number in {1, 2, 3} - {*left}:
+        keep(files, number)
+    queue, _ = run(files.directory, suspect=True)
+    assert (list(queue.segments), queue.next_seq, queue.last_number) == ([*left], 31, 3)
+
+
+def test_numbers_of_messages_that_were_removed_are_not_given_again_though_power_took_the_last_segment(files):
+    files.segment(1, BODIES)
+    lines = [{**removed(2), "last_seq": 44}, {**removed(3), "last_seq": None}, {**removed(1, level=3), "last_seq": 50}]
+    note(files, *lines)
+    assert run(files.directory, suspect=True)[0].next_seq == 51
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+@pytest.mark.parametrize("name", ["journal.0000000009", "kept/msgs.0000000009", "kept/journal.0000000009"])
+def test_no_segment_gets_the_number_of_a_file_that_is_left_of_one(files, name, suspect):
+    three_segments(files)
+    os.mkdir(files.path("kept"))
+    files.write(files.path(name), b"")
+    assert run(files.directory, suspect)[0].last_number == 9

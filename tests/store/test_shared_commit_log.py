@@ -4,7 +4,6 @@ import os
 from random import Random
 
 import pytest
-from tests.store.forgetful_disk import ForgetfulDisk
 from tests.store.test_commit_log import message
 
 from brokerd.errors import StoreError
@@ -13,6 +12,7 @@ from brokerd.store import shared_commit_log
 from brokerd.store.commit_log import CommitLog, Plan, encode_plan
 from brokerd.store.disk import Disk
 from brokerd.store.shared_commit_log import SharedCommitLog, load
+from brokerd.testing.disk import ForgetfulDisk
 
 
 class Queue:

@@ -4,11 +4,11 @@ import errno
 import os
 
 import pytest
-from tests.store.forgetful_disk import ForgetfulDisk
 
 from brokerd.store.definitions import DefinitionsLog
 from brokerd.store.disk import SYNCFS_FROM_FILES, Disk
 from brokerd.store.sync import GroupCommit, SyncThread
+from brokerd.testing.disk import ForgetfulDisk
 
 
 class Core:

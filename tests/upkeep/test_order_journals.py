@@ -115,6 +115,26 @@ def test_consumers_have_numbers_that_are_never_given_twice_also_without_a_journa
 
 # --- over restarts
 
+def test_consumers_that_come_and_go_in_one_burst_are_one_write(place, monkeypatch):
+    queue = place.queue()
+    place.second()
+    asked = len(place.thread.jobs)
+    place.client.send(*[(1, each) for number in range(50) for each in (
+        methods.BasicConsume(queue="q", consumer_tag=f"c{number}", no_wait=True),
+        methods.BasicCancel(consumer_tag=f"c{number}", no_wait=True))])
+    assert len(place.thread.jobs) == asked + 1
+    written = []
+    monkeypatch.setattr(Disk, "pwrite", lambda _, fd, octets, at: written.append(octets) or os.pwrite(fd, octets, at))
+    place.thread.run()
+    (octets,) = written
+    assert octets.count(b"\n") == 100
+    assert whats(place.lines(queue)) == ["settings", *["consumer", "consumer_gone"] * 50]
+    place.client.send((1, methods.BasicConsume(queue="q", consumer_tag="later", no_wait=True)))
+    place.thread.run()
+    tags = [line["tag"] for line in place.lines(queue, "consumer")]
+    assert tags == [*[f"c{number}" for number in range(50)], "later"]
+
+
 def test_a_journal_goes_on_after_a_restart_and_what_is_kept_is_known(place):
     queue = place.queue()
     place.pass_on(1, 300)
@@ -201,7 +221,7 @@ def test_settled_segments_are_cut_to_their_committed_ends_and_not_otherwise_chan
         end = {"msgs": value, "acks": 64 + 8 * value, "jour": 64 + 32 * value}[name[:4]]
         assert len(after) == end
     entry = place.journals.entries[queue.directory]
-    assert entry.octets == sum(os.path.getsize(f"{queue.directory}/kept/{name}") for name in kept_names(queue))
+    assert entry.octets == sum(os.path.getsize(f"{queue.directory}/kept/{name}") for name in before)
     assert [each.number for each in entry.kept] == [1, 2, 3, 4]
 
 
@@ -342,6 +362,23 @@ class FullDisk(Disk):
         super().pwrite(fd, octets, position)
 
 
+def test_lines_that_found_no_room_leave_a_line_before_the_next_one_that_is_written(place):
+    place.disk = FullDisk()
+    place.restart()
+    queue = place.queue()
+    place.second()
+    place.disk.full = True
+    for tag in ("a", "b"):
+        place.client.send((1, methods.BasicConsume(queue="q", consumer_tag=tag)))
+        place.second()
+    place.disk.full = False
+    place.client.send((1, methods.BasicConsume(queue="q", consumer_tag="c")))
+    place.second()
+    lines = place.lines(queue)
+    assert whats(lines) == ["settings", "lost", "consumer"]
+    assert lines[2]["tag"] == "c"
+
+
 def test_settings_that_found_no_room_are_said_with_the_next_sweep(place, caplog):
     place.disk = FullDisk()
     place.restart()
@@ -353,7 +390,7 @@ def test_settings_that_found_no_room_are_said_with_the_next_sweep(place, caplog)
     place.disk.full = False
     assert place.lines(queue) == []
     place.second(SWEEP_TICKS)
-    assert whats(place.lines(queue)) == ["settings"]
+    assert whats(place.lines(queue)) == ["lost", "settings"]
 
 
 # --- compaction
@@ -409,3 +446,22 @@ def test_queues_without_a_journal_are_compacted_as_ever(place):
     place.second(upkeep.COMPACT_EVERY_TICKS + 2)
     assert 1 in {segment["generation"] for segment in queue.segments()}
     assert JOURNAL.keys() & queue.arguments.keys() == set()
+
+
+def test_segments_settled_after_the_journal_was_switched_off_leave_no_journal_behind(place):
+    policy(place, order_journal=True)
+    queue = place.vhost.add_queue("q", durable=True, auto_delete=False, arguments={})
+    place.publish(*range(1, 301))
+    place.second()
+    there = [name for name in os.listdir(queue.directory) if name.startswith("journal.")]
+    assert len(there) == 5
+    place.vhost.policies.delete("p")
+    place.upkeep.apply_policies(place.vhost)
+    place.client.send((1, methods.BasicConsume(queue="q", consumer_tag="all")))
+    place.client.send((1, methods.BasicAck(delivery_tag=0, multiple=True)))
+    place.second(2)
+    left = {kind: {name[-10:] for name in os.listdir(queue.directory) if name.startswith(f"{kind}.0")}
+            for kind in ("msgs", "journal", "acks")}
+    assert left["journal"] == left["msgs"] == left["acks"]
+    assert len(left["msgs"]) == 1
+    assert place.restart() is not None

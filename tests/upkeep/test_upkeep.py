@@ -7,9 +7,8 @@ import os
 import pytest
 from tests.session.harness import Client, Node
 
-from brokerd import plane
-from brokerd.errors import PreconditionFailed
-from brokerd.policies import Policies, Policy
+from brokerd import pieces, plane
+from brokerd.policies import Policy
 from brokerd.queues.rules import Rules
 from brokerd.store import compaction
 from brokerd.store.disk import Disk
@@ -64,7 +63,7 @@ class Place:
         self.thread = Thread()
         self.node = Node(self.path)
         self.node.core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print,
-                                    damaged=print, segment_octets=SEGMENT_OCTETS)
+                                    damaged=print, segment_octets=SEGMENT_OCTETS, go_on=lambda: None)
         self.vhosts = {}
         self.upkeep = Upkeep(self.vhosts, self.node.core, self.disk, str(self.path), self.thread.submit)
         self.vhost = self.vhosts["/"] = self.node.vhost = load_vhost(
@@ -104,6 +103,8 @@ class Place:
 
     def close(self):
         self.client.connection.lost()
+        while self.node.core.has_errands:
+            self.node.core.go_on()
         for queue in self.vhost.queues.values():
             queue.close()
         self.vhost.log.close()
@@ -314,7 +315,7 @@ def test_a_queue_deleted_while_it_is_copied_leaves_nothing(place, sparse):
     place.upkeep.close()
     place.thread.run()
     assert not os.path.exists(directory)
-    assert not [name for name in os.listdir(place.path) if name.startswith("garbage")]
+    assert os.listdir(place.path / "garbage") == []
 
 
 def test_a_queue_deleted_before_it_is_copied_is_no_fault(place, sparse, caplog):
@@ -392,7 +393,7 @@ def test_at_the_end_nothing_is_left_for_the_next_start_to_remove(place):
     place.vhost.delete_queue(queue)
     place.upkeep.close()
     place.thread.run()
-    assert not os.path.exists(place.path / "garbage")
+    assert os.listdir(place.path / "garbage") == []
 
 
 class SpareCore:
@@ -452,9 +453,10 @@ class Vhost:
         self.commit_log = None
         self.full = False
 
-    def delete_queue(self, queue):
+    def delete_unused_queue(self, queue):
+        yield
         if self.full:
-            raise PreconditionFailed("the definition cannot be stored: No space left on device")
+            return
         del self.queues[queue.name]
         queue.deleted = True
 
@@ -463,6 +465,12 @@ class Turns:
     """What of the data plane is asked then."""
 
     spares_used = turns = 0
+
+    def __init__(self):
+        self.errands = []
+
+    def add_errand(self, step):
+        self.errands.append(step)
 
     def turn(self):
         self.turns += 1
@@ -496,8 +504,20 @@ def test_a_queue_that_nobody_uses_goes_at_a_tick_and_others_stay(unused):
     assert core.turns == 1
 
 
-def test_a_queue_that_the_full_disk_does_not_let_go_stays_is_told_and_goes_later(unused, caplog):
-    caplog.set_level(logging.WARNING, logger="brokerd")
+def test_an_unused_queue_that_takes_long_to_delete_goes_in_pieces(unused, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_NS", 0)
+    keeper, core, vhosts, now = unused
+    vhosts["/"] = Vhost(queue := Unused("q"))
+    keeper.expires.watch(queue)
+    now[0] += 500_000_000
+    keeper.tick(NEVER)
+    assert (queue.deleted, core.turns) == (False, 0)
+    (step,) = core.errands
+    assert step()
+    assert (queue.deleted, core.turns) == (True, 1)
+
+
+def test_a_queue_that_the_full_disk_does_not_let_go_stays_and_goes_later(unused):
     keeper, _, vhosts, now = unused
     queue = Unused("q")
     vhosts["/"] = Vhost(queue)
@@ -505,9 +525,7 @@ def test_a_queue_that_the_full_disk_does_not_let_go_stays_is_told_and_goes_later
     keeper.expires.watch(queue)
     now[0] += 500_000_000
     keeper.tick(NEVER)
-    assert [record.getMessage() for record in caplog.records] == [
-        "queue 'q' in vhost '/' stays, though it is unused: "
-        "the definition cannot be stored: No space left on device"]
+    assert not queue.deleted
     vhosts["/"].full = False
     now[0] += 500_000_000
     queue.unused_since = 0
@@ -532,6 +550,7 @@ class Told:
     """Stands for a queue: counts how often its rules were asked for."""
 
     rules = Rules()
+    deleted = False
 
     def __init__(self, name="q"):
         self.name, self.policies = name, []
@@ -558,6 +577,17 @@ def test_policies_are_put_in_force_on_every_queue_and_routes_are_forgotten(place
     assert place.vhost.policies.on_expires == place.upkeep.expires.watch
 
 
+def test_policies_are_put_in_force_a_queue_at_a_time_and_not_on_those_that_go_meanwhile(place, policed):
+    others = [Told(name) for name in ("r", "s")]
+    place.vhost.queues.update((each.name, each) for each in others)
+    place.vhost.policies.put(Policy("p", "", {"max-length": 1}))
+    counts = []
+    for _ in place.upkeep.put_policies_in_force(place.vhost):
+        counts.append([len(each.policies) for each in (policed, *others)])
+        others[-1].deleted = True
+    assert counts == [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+
+
 def test_a_queue_whose_rules_came_from_disk_expires_too(place):
     place.vhost.add_queue("q", durable=True, auto_delete=False, arguments={"x-expires": 60_000})
     place.close()
@@ -565,23 +595,6 @@ def test_a_queue_whose_rules_came_from_disk_expires_too(place):
     queue = place.vhost.queues["q"]
     place.upkeep.apply_policies(place.vhost)
     assert (len(place.upkeep.expires), queue in place.upkeep.expires) == (1, True)
-
-
-def test_a_reload_applies_what_changed_and_nothing_else(place, policed, tmp_path):
-    assert place.upkeep.reload_policies() == []
-    assert policed.policies == []
-    Policies(place.vhost.directory, Disk()).put(Policy("p", "", {"max-length": 1}))
-    assert place.upkeep.reload_policies() == []
-    assert place.upkeep.reload_policies() == []
-    assert policed.policies == [["p"]]
-
-
-def test_a_file_that_cannot_be_used_is_told_and_changes_nothing(place, policed):
-    path = os.path.join(place.vhost.directory, "policies.json")
-    with open(path, "w") as file:
-        file.write("[{}]")
-    assert place.upkeep.reload_policies() == [f"{path}: entry 1 has no name"]
-    assert policed.policies == []
 
 
 @pytest.mark.parametrize("enough", [True, False])

@@ -6,15 +6,11 @@ Permissions and equivalence are told through a session too: tests/session/test_t
 import gc
 
 import pytest
-from tests.session.harness import Client, Node
+from tests.session.harness import Client
 
 from brokerd.errors import AMQPError
+from brokerd.vhost.deletions import finish
 from brokerd.wire.properties import Properties
-
-
-@pytest.fixture
-def node(tmp_path):
-    return Node(tmp_path)
 
 
 @pytest.fixture
@@ -146,7 +142,7 @@ def test_a_tag_is_taken_by_a_consumer_of_answers_too(access):
     assert not access.has_consumer(channel, "tag")
     access.consume_replies(channel, "tag", no_ack=True)
     assert access.has_consumer(channel, "tag")
-    access.cancel(channel, "tag")
+    finish(access.cancel(channel, "tag"))
     assert not access.has_consumer(channel, "tag")
 
 

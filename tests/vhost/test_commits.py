@@ -7,6 +7,7 @@ from tests.store.segments import Files
 from tests.store.test_commit_log import decide, message
 from tests.store.test_shared_commit_log import Log
 
+from brokerd.errors import StoreError
 from brokerd.store import commit_log
 from brokerd.store import format as layout
 from brokerd.store.commit_log import CommitLog, Plan, encode_plan
@@ -281,6 +282,18 @@ def test_acks_are_carried_out_before_a_dead_letter_may_get_the_number_of_a_lost_
     decide(vhost, 0, settlements=[("a", 1, REJECTED), ("b", 1, ACKED)])
     recover(vhost, suspect=True)
     assert (list(a.ready), list(b.ready)) == ([], [1])
+
+
+@pytest.mark.parametrize("prefix", ["tx.7.1", "tx.again.7"])
+def test_a_message_that_no_broker_wrote_stops_the_start_before_anything_is_done(vhost, prefix):
+    """Its check value may be right all the same."""
+    entry = CommitLog(os.path.join(vhost.directory, prefix), Disk())
+    places = [entry.add(message(1, b"1")), entry.add(message(2, b"2")._replace(properties=b"\xff\xff\x01"))]
+    entry.decide(7, 1, encode_plan(Plan([(place.position, [vhost.queues["b"]]) for place in places], [])))
+    with pytest.raises(StoreError, match=rf"/{prefix}: .* a message for queue 'b' .*malformed properties"):
+        recover(vhost)
+    assert [name for name in os.listdir(vhost.directory) if name.startswith("tx.")] == [prefix]
+    assert vhost.puts == []
 
 
 def test_a_log_that_cannot_be_removed_stops_the_start(vhost):

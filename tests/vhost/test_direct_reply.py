@@ -4,7 +4,8 @@ import pytest
 
 from brokerd.errors import PreconditionFailed
 from brokerd.plane import Message
-from brokerd.vhost.direct_reply import PREFIX, REPLY_TO, Replies, is_volatile
+from brokerd.vhost import direct_reply
+from brokerd.vhost.direct_reply import PREFIX, REPLY_TO, WAITING_OCTETS_MAX, Replies, is_volatile
 from brokerd.wire import methods
 from brokerd.wire.frames import FrameScanner
 from brokerd.wire.properties import Properties, decode_header, encode_header
@@ -15,6 +16,7 @@ class Channel:
 
     number = 3
     frame_max = 4096
+    waiting_octets = 0
 
     def __init__(self):
         self.connection = self
@@ -153,3 +155,23 @@ def test_the_general_name_always_exists_others_do_not(replies):
 ])
 def test_which_names_are_no_queues(name, volatile):
     assert is_volatile(name) is volatile
+
+
+def test_answers_to_a_requester_that_does_not_read_are_dropped_and_told_once(replies, channel, monkeypatch):
+    told = []
+    monkeypatch.setattr(direct_reply.log, "warning", lambda *what: told.append(what))
+    name = name_of(replies, channel)
+    requester = replies.requester(name)
+    channel.waiting_octets = WAITING_OCTETS_MAX - 1
+    answer(requester, name, body=b"last")
+    channel.waiting_octets = WAITING_OCTETS_MAX
+    before = channel.octets
+    for _ in range(3):
+        answer(requester, name, body=b"dropped")
+    assert channel.octets == before
+    assert requester.dropped == 3
+    assert len(told) == 1
+    assert name not in str(told)  # Who knows the name may answer.
+    channel.waiting_octets = 0
+    answer(requester, name, body=b"again")
+    assert len(channel.octets) > len(before)

@@ -10,8 +10,9 @@ from tests.vhost.stand_in import Clock
 from brokerd.queues.deduplication import Rule
 from brokerd.store.commit_log import CommitLog, Message, Plan, encode_plan
 from brokerd.store.disk import Disk
-from brokerd.store.key_log import KeyLog
+from brokerd.store.key_log import ROOM_ROWS, KeyLog
 from brokerd.store.recovery import recover
+from brokerd.testing.disk import FillableDisk
 from brokerd.vhost.commits import Start, finish_commits
 from brokerd.vhost.features import DuplicatesOnDemand
 from brokerd.wire import methods
@@ -420,3 +421,63 @@ def test_a_message_that_waited_for_room_is_compared_with_those_that_came_meanwhi
     for each in (machine.client, other):
         each.connection.unblock()
     assert (q.ready, q.duplicates) == (1, 1)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("key", ["plain", 1.5])
+@pytest.mark.parametrize("before", [(), ("secret",), ("secret", "log")])
+def test_a_publish_waits_until_its_key_can_be_kept(machine, key, before, several):
+    disk = FillableDisk()
+    machine.vhost.duplicates = DuplicatesOnDemand(machine.vhost.directory, machine.clock, disk, machine.followed.append)
+    machine.exchange()
+    if several:
+        machine.queue("with a window")
+        machine.vhost.bind(machine.vhost.exchanges["x"], machine.vhost.queues["with a window"], "", {})
+    known = machine.vhost.duplicates.get().exchanges["x"]
+    if "secret" in before:
+        known._files.keep_hash_key()
+    if "log" in before:
+        known.log.begin()
+    disk.full = True
+    machine.publish(key, exchange="x")
+    assert (machine.ready("other"), machine.client.connection.stopped) == (0, True)
+    disk.full = False
+    machine.client.connection.unblock()
+    machine.publish("later", exchange="x")
+    assert machine.ready("other") == 2
+    machine.kill()
+    machine.publish(key, exchange="x")
+    assert machine.ready("other") == 2
+
+
+@pytest.mark.parametrize("key", ["plain", 1.5])
+def test_a_publish_to_a_queue_waits_until_its_key_can_be_known_again(machine, key):
+    disk = FillableDisk()
+    machine.vhost.duplicates = DuplicatesOnDemand(machine.vhost.directory, machine.clock, disk, machine.followed.append)
+    q = machine.queue()
+    disk.full = True
+    machine.publish(key)
+    assert q.ready == 0
+    disk.full = False
+    machine.client.connection.unblock()
+    assert q.ready == 1
+    machine.kill()
+    machine.publish(key)
+    assert machine.ready() == 1
+
+
+def test_keys_that_have_their_room_are_kept_on_a_full_disk(machine):
+    disk = FillableDisk()
+    machine.vhost.duplicates = DuplicatesOnDemand(machine.vhost.directory, machine.clock, disk, machine.followed.append)
+    machine.exchange(cache_size=10_000)
+    machine.publish("first", exchange="x")
+    disk.full = True
+    for number in range(2 * ROOM_ROWS):
+        machine.publish(number, exchange="x")
+    stored = machine.ready("other")
+    assert (stored, machine.client.connection.stopped) == (ROOM_ROWS, True)
+    machine.kill()
+    machine.publish("first", exchange="x")
+    for number in range(stored - 1):
+        machine.publish(number, exchange="x")
+    assert machine.ready("other") == stored

@@ -124,6 +124,7 @@ class World:
         self.clock = stand_in.Clock()
         self.clock.epoch_ns = self.clock
         self.clock.monotonic = lambda: self.clock.ns / 1e9
+        self.clock.monotonic_ns = self.clock
         disk = Quick()
         config = Config(data_dir=str(directory), free_disk_min_octets=0, default_user_only_loopback=False)
         self.node = Node(

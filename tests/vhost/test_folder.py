@@ -126,8 +126,9 @@ def test_transient_queues_are_kept_apart_and_wiped_at_the_next_open(place):
     assert place.names() == set()
     with pytest.raises(NotFound):
         vhost.queue("t")
-    place.garbage.close()
-    assert os.listdir(place.path) == [place.folder.name]
+    place.garbage.flush()
+    assert sorted(os.listdir(place.path)) == sorted(["garbage", place.folder.name])
+    assert os.listdir(place.path / "garbage") == []
 
 
 def test_a_durable_queue_of_the_name_of_a_transient_one_has_none_of_its_messages(place):
@@ -152,6 +153,19 @@ def test_the_folder_of_a_queue_that_nothing_defines_is_kept_and_told_of_once(pla
     place.publish("a")
     assert place.again().queue("a").ready == 1
     assert (place.told, place.names()) == ([], {"a", "a.orphan"})
+
+
+def test_a_folder_that_is_set_aside_again_takes_no_others_place(place):
+    for _ in range(3):
+        declare(place.open(), "a")
+        place.publish("a")
+        place.close()
+        os.unlink(place.folder / DEFINITIONS_FILE)
+    place.open()
+    path = place.folder / folder_name("a")
+    assert place.told == [f"{path}: no queue of vhost '/' has its messages here; kept as {path.name}.orphan.3"]
+    assert {name for name in os.listdir(place.folder) if "orphan" in name} == {
+        f"{path.name}.orphan", f"{path.name}.orphan.2", f"{path.name}.orphan.3"}
 
 
 def test_the_folder_of_a_queue_whose_deletion_was_cut_short_is_removed_without_a_word(place):

@@ -57,7 +57,7 @@ def test_what_was_put_is_there_again_and_what_was_removed_is_not(listing, tmp_pa
 
 
 def test_rows_stay_as_they_were_where_the_file_cannot_be_written(listing, tmp_path):
-    listing._disk = Full()
+    listing._file._disk = Full()
     for change in (lambda: listing.put("/", Row({}, True)), lambda: listing.set_limits("/", {"max-queues": 1}),
                    lambda: listing.put("two")):
         with pytest.raises(OSError, match="No space"):
@@ -76,9 +76,32 @@ def test_limits_are_replaced_and_what_is_none_is_refused(listing):
 
 def test_a_file_that_is_read_again_changes_the_rows_that_are_listed_and_adds_none(listing):
     Path(listing.path).write_text('[{"name": "/", "tracing": true}, {"name": "two"}]')
-    assert listing.read_again().keys() == {"/", "two"}
+    found = listing.read_again()
+    assert found.keys() == {"/", "two"}
+    assert listing.rows == {"/": NEW}
+    listing.take_over(found)
     assert listing.rows == {"/": Row({}, True)}
     Path(listing.path).write_text('[{"name": 5}]')
     with pytest.raises(StoreError):
         listing.read_again()
     assert listing.rows == {"/": Row({}, True)}
+
+
+def test_what_waits_for_the_next_start_is_not_lost_when_something_else_is_written(listing, tmp_path):
+    listing.put("old")
+    Path(listing.path).write_text('[{"name": "/"}, {"name": "new", "tracing": true}]')
+    listing.take_over(listing.read_again())
+    listing.put("/", Row({}, True))
+    listing.put("old", Row({}, True))  # It is open until the next start, and not listed any more.
+    assert listing.rows == {"/": Row({}, True), "old": Row({}, True)}
+    assert Listing(str(tmp_path), Disk()).rows == {"/": Row({}, True), "new": Row({}, True)}
+
+
+def test_an_edited_file_is_not_written_over_before_it_was_read(listing):
+    Path(listing.path).write_text('[{"name": "/"}, {"name": "two"}]')
+    with pytest.raises(OSError, match="was edited and not read since: send HUP"):
+        listing.put("/", Row({}, True))
+    assert listing.rows == {"/": NEW}
+    listing.take_over(listing.read_again())
+    listing.put("/", Row({}, True))
+    assert json.loads(Path(listing.path).read_text()) == [{"name": "/", "tracing": True}, {"name": "two"}]

@@ -22,16 +22,6 @@ CHANNEL = object()
 
 
 @pytest.fixture
-def node(tmp_path):
-    return Node(tmp_path)
-
-
-@pytest.fixture
-def vhost(node):
-    return node.vhost
-
-
-@pytest.fixture
 def access(node):
     return node.enter("/", "guest")
 

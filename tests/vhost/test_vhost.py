@@ -1,33 +1,19 @@
 """What happens to queues, exchanges and bindings when another goes; over the real data plane, with a log in memory."""
 
+import logging
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.session.harness import Client, Log, Node
+from tests.session.harness import Client, Log
 
 from brokerd import plane
 from brokerd.errors import NotFound, PreconditionFailed
+from brokerd.vhost import deletions
 from brokerd.vhost.definitions import replay
 from brokerd.vhost.vhost import VHost
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
-
-
-@pytest.fixture
-def node(tmp_path):
-    return Node(tmp_path)
-
-
-@pytest.fixture
-def vhost(node):
-    return node.vhost
-
-
-@pytest.fixture
-def client(node):
-    client = Client(node).open()
-    node.vhost.accesses["guest"] = client.connection.access      # as the node does
-    return client
 
 
 def publish(client, key, exchange="", body=b"x"):
@@ -449,3 +435,27 @@ def test_delays_are_opened_where_there_is_a_delayed_exchange_or_a_room_of_one(vh
         make_queue(vhost, "amq.delayed.x")
     vhost.take_up_features()
     assert len(opened) == opens
+
+
+def test_an_unused_queue_that_the_log_does_not_let_go_stays_and_is_told(vhost, client, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING, logger="brokerd")
+    client.ask(methods.QueueDeclare(queue="q", durable=True))
+
+    def refuse(*_):
+        raise PreconditionFailed("the definition cannot be stored: No space left on device")
+
+    monkeypatch.setattr(VHost, "write", refuse)
+    deletions.finish(vhost.delete_unused_queue(vhost.queue("q")))
+    assert "q" in vhost.queues
+    assert [record.getMessage() for record in caplog.records] == [
+        "queue 'q' in vhost '/' stays, though it is unused: "
+        "the definition cannot be stored: No space left on device"]
+
+
+def test_an_unused_queue_with_many_bindings_goes_in_pieces(vhost, client):
+    client.ask(methods.QueueDeclare(queue="q"))
+    for number in range(300):
+        client.ask(methods.QueueBind(queue="q", exchange="amq.topic", routing_key=str(number)))
+    steps = sum(1 for _ in vhost.delete_unused_queue(vhost.queue("q")))
+    assert steps > 100
+    assert "q" not in vhost.queues

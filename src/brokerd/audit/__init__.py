@@ -7,11 +7,42 @@ compiled plane checks sums faster.
 In this package and in ``brokerd.spark``, *journal* means the order journal.
 """
 
+from datetime import UTC, datetime
+
 
 def many(count: int, thing: str) -> str:
     """``1 queue``, ``1,234 queues``."""
     return f"{count:,} {thing}{'s' if count != 1 else ''}"
 
 
+def moment(ns: int | None) -> str:
+    """A time in ns since the epoch as UTC, to the microsecond; ``–`` for none."""
+    if not ns:
+        return "–"
+    try:
+        return datetime.fromtimestamp(ns // 10 ** 9, UTC).strftime("%Y-%m-%d %H:%M:%S") + f".{ns % 10 ** 9 // 1000:06d}"
+    except (ValueError, OverflowError, OSError):
+        return f"{ns} ns"       # A damaged record may have any number.
+
+
+def octets(number: float | None) -> str:
+    """Octets in words: ``1.2 MB``; ``–`` for None."""
+    if number is None:
+        return "–"
+    for size, unit in ((10 ** 12, "TB"), (10 ** 9, "GB"), (10 ** 6, "MB"), (10 ** 3, "kB")):
+        if number >= 0.9995 * size:         # 999.6 kB would be 1e+03 kB.
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def clean(name: str) -> str:
+    """A name in a form that other programs can hold: replacement characters stand for octets that are not UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 class AuditError(Exception):
     """The files cannot be read at all; the text is one line for the user."""
+
+
+class NoSuchQueueError(AuditError):
+    """No queue matches the pattern that the user gave."""

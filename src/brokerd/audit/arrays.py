@@ -11,6 +11,11 @@ BUCKETS = 8                     # buckets of a histogram for each power of two
 _MANTISSA = 52 - 3
 
 
+def as_signed(values: np.ndarray) -> np.ndarray:
+    """Numbers (u8) as i8; those that it does not have become its highest one, so that they are still above others."""
+    return np.minimum(values, np.uint64(np.iinfo(np.int64).max)).astype(np.int64)
+
+
 def count_above(values: np.ndarray, starts: np.ndarray, stops: np.ndarray, floors: np.ndarray) -> np.ndarray:
     """For each query, how many of ``values[start:stop]`` are above its floor.
 

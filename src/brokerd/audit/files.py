@@ -5,26 +5,30 @@ by file, so for an instant its files lie in two folders::
 
     ROOT/manifest.json            of a dump
     ROOT/<vhost>/.vhost           ROOT may also be the folder of one vhost, or of one queue
-    ROOT/<vhost>/<queue>/.queue   order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
+    ROOT/<vhost>/<queue>/.queue   order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal,chain}.N
 
 Skips the folders of queues that do not survive a restart (``transient``).  This module looks at names and sizes of
 segments; ``segment`` reads their contents.  Both call read() and never map a file, because a broker may shorten it at
 any time.
 """
 
+import errno
 import fnmatch
 import json
 import os
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from brokerd.audit import AuditError
+from brokerd.audit import AuditError, NoSuchQueueError
 from brokerd.store import format as layout
+from brokerd.store import reading
 
 NAME_FILE = ".vhost"
 MANIFEST = "manifest.json"
 TRANSIENT_FOLDER = "transient"
 FOREVER = (1 << 63) - 1         # ns
-KINDS = ("msgs", "acks", "journal")
+CONSUMERS_OCTETS = 192 << 10    # of lines of consumers: of fewer, none was left out when order.jsonl was written anew
+KINDS = ("msgs", "acks", "journal", "chain")
 
 
 class Damage(NamedTuple):
@@ -43,12 +47,25 @@ class Damage(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """The settings that were in force from ``at`` (ns) on, by order.jsonl."""
+    """The settings that were in force from ``at`` (ns) on, by order.jsonl; None: none, or not said."""
 
     at: int
     journal: bool
     limit: int | None
     dead_letters: bool = False
+    ttl_ms: int | None = None
+    single_active: bool = False
+    max_priority: int | None = None
+    letters_to: str | None = None       # the queue to which dead letters go; None: it depends on more than the settings
+    at_least_once: bool = False
+
+
+class Noted(NamedTuple):
+    """What order.jsonl says of consumers as a whole.  ``times`` (ns, rising): of its lines of settings and consumers,
+    which one thread writes in their order.  ``whole``: no line of a consumer was left out or lost."""
+
+    times: tuple[int, ...] = ()
+    whole: bool = False
 
 
 class Triple(NamedTuple):
@@ -67,6 +84,9 @@ class Triple(NamedTuple):
     rules: tuple[Rule, ...] = ()
     levels: int = 1                     # how many levels the queue has on disk
     settled: bool = False               # the broker writes no more into it: it is in kept/, or part of a dump
+    cut: int | None = None              # ns: what is later is not judged; None: no broker writes (see ``cut``)
+    chain: str | None = None            # the hash chain over journal and acks
+    followed: bool = False              # its level has a later segment
 
 
 class QueueFiles(NamedTuple):
@@ -83,6 +103,7 @@ class QueueFiles(NamedTuple):
     foreign: list[str]                  # files with names like those of the broker's files, which are not its own
     damage: list[Damage]                # missing, unreadable, half copied
     rules: tuple[Rule, ...] = ()
+    noted: Noted = Noted()
 
 
 class Source:
@@ -136,6 +157,8 @@ class Source:
         try:
             if length < 0:
                 length = max(os.fstat(fd).st_size - start, 0)
+            if length > layout.SEGMENT_OCTETS_MAX:
+                raise OSError(errno.EFBIG, f"has {length} octets, more than any file that is read whole")
             octets = os.pread(fd, length, start)
             while 0 < len(octets) < length:
                 more = os.pread(fd, length - len(octets), start + len(octets))
@@ -186,11 +209,42 @@ def open_source(path: str) -> Source:
         raise AuditError(f"{path}: no permission to read it") from None
     except OSError as error:
         raise AuditError(f"{path}: {' '.join(str(error).split())[:300]}") from None
+    _check_schema(source, names)
     if MANIFEST in names or "schema_version" in names or any(True for _ in _queue_folders(source)):
         return source
     if any(size < 0 and _has(source, name, NAME_FILE) for name, size in names.items()) or NAME_FILE in names:
         return source
     raise AuditError(f"{path}: no data directory, dump or archive of brokerd, nor a vhost's or queue's folder in one")
+
+
+def require_match(queues: list[QueueFiles], glob: str | None, source: Source) -> list[QueueFiles]:
+    """The queues that were found for ``glob``.  Raises NoSuchQueueError if there is a glob and it matches none."""
+    if glob is not None and not queues:
+        raise NoSuchQueueError(f"{source.root}: no queue matches {glob!r}")
+    return queues
+
+
+def _check_schema(source: Source, names: dict[str, int]) -> None:
+    """Refuse a data directory of another version, also where only the folder of a vhost or a queue of it is named."""
+    above = source
+    for _ in range(2):
+        if (NAME_FILE not in names and layout.QUEUE_NAME_FILE not in names) or source.is_s3:
+            break
+        above = Source(above.root.rstrip("/").rpartition("/")[0] or "/")
+        try:
+            names = above.names("")
+        except OSError:
+            return
+    if layout.SCHEMA_FILE not in names:
+        return
+    path = above.path(layout.SCHEMA_FILE)
+    try:
+        said = above.read(layout.SCHEMA_FILE, 0, 64).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise AuditError(f"{path}: {reason(error)}") from None
+    if not said.isdigit() or int(said) != layout.SCHEMA_VERSION:
+        raise AuditError(f"{path}: a data directory of version {said[:20]!r}; this one reads version "
+                         f"{layout.SCHEMA_VERSION}")
 
 
 # --- folders
@@ -287,8 +341,24 @@ def _read_queue(source: Source, vhost: str, queue: str, folder: str, entry: dict
     triples: list[Triple] = []
     for level, found in sorted(levels.items()):
         triples += _triples(source, vhost, queue, level, found, rules, len(levels), entry is not None, damage)
+    noted = Noted(tuple(sorted(log.times)), bool(log.rules) and not log.lost and log.octets < CONSUMERS_OCTETS)
     return QueueFiles(vhost, queue, folder, settings, log.removed, log.consumers, entry, triples, foreign, damage,
-                      rules)
+                      rules, noted)
+
+
+def queue_named(source: Source, beside: QueueFiles, name: str) -> QueueFiles | None:
+    """The files of the queue of that name, in the vhost of another one; None: it is not there."""
+    folder = _join(beside.folder.rpartition("/")[0], layout.folder_name(name))
+    if not beside.folder or _text(source, _join(folder, layout.QUEUE_NAME_FILE)) != name:
+        return None
+    entry = (_entries(source) or {}).get((beside.vhost, name)) if beside.manifest is not None else None
+    return _read_queue(source, beside.vhost, name, folder, entry)
+
+
+@lru_cache(maxsize=2)
+def _entries(source: Source) -> dict[tuple[str, str], dict[str, Any]] | None:
+    """What a dump's manifest says of each queue: read once for all that ask."""
+    return _read_manifest(source)
 
 
 def _missing_queue(vhost: str, queue: str, entry: dict[str, Any]) -> QueueFiles:
@@ -316,7 +386,7 @@ def reason(error: OSError) -> str:
 
 
 def file_number(name: str) -> tuple[str, int] | None:
-    """("msgs" | "acks" | "journal", number) of a file of a triple; None for any other name."""
+    """("msgs" | "acks" | "journal" | "chain", number) of a file of a triple; None for any other name."""
     kind, _, digits = name.partition(".")
     if kind in KINDS and len(digits) >= 10 and digits.isascii() and digits.isdigit() and len(digits) <= 20:
         return kind, int(digits)
@@ -325,19 +395,27 @@ def file_number(name: str) -> tuple[str, int] | None:
 
 def _look(source: Source, folder: str, names: dict[str, int], found: _Found, damage: list[Damage],
           foreign: list[str]) -> None:
-    """Sort out the files of one level: its folder, then ``kept`` in it."""
+    """Sort out the files of one level: its folder, then ``kept`` in it.
+
+    Records move into ``kept`` first.  Of two files of one name that one counts which stands beside its records, and of
+    records those that have not moved.
+    """
     kept = _join(folder, layout.KEPT_FOLDER)
     inside = _names(source, kept, damage) if names.get(layout.KEPT_FOLDER) == -1 else {}
+    moved = {known[1] for known in map(file_number, inside.keys() - names.keys()) if known and known[0] == "msgs"}
     for where, listed, is_kept in ((folder, names, False), (kept, inside, True)):
         for name, octets in sorted(listed.items()):
             path, known = _join(where, name), file_number(name)
             if known is None or octets < 0:
                 _stranger(path, name, damage, foreign)
-            elif known in found.files and found.files[known][0].rpartition("/")[0] != where:
-                damage.append(Damage(path, -1, 0, 0, f"is here twice: {found.files[known][0]} is what is read"))
-                foreign.append(path)
-            else:
+            elif name not in (inside if where == folder else names) or is_kept == (known[1] in moved):
                 found.files[known] = (path, octets, is_kept)
+            elif known[0] == "chain":
+                foreign.append(path)    # Of two, one is from before a loss of power.
+            else:               # Loss of power may bring the old name back.  Recovery leaves this one too.
+                read = _join(folder if is_kept else kept, name)
+                damage.append(Damage(path, -1, 0, 0, f"is here twice: {read} is what is read"))
+                foreign.append(path)
 
 
 def _stranger(path: str, name: str, damage: list[Damage], foreign: list[str]) -> None:
@@ -356,9 +434,12 @@ def _stranger(path: str, name: str, damage: list[Damage], foreign: list[str]) ->
 def _triples(source: Source, vhost: str, queue: str, level: int, found: _Found, rules: tuple[Rule, ...], levels: int,
              dumped: bool, damage: list[Damage]) -> list[Triple]:
     triples = []
+    newest = max((number for kind, number in found.files if kind == "msgs"), default=0)
     for number in sorted({number for _, number in found.files}):
-        msgs, acks, journal = (found.files.get((kind, number)) for kind in KINDS)
+        msgs, acks, journal, chain = (found.files.get((kind, number)) for kind in KINDS)
         if msgs is None:
+            if journal is None and acks is None:
+                continue        # A chain goes last, or at the next start.
             there = [f for f in (journal, acks) if f is not None]
             if journal is None and not there[0][2]:
                 continue        # The broker removes acks after their segment; if it crashes in between, at its start.
@@ -368,7 +449,7 @@ def _triples(source: Source, vhost: str, queue: str, level: int, found: _Found, 
         octets = sum(f[1] for f in (msgs, acks, journal) if f is not None)
         triples.append(Triple(
             source.root, vhost, queue, level, number, msgs[2], msgs[0], acks and acks[0], journal and journal[0],
-            octets, rules, levels, msgs[2] or dumped))
+            octets, rules, levels, msgs[2] or dumped, chain=chain and chain[0], followed=number < newest))
     return triples
 
 
@@ -383,9 +464,13 @@ class _Log:
         self.removed: list[dict[str, Any]] = []
         self.consumers: dict[int, dict[str, Any]] = {}
         self.rules: list[Rule] = []
+        self.times: list[int] = []      # of the lines of settings and consumers
+        self.octets = 0                 # of the lines of consumers
+        self.lost = False
 
-    def take(self, line: dict[str, Any]) -> None:
-        """Take one line in.  Raises KeyError, TypeError or ValueError for a line that is not the broker's."""
+    def take(self, line: dict[str, Any], octets: int) -> None:
+        """Take one line of so many octets in.  Raises KeyError, TypeError or ValueError for a line that is not the
+        broker's."""
         what, at = line["what"], int(line["at"])
         if what == "settings":
             self.settings = line
@@ -393,18 +478,35 @@ class _Log:
             if not self.rules or self.rules[-1][1:] != rule[1:]:
                 self.rules.append(rule)
         elif what == "consumer":
-            self.consumers[int(line["number"])] = line
+            # A consumer that is there when the journal is switched on again has another line.
+            former = self.consumers.get(int(line["number"]), {}).get("at", at)
+            self.consumers[int(line["number"])] = line | {"at": min(at, former)}
         elif what == "consumer_gone":
             self.consumers.setdefault(int(line["number"]), {})["gone"] = at
         elif what == "removed":
             first, last, level = int(line["first_seq"]), int(line["last_seq"]), int(line["level"])
             self.removed.append(line | {"first_seq": first, "last_seq": last, "level": level})
+        elif what == "lost":
+            self.lost = True
+        if what in ("settings", "consumer", "consumer_gone"):
+            self.times.append(at)
+            self.octets += octets * (what != "settings")
 
 
 def _rule(at: int, settings: dict[str, Any]) -> Rule:
-    limit = settings.get("delivery_limit")
-    return Rule(at, bool(settings.get("journal")), limit if isinstance(limit, int) and limit >= 0 else None,
-                settings.get("dead_letter_exchange") is not None)
+    def number(name: str) -> int | None:
+        value = settings.get(name)
+        return value if isinstance(value, int) and value >= 0 else None
+
+    return Rule(at, bool(settings.get("journal")), number("delivery_limit"),
+                settings.get("dead_letter_exchange") is not None, number("message_ttl_ms"),
+                bool(settings.get("single_active_consumer")), number("max_priority"), _letters_to(settings),
+                bool(settings.get("dead_letter_at_least_once")))
+
+
+def _letters_to(settings: dict[str, Any]) -> str | None:
+    key = settings.get("dead_letter_routing_key")
+    return key if isinstance(key, str) and settings.get("dead_letter_exchange") == "" else None
 
 
 def _read_side_file(source: Source, folder: str, names: dict[str, int], damage: list[Damage]) -> _Log:
@@ -416,16 +518,15 @@ def _read_side_file(source: Source, folder: str, names: dict[str, int], damage: 
     except OSError as error:
         damage.append(Damage(path, -1, 0, 0, f"cannot be read: {reason(error)}"))
         return log
-    at = 0
-    lines = octets.split(b"\n")
-    for number, line in enumerate(lines):
-        if line:
+    for each in reading.read_side_lines(octets):
+        fault = each.fault
+        if each.line is not None:
             try:
-                log.take(json.loads(line))
-            except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-                if number < len(lines) - 1:     # The broker may still be writing the last line.
-                    damage.append(Damage(path, at, 0, 0, f"line {number + 1} cannot be understood"))
-        at += len(line) + 1
+                log.take(each.line, len(each.octets))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                fault = "line {} cannot be understood".format(octets.count(b"\n", 0, each.at) + 1)
+        if fault:
+            damage.append(Damage(path, each.at, 0, 0, fault))
     return log
 
 
@@ -462,9 +563,12 @@ def _check_manifest(folder: str, entry: dict[str, Any], levels: dict[int, _Found
         if not isinstance(file, dict):
             continue
         rel, octets = str(file.get("path")), file.get("octets")
-        if file_number(rel.rpartition("/")[2]) is None:
+        known = file_number(rel.rpartition("/")[2])
+        if known is None:
             continue
-        path = rel if rel in there else _join(folder, rel)
+        path = rel if rel.startswith(f"{folder}/") else _join(folder, rel)
+        if known[0] == "chain":
+            continue            # Its own audit compares it with the head that the manifest names.
         if path not in there:
             damage.append(Damage(path, -1, 0, 0, "the manifest names it, but it is not here",
                                  ("records", "events", "acks")))

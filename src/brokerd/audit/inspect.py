@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from brokerd.audit.files import QueueFiles, Source
+from brokerd.audit import digests
+from brokerd.audit.cut import find_queues
+from brokerd.audit.files import QueueFiles, Source, require_match
 from brokerd.audit.lifecycle import READY, UNACKED, lives
 from brokerd.audit.segment import SegmentData, read_triple
 from brokerd.store import format as layout
@@ -15,9 +17,10 @@ def inspect(source: Source, glob: str | None = None, progress: Callable[[int], o
             crc: bool = True) -> dict[str, Any]:
     """A document of all queues.  ``progress`` is called with the octets read.
 
-    Raises AuditError for a manifest that cannot be read; other damage is in the document.
+    Raises AuditError for a manifest that cannot be read, and if no queue matches ``glob``; other damage is in the
+    document.
     """
-    queues = [_queue(source, queue, progress, crc) for queue in source.queues(glob)]
+    queues = [_queue(source, queue, progress, crc) for queue in require_match(find_queues(source, glob), glob, source)]
     keys = ("segments", "messages", "events", "octets")
     return {"path": source.root, "queues": queues, "totals": {"queues": len(queues)} | {
         key: sum(queue[key] for queue in queues) for key in keys},
@@ -53,6 +56,7 @@ def _queue(source: Source, queue: QueueFiles, progress: Callable[[int], object] 
         damage += data.damage
         if progress is not None:
             progress(triple.octets)
+    damage += digests.check(source, queue)
     some = [row for row in rows if row["records"]]
     return {
         "vhost": queue.vhost, "queue": queue.queue, "folder": queue.folder, "segments": len(rows),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from brokerd.audit.arrays import Numbers, as_signed, numbers
 from brokerd.audit.files import FOREVER
 from brokerd.audit.segment import SegmentData, record_at
 from brokerd.store import format as layout
@@ -166,11 +167,7 @@ def _from_entries(data: SegmentData, index: np.ndarray, columns: dict[str, Any],
     position = np.where(index >= 0, data.positions[index] if data.positions.size else 0, 0)
     open_ = (~covered & (columns["settled"] == 0)) & (index >= 0)
     entries = data.entries
-    at = np.full(data.positions.size + 1, -1)
-    at[index] = np.arange(index.size)                   # Messages without a record, -1, fall on the extra last place.
-    at[-1] = -1
-    found = record_at(data.positions, len(data.octets), entries["position"])
-    of = np.where(found >= 0, at[found], -1)
+    of = messages_of(data, index, entries)
     type_ = entries["kind"] & 0x0F
     settling = (of >= 0) & SETTLING[type_]
     ends = np.zeros(index.size, np.uint8)
@@ -189,6 +186,16 @@ def _from_entries(data: SegmentData, index: np.ndarray, columns: dict[str, Any],
         columns["ended"] = np.where(handed_out, UNACKED, columns["ended"])
 
 
+def messages_of(data: SegmentData, record: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    """The index of the message of each of ``entries``, -1: none.  ``record``: the index of each message's record, -1:
+    none."""
+    at = np.full(data.positions.size + 1, -1)
+    at[record] = np.arange(record.size)                 # Messages without a record, -1, fall on the extra last place.
+    at[-1] = -1
+    found = record_at(data.positions, len(data.octets), entries["position"])
+    return np.where(found >= 0, at[found], -1)
+
+
 def _was_out(of: np.ndarray, entries: np.ndarray, passed: np.ndarray) -> np.ndarray:
     """Which messages were handed out and have not come back, by the last entry of each: see store.format.
 
@@ -199,6 +206,17 @@ def _was_out(of: np.ndarray, entries: np.ndarray, passed: np.ndarray) -> np.ndar
     standing = np.flatnonzero((of >= 0) & np.isin(type_, tuple(layout.STANDING_TYPES)))
     out[of[standing]] = type_[standing] == layout.HANDED_OUT    # For a repeated index the last value stays.
     return out
+
+
+def without_record(life: Lives) -> tuple[Numbers, dict[str, np.ndarray]]:
+    """What the journal says of messages without a record: the numbers of those that were settled, and the others, as
+    columns ``seq`` and ``ts`` (of the last event)."""
+    gone, settled = life.record < 0, np.zeros(life.seq.size, bool)
+    settled[life.of[SETTLING[life.type]]] = True
+    ends = np.zeros(life.seq.size, np.int64)
+    ends[life.of[life.last]] = life.ts[life.last]
+    left = gone & ~settled
+    return numbers(life.seq[gone & settled]), {"seq": life.seq[left], "ts": ends[left]}
 
 
 def lifecycle(data: SegmentData) -> dict[str, np.ndarray]:
@@ -224,7 +242,7 @@ def lifecycle(data: SegmentData) -> dict[str, np.ndarray]:
         "settled": life.settled[rows], "deliveries": life.deliveries[rows].astype(np.int32),
         "returns": life.returns[rows].astype(np.int32), "ended": np.array(ENDED, object)[ended],
         "reason": np.array(REASONS, object)[why], "connection": headers["connection"].astype(np.int64),
-        "channel": headers["channel"].astype(np.int32), "publish_seq": headers["publish_seq"].astype(np.int64),
+        "channel": headers["channel"].astype(np.int32), "publish_seq": as_signed(headers["publish_seq"]),
         "body_octets": reading.body_octets(data.octets, data.records)[life.record[rows]],
         "covered": life.covered[rows],
     }

@@ -64,33 +64,50 @@ def texts(octets: bytes, records: reading.Records, name: str, *, header: bool = 
     ``name`` may also be ``routing-key``, or with ``header`` the name of a header.  Only strings count; those of headers
     have the types S and x.
     """
-    nothing = np.empty(0, np.int64)
-    if not records.positions.size:
-        return Texts(nothing, nothing, nothing)
     o = _Octets(octets)
-    at = records.positions + layout.HEADER_OCTETS
-    stop = records.positions + records.headers["length"].astype(np.int64)
-    at = at + np.where(records.headers["meta_len"] == layout.LONG_META, 4, 0)
-    at = at + 1 + o.u1(at)
-    index = np.arange(at.size)
     if name == ROUTING_KEY and not header:
-        return _within(index, at + 1, o.u1(at), stop)
+        at, stop = _keys(o, records)
+        return _within(np.arange(at.size), at + 1, o.u1(at), stop)
+    index, at, stop = _places(octets, records, "headers" if header else name)
+    if header:
+        return _in_tables(o, index, at, stop, name)
+    return _within(index, at + 1, o.u1(at), stop)
+
+
+def _keys(o: _Octets, records: reading.Records) -> tuple[np.ndarray, np.ndarray]:
+    """Where the routing key of each record begins, and where the record ends."""
+    at = records.positions + layout.HEADER_OCTETS
+    at = at + np.where(records.headers["meta_len"] == layout.LONG_META, 4, 0)
+    return at + 1 + o.u1(at), records.positions + records.headers["length"].astype(np.int64)
+
+
+def _places(octets: bytes, records: reading.Records, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The records that have that property: their indices, where it begins, and where each of them ends."""
+    if not records.positions.size:
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing, nothing
+    o, wanted = _Octets(octets), INDEX[name]
+    at, stop = _keys(o, records)
     at = at + 1 + o.u1(at)
     flags = o.u2(at)
-    wanted = INDEX["headers"] if header else INDEX[name]
     has = np.flatnonzero((flags >> 15 - wanted & 1).astype(bool) & (at + 2 <= stop))
-    if not has.size:
-        return Texts(nothing, nothing, nothing)
-    index, at, stop, flags = index[has], at[has] + 2, stop[has], flags[has]
+    at, stop, flags = at[has] + 2, stop[has], flags[has]
     for bit in range(wanted):
         there = (flags >> 15 - bit & 1).astype(bool)
         if there.any():
             kind = PROPERTIES[bit][1]
             step = 1 + o.u1(at) if kind == "s" else 4 + o.u4(at) if kind == "T" else 1 if kind == "o" else 8
             at = np.minimum(np.where(there, at + step, at), stop)
-    if header:
-        return _in_tables(o, index, at, stop, name)
-    return _within(index, at + 1, o.u1(at), stop)
+    return has, at, stop
+
+
+def priorities(octets: bytes, records: reading.Records) -> np.ndarray:
+    """The property ``priority`` of each record; 0 without one."""
+    found = np.zeros(records.positions.size, np.int64)
+    o, (index, at, stop) = _Octets(octets), _places(octets, records, "priority")
+    whole = at < stop
+    found[index[whole]] = o.u1(at[whole])
+    return found
 
 
 def _within(index: np.ndarray, start: np.ndarray, length: np.ndarray, stop: np.ndarray) -> Texts:

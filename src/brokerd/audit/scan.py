@@ -10,20 +10,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brokerd.audit.arrays import Numbers, count_above, group_max_before, histogram, numbers
+from brokerd.audit import chain, deliveries, figures, settlements, words
+from brokerd.audit._journal import Gap
+from brokerd.audit.agreement import compare
+from brokerd.audit.arrays import Numbers, as_signed, count_above, group_max_before, numbers
 from brokerd.audit.files import FOREVER, Damage, Source, Triple
-from brokerd.audit.lifecycle import SETTLING, Lives, lives
+from brokerd.audit.levels import wrong_level
+from brokerd.audit.lifecycle import Lives, lives, without_record
+from brokerd.audit.limits import failures, limit_of_each
 from brokerd.audit.properties import ROUTING_KEY, hashes, text, texts
-from brokerd.audit.segment import Gap, SegmentData, read_numbers, read_triple
+from brokerd.audit.segment import SegmentData, read_numbers, read_triple
+from brokerd.audit.skipped import PASSED_OVER, last_delivered, never_delivered
 from brokerd.store import format as layout
 from brokerd.store import reading
 
 AUDITS = (
     "publish_order", "fifo", "returned_first", "overtaking", "priority", "delivery_limit", "limit_kept",
-    "ack_without_delivery", "double_settle", "delivery_after_settle", "unacked", "duplicates", "holes", "damage",
-    "group_fifo",
+    "ack_without_delivery", "double_settle", "delivery_after_settle", "agreement", "unacked", "duplicates", "holes",
+    "damage", "group_fifo", *deliveries.AUDITS, "channel_order", "time_order", "wrong_level", "numbers", "after_cut",
+    "single_active", "prefetch", "consumers", "counters", "words", "dead_letters", "chain",
 )
-HOUR = 3600 * 10 ** 9
 IDS_SHOWN = 1000                # duplicates of a segment that are reported with their message-id
 
 
@@ -44,6 +50,7 @@ class Options(NamedTuple):
     from_ns: int = 0
     to_ns: int = 0
     findings_max: int = 100_000
+    chain_log: tuple[chain.Head, ...] = ()      # heads of hash chains that were written elsewhere
 
     def wants(self, audit: str) -> bool:
         """Whether the options ask for that audit."""
@@ -124,7 +131,7 @@ class Summary(NamedTuple):
     events: int
     octets: int
     first_ts: int
-    last_ts: int                        # the latest time of a record or event
+    last_ts: int                        # the latest time of a record or event, marks included
     first_record_ts: int
     last_record_ts: int
     power_cut: int                      # the last start after a loss of power, by the journal; 0: none
@@ -149,7 +156,15 @@ class Summary(NamedTuple):
     longest: tuple[int, int]
     hours: Table                        # hour, published, delivered, settled, octets
     counters: np.ndarray                # in the order of ORDER_COUNTERS
+    standing: np.ndarray                # of its unsettled messages: in the order of figures.STANDING
     overtakings: int                    # within this segment
+    last_delivered: int                 # the highest number that was delivered; 0: none
+    never_delivered: int                # the lowest number above it that should be found delivered; FOREVER: none
+    journal_is_whole: bool
+    explained: Numbers                  # without a record, and settled by the journal: a compaction took them
+    unexplained: Table                  # seq, ts of the last event: without a record, and not settled
+    rising: bool = True                 # the times of its records, with their numbers
+    chained: chain.Chained | None = None     # what its hash chain says; None: that was not asked for
 
 
 class Pass:
@@ -159,8 +174,8 @@ class Pass:
         self.data, self.life, self.options = data, life, options
         self.results: dict[str, Result] = {}
         self.rows: list[Rows] = []
+        self.never_delivered = FOREVER
         self.delivered = life.type == layout.DELIVERED
-        self.settling = SETTLING[life.type]
         order = np.flatnonzero(data.events["type"] == layout.DELIVERED)
         at, of = data.events["ts"][order], data.events["seq"][order].astype(np.int64)
         if at.size > 1 and not (at[1:] > at[:-1]).all():
@@ -203,21 +218,31 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     ``everything``: keep every returned message, because a later segment may overtake any of them.
     """
     data = clip(read_triple(source, triple, crc=options.crc), options)
-    life = lives(data)
-    s = Pass(data, life, options)
+    s = Pass(data, life := lives(data), options)
     publishers = _publish_order(s)
     first_min, first_max = _fifo(s)
     runs, overtaken, overtakings = _overtaking(s, everything)
     returned = _returned_first(s, runs, everything)
     pending = _limits(s)
-    _settlements(s)
+    _agreement(s)
+    for one in (*deliveries.judge(data, life, options.delivery_limit), *settlements.judge(data, life)):
+        part = s.results.get(one.audit, Result())
+        s.results[one.audit] = Result(part.found + one.which.size, part.checked + one.checked, one.uncovered)
+        s.add_at_events(one.audit, one.detail, one.which, one.a, one.b)
+    _settled_by_entries(s)
+    early = deliveries.before_publish(data, life)
+    s.results["before_publish"] = Result(early.seq.size, early.checked, _unknown(life))
+    s.add("before_publish", "journal", deliveries.EARLY, *early[:3], early.published)
+    _levels(s)
+    _words(s, source)
     damage = data.damage + _orphans(data, life)
     out = np.flatnonzero(life.out & life.covered)
     published = data.headers["ts"][data.sound]
     power_cut = int(data.power_cuts[-1]) if data.power_cuts.size else 0
     since = data.headers["seq"][data.sound][published > power_cut] if power_cut else data.headers["seq"][:0]
-    times = [t for t in (published, life.ts, data.runs) if t.size]
-    waited, worked, longest = _latency(life)
+    times = [t for t in (published, life.ts, data.marks) if t.size]
+    waited, worked, longest = figures.latency(life)
+    explained, unexplained = without_record(life)
     return Summary(
         triple=triple, generation=data.generation, base_seq=data.base_seq, created=data.created, begun=data.begun,
         gone=data.gone, damage=damage, gaps=data.gaps, records=int(np.count_nonzero(data.sound)),
@@ -232,7 +257,11 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
         overtaken=overtaken, returned=returned,
         out=Table({"seq": life.seq[out], "ts": life.last_delivered[out], "place": s.places(out)}),
         pending=pending, ids=_ids(s), groups=_groups(s), waited=waited, worked=worked, longest=longest,
-        hours=_hours(data, life), counters=_counters(life), overtakings=overtakings)
+        hours=Table(figures.hours(data, life)), counters=figures.counters(life), standing=figures.standing(data, life),
+        overtakings=overtakings, last_delivered=last_delivered(life), never_delivered=s.never_delivered,
+        journal_is_whole=data.journal_is_whole, explained=explained, unexplained=Table(unexplained),
+        rising=all((c[1:] > c[:-1]).all() for c in (published, data.headers["seq"][data.sound])),
+        chained=chain.read(source, triple) if options.wants("chain") else None)
 
 
 def clip(data: SegmentData, options: Options) -> SegmentData:
@@ -254,7 +283,7 @@ def _publish_order(s: Pass) -> Table:
     known = headers["connection"] > 0
     if not known.all():
         headers, key = headers[known], key[known]
-    number = headers["publish_seq"].astype(np.int64)
+    number = as_signed(headers["publish_seq"])
     s.results["publish_order"] = Result(0, number.size)
     if not number.size:
         return Table({"key": key, "least": key, "most": key})
@@ -283,13 +312,17 @@ def _fifo(s: Pass) -> tuple[int, int]:
     sure = np.flatnonzero(life.first_sure)
     first = life.first[sure]
     unknown = int(np.count_nonzero(~life.covered & ~life.first_sure))
+    never, last = never_delivered(s.data, life), last_delivered(life)
+    s.never_delivered = int(life.seq[never[life.seq[never] > last]].min(initial=FOREVER))
     if not first.size:
         s.results["fifo"] = Result(0, 0, unknown)
         return FOREVER, 0
     top = np.maximum.accumulate(first)
     bad = np.flatnonzero(first[1:] < top[:-1]) + 1
-    s.results["fifo"] = Result(bad.size, first.size, unknown)
-    s.add_at_messages("fifo", "first delivered at {a} ns, when a later one had been, at {b}", sure[bad], first[bad],
+    never = never[life.seq[never] < last]
+    s.results["fifo"] = Result(bad.size + never.size, first.size, unknown)
+    s.add_at_messages("fifo", PASSED_OVER, never, life.published[never], np.full(never.size, last))
+    s.add_at_messages("fifo", "first delivered at {a:t}, before an earlier one, at {b:t}", sure[bad], first[bad],
                     first[bad], top[bad - 1])
     return int(first.min()), int(top[-1])
 
@@ -348,7 +381,7 @@ def _overtaking(s: Pass, everything: bool) -> tuple[list[Run], Table, int]:
     return runs, table, int(count[bad].sum())
 
 
-OVERTAKEN = "delivered again, after {a} later ones that went out since its first delivery at {b} ns"
+OVERTAKEN = "delivered again, after {a} later ones that went out since its first delivery at {b:t}"
 
 
 def _unknown(life: Lives) -> int:
@@ -389,86 +422,71 @@ def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
     return Table({"seq": seq[late], "start": start[late], "stop": stop[late], "place": place})
 
 
-PASSED = "{a} later ones were delivered before it was, though it had returned at {b} ns"
+PASSED = "{a} later ones were delivered before it was, though it had returned at {b:t}"
 
 
 def _limits(s: Pass) -> Table:
     """Judge the delivery limits; return the messages beyond their limit that have not ended yet."""
     life, nothing = s.life, np.empty(0, np.int64)
-    limit = _limit_of_each(s)
-    none = Table({"seq": nothing, "ts": nothing, "place": nothing})
+    limit = limit_of_each(life, s.data.triple.rules, s.options.delivery_limit)
     if limit is None:
-        return none
-    following = np.append(life.run[1:], s.data.runs.size)
-    following[life.last] = s.data.runs.size
-    cut = s.delivered & (life.run < following)
-    failed = life.deliveries - np.bincount(life.of[cut], minlength=life.seq.size)
-    checked = int(np.count_nonzero(limit < FOREVER))
-    bad = np.flatnonzero(failed > np.minimum(limit, FOREVER - 1) + 1)
-    s.results["delivery_limit"] = Result(bad.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))
+        return Table({"seq": nothing, "ts": nothing, "place": nothing, "waits": nothing.astype(bool)})
+    told = failures(s.data, life)
+    limited = limit < FOREVER
+    most = np.minimum(limit, FOREVER - 2)
+    checked = int(np.count_nonzero(limited & (life.record >= 0)))       # Others count where they break the rule.
+    unknown = int(np.count_nonzero(~life.covered & limited))
+    bad = np.flatnonzero(told.handed > most + 1 + told.doubtful)
+    unsure = int(np.count_nonzero(told.handed > most + 1)) - bad.size
+    s.results["delivery_limit"] = Result(bad.size, checked, unknown + unsure)
     s.add_at_messages("delivery_limit", "{a} deliveries, with a limit of {b}", bad, life.last_delivered[bad],
-                      failed[bad], limit[bad])
-    over = (life.returns > limit) & life.covered
+                      told.handed[bad], limit[bad])
+    over = (told.failed > limit) & life.covered
     open_ = over & (life.settlements == 0) & ~life.out & (life.ended == 0)
-    broken = np.flatnonzero(over & ~open_ & (life.ended != layout.DEAD_LETTERED) & (life.ended != layout.DROPPED))
-    s.results["limit_kept"] = Result(broken.size, checked, int(np.count_nonzero(~life.covered & (limit < FOREVER))))
-    s.add_at_messages("limit_kept", "returned {a} times, with a limit of {b}, and went on", broken,
-                    life.last_delivered[broken], life.returns[broken], limit[broken])
+    went_on = over & ~open_ & (life.ended != layout.DEAD_LETTERED) & (life.ended != layout.DROPPED)
+    broken = np.flatnonzero(went_on & (told.failed - told.doubtful > limit))
+    s.results["limit_kept"] = Result(broken.size, checked, unknown + int(np.count_nonzero(went_on)) - broken.size)
+    s.add_at_messages("limit_kept", "failed {a} times, with a limit of {b}, and went on", broken,
+                    life.last_delivered[broken], told.failed[broken], limit[broken])
     waiting = np.flatnonzero(open_)
-    return Table({"seq": life.seq[waiting], "ts": life.last_delivered[waiting], "place": s.places(waiting)})
+    # What failed for the last time at a start dies when its turn comes.
+    return Table({"seq": life.seq[waiting], "ts": life.last_delivered[waiting], "place": s.places(waiting),
+                  "waits": told.cut[waiting] > 0})
 
 
-def _limit_of_each(s: Pass) -> np.ndarray | None:
-    """The highest limit in force in each message's life (FOREVER: no limit); None: the queue never had a limit."""
-    life, rules = s.life, s.data.triple.rules
-    if s.options.delivery_limit is not None:
-        return np.full(life.seq.size, s.options.delivery_limit, np.int64)
-    if all(rule.limit is None for rule in rules):
-        return None
-    limit = np.full(life.seq.size, -1, np.int64)
-    until = np.where(life.settled > 0, life.settled, FOREVER)
-    for k, rule in enumerate(rules):
-        start, stop = rule.at if k else 0, rules[k + 1].at if k + 1 < len(rules) else FOREVER
-        lived = (life.published < stop) & (until >= start)
-        limit[lived] = np.maximum(limit[lived], FOREVER if rule.limit is None else rule.limit)
-    return np.where(limit < 0, FOREVER, limit)
+def _settled_by_entries(s: Pass) -> None:
+    for detail, which, a in settlements.by_entries(s.data, s.life):
+        result = s.results["double_settle"]
+        s.results["double_settle"] = result._replace(found=result.found + which.size)
+        s.add_at_messages("double_settle", detail, which, s.life.settled[which], a)
 
 
-def _settlements(s: Pass) -> None:
-    """Judge ack_without_delivery, double_settle and delivery_after_settle.
+def _agreement(s: Pass) -> None:
+    told = compare(s.data, s.life)
+    s.results["agreement"] = Result(sum(which.size for _, which, _, _ in told.found), told.checked,
+                                    _unknown(s.life) + told.doubts)
+    for detail, which, a, b in told.found:
+        s.add_at_messages("agreement", detail, which, s.life.published[which], a, b)
 
-    A loss of power may take a message's entry in the acks and leave its event.  The message then lives again, which is
-    not a violation.
-    """
-    life = s.life
-    settled = life.settled[life.of]
-    done = (settled > 0) & (life.ts > settled)
-    cuts = s.data.power_cuts
-    excused = done & (np.searchsorted(cuts, life.ts) > np.searchsorted(cuts, settled))
-    wrong = done & ~excused
-    after = np.flatnonzero(s.delivered & wrong)
-    unknown = _unknown(life)
-    s.results["delivery_after_settle"] = Result(after.size, int(np.count_nonzero(s.delivered)),
-                                                unknown + int(np.count_nonzero(s.delivered & excused)))
-    s.add_at_events("delivery_after_settle", "delivered, though it was settled at {a} ns", after,
-                  life.settled[life.of[after]])
-    twice = np.flatnonzero(s.settling & wrong)
-    by_entries = np.flatnonzero((life.settlements > 1) & ~life.covered)
-    by_entries = by_entries[~np.isin(by_entries, life.of[s.settling & done])]
-    s.results["double_settle"] = Result(
-        twice.size + by_entries.size, int(np.count_nonzero(life.settlements)),
-        unknown + int(np.count_nonzero(s.settling & excused)) if s.data.begun is not None else 0)
-    s.add_at_events("double_settle", "settled again; it was, at {a} ns", twice, life.settled[life.of[twice]])
-    s.add_at_messages("double_settle", "settled {a} times", by_entries, life.settled[by_entries],
-                    life.settlements[by_entries])
-    taken = (life.type == layout.ACKED) | (life.type == layout.REJECTED) | (
-        (life.type == layout.DEAD_LETTERED) & (life.why == layout.REASON_REJECTED))
-    out = np.zeros(life.of.size, bool)
-    out[1:] = s.delivered[:-1] & (life.run[1:] == life.run[:-1]) & ~life.head[1:]
-    judged = taken & ~done & life.covered[life.of]
-    bad = np.flatnonzero(judged & ~out)
-    s.results["ack_without_delivery"] = Result(bad.size, int(np.count_nonzero(judged)), unknown)
-    s.add_at_events("ack_without_delivery", "settled by a client that did not have it", bad)
+
+def _levels(s: Pass) -> None:
+    sound = np.flatnonzero(s.data.sound)
+    found = 0
+    for bad, detail in wrong_level(s.data, sound):
+        headers, found = s.data.headers[bad], found + bad.size
+        s.add("wrong_level", "msgs", detail, headers["seq"].astype(np.int64), s.data.positions[bad], headers["ts"],
+              headers["priority"].astype(np.int64), np.full(bad.size, s.data.triple.priority))
+    s.results["wrong_level"] = Result(found, sound.size)
+
+
+def _words(s: Pass, source: Source) -> None:
+    if s.options.from_ns or s.options.to_ns:
+        return                  # Some of the records were left out.
+    wrong = words.wrong(source, s.data)
+    s.results["words"] = Result(len(wrong), int(words.is_judged(s.data)))
+    none = np.zeros(1, np.int64)
+    for one in wrong:
+        s.add("words", one.kind, one.detail, none, np.array([one.place]), none)
 
 
 def _orphans(data: SegmentData, life: Lives) -> list[Damage]:
@@ -504,8 +522,7 @@ def _ids(s: Pass) -> Table:
         one = np.array([row])
         s.add("duplicates", "msgs", f"message-id {text(data.octets, where, int(row))!r}".replace("{", "{{").replace(
             "}", "}}") + " was that of {a} before", seq[one], records.positions[where.index[one]], ts[one], before[one])
-    rest = bad[IDS_SHOWN:]
-    s.add("duplicates", "msgs", "its message-id was that of {a} before", seq[rest],
+    s.add("duplicates", "msgs", "its message-id was that of {a} before", seq[rest := bad[IDS_SHOWN:]],
            records.positions[where.index[rest]], ts[rest], before[rest])
     known = np.zeros(hash_.size, bool)
     known[bad] = True
@@ -544,7 +561,7 @@ def _groups(s: Pass) -> Table:
     first, settled = group_ends(s, which)
     bad = which[(first < group_max_before(key, settled)) & (first < FOREVER)]
     s.results["group_fifo"] = Result(bad.size, which.size, unknown)
-    s.add_at_messages("group_fifo", "first delivered at {a} ns, before all earlier ones of its group were settled", bad,
+    s.add_at_messages("group_fifo", "first delivered at {a:t}, before all earlier ones of its group were settled", bad,
                     s.life.first[bad], s.life.first[bad])
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1])) if key.size else nothing
@@ -552,49 +569,3 @@ def _groups(s: Pass) -> Table:
         return Table({"hash": nothing, "first": nothing, "settled": nothing})
     return Table({"hash": key[order][starts], "first": np.minimum.reduceat(first[order], starts),
                   "settled": np.maximum.reduceat(settled[order], starts)})
-
-
-def _latency(life: Lives) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
-    delivered = life.first_sure & (life.published > 0)
-    waited = life.first[delivered] - life.published[delivered]
-    settled = life.first_sure & (life.settled > 0)
-    worked = life.settled[settled] - life.first[settled]
-    waited, worked = waited[waited >= 0], worked[worked >= 0]
-    longest = (int(waited.max()) if waited.size else 0, int(worked.max()) if worked.size else 0)
-    return histogram(waited), histogram(worked), longest
-
-
-def _hours(data: SegmentData, life: Lives) -> Table:
-    headers = data.headers[data.sound]
-    octets = reading.body_octets(data.octets, data.records)[data.sound] if data.octets else np.zeros(0, np.int64)
-    published = headers["ts"] // HOUR
-    delivered = life.ts[life.type == layout.DELIVERED] // HOUR
-    settled = life.settled[life.settled > 0] // HOUR
-    hours = np.unique(np.concatenate([h[np.append(True, h[1:] != h[:-1])] if h.size else h
-                                      for h in (published, delivered, settled)]))
-
-    def per_hour(what: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        return np.bincount(np.searchsorted(hours, what), weights, hours.size).astype(np.int64)
-
-    return Table({"hour": hours * HOUR, "published": per_hour(published), "delivered": per_hour(delivered),
-                  "settled": per_hour(settled), "octets": per_hour(published, octets)})
-
-
-def _counters(life: Lives) -> np.ndarray:
-    """The events of this segment as the broker counts them, without overtakings."""
-    counts = dict.fromkeys(layout.ORDER_COUNTERS, 0)
-    kinds = np.bincount(life.type.astype(np.int64) << 8 | life.why, minlength=10 << 8).reshape(-1, 256)
-    for cause, name in enumerate(layout.ORDER_COUNTERS[:6], 1):
-        counts[name] = int(kinds[layout.RETURNED, cause])
-    flags = np.arange(256)
-    counts["redelivered"] = int(kinds[layout.DELIVERED, flags & layout.REDELIVERED > 0].sum())
-    counts["redelivered_after_restart"] = int(kinds[layout.DELIVERED, flags & layout.BEFORE_START > 0].sum())
-    for reason, name in enumerate(layout.ORDER_COUNTERS[10:14], 1):
-        counts[name] = int(kinds[layout.DEAD_LETTERED, reason])
-    counts["rejected"] = int(kinds[layout.REJECTED].sum())
-    counts["expired"] = int(kinds[layout.EXPIRED].sum())
-    counts["dropped_maxlen"] = int(kinds[layout.DROPPED, layout.REASON_LENGTH])
-    counts["dropped_delivery_limit"] = int(kinds[layout.DROPPED, layout.REASON_LIMIT])
-    counts["removed"] = int(kinds[layout.DROPPED, layout.REASON_REMOVED])
-    counts["purged"] = int(kinds[layout.PURGED].sum())
-    return np.array(list(counts.values()), np.int64)

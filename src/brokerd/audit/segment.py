@@ -1,32 +1,30 @@
 """One triple (segment, acks, journal) read into numpy arrays, together with its damage: ``read_triple``.
 
-The journal is read first and the segment last, so that the record of each event is there even while a broker writes.
-Damaged files and files that cannot be read become ``Damage``; nothing here raises for them.  Damaged records stay in
-``records`` with ``sound`` False; damaged entries and events are left out.
+The acks are read first, then the journal, and the segment last: even while a broker writes, the event of each entry and
+the record of each event are there.  What is later than the triple's cut is left out (see ``cut``).  Damaged files and
+files that cannot be read become ``Damage``; nothing here raises for them.  Damaged records stay in ``records`` with
+``sound`` False; damaged entries and events are left out.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from brokerd.audit import headers
 from brokerd.audit import layout as shapes
-from brokerd.audit.files import FOREVER, Damage, Source, Triple, reason
+from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, read_journal
+from brokerd.audit.fetch import WINDOW, read, several
+from brokerd.audit.files import FOREVER, Damage, Source, Triple
 from brokerd.store import format as layout
 from brokerd.store import reading
 
-WINDOW = 256                    # findings of one kind and file that are reported one by one
-POWER_LOST_WORDS = "power was lost"
-RUNS = (layout.RESTARTED, layout.POWER_LOST, layout.SWITCHED_ON)    # STARTED events with which a new run begins
-SWITCHED_OFF = 4                # a STARTED event with which a journal ends, until it is switched on again
-
-
-class Gap(NamedTuple):
-    """A stretch of time (ns, without its two ends) from which events may be missing."""
-
-    start: int
-    stop: int
-    why: str
+KNOWN_KINDS = np.zeros(256, bool)       # of entries: reason << 4 | type; older brokers wrote no reason
+for _type in layout.SETTLING_TYPES | layout.STANDING_TYPES:
+    _stop = {layout.RETURNED: layout.CAUSE_TIMEOUT, layout.DEAD_LETTERED: layout.REASON_REMOVED,
+             layout.DROPPED: layout.REASON_REMOVED, layout.SET_ASIDE: layout.WAS_OUT}.get(_type, 0)
+    KNOWN_KINDS[_type:(_stop << 4 | _type) + 1:16] = True
+_DOUBTED_AT = 48                # in the header of acks: octets that version 1 leaves zero
+_SINCE_VERSION_2 = (layout.HANDED_OUT, layout.SET_ASIDE)    # types of entries
 
 
 class SegmentData(NamedTuple):
@@ -36,7 +34,9 @@ class SegmentData(NamedTuple):
     have one row for each record.  ``events`` are the sound ones in the order of the file, without STARTED;
     ``event_places`` are their offsets.  ``runs``: the times at which a broker's life began, rising.  ``begun`` is None
     without a journal.
-    ``gone``: the segment was removed before it could be read.
+    ``gone``: the segment was removed before it could be read.  ``entries_written``: how many entries the acks hold,
+    damaged ones included.  ``doubted_below``: below this position ``delivered_below`` may have been higher once.
+    ``marks``: the times of all events STARTED.
     """
 
     triple: Triple
@@ -57,6 +57,9 @@ class SegmentData(NamedTuple):
     gaps: list[Gap]
     damage: list[Damage]
     gone: bool = False
+    entries_written: int = 0
+    doubted_below: int = 0
+    marks: np.ndarray = np.empty(0, np.int64)
 
     @property
     def power_cuts(self) -> np.ndarray:
@@ -68,17 +71,23 @@ class SegmentData(NamedTuple):
         """The records in the form of ``store.reading``."""
         return reading.Records(self.headers, self.positions, [])
 
+    @property
+    def journal_is_whole(self) -> bool:
+        """Whether the journal has every event since the segment was made."""
+        return self.begun is not None and self.begun <= self.created and not self.gaps
+
     def matters(self, what: str) -> bool:
         """Whether damage took some of ``what``: "records", "events" or "acks"."""
         return any(what in damage.matters for damage in self.damage)
 
 
-class _Journal(NamedTuple):
-    begun: int | None
-    events: np.ndarray
-    places: np.ndarray
-    runs: np.ndarray
-    gaps: list[Gap]
+class _Acks(NamedTuple):
+    delivered: int                  # the cursor has passed all records below this position
+    entries: np.ndarray
+    generation: int | None = None
+    written: int = 0                # entries, damaged ones included
+    doubted: int = 0
+    head: bytes = b""               # 64 octets, if there are so many
 
 
 class _Segment(NamedTuple):
@@ -89,34 +98,108 @@ class _Segment(NamedTuple):
     gone: bool = False
 
 
-NO_EVENTS = np.empty(0, shapes.EVENT)
 NO_ENTRIES = np.empty(0, shapes.ENTRY)
-NO_PLACES = np.empty(0, np.int64)
 NO_RECORDS = reading.Records(np.empty(0, shapes.RECORD), NO_PLACES, [])
-NO_JOURNAL = _Journal(None, NO_EVENTS, NO_PLACES, NO_PLACES, [])
+READINGS_MAX = 3                # of a segment that a broker compacts while it is read
 
 
-def read_triple(source: Source, triple: Triple, *, crc: bool = True) -> SegmentData:
-    """Read all three files; ``crc`` False: do not check the sums of records and events.  Raises nothing."""
-    damage: list[Damage] = []
-    journal = read_journal(source, triple, damage, crc=crc)
-    delivered, entries = _read_acks(source, triple, damage)
-    segment = _read_segment(source, triple, damage, crc)
-    header = segment.header
-    generation = int(header["generation"]) if header is not None else 0
+def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool = False) -> SegmentData:
+    """Read all three files; ``crc`` False: do not check the sums of records and events.  Raises nothing.
+
+    ``trust``: an earlier reading has checked all sums and found no damage.
+    """
+    for left in reversed(range(READINGS_MAX if triple.cut is not None else 1)):
+        damage: list[Damage] = []
+        acks = _read_acks(source, triple, damage)
+        journal = read_journal(source, triple, damage, crc=crc and not trust)
+        segment = _read_segment(source, triple, damage, crc and not trust, trust)
+        header = segment.header
+        generation = int(header["generation"]) if header is not None else 0
+        if acks.generation is None or header is None or acks.generation == generation or not left:
+            break                   # Else a compaction has put one file in place, and is about to put the other.
+    acks = _of_this_generation(acks, triple, header, damage)
     base_seq, created = (int(header["base_seq"]), int(header["created"])) if header is not None else (0, 0)
+    entries = acks.entries
     positions = segment.records.positions
-    if triple.acks is None and (journal.events["type"] != layout.DELIVERED).any():
+    if triple.acks is None and journal.events.size:     # A hand-out moves the watermark in the acks, at least.
         path = f"{triple.msgs.rpartition('/')[0]}/{layout.acks_name(triple.number)}"
-        damage.append(Damage(path, -1, 0, 0, "is missing: the journal has settlements that it should hold", ("acks",)))
+        damage.append(Damage(path, -1, 0, 0, "is missing: the journal has events that it should know of", ("acks",)))
     if entries.size and not damage:
         orphans = np.flatnonzero(record_at(positions, len(segment.octets), entries["position"]) < 0)
-        _several(damage, triple.acks or "", orphans, lambda k: Damage(
+        several(damage, triple.acks or "", orphans, lambda k: Damage(
             triple.acks or "", -1, 0, 0, f"an entry of position {int(entries['position'][k])}, where no record is",
             ("acks",)))
-    return SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
-                       positions, segment.sound, entries, delivered, journal.events, journal.places, journal.begun,
-                       journal.runs, journal.gaps, damage, segment.gone)
+    _tell_odd_headers(triple, segment, acks, damage)
+    data = SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
+                       positions, segment.sound, entries, acks.delivered, journal.events, journal.places,
+                       journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
+                       journal.marks["ts"])
+    return data if triple.cut is None else _without_late(data, triple.cut, journal.late)
+
+
+def _of_this_generation(acks: _Acks, triple: Triple, header: Any, damage: list[Damage]) -> _Acks:
+    """The acks, without entries if they are of another generation: their positions are those of other records."""
+    if header is None or acks.generation is None or acks.generation == int(header["generation"]):
+        return acks
+    detail = f"is of generation {acks.generation}, and its segment of generation {int(header['generation'])}"
+    damage.append(Damage(triple.acks or "", 16, 0, 0, detail, ("acks",)))
+    return _Acks(0, NO_ENTRIES)
+
+
+def _tell_odd_headers(triple: Triple, segment: _Segment, acks: _Acks, damage: list[Damage]) -> None:
+    """What headers say and the records contradict, if these are all there."""
+    if segment.header is None or any("records" in each.matters for each in damage):
+        return
+    odd = headers.of_segment(triple, segment.octets[:layout.HEADER_OCTETS], segment.header, segment.records)
+    damage += [Damage(triple.msgs, each.offset, 0, 0, each.detail, ("records",)) for each in odd]
+    if not acks.head or any("acks" in each.matters for each in damage):
+        return
+    odd = headers.of_compacted(segment.header, segment.records, acks.head, acks.entries)
+    damage += [Damage(triple.msgs, each.offset, 0, 0, each.detail, ("records",)) for each in odd]
+    odd = headers.of_cursors(triple, acks.head, segment.records.positions, len(segment.octets))
+    damage += [Damage(triple.acks or "", each.offset, 0, 0, each.detail, ("acks",)) for each in odd]
+
+
+def _without_late(data: SegmentData, cut: int, late: np.ndarray) -> SegmentData:
+    """Leave out the records and the entries that are later than ``cut``; ``late`` are the events that are.  Put the
+    cursor back to where it stood then, or further.
+
+    Entries have no times, but stand in their order.  A message's returns, hand-outs and settlements that the journal
+    does not have by then are the first ones to leave out, and all entries behind them.
+    """
+    entries, below = data.entries, data.delivered_below
+    if late.size and entries.size:
+        seqs = np.unique(late["seq"])
+        record = record_at(data.positions, len(data.octets), entries["position"])
+        seq = np.where(record >= 0, data.headers["seq"][record] if data.headers.size else 0, 0).astype(np.uint64)
+        first = entries.size
+        mine = np.isin(seq, seqs)
+        for type_ in (layout.RETURNED, layout.HANDED_OUT, *layout.SETTLING_TYPES):
+            some = np.flatnonzero(mine & (entries["kind"] & 0x0F == type_))
+            events, own = data.events[data.events["type"] == type_], seq[some]
+            told = events["seq"]
+            if type_ == layout.HANDED_OUT:      # The first one has no entry: so those with one count are compared.
+                events = events[events["reason"] & layout.WITHOUT_ACK == 0]
+                told = events["seq"] << np.uint64(16) | events["count"]
+                own = own << np.uint64(16) | entries["count"][some]
+            told = np.sort(told)
+            order = np.argsort(own, kind="stable")
+            own = own[order]
+            rank = np.arange(own.size) - np.searchsorted(own, own)
+            had = np.searchsorted(told, own, "right") - np.searchsorted(told, own)
+            first = min(first, int(some[order][rank >= had].min(initial=first)))
+        aside = entries["kind"][first:] & 0x0F == layout.SET_ASIDE
+        below = min([below, *entries["position"][first:][aside].tolist()])
+        entries = entries[:first]
+    # What the cursor has passed since has its first event since then, or an entry that says that it was set aside.
+    since = data.positions[np.isin(data.headers["seq"], np.setdiff1d(late["seq"], data.events["seq"]))]
+    below = min([below, *since[:1].tolist()])
+    # But it had passed what had gone out: a message may be set aside, or have its first event here, long after that.
+    out = data.positions[np.isin(data.headers["seq"], data.events["seq"][data.events["type"] == layout.DELIVERED])]
+    below = min(data.delivered_below, max([below, *(out[-1:] + 1).tolist()]))
+    keep = data.headers["ts"] <= cut
+    return data._replace(headers=data.headers[keep], positions=data.positions[keep], sound=data.sound[keep],
+                         entries=entries, delivered_below=below)
 
 
 def read_numbers(data: SegmentData) -> np.ndarray:
@@ -141,45 +224,14 @@ def record_at(positions: np.ndarray, octets: int, wanted: np.ndarray) -> np.ndar
     return np.where(wanted & 7 == 0, found, -1)
 
 
-def _several(damage: list[Damage], path: str, places: np.ndarray, one: Callable[[int], Damage]) -> None:
-    """Add a finding for each of the first ``WINDOW`` places, and one finding for the rest."""
-    damage += [one(int(place)) for place in places[:WINDOW]]
-    if places.size > WINDOW:
-        last = damage[-1]
-        damage.append(last._replace(detail=f"and {places.size - WINDOW} more like the one before"))
-
-
-def other_place(path: str) -> str:
-    """The other place where a file may be, because the broker moves it to ``kept``: in that folder, or outside."""
-    folder, _, name = path.rpartition("/")
-    if folder == layout.KEPT_FOLDER or folder.endswith("/" + layout.KEPT_FOLDER):
-        above = folder[:-len(layout.KEPT_FOLDER)].rstrip("/")
-        return f"{above}/{name}" if above else name
-    return f"{folder}/{layout.KEPT_FOLDER}/{name}" if folder else f"{layout.KEPT_FOLDER}/{name}"
-
-
-def _read(source: Source, path: str, damage: list[Damage], matters: tuple[str, ...], start: int = 0,
-          length: int = -1) -> bytes | None:
-    """The octets of a file, which may just have moved; None: it cannot be read, and ``damage`` says so if it must."""
-    for place in (path, other_place(path)):
-        try:
-            return source.read(place, start, length)
-        except FileNotFoundError:
-            continue
-        except (OSError, MemoryError, OverflowError) as error:
-            words = reason(error) if isinstance(error, OSError) else str(error)
-            damage.append(Damage(path, -1, 0, 0, f"cannot be read: {words}", matters))
-            return None
-    return None
-
 
 # --- the segment
 
 
-def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: bool) -> _Segment:
+def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: bool, trust: bool) -> _Segment:
     matters = ("records",)
     nothing = _Segment(b"", NO_RECORDS, np.empty(0, bool), None)
-    head = _read(source, triple.msgs, damage, matters, 0, layout.HEADER_OCTETS)
+    head = read(source, triple.msgs, damage, matters, 0, layout.HEADER_OCTETS)
     if head is None:
         if triple.settled and not any(d.file == triple.msgs for d in damage):
             damage.append(Damage(triple.msgs, -1, 0, 0, "is not there any more", matters))
@@ -188,7 +240,7 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
         damage.append(Damage(triple.msgs, len(head), 0, 0, f"has {len(head)} octets: not even a header", matters))
         return nothing
     header, end = _segment_header(head, triple, damage)
-    octets = _read(source, triple.msgs, damage, matters, 0, end if end is not None else -1)
+    octets = read(source, triple.msgs, damage, matters, 0, end if end is not None else -1)
     if octets is None:
         return nothing
     if end is not None and len(octets) < end:
@@ -205,6 +257,8 @@ def _read_segment(source: Source, triple: Triple, damage: list[Damage], crc: boo
     records = reading.scan_records(octets, len(octets))
     if crc:
         sound = check_records(octets, records, triple.number)
+    elif trust:
+        sound = np.ones(records.positions.size, bool)
     else:                       # A record that no broker can have written is damaged, even without checking sums.
         least = int(header["base_seq"]) if header is not None else 1
         seq, ts = records.headers["seq"], records.headers["ts"]
@@ -225,6 +279,8 @@ def _segment_header(head: bytes, triple: Triple, damage: list[Damage]) -> tuple[
         wrong = f"is of version {int(header['version'])}, of a later broker"
     elif layout.crc32c(head[:layout.SEGMENT_CRC_END]) != int(header["crc"]):
         wrong = "has a damaged header"
+    elif int(header["version"]) == 0:
+        wrong = "is of version 0, which no broker writes"
     elif int(header["number"]) != triple.number:
         wrong = f"says that it is number {int(header['number'])}"
     if wrong is not None:
@@ -279,15 +335,18 @@ def _tell_records(triple: Triple, records: reading.Records, sound: np.ndarray, d
     if len(records.gaps) > WINDOW:
         damage.append(Damage(triple.msgs, records.gaps[WINDOW][0], 0, 0,
                              f"{len(records.gaps) - WINDOW} more places that hold no record", ("records",)))
-    _several(damage, triple.msgs, np.flatnonzero(~sound), lambda k: Damage(
+    several(damage, triple.msgs, np.flatnonzero(~sound), lambda k: Damage(
         triple.msgs, int(records.positions[k]), int(records.headers["seq"][k]) & FOREVER,
         int(records.headers["ts"][k]), "a record with a wrong CRC", ("records",)))
-    headers = records.headers[sound]
+    several(damage, triple.msgs, headers.of_records(records, sound), lambda k: Damage(
+        triple.msgs, int(records.positions[k]), int(records.headers["seq"][k]) & FOREVER,
+        int(records.headers["ts"][k]), "a record of a kind or with flags that no broker writes", ("records",)))
+    heads = records.headers[sound]
     for field in ("seq", "ts"):
-        steps = np.flatnonzero(headers[field][1:] <= headers[field][:-1])
+        steps = np.flatnonzero(heads[field][1:] <= heads[field][:-1])
         if steps.size:
             place = int(records.positions[sound][steps[0] + 1])
-            damage.append(Damage(triple.msgs, place, int(headers["seq"][steps[0] + 1]) & FOREVER, 0,
+            damage.append(Damage(triple.msgs, place, int(heads["seq"][steps[0] + 1]) & FOREVER, 0,
                                  f"{steps.size} records with a {field} not above that of the one before",
                                  ("records",)))
 
@@ -295,130 +354,62 @@ def _tell_records(triple: Triple, records: reading.Records, sound: np.ndarray, d
 # --- the acks
 
 
-def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> tuple[int, np.ndarray]:
-    """The position below which the cursor has passed all records, and the entries."""
+def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> _Acks:
     matters = ("acks",)
     if triple.acks is None:
-        return 0, NO_ENTRIES    # The file is not made yet.  If it is lost, read_triple() says so.
-    octets = _read(source, triple.acks, damage, matters)
+        return _Acks(0, NO_ENTRIES)   # The file is not made yet.  If it is lost, read_triple() says so.
+    octets = read(source, triple.acks, damage, matters)
     if octets is None or not any(octets[:4096]):
-        return 0, NO_ENTRIES
+        return _Acks(0, NO_ENTRIES)
     if len(octets) < layout.HEADER_OCTETS:
         damage.append(Damage(triple.acks, len(octets), 0, 0, f"has {len(octets)} octets: not even a header", matters))
-        return 0, NO_ENTRIES
+        return _Acks(0, NO_ENTRIES)
     header = np.frombuffer(octets, shapes.ACKS, 1)[0]
     if int(header["magic"]) == layout.ACKS_MAGIC and int(header["version"]) > layout.ACKS_VERSION:
         damage.append(Damage(triple.acks, 0, 0, 0, f"is of version {int(header['version'])}, of a later broker",
                              matters))
-        return 0, NO_ENTRIES
+        return _Acks(0, NO_ENTRIES)
     if (int(header["magic"]) != layout.ACKS_MAGIC or int(header["number"]) != triple.number
             or layout.crc32c(octets[:layout.ACKS_CRC_END]) != int(header["crc"])):
         damage.append(Damage(triple.acks, 0, 0, 0, "has a damaged header", matters))
     found = reading.read_entries(octets[:len(octets) & ~7], triple.number)
+    if _is_of_no_version(octets, int(header["version"]), found.entries["kind"] & 0x0F):
+        damage.append(Damage(triple.acks, 4, 0, 0, f"says version {int(header['version'])}, and is not of that version",
+                             matters))
     if found.damaged:
         damage.append(Damage(triple.acks, -1, 0, 0, f"{found.damaged} entries with a wrong check", matters))
+    unknown = int(np.count_nonzero(~KNOWN_KINDS[found.entries["kind"]]))
+    if unknown:
+        damage.append(Damage(triple.acks, -1, 0, 0, f"{unknown} entries of a kind that no broker writes", matters))
     said = int(header["entries"])
     if layout.word_ok(said, int(header["entries_complement"])) and said > found.written:
         damage.append(Damage(triple.acks, layout.HEADER_OCTETS + found.written * layout.ENTRY_OCTETS, 0, 0,
                              f"{said - found.written} of {said} entries are missing", matters))
     delivered = int(header["delivered"])
-    return delivered if layout.word_ok(delivered, int(header["delivered_complement"])) else 0, found.entries
+    known = layout.word_ok(delivered, int(header["delivered_complement"]))
+    whole = layout.crc32c(octets[:layout.ACKS_CRC_END]) == int(header["crc"])
+    doubted = int(header["doubted"])
+    damage += [Damage(triple.acks, odd.offset, 0, 0, odd.detail, matters)
+               for odd in headers.of_acks(triple, octets[:layout.HEADER_OCTETS])]
+    return _Acks(delivered if known else 0, found.entries, int(header["generation"]) if whole else None, found.written,
+                 doubted if layout.word_ok(doubted, int(header["doubted_complement"])) else 0,
+                 octets[:layout.HEADER_OCTETS])
 
 
-# --- the journal
+def _is_of_no_version(octets: bytes, version: int, types: np.ndarray) -> bool:
+    """Whether acks say version 0, which no broker writes, or version 1 and have what came with version 2."""
+    return version == 0 or (version == 1 and (
+        any(octets[_DOUBTED_AT:_DOUBTED_AT + 8]) or bool(np.isin(types, _SINCE_VERSION_2).any())))
 
 
-def read_journal(source: Source, triple: Triple, damage: list[Damage], *, crc: bool = True) -> _Journal:
-    """The events of a triple, and the gaps of time from which events may be missing."""
-    matters = ("events",)
-    if triple.journal is None:
-        return NO_JOURNAL
-    path = triple.journal
-    head = _read(source, path, damage, matters, 0, layout.HEADER_OCTETS)
-    if head is None:
-        return NO_JOURNAL
-    if len(head) < layout.HEADER_OCTETS:
-        damage.append(Damage(path, len(head), 0, 0, f"has {len(head)} octets: not even a header", matters))
-        return NO_JOURNAL
-    if not any(head):
-        return NO_JOURNAL       # The broker has just made it.
-    header = np.frombuffer(head, shapes.JOURNAL)[0]
-    if (int(header["magic"]) != layout.JOURNAL_MAGIC or int(header["number"]) != triple.number
-            or int(header["version"]) > layout.JOURNAL_VERSION or layout.crc32c(head[:24]) != int(header["crc"])):
-        damage.append(Damage(path, 0, 0, 0, "has a damaged header, or is of another segment or version", matters))
-        return NO_JOURNAL
-    said, known = int(header["events"]), layout.word_ok(int(header["events"]), int(header["events_complement"]))
-    octets = _read(source, path, damage, matters, layout.HEADER_OCTETS, said * layout.EVENT_OCTETS if known else -1)
-    events = np.frombuffer(octets or b"", shapes.EVENT, len(octets or b"") // layout.EVENT_OCTETS)
-    gaps: list[Gap] = []
-    begun = int(header["begun"])
-    if known and events.size < said:
-        damage.append(Damage(path, layout.HEADER_OCTETS + events.size * layout.EVENT_OCTETS, 0, 0,
-                             f"half copied: {events.size} of {said} events", matters))
-        gaps.append(Gap(int(events["ts"][-1]) if events.size else begun, FOREVER, "the journal is half copied"))
-    elif not known:
-        damage.append(Damage(path, 32, 0, 0, "does not say how many events it holds", matters))
-    lost = int(header["lost"])
-    if lost or not layout.word_ok(lost, int(header["lost_complement"])):
-        gaps.append(Gap(begun, FOREVER, "a full disk would not take events"))
-    return _sound_events(triple, events, begun, gaps, damage, crc or not known, known)
+def read_records(source: Source, triple: Triple, *, crc: bool = True,
+                 trust: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The headers (dtype ``layout.RECORD``) and positions of the sound records alone.  Raises nothing.
 
-
-def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap], damage: list[Damage], crc: bool,
-                  known: bool) -> _Journal:
-    right = (events["type"] >= layout.ACKED) & (events["type"] <= layout.STARTED)
-    if crc:
-        right &= shapes.event_checks(events, triple.number)
-    if not known:
-        last = np.flatnonzero(right)
-        events, right = events[:int(last[-1]) + 1 if last.size else 0], right[:int(last[-1]) + 1 if last.size else 0]
-    places = layout.HEADER_OCTETS + layout.EVENT_OCTETS * np.arange(events.size, dtype=np.int64)
-    sound, at = (events, places) if right.all() else (events[right], places[right])
-    started = sound["type"] == layout.STARTED
-    starts = sound[started]
-    gaps += _gaps(starts)
-    if not right.all():
-        _tell_bad_events(triple, np.flatnonzero(~right), events, right, gaps, damage)
-    if starts.size:
-        sound, at = sound[~started], at[~started]
-    back = np.flatnonzero(sound["ts"][1:] <= sound["ts"][:-1])
-    if back.size:
-        damage.append(Damage(triple.journal or "", int(at[back[0] + 1]), int(sound["seq"][back[0] + 1]) & FOREVER,
-                             int(sound["ts"][back[0] + 1]),
-                             f"{back.size} events that are not later than the one before", ("events",)))
-    runs = np.unique(starts["ts"][np.isin(starts["reason"], RUNS)])
-    return _Journal(begun, sound, at, runs, gaps)
-
-
-def _gaps(starts: np.ndarray) -> list[Gap]:
-    gaps = []
-    whys = {layout.POWER_LOST: POWER_LOST_WORDS, layout.SWITCHED_ON: "the journal was switched off"}
-    for start in starts:
-        why = whys.get(int(start["reason"]))
-        if why is not None:
-            gaps.append(Gap(int(start["seq"]), int(start["ts"]), why))
-    if starts.size and int(starts[-1]["reason"]) == SWITCHED_OFF:
-        gaps.append(Gap(int(starts[-1]["ts"]), FOREVER, "the journal was switched off"))
-    return gaps
-
-
-def _tell_bad_events(triple: Triple, bad: np.ndarray, events: np.ndarray, right: np.ndarray, gaps: list[Gap],
-                     damage: list[Damage]) -> None:
-    """Events with a wrong CRC are damage, unless a loss of power explains them."""
-    good = np.flatnonzero(right)
-    after = np.searchsorted(good, bad)
-    lost = np.flatnonzero(right & (events["type"] == layout.STARTED) & (events["reason"] == layout.POWER_LOST))
-    unexplained = []
-    for index, following in zip(bad.tolist(), after.tolist(), strict=True):
-        later = int(events["ts"][good[following]]) if following < good.size else FOREVER
-        starts = lost[lost > index]
-        if starts.size and int(events["seq"][starts[0]]) < later:
-            continue
-        earlier = int(events["ts"][good[following - 1]]) if following else 0
-        gap = Gap(earlier, later, "events are damaged")
-        if not gaps or gaps[-1] != gap:
-            gaps.append(gap)
-        unexplained.append(index)
-    _several(damage, triple.journal or "", np.array(unexplained, np.int64), lambda k: Damage(
-        triple.journal or "", layout.HEADER_OCTETS + layout.EVENT_OCTETS * k, 0, 0, "an event with a wrong CRC",
-        ("events",)))
+    ``trust``: an earlier reading has checked all sums and found no damage.
+    """
+    segment = _read_segment(source, triple, [], crc and not trust, trust)
+    keep = segment.sound
+    if triple.cut is not None:
+        keep = keep & (segment.records.headers["ts"] <= triple.cut)
+    return segment.records.headers[keep], segment.records.positions[keep]

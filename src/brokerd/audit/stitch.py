@@ -6,7 +6,7 @@ queue, in order, and adds its findings to a ``Findings``.
 
 import numpy as np
 
-from brokerd.audit.arrays import group_max_before
+from brokerd.audit.arrays import as_signed, group_max_before
 from brokerd.audit.files import FOREVER, Source
 from brokerd.audit.lifecycle import lives
 from brokerd.audit.scan import (
@@ -25,6 +25,7 @@ from brokerd.audit.scan import (
     scan,
 )
 from brokerd.audit.segment import read_triple
+from brokerd.audit.skipped import PASSED_OVER, never_delivered
 from brokerd.store import format as layout
 
 
@@ -44,8 +45,8 @@ class Findings:
 
 
 def read_again(source: Source, summary: Summary, options: Options) -> Pass:
-    """Read the segment once more; check its sums only if the first reading found damage."""
-    data = read_triple(source, summary.triple, crc=options.crc and bool(summary.damage))
+    """Read the segment once more.  If the first reading checked all sums and found no damage, all in it is sound."""
+    data = read_triple(source, summary.triple, crc=options.crc, trust=options.crc and not summary.damage)
     data = clip(data, options)
     return Pass(data, lives(data), options)
 
@@ -62,7 +63,7 @@ def publish_order(source: Source, level: list[Summary], options: Options, findin
         index = np.flatnonzero(p.data.sound)
         headers = p.data.headers[index]
         keys = headers["connection"].astype(np.int64) << 16 | headers["channel"]
-        value = headers["publish_seq"].astype(np.int64)
+        value = as_signed(headers["publish_seq"])
         order = np.argsort(key[rows])
         place = np.minimum(np.searchsorted(key[rows][order], keys), rows.size - 1)
         top = np.where(key[rows][order][place] == keys, before[rows][order][place], -1)
@@ -74,7 +75,8 @@ def publish_order(source: Source, level: list[Summary], options: Options, findin
 
 
 def fifo(source: Source, level: list[Summary], options: Options, findings: Findings) -> None:
-    """Find messages that were first delivered before a message of an earlier segment."""
+    """Find messages that were first delivered before a message of an earlier segment, and those that were never
+    delivered though a message of a later one was."""
     top = 0
     for summary in level:
         if summary.first_min < top:
@@ -83,10 +85,19 @@ def fifo(source: Source, level: list[Summary], options: Options, findings: Findi
             first = p.life.first[sure]
             inside = np.append(0, np.maximum.accumulate(first)[:-1])
             bad = (first < top) & (first > inside)      # The scan has found the others.
-            findings.add(summary, "fifo", "msgs", "first delivered at {a} ns, when a later one had been, at {b}",
+            findings.add(summary, "fifo", "msgs", "first delivered at {a:t}, before an earlier one, at {b:t}",
                           p.life.seq[sure[bad]], p.places(sure[bad]), first[bad], first[bad],
                           np.full(int(bad.sum()), top))
         top = max(top, summary.first_max)
+    last = 0                    # The highest number that was delivered of all later segments.
+    for summary in reversed(level):
+        if summary.never_delivered < last:
+            p = read_again(source, summary, options)
+            never = never_delivered(p.data, p.life)
+            never = never[(p.life.seq[never] > summary.last_delivered) & (p.life.seq[never] < last)]
+            findings.add(summary, "fifo", "msgs", PASSED_OVER, p.life.seq[never], p.places(never),
+                          p.life.published[never], np.full(never.size, last), np.full(never.size, last))
+        last = max(last, summary.last_delivered)
 
 
 def group_fifo(source: Source, level: list[Summary], options: Options, findings: Findings) -> None:
@@ -107,7 +118,7 @@ def group_fifo(source: Source, level: list[Summary], options: Options, findings:
         top = np.where(hash_[rows][place] == key, before[rows][place], 0)
         found = which[(starts < top) & (starts < FOREVER) & (starts >= group_max_before(key, ends))]
         findings.add(level[number], "group_fifo", "msgs",
-                      "first delivered at {a} ns, before all earlier ones of its group were settled",
+                      "first delivered at {a:t}, before all earlier ones of its group were settled",
                       p.life.seq[found], p.places(found), p.life.first[found], p.life.first[found],
                       p.life.first[found])
 

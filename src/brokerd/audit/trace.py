@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from brokerd.audit import layout as shapes
-from brokerd.audit.files import QueueFiles, Source, Triple
+from brokerd.audit.cut import is_open
+from brokerd.audit.fetch import other_place
+from brokerd.audit.files import FOREVER, Damage, QueueFiles, Source, Triple
 from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives
 from brokerd.audit.properties import texts
-from brokerd.audit.segment import SegmentData, other_place, read_triple, record_at
+from brokerd.audit.segment import SegmentData, read_triple, record_at
+from brokerd.audit.spoiled import concerns, spoiled
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -25,19 +28,30 @@ def trace(source: Source, queue: QueueFiles, seq: int) -> dict[str, Any]:
     """All that the files say of message ``seq``: its record, its events in order of time (ns), and its present state.
 
     ``known``: "all", "part" (the journal does not cover its whole life), "acks only" (without a journal events have no
-    time), "nothing" (no segment has it: ``why`` says the likely reason).  Damaged files raise nothing.
+    time), "nothing" (no segment has it: ``why`` says the likely reason).  Damaged files raise nothing: ``spoiled`` says
+    what is wrong with those that were read.
     """
+    found = [one for one in queue.damage if concerns(one, queue.folder)]
+    at_work = is_open(source)           # What a broker is just writing is not spoiled.
     for triple in _candidates(source, queue, seq):
-        data = read_triple(source, triple)
+        data = read_triple(source, triple._replace(cut=FOREVER) if at_work else triple)
+        found += data.damage
         life = lives(data)
         if not life.seq.size:
             continue
         row = int(np.searchsorted(life.seq, seq))
         if row < life.seq.size and int(life.seq[row]) == seq:
-            return _describe(queue, data, life, row)
+            return _describe(queue, data, life, row) | {"spoiled": spoiled([*data.damage, *_of_file(queue, data)])}
     return {"vhost": queue.vhost, "queue": queue.queue, "seq": seq, "priority": None, "segment": None,
             "position": None, "record": None, "events": [], "known": KNOWN_NOTHING, "state": "unknown",
-            "why": _why_unknown(queue, seq)}
+            "why": _why_unknown(queue, seq, bool(found)),
+            "spoiled": spoiled(found)}
+
+
+def _of_file(queue: QueueFiles, data: SegmentData) -> list[Damage]:
+    """What was seen to be wrong with the files of this segment before they were read."""
+    files = (data.triple.msgs, data.triple.acks, data.triple.journal)
+    return [one for one in queue.damage if one.file in files]
 
 
 def _candidates(source: Source, queue: QueueFiles, seq: int) -> list[Triple]:
@@ -67,10 +81,12 @@ def _base_seq(source: Source, triple: Triple) -> int | None:
     return None
 
 
-def _why_unknown(queue: QueueFiles, seq: int) -> str:
+def _why_unknown(queue: QueueFiles, seq: int, is_spoiled: bool) -> str:
     for line in queue.removed:
         if line["first_seq"] <= seq <= line["last_seq"]:
             return f"its segment was removed by retention ({line.get('why', 'unknown')})"
+    if is_spoiled:
+        return "a file that may have held it is spoiled"
     if not queue.triples:
         return "nothing is kept of this queue"
     if not queue.settings.get("journal"):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
-from brokerd.patterns import PatternError, Search, compiled
+from brokerd.patterns import PatternError, Search, compiled, expanded
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
 
@@ -67,7 +67,7 @@ class TopicPermission:
         self.user, self.vhost, self.exchange = user, vhost, exchange
         self.write, self.read = write, read
         self.searches: dict[str, Search] = {
-            name: _compiled(_expanded(getattr(self, name) or "^$", username=user, vhost=vhost), name)
+            name: _compiled(getattr(self, name) or "^$", name, {"username": user, "vhost": vhost})
             for name in TOPIC_OPERATIONS
         }
 
@@ -93,22 +93,49 @@ class Entries(Generic[Entry]):
     ``on_change(user, vhost)`` is called after each change, so that caches of answers can be emptied.
     """
 
-    __slots__ = ("_by_key", "_disk", "_kind", "is_new", "on_change", "path")
+    __slots__ = ("_by_key", "_file", "_kind", "is_new", "on_change", "path")
 
     def __init__(self, path: str, disk: Disk, kind: type[Entry]) -> None:
         """Read the file; ``is_new``: it is missing.  Raises StoreError for a damaged file, OSError."""
         self.path = path
         self.on_change: Callable[[str, str], object] | None = None
-        self._disk = disk
+        self._file = json_file.JSONFile(path, disk)
         self._kind: type[Entry] = kind
-        self._by_key: dict[tuple[str, ...], Entry] = {}
-        content = json_file.read(path, disk)
+        content = self._file.read()
         self.is_new = content is None
-        for number, values in enumerate(json_file.rows(path, [] if self.is_new else content, kind.KEYS), 1):
+        self._by_key: dict[tuple[str, ...], Entry] = self._checked(content)
+        self._file.take_over()
+
+    def read_again(self) -> dict[tuple[str, ...], Entry]:
+        """The entries by key as the file has them now; nothing changes before ``take_over``.
+
+        Raises StoreError if the file is missing and was not, or cannot be used; OSError.
+        """
+        return self._checked(self._file.read_again())
+
+    def take_over(self, found: dict[tuple[str, ...], Entry]) -> json_file.Changes:
+        """Let what ``read_again`` found hold.  Returns what that changes, by user, vhost and exchange in words."""
+        before = {key: entry.definition() for key, entry in self._by_key.items()}
+        after = {key: entry.definition() for key, entry in found.items()}
+        self._by_key = found
+        self._file.take_over()
+        for key in {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}:
+            self._tell(key)
+        return json_file.changes(_in_words(before), _in_words(after))
+
+    def check_unedited(self) -> None:
+        """Raise OSError if the file was edited since it was read: then no change can be written."""
+        self._file.check_unedited()
+
+    def _checked(self, content: Any) -> dict[tuple[str, ...], Entry]:
+        by_key: dict[tuple[str, ...], Entry] = {}
+        rows = json_file.rows(self.path, [] if content is None else content, self._kind.KEYS)
+        for number, values in enumerate(rows, 1):
             entry = self._made(number, values)
-            if entry.key in self._by_key:
-                raise StoreError(f"{path}: entry {number}: {entry} twice")
-            self._by_key[entry.key] = entry
+            if entry.key in by_key:
+                raise StoreError(f"{self.path}: entry {number}: {entry} twice")
+            by_key[entry.key] = entry
+        return by_key
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._by_key.values())
@@ -148,11 +175,14 @@ class Entries(Generic[Entry]):
             raise StoreError(f"{self.path}: entry {number}: {error}") from None
 
     def _store(self, entries: dict[tuple[str, ...], Entry], changed: list[tuple[str, ...]]) -> None:
-        json_file.replace(self.path, [each.definition() for each in entries.values()], self._disk)
+        self._file.replace([each.definition() for each in entries.values()])
         self._by_key = entries
+        for key in changed:
+            self._tell(key)
+
+    def _tell(self, key: tuple[str, ...]) -> None:
         if self.on_change is not None:
-            for user, vhost, *_ in changed:
-                self.on_change(user, vhost)
+            self.on_change(key[0], key[1])
 
 
 class Permissions(Entries[Permission]):
@@ -202,6 +232,10 @@ class TopicPermissions(Entries[TopicPermission]):
 
     __slots__ = ()
 
+    def read_again(self) -> dict[tuple[str, ...], TopicPermission]:
+        """As of all entries; but without the file there are none, because most brokers have no such file."""
+        return self._checked(self._file.read())
+
     def check(self, user: str, vhost: str, operation: str, exchange: str, routing_key: str) -> bool:
         """Whether ``user`` may publish with (write) or bind with (read) a routing key of a topic exchange.  Without an
         entry for the exchange every key is allowed."""
@@ -221,6 +255,12 @@ class TopicPermissions(Entries[TopicPermission]):
         self.remove([(user, vhost, exchange)])
 
 
+def _in_words(entries: dict[tuple[str, ...], Any]) -> dict[str, Any]:
+    """The entries by ``'user' in 'vhost' for 'exchange'``."""
+    return {" for ".join([f"'{user}' in '{vhost}'", *(f"'{each}'" for each in rest)]): entry
+            for (user, vhost, *rest), entry in entries.items()}
+
+
 def _search(pattern: str, operation: str) -> Search:
     """The function that tells whether a name matches; the broker never asks for an empty one."""
     return _never if pattern in ("", "^$") else _compiled(pattern, operation)
@@ -230,19 +270,8 @@ def _never(name: str) -> bool:
     return False
 
 
-def _compiled(pattern: str, operation: str) -> Search:
+def _compiled(pattern: str, operation: str, names: dict[str, str] | None = None) -> Search:
     try:
-        return compiled(pattern)
+        return compiled(expanded(pattern, names) if names else pattern)
     except PatternError as error:
         raise PreconditionFailed(f"{operation} is no regular expression: {error}: {pattern!r:.80}") from None
-
-
-def _expanded(pattern: str, **names: str) -> str:
-    """The pattern with each ``{variable}`` replaced by its name, in which no character has a meaning of its own."""
-    for variable, name in names.items():
-        pattern = pattern.replace(f"{{{variable}}}", "".join(_literal(char) for char in name))
-    return pattern
-
-
-def _literal(char: str) -> str:
-    return char if char.isalnum() or ord(char) > 127 else f"\\{char}"

@@ -75,7 +75,7 @@ class User:
 class Users:
     """All users.  A change that cannot be written raises OSError and has no effect."""
 
-    __slots__ = ("_by_name", "_disk", "path")
+    __slots__ = ("_by_name", "_file", "path")
 
     def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_password: str = "guest") -> None:
         """Read ``users.json``; if it is missing, create it with the default user as administrator.
@@ -83,12 +83,34 @@ class Users:
         Raises StoreError for a damaged file, OSError.
         """
         self.path = os.path.join(data_dir, FILE)
-        self._disk = disk
+        self._file = json_file.JSONFile(self.path, disk)
         self._by_name: dict[str, User] = {}
-        content = json_file.read(self.path, disk)
+        content = self._file.read()
         if content is None:
             self.add(default_user, default_password, [ADMINISTRATOR])
             return
+        self._by_name = self._checked(content)
+        self._file.take_over()
+
+    def read_again(self) -> dict[str, User]:
+        """The users by name as the file has them now; nothing changes before ``take_over``.
+
+        Raises StoreError if the file is missing or cannot be used, OSError.
+        """
+        return self._checked(self._file.read_again())
+
+    def take_over(self, found: dict[str, User]) -> json_file.Changes:
+        """Let what ``read_again`` found hold.  Returns what that changes, by the users' names."""
+        before, self._by_name = self._by_name, found
+        self._file.take_over()
+        return json_file.changes(_in_words(before), _in_words(found))
+
+    def check_unedited(self) -> None:
+        """Raise OSError if the file was edited since it was read: then no change can be written."""
+        self._file.check_unedited()
+
+    def _checked(self, content: Any) -> dict[str, User]:
+        by_name: dict[str, User] = {}
         for entry in json_file.rows(
             self.path, content, ("name", "password_hash"), ("hashing_algorithm", "tags", "limits")
         ):
@@ -96,9 +118,10 @@ class Users:
                 user = User.from_definition(entry)
             except PreconditionFailed as error:
                 raise StoreError(f"{self.path}: {error}") from None
-            if user.name in self._by_name:
+            if user.name in by_name:
                 raise StoreError(f"{self.path}: user '{user.name}' is there twice")
-            self._by_name[user.name] = user
+            by_name[user.name] = user
+        return by_name
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -163,8 +186,12 @@ class Users:
         self._store({key: user for key, user in self._by_name.items() if key != name})
 
     def _store(self, users: dict[str, User]) -> None:
-        json_file.replace(self.path, [user.definition() for user in users.values()], self._disk)
+        self._file.replace([user.definition() for user in users.values()])
         self._by_name = users
+
+
+def _in_words(users: dict[str, User]) -> dict[str, Any]:
+    return {f"'{name}'": user.definition() for name, user in users.items()}
 
 
 def checked_limits(limits: Any, known: tuple[str, ...], owner: str) -> dict[str, int]:

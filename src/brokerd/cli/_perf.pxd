@@ -3,7 +3,7 @@
 What each class does stands in `_perf.pyx`.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport timespec
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -30,6 +30,7 @@ cdef extern from "<sys/prctl.h>" nogil:
 cdef extern from * nogil:
     uint32_t __builtin_bswap32(uint32_t value)
     uint64_t __builtin_bswap64(uint64_t value)
+    int64_t __atomic_fetch_sub(int64_t *value, int64_t less, int order)
     int __builtin_clzll(unsigned long long value)
 
 cdef enum:
@@ -52,6 +53,7 @@ cdef enum:
     ACK_FRAME = 21                      # octets of a basic.ack frame
     CHUNK = 128 << 10                   # octets a publisher hands over in one write, at most
     WAIT_MS = 20                        # longest sleep between looks at Control.stop
+    PATIENCE_NS = 3000000000            # a run that is over waits this long for room to finish a frame
     HISTOGRAM = 64 * 128
 
 cdef extern from *:
@@ -82,7 +84,10 @@ cdef class Control:
     cdef public uint64_t measure_ns     # latencies of messages due before it are not counted
     cdef public double gap_ns           # between two messages of one producer; 0: as fast as it goes
     cdef public int producers
+    cdef public bint limited            # consumers take `budget` messages together, and leave the others
+    cdef public int64_t budget
 
+    cdef bint take(self) noexcept nogil
     cdef uint64_t due(self, uint64_t producer, uint64_t number) noexcept nogil
 
 
@@ -98,6 +103,7 @@ cdef class Link:
     cdef readonly uint64_t published, confirmed, nacked, returned, received, octets, redelivered, last_ns
     cdef readonly uint64_t misordered, foreign
     cdef readonly bint blocked, syncing, finished
+    cdef readonly bint torn             # a frame that was begun is not whole: the connection can only be dropped
     cdef readonly Histogram latency     # from when the message was due
     cdef readonly Histogram from_write  # from when it was written
     # a delivery whose frames have not all come
@@ -113,9 +119,11 @@ cdef class Link:
     cdef uint64_t ring_count, at
     cdef bint mark_number, mark_time
     cdef int replies
+    cdef size_t unsent                  # of the last `_push`, if it was told to stop
     # consuming
     cdef int ack_every, producers, queues
     cdef uint64_t unacked, last_tag, recv_ns
+    cdef bint leaving                   # what still comes is left to the next consumer
     cdef Slot *slots
 
     cdef int _fail(self, const char *text) noexcept nogil
@@ -129,6 +137,9 @@ cdef class Link:
     cdef int _message(self) noexcept nogil
     cdef void _check_order(self) noexcept nogil
     cdef int _push(self, const uint8_t *p, size_t size) noexcept nogil
+    cdef int _push_whole(self, const uint8_t *p, size_t size) noexcept nogil
+    cdef int _complete(self, const uint8_t *p, size_t size) noexcept nogil
+    cdef void _finish_message(self, uint64_t count) noexcept nogil
     cdef int _lost(self) noexcept nogil
     cdef int _ack(self) noexcept nogil
     cdef int _flush(self) noexcept nogil

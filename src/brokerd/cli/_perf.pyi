@@ -14,6 +14,8 @@ class Control:
     measure_ns: int
     gap_ns: float
     producers: int
+    limited: bool
+    budget: int
 
 class Link:
     published: int
@@ -29,6 +31,7 @@ class Link:
     blocked: bool
     syncing: bool
     finished: bool
+    torn: bool
     latency: Histogram | None
     from_write: Histogram | None
     def __init__(self, fd: int, pending: bytes, control: Control, frame_max: int) -> None: ...

@@ -43,54 +43,7 @@ def monotonic_ns() -> int:
     return now_ns()
 
 
-@cython.final
-cdef class Histogram:
-    """Counts of durations in buckets less than 1 % wide.
-
-    Bucket of v: its value below 128; above, 128 steps to each power of two.
-    """
-
-    cdef void add(self, uint64_t ns) noexcept nogil:
-        cdef int shift = 0
-        if ns >= 128:
-            shift = 56 - __builtin_clzll(ns)
-        self.buckets[shift * 128 + <int> (ns >> shift)] += 1
-        self.count += 1
-        if ns > self.max:
-            self.max = ns
-
-    def record(self, uint64_t ns) -> None:
-        """Count one duration, in nanoseconds."""
-        self.add(ns)
-
-    def merge(self, Histogram other) -> None:
-        """Add what `other` has counted."""
-        cdef int i
-        for i in range(HISTOGRAM):
-            self.buckets[i] += other.buckets[i]
-        self.count += other.count
-        self.max = max(self.max, other.max)
-
-    def quantile(self, double share) -> int:
-        """The duration, in nanoseconds, that `share` (0 to 1) of those counted do not exceed; 0 if there are none."""
-        cdef uint64_t wanted = <uint64_t> ceil(share * self.count), seen = 0, value
-        cdef int i, shift
-        for i in range(HISTOGRAM):
-            seen += self.buckets[i]
-            if seen >= wanted and self.buckets[i]:
-                # Up to 255 a bucket holds one value; then the middle of the range is given.
-                shift = 0 if i < 256 else i // 128 - 1
-                value = (<uint64_t> (i - shift * 128) << shift) + (<uint64_t> 1 << shift >> 1)
-                return min(value, self.max)
-        return 0
-
-
-@cython.final
-cdef class Control:
-    """What the links of one run share: when it began, how fast it is to go, whether it is over."""
-
-    cdef uint64_t due(self, uint64_t producer, uint64_t number) noexcept nogil:
-        return self.start_ns + <uint64_t> (self.gap_ns * (number + <double> producer / self.producers))
+include "perf_run.pxi"
 
 
 @cython.final
@@ -269,6 +222,8 @@ cdef class Link:
         if self.returning:
             self.returned += 1
             return 0
+        if self.leaving or not self.control.take():
+            return 0
         self.received += 1
         self.octets += self.body_size
         if self.slots != NULL:
@@ -304,7 +259,8 @@ cdef class Link:
     # -- writing
 
     cdef int _push(self, const uint8_t *p, size_t size) noexcept nogil:
-        """Write it all, taking what arrives while the socket is full; -1 at the end, 1 if told to stop."""
+        """Write it all, taking what arrives while the socket is full; -1 at the end, 1 if told to stop: `unsent` says
+        how much is not written then."""
         cdef ssize_t n
         cdef pollfd ready
         while size:
@@ -320,10 +276,52 @@ cdef class Link:
                 if ready.revents & ~POLLOUT and self._read(False) < 0:
                     return -1
                 if self.control.stop:
+                    self.unsent = size
                     return 1
             elif errno != EINTR:
                 return self._lost()
         return 0
+
+    cdef int _push_whole(self, const uint8_t *p, size_t size) noexcept nogil:
+        """Write frames, and finish them also if told to stop; 0 if they are written, and the run goes on."""
+        cdef int result = self._push(p, size)
+        if result == 1:
+            self._complete(p + size - self.unsent, self.unsent)
+        return result
+
+    cdef int _complete(self, const uint8_t *p, size_t size) noexcept nogil:
+        """Write the rest of frames that were begun, although the run is over; -1 if the broker takes no more."""
+        cdef uint64_t until = now_ns() + <uint64_t> PATIENCE_NS
+        cdef ssize_t n
+        cdef pollfd ready
+        while size:
+            n = send(self.fd, p, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if n >= 0:
+                p += n
+                size -= n
+                continue
+            if errno == EAGAIN and now_ns() < until:
+                ready.fd = self.fd
+                ready.events = POLLIN | POLLOUT
+                ready.revents = 0
+                poll(&ready, 1, WAIT_MS)
+                if ready.revents & ~POLLOUT == 0 or self._read(False) >= 0:
+                    continue
+            elif errno == EINTR:
+                continue
+            self.torn = True
+            return -1
+        return 0
+
+    cdef void _finish_message(self, uint64_t count) noexcept nogil:
+        """Finish the message in which `_push` was told to stop; those behind it do not count as published."""
+        cdef size_t done = self.offsets[self.at + count] - self.unsent
+        cdef uint64_t begun = 0
+        while self.offsets[self.at + begun] < done:
+            begun += 1
+        self.published -= count - begun
+        if self._complete(self.ring + done, self.offsets[self.at + begun] - done) < 0:
+            self.published -= 1
 
     cdef int _lost(self) noexcept nogil:
         """A write failed: what the broker said before it hung up tells more than the error does."""
@@ -425,6 +423,8 @@ cdef class Link:
             self._mark(count)
             rounds += 1
             result = self._push(self.ring + self.offsets[self.at], self.offsets[self.at + count] - self.offsets[self.at])
+            if result == 1:
+                self._finish_message(count)
             if result:
                 return result
             self.at = (self.at + count) % self.ring_count
@@ -512,7 +512,7 @@ cdef class Link:
 
     cdef int _settle_all(self, const uint8_t *sync, size_t size, int replies) noexcept nogil:
         self.syncing = True
-        if self.window == 0 and self._push(sync, size) != 0:
+        if self.window == 0 and self._push_whole(sync, size) != 0:
             return -1
         while not self.control.stop:
             if self.window and self.confirmed + self.nacked == self.published or not self.window and self.replies >= replies:
@@ -582,13 +582,16 @@ cdef class Link:
         if self.unacked:
             self._ack()
         # Later deliveries are left to whoever comes next.
-        self.ack_every = 0
+        self.leaving = True
         while self.sent < self.written and now_ns() < patience:
             if self._flush() < 0 or self._read(False) < 0:
                 return -1
             if self.sent < self.written:
                 self._wait_for_room()
-        if self._push(sync, size) != 0:
+        if self.sent < self.written:
+            self.torn = True
+            return -1
+        if self._push_whole(sync, size) < 0 or self.torn:
             return -1
         while self.replies < wanted and now_ns() < patience:
             if self._read(True) < 0:

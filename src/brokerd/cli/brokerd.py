@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from brokerd import __version__
-from brokerd.command_line import OneLineCommand
+from brokerd.command_line import COMPLETE, OneLineCommand, complete_files
 from brokerd.config import OPTIONS, Row, load
-from brokerd.errors import BrokerError, ConfigError
+from brokerd.errors import BrokerError, ConfigError, in_words
 
 
 def _flag(row: Row) -> click.Option:
@@ -32,7 +32,7 @@ def _flag(row: Row) -> click.Option:
         kind = click.Choice(row.choices)
     elif row.type is int:
         kind = click.IntRange(row.option.low, row.option.high)
-    return click.Option(names, type=kind, default=None, help=text)
+    return click.Option(names, type=kind, default=None, help=text, shell_complete=COMPLETE[row.option.path])
 
 
 def _serve(config_file: str | None, **flags: Any) -> None:
@@ -55,22 +55,23 @@ def _serve(config_file: str | None, **flags: Any) -> None:
 
 
 def _end(error: Exception, status: int) -> None:
-    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    click.echo(f"brokerd: {text}", err=True)
+    click.echo(f"brokerd: {in_words(error)}", err=True)
     sys.exit(status)
 
 
 def command() -> click.Command:
     """The command with all its options."""
     options: list[click.Parameter] = [
-        click.Option(["-c", "--config", "config_file"], help="File of options (TOML).", metavar="FILE"),
+        click.Option(["-c", "--config", "config_file"], help="File of options (TOML).", metavar="FILE",
+                     shell_complete=complete_files),
         *map(_flag, OPTIONS.values()),
     ]
     run = OneLineCommand(
         "brokerd",
         params=options,
         callback=_serve,
-        help="Run the broker until TERM or INT stops it.  HUP makes it read the configuration again.",
+        help="Run the broker until TERM or INT stops it.  HUP makes it read the configuration, users, "
+             "permissions and policies again; USR1 writes a summary of its state into the log.",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     return click.version_option(__version__, "-v", "--version", message="%(prog)s %(version)s")(run)

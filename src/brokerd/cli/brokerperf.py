@@ -1,27 +1,34 @@
 """brokerperf: put load on any AMQP 0-9-1 broker and see what it does and what it costs.
 
 Exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 3 the order of messages was violated, 4 messages
-stopped moving.  This module reads options and prints figures; `perfrun` makes the runs.
+stopped moving, 130 interrupted before there was anything to measure.
+This module reads options and prints figures; `perfrun` makes the runs.
 """
 
+import functools
 import json
+import shutil
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from brokerd import __version__
 from brokerd.cli import perfrun
+from brokerd.cli.ctl_output import Progress
 from brokerd.cli.perfclient import Address, PerfError
 from brokerd.cli.perfproc import listeners
-from brokerd.command_line import OneLineGroup
+from brokerd.command_line import OneLineGroup, complete_files
 
-FAILED, ORDER_VIOLATED, STALLED = 1, 3, 4
+FAILED, ORDER_VIOLATED, STALLED, INTERRUPTED = 1, 3, 4, 130
+BAR = 24        # characters
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Uri(click.ParamType):
-    """amqp://user:pass@host:port/vhost"""
+    """amqp://user:pass@host:port/vhost, or amqps://"""
 
     name = "uri"
 
@@ -81,14 +88,32 @@ def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
+def over_tls(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of TLS to those of the URI.  The command gets one address."""
+
+    @functools.wraps(command)
+    def run(*, uri: Address, ca: str | None, verify: bool, **options: Any) -> None:
+        if uri.tls is None and (ca or not verify):
+            raise click.UsageError("--ca and --no-verify need a URI that begins with amqps://")
+        if uri.tls is not None:
+            uri = uri._replace(tls=uri.tls._replace(ca=ca or "", verify=verify))
+        command(uri=uri, **options)
+
+    return run
+
+
 common = stacked(
     click.option(
         "--uri",
         type=Uri(),
         default="amqp://guest:guest@127.0.0.1:5672/",
         show_default=True,
-        help="The broker: amqp://user:pass@host:port/vhost.",
+        help="The broker: amqp://user:pass@host:port/vhost, or amqps:// for TLS.",
     ),
+    click.option("--ca", metavar="FILE", shell_complete=complete_files,
+                 help="CAs that the broker's certificate must be signed by (PEM), instead of the system's."),
+    click.option("--verify/--no-verify", default=True, show_default=True,
+                 help="Check the broker's certificate and the name in it."),
     click.option(
         "--pid",
         "pids",
@@ -98,6 +123,7 @@ common = stacked(
     ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a summary."),
     click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+    over_tls,
 )
 
 flow_options = stacked(
@@ -145,7 +171,9 @@ queue_options = stacked(
 )
 
 
-@click.group(cls=OneLineGroup, help=__doc__.partition("\n")[0])
+@click.group(cls=OneLineGroup, help=__doc__.partition("\n")[0],
+             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, "-v", "--version", prog_name="brokerperf", message="%(prog)s %(version)s")
 def main() -> None:
     """Put load on any AMQP 0-9-1 broker."""
 
@@ -247,7 +275,10 @@ def latency(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **o
 @queue_options
 @common
 def drain(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **options: Any) -> None:
-    """Consume what is in the queues, then delete them unless --keep."""
+    """Consume what is in the queues, then delete those that are empty unless --keep.
+
+    With -n or --keep consumers acknowledge, and all other messages stay.
+    """
     check(options)
     load = perfrun.Load(address=uri, producers=0, pids=processes(uri, pids), **options)
     report(lambda say: perfrun.drain(load, say), "drain", as_json, quiet)
@@ -319,15 +350,19 @@ def processes(address: Address, pids: tuple[int, ...]) -> tuple[int, ...]:
 def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bool, quiet: bool) -> None:
     """Run ``run``, print its figures, and exit with the code that fits them."""
 
-    def say(line: str) -> None:
-        if not quiet:
-            click.echo(line, err=True)
-
+    # A stop by systemd or a container ends a run as politely as Ctrl-C does.
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        figures: perfrun.Figures = {"command": name} | run(say)
+        with Teller(quiet) as teller:
+            figures: perfrun.Figures = {"command": name} | run(teller)
     except (PerfError, ValueError, OSError) as error:
         click.echo(f"brokerperf: {error}", err=True)
         sys.exit(FAILED)
+    except KeyboardInterrupt:
+        click.echo("brokerperf: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, former)
     if as_json:
         click.echo(json.dumps(figures))
     else:
@@ -341,12 +376,40 @@ def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bo
         sys.exit(ORDER_VIOLATED)
 
 
+class Teller:
+    """Progress as a bar on a terminal, with what is said once as lines; with ``quiet`` nothing."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._bar = quiet, Progress()
+
+    def __enter__(self) -> "Teller":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.at("")
+
+    def line(self, text: str) -> None:
+        """Say something once."""
+        if not self._quiet:
+            self._bar.at("")
+            click.echo(f"brokerperf: {text}", err=True)
+
+    def at(self, share: float | None, text: str) -> None:
+        """Draw the bar anew; without a share it has none."""
+        if not self._quiet:
+            filled = round(BAR * share) if share is not None else 0
+            done = f"[{'#' * filled:{BAR}}] {share:4.0%}  " if share is not None else ""
+            self._bar.at(f"{done}{text}"[:shutil.get_terminal_size().columns - 1])
+
+
 def summary(figures: perfrun.Figures) -> list[str]:
     """The figures as lines of text; a group of figures shares one line."""
     lines = []
     for name, value in figures.items():
         if isinstance(value, dict):
             value = "  ".join(f"{key} {number:,}" for key, number in value.items())
+        elif isinstance(value, bool):
+            value = "yes" if value else "no"
         elif isinstance(value, int | float):
             value = f"{value:,}"
         lines.append(f"{name.replace('_', ' '):24}{value}")

@@ -15,6 +15,7 @@ import click
 from brokerd.cli.ctl_client import Client, NotRunning
 from brokerd.cli.ctl_output import Progress, remark, show
 from brokerd.cli.ctl_views import View, view_of
+from brokerd.command_line import complete_files
 from brokerd.operations import table
 from brokerd.operations.rows import Operation, RequestField, request_fields
 
@@ -64,12 +65,16 @@ def command(row: Operation[Any, Any], name: str) -> click.Command:
     params: list[click.Parameter] = [
         *map(_parameter, fields), click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
     ]  # fmt: skip
+    extra = view_of(row.noun, row.verb).extra
+    if extra is not None:
+        params.append(click.Option([extra.flag, "extra"], metavar="KEYFILE", help=extra.help,
+                                   shell_complete=complete_files))  # fmt: skip
     if not row.changes and not row.job:
         params.append(click.Option(["--watch"], is_flag=True, help="Print it again each second, until interrupted."))
 
-    def run(as_json: bool, watch: bool = False, **values: Any) -> None:
+    def run(as_json: bool, watch: bool = False, extra: str | None = None, **values: Any) -> None:
         request = {each.name: _value(each, values[each.name]) for each in fields if values[each.name] is not None}
-        perform(row, directory_of(click.get_current_context()), request, as_json, watch)
+        perform(row, directory_of(click.get_current_context()), request, as_json, watch, extra)
 
     return click.Command(name, params=params, callback=run, help=_help(row), short_help=row.help.partition("\n")[0])
 
@@ -117,6 +122,8 @@ def _parameter(each: RequestField) -> click.Parameter:
     attributes: dict[str, Any] = {"type": _type(each), "required": each.required}
     if not each.required:
         attributes["default"] = each.default  # click would take even None as a given value.
+    if each.field.path:
+        attributes["shell_complete"] = complete_files
     if each.field.argument:
         return click.Argument([each.name], metavar=each.name.upper(), **attributes)
     flag = f"--{each.name.replace('_', '-')}"
@@ -142,10 +149,12 @@ def _value(each: RequestField, value: Any) -> Any:
 
 
 def perform(
-    row: Operation[Any, Any], directory: str, request: dict[str, Any], as_json: bool, watch: bool
-) -> None:
-    """Ask the broker on that data directory, and show its answer."""
+    row: Operation[Any, Any], directory: str, request: dict[str, Any], as_json: bool, watch: bool,
+    extra: str | None = None,
+) -> None:  # fmt: skip
+    """Ask the broker on that data directory, and show its answer.  ``extra``: the file of the view's own option."""
     view = view_of(row.noun, row.verb)
+    then = view.extra.prepare(extra) if view.extra is not None and extra is not None else None
     try:
         with Client(directory) as client:
             answer = _ask(client, row, request, view)
@@ -160,7 +169,11 @@ def perform(
     if not as_json:
         for line in view.remarks(answer):
             remark(line)
-    show(_shown(answer, view, as_json))
+    done = "" if then is None else "\n" + then(answer)
+    show(_shown(answer, view, as_json) + ("" if as_json else done))
+    status = view.exit_status(answer)
+    if status:
+        raise click.exceptions.Exit(status)
 
 
 def _ask(client: Client, row: Operation[Any, Any], request: dict[str, Any], view: View) -> Any:

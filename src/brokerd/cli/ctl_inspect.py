@@ -24,6 +24,11 @@ def read(directory: str, glob: str, progress: Callable[[str], object]) -> dict[s
     return inspect(open_source(directory), glob or None, report)
 
 
+def exit_status(table: dict[str, Any]) -> int:
+    """What the audit ``damage`` of the same files would end with: 1 if something is damaged, else 0."""
+    return 1 if table["damage_total"] else 0
+
+
 def text(table: dict[str, Any]) -> str:
     """The document as lines of text."""
     totals = table["totals"]

@@ -21,6 +21,7 @@ KNOWN = {
     "part": "The order journal does not cover the message's whole life: events may be missing.",
     "acks only": "The queue had no order journal: neither its first delivery nor the times of events are known.",
 }
+SPOILED_LINES = 20  # the JSON has all
 
 
 def read(directory: str, vhost: str, name: str, seq: int) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def text(table: dict[str, Any]) -> str:
     if table.get("reason"):
         lines[0] += f" ({clean(table['reason'])})"
     if table["known"] == "nothing":
-        return f"{lines[0]}\n\n  Nothing is known of it: {clean(table['why'])}."
+        return "\n".join([lines[0], "", f"  Nothing is known of it: {clean(table['why'])}.", *_spoiled(table)])
     record, start = table["record"], None
     lines.append("")
     if record is None:
@@ -56,7 +57,26 @@ def text(table: dict[str, Any]) -> str:
     lines += ["  " + line for line in columns([_event(event, start) for event in table["events"]], {1})]
     if table["known"] in KNOWN:
         lines += ["", f"  {KNOWN[table['known']]}"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_spoiled(table)])
+
+
+def exit_status(table: dict[str, Any]) -> int:
+    """1 if a file that tells of the message is spoiled, else 0."""
+    return 1 if table.get("spoiled") else 0
+
+
+def _spoiled(table: dict[str, Any]) -> list[str]:
+    """What is damaged in the files of the message's segment."""
+    rows = table.get("spoiled") or []
+    if not rows:
+        return []
+    lines = ["", "  Spoiled, so that the message's life may have been another one:"]
+    for each in rows[:SPOILED_LINES]:
+        at = f" at {each['offset']}" if each["offset"] >= 0 else ""
+        lines.append(f"    {clean(each['file'])}{at}: {clean(each['detail'])}")
+    if len(rows) > SPOILED_LINES:
+        lines.append(f"    ... and {len(rows) - SPOILED_LINES} more")
+    return lines
 
 
 def _record(table: dict[str, Any], record: dict[str, Any]) -> list[str]:

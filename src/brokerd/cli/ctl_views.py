@@ -14,12 +14,31 @@ class View(NamedTuple):
 
     ``text`` makes the text of an answer, ``progress`` the line that says how far a job is, ``remarks`` the lines for
     standard error.  ``offline`` makes the answer from the files of a data directory, or a copy, without a broker.
+    ``extra`` is an option that the broker is not told of.  ``exit_status`` is that of brokerctl after an answer.
     """
 
     text: Callable[[Any], str] = ctl_text.plain
     progress: Callable[[dict[str, Any]], str] = ctl_text.plain_line
     remarks: Callable[[Any], list[str]] = lambda answer: []
     offline: Callable[[str, dict[str, Any]], Any] | None = None
+    extra: "Extra | None" = None
+    exit_status: Callable[[Any], int] = lambda answer: 0
+
+
+class Extra(NamedTuple):
+    """An option with a file.  ``prepare`` reads the file before the broker is asked, and returns what is done with the
+    answer; that returns a line for people."""
+
+    flag: str
+    help: str
+    prepare: Callable[[str], Callable[[Any], str]]
+
+
+def _sign(key_file: str) -> Callable[[Any], str]:
+    from brokerd.audit.signature import Signer  # Few dumps are signed.
+
+    signer = Signer(key_file)
+    return lambda answer: f"signed: {signer.sign(answer['out'])}"
 
 
 def _trace_offline(directory: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -27,8 +46,11 @@ def _trace_offline(directory: str, request: dict[str, Any]) -> dict[str, Any]:
 
 
 VIEWS: dict[tuple[str, str], View] = {
-    ("message", "trace"): View(ctl_trace.text, offline=_trace_offline),
-    ("queue", "dump"): View(ctl_text.dump, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks),
+    ("message", "trace"): View(ctl_trace.text, offline=_trace_offline, exit_status=ctl_trace.exit_status),
+    ("queue", "dump"): View(
+        ctl_text.dump, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks,
+        extra=Extra("--sign", "Sign the manifest with the private key of this file (Ed25519, PEM).", _sign),
+    ),
     ("queue", "ordering"): View(ctl_text.ordering),
 }
 

@@ -7,14 +7,20 @@ One `Client` is one socket with one channel; a request waits for its answer.  On
 import contextlib
 import socket
 import struct
-from collections.abc import Mapping
-from typing import NamedTuple, Self
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from brokerd.cli._perf import Control, Link
 
+if TYPE_CHECKING:
+    from brokerd.cli.perftls import Tls
+
 METHOD, HEADER, BODY, FRAME_END = 1, 2, 3, b"\xce"
-CONNECTION_CLOSE, CHANNEL_CLOSE = (10, 50), (20, 40)
+CONNECTION_CLOSE, CONNECTION_CLOSE_OK, CHANNEL_CLOSE = (10, 50), (10, 51), (20, 40)
+PORT, TLS_PORT = 5672, 5671
+PART_SECONDS = 5        # all connections of a run together wait this long for the broker's last answers
 # A link looks this often, in microseconds, at whether the run is over.
 RECEIVE_TIMEOUT_US = 20_000
 
@@ -32,25 +38,31 @@ class Refused(PerfError):
 
 
 class Address(NamedTuple):
-    """A broker's address, and the user and password for the login."""
+    """A broker's address, and the user and password for the login.  ``tls``: None for AMQP without TLS."""
 
     host: str
     port: int
     user: str
     password: str
     vhost: str
+    tls: "Tls | None" = None
 
     @classmethod
     def parse(cls, uri: str) -> Self:
-        """Read amqp://user:pass@host:port/vhost; ValueError names what is wrong with it."""
+        """Read amqp://user:pass@host:port/vhost, or amqps://; ValueError names what is wrong with it."""
         parts = urlsplit(uri)
-        if parts.scheme != "amqp":
-            raise ValueError("the URI must begin with amqp://")
+        if parts.scheme not in ("amqp", "amqps"):
+            raise ValueError("the URI must begin with amqp:// or amqps://")
         if parts.query or parts.fragment:
             raise ValueError("the URI has more than user, password, host, port and vhost")
         vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
-        return cls(parts.hostname or "127.0.0.1", parts.port or 5672, unquote(parts.username or "guest"),
-                   unquote(parts.password or "guest"), vhost)
+        tls = None
+        if parts.scheme == "amqps":
+            from brokerd.cli.perftls import Tls  # Python's TLS takes 15 ms to import.
+
+            tls = Tls()
+        return cls(parts.hostname or "127.0.0.1", parts.port or (TLS_PORT if tls else PORT),
+                   unquote(parts.username or "guest"), unquote(parts.password or "guest"), vhost, tls)
 
 
 def shortstr(text: str) -> bytes:
@@ -117,16 +129,13 @@ class Client:
     Every method raises PerfError if the broker cannot be reached, hangs up, or refuses.
     """
 
-    __slots__ = ("_pending", "_socket", "frame_max")
+    __slots__ = ("_link", "_pending", "_socket", "frame_max")
 
     def __init__(self, address: Address, timeout: float = 60) -> None:
         self._pending = b""
+        self._link: Link | None = None
         self.frame_max = 131072
-        try:
-            self._socket = socket.create_connection((address.host, address.port), timeout)
-        except OSError as error:
-            raise PerfError(f"{address.host}:{address.port}: {error.strerror or error}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected(address, timeout)
         try:
             self._open(address)
         except BaseException:
@@ -166,8 +175,8 @@ class Client:
                 return payload[4:]
             if found in (CONNECTION_CLOSE, CHANNEL_CLOSE):
                 code, = struct.unpack(">H", payload[4:6])
-                if found == CHANNEL_CLOSE:
-                    self._send(method(1, (20, 41)))
+                with contextlib.suppress(PerfError):
+                    self._send(method(1, (20, 41)) if found == CHANNEL_CLOSE else method(0, CONNECTION_CLOSE_OK))
                 raise Refused(code, payload[7:7 + payload[6]].decode("utf-8", "replace"))
 
     def _frame(self) -> tuple[int, bytes]:
@@ -258,14 +267,62 @@ class Client:
         """
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, RECEIVE_TIMEOUT_US))
-        return Link(self._socket.fileno(), self._pending, control, self.frame_max)
+        self._link = Link(self._socket.fileno(), self._pending, control, self.frame_max)
+        return self._link
 
     def drop(self) -> None:
-        """Send connection.close if the broker still reads, and close the socket without waiting for the answer."""
+        """Close the connection, and wait some seconds for the broker's answer."""
+        part([self])
+
+    def say_goodbye(self) -> None:
+        """Send connection.close, unless a frame was begun that is not whole."""
+        if self._link is None or not self._link.torn:
+            with contextlib.suppress(OSError):
+                self._socket.settimeout(PART_SECONDS)
+                self._socket.sendall(method(0, CONNECTION_CLOSE, struct.pack(">H", 200) + shortstr("done") + bytes(4)))
+
+    def leave(self, until: float) -> None:
+        """Drop what still comes before the answer to connection.close, and close the socket.
+
+        A socket that is closed with octets unread takes from the broker what was sent last.
+        """
+        last, answer = b"", method(0, CONNECTION_CLOSE_OK)
         with contextlib.suppress(OSError):
-            self._socket.setblocking(False)
-            self._socket.send(method(0, CONNECTION_CLOSE, struct.pack(">H", 200) + shortstr("done") + bytes(4)))
+            while not last.endswith(answer) and (left := until - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                octets = self._socket.recv(1 << 18)
+                if not octets:
+                    break
+                last = (last + octets)[-len(answer):]
         self._socket.close()
+
+
+def part(clients: Sequence[Client]) -> None:
+    """Close connections politely: the broker hears a connection.close from each, and its answer is awaited."""
+    for client in clients:
+        client.say_goodbye()
+    until = time.monotonic() + PART_SECONDS
+    for client in clients:
+        client.leave(until)
+
+
+def connected(address: Address, timeout: float) -> socket.socket:
+    """A socket to the broker, behind TLS if the address asks for it.  Raises PerfError."""
+    where = f"{address.host}:{address.port}"
+    try:
+        made = socket.create_connection((address.host, address.port), timeout)
+    except OSError as error:
+        raise PerfError(f"{where}: {error.strerror or error}") from None
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if address.tls is None:
+        return made
+    from brokerd.cli import perftls
+
+    try:
+        return perftls.connect(made, address.host, address.tls)
+    except OSError as error:
+        made.close()
+        raise PerfError(f"{where}: {perftls.reason(error, address.tls)}") from None
 
 
 def declare_arguments(name: str, durable: bool, arguments: dict[str, object] | None, passive: bool) -> bytes:

@@ -1,18 +1,19 @@
 """The runs of brokerperf: prepare the broker, put load on it with links, count, and report.
 
 Every run takes plain values and returns a dict of figures, ready for JSON; progress goes to a
-`say` function.  Knows nothing of options, exit codes and terminals.
+`Say`.  An interrupt ends a run early, with the figures so far.  Knows nothing of options, exit codes and terminals.
 """
 
 import dataclasses
 import itertools
 import math
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from brokerd.audit import many
 from brokerd.cli._perf import Control, Histogram, Link, monotonic_ns
@@ -22,13 +23,24 @@ from brokerd.cli.perfclient import (
     PerfError,
     declare_arguments,
     method,
+    part,
     publish_frames,
     qos_arguments,
 )
 from brokerd.cli.perfproc import Usage, usage
 
 Figures = dict[str, Any]
-Say = Callable[[str], None]
+
+
+class Say(Protocol):
+    """Where a run tells how far it is."""
+
+    def line(self, text: str) -> None:
+        """Say something once."""
+
+    def at(self, share: float | None, text: str) -> None:
+        """Say how far the run is: a share of 0 to 1, None if nobody knows it, and what goes on."""
+
 
 POLL_SECONDS = 0.002
 # A ring of encoded messages holds at least this many octets, so that a write rarely ends at the ring's end.
@@ -36,6 +48,9 @@ RING_OCTETS = 256 << 10
 RING_MOST = 256 << 20
 # How many producers a drain can tell apart.
 KNOWN_PRODUCERS = 256
+# What a drain that must leave messages prefetches, and how many it acknowledges at once, unless it was told otherwise.
+DRAIN_PREFETCH, DRAIN_ACKS = 256, 64
+OF_PUBLISHING = ("producers", "consumers", "queues", "size", "published", "publish_rate")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +180,10 @@ def message_ring(load: Load, producer: int, frame_max: int) -> list[tuple[bytes,
     return turn * math.ceil(RING_OCTETS / octets)
 
 
-def producer_link(load: Load, index: int, control: Control, stack: ExitStack) -> Link:
+def producer_link(load: Load, index: int, control: Control, clients: list[Client]) -> Link:
     """Open the connection of one producer."""
     client = Client(load.address)
-    stack.callback(client.drop)
+    clients.append(client)
     if load.confirm:
         client.confirm_select()
     link = client.hand_over(control)
@@ -177,10 +192,10 @@ def producer_link(load: Load, index: int, control: Control, stack: ExitStack) ->
     return link
 
 
-def consumer_link(load: Load, index: int, control: Control, stack: ExitStack, producers: int) -> Link:
+def consumer_link(load: Load, index: int, control: Control, clients: list[Client], producers: int) -> Link:
     """Open the connection of one consumer; deliveries may begin at once."""
     client = Client(load.address)
-    stack.callback(client.drop)
+    clients.append(client)
     if load.prefetch:
         client.qos(load.prefetch)
     for queue in load.queues_of(index, load.consumers):
@@ -200,8 +215,9 @@ def start(target: Callable[..., None], *arguments: object) -> threading.Thread:
 class Watch:
     """Watches running links: reports progress once a second, notices when no message moves, sums counters."""
 
-    def __init__(self, load: Load, producers: list[Link], consumers: list[Link], say: Say) -> None:
+    def __init__(self, load: Load, producers: list[Link], consumers: list[Link], say: Say, backlog: int) -> None:
         self.load, self.producers, self.consumers, self._say = load, producers, consumers, say
+        self._backlog = backlog
         self.started = self._moved = self._said = time.monotonic()
         self._sum = self._published = self._received = 0
         self.stalled = False
@@ -231,9 +247,25 @@ class Watch:
     def _progress(self, now: float) -> None:
         published, received, seconds = self.total("published"), self.total("received"), now - self._said
         blocked = ", blocked by the broker" if any(link.blocked for link in self.producers) else ""
-        self._say(f"{now - self.started:6.1f} s  publish {(published - self._published) / seconds:11,.0f}/s"
-                  f"  consume {(received - self._received) / seconds:11,.0f}/s{blocked}")
+        rates = [f"{what} {(number - former) / seconds:,.0f}/s" for links, what, number, former in (
+            (self.producers, "publish", published, self._published),
+            (self.consumers, "consume", received, self._received)) if links]
+        self._say.at(self._share(published, received, now - self.started), "  ".join(rates) + blocked)
         self._published, self._received, self._said = published, received, now
+
+    def _share(self, published: int, received: int, seconds: float) -> float | None:
+        """How much of the run is done: of its time, or of its messages."""
+        load, shares = self.load, []
+        if load.seconds:
+            shares.append(seconds / load.seconds)
+        if load.producers and load.count:
+            shares.append(published / (load.count * load.producers))
+            if load.consumers:
+                expected = self._backlog + load.count * load.producers * load.copies
+                shares[-1] = (shares[-1] + received / expected) / 2
+        elif not load.producers and self._backlog:
+            shares.append(received / self._backlog)
+        return min(max(shares), 1.0) if shares else None
 
 
 # -- throughput, latency, drain
@@ -246,34 +278,51 @@ def flow(load: Load, say: Say) -> Figures:
 
 
 def drain(load: Load, say: Say) -> Figures:
-    """Consume the messages that are in the queues already, `count` of them or all, and measure."""
+    """Consume the messages that are in the queues already, `count` of them or all, and measure.
+
+    Messages over `count` stay; with `keep` also those that came meanwhile.  Then consumers acknowledge, because what is
+    delivered without acks is gone.  Only empty queues are deleted.
+    """
     client = Client(load.address)
     try:
         backlog = ready_messages(client, load)
         if not backlog and not load.count:
             raise PerfError("nothing is in the queues")
-        figures = _run(load, client, say, load.count or backlog)
+        wanted = load.count or backlog
+        exact = bool(load.count or load.keep)
+        if exact:
+            prefetch = load.prefetch or max(min(DRAIN_PREFETCH, wanted), load.ack)
+            load = dataclasses.replace(load, ack=load.ack or min(DRAIN_ACKS, prefetch), prefetch=prefetch)
+        run = _run(load, client, say, wanted, exact)
+        left = ready_messages(client, load)
+        figures: Figures = {"consumers": load.consumers, "queues": load.queues, "found": backlog, "wanted": wanted}
+        figures |= {name: value for name, value in run.items() if name not in OF_PUBLISHING} | {"left": left}
         if not load.keep:
-            remove(client, load, [load.queue_name(index) for index in range(load.queues)])
+            figures["deleted"] = not left
+            if not left:
+                remove(client, load, [load.queue_name(index) for index in range(load.queues)])
         return figures
     finally:
         client.drop()
 
 
-def _run(load: Load, client: Client, say: Say, backlog: int) -> Figures:
-    control = Control()
+def _run(load: Load, client: Client, say: Say, backlog: int, exact: bool = False) -> Figures:
+    clients: list[Client] = []
+    control, interrupted = Control(), False
     control.producers = max(1, load.producers)
+    control.limited, control.budget = exact, backlog
     known = load.producers or KNOWN_PRODUCERS
     with ExitStack() as stack:
-        publishing = [producer_link(load, index, control, stack) for index in range(load.producers)]
+        stack.callback(lambda: part(clients))
+        publishing = [producer_link(load, index, control, clients) for index in range(load.producers)]
         before, own = usage(list(load.pids)), own_cpu()
         control.start_ns = monotonic_ns()
         if load.rate:
             control.gap_ns = 1e9 * load.producers / load.rate
         control.until_ns = control.start_ns + int(load.seconds * 1e9) if load.seconds else 0
         control.measure_ns = control.start_ns + int(load.warmup * 1e9)
-        consuming = [consumer_link(load, index, control, stack, known) for index in range(load.consumers)]
-        watch = Watch(load, publishing, consuming, say)
+        consuming = [consumer_link(load, index, control, clients, known) for index in range(load.consumers)]
+        watch = Watch(load, publishing, consuming, say, backlog)
         sync = method(1, (60, 10), qos_arguments(load.prefetch))
         threads = [start(link.consume, sync) for link in consuming]
         for index, link in enumerate(publishing):
@@ -281,14 +330,15 @@ def _run(load: Load, client: Client, say: Say, backlog: int) -> Figures:
         try:
             _watch(watch, backlog)
         except KeyboardInterrupt:
-            say("interrupted: what was measured so far")
+            interrupted = True
+            say.line("interrupted: what was measured so far")
         finally:
             after, spent = usage(list(load.pids)), own_cpu() - own
             control.stop = True
             for thread in threads:
                 thread.join()
         watch.check()
-    figures = _figures(load, watch, control.start_ns, backlog)
+    figures = _figures(load, watch, control.start_ns, backlog, interrupted)
     messages = max(figures["published"], figures["consumed"])
     figures["load_cpu_s_per_million"] = round(spent / messages * 1e6, 4) if messages else None
     if load.pids:
@@ -323,7 +373,7 @@ def _watch(watch: Watch, backlog: int) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _figures(load: Load, watch: Watch, start_ns: int, backlog: int) -> Figures:
+def _figures(load: Load, watch: Watch, start_ns: int, backlog: int, interrupted: bool) -> Figures:
     published, consumed = watch.total("published"), watch.total("received")
     publishing = max((link.last_ns - start_ns for link in watch.producers), default=0) / 1e9
     consuming = max((link.last_ns - start_ns for link in watch.consumers if link.last_ns), default=0) / 1e9
@@ -338,11 +388,15 @@ def _figures(load: Load, watch: Watch, start_ns: int, backlog: int) -> Figures:
             figures[name] = watch.total(name)
     if load.verify_order:
         figures["order"] = order(load, watch, backlog)
+        if interrupted:     # Messages were still on their way.
+            figures["order"] |= {"missing": 0, "doubled": 0}
     if load.measure:
         figures["latency_us"] = quantiles([link.latency for link in watch.consumers])
         figures["from_write_us"] = quantiles([link.from_write for link in watch.consumers])
     if watch.stalled:
         figures["stalled"] = True
+    if interrupted:
+        figures["interrupted"] = True
     return figures
 
 
@@ -392,13 +446,16 @@ def quantiles(histograms: list[Histogram | None]) -> dict[str, float]:
 def connections(address: Address, count: int, hold: float, openers: int, pids: tuple[int, ...], say: Say) -> Figures:
     """Open idle connections, each with a channel and a consumer, and measure what they cost the broker."""
     allow_files(count + 100)
-    control, clients, failures = Client(address), [], []
-    turns = iter(range(count))
+    control, failures = Client(address), []
+    clients: list[Client] = []
+    turns, over = iter(range(count)), threading.Event()
     queue = "brokerperf.idle"
 
     def open_some() -> None:
         try:
             for _ in turns:
+                if over.is_set():
+                    return
                 client = Client(address)
                 clients.append(client)
                 client.consume(queue, "idle", no_ack=True)
@@ -408,22 +465,24 @@ def connections(address: Address, count: int, hold: float, openers: int, pids: t
     control.delete_queue(queue)
     control.declare_queue(queue)
     before, began = usage(list(pids)), time.monotonic()
+    threads = [start(open_some) for _ in range(openers)]
     try:
-        threads = [start(open_some) for _ in range(openers)]
         while any(thread.is_alive() for thread in threads):
             threads[0].join(1)
             threads = [thread for thread in threads if thread.is_alive()]
-            say(f"{len(clients):,} of {count:,} connections are open")
+            say.at(len(clients) / count, f"{len(clients):,} of {count:,} connections are open")
         seconds = time.monotonic() - began
         if failures:
             raise failures[0]
         time.sleep(hold)
         after = usage(list(pids))
     finally:
-        for client in clients:
-            client.drop()
-    control.delete_queue(queue)
-    control.drop()
+        over.set()
+        for thread in threads:
+            thread.join()
+        part(clients)
+        control.delete_queue(queue)
+        control.drop()
     figures: Figures = {"connections": count, "seconds": round(seconds, 3), "rate": round(count / seconds)}
     if pids:
         figures["rss_kb_each"] = round((after.rss_kb - before.rss_kb) / count, 2)
@@ -445,21 +504,54 @@ def queues(address: Address, count: int, durable: bool, arguments: dict[str, obj
     """Declare queues, `window` at a time, bind each to amq.direct, and measure what they cost the broker."""
     client = Client(address)
     names = [f"brokerperf.queue.{index}" for index in range(count)]
-    before, began, said = usage(list(pids)), time.monotonic(), 0.0
-    for index in range(0, count, window):
-        client.declare_queues(names[index:index + window], durable, arguments, bind)
-        if (now := time.monotonic()) - max(began, said) >= 1:
-            said, done = now, min(index + window, count)
-            say(f"{done:,} of {many(count, 'queue')} ({done / (now - began):,.0f}/s)")
-    seconds, after = time.monotonic() - began, usage(list(pids))
-    figures: Figures = {"queues": count, "seconds": round(seconds, 3), "rate": round(count / seconds)}
-    if pids:
-        figures["rss_kb_each"] = round((after.rss_kb - before.rss_kb) / count, 2)
-        figures["broker"] = broker_figures(before, after, 0)
-    if not keep:
-        began = time.monotonic()
-        for name in names:
-            client.delete_queue(name)
-        figures["delete_rate"] = round(count / (time.monotonic() - began))
-    client.drop()
-    return figures
+    done = 0
+    try:
+        before, began, said = usage(list(pids)), time.monotonic(), 0.0
+        with interrupts() as interrupted:
+            for index in range(0, count, window):
+                client.declare_queues(names[index:index + window], durable, arguments, bind)
+                done = min(index + window, count)
+                if (now := time.monotonic()) - max(began, said) >= 1:
+                    said = now
+                    say.at(done / count, f"{done:,} of {many(count, 'queue')}  {done / (now - began):,.0f}/s")
+                if interrupted():
+                    say.line("interrupted: what was measured so far")
+                    break
+            seconds, after = time.monotonic() - began, usage(list(pids))
+            figures: Figures = {"queues": done, "seconds": round(seconds, 3), "rate": round(done / seconds)}
+            if pids:
+                figures["rss_kb_each"] = round((after.rss_kb - before.rss_kb) / done, 2)
+                figures["broker"] = broker_figures(before, after, 0)
+            if interrupted():
+                figures["interrupted"] = True
+            if not keep:
+                began = time.monotonic()
+                for name in names[:done]:
+                    client.delete_queue(name)
+                figures["delete_rate"] = round(done / (time.monotonic() - began))
+        return figures
+    finally:
+        client.drop()
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """In this block a first Ctrl-C only makes the yielded function say True; a second one raises KeyboardInterrupt.
+
+    So no request is cut off in its midst.  Outside of the main thread there is no Ctrl-C to wait for.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    arrived = threading.Event()
+
+    def note(number: int, frame: object) -> None:
+        if arrived.is_set():
+            raise KeyboardInterrupt
+        arrived.set()
+
+    former = signal.signal(signal.SIGINT, note)
+    try:
+        yield arrived.is_set
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -9,7 +9,7 @@ from importlib import import_module
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.default import DefaultExchange
 from brokerd.exchanges.direct import DirectExchange
-from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Intercepting, LazyProperties
+from brokerd.exchanges.exchange import Binding, Exchange, Intercepted, Intercepting, LazyProperties, unbind_newest
 from brokerd.exchanges.fanout import FanoutExchange
 from brokerd.exchanges.headers import HeadersExchange
 from brokerd.exchanges.random import LocalRandomExchange, RandomExchange
@@ -67,4 +67,5 @@ __all__ = [
     "TopicExchange",
     "exchange_type",
     "route",
+    "unbind_newest",
 ]

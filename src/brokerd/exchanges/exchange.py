@@ -138,9 +138,7 @@ class Exchange:
         for binding in removed:
             del self._bindings[_key(destination, binding.routing_key, binding._arguments)]
             self._removed(binding)
-        others = [binding for binding in incoming if binding.source is not self]
-        incoming.clear()
-        incoming.extend(others) if type(incoming) is list else incoming.update(others)
+        _leave(destination, self)
         return removed
 
     def unbind_everything(self) -> list[Binding]:
@@ -149,6 +147,16 @@ class Exchange:
         for destination in dict.fromkeys(binding.destination for binding in removed):
             self.unbind_all(destination)
         return removed
+
+    def unbind_everything_in_pieces(self) -> Iterator[None]:
+        """The same for an exchange that nothing leads to any more.  At each yield others may have a turn."""
+        for destination in dict.fromkeys([binding.destination for binding in self._bindings.values()]):
+            _leave(destination, self)
+            yield
+        while self._bindings:
+            _, binding = self._bindings.popitem()
+            self._removed(binding)
+            yield
 
     # --- inspection
 
@@ -195,6 +203,23 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+
+def unbind_newest(destination: Any) -> Binding:
+    """Remove the binding to ``destination`` that was made last, of those of all exchanges.  There must be one."""
+    binding: Binding = _bindings_of(destination).pop()
+    source = binding.source
+    del source._bindings[_key(destination, binding.routing_key, binding._arguments)]
+    source._removed(binding)
+    return binding
+
+
+def _leave(destination: Any, source: Exchange) -> None:
+    """Let the destination forget its bindings from ``source``."""
+    incoming = _bindings_of(destination)
+    others = [binding for binding in incoming if binding.source is not source]
+    incoming.clear()
+    incoming.extend(others) if type(incoming) is list else incoming.update(others)
 
 
 def _key(destination: Any, routing_key: str, arguments: dict | None) -> tuple[Hashable, ...]:

@@ -1,8 +1,9 @@
 """The recent history exchange: a fanout that gives its last messages to each newly bound destination.
 
-The exchange keeps the last ``x-recent-history-length`` messages in memory (20 without the argument), together at most
-``HISTORY_OCTETS_MAX`` octets, but no message that has the header ``x-recent-history-no-store: true`` (RabbitMQ).  They
-do not outlast the broker.  vhost/routing asks for ``recent_messages`` when it binds, and delivers them.
+The exchange keeps the last ``x-recent-history-length`` messages in memory (20 without the argument), but no message
+that has the header ``x-recent-history-no-store: true`` (RabbitMQ).  One exchange keeps at most ``HISTORY_OCTETS_MAX``
+octets, and all together ``HISTORIES_OCTETS_MAX``: beyond that one that takes a message forgets its own oldest.  Nothing
+of it outlasts the broker.  vhost/routing asks for ``recent_messages`` when it binds, and delivers them.
 """
 
 from collections import deque
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 HISTORY_LENGTH = 20
 HISTORY_OCTETS_MAX = 64 << 20
+HISTORIES_OCTETS_MAX = 256 << 20  # of this process
+MESSAGE_OCTETS = 200  # what a message takes beside its properties and body
 NO_STORE = "x-recent-history-no-store"
 
 _HEADER_START = b"\0\x3c" + bytes(10)  # a content header up to its properties: class basic, weight 0, body size 0
@@ -29,27 +32,40 @@ class RecentHistoryExchange(FanoutExchange):
 
     type: ClassVar[str] = "x-recent-history"
     has_history: ClassVar[bool] = True
+    octets_in_all: ClassVar[int] = 0
 
     def __init__(self, name: str, **properties: Any) -> None:
+        self._octets = 0
         super().__init__(name, **properties)
         self._history: deque[Message] = deque()  # oldest first
-        self._octets = 0
+
+    def __del__(self) -> None:
+        RecentHistoryExchange.octets_in_all -= self._octets
 
     def remember(self, message: "Message") -> None:
         if NO_STORE.encode() in message.properties and _is_not_to_be_stored(message.properties):
             return
         self._history.append(message)
-        self._octets += _octets(message)
+        self._count(_octets(message))
         length = self.arguments.get("x-recent-history-length", HISTORY_LENGTH)
-        while len(self._history) > length or self._octets > HISTORY_OCTETS_MAX:
-            self._octets -= _octets(self._history.popleft())
+        while len(self._history) > length or self._octets > HISTORY_OCTETS_MAX or self._is_too_much_in_all:
+            self._count(-_octets(self._history.popleft()))
+
+    def _count(self, octets: int) -> None:
+        self._octets += octets
+        RecentHistoryExchange.octets_in_all += octets
+
+    @property
+    def _is_too_much_in_all(self) -> bool:
+        """Whether this exchange must forget a message because all together keep too many: one that keeps some does."""
+        return self.octets_in_all > HISTORIES_OCTETS_MAX and bool(self._history)
 
     def recent_messages(self) -> "Collection[Message]":
         return self._history
 
 
 def _octets(message: "Message") -> int:
-    return len(message.properties) + len(message.body)
+    return MESSAGE_OCTETS + len(message.properties) + len(message.body)
 
 
 def _is_not_to_be_stored(properties: bytes) -> bool:

@@ -8,14 +8,14 @@ a thread.  Layouts are ``store.format``'s.
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.operations import OperationError
 from brokerd.operations.files import NAMES, kept_segments, levels
 from brokerd.queues.settings_line import describe_settings
 from brokerd.store import format as layout
-from brokerd.store import side_file
+from brokerd.store import reading, side_file
 
 if TYPE_CHECKING:
     from brokerd.queues.queue import Queue
@@ -68,7 +68,7 @@ def take_cut(queue: "Queue", links: str, now_ns: int) -> Cut:
         "vhost": queue.vhost_name,
         "queue": queue.name,
         "folder": "/".join(queue.directory.split("/")[-2:]),
-        "cut": now_ns,
+        "cut": max(now_ns, queue.last_ts),  # The times of a queue go on when the clock is put back.
         "settings": describe_settings(queue),
         "journaled": queue.journaled,
         "next_seq": queue.next_seq,
@@ -103,6 +103,8 @@ def _segment(directory: str, segment: dict[str, Any], links: str, missing: list[
             words = layout.WORDS.pack(*layout.word(delivered), *layout.word(entries), *layout.word(settled))
             octets = layout.HEADER_OCTETS + layout.ENTRY_OCTETS * entries
             yield Piece(there, target, octets, ((layout.ACKS_WORDS_AT, words),))
+        elif kind == "chain":
+            yield Piece(there, target, _whole_links(there))  # It covers only events from before the cut.
         else:
             # -1: the broker has not read its count yet, and so has not written into it either.
             events = segment["events"] if segment["events"] >= 0 else _word(there, _EVENTS_AT, 0)
@@ -128,6 +130,12 @@ def _link(path: str, links: str, name: str) -> str | None:
     return link
 
 
+def _whole_links(path: str) -> int:
+    """How many octets of a hash chain count now: another thread may be adding links at the end."""
+    octets = os.stat(path).st_size
+    return octets - octets % layout.LINK_OCTETS
+
+
 def _word(path: str, offset: int, otherwise: int) -> int:
     """A word of a file's header; ``otherwise`` if the word is not whole."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -144,20 +152,26 @@ def _word(path: str, offset: int, otherwise: int) -> int:
 class Copier:
     """Copies a cut into ``folder``.  In the thread.
 
-    ``octets`` counts what is copied.  ``files`` are those written, (path relative to ``folder``, octets).
+    ``octets`` counts what is copied.  ``files`` are those written, (path relative to ``folder``, octets, SHA-256 in
+    hex, which is "" if no digests are wanted).  ``chains`` are the hash chains among them, (path, links, digest of the
+    last one in hex).
     """
 
-    __slots__ = ("_clock", "_cut", "_disk", "_links", "files", "folder", "octets", "segments")
+    __slots__ = ("_clock", "_cut", "_disk", "_links", "chains", "digests", "files", "folder", "octets", "segments")
 
-    def __init__(self, cut: Cut, folder: str, links: str, disk: "Disk", monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, cut: Cut, folder: str, links: str, disk: "Disk", monotonic: Callable[[], float], *, digests: bool = True
+    ) -> None:
         self._cut = cut
         self._links = links
         self._disk = disk
         self._clock = monotonic
+        self.digests = digests
         self.folder = folder
         self.octets = 0
         self.segments = 0
-        self.files: list[tuple[str, int]] = []
+        self.files: list[tuple[str, int, str]] = []
+        self.chains: list[tuple[str, int, str]] = []
 
     def copy(self, room: Callable[[], int]) -> Iterator[None]:
         """Copy all; yield every ``STEP_SECONDS``, so that other work gets its turn.  ``room()``: octets that may be
@@ -196,6 +210,9 @@ class Copier:
             link = _link(os.path.join(self._cut.directory, target), self._links, f"kept-{path}-{name}")
             if link is None:
                 return []
+            if kind == "chain":
+                pieces.append(Piece(link, target, _whole_links(link)))
+                continue
             at, each, before = _COUNTS[kind]
             size = os.stat(link).st_size
             pieces.append(Piece(link, target, min(before + each * _word(link, at, size), size)))
@@ -208,7 +225,7 @@ class Copier:
             os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
             source = os.open(piece.link, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+                target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
                 try:
                     copied = 0
                     for count in copy_chunks(source, target, piece.octets):
@@ -218,6 +235,7 @@ class Copier:
                     for offset, octets in piece.patches:
                         if offset + len(octets) <= copied:
                             self._disk.pwrite(target, octets, offset)
+                    digest = yield from self._digest(target)
                     if copied >= SYNC_OCTETS:
                         self._disk.fdatasync(target, path)
                 finally:
@@ -226,8 +244,33 @@ class Copier:
                 os.close(source)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
-        self.files.append((piece.target, copied))
+        self.files.append((piece.target, copied, digest))
+        if os.path.basename(piece.target).startswith("chain."):
+            self._note_chain(piece.target, path)
         self.segments += os.path.basename(piece.target).startswith("msgs.")
+
+    def _digest(self, fd: int) -> Generator[None, None, str]:
+        """The digest of a file of the copy, as it is now; a chunk at a time."""
+        if not self.digests:
+            return ""
+        from hashlib import sha256  # A dump without digests needs none.
+
+        hash_, done = sha256(), 0
+        while octets := self._disk.pread(fd, CHUNK_OCTETS, done):
+            hash_.update(octets)
+            done += len(octets)
+            yield
+        return hash_.hexdigest()
+
+    def _note_chain(self, target: str, path: str) -> None:
+        """Take down the head of a chain, which is read from the copy."""
+        number = int(path.rpartition(".")[2])
+        try:
+            chain = reading.read_chain(self._disk.read(path), number)
+        except ValueError:
+            chain = None  # An audit will say what is wrong with it.
+        if chain is not None and chain.links:
+            self.chains.append((target, len(chain.links), chain.links[-1].digest.hex()))
 
     def _write(self, name: str, octets: bytes) -> None:
         path = os.path.join(self.folder, name)
@@ -238,16 +281,19 @@ class Copier:
             raise OSError(error.errno, error.strerror, path) from error
         finally:
             self._disk.close(fd)
-        self.files.append((name, len(octets)))
+        self.files.append((name, len(octets), reading.sha256(octets).hex() if self.digests else ""))
 
     def _copy_log(self) -> None:
         """Copy the side file up to the cut.  This thread writes its lines, so those from before the cut are there now.
         Later lines that name removed segments are copied too: the copy may lack these segments."""
-        lines = side_file.read(os.path.join(self._cut.directory, layout.SIDE_FILE), self._disk)
+        try:
+            octets = self._disk.read(os.path.join(self._cut.directory, layout.SIDE_FILE))
+        except FileNotFoundError:
+            return
         cut = self._cut.facts["cut"]
-        lines = [line for line in lines if line.get("what") == "removed" or not _later(line, cut)]
-        if lines:
-            self._write(layout.SIDE_FILE, b"".join([side_file.encode(line) for line in lines]))
+        octets = side_file.without(octets, lambda line: line.get("what") != "removed" and _later(line, cut))
+        if octets:
+            self._write(layout.SIDE_FILE, octets)
 
 
 def _later(line: dict[str, Any], cut_ns: int) -> bool:

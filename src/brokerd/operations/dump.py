@@ -2,7 +2,7 @@
 
     out/manifest.json                       the list of all files: written last, so only a whole copy has one
     out/<vhost>/.vhost
-    out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal}.N
+    out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal,chain}.N
 
 Each queue is copied as it was at one instant, its *cut*.  The loop takes down the lengths of all files, and gives each
 file a second name (a hard link) in ``<data_dir>/dumping``, so that its octets stay when the first name goes.  Files
@@ -27,7 +27,9 @@ from brokerd.operations import DUMPING_FOLDER, OperationError
 from brokerd.operations.copying import Copier, Cut, take_cut
 from brokerd.operations.files import first_kept_seq
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Steps
+from brokerd.store import reading
 from brokerd.store.garbage import remove_tree
+from brokerd.store.settled_segments import make_folders
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -40,17 +42,19 @@ VHOST_FILE = ".vhost"
 
 
 class Dump:
-    """A job: copy the queues that ``glob`` names ("": all) to the folder ``out``.
+    """A job: copy the queues that ``glob`` names ("": all) to the folder ``out``.  The manifest names a digest of each
+    file, unless ``digests`` is False.
 
     Its answer is ``operations.queue.Dumped``.  Its progress is {"vhost", "queue", "number", "queues", "octets"} of the
     queue that it copies.  Raises OperationError (400, 404, 409); while it runs, OperationError (409, 500) and OSError.
     """
 
-    __slots__ = ("_begun", "_copied", "_copying", "_entries", "_links", "_node", "_out", "_partial", "_queues",
-                 "_segments", "_skipped", "_vhosts")  # fmt: skip
+    __slots__ = ("_begun", "_copied", "_copying", "_digests", "_entries", "_links", "_node", "_out", "_partial",
+                 "_queues", "_segments", "_skipped", "_vhosts")  # fmt: skip
 
-    def __init__(self, node: "Node", glob: str, out: str) -> None:
+    def __init__(self, node: "Node", glob: str, out: str, *, digests: bool = True) -> None:
         self._node = node
+        self._digests = digests
         self._out = _checked_out(out, node.data.path)
         self._partial = self._out + PARTIAL
         self._links = os.path.join(node.data.path, DUMPING_FOLDER)
@@ -87,6 +91,7 @@ class Dump:
         yield IN_THREAD
         self._make(self._links, "another dump is under way")
         try:
+            make_folders(os.path.dirname(self._partial), self._node.disk)
             self._make(self._partial, f"{self._partial} is there, of a dump that did not end: remove it first")
             try:
                 for number, queue in enumerate(self._queues, 1):
@@ -141,7 +146,8 @@ class Dump:
         vhost, name, folder = cut.facts["vhost"], cut.facts["queue"], cut.facts["folder"]
         self._vhost_folder(vhost, folder.partition("/")[0])
         node = self._node
-        copier = Copier(cut, os.path.join(self._partial, folder), self._links, node.disk, node.clock.monotonic)
+        copier = Copier(cut, os.path.join(self._partial, folder), self._links, node.disk, node.clock.monotonic,
+                        digests=self._digests)  # fmt: skip
         far = {"vhost": vhost, "queue": name, "number": number, "queues": len(self._queues)}
         yield {**far, "octets": self._copied}
         for _ in copier.copy(self._room):
@@ -188,14 +194,25 @@ def matches(glob: str, vhost: str, name: str) -> bool:
     return not glob or fnmatchcase(name, glob) or fnmatchcase(f"{vhost}/{name}", glob)
 
 
+def is_name(path: str) -> bool:
+    """Whether a file can have this name: JSON may bring half of a pair of surrogates."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _checked_out(out: str, data_dir: str) -> str:
     """``out`` as a normal path, if the dump can be made there.  Raises OperationError (400, 409)."""
-    if not os.path.isabs(out) or "\0" in out:
-        raise OperationError(f"'{out}' is not an absolute path", 400)
+    if not os.path.isabs(out) or "\0" in out or not is_name(out):
+        raise OperationError(f"{out!r} is not an absolute path", 400)
     out = os.path.normpath(out)
-    parent = os.path.dirname(out)
-    if not os.path.isdir(parent):
-        raise OperationError(f"{parent}: no such folder", 400)
+    above = os.path.dirname(out)
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        raise OperationError(f"{above} is no folder", 400)
     inside = os.path.join(os.path.realpath(data_dir), "")
     if os.path.join(os.path.realpath(out), "").startswith(inside):
         raise OperationError(f"{out} is in the data directory", 400)
@@ -224,11 +241,23 @@ def _entry(cut: Cut, copier: Copier) -> str:
         "arguments": settings["arguments"],
         "policy": settings["policy"],
         "first_kept_seq": first_kept_seq(copier.folder, cut.max_priority, cut.live) or facts["next_seq"],
-        "files": [{"path": f"{facts['folder']}/{path}", "octets": octets} for path, octets in copier.files],
+        "files": [_file(f"{facts['folder']}/{path}", octets, digest) for path, octets, digest in copier.files],
     }
+    if copier.digests:
+        # With the name of its vhost the entry covers all that is read of the queue.
+        name = facts["vhost"].encode("utf-8", "surrogateescape")
+        path = f"{facts['folder'].partition('/')[0]}/{VHOST_FILE}"
+        entry["files"].append(_file(path, len(name), reading.sha256(name).hex()))
+    if copier.chains:
+        entry["chains"] = [{"path": f"{facts['folder']}/{path}", "blocks": blocks, "head": head}
+                           for path, blocks, head in copier.chains]  # fmt: skip
     if cut.missing:
         entry["missing"] = cut.missing
     return json.dumps(entry)
+
+
+def _file(path: str, octets: int, digest: str) -> dict[str, Any]:
+    return {"path": path, "octets": octets} | ({"sha256": digest} if digest else {})
 
 
 def _sync_all(disk: Any, folder: str) -> None:

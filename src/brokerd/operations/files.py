@@ -39,7 +39,7 @@ def has_kept_folder(directory: str, max_priority: int) -> bool:
 
 
 def kept_segments(folder: str) -> dict[int, set[str]]:
-    """The settled segments in ``folder``, oldest first: number, and which files exist ("msgs", "acks", "journal").
+    """The settled segments in ``folder``, oldest first: number, and which files exist (of the kinds in ``NAMES``).
 
     Raises OSError, but not if the folder has no settled segments."""
     try:
@@ -54,7 +54,8 @@ def kept_segments(folder: str) -> dict[int, set[str]]:
     return dict(sorted(found.items()))
 
 
-NAMES = {"msgs": layout.segment_name, "acks": layout.acks_name, "journal": layout.journal_name}
+NAMES = {"msgs": layout.segment_name, "acks": layout.acks_name, "journal": layout.journal_name,
+         "chain": layout.chain_name}  # fmt: skip
 
 
 def first_seq(path: str) -> int:

@@ -50,9 +50,19 @@ class Event(TypedDict):
     no_ack: NotRequired[bool]
 
 
+class Spoiled(TypedDict):
+    """Something that is wrong with a file of the message's segment."""
+
+    file: Name
+    offset: int  # -1: the whole file
+    detail: str
+    missing: list[str]
+
+
 class Trace(TypedDict):
     """The life of one message.  ``known`` says how much of it the files have: "all", "part", "acks only" or "nothing".
-    ``why`` is there with "nothing", and says the likely reason."""
+    ``why`` is there with "nothing", and says the likely reason.  ``spoiled``: what is damaged, so that the life may
+    have been another one."""
 
     vhost: Name
     queue: Name
@@ -64,6 +74,7 @@ class Trace(TypedDict):
     events: list[Event]
     known: str
     state: str
+    spoiled: list[Spoiled]
     why: NotRequired[str]
     reason: NotRequired[str | None]
     kept: NotRequired[bool]

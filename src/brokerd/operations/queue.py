@@ -114,6 +114,7 @@ def _ordering(node: "Node", who: Who, request: OrderingRequest) -> Ordering:
 class DumpRequest:
     out: Annotated[str, Field("The folder to make.", argument=True, path=True)]
     queues: Annotated[str, Field("Only queues with a matching name, or vhost/name: a pattern with * and ?.")] = ""
+    digests: Annotated[bool, Field("Name a digest (SHA-256) of each file in the manifest.")] = True
 
 
 class Skipped(TypedDict):
@@ -133,7 +134,7 @@ class Dumped(TypedDict):
 def _dump(node: "Node", who: Who, request: DumpRequest) -> "Job":
     from brokerd.operations.dump import Dump
 
-    return Dump(node, request.queues, request.out)
+    return Dump(node, request.queues, request.out, digests=request.digests)
 
 
 OPERATIONS = (

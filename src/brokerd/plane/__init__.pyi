@@ -11,7 +11,7 @@
     Consumer     one basic.consume
     Channel      delivery tags, prefetch, confirms, transactions
     Connection   a client's octets, in and out
-    Syncer       a thread that syncs files
+    Syncer       threads that sync files
     functions    checksums and layouts, for recovery, tests and tools
 
 A Python object here owns its C struct: the struct lives as long as the object does.  The plane never awaits, never logs,
@@ -40,11 +40,13 @@ class Core:
         request_sync: Callable[[], None],  # a confirm waits: call begin_sync() when the last sync has ended
         storage_failed: Callable[[int], None],  # errno: no room for a message; its publisher waits, and nothing is lost
         damaged: Callable[[str, int, int], None],  # path, position, octets: they cannot be read and were skipped
+        lost: Callable[[Any], None] | None = None,  # from within a turn: pages of its files are lost, and it is paused
         segment_octets: int = 8 << 20,
         deliver_octets_per_turn: int = 1 << 20,
         message_octets_max: int = 128 << 20,
         frame_octets_max: int = 131072,  # the most that any connection's frame_max may be
         deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then, and at no earlier time
+        descriptors_most: int = 0x7FFFFFFF,  # a segment whose descriptor is this or a higher number has another one closed
         spare_directory: str | None = None,  # settled segments wait here for other queues; None: each queue has its own
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
         work_ns: int = 0,                # when a connection's octets have kept the control plane busy for so long, or are more than
@@ -54,6 +56,7 @@ class Core:
     ) -> None: ...
     blocked: bool                      # an alarm is in force: connections that publish get on_publisher_blocked()
     clock: Callable[[], int] | None    # ns since the epoch; None: CLOCK_REALTIME (tests travel in time)
+    monotonic: Callable[[], int] | None    # ns since some moment; None: CLOCK_MONOTONIC, or `clock` where that is set
     # --- the turn
     def turn(self) -> None:
         """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
@@ -75,7 +78,8 @@ class Core:
             keys: Keys | None = None) -> tuple[Any, ...]:
         """Store a message of the broker's own in each queue, by its rules.  The answer names the queues that have it now:
         the others refused it, or are deleted.  properties: flags and list as on the wire.  sync: the next begin_sync()
-        covers it.  Raises OSError: no space, then it is stored nowhere; ValueError."""
+        covers it.  It may be larger than what clients may publish now.  Raises OSError: no space, then it is stored nowhere;
+        ValueError."""
     def sync_next(self, queues: Iterable[Queue]) -> None:
         """Have the next sync cover all that was put into these queues."""
     def begin_sync(self, descriptors: int) -> list[tuple[int, str]]:
@@ -86,6 +90,10 @@ class Core:
     def end_sync(self) -> None:
         """Say that all files that the last begin_sync() named are on disk.  The next turn sends the confirms that waited."""
     # --- files to be given up
+    unfinished: int; unfinished_most: int    # octets of messages that arrived in part; where all connections together have more,
+                                             # a connection with more than its share gets a fault (506)
+    def close_files(self, most: int) -> int:
+        """Close descriptors of segments that were not used lately, at most so many.  How many were closed."""
     spares: int          # settled segments that wait for a queue that needs one, at most 64, and 8 without a name
     spares_used: int     # ... and how many of those with a name queues have taken since start
     def release_spares(self) -> None:
@@ -101,17 +109,17 @@ class Core:
         """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
 class Syncer:
-    """A thread that syncs a few files at a time, without Python's lock."""
+    """Threads that sync a few files at a time, without Python's lock."""
     def __init__(self) -> None:
         """Raises OSError: no thread, or no descriptor, is left."""
     def fileno(self) -> int:
         """A descriptor that is readable when a sync is over: then call finish()."""
     def begin(self, files: list[tuple[int, str]]) -> None:
-        """fdatasync 1 to 16 (descriptor, path) in this order, up to the first that fails; close all.  One sync at a time."""
+        """fdatasync and close 1 to 16 (descriptor, path), up to 8 of them at once.  begin() comes again only after finish()."""
     def finish(self) -> bool:
-        """Whether the sync is over.  Raises OSError, which names the path, if it failed."""
+        """Whether the sync is over.  Raises OSError, which names the path, if a file could not be synced."""
     def stop(self) -> None:
-        """Finish the sync that is under way, and end the thread."""
+        """Finish the sync that is under way, and end the threads."""
 
 def plain_delay(properties: bytes) -> int:
     """The delay, in ms, that the plane reads in these properties (as on the wire); 0: none.  Raises ValueError: malformed."""
@@ -144,6 +152,10 @@ class ExchangeWindow(Window):
         """The exchange has learnt these keys, and the records of their messages are in files.  Called if it `has_log`.
         rows: as store/format.py has them.  lasting: the next sync covers no message behind this row, counted from 1; 0: it
         covers none of the rows' messages.  until_ms: when the last key expires.  Must not raise."""
+    def on_full(self, rows: int) -> None:
+        """Set `room` to so many rows or more, before the message of the last of them is stored.  Called if it `has_log`.
+        Raises OSError: then the publish waits, as for room for its message."""
+    room: int                    # of rows that on_learnt() has not yet told, and of later ones, the log has room for so many
 
 class HashKey:
     """With what deduplication keys are hashed."""
@@ -182,7 +194,8 @@ class Participant(Protocol):
         before_storing()."""
     def before_storing(self, queues: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The queues that the message still goes to: these, or fewer.  None: it goes nowhere at all, and the participants
-        behind this one are neither asked nor told.  Must not raise."""
+        behind this one are neither asked nor told.  Raises OSError where what the feature must keep has no room on the disk:
+        then the publish waits, and all are asked again.  Must not raise anything else."""
     def after_storing(self, message: Message, channel: Any, stored: tuple[Any, ...]) -> None:
         """The message has been stored in the queues `stored`: a queue may have refused it, and an immediate message may
         be nowhere.  channel: where it was published; None: the broker itself sent it.  Must not raise."""
@@ -282,6 +295,10 @@ class Gate:
     Each such feature is a subclass in a file of its own; gate.pxi says what it may do.  A message that it lets wait is
     aside, and ready again after a restart.  A gate serves one queue at a time."""
 
+class ClosedGate(Gate):
+    """The gate of a queue that is out of service: no message comes in, and none goes out."""
+    def __init__(self) -> None: ...
+
 class Delay(Gate):
     """The gate of a delayed exchange's waiting room.  A message that is due goes where the exchange sends its routing key,
     and is settled here.  No consumer gets a message.
@@ -346,8 +363,9 @@ class Queue:
     reports_deliveries: bool         # on_delivered() is called
     max_priority: int
     active: Consumer | None      # the single active consumer
-    consumers: list[Consumer] | None
+    consumers: dict[Consumer, None] | None
     paused: bool         # no message is delivered
+    lost: bool           # pages of its files could not be read or written, and zeros stand there now
     # --- messages
     def browse(self, start_seq: int, count: int) -> list[Row]:
         """Ready messages from that sequence number on, in the order in which they would be handed out.  Reads files."""
@@ -378,11 +396,12 @@ class Queue:
     unacked: int         # handed out, not settled
     consumer_count: int
     next_seq: int        # sequence number the next message gets; from 1
+    last_ts: int         # ns: time of the last record or event; ahead of a clock that was put back
     published: int; delivered: int; got: int; acked: int; redelivered: int; returned: int   # counters since start
     expired: int; discarded: int; dead_lettered: int; refused: int; limited: int; timed_out: int
     unrecorded: int      # settlements that a full disk would not take: these messages come again after a restart
     touched: int         # ns: last message stored or delivered
-    unused_since: int    # ns: last consumer, get or touch(); now, while there are consumers
+    unused_since: int    # ns of Core.monotonic: last consumer, get or touch(); now, while there are consumers
     def touch(self) -> None:
         """The queue is in use: `unused_since` is now."""
     def order_counts(self) -> tuple[list[int], list[int]]:
@@ -396,8 +415,9 @@ class Queue:
                        level: int = 0, doubted: int = 0) -> None:
         """One segment found on disk, in rising order of number.  acks: sound entries in its acks file; delivered, doubted:
         the words of that name.  The plane checks each record (bounds, CRC) when it reads it.  See store/recovery.py."""
-    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
-        """End the recovery: all segments are attached, and the last one is appended to again.  suspect: power was lost."""
+    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0, last_number: int = 0) -> None:
+        """End the recovery: all segments are attached, and the last one is appended to again.  suspect: power was lost.
+        New segments have numbers above last_number, of which files are left."""
     def segments(self) -> list[dict]:
         """For inspection and compaction, level 0 first, oldest first: level, number, end, records, settled, unacked,
         returned, aside, waiting, base_seq, generation, entries, capacity, mapped, sealed, damaged, events (of the journal;
@@ -473,12 +493,17 @@ class Channel:
                 timeout_ms: int = -1, timeout_closes: bool | None = None, consumer_number: int = 0) -> Consumer:
         """Deliveries start in the next turn; the caller writes consume-ok first.  timeout: the queue's own, unless given.
         consumer_number: never used twice, from the same numbers as connections."""
-    def settle(self, tag: int, multiple: bool, *, requeue: bool = False, reject: bool = False) -> bool:
-        """What basic.ack, nack and reject do.  False: unknown delivery tag, nothing done."""
+    def settle(self, tag: int, multiple: bool, *, requeue: int = 0, reject: bool = False) -> bool:
+        """What basic.ack, nack and reject do.  requeue: the message comes back, for this cause (store/format.CAUSE_NACK and
+        so on); 0: it does not.  False: unknown delivery tag, nothing done."""
     def knows(self, tag: int, multiple: bool) -> bool:
         """Whether settle() would find it."""
     def deliveries(self, tag: int, multiple: bool) -> list[tuple[int, Any, int]]:
         """What settle() would settle: (delivery tag, queue, seq), oldest first; no queue where it has timed out."""
+    def claim(self, tag: int, multiple: bool) -> None:
+        """These deliveries do not time out: a transaction is to settle them."""
+    def disclaim(self) -> None:
+        """All deliveries may time out."""
     def take_tag(self) -> int:
         """A delivery tag for a message that the session itself delivers, without acks.  Raises MemoryError."""
     def count_publish(self) -> int:
@@ -525,7 +550,10 @@ class Connection:
     channels: dict[int, Channel]
     received_octets: int; sent_octets: int      # counters
     discard: bool          # we sent connection.close: all but connection.close and close-ok is dropped
-    publishes: bool; output_waits: bool     # has published at least once; a full transport keeps output waiting
+    publishes: bool        # has published since the last alarm began
+    output_waits: bool     # a full transport keeps output waiting
+    waiting_octets: int    # ... and how many
+    held_octets: int       # of output, of unfinished messages, and of what came and waits for its turn
     # --- the loop's side (asyncio.BufferedProtocol)
     def attach(self, transport: object, fd: int) -> None:
         """fd: for direct sends; -1: output goes by transport.write alone (TLS)."""
@@ -536,8 +564,12 @@ class Connection:
     def feed(self, octets: bytes) -> None:
         """The same for octets that did not come by the read buffer (tests).  Runs a turn."""
     yielded: bool          # octets wait for their turn, or for go_on(), and nothing more is read until then
-    def finish_octets(self) -> None:
-        """Work on octets that wait for their turn, or for go_on(): no more will come."""
+    ended: bool            # finish_octets() was called
+    def finish_octets(self) -> bool:
+        """No more octets will come, and nobody reads.  True: none wait.  False: those that wait for their turn, or for go_on(),
+        have their turns, and then comes on_octets_finished()."""
+    def on_octets_finished(self) -> None:
+        """An upcall: call detach() now."""
     def rest(self) -> None:
         """Leave the client's next octets alone until go_on().  Each rest() needs its go_on()."""
     def go_on(self) -> None:

@@ -7,16 +7,19 @@ cdef class Routes
 
 cdef class Core:
     cdef core_t c
-    cdef object schedule, request_sync, storage_failed, damaged_upcall, deadline_upcall
+    cdef object schedule, request_sync, storage_failed, damaged_upcall, deadline_upcall, lost_upcall
     cdef int64_t deadline_told
-    cdef public object clock
+    cdef public object clock, monotonic
     cdef bint _blocked, scheduled, in_turn, ended
     cdef object go_on_upcall, yielded, errands
     cdef bint go_on_asked
     cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void read_clock(self)
+    cdef int64_t uptime(self) except -1
     cdef void request_turn(self)
+    cdef void deliver_dirty(self)
+    cdef void tell_lost(self)
     cdef void ask_to_go_on(self)
     cdef int do_errand(self) except -1
     cdef void send_confirms(self)
@@ -93,7 +96,7 @@ cdef class Queue:
     cdef Letters _letters
     cdef Gate _gate
     cdef readonly str directory
-    cdef readonly list consumers
+    cdef readonly dict consumers    # its keys; in the order in which they came
     cdef void leave_lists(self)
     cdef void free_stores(self)
 
@@ -110,7 +113,7 @@ cdef class Channel:
     cdef channel_t c
     cdef readonly Connection connection
     cdef readonly dict consumers
-    cdef list cancelled         # consumers that left with unacked deliveries
+    cdef dict cancelled         # consumers that left with unacked deliveries
     cdef void leave_lists(self)
 
 cdef class Connection:
@@ -126,6 +129,7 @@ cdef class Connection:
     cdef int work(self, uint8_t *p, uint8_t *end) except -1
     cdef int handle(self, int status, event_t *e) except -1
     cdef void yield_turn(self)
+    cdef void unstuff(self)
     cdef int work_on_stash(self) except -1
     cdef void stall(self, event_t *e)
     cdef void update_reading(self)

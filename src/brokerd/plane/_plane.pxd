@@ -65,6 +65,9 @@ cdef extern from "blake2b.h" nogil:
     ctypedef struct hash_key_t:
         pass
 
+cdef extern from "pthread.h" nogil:
+    ctypedef unsigned long pthread_t
+
 cdef struct core_t:
     int64_t now                 # ns since the epoch, read once a chunk
     uint32_t ms                 # the same in milliseconds, modulo 2**32
@@ -80,6 +83,7 @@ cdef struct core_t:
     conn_t *out_dirty           # connections with octets to send
     channel_t *confirm_dirty    # confirm channels that published since the last turn
     channel_t *channels         # all that are open
+    channel_t *crediting        # those with consumers that wait, and credit for some of them
     uint64_t next_number        # of a segment: unique in this process, so that stale records fail their CRC
     char *spare_directory       # NULL: settled segments do not wait for other queues
     seg_t *spares               # unmapped, linked by next; their files are spare_directory/<number>
@@ -87,8 +91,12 @@ cdef struct core_t:
     seg_t *nameless             # spares for queues that are not durable: files without a name, open and mapped
     uint32_t nameless_n
     uint64_t spares_used        # of those with a name, taken by a queue, since start
+    int descriptors_most        # a segment with such a descriptor, or a higher one, has another segment close its own
+    seg_t *open_first           # segments with a name and a descriptor, the last used first
+    seg_t *open_last
     bint no_spares              # the disk is full: what is settled is given back
     seg_t *staged               # segments with records not yet in their files: none outside of a chunk's work
+    uint32_t staged_n           # at most STAGES_MOST
     queue_t *dying              # queues with dead messages, for which on_dead() is still to be called
     queue_t *dying_tail
     queue_t *over               # queues that may be over a length limit
@@ -98,10 +106,18 @@ cdef struct core_t:
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
     uint64_t kept_octets        # of all kept_t
+    uint32_t alarms             # that have begun, and one
+    uint64_t unfinished         # octets of the buffers of all content_t
+    uint64_t unfinished_most    # beyond that no connection has more than its share
+    uint32_t unfinished_n       # connections that have much of it
     uint8_t *pool[16]           # output buffers that are free, OUT_ROOM octets each
     uint32_t pool_n
     uint8_t *letter             # room in which dead letters are made; NULL: none yet
     size_t letter_room
+    core_t *next                # of those in this process
+    pthread_t thread            # that works with it
+    queue_t *queues             # all
+    bint lost                   # some queue_t.lost is to be told
 
 cdef struct tally_t:
     uint64_t published
@@ -161,11 +177,16 @@ cdef struct seg_t:
     uint32_t anchors_n, anchors_capacity
     uint32_t anchored           # the position behind the records that `anchors` covers
     int fd                      # -1: not open
+    seg_t *open_next            # used less lately
+    seg_t *open_prev
+    core_t *opened_in           # in whose list of open segments it is; NULL: in none
+    int64_t opened              # ns: when it was put at the head of that list
     uint32_t crc_seed           # state of the CRC after the segment's number
     uint32_t end                # first free octet
     uint32_t capacity
     uint32_t allocated          # blocks are on disk up to here
     uint32_t zeroed             # append needs no further step up to here; at most `allocated`
+    uint32_t asked_for          # deliver() has asked the kernel to have the file in memory up to here
     uint32_t records
     uint32_t settled
     uint32_t unacked            # records handed out now
@@ -204,6 +225,7 @@ cdef struct place_t:            # one record: where it is, and how often it was 
     uint64_t seq
     uint32_t position
     uint32_t ordinal            # its number among the first hand-outs of its level since the start, modulo 2**32
+    uint32_t actor              # of a message that died: whose settlement killed it, as in core_t.actor; else meaningless
     uint16_t count              # failed deliveries
     uint8_t flags               # PLACE_*
     uint8_t reason              # why it died, or is aside
@@ -213,10 +235,13 @@ ctypedef void (*visit_t)(place_t *place, uint8_t holder, void *context) noexcept
 
 cdef struct level_t:
     level_t *next               # lower priority
+    level_t *prev
     int32_t priority
     uint32_t consumers          # in all, with or without credit
     consumer_t *head            # those with credit: next to be served first
     consumer_t *tail
+    consumer_t *oldest          # all of them, in the order in which they came
+    consumer_t *newest
 
 cdef struct store_t:            # the messages of one priority level, in a directory
     queue_t *queue
@@ -367,10 +392,15 @@ cdef struct queue_t:
     uint64_t ready_octets
     uint64_t unacked
     level_t *levels             # of consumers, highest priority first
+    uint32_t levels_n
     uint32_t consumers
     bint confirms_have_waited   # confirms have waited for it
     queue_t *dirty_next
     queue_t *sync_next
+    queue_t *core_next          # of all queues of the core
+    queue_t *core_prev
+    bint lost                   # a page of its files could not be read or written: zeros stand there now
+    bint lost_told
     int64_t touched             # ns: last append or delivery
     bint is_dirty
     bint is_sync_dirty
@@ -391,6 +421,10 @@ cdef struct queue_t:
 cdef struct consumer_t:
     consumer_t *next            # ring of its level
     consumer_t *prev
+    consumer_t *newer           # of its level
+    consumer_t *older
+    consumer_t *waits_next      # of its channel's that wait for credit
+    consumer_t *waits_prev
     level_t *level
     queue_t *queue
     channel_t *channel
@@ -404,6 +438,7 @@ cdef struct consumer_t:
     bint timeout_closes
     bint no_ack
     bint in_ring
+    bint waits                  # is in channel_t.waiting
     bint closed
 
 cdef struct entry_t:
@@ -411,6 +446,7 @@ cdef struct entry_t:
     consumer_t *consumer        # NULL: basic.get
     uint32_t when               # core_t.ms when it was handed out
     uint8_t late                # timed out: a settlement that comes now has no effect
+    uint8_t claimed             # its settlement waits for tx.commit: it does not time out
 
 cdef struct channel_t:
     conn_t *conn
@@ -437,6 +473,12 @@ cdef struct channel_t:
     channel_t *core_next
     channel_t *core_prev
     uint32_t global_prefetch, prefetch
+    uint32_t consumed           # unacked deliveries of its consumers: those that global_prefetch bounds
+    uint32_t consumers_n
+    consumer_t *waiting         # consumers that wait until global_prefetch lets them have a message, first come first served
+    consumer_t *waiting_last
+    channel_t *crediting_next
+    bint is_crediting
     uint16_t number
     uint8_t state               # 0 method, 1 content header, 2 content body expected
     bint confirm
@@ -486,17 +528,19 @@ cdef struct conn_t:
     uint64_t received
     uint64_t sent
     uint64_t *routes_generation # of the Routes in use; NULL before connection.open
+    uint64_t unfinished         # octets of the buffers of its content_t
     uint32_t held
     bint is_out_dirty
     bint paused                 # the transport holds octets of ours
     bint discard
-    bint publishes
+    uint32_t publishes          # core_t.alarms when it last published; 0: it never has
     bint gone
     bint deaf                   # octets came that are no frame: all that follows is dropped
     bint greeted                # the protocol header came
     bint stalled                # stopped before a publish that found no disk space
     bint yielded                # in Core.yielded: its octets wait until others had their turn
     uint32_t rests              # calls of rest() without go_on(): its octets wait for something of its own
+    bint stuffed                # its output is full: its octets wait until the client has read some of it
     bint ended                  # no more octets will come; rest() holds up nothing any more
     int64_t spent               # ns with the control plane, and for room on the disk, since it yielded last
     size_t taken_in             # octets since it yielded last

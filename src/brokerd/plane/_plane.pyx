@@ -8,6 +8,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     blake2b.h       the hash of deduplication keys
     layout.pxi      numbers by their names
     window.pxi      keys seen lately
+    files.pxi       opens files; descriptors that run short
     stage.pxi       records gathered in memory for the end of a chunk
     segment.pxi     one file of records and its acks file
     levels.pxi      a queue's stores, one for each priority level; lists of segments
@@ -17,6 +18,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     journal.pxi     the order journal: what happened to each message
     retire.pxi      what becomes of a segment in which all is settled
     store.pxi       a store's segments: append, read in order
+    lost.pxi        pages of mapped files that cannot be read or written any more
     aside.pxi       records set aside: neither ready nor out
     places.pxi      who holds positions of records
     rules.pxi       what a queue asks beside order
@@ -37,6 +39,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     duplicates.pxi  duplicates left out of a publish
     kept.pxi        what a transaction publishes, until commit
     publish.pxi     a message on its way in
+    content.pxi     a message that arrives in parts
     letters.pxi     dead letters made and stored
     delay.pxi       messages that wait for their time
     dead.pxi        dead letters under way
@@ -45,7 +48,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     frames.pxi      a client's octets, cut into frames
     connection.pxi  Connection, as the loop and the session see it
     sync.pxi        what waits for the disk
-    syncer.pxi      a thread that syncs a few files at a time
+    syncer.pxi      threads that sync a few files at a time
     routes.pxi      where messages go, remembered
     core.pxi        the turn
     transaction.pxi what was kept, committed
@@ -63,12 +66,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, errno
+from libc.errno cimport EDQUOT, EINTR, EINVAL, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, errno
 from libc.stdio cimport rename, snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strdup, strlen
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, fcntl, open
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.types cimport off_t
 from posix.unistd cimport close, ftruncate, pwrite, unlink
 
@@ -98,6 +101,7 @@ cdef extern from "hot.h" nogil:
     void put_le64(uint8_t *, uint64_t)
     void put_word(uint8_t *, uint32_t)
     void make_writable(uint8_t *)
+    void set_errno(int)
     int64_t realtime_ns()
     int64_t monotonic_ns()
     uint32_t crc_update(uint32_t, const uint8_t *, size_t)
@@ -113,9 +117,11 @@ cdef extern from "hot.h" nogil:
     int table_is_whole(const uint8_t *, const uint8_t *, int)
     int PROPERTY_DEPTH
     int64_t number_of(const uint8_t *, uint64_t)
-    int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MADV_POPULATE_READ, MADV_POPULATE_WRITE
+    int O_CLOEXEC, O_DIRECTORY, F_DUPFD_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL
+    int MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_RANDOM, MADV_WILLNEED
     ctypedef struct stat_t "struct stat":
         off_t st_size
+        unsigned int st_mode
         long st_blocks
     int fstat(int, stat_t *)
     int madvise(void *, size_t, int)
@@ -140,6 +146,7 @@ crc_init()
 
 include "layout.pxi"
 include "window.pxi"
+include "files.pxi"
 include "stage.pxi"
 include "segment.pxi"
 include "levels.pxi"
@@ -149,6 +156,7 @@ include "disturbances.pxi"
 include "journal.pxi"
 include "retire.pxi"
 include "store.pxi"
+include "lost.pxi"
 include "aside.pxi"
 include "places.pxi"
 include "rules.pxi"
@@ -170,6 +178,7 @@ include "matching.pxi"
 include "duplicates.pxi"
 include "kept.pxi"
 include "publish.pxi"
+include "content.pxi"
 include "letters.pxi"
 include "delay.pxi"
 include "dead.pxi"

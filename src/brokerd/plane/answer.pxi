@@ -52,13 +52,19 @@ cdef class Answer:
         return False
 
 
-cdef void ask_participants(Answer answer, list left) noexcept:
-    """Append the queues that the participants leave to `left`.  If a participant raises, the interpreter reports it
-    (sys.unraisablehook), `left` stays empty, and the message goes to all queues of the answer."""
-    cdef tuple queues = answer.before_storing()
+cdef int ask_participants(Answer answer, list left) noexcept:
+    """Append the queues that the participants leave to `left`.  0, or the errno of an OSError: the publish must wait.  If a
+    participant raises anything else, the interpreter reports it (sys.unraisablehook), `left` stays empty, and the message
+    goes to all queues of the answer."""
+    cdef tuple queues
+    try:
+        queues = answer.before_storing()
+    except OSError as error:
+        return error.errno or EIO
     for queue in queues:
         <Queue?>queue
     left.append(queues)
+    return 0
 
 
 cdef void tell_participants(Answer answer, Message message, channel, tuple stored) noexcept:

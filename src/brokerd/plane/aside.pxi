@@ -35,8 +35,8 @@ cdef void note_aside(place_t *t, uint16_t count) noexcept nogil:
 
 cdef void pass_aside(store_t *st, place_t *t) noexcept nogil:
     """Set aside what peek() found.  The caller keeps the place."""
-    # For all other records the acks file has already what a start needs.
-    if not is_returned(st, t) and t.position >= t.seg.passed_below:
+    # A returned record has an entry.  So must one that was out only by the watermark: others may go out before it now.
+    if not is_returned(st, t):
         note_aside(t, t.count)
     take_head(st, t)
     t.flags |= PLACE_PASSED

@@ -44,10 +44,13 @@ cdef class Channel:
         ch.base_tag = ch.next_tag = 1
         ch.flow = True
         if n > conn.channels_n:
-            table = <channel_t **>realloc(conn.channels, n * sizeof(channel_t *))
+            # Not realloc() and memset(): the pages between a few low numbers and a high one are never touched.
+            table = <channel_t **>calloc(n, sizeof(channel_t *))
             if table == NULL:
                 raise MemoryError
-            memset(table + conn.channels_n, 0, (n - conn.channels_n) * sizeof(channel_t *))
+            if conn.channels_n:
+                memcpy(table, conn.channels, conn.channels_n * sizeof(channel_t *))
+            free(conn.channels)
             conn.channels = table
             conn.channels_n = n
         if conn.channels[number] != NULL:
@@ -80,6 +83,7 @@ cdef class Channel:
         if ch.conn == NULL or ch.closed:
             return
         ch.closed = True
+        leave_crediting(ch)
         if ch.is_confirm_dirty:
             at = &ch.conn.core.confirm_dirty
             while at[0] != ch:
@@ -88,7 +92,7 @@ cdef class Channel:
             ch.is_confirm_dirty = False
         if ch.core_prev != NULL:
             ch.core_prev.core_next = ch.core_next
-        else:
+        elif ch.conn.core.channels == ch:   # It is not, if it could not be made.
             ch.conn.core.channels = ch.core_next
         if ch.core_next != NULL:
             ch.core_next.core_prev = ch.core_prev
@@ -199,8 +203,23 @@ cdef class Channel:
                 found.append((t, None, 0))
         return found
 
-    def settle(self, uint64_t tag, bint multiple, *, bint requeue=False, bint reject=False):
-        return tag_settle(&self.c, tag, multiple, REJECTED if reject else ACKED, CAUSE_NACK if requeue else 0) != 0
+    def claim(self, uint64_t tag, bint multiple):
+        cdef channel_t *ch = &self.c
+        cdef uint64_t t
+        if tag_is_known(ch, tag, multiple) and ch.unacked:
+            if tag == 0:
+                tag = ch.next_tag - 1
+            for t in range(ch.base_tag if multiple else tag, tag + 1):
+                ch.ring[t & (ch.ring_capacity - 1)].claimed = True
+
+    def disclaim(self):
+        cdef channel_t *ch = &self.c
+        cdef uint64_t t
+        for t in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
+            ch.ring[t & (ch.ring_capacity - 1)].claimed = False
+
+    def settle(self, uint64_t tag, bint multiple, *, uint8_t requeue=0, bint reject=False):
+        return tag_settle(&self.c, tag, multiple, REJECTED if reject else ACKED, requeue) != 0
 
     def take_tag(self):
         cdef channel_t *ch = &self.c
@@ -212,7 +231,7 @@ cdef class Channel:
 
     def count_publish(self):
         self.c.publishes += 1
-        self.c.conn.publishes = True
+        self.c.conn.publishes = self.c.conn.core.alarms
         return self.c.publishes
 
     def select_confirm(self):
@@ -239,8 +258,8 @@ cdef class Channel:
         put_be32(c.prefix + 7, BASIC_DELIVER)
         c.prefix[11] = <uint8_t>len(tag)
         memcpy(c.prefix + 12, <const char *>tag, len(tag))
-        level.consumers += 1
-        c.level = level
+        level_join(level, c)
+        self.c.consumers_n += 1
         c.queue = &queue.q
         c.channel = &self.c
         c.owner = <void *>consumer
@@ -256,7 +275,7 @@ cdef class Channel:
             c.timeout_closes = timeout_closes
         if c.timeout >= 0:
             self.connection.core.timeouts += 1
-        queue.q.used = self.c.conn.core.now
+        queue.q.used = self.connection.core.uptime()
         consumer.tag = tag
         consumer.queue = queue
         consumer.channel = self
@@ -265,8 +284,8 @@ cdef class Channel:
         consumer.arguments = arguments
         queue.q.consumers += 1
         if queue.consumers is None:
-            queue.consumers = []
-        queue.consumers.append(consumer)
+            queue.consumers = {}
+        queue.consumers[consumer] = None
         if self.consumers is None:
             self.consumers = {}
         self.consumers[tag] = consumer
@@ -282,14 +301,15 @@ cdef class Channel:
         if c.closed:
             return
         ring_leave(c)
+        waiting_leave(c)
         c.closed = True
-        level_leave(c.queue, c.level)
-        c.level = NULL
+        level_leave(c.queue, c)
+        self.c.consumers_n -= 1
         c.queue.consumers -= 1
-        c.queue.used = c.queue.core.now
-        if c.timeout >= 0:
+        c.queue.used = self.connection.core.uptime()
+        if c.timeout >= 0 and c.unacked == 0:       # Else what it still holds may time out: see forget_cancelled().
             self.connection.core.timeouts -= 1
-        consumer.queue.consumers.remove(consumer)
+        del consumer.queue.consumers[consumer]
         if c.queue.rules != NULL and c.queue.rules.single_active and not c.queue.dropped:
             choose_active(c.queue)
         if c.queue.rules != NULL and c.queue.rules.gate != NULL:
@@ -299,14 +319,15 @@ cdef class Channel:
             del self.consumers[consumer.tag]
         if c.unacked:
             # Entries of the ring still name it.
-            self.cancelled = [other for other in self.cancelled or () if (<Consumer>other).c.unacked]
-            self.cancelled.append(consumer)
+            if self.cancelled is None:
+                self.cancelled = {}
+            self.cancelled[consumer] = None
 
     def get(self, Queue queue, bint no_ack):
         cdef queue_t *q = &queue.q
         cdef int got
         q.core.now = max(q.core.now, q.touched)
-        q.used = q.core.now
+        q.used = self.connection.core.uptime()
         if q.rules != NULL and q.rules.expires and not expire(q):
             self.connection.core.request_turn()
         got = get_message(&self.c, q, no_ack)

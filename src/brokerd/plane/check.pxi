@@ -18,6 +18,11 @@ cdef int compare_count(str what, uint64_t said, uint64_t found) except -1:
     return 0
 
 
+cdef bint is_listed_right(seg_t *s) noexcept nogil:
+    """Whether s is in its core's list of open segments just when it should be."""
+    return (s.opened_in != NULL) == (s.fd >= 0 and not s.unlinked)
+
+
 cdef int check_segment(seg_t *s) except -1:
     cdef census_t census
     cdef str name = text_path(s, "msgs")
@@ -31,6 +36,8 @@ cdef int check_segment(seg_t *s) except -1:
         compare_count(f"{name}: records", s.records, <uint64_t>s.settled + s.waiting + s.returned + s.unacked + s.aside)
     if s.acks != NULL and not s.verify and s.acks_zeroed < HEADER + ENTRY * s.entries:
         raise AssertionError(f"{name}: entries stand behind the blocks of the acks file")
+    if not is_listed_right(s):
+        raise AssertionError(f"{name}: the list of open segments has it, or has it not, against its descriptor {s.fd}")
     if s.end > s.capacity or (s.stage != NULL and s.store.last != s):
         raise AssertionError(f"{name}: its end or its stage is not where it may be")
     return 0
@@ -74,11 +81,18 @@ cdef int check_consumers(Queue queue) except -1:
     cdef level_t *level = q.levels
     cdef consumer_t *c
     cdef Consumer consumer
-    cdef uint64_t in_levels = 0, in_rings = 0, joined = 0
+    cdef uint64_t in_levels = 0, in_rings = 0, joined = 0, in_lists = 0, levels = 0
     while level != NULL:
         if level.next != NULL and level.next.priority >= level.priority:
             raise AssertionError("levels of consumers are out of order")
         in_levels += level.consumers
+        levels += 1
+        c = level.oldest
+        while c != NULL:
+            if c.level != level or c.closed or (c.newer == NULL) != (c == level.newest):
+                raise AssertionError("a consumer is in a level that is not its own")
+            in_lists += 1
+            c = c.newer
         c = level.head
         while c != NULL:
             if c.level != level or not c.in_ring or c.closed or (c.next == NULL) != (c == level.tail):
@@ -88,7 +102,9 @@ cdef int check_consumers(Queue queue) except -1:
         level = level.next
     for consumer in queue.consumers or ():
         joined += consumer.c.in_ring
+    compare_count("levels of consumers", q.levels_n, levels)
     compare_count("consumers in levels", q.consumers, in_levels)
+    compare_count("consumers in lists of levels", q.consumers, in_lists)
     compare_count("consumers", q.consumers, len(queue.consumers or ()))
     compare_count("consumers in rings", joined, in_rings)
     return 0
@@ -98,16 +114,25 @@ cdef int check_channels(queue_t *q) except -1:
     """Deliveries of each channel, and of each consumer of q."""
     cdef channel_t *ch = q.core.channels
     cdef entry_t *e
-    cdef uint64_t tag, unacked, late, of_consumer
+    cdef uint64_t tag, unacked, late, consumed, of_consumer
     cdef Consumer consumer
+    cdef consumer_t *c
     while ch != NULL:
-        unacked = late = 0
+        unacked = late = consumed = 0
         for tag in range(ch.base_tag, ch.next_tag if ch.unacked or ch.late else ch.base_tag):
             e = &ch.ring[tag & (ch.ring_capacity - 1)]
             unacked += e.at.seg != NULL
             late += e.late
+            consumed += e.at.seg != NULL and e.consumer != NULL
         compare_count(f"channel {ch.number}: unacked", ch.unacked, unacked)
         compare_count(f"channel {ch.number}: late", ch.late, late)
+        compare_count(f"channel {ch.number}: unacked of its consumers", ch.consumed, consumed)
+        compare_count(f"channel {ch.number}: consumers", ch.consumers_n, len((<Channel>ch.owner).consumers or ()))
+        c = ch.waiting
+        while c != NULL:
+            if not c.waits or c.in_ring or c.closed or c.channel != ch or (c.waits_next == NULL) != (c == ch.waiting_last):
+                raise AssertionError(f"channel {ch.number}: a consumer waits that should not")
+            c = c.waits_next
         for consumer in ((<Channel>ch.owner).consumers or {}).values():
             of_consumer = 0
             for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):

@@ -51,6 +51,23 @@ cdef void add_nack(channel_t *ch) noexcept nogil:
     ch.nacks_n += 1
 
 
+cdef void refuse_unconfirmed(channel_t *ch) noexcept nogil:
+    """Refuse all publishes of the channel that are not confirmed yet; the next confirm says so."""
+    cdef uint64_t n = ch.publishes - ch.confirmed
+    cdef uint64_t *nacks
+    cdef uint64_t i
+    if n == 0:
+        return
+    nacks = <uint64_t *>realloc(ch.nacks, n * sizeof(uint64_t)) if n < <uint64_t>1 << 32 else NULL
+    if nacks == NULL:
+        ch.conn.gone = True
+        return
+    for i in range(n):
+        nacks[i] = ch.confirmed + 1 + i
+    ch.nacks = nacks
+    ch.nacks_n = ch.nacks_capacity = <uint32_t>n
+
+
 cdef inline void mark_confirm_dirty(channel_t *ch) noexcept nogil:
     if not ch.is_confirm_dirty:
         ch.is_confirm_dirty = True

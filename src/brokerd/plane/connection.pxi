@@ -77,7 +77,15 @@ cdef class Connection:
 
     @property
     def publishes(self):
-        return self.c.publishes != 0
+        return self.c.publishes == self.c.core.alarms
+
+    @property
+    def waiting_octets(self):
+        return self.c.out_n if self.c.paused or self.c.held else 0
+
+    @property
+    def held_octets(self):
+        return self.c.out_n + self.c.stash_n + self.c.unfinished
 
     @property
     def output_waits(self):
@@ -85,8 +93,9 @@ cdef class Connection:
 
     @property
     def stopped(self):
-        """Whether an alarm, a full disk, rest(), or the turns of others keep the plane from reading."""
-        return self.c.blocked or self.c.stalled or self.c.yielded or self.c.rests != 0
+        """Whether an alarm, a full disk, rest(), a sync, or the turns of others keep the plane from reading."""
+        return self.c.blocked or self.c.stalled or self.c.yielded or self.c.rests != 0 \
+            or (self.c.stuffed and self.c.held != 0)
 
     # ---- the loop's side
 
@@ -102,7 +111,7 @@ cdef class Connection:
         cdef uint8_t *p = core.input + core.input_room
         cdef uint8_t *end = p + nbytes
         self.c.received += nbytes
-        if self.c.stalled or self.c.yielded or self.c.rests:
+        if self.c.stalled or self.c.yielded or self.c.rests or self.c.stuffed:
             # A transport may bring octets that it had read before it was paused.
             self.stash_more(p, nbytes)
             return
@@ -141,6 +150,7 @@ cdef class Connection:
         self.credit_consumers()
         if self.c.out_n:
             mark_out_dirty(&self.c)
+        self.unstuff()
         self.update_reading()
         self.core.read_clock()
         self.core.turn()
@@ -206,6 +216,15 @@ cdef class Connection:
             self.handle(status, &e)
             if c.gone:
                 return 0
+            if UNLIKELY(c.out_n >= OUT_FULL):
+                # One read may bring thousands of basic.get.
+                if c.ended:
+                    out_release(c)      # There is no client any more that could read it.
+                else:
+                    out_flush(c)
+                    if is_output_full(c):
+                        c.stuffed = True
+                        break
             if c.rests and not c.ended:
                 break
             if status != ROUTE and p < end and monotonic_ns() - began >= most:
@@ -216,13 +235,13 @@ cdef class Connection:
                 raise MemoryError
             memcpy(c.stash, p, end - p)
             c.stash_n = end - p
-        if self.core._blocked and c.publishes and not c.blocked and not c.discard:
+        if self.core._blocked and c.publishes == c.core.alarms and not c.blocked and not c.discard:
             c.blocked = True
             self.on_publisher_blocked()
         if began:
             c.spent = monotonic_ns() - began
         if UNLIKELY(status == TURN or c.spent >= most or (c.taken_in >= IN_A_TURN_MOST and most != NEVER)) \
-                and not c.stalled and not c.rests:
+                and not c.stalled and ((not c.rests and not c.stuffed) or c.ended):
             self.yield_turn()
         self.update_reading()
         return 0
@@ -236,6 +255,17 @@ cdef class Connection:
         self.c.yielded = True
         self.core.yielded.append(self)
         self.core.ask_to_go_on()
+
+    cdef void unstuff(self):
+        """The client has read, or a sync is over: work on the octets that waited for that."""
+        if self.c.stuffed and not is_output_full(&self.c):
+            self.c.stuffed = False
+            if self.c.rests == 0 and not self.c.gone:
+                self.yield_turn()
+
+    @property
+    def ended(self):
+        return self.c.ended
 
     @property
     def yielded(self):
@@ -252,33 +282,43 @@ cdef class Connection:
             self.yield_turn()
 
     def finish_octets(self):
-        cdef int64_t most = self.c.core.work_ns
         self.c.ended = True
-        if self.c.yielded or self.c.rests:
-            self.c.core.work_ns = NEVER
-            try:
-                self.core.read_clock()
-                self.work_on_stash()
-            finally:
-                self.c.core.work_ns = most
+        self.c.fd = -1                          # The loop closes it, and another connection may get its number.
+        if self.c.gone or self.c.stalled or not (self.c.yielded or self.c.rests or self.c.stuffed):
+            return True
+        if self.core.go_on_upcall is None:      # Nobody takes turns.
+            self.core.read_clock()
+            self.work_on_stash()
+            return True
+        self.pause_writing()                    # No consumer gets anything, and no octet goes out.
+        self.c.stuffed = False
+        if not self.c.yielded:
+            self.yield_turn()
+        return False
+
+    def on_octets_finished(self):
+        pass
 
     cdef int work_on_stash(self) except -1:
         """The turn of a connection that yielded."""
         cdef uint8_t *stash = self.c.stash
         cdef size_t n = self.c.stash_n
         self.c.yielded = False
-        if self.c.gone or self.c.stalled or (self.c.rests and not self.c.ended):
+        if self.c.gone or ((self.c.rests or self.c.stuffed or self.c.stalled) and not self.c.ended):
             return 0
         self.c.stash = NULL
         self.c.stash_n = 0
         try:
-            self.work(stash, stash + n)
+            if not self.c.stalled:
+                self.work(stash, stash + n)
         except BaseException:       # As the loop does where a protocol raises.
             if self.transport is not None:
                 self.transport.abort()
             raise
         finally:
             free(stash)
+            if self.c.ended and not self.c.yielded and self.core.go_on_upcall is not None:
+                self.on_octets_finished()
         return 0
 
     cdef int handle(self, int status, event_t *e) except -1:
@@ -287,6 +327,10 @@ cdef class Connection:
         cdef uint16_t number = e.channel
         if has_unfinished(self.c.core):
             finish_chunk(self.c.core, AFFAIRS_MOST)
+        if status == COLD and self.c.core.dirty != NULL:
+            # What was published before goes to consumers that wait, as if it had come in a chunk of its own: the answer to this
+            # method must not depend on how the network has cut the octets.
+            self.core.deliver_dirty()
         try:
             if status == COLD:
                 self.on_method(number, (<const char *>e.payload)[:e.payload_n])
@@ -322,7 +366,7 @@ cdef class Connection:
         cdef conn_t *c = &self.c
         write_stages(c.core)
         c.stalled = True
-        c.publishes = True
+        c.publishes = c.core.alarms
         self.core.storage_failed(e.error)
         if not c.blocked:
             c.blocked = True
@@ -350,8 +394,8 @@ cdef class Connection:
 
     cdef void update_reading(self):
         """Read from the socket, unless an alarm is in force, or much output waits for a peer that does not read."""
-        cdef bint stop = self.c.blocked or self.c.stalled or self.c.yielded or self.c.rests \
-            or (self.c.out_n > 4 * OUT_FULL and self.c.paused)
+        cdef bint stop = self.c.blocked or self.c.stalled or self.c.yielded or self.c.rests or self.c.stuffed \
+            or (self.c.out_n > OUT_MOST and self.c.paused)
         if stop == self.c.reading_paused or self.transport is None or self.c.gone:
             return
         self.c.reading_paused = stop
@@ -390,6 +434,7 @@ cdef class Connection:
                 if self.c.out_n:
                     mark_out_dirty(&self.c)
                 self.credit_consumers()
+                self.unstuff()
 
     def on_protocol_header(self, octets):
         raise NotImplementedError

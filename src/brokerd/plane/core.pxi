@@ -5,11 +5,12 @@ cdef class Core:
 
     def __cinit__(self, *, schedule, request_sync, storage_failed, damaged, segment_octets=8 << 20,
                   deliver_octets_per_turn=1 << 20, message_octets_max=128 << 20, frame_octets_max=131072, sync=True,
-                  spare_directory=None, deadline=None, work_ns=0, go_on=None):
+                  spare_directory=None, descriptors_most=0x7FFFFFFF, deadline=None, work_ns=0, go_on=None, lost=None):
         self.schedule = schedule
         self.request_sync = request_sync
         self.storage_failed = storage_failed
         self.damaged_upcall = damaged
+        self.lost_upcall = lost
         self.deadline_upcall = deadline
         self.deadline_told = NEVER
         self.go_on_upcall = go_on
@@ -18,8 +19,11 @@ cdef class Core:
         self.c.work_ns = work_ns if work_ns and go_on is not None else NEVER
         self.c.segment_octets = segment_octets & ~4095
         self.c.turn_octets = deliver_octets_per_turn
-        self.c.message_octets_max = min(message_octets_max, 1 << 29)
+        self.c.message_octets_max = min(message_octets_max, BODY_MOST)
         self.c.sync = sync
+        self.c.alarms = 1
+        self.c.unfinished_most = <uint64_t>1 << 62
+        self.c.descriptors_most = descriptors_most
         self.c.frame_octets_max = frame_octets_max
         self.c.now = realtime_ns()
         self.c.next_number = 1
@@ -39,9 +43,11 @@ cdef class Core:
         if self.input == NULL:
             raise MemoryError
         self.input_view = PyMemoryView_FromMemory(<char *>self.input + self.input_room, self.input_size, PyBUF_WRITE)
+        core_join(&self.c)
 
     def __dealloc__(self):
         cdef seg_t *s
+        core_leave(&self.c)
         free(self.input)
         free(self.c.spare_directory)
         free(self.c.deadlines)
@@ -62,10 +68,31 @@ cdef class Core:
 
     @blocked.setter
     def blocked(self, bint value):
+        if value and not self._blocked:
+            # What was published before the alarm stops nobody: acks and gets of such a connection make room.
+            self.c.alarms += 1
         self._blocked = value
         self.c.no_spares = value
         if value:
             self.release_spares()
+
+    @property
+    def unfinished(self):
+        return self.c.unfinished
+
+    @property
+    def unfinished_most(self):
+        return self.c.unfinished_most
+
+    @unfinished_most.setter
+    def unfinished_most(self, uint64_t value):
+        self.c.unfinished_most = value
+
+    def close_files(self, int most):
+        cdef int closed = 0
+        while closed < most and close_one(&self.c, NULL):
+            closed += 1
+        return closed
 
     @property
     def spares(self):
@@ -91,12 +118,17 @@ cdef class Core:
             self.c.now = realtime_ns()
         else:
             self.c.now = self.clock()
-        self.c.ms = <uint32_t>(self.c.now // 1000000)
+        self.c.ms = <uint32_t>(self.uptime() // 1000000)
+
+    cdef int64_t uptime(self) except -1:
+        """ns since some moment in the past: a clock that nobody sets."""
+        if self.monotonic is not None:
+            return self.monotonic()
+        return monotonic_ns() if self.clock is None else self.clock()
 
     def turn(self):
-        cdef queue_t *q
         cdef conn_t *conn
-        cdef uint64_t some, spent = 0
+        cdef uint64_t spent = 0
         cdef core_t *c = &self.c
         if self.in_turn or self.ended:
             return
@@ -106,22 +138,15 @@ cdef class Core:
         if UNLIKELY(c.learnt != NULL):
             tell_learnt(c)              # before a consumer has a message whose key is not in its log
         try:
+            if UNLIKELY(c.lost):
+                self.tell_lost()
             if c.confirm_dirty != NULL:
                 self.send_confirms()
             while True:
-                while c.dirty != NULL and spent < c.turn_octets:
-                    q = c.dirty
-                    c.dirty = q.dirty_next
-                    if c.dirty == NULL:
-                        c.dirty_tail = NULL
-                    q.is_dirty = False
-                    q.dirty_next = NULL
-                    some = deliver(q, TURN_QUANTUM)
-                    spent += some
-                    # If nothing was delivered although a consumer could take it, the message cannot be read now.  The
-                    # queue then waits until something marks it dirty again, because retrying here would spin.
-                    if some and has_next(q) and can_deliver(q):
-                        mark_dirty(q)
+                spent = deliver_dirty(c, spent)
+                if UNLIKELY(c.crediting != NULL) and spent < c.turn_octets:
+                    spent += 64
+                    continue
                 if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline <= c.now:
                     spent += 64
                     expire_due(c, 64)
@@ -136,7 +161,7 @@ cdef class Core:
                 out_flush(conn)
         finally:
             self.in_turn = False
-        if (c.dirty != NULL or has_unfinished(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
+        if (c.dirty != NULL or c.crediting != NULL or c.lost or has_unfinished(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
                 and not self.scheduled:
             self.scheduled = True
             self.schedule()
@@ -144,6 +169,38 @@ cdef class Core:
             self.deadline_told = c.deadlines[0].rules.deadline
             if self.deadline_upcall is not None:
                 self.deadline_upcall(self.deadline_told)
+
+    cdef void tell_lost(self):
+        """Pages of some queues' files are lost.  What is not confirmed may have been stored in one of them: refuse it."""
+        cdef channel_t *ch = self.c.channels
+        cdef queue_t *q = self.c.queues
+        cdef list queues = [], connections = []
+        self.c.lost = False
+        while ch != NULL:
+            if ch.confirm:
+                refuse_unconfirmed(ch)
+            if ch.conn.gone and ch.conn.owner != NULL and (<Connection>ch.conn.owner).transport is not None:
+                connections.append(<Connection>ch.conn.owner)
+            ch = ch.core_next
+        while q != NULL:
+            if q.lost and not q.lost_told:
+                q.lost_told = True
+                queues.append(<Queue>q.owner)
+            q = q.core_next
+        for connection in connections:
+            (<Connection>connection).transport.abort()
+        if self.lost_upcall is not None:
+            for queue in queues:
+                self.lost_upcall(queue)
+
+    cdef void deliver_dirty(self):
+        """The part of a turn that hands out messages, for a method in the midst of a chunk."""
+        if self.in_turn or self.ended:
+            return
+        write_stages(&self.c)
+        if UNLIKELY(self.c.learnt != NULL):
+            tell_learnt(&self.c)
+        deliver_dirty(&self.c, 0)
 
     def go_on(self):
         cdef Connection connection
@@ -231,7 +288,7 @@ cdef class Core:
             m.publish_seq = publish_seq
             if not properties_are_whole(m.properties, m.properties + m.properties_n, &known):
                 raise ValueError("malformed properties")
-            if m.body_n > self.c.message_octets_max:
+            if m.body_n > BODY_MOST:
                 raise ValueError("the message is too large")
             complete(&m, &known)
             if keys is not None:
@@ -297,6 +354,8 @@ cdef class Core:
         cdef Channel channel
         cdef list channels = self.syncing
         cdef bint ask = False
+        if UNLIKELY(self.c.lost):
+            self.tell_lost()
         self.syncing = []
         for queue, level, number in self.sealing:
             seal_as_synced(<Queue>queue, level, number)

@@ -15,10 +15,13 @@ cdef enum:
 
 
 cdef void settle_dead(queue_t *q, place_t *dead) noexcept nogil:
-    """Settle a message that was dying or aside: it has been dead-lettered."""
+    """Settle a message that was dying or aside: it has been dead-lettered.  Its event names the consumer that killed it."""
+    cdef core_t *core = q.core
     q.rules.n_dead_lettered += 1
     dead.seg.aside -= 1
+    core.actor = dead.actor
     settle(dead, DEAD_LETTERED | dead.reason << 4)
+    core.actor = 0
 
 
 cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
@@ -30,6 +33,8 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
     if seg_map(dead.seg) != 0:
         return False
     message_of(dead.seg.map + dead.position, &m)
+    if not can_be_read(q, &m):
+        return False
     spent[0] += m.properties_n // PROPERTIES_OCTETS + m.body_n // COPIED_OCTETS
     queue = <Queue>q.owner
     return queue.on_dead(REASONS[dead.reason], dead.seq, (<const char *>m.names)[1:1 + m.names[0]],

@@ -183,6 +183,8 @@ cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
     if found == NOT_THERE:
         return UP if st.returned_n else SENT
     message_of(t.seg.map + t.position, &m)
+    if not can_be_read(q, &m):
+        return LATER
     if delay_in(m.properties) == 0 or m.body_n > q.core.message_octets_max:
         return UP
     memcpy(names, l.names, names_n)

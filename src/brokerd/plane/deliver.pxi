@@ -99,10 +99,11 @@ cdef inline void add_unacked(channel_t *ch, consumer_t *c, place_t *t) noexcept 
     ASSERT(ch.next_tag - ch.base_tag < ch.ring_capacity)
     e.at = t[0]
     e.consumer = c
-    e.late = False
+    e.late = e.claimed = False
     e.when = ch.conn.core.ms
     ch.next_tag += 1
     ch.unacked += 1
+    ch.consumed += c != NULL
     t.seg.unacked += 1
     t.seg.queue.unacked += 1
 
@@ -199,6 +200,38 @@ cdef void send_body(channel_t *ch, place_t *t, uint64_t body_n) noexcept nogil:
     retire_if_settled(s)
 
 
+cdef inline void count_served(level_t *level, consumer_t *c) noexcept nogil:
+    """c has got a message: it goes to the end of its ring, or leaves it."""
+    if not c.no_ack:
+        c.unacked += 1
+        if c.prefetch and c.unacked >= c.prefetch:
+            ring_leave(c)
+            return
+    if level.head != level.tail and c.in_ring:
+        ring_leave(c)
+        ring_join(c)
+
+
+cdef void give_up_writing(channel_t *ch, consumer_t *c, place_t *t, size_t before) noexcept nogil:
+    """A message could not be written: there is no memory, or its page is lost.  before: conn_t.out_n then."""
+    if t.seg.queue.lost:
+        take_back_output(ch.conn, before)
+    put_back(ch, c, t)
+    if c != NULL:
+        ring_leave(c)
+
+
+cdef inline void begin_deliveries(queue_t *q) noexcept nogil:
+    """What deliver() does once for all its messages."""
+    q.touched = q.core.now
+    if q.store.cursor != NULL and UNLIKELY(q.store.position >= q.store.cursor.asked_for):
+        ask_for_more(&q.store)
+    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.sent_away:
+        q.rules.gate.sent_away = False
+        with gil:
+            consumers_rejoin(q)
+
+
 cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     """Hand out messages until they, the consumers' credit, or the budget run out; octets of bodies, 64 each at least."""
     cdef level_t *level
@@ -206,14 +239,10 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     cdef channel_t *ch
     cdef place_t t, large
     cdef int64_t n
-    cdef uint64_t spent = 0
+    cdef uint64_t before, spent = 0
     cdef int took
     cdef bint sends
-    q.touched = q.core.now
-    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.sent_away:
-        q.rules.gate.sent_away = False
-        with gil:
-            consumers_rejoin(q)
+    begin_deliveries(q)
     while has_next(q) and spent < budget and not q.paused:
         level = first_level_with_credit(q)
         if level == NULL:
@@ -222,6 +251,9 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
         ch = c.channel
         if UNLIKELY(not has_credit(c)):
             ring_leave(c)
+            if ch.global_prefetch:
+                waiting_join(c)
+                spent += 16
             continue
         if UNLIKELY(ch.conn.out_n >= OUT_FULL) and not ch.conn.held:
             out_flush(ch.conn)
@@ -243,13 +275,13 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
         if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
             spent += LOOK_COSTS * q.rules.gate.looked
         sends = may_send(ch.conn, &t)
+        before = ch.conn.out_n
         if UNLIKELY(sends):
             n = write_any_message(ch, c.prefix, c.prefix_n, &t, 0, 0, True)
         else:
             n = write_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
-        if UNLIKELY(n < 0):
-            put_back(ch, c, &t)
-            ring_leave(c)
+        if UNLIKELY(n < 0 or q.lost):
+            give_up_writing(ch, c, &t, before)
             continue
         spent += 64 + n
         if UNLIKELY(sends):
@@ -258,14 +290,11 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
         hand_out(ch, c, &t, n, c.no_ack)
         if UNLIKELY(sends):
             send_body(ch, &large, n)
-        if not c.no_ack:
-            c.unacked += 1
-            if c.prefetch and c.unacked >= c.prefetch:
-                ring_leave(c)
-                continue
-        if level.head != level.tail and c.in_ring:
-            ring_leave(c)
-            ring_join(c)
+        count_served(level, c)
+        if UNLIKELY(ch.global_prefetch) and ch.consumers_n > 1:
+            break                   # The channel's other queues have their turn.
+        if UNLIKELY(q.levels_n > 1):
+            spent += q.levels_n     # One after the other is asked whether it has credit.
     if UNLIKELY(q.rules != NULL) and q.rules.expires:
         deadline_set(q, head_expires_at(q))
     return spent
@@ -276,6 +305,7 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     cdef uint8_t prefix[11]
     cdef place_t t, large
     cdef int64_t n
+    cdef size_t before
     cdef int looks, took = TAKE_NOTHING
     cdef bint sends
     if q.paused or not has_next(q):
@@ -293,10 +323,11 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     put_be32(prefix + 3, 0)
     put_be32(prefix + 7, BASIC_GET_OK)
     sends = may_send(ch.conn, &t)
+    before = ch.conn.out_n
     n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF), sends)
-    if n < 0:
-        put_back(ch, NULL, &t)
-        return -1
+    if n < 0 or q.lost:
+        give_up_writing(ch, NULL, &t, before)
+        return 0 if q.lost else -1
     q.touched = q.core.now
     if sends:
         large = t
@@ -307,3 +338,27 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     if q.rules != NULL and q.rules.expires:
         deadline_set(q, head_expires_at(q))
     return 1
+
+
+cdef uint64_t deliver_dirty(core_t *core, uint64_t spent) noexcept nogil:
+    """Hand out messages of the queues that may have some to hand out, until `spent` comes to what a turn may cost.  Returns how
+    much is spent then."""
+    cdef queue_t *q
+    cdef uint64_t some
+    if UNLIKELY(core.crediting != NULL):
+        # First: one of these may have a higher priority than the consumers that are in their rings.
+        spent += credit_channels(core)
+    while core.dirty != NULL and spent < core.turn_octets:
+        q = core.dirty
+        core.dirty = q.dirty_next
+        if core.dirty == NULL:
+            core.dirty_tail = NULL
+        q.is_dirty = False
+        q.dirty_next = NULL
+        some = deliver(q, TURN_QUANTUM)
+        spent += some
+        # If nothing was delivered although a consumer could take it, the message cannot be read now.  The queue then waits
+        # until something marks it dirty again, because retrying here would spin.
+        if some and has_next(q) and can_deliver(q):
+            mark_dirty(q)
+    return spent

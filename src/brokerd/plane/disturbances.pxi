@@ -38,7 +38,7 @@ cdef bint order_map(queue_t *q, bint make) noexcept nogil:
     cdef uint8_t *p
     cdef int fd
     snprintf(path, PATH_ROOM, b"%s/order", q.store.directory)
-    fd = open(path, O_RDWR | O_CLOEXEC | (O_CREAT if make else 0), 0o640)
+    fd = open_file(q.core, path, O_RDWR | (O_CREAT if make else 0))
     if fd < 0:
         return False
     if fstat(fd, &st) == 0 and (st.st_size >= ORDER_OCTETS or write_zeros(fd, st.st_size, ORDER_OCTETS) == 0):

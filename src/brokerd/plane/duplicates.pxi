@@ -9,7 +9,8 @@
 #
 # The keys of a durable exchange have a log, which the control plane writes: on_learnt() gets the rows of a chunk when the
 # chunk's records are in their files.  So kill -9 loses the rows of one chunk at most, and a start finds these keys in the
-# records.  Where a message goes to several queues, or to one with a window, its row is written before the next publish.
+# records.  A row has its room in the log before its message is stored (on_full()); where there is none, the publish waits.
+# Where a message goes to several queues, or to one with a window, its row is written before the next publish.
 
 cdef enum:
     NOT_PLAIN = -1              # of check_keys()
@@ -30,6 +31,7 @@ cdef struct learner_t:          # in ExchangeWindow: what it has learnt since th
     learner_t *next
     uint8_t *rows
     uint32_t rows_n, rows_capacity
+    uint32_t room               # the log has room for so many rows, these among them
     uint32_t lasting            # the next sync covers the messages of so many rows, from the first on; 0: of none
     int64_t until               # when the last of these keys expires
 
@@ -219,6 +221,20 @@ cdef void count_duplicates(check_t *k, route_t *r) noexcept nogil:
 
 # ---- what an exchange learns
 
+cdef inline bint needs_room(const check_t *k, const learner_t *l) noexcept nogil:
+    """Whether the log must make room for the key before its message is stored."""
+    return k.keys.of_exchange and not k.exchange_knows and l.has_log and l.rows_n >= l.room
+
+
+cdef int find_room_for_key(learner_t *l) noexcept with gil:
+    """Have room in the log for one row more.  0, or the errno."""
+    try:
+        (<object>l.owner).on_full(l.rows_n + 1)
+    except OSError as error:
+        return error.errno or EIO
+    return 0
+
+
 cdef void learn_key(learner_t *l, core_t *core, uint64_t hash_, int64_t own_ttl_ms, bint lasting) noexcept nogil:
     """The exchange knows the key of a message that was stored now.  lasting: the next sync covers the message."""
     cdef int64_t now_ms = core.now // 1000000
@@ -285,5 +301,16 @@ cdef class ExchangeWindow(Window):
     def __dealloc__(self):
         free(self.l.rows)
 
+    @property
+    def room(self):
+        return self.l.room
+
+    @room.setter
+    def room(self, uint32_t rows):
+        self.l.room = rows
+
     def on_learnt(self, bytes rows, uint32_t lasting, int64_t until_ms):
         pass
+
+    def on_full(self, uint32_t rows):
+        self.l.room = <uint32_t>-1

@@ -95,6 +95,7 @@ cdef void die(place_t *t, uint8_t reason) noexcept nogil:
     cdef core_t *core = q.core
     cdef rules_t *r = q.rules
     t.reason = reason
+    t.actor = core.actor
     if UNLIKELY(r.gate != NULL):
         r.gate.dying(r.gate, t)
     if not places_push(&r.dying, t):
@@ -134,7 +135,7 @@ cdef void kill_head(store_t *st, place_t *t, uint8_t reason) noexcept nogil:
         uncount_octets(q, t.seg.map + t.position)
         die(t, reason)
     else:
-        take_head(st, t)
+        take_head_unseen(st, t)
         uncount_octets(q, t.seg.map + t.position)
         settle(t, kind_of_death(reason))
 
@@ -202,5 +203,5 @@ cdef void purge_store(store_t *st) noexcept:
             continue
         if not find_head(st, &t):
             return
-        take_head(st, &t)
+        take_head_unseen(st, &t)
         settle(&t, PURGED)

@@ -29,14 +29,14 @@ cdef inline int parse_publish(conn_t *conn, channel_t *ch, const uint8_t *p, con
     if end - h < 22 or h[0] != FRAME_HEADER or le16(h + 1) != channel:
         return MORE
     header_n = be32(h + 3)
-    if header_n > conn.frame_max - 8 or header_n < 14 or <size_t>(end - h) < header_n + 8 or h[7 + header_n] != FRAME_END:
+    if header_n > conn.frame_max or header_n < 14 or <size_t>(end - h) < header_n + 8 or h[7 + header_n] != FRAME_END:
         return MORE
     body_n = be64(h + 11)
     b = h + 8 + header_n
     if body_n == 0:
         used[0] = b - p
     else:
-        if body_n > conn.frame_max - 8 or <size_t>(end - b) < body_n + 8 or b[0] != FRAME_BODY or le16(b + 1) != channel \
+        if body_n > conn.frame_max or <size_t>(end - b) < body_n + 8 or b[0] != FRAME_BODY or le16(b + 1) != channel \
                 or be32(b + 3) != body_n or b[7 + body_n] != FRAME_END:
             return MORE
         used[0] = b - p + 8 + body_n
@@ -94,7 +94,7 @@ cdef int begin_body(conn_t *conn, const uint8_t *p, const uint8_t *end, uint32_t
     cdef channel_t *ch = channel_at(conn, e.channel)
     cdef uint32_t n = <uint32_t>(end - p) - 7
     if n < BODY_PART or n >= size or ch == NULL or ch.state != 2 or ch.closing or conn.discard \
-            or size > ch.content.body_size - ch.content.body_n or content_add(ch.content, p + 7, n) != 0:
+            or size > ch.content.body_size - ch.content.body_n or content_add(ch, p + 7, n) != 0:
         return MORE
     ch.content.body_n += n
     conn.body_channel = e.channel
@@ -110,15 +110,16 @@ cdef int continue_body(conn_t *conn, const uint8_t *p, const uint8_t *end, size_
     cdef channel_t *ch = channel_at(conn, conn.body_channel)
     cdef bint wanted = ch != NULL and ch.state == 2 and not ch.closing and not conn.discard
     cdef uint32_t n = <uint32_t>min(<size_t>(end - p), <size_t>(conn.body_left - 1))
+    cdef int err
     if p == end:
         return MORE
     e.channel = conn.body_channel
     used[0] = n
     conn.body_left -= n
     if wanted and n:
-        if content_add(ch.content, p, n) != 0:
-            content_free(ch)
-            return fault(e, True, 506, b"no memory for this message", BASIC_PUBLISH)
+        err = content_add(ch, p, n)
+        if err:
+            return give_up_content(ch, err, e)
         ch.content.body_n += n
     if <size_t>(end - p) == n:
         return DONE
@@ -147,7 +148,8 @@ cdef int parse_frame(conn_t *conn, const uint8_t *p, const uint8_t *end, size_t 
     kind = p[0]
     size = be32(p + 3)
     e.channel = be16(p + 1)
-    if UNLIKELY(size > conn.frame_max - 8):
+    # Up to 8 octets more than was agreed on, because clients differ in what they count (RabbitMQ).
+    if UNLIKELY(size > conn.frame_max):
         e.number = size
         e.limit = conn.frame_max - 8
         return fault_unframed(conn, end - p, used, e, b"type %u, all octets = <<>>: {frame_too_large,%llu,%llu}", kind)

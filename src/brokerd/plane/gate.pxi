@@ -188,3 +188,23 @@ cdef void gate_leave(queue_t *q) noexcept:
 
 cdef class Gate:
     """See plane/__init__.pyi."""
+
+
+cdef int take_nothing(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
+    return TAKE_NOTHING
+
+
+cdef bint admits_nothing(gate_t *gate, message_t *m) noexcept nogil:
+    return False
+
+
+cdef class ClosedGate(Gate):
+    """See plane/__init__.pyi."""
+
+    cdef gate_t closed
+
+    def __cinit__(self):
+        gate_init(&self.closed)
+        self.closed.take = take_nothing
+        self.closed.admits = admits_nothing
+        self.gate = &self.closed

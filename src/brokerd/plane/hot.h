@@ -71,6 +71,11 @@ static inline void make_writable(uint8_t *p)
     *(volatile uint8_t *)p = *(volatile uint8_t *)p;
 }
 
+static inline void set_errno(int number)
+{
+    errno = number;
+}
+
 static inline int64_t realtime_ns(void)
 {
     struct timespec t;

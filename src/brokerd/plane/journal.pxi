@@ -48,7 +48,7 @@ cdef int journal_map(seg_t *s) noexcept nogil:
     if s.journal != NULL:
         return 0
     path_of(s, b"journal", path)
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0o640)
+    fd = open_file(s.queue.core, path, O_RDWR | O_CREAT)
     if fd < 0:
         return errno
     if fstat(fd, &st) < 0:
@@ -71,6 +71,7 @@ cdef int journal_map(seg_t *s) noexcept nogil:
     elif not s.journal_known:
         journal_count(s)
     s.journal_known = True
+    madvise(s.journal, size, MADV_RANDOM)
     if s.events_lost and le32(s.journal + J_LOST) < s.events_lost:
         put_word(s.journal + J_LOST, s.events_lost)
     return 0
@@ -105,7 +106,7 @@ cdef int journal_grow(seg_t *s) noexcept nogil:
     if size > <uint32_t>0xF0000000:
         return ENOMEM
     path_of(s, b"journal", path)
-    fd = open(path, O_RDWR | O_CLOEXEC)
+    fd = open_file(s.queue.core, path, O_RDWR)
     if fd < 0:
         return errno
     err = write_zeros(fd, size, size + more)
@@ -122,6 +123,7 @@ cdef int journal_grow(seg_t *s) noexcept nogil:
     munmap(s.journal, size)
     s.journal = <uint8_t *>m
     s.journal_room = size + more
+    madvise(m, size + more, MADV_RANDOM)
     madvise(s.journal + size, more, MADV_POPULATE_WRITE)
     return 0
 
@@ -220,7 +222,7 @@ cdef bint has_journal(seg_t *s) noexcept nogil:
     if s.journal != NULL or s.journal_known:
         return True
     path_of(s, b"journal", path)
-    fd = open(path, O_RDONLY | O_CLOEXEC)
+    fd = open_file(s.queue.core, path, O_RDONLY)
     if fd < 0:
         return False
     close(fd)

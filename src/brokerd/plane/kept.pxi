@@ -87,7 +87,7 @@ cdef bint keep_message(channel_t *ch, const uint8_t *method, uint32_t method_n, 
     m.bits = method[method_n - 1]
     m.first = m.targets_n = 0
     ch.publishes += 1
-    ch.conn.publishes = True
+    ch.conn.publishes = ch.conn.core.alarms
     p = ch.kept.octets + ch.kept.n
     put_le64(p, ch.publishes)
     memcpy(p + 8, method + 6, names_n)

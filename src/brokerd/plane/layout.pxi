@@ -142,9 +142,12 @@ cdef enum:                          # AMQP 0-9-1: class and method ids as they s
 cdef enum:                          # sizes and bounds
     FIRST_ZEROS = 16384             # blocks allocated ahead: doubled at each step, up to ...
     MOST_ZEROS = 1048576
+    BODY_MOST = 536870912           # octets of a message's body, whatever the option allows: positions are a u4
     ACKS_ZEROS = 65536
+    ASK_OCTETS = 1048576            # what the kernel is asked to read ahead of a queue's cursor
     OUT_ROOM = 262144 + 32768       # octets of a pooled buffer
     STAGE_ROOM = OUT_ROOM           # a stage is one of them
+    STAGES_MOST = 64                # at a time: each has a buffer, and needs its descriptor
     POOL_MOST = 16                  # pooled buffers
     SPARES_MOST = 64                # segments kept for any queue that needs one
     NAMELESS_MOST = 8               # ... for any queue that is not durable: each has a descriptor and a map
@@ -169,13 +172,15 @@ cdef inline uint32_t align8(uint32_t n) noexcept nogil:
 
 
 cdef inline uint32_t length_of(const uint8_t *record) noexcept nogil:
-    """Octets of header, meta and body."""
+    """Octets of header, meta and body.  Where the magic stands, the length does: both are in one word of 8 octets, and so
+    in one page."""
     return le32(record + R_LENGTH)
 
 
 cdef inline uint32_t room_of(const uint8_t *record) noexcept nogil:
-    """Octets from this record to the next one."""
-    return align8(le32(record + R_LENGTH))
+    """Octets from this record to the next one.  Where zeros stand, because its page was lost, those of a header: who walks
+    over records must come on."""
+    return align8(max(length_of(record), <uint32_t>RECORD))
 
 
 cdef inline uint64_t seq_of(const uint8_t *record) noexcept nogil:

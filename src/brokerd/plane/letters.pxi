@@ -167,6 +167,9 @@ cdef bint read_history(const letters_t *l, uint8_t reason, const uint8_t *deaths
     cdef const field_t *queue
     cdef const field_t *why
     cdef field_t fields[DEATH_FIELDS_MOST]
+    cdef const uint8_t *queues[DEATHS_MOST]
+    cdef const uint8_t *reasons[DEATHS_MOST]
+    cdef uint32_t i
     cdef int n
     cdef const char *own = REASON_NAMES[reason]
     h.n = h.same_n = 0
@@ -192,6 +195,14 @@ cdef bint read_history(const letters_t *l, uint8_t reason, const uint8_t *deaths
             return False
         if h.n == 0 and reason != REASON_REJECTED and not is_text(why, b"rejected", 8):
             return False
+        # Items that are of one queue and reason, or have no count, are merged (queues/dead_letter.py).
+        if field_named(fields, n, b"count", 5) == NULL:
+            return False
+        queues[h.n] = value_of(queue)
+        reasons[h.n] = value_of(why)
+        for i in range(h.n):
+            if is_text(queue, queues[i] + 5, be32(queues[i] + 1)) and is_text(why, reasons[i] + 5, be32(reasons[i] + 1)):
+                return False
         h.others[h.n] = start
         h.others_n[h.n] = <uint32_t>(p - start)
         h.n += 1
@@ -472,7 +483,7 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) 
     m.channel = 0
     m.publish_seq = 0
     complete(&m, &known)
-    return store_message(r.targets, r.targets_n, &m, l.at_least_once, stored, NULL) == 0
+    return can_be_read(q, &m) and store_message(r.targets, r.targets_n, &m, l.at_least_once, stored, NULL) == 0
 
 
 @cython.no_gc_clear

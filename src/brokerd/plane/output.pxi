@@ -4,6 +4,7 @@
 # ---- output
 cdef enum:
     OUT_FULL = 262144               # octets: send them before delivering more
+    OUT_MOST = 4 * OUT_FULL         # octets that wait: no more of the client's own octets are worked on
     LARGE_RECORD = 32768            # octets: from here on a body is sent from its segment, and not copied
     FRAMES_A_CALL = 32              # that one sendmsg() takes from a segment
     HEADERS_ROOM = 512              # octets that added_headers() writes at most
@@ -61,6 +62,16 @@ cdef void out_release(conn_t *c) noexcept nogil:
     c.out_capacity = 0
 
 
+cdef void take_back_output(conn_t *c, size_t before) noexcept nogil:
+    """Zeros were written as if they were a message: the client must not read them.  before: conn_t.out_n before that.  If the
+    output has moved since, the turn cuts the connection off."""
+    if c.out_n < before:
+        before = 0
+        c.gone = True
+        c.core.lost = True
+    c.out_n = before
+
+
 cdef void hand_to_transport(conn_t *c, size_t done) noexcept:
     cdef bytes rest = (<const char *>c.out)[done:c.out_n]
     cdef Connection connection = <Connection>c.owner
@@ -87,6 +98,11 @@ cdef void out_flush(conn_t *c) noexcept nogil:
         return
     with gil:
         hand_to_transport(c, n)
+
+
+cdef inline bint is_output_full(conn_t *c) noexcept nogil:
+    """Whether much output waits for a client that does not read, or for a sync."""
+    return UNLIKELY(c.out_n > OUT_MOST) and (c.paused or c.held)
 
 
 # ---- a message
@@ -349,8 +365,11 @@ cdef int64_t write_any_message(channel_t *ch, const uint8_t *prefix, uint32_t pr
     cdef const uint8_t *meta
     cdef uint32_t meta_n = meta_of(r, &meta)
     cdef uint32_t names_n = 1 + meta[0]
-    cdef uint64_t body_n = length_of(r) - <uint64_t>(meta + meta_n - r)
+    cdef uint64_t body_n = octets_behind(r, meta, meta_n)
     cdef uint8_t *p
+    if UNLIKELY(meta_n == 0):
+        mark_lost(t.seg.queue)          # Zeros stand where a record stood, in the last page of a file that was cut off.
+        return -1
     names_n += 1 + meta[names_n]
     p = out_room(conn, prefix_n + 14 + HEADERS_ROOM + tail_n + names_n
                  + content_room(conn, meta_n - names_n, 0 if sends else body_n))
@@ -382,9 +401,12 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
     cdef uint8_t *p
     cdef uint8_t *start
     cdef bint adds = adds_headers(t)
+    if UNLIKELY(meta_n == 0):
+        mark_lost(t.seg.queue)
+        return -1
     names_n += 1 + meta[names_n]
     body = meta + meta_n
-    body_n = length_of(r) - <uint64_t>(body - r)
+    body_n = octets_behind(r, meta, meta_n)
     start = out_room(conn, prefix_n + 10 + tail_n + (4 + HEADERS_ROOM if adds else 0) + names_n
                      + content_room(conn, meta_n - names_n, body_n))
     if UNLIKELY(start == NULL):

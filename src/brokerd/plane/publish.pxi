@@ -17,14 +17,6 @@ cdef enum:
 
     MANY_TARGETS = 64       # room in so many queues is found within any turn
 
-cdef struct content_t:
-    uint8_t *octets             # method payload, header payload, body so far
-    size_t capacity
-    uint32_t method_n
-    uint32_t header_n
-    uint64_t body_size
-    uint64_t body_n
-
 
 cdef inline int fault(event_t *e, bint hard, uint16_t code, const char *text, uint32_t method) noexcept nogil:
     e.hard = hard
@@ -104,6 +96,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
         e.error = reserve(&q.store, align8(m.length))
         if LIKELY(e.error == 0):
             stored = store_in(&q.store, &m, ch.confirm)
+        elif q.lost:                    # That was seen just now: it refuses.
+            e.error = store_message(r.targets, 1, &m, ch.confirm, &stored, NULL)
     else:
         e.error = store_message(r.targets, 1, &m, ch.confirm, &stored, NULL)
     if UNLIKELY(e.error != 0):
@@ -175,7 +169,7 @@ cdef int keep(channel_t *ch, const uint8_t *method, uint32_t method_n, const uin
 
 cdef inline void count_publish(channel_t *ch, route_t *r, uint32_t queues_n) noexcept nogil:
     ch.publishes += 1
-    ch.conn.publishes = True
+    ch.conn.publishes = ch.conn.core.alarms
     if r.tally != NULL:
         r.tally.published += 1
         r.tally.routed += queues_n
@@ -214,7 +208,13 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
     if err == 0:
         if k.has_key:
             m.keys = &k.keys
-        if not r.immediate or can_deliver_to_one(k.left, k.left_n):
+        if UNLIKELY(r.learner != NULL and needs_room(&k, r.learner)):
+            began = monotonic_ns()
+            err = find_room_for_key(r.learner)
+            core.spent += monotonic_ns() - began
+        if UNLIKELY(err != 0):
+            pass
+        elif not r.immediate or can_deliver_to_one(k.left, k.left_n):
             err = store_message(k.left, k.left_n, m, ch.confirm, &stored, k.took)
         m.keys = NULL           # k ends with this call.
         if err:
@@ -269,14 +269,15 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
     0, or the errno."""
     cdef Answer answer = <Answer>r.answer
     cdef list left = []
-    ask_participants(answer, left)
+    cdef int err = ask_participants(answer, left)
+    if err:
+        return err
     if answer.keys is not None:
         m.keys = &answer.keys.k
     cdef tuple queues = left[0] if left else answer.queues
     cdef uint32_t i, n = <uint32_t>len(queues), stored = STORED
     cdef queue_t **targets = <queue_t **>calloc(n + 1, sizeof(queue_t *) + 1)
     cdef uint8_t *took = <uint8_t *>(targets + n)
-    cdef int err = 0
     if targets == NULL:
         return ENOMEM
     for i in range(n):
@@ -324,7 +325,7 @@ cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
 
 cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
     """Whether m can be stored in q without a look at rules: q has none and no levels, and m has no expiration."""
-    return q.rules == NULL and q.levels_above == NULL and not q.dropped and not m.flags & EXPIRES
+    return q.rules == NULL and q.levels_above == NULL and not q.dropped | q.lost and not m.flags & EXPIRES
 
 
 cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
@@ -366,7 +367,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
     cdef bint dlx = False
     for i in range(n):
         q = targets[i]
-        if UNLIKELY(q.dropped):
+        if UNLIKELY(q.dropped | q.lost):
             continue
         if UNLIKELY(q.rules != NULL or m.flags & EXPIRES):
             err = check_admission(q, m, m.flags & EXPIRES)
@@ -380,11 +381,13 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         if UNLIKELY(q.staged != NULL):
             end_other_stage(st)
         err = reserve(st, need)
-        if UNLIKELY(err != 0):
+        if UNLIKELY(err != 0) and not q.lost:
             return err
     for i in range(n):
         q = targets[i]
-        if UNLIKELY(q.dropped):
+        if UNLIKELY(q.dropped | q.lost):
+            if q.lost and not q.dropped:
+                done |= REFUSED
             continue
         if UNLIKELY(q.rules != NULL) and q.rules.refuses:
             q.rules.n_refused += 1
@@ -482,108 +485,3 @@ cdef void write_return(channel_t *ch, message_t *m, uint16_t code, const char *t
     p += 1
     p += write_content(conn, ch.number, p, m.properties, m.properties_n, m.body, m.body_n)
     conn.out_n += p - start
-
-
-# ---- content that arrives in parts
-
-cdef void content_free(channel_t *ch) noexcept nogil:
-    if ch.content != NULL:
-        free(ch.content.octets)
-        free(ch.content)
-        ch.content = NULL
-    ch.state = 0
-
-
-cdef int content_add(content_t *c, const uint8_t *p, size_t n) noexcept nogil:
-    cdef size_t have = c.method_n + c.header_n + c.body_n
-    cdef size_t capacity = c.capacity
-    cdef uint8_t *octets
-    if have + n > capacity:
-        # The room follows the octets that have arrived, because a peer can announce any size at no cost.
-        capacity = max(have + n, min(have + (have >> 1), have + c.body_size - c.body_n))
-        octets = <uint8_t *>realloc(c.octets, capacity)
-        if octets == NULL:
-            return ENOMEM
-        c.octets = octets
-        c.capacity = capacity
-    memcpy(c.octets + have, p, n)
-    return 0
-
-
-cdef inline const uint8_t *content_end(content_t *c) noexcept nogil:
-    """Behind the last octet that has arrived."""
-    return c.octets + c.method_n + c.header_n + c.body_n
-
-
-cdef int content_begin(channel_t *ch, const uint8_t *method, uint32_t n, event_t *e) noexcept nogil:
-    ch.content = <content_t *>calloc(1, sizeof(content_t))
-    if ch.content == NULL or content_add(ch.content, method, n) != 0:
-        content_free(ch)
-        return fault(e, True, 506, b"no memory for this message", BASIC_PUBLISH)
-    ch.content.method_n = n
-    ch.state = 1
-    return DONE
-
-
-cdef int content_whole(channel_t *ch, event_t *e) noexcept nogil:
-    cdef content_t *c = ch.content
-    cdef int status
-    status = publish(ch, c.octets, c.method_n, c.octets + c.method_n, c.header_n,
-                     c.octets + c.method_n + c.header_n, c.body_n, e)
-    if status == DONE or status == FAULT:
-        content_free(ch)
-        ch.conn.pending = NULL
-    else:
-        ch.conn.pending = ch
-    return status
-
-
-cdef int check_header(channel_t *ch, const uint8_t *payload, uint32_t n, event_t *e) noexcept nogil:
-    """DONE if this content header may follow a basic.publish."""
-    cdef uint64_t most = ch.conn.core.message_octets_max
-    if n < 14:
-        return fault(e, True, 501, b"content header frame is too short", BASIC_PUBLISH)
-    if be16(payload) != CLASS_BASIC:
-        e.number = be16(payload)
-        return fault(e, True, 505, b"expected content header for class 60, got one for class %llu instead", BASIC_PUBLISH)
-    if be64(payload + 4) > most:
-        e.number = be64(payload + 4)
-        e.limit = most
-        return fault(e, False, 406, b"message size %llu is larger than configured max size %llu", BASIC_PUBLISH)
-    return DONE
-
-
-cdef int content_header(channel_t *ch, const uint8_t *payload, uint32_t n, event_t *e) noexcept nogil:
-    cdef content_t *c = ch.content
-    cdef int status
-    if ch.state != 1:
-        if ch.state == 0:
-            return fault(e, True, 505, b"expected method frame, got non method frame instead", 0)
-        return fault(e, True, 505, b"expected content body, got non content body frame instead", BASIC_PUBLISH)
-    status = check_header(ch, payload, n, e)
-    if status != DONE:
-        content_free(ch)
-        return status
-    c.body_size = be64(payload + 4)
-    if content_add(c, payload, n) != 0:
-        content_free(ch)
-        return fault(e, True, 506, b"no memory for this message", BASIC_PUBLISH)
-    c.header_n = n
-    ch.state = 2
-    return content_whole(ch, e) if c.body_size == 0 else DONE
-
-
-cdef int content_body(channel_t *ch, const uint8_t *payload, uint32_t n, event_t *e) noexcept nogil:
-    cdef content_t *c = ch.content
-    if ch.state == 0:
-        return fault(e, True, 505, b"expected method frame, got non method frame instead", 0)
-    if ch.state == 1:
-        return fault(e, True, 505, b"expected content header for class 60, got non content header frame instead", BASIC_PUBLISH)
-    if n > c.body_size - c.body_n:
-        content_free(ch)
-        return fault(e, True, 501, b"content body is larger than its header said", BASIC_PUBLISH)
-    if content_add(c, payload, n) != 0:
-        content_free(ch)
-        return fault(e, True, 506, b"no memory for this message", BASIC_PUBLISH)
-    c.body_n += n
-    return content_whole(ch, e) if c.body_n == c.body_size else DONE

@@ -13,8 +13,9 @@ cdef class Queue:
         self.q.core = &core.c
         self.q.owner = <void *>self
         self.q.durable = durable
+        queue_join(&self.q)
         self.q.next_seq = 1
-        self.q.used = core.c.now
+        self.q.used = core.uptime()
         self.q.store.queue = &self.q
         self.q.store.next_number = 1
         self.q.store.directory = strdup(path)
@@ -34,6 +35,8 @@ cdef class Queue:
         if self._gate is not None and self.q.rules != NULL:
             self.q.rules.gate = NULL
             self._gate.gate.queue = NULL
+        if self.q.core != NULL:
+            queue_leave(&self.q)
         self.leave_lists()
         rules_leave(&self.q)
         self.free_stores()
@@ -238,11 +241,10 @@ cdef class Queue:
 
     @property
     def unused_since(self):
-        return self.core.c.now if self.q.consumers else self.q.used
+        return self.core.uptime() if self.q.consumers else self.q.used
 
     def touch(self):
-        self.core.read_clock()
-        self.q.used = self.core.c.now
+        self.q.used = self.core.uptime()
 
     # ---- figures
 
@@ -269,6 +271,10 @@ cdef class Queue:
     @property
     def next_seq(self):
         return self.q.next_seq
+
+    @property
+    def last_ts(self):
+        return self.q.last_ts
 
     @property
     def published(self):
@@ -303,6 +309,10 @@ cdef class Queue:
         return self.q.touched
 
     @property
+    def lost(self):
+        return self.q.lost != 0
+
+    @property
     def paused(self):
         return self.q.paused != 0
 
@@ -334,8 +344,9 @@ cdef class Queue:
             raise MemoryError
         self.q.ready_octets += ready_octets
 
-    def finish_recovery(self, uint64_t next_seq, *, bint suspect, int64_t last_ts=0):
+    def finish_recovery(self, uint64_t next_seq, *, bint suspect, int64_t last_ts=0, uint64_t last_number=0):
         self.core.read_clock()
+        skip_numbers(&self.q, last_number)
         if finish_recovery(&self.q, next_seq, suspect, last_ts) != 0:
             raise MemoryError
 

@@ -26,6 +26,12 @@ cdef int attach(queue_t *q, uint8_t level, const seg_t *found) noexcept nogil:
     return 0
 
 
+cdef void skip_numbers(queue_t *q, uint64_t last) noexcept nogil:
+    """Give no segment a number up to `last`: files of such segments are still there."""
+    q.store.next_number = max(q.store.next_number, last + 1)
+    q.core.next_number = max(q.core.next_number, last + 1)
+
+
 cdef void recover_store(store_t *st) noexcept:
     """All segments of a store are attached: retire the settled ones, and open the last one to append() if it has room."""
     cdef seg_t *s = st.first

@@ -12,8 +12,11 @@
 
 cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
     if s.fd < 0:
-        s.fd = open(path, O_RDWR | O_CLOEXEC)
-    return 0 if s.fd >= 0 else errno
+        s.fd = open_file(s.queue.core, path, O_RDWR)
+        if s.fd < 0:
+            return errno
+        hold_open(s, s.queue.core)
+    return 0
 
 
 cdef bint give_to_core(seg_t *s) noexcept nogil:
@@ -23,7 +26,7 @@ cdef bint give_to_core(seg_t *s) noexcept nogil:
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
     if (core.spare_directory == NULL or core.no_spares or s.queue.copying or core.spares_n >= SPARES_MOST
-            or s.capacity != core.segment_octets or s.allocated != s.capacity or s.damaged or s.unlinked):
+            or s.capacity != core.segment_octets or s.allocated != s.capacity or s.damaged or s.unlinked or s.queue.lost):
         return False
     path_of(s, b"msgs", old)
     snprintf(new, PATH_ROOM, b"%s/%010llu", core.spare_directory, <unsigned long long>s.number)
@@ -33,11 +36,8 @@ cdef bint give_to_core(seg_t *s) noexcept nogil:
     unlink(old)
     seg_unmap(s)
     acks_unmap(s)
-    free(s.settled_bits)
-    free(s.last_entries)
+    forget_acks(s)
     anchors_free(s)
-    s.settled_bits = NULL
-    s.last_entries = NULL
     s.store = NULL
     s.queue = NULL
     s.next = core.spares
@@ -50,6 +50,7 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
     """Make one of the core's spares the queue's spare, if the core has one."""
     cdef core_t *core = st.queue.core
     cdef seg_t *s = core.spares
+    cdef stat_t figures
     cdef char old[PATH_ROOM]
     cdef char new[PATH_ROOM]
     if s == NULL:
@@ -68,8 +69,8 @@ cdef void adopt_spare(store_t *st) noexcept nogil:
         if rename(old, new) != 0:
             seg_free(s)         # Its file is missing.
             return
-    if seg_open_at(s, new) != 0:
-        unlink(new)
+    if seg_open_at(s, new) != 0 or fstat(s.fd, &figures) < 0 or figures.st_size < <off_t>s.capacity:
+        unlink(new)             # It was cut off, or is no file any more.
         seg_free(s)
         return
     st.spare = s
@@ -81,15 +82,12 @@ cdef void retire_unlinked(seg_t *s) noexcept:
     descriptor."""
     cdef store_t *st = s.store
     cdef core_t *core = s.queue.core
-    if s.capacity != core.segment_octets or s.allocated != s.capacity or s.damaged \
+    if s.capacity != core.segment_octets or s.allocated != s.capacity or s.damaged or s.queue.lost \
             or (st.spare != NULL or st.queue.dropped) \
             and (core.no_spares or st.queue.copying or core.nameless_n >= NAMELESS_MOST):
         seg_free(s)
         return
-    free(s.settled_bits)
-    free(s.last_entries)
-    s.settled_bits = NULL
-    s.last_entries = NULL
+    forget_acks(s)
     anchors_free(s)
     if st.spare == NULL and not st.queue.dropped:
         st.spare = s
@@ -146,6 +144,10 @@ cdef void give_up(seg_t *s):
     if q.journal != NULL and not s.damaged and not q.dropped and move_to_kept(s):
         seg_free(s)
         return
+    if UNLIKELY(s.journal_known) and not s.damaged and not q.dropped:
+        # It was switched off since, or the segment could not be moved: nothing is kept, and no audit misses the records.
+        core.garbage.append(text_path(s, "journal"))
+        core.garbage.append(text_path(s, "chain"))
     if s.damaged:
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/msgs.%010llu.damaged", st.directory, <unsigned long long>s.number)
@@ -153,18 +155,15 @@ cdef void give_up(seg_t *s):
     elif not q.dropped and st.spare != NULL and give_to_core(s):
         return
     elif (st.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
-          and not q.dropped and not q.copying):
+          and not q.dropped and not q.lost and not q.copying):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.msgs", st.directory)
         if rename(old, new) == 0 and seg_open_at(s, new) == 0:
             # The records go before the acks: a start removes acks without records, but records without acks come again.
             path_of(s, b"acks", old)
             unlink(old)
-            free(s.settled_bits)
-            free(s.last_entries)
+            forget_acks(s)
             anchors_free(s)
-            s.settled_bits = NULL
-            s.last_entries = NULL
             st.spare = s
             return
         seg_unmap(s)

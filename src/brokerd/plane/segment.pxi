@@ -16,6 +16,13 @@ cdef struct anchor_t:             # where a record of a segment begins
     uint32_t position
 
 
+cdef extern from *:
+    """
+    static const unsigned char EMPTY_META[8];   /* two empty names, no properties */
+    """
+    const uint8_t *EMPTY_META
+
+
 cdef void path_of(seg_t *s, const char *kind, char *out) noexcept nogil:
     snprintf(out, PATH_ROOM, b"%s/%s.%010llu", s.store.directory, kind, <unsigned long long>s.number)
 
@@ -47,28 +54,39 @@ cdef bint record_is_whole(seg_t *s, uint32_t position) noexcept nogil:
 
 
 cdef inline uint32_t meta_of(const uint8_t *r, const uint8_t **meta) noexcept nogil:
-    """Where the meta (exchange, routing key, properties) of a record begins, and its octets."""
+    """Where the meta (exchange, routing key, properties) of a record begins, and its octets.  0: its page was lost, and zeros
+    stand there; the meta is then an empty one elsewhere."""
     cdef uint32_t n = le16(r + R_META)
+    meta[0] = r + RECORD
     if UNLIKELY(n == LONG_META):
         meta[0] = r + RECORD + 4
-        return le32(r + RECORD)
-    meta[0] = r + RECORD
+        n = le32(r + RECORD)
+    if UNLIKELY(n < 4):
+        meta[0] = EMPTY_META
+        return 0
     return n
 
 
+cdef inline uint64_t octets_behind(const uint8_t *r, const uint8_t *meta, uint32_t n) noexcept nogil:
+    """Octets of the body, behind the meta that meta_of() found."""
+    return length_of(r) - <uint64_t>(meta + n - r) if LIKELY(n != 0) else 0
+
+
 cdef bint meta_is_whole(const uint8_t *r, uint32_t length) noexcept nogil:
+    """Whether all lengths inside the meta are right, those of the header table too: later code trusts them."""
     cdef const uint8_t *meta
     cdef uint32_t n, names
+    cdef known_t known
     if le16(r + R_META) == LONG_META and length < RECORD + 4:
         return False
     n = meta_of(r, &meta)
-    if n < 4 or n > length - <uint32_t>(meta - r):
+    if n == 0 or n > length - <uint32_t>(meta - r):
         return False
     names = 1 + meta[0]
     if names >= n:
         return False
     names += 1 + meta[names]
-    return names + 2 <= n
+    return names + 2 <= n and properties_are_whole(meta + names, meta + n, &known)
 
 
 cdef void seg_write_header(seg_t *s) noexcept nogil:
@@ -105,12 +123,6 @@ cdef void seg_unmap(seg_t *s) noexcept nogil:
         s.map = NULL
     if not s.unlinked:
         seg_close(s)
-
-
-cdef inline void seg_close(seg_t *s) noexcept nogil:
-    if s.fd >= 0:
-        close(s.fd)
-        s.fd = -1
 
 
 cdef void seg_put_sealed(seg_t *s, uint8_t sealed) noexcept nogil:
@@ -162,8 +174,14 @@ cdef int seg_open(seg_t *s) noexcept nogil:
     if s.fd >= 0:
         return 0
     path_of(s, b"msgs", path)
-    s.fd = open(path, O_RDWR | O_CLOEXEC)
-    return 0 if s.fd >= 0 else errno
+    s.fd = open_file(s.queue.core, path, O_RDWR)
+    if s.fd < 0:
+        if errno != EMFILE and errno != ENFILE and errno != ENOMEM and not s.queue.dropped:
+            mark_lost(s.queue)      # It is gone, or may not be read.
+            set_errno(EIO)
+        return errno
+    hold_open(s, s.queue.core)
+    return 0
 
 
 cdef int seg_map(seg_t *s) noexcept nogil:
@@ -179,6 +197,7 @@ cdef int seg_map(seg_t *s) noexcept nogil:
     if fstat(s.fd, &st) < 0 or st.st_size < <off_t>s.end:
         if not s.unlinked:
             seg_close(s)
+        mark_lost(s.queue)      # It was cut off while it was not mapped.
         return EIO
     if st.st_size < <off_t>s.capacity and ftruncate(s.fd, s.capacity) < 0:
         return errno
@@ -190,8 +209,21 @@ cdef int seg_map(seg_t *s) noexcept nogil:
     if s.sealed:
         if not s.unlinked:
             seg_close(s)
-        madvise(m, s.capacity, MADV_POPULATE_READ)
+        madvise(m, s.end, MADV_POPULATE_READ)
+        s.asked_for = s.end
+    else:
+        madvise(m, s.capacity, MADV_RANDOM)
     return 0
+
+
+cdef void ask_for_more(store_t *st) noexcept nogil:
+    """Have the kernel begin to read what the cursor reads next.  A map that is written to has no read-ahead of the kernel's
+    (MADV_RANDOM): where it has taken the page to append to out of memory, one store would read or zero megabytes."""
+    cdef seg_t *s = st.cursor
+    cdef uint32_t begin = st.position & ~<uint32_t>4095
+    if s.map != NULL:
+        s.asked_for = begin + ASK_OCTETS
+        madvise(s.map + begin, min(s.asked_for, s.end) - begin, MADV_WILLNEED)
 
 
 cdef int acks_map(seg_t *s) noexcept nogil:
@@ -203,7 +235,7 @@ cdef int acks_map(seg_t *s) noexcept nogil:
     if s.acks != NULL:
         return 0
     path_of(s, b"acks", path)
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0o640)
+    fd = open_file(s.queue.core, path, O_RDWR | O_CREAT)
     if fd < 0:
         return errno
     if s.acks_capacity == 0:
@@ -220,6 +252,7 @@ cdef int acks_map(seg_t *s) noexcept nogil:
             err = errno
         else:
             s.acks = <uint8_t *>m
+            madvise(m, s.acks_capacity, MADV_RANDOM)
     if err == 0 and s.acks_zeroed == 0:
         # Allocate the header page before the first store: on a full disk, a store into a hole is a SIGBUS.
         if st.st_size < 4096:
@@ -249,9 +282,12 @@ cdef int acks_grow(seg_t *s) noexcept nogil:
         if err:
             return err
     path_of(s, b"acks", path)
-    fd = open(path, O_RDWR | O_CLOEXEC)
+    fd = open_file(s.queue.core, path, O_RDWR)
     if fd < 0:
         return errno
+    if is_cut_off(s.queue, fd, s.acks_capacity):
+        close(fd)
+        return EIO
     to = min(max(s.acks_zeroed + ACKS_ZEROS, want), s.acks_capacity)
     # Writing zeros from the first free entry on destroys nothing: only zeros or a hole can stand there.
     err = write_zeros(fd, HEADER + ENTRY * s.entries, to)
@@ -296,7 +332,7 @@ cdef void seg_put_passed(seg_t *s, uint32_t below) noexcept nogil:
 cdef inline uint64_t body_octets(const uint8_t *r) noexcept nogil:
     cdef const uint8_t *meta
     cdef uint32_t n = meta_of(r, &meta)
-    return length_of(r) - <uint32_t>(meta - r) - n
+    return octets_behind(r, meta, n)
 
 
 cdef bytes routing_key_of(message_t *m):
@@ -308,13 +344,14 @@ cdef void message_of(const uint8_t *r, message_t *m) noexcept nogil:
     """Set the fields of m that a whole record has: its pieces, length, flags and priority."""
     cdef const uint8_t *meta
     cdef uint32_t n = meta_of(r, &meta)
+    m.body_n = octets_behind(r, meta, n)
+    n = max(n, <uint32_t>4)
     m.names = meta
     m.names_n = 1 + meta[0]
     m.names_n += 1 + meta[m.names_n]
     m.properties = meta + m.names_n
     m.properties_n = n - m.names_n
     m.body = meta + n
-    m.body_n = length_of(r) - <uint64_t>(m.body - r)
     m.length = length_of(r)
     m.flags = le16(r + R_FLAGS)
     m.priority = r[R_PRIORITY]
@@ -390,10 +427,31 @@ cdef inline bint entry_is_sound(seg_t *s, uint64_t entry) noexcept nogil:
             <uint8_t>(entry >> 40) == entry_check(<uint32_t>s.number, entry & ~(<uint64_t>0xFF << 40)))
 
 
+cdef void forget_acks(seg_t *s) noexcept nogil:
+    """Forget what seg_load_acks() read."""
+    free(s.settled_bits)
+    free(s.last_entries)
+    s.settled_bits = NULL
+    s.last_entries = NULL
+    s.last_entries_n = 0
+
+
+cdef uint32_t settled_beside(seg_t *s, uint32_t until, uint32_t found) noexcept nogil:
+    """How many of the `found` positions in settled_bits, the last of which is `until`, are no record's.  Behind a damaged
+    record nobody can tell: 0 then."""
+    cdef uint32_t p = HEADER
+    while p <= until and found:
+        if not record_is_whole(s, p):
+            return 0
+        found -= was_settled(s, p)
+        p += room_of(s.map + p)
+    return found
+
+
 cdef int seg_load_acks(seg_t *s) noexcept nogil:
-    """Read the acks file of a recovered segment into settled_bits and counts, once; 0 or the errno."""
+    """Read the acks file of a recovered segment, which is mapped, into settled_bits and counts, once; 0 or the errno."""
     cdef uint64_t entry
-    cdef uint32_t i, position, lasting = 0, found = 0, unsound = 0, first_unsound = 0
+    cdef uint32_t i, position, lasting = 0, found = 0, last = 0, unsound = 0, first_unsound = 0
     cdef int err
     if s.settled_bits != NULL or s.entries == 0:
         return 0
@@ -403,6 +461,7 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
     s.settled_bits = <uint8_t *>calloc((s.capacity >> 6) + 1, 1)
     if s.settled_bits == NULL:
         return ENOMEM
+    madvise(s.acks, HEADER + ENTRY * s.entries, MADV_WILLNEED)
     for i in range(s.entries):
         entry = le64(s.acks + HEADER + ENTRY * i)
         position = <uint32_t>entry
@@ -412,16 +471,25 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
             elif not was_settled(s, position):
                 s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
                 found += 1
+                last = max(last, position)
         elif unsound == 0:
             first_unsound = HEADER + ENTRY * i
             unsound = 1
         else:
             unsound += 1
+    if found:
+        # The check of an entry is one octet: of 256 that are damaged, one passes it.
+        i = settled_beside(s, last, found)
+        found -= i
+        unsound += i
+        if i and first_unsound == 0:
+            first_unsound = HEADER
     if found < s.settled:
         # Recovery believed the header's count.  A record that no sound entry settles is ready again.
         s.waiting += s.settled - found
         s.store.ready += s.settled - found
         s.queue.ready += s.settled - found
+        s.queue.top = max(s.queue.top, s.store.level)
         s.settled = found
     if unsound:
         with gil:

@@ -7,6 +7,14 @@ cdef void release_ghost(queue_t *q) noexcept:
     Py_DECREF(<Queue>q.owner)
 
 
+cdef void forget_cancelled(channel_t *ch, consumer_t *c) noexcept:
+    """A consumer that has left has no unacked delivery any more: its object may go."""
+    cdef Channel channel = <Channel>ch.owner
+    if c.timeout >= 0:
+        channel.connection.core.timeouts -= 1
+    channel.cancelled.pop(<Consumer>c.owner, None)
+
+
 cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) noexcept nogil:
     """Settle a delivery as `kind` says; with a cause, return it instead."""
     cdef place_t t = e.at
@@ -37,10 +45,14 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
         q.rules.gate.channel = NULL
         q.rules.gate.consumer = NULL
     if c != NULL:
-        ASSERT(c.unacked)
+        ASSERT(c.unacked and ch.consumed)
         c.unacked -= 1
+        ch.consumed -= 1
         if not c.in_ring:
-            ring_rejoin(c)
+            if UNLIKELY(ch.global_prefetch) and ch.consumers_n > 1:
+                waiting_join(c)     # behind those that wait already
+            else:
+                ring_rejoin(c)
         if UNLIKELY(q.rules != NULL) and q.rules.active == c and c.unacked == 0 and (c.closed or q.rules.draining) \
                 and not q.dropped:
             with gil:
@@ -48,6 +60,9 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
     if UNLIKELY(q.ghost and q.unacked == 0):
         with gil:
             release_ghost(q)
+    if c != NULL and UNLIKELY(c.closed) and c.unacked == 0:
+        with gil:
+            forget_cancelled(ch, c)
 
 
 cdef inline void base_advance(channel_t *ch) noexcept nogil:
@@ -63,8 +78,7 @@ cdef inline void base_advance(channel_t *ch) noexcept nogil:
 cdef inline void advance_base_and_credit(channel_t *ch) noexcept nogil:
     base_advance(ch)
     if UNLIKELY(ch.global_prefetch):
-        with gil:
-            rings_rejoin(ch)
+        mark_crediting(ch)
 
 
 cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexcept nogil:
@@ -125,7 +139,9 @@ cdef bint return_overdue(channel_t *ch, uint32_t now_ms, list closing) except -1
     for tag in range(ch.base_tag, ch.next_tag if ch.unacked else ch.base_tag):
         e = &ch.ring[tag & mask]
         c = e.consumer
-        if e.at.seg == NULL or c == NULL or c.timeout < 0 or <int64_t><uint32_t>(now_ms - e.when) * 1000000 < c.timeout:
+        if e.at.seg == NULL or e.claimed or c == NULL or c.timeout < 0:
+            continue
+        if <int64_t><uint32_t>(now_ms - e.when) * 1000000 < c.timeout:
             continue
         if c.timeout_closes:
             closing.append(<Consumer>c.owner)
@@ -136,8 +152,7 @@ cdef bint return_overdue(channel_t *ch, uint32_t now_ms, list closing) except -1
         any_ = True
     if any_:
         base_advance(ch)
-        if ch.global_prefetch:
-            rings_rejoin(ch)
+        mark_crediting(ch)
     return any_
 
 

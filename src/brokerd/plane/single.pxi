@@ -8,15 +8,10 @@
 cdef void choose_active(queue_t *q) noexcept:
     """Choose the active consumer, because one came or left, or the active one has no unacked delivery any more."""
     cdef rules_t *r = q.rules
-    cdef Queue queue = <Queue>q.owner
-    cdef Consumer consumer
-    cdef consumer_t *best = NULL
+    cdef consumer_t *best = q.levels.oldest if q.levels != NULL else NULL
     cdef consumer_t *now = r.active
     if now != NULL and now.closed and now.unacked:
         return
-    for consumer in queue.consumers or ():
-        if best == NULL or consumer.c.level.priority > best.level.priority:
-            best = &consumer.c
     if now != NULL and not now.closed:
         if best.level.priority <= now.level.priority:
             if r.draining:              # The consumer that was to take over has left.

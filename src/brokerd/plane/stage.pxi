@@ -15,6 +15,21 @@
 # would cost more than the page faults.
 
 
+cdef void mark_lost(queue_t *q) noexcept nogil:
+    """Pages of its files are lost (lost.pxi): the next turn ends its service."""
+    q.lost = q.paused = q.core.lost = True
+
+
+cdef bint is_cut_off(queue_t *q, int fd, size_t octets) noexcept nogil:
+    """Whether a file has fewer octets than it was given; then its queue is lost.  To be asked before a write(), which would make
+    it longer again: what is between would read as zeros."""
+    cdef stat_t st
+    if LIKELY(fstat(fd, &st) == 0 and st.st_size >= <off_t>octets):
+        return False
+    mark_lost(q)
+    return True
+
+
 cdef int stage_begin(seg_t *s) noexcept nogil:
     """Gather the next records of a segment, its file being open; 0 or ENOMEM."""
     cdef core_t *core = s.queue.core
@@ -30,6 +45,7 @@ cdef int stage_begin(seg_t *s) noexcept nogil:
     s.words = s.stage_words
     s.stage_next = core.staged
     core.staged = s
+    core.staged_n += 1
     s.queue.staged = s
     return 0
 
@@ -39,6 +55,7 @@ cdef void stage_write(seg_t *s) noexcept nogil:
     cdef uint32_t n = s.end - s.stage_from
     ASSERT(n <= STAGE_ROOM)
     if n:
+        is_cut_off(s.queue, s.fd, s.capacity)
         if not write_whole(s.fd, s.stage, n, s.stage_from) or not write_whole(s.fd, s.stage_words, 16, S_END):
             # write() failed although the blocks are allocated: store through the map instead.
             memcpy(s.map + s.stage_from, s.stage, n)
@@ -52,6 +69,7 @@ cdef void stage_end(seg_t *s) noexcept nogil:
     while at[0] != s:
         at = &at[0].stage_next
     at[0] = s.stage_next
+    core.staged_n -= 1
     if core.pool_n < POOL_MOST:
         core.pool[core.pool_n] = s.stage
         core.pool_n += 1

@@ -27,6 +27,7 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.keys_until = 0
     s.generation = 0
     s.sealed = 0
+    s.asked_for = 0
     s.verify = s.loaded = s.unsynced = s.damaged = False
 
 
@@ -34,13 +35,13 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
     """Make the file of a new segment, allocate its first blocks, and map it.  0, or the errno: then no file is left."""
     cdef int err = 0
     cdef void *m
-    s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
+    s.fd = open_file(s.queue.core, path, O_RDWR | O_CREAT | O_TRUNC)
     if s.fd < 0 and errno == ENOENT:
         with gil:
             err = make_directory_of(s.store)
         if err:
             return err
-        s.fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
+        s.fd = open_file(s.queue.core, path, O_RDWR | O_CREAT | O_TRUNC)
     if s.fd < 0:
         return errno
     s.zeroed = s.allocated = min(<uint32_t>FIRST_ZEROS, s.capacity)
@@ -57,10 +58,48 @@ cdef int seg_create(seg_t *s, const char *path) noexcept nogil:
         s.fd = -1
         unlink(path)
         return err
+    madvise(m, s.capacity, MADV_RANDOM)
     s.map = s.base = <uint8_t *>m
     s.words = s.map + S_END
     seg_write_header(s)
+    hold_open(s, s.queue.core)
     return 0
+
+
+cdef bint take_name(seg_t *s, const char *path) noexcept nogil:
+    """Remove the name of a new segment whose queue is not durable, so that no crash leaves the file behind.  False: it keeps
+    the name, because its descriptor could then never be closed, and descriptors run short."""
+    if s.unlinked:
+        return True
+    if s.fd < 0 or s.fd >= s.queue.core.descriptors_most:
+        return False
+    leave_open(s)
+    unlink(path)
+    s.unlinked = True
+    return True
+
+
+cdef int seg_recycle(seg_t *s, const char *path) noexcept nogil:
+    """Write over the queue's spare, which has its new number, and give it the name `path`.  If its file is missing, make a new
+    one.  0, or the errno: after EMFILE, ENFILE and ENOMEM it is a spare as before."""
+    cdef char spare[PATH_ROOM]
+    cdef int err = 0
+    snprintf(spare, PATH_ROOM, b"%s/spare.msgs", s.store.directory)
+    # It may have lost its descriptor without being mapped; its file has the spare's name as yet.
+    if s.map == NULL and not s.unlinked:
+        err = seg_open_at(s, spare)
+    if err == 0:
+        err = seg_map(s)
+    if err == 0:
+        s.zeroed = 0
+        madvise(s.map, s.capacity, MADV_RANDOM)
+        seg_write_header(s)
+        if s.unlinked or rename(spare, path) == 0:
+            return 0
+    elif s.unlinked or err == EMFILE or err == ENFILE or err == ENOMEM:
+        return err
+    seg_unmap(s)
+    return seg_create(s, path)
 
 
 cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
@@ -70,7 +109,6 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     cdef uint32_t capacity = core.segment_octets
     cdef seg_t *s
     cdef char path[PATH_ROOM]
-    cdef char spare[PATH_ROOM]
     cdef int err = 0
     cdef bint recycled
     if need + HEADER > capacity:
@@ -92,25 +130,13 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     seg_begin(s)
     path_of(s, b"msgs", path)
     if recycled:
-        err = seg_map(s)
-        if err:
-            seg_free(s)
+        err = seg_recycle(s, path)
+        if err == EMFILE or err == ENFILE or err == ENOMEM:
+            st.spare = s
             return err
-        s.zeroed = 0
-        seg_write_header(s)
-        snprintf(spare, PATH_ROOM, b"%s/spare.msgs", st.directory)
-        if not s.unlinked and rename(spare, path) < 0:
-            # The file of the spare is missing: make a new one.
-            seg_unmap(s)
-            err = seg_create(s, path)
     else:
         err = seg_create(s, path)
-    if err == 0 and not q.durable:
-        if not s.unlinked:
-            err = seg_open(s)
-            unlink(path)
-            s.unlinked = True
-    elif err == 0:
+    if err == 0 and (q.durable or not take_name(s, path)):
         # Make the acks file now, while the publisher can still wait for room: a delivery writes the watermark there, and
         # cannot wait.
         err = acks_map(s)
@@ -145,6 +171,8 @@ cdef int seg_allocate(seg_t *s, uint32_t want, int advice) noexcept nogil:
         to = s.capacity
     if to > s.allocated:
         err = seg_open(s)
+        if err == 0 and is_cut_off(s.queue, s.fd, s.capacity):
+            err = EIO
         if err == 0:
             err = write_zeros(s.fd, s.allocated, to)
         if err:
@@ -217,7 +245,8 @@ cdef int find_room(store_t *st, uint32_t need) noexcept nogil:
         return err
     if s.end + need <= s.zeroed:
         return 0
-    if st.queue.confirms_have_waited and need <= STAGE_ROOM and not st.queue.mixed:
+    if st.queue.confirms_have_waited and need <= STAGE_ROOM and not st.queue.mixed \
+            and st.queue.core.staged_n < STAGES_MOST:
         return seg_stage(s, need)
     if s.stage != NULL:
         stage_end(s)
@@ -308,11 +337,7 @@ cdef void cursor_leave(store_t *st) noexcept nogil:
         s.damaged = True
         s.waiting = 0
     cursor_enter(st, s.next)
-    free(s.settled_bits)
-    free(s.last_entries)
-    s.settled_bits = NULL
-    s.last_entries = NULL
-    s.last_entries_n = 0
+    forget_acks(s)
     # The last segment but one stays mapped: as a rule it is settled soon, and then recycled.
     if not retire_if_settled(s) and s.next != st.last:
         seg_unmap(s)
@@ -328,6 +353,9 @@ cdef bint peek_returned(store_t *st, place_t *t) noexcept nogil:
     if seg_map(st.returned.seg) != 0:
         return False
     t[0] = st.returned[0]
+    if UNLIKELY(le32(t.seg.map + t.position) != RECORD_MAGIC):
+        mark_lost(st.queue)
+        return False
     return True
 
 
@@ -383,7 +411,15 @@ cdef inline bint peek_unread(store_t *st, place_t *t) noexcept nogil:
             if was_settled(s, st.position):
                 st.position += room_of(s.map + st.position)
                 continue
+            if UNLIKELY(s.waiting == 0) and s.settled:
+                # Damage of both files hid that an entry settles no record: this one was counted as settled.
+                s.settled -= 1
+                s.waiting = 1
+                count_ready(st)
         r = s.map + st.position
+        if UNLIKELY(le32(r) != RECORD_MAGIC):
+            mark_lost(st.queue)
+            return False
         t.seg = s
         t.seq = seq_of(r)
         t.position = st.position
@@ -422,18 +458,23 @@ cdef void take_returned(store_t *st, seg_t *s) noexcept nogil:
     heap_pop(st)
 
 
-cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
-    """Take what peek() found: it is not ready any more."""
+cdef inline bint advance_unseen(store_t *st, place_t *t) noexcept nogil:
+    """Take what peek() found: it is not ready any more.  Whether the cursor has passed it now, and not before."""
     cdef seg_t *s = t.seg
     st.ready -= 1
     st.queue.ready -= 1
     if UNLIKELY(st.returned_n) and is_returned(st, t):
         take_returned(st, s)
-        return
-    st.position = t.position + room_of(s.map + t.position)
+        return False
+    st.position = t.position + align8(length_of(s.map + t.position))
     s.waiting -= 1
-    if LIKELY(st.position > s.passed_below):
-        seg_put_passed(s, st.position)      # The watermark never goes back.
+    return LIKELY(st.position > s.passed_below)
+
+
+cdef inline void advance(store_t *st, place_t *t) noexcept nogil:
+    """Take what peek() found, to hand it out."""
+    if LIKELY(advance_unseen(st, t)):
+        seg_put_passed(t.seg, st.position)      # The watermark never goes back.
 
 
 cdef bint find_head(store_t *st, place_t *t) noexcept nogil:
@@ -444,6 +485,12 @@ cdef bint find_head(store_t *st, place_t *t) noexcept nogil:
 cdef void take_head(store_t *st, place_t *t) noexcept nogil:
     """advance() for rare callers: not inlined."""
     advance(st, t)
+
+
+cdef void take_head_unseen(store_t *st, place_t *t) noexcept nogil:
+    """Take what peek() found, to settle it: the entry that follows says all.  Would the broker die between the watermark and
+    that entry, the next start would take the message as handed out, though no consumer has seen it."""
+    advance_unseen(st, t)
 
 
 cdef int make_ready(place_t *t) noexcept nogil:

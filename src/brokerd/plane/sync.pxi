@@ -47,9 +47,8 @@ cdef int collect_segment(seg_t *s, list files, list sealing, Py_ssize_t most) ex
     st.unsynced_n -= 1
     if s.sealed:
         sealing.append((<Queue>st.queue.owner, st.level, s.number))
-        if s.map == NULL and s.fd >= 0:
-            close(s.fd)
-            s.fd = -1
+        if s.map == NULL:
+            seg_close(s)
     return 0
 
 

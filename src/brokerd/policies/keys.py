@@ -2,38 +2,31 @@
 
 Most keys are queue arguments without their ``x-`` and come from the rows in ``brokerd.arguments``; the others stand
 here.  brokerd accepts RabbitMQ's keys that have no effect here, so that it can use RabbitMQ's definitions unchanged.
-Refusals are worded as RabbitMQ words them.  Knows nothing of what a key does.
+Refusals are worded as RabbitMQ words them; ``words`` has others for files.  Knows nothing of what a key does.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from brokerd.arguments import BY_POLICY_KEY, Merge, QueueArgument, integer
+from brokerd.arguments import BY_POLICY_KEY, RULES, Check, Merge, boolean, integer, one_of, short_string, string
 
 Valid = Callable[[Any], bool]
 _BESIDE_AN_EXCHANGE = {"x-dead-letter-exchange": ""}  # a policy's dead-letter routing key may stand alone (RabbitMQ)
 
 
 class PolicyKey(NamedTuple):
-    """One key.  ``merge`` joins the values of a policy and an operator policy; None: the operator's value wins."""
+    """One key.  ``rule``: what a value must be, in words that follow "must be".  ``merge`` joins the values of a policy
+    and an operator policy; None: the operator's value wins."""
 
     valid: Valid
     called: str = ""
     operator: bool = False
     merge: Merge | None = None
+    rule: str = "anything"
 
 
-def _of_argument(row: QueueArgument) -> PolicyKey:
-    return PolicyKey(lambda value: row.check(value, _BESIDE_AN_EXCHANGE) is None, row.called, row.operator, row.merge)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _whole(least: int) -> Valid:
-    check = integer(least)
-    return lambda value: check(value, {}) is None
+def _key(check: Check, called: str, *, operator: bool = False, merge: Merge | None = None) -> PolicyKey:
+    return PolicyKey(lambda value: check(value, _BESIDE_AN_EXCHANGE) is None, called, operator, merge, RULES[check])
 
 
 def _any(_: Any) -> bool:
@@ -41,29 +34,29 @@ def _any(_: Any) -> bool:
 
 
 KEYS: dict[str, PolicyKey] = {
-    **{key: _of_argument(row) for key, row in BY_POLICY_KEY.items()},
-    "alternate-exchange": PolicyKey(_text, "alternate exchange name"),
-    "delayed-message": PolicyKey(lambda value: isinstance(value, bool), "delayed-message value"),
+    **{key: _key(row.check, row.called, operator=row.operator, merge=row.merge) for key, row in BY_POLICY_KEY.items()},
+    "alternate-exchange": _key(short_string, "alternate exchange name"),
+    "delayed-message": _key(boolean, "delayed-message value"),
     # RabbitMQ's, without effect here.
-    "consumer-disconnected-timeout": PolicyKey(_whole(0), "consumer disconnected timeout"),
-    "delayed-retry-max": PolicyKey(_whole(0), "delayed retry maximum", operator=True, merge=min),
-    "delayed-retry-min": PolicyKey(_whole(0), "delayed retry minimum", operator=True, merge=min),
-    "delayed-retry-type": PolicyKey(_text, "delayed retry type", operator=True),
-    "federation-upstream": PolicyKey(_text, "federation upstream name"),
-    "federation-upstream-pattern": PolicyKey(_text, "federation upstream pattern"),
-    "federation-upstream-set": PolicyKey(_text, "federation upstream set name"),
-    "ha-mode": PolicyKey(lambda value: value in ("all", "exactly", "nodes"), "ha-mode value"),
+    "consumer-disconnected-timeout": _key(integer(0), "consumer disconnected timeout"),
+    "delayed-retry-max": _key(integer(0), "delayed retry maximum", operator=True, merge=min),
+    "delayed-retry-min": _key(integer(0), "delayed retry minimum", operator=True, merge=min),
+    "delayed-retry-type": _key(string, "delayed retry type", operator=True),
+    "federation-upstream": _key(string, "federation upstream name"),
+    "federation-upstream-pattern": _key(string, "federation upstream pattern"),
+    "federation-upstream-set": _key(string, "federation upstream set name"),
+    "ha-mode": _key(one_of(("all", "exactly", "nodes"), ""), "ha-mode value"),
     "ha-params": PolicyKey(_any),
-    "ha-promote-on-failure": PolicyKey(_text, "ha-promote-on-failure value"),
-    "ha-promote-on-shutdown": PolicyKey(_text, "ha-promote-on-shutdown value"),
-    "ha-sync-batch-size": PolicyKey(_whole(1), "ha-sync-batch-size value"),
-    "ha-sync-mode": PolicyKey(_text, "ha-sync-mode value"),
-    "initial-cluster-size": PolicyKey(_whole(0), "cluster size"),
-    "max-age": PolicyKey(_text, "max age"),
-    "shards-per-node": PolicyKey(_whole(0), "shards-per-node value"),
-    "stream-filter-size-bytes": PolicyKey(_whole(16), "filter size"),
-    "stream-max-segment-size-bytes": PolicyKey(_whole(0), "segment size"),
-    "target-group-size": PolicyKey(_whole(0), "target group size"),
+    "ha-promote-on-failure": _key(string, "ha-promote-on-failure value"),
+    "ha-promote-on-shutdown": _key(string, "ha-promote-on-shutdown value"),
+    "ha-sync-batch-size": _key(integer(1), "ha-sync-batch-size value"),
+    "ha-sync-mode": _key(string, "ha-sync-mode value"),
+    "initial-cluster-size": _key(integer(0), "cluster size"),
+    "max-age": _key(string, "max age"),
+    "shards-per-node": _key(integer(0), "shards-per-node value"),
+    "stream-filter-size-bytes": _key(integer(16), "filter size"),
+    "stream-max-segment-size-bytes": _key(integer(0), "segment size"),
+    "target-group-size": _key(integer(0), "target group size"),
 }
 
 # A policy with one of these keys does not apply to things of that kind, not even its other keys: the next policy that

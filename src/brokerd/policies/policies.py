@@ -99,19 +99,24 @@ class Policy:
 class PolicyFile:
     """The policies of one file.  A change that cannot be written raises OSError and has no effect."""
 
-    __slots__ = ("_by_name", "_disk", "_ranked", "_what", "operator", "path")
+    __slots__ = ("_by_name", "_file", "_ranked", "_what", "operator", "path")
 
     def __init__(self, path: str, disk: Disk, *, operator: bool) -> None:
         """Read the file; a missing file means no policies.  Raises StoreError, OSError."""
         self.path = path
         self.operator = operator
         self._what = "operator policy" if operator else "policy"
-        self._disk = disk
-        self._hold(self._read())
+        self._file = json_file.JSONFile(path, disk)
+        self._hold(self.read_again())
+        self._file.take_over()
 
-    def _read(self) -> dict[str, Policy]:
+    def read_again(self) -> dict[str, Policy]:
+        """The policies by name as the file has them now, none if it is missing; nothing changes before ``take_over``.
+
+        Raises StoreError if the file cannot be used, OSError.
+        """
         by_name: dict[str, Policy] = {}
-        content = json_file.read(self.path, self._disk)
+        content = self._file.read()
         if content is None:
             return by_name
         keys = ("name", "pattern", "definition")
@@ -119,7 +124,10 @@ class PolicyFile:
             try:
                 policy = Policy.from_entry(entry, operator=self.operator)
             except PreconditionFailed as error:
-                raise StoreError(f"{self.path}: {self._what} {entry['name']!r:.80}: {error}") from None
+                from brokerd.policies.words import explain
+
+                reason = explain(entry, APPLY_TO, operator=self.operator) or error
+                raise StoreError(f"{self.path}: {self._what} {entry['name']!r:.80}: {reason}") from None
             if policy.name in by_name:
                 raise StoreError(f"{self.path}: {self._what} '{policy.name}' is there twice")
             by_name[policy.name] = policy
@@ -129,13 +137,12 @@ class PolicyFile:
         self._by_name = by_name
         self._ranked = sorted(by_name.values(), key=lambda policy: (-policy.priority, policy.name))
 
-    def reload(self) -> bool:
-        """Read the file again, and return whether the policies changed.  Raises StoreError, OSError without effect."""
-        found = self._read()
-        if [each.entry() for each in found.values()] == [each.entry() for each in self._by_name.values()]:
-            return False
+    def take_over(self, found: dict[str, Policy]) -> json_file.Changes:
+        """Let what ``read_again`` found hold.  Returns what that changes; the caller puts it in force."""
+        before = _in_words(self._by_name)
         self._hold(found)
-        return True
+        self._file.take_over()
+        return json_file.changes(before, _in_words(found))
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(self._by_name.values())
@@ -174,8 +181,12 @@ class PolicyFile:
         return None
 
     def _store(self, policies: dict[str, Policy]) -> None:
-        json_file.replace(self.path, [policy.entry() for policy in policies.values()], self._disk)
+        self._file.replace([policy.entry() for policy in policies.values()])
         self._hold(policies)
+
+
+def _in_words(policies: dict[str, Policy]) -> dict[str, Any]:
+    return {f"'{name}'": policy.entry() for name, policy in policies.items()}
 
 
 class Effective(NamedTuple):
@@ -209,15 +220,6 @@ class Policies(PolicyFile):
     def __bool__(self) -> bool:
         """Whether any policy or operator policy exists."""
         return bool(self._by_name) or len(self.operators) > 0
-
-    def reload(self) -> bool:
-        """Read both files again, and return whether policies changed.  Raises StoreError, OSError without effect."""
-        operators = PolicyFile(self.operators.path, self._disk, operator=True)
-        changed = super().reload()
-        if [each.entry() for each in operators] != [each.entry() for each in self.operators]:
-            self.operators = operators
-            changed = True
-        return changed
 
     def effective(self, name: str, kind: str) -> Effective:
         """What policies say for a thing of this name and kind (one of ``KINDS``), as ``keys.merged`` joins them."""

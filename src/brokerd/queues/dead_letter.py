@@ -30,6 +30,7 @@ queue's, and are removed; only with ``per_message``, since a publisher could rea
 Knows nothing of exchanges and queues but their names.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -201,11 +202,12 @@ def _record(headers: dict[str, Any], entry: dict[str, Any]) -> None:
     queue, reason, exchange = entry["queue"], entry["reason"], entry["exchange"]
     deaths = headers.get("x-death", _NONE)
     if isinstance(deaths, list):
+        deaths = _merged(deaths)
         same = [death for death in deaths if _died(death, queue, reason)]
         others = [death for death in deaths if not _died(death, queue, reason)]
         if same:
             count = same[0].get("count")
-            count = count if isinstance(count, int) and not isinstance(count, bool) else len(same) - 1
+            count = count if isinstance(count, int) and not isinstance(count, bool) else 0
             entry = {**same[0], "count": Int64(min(count + 1, COUNT_MAX))}
         headers["x-death"] = [dict(sorted(entry.items())), *others]
     else:
@@ -217,6 +219,30 @@ def _record(headers: dict[str, Any], entry: dict[str, Any]) -> None:
     headers["x-last-death-reason"] = reason
     headers["x-last-death-queue"] = queue
     headers["x-last-death-exchange"] = exchange
+
+
+def _merged(deaths: list[Any]) -> list[Any]:
+    """One item for each queue and reason: the first.  If that has no count, it gets the number of items that it stands
+    for: a broker wrote one for each death once.  An x-death of one item stays as it is (RabbitMQ)."""
+    if len(deaths) < 2:
+        return deaths
+    keys = [_key(death) for death in deaths]
+    numbers = Counter(keys)
+    merged = []
+    for key, death in zip(keys, deaths, strict=True):
+        if key is None:
+            merged.append(death)
+        elif numbers[key]:
+            merged.append(death if "count" in death else {**death, "count": Int64(numbers[key])})
+            numbers[key] = 0
+    return merged
+
+
+def _key(death: Any) -> tuple[str, str] | None:
+    if not isinstance(death, dict):
+        return None
+    queue, reason = death.get("queue"), death.get("reason")
+    return (queue, reason) if isinstance(queue, str) and isinstance(reason, str) else None
 
 
 _NONE = object()

@@ -88,7 +88,8 @@ def ttl_of(rule: Rule, headers: Mapping[str, Any] | None) -> int | None:
 class Deduplication:
     """The rule and the window of one queue or exchange.
 
-    If the disk fails, publishes go on, duplicates may pass, and one line is logged.
+    Where the disk is full, a publish with a key waits.  If files of keys cannot be read, publishes go on, duplicates
+    may pass, and one line is logged.
     """
 
     __slots__ = ("_failed", "_files", "_former", "rule", "window")
@@ -121,7 +122,9 @@ class Deduplication:
         """A first key has come: let the data plane hash later ones by itself."""
         try:
             self.window.hash_key = self._files.plane_key
-        except (OSError, StoreError) as error:
+        except OSError:
+            pass  # The control plane looks for duplicates, and has the publish wait until the hash key is on disk.
+        except StoreError as error:
             self.report_once(error)
 
     def hash_of(self, headers: Mapping[str, Any] | None) -> int:

@@ -4,6 +4,7 @@ A queue is in use if it has a consumer, or had a consumer, a basic.get or a decl
 the rule are in the heap.  A look at a queue in use pushes one new entry for the earliest time at which it can be due.
 So each queue in use is looked at once in its time, and an unused one goes within the timer's precision.
 
+Time is that of a clock that nobody sets: if the machine's clock jumps a day ahead, no queue was unused for a day.
 Knows neither loop nor vhosts: its builder hands in the time, a timer, and how a queue is deleted.
 """
 
@@ -23,7 +24,7 @@ class Timer(Protocol):
     def cancel(self) -> object: ...
 
 
-CallAt = Callable[[int, Callable[[], object]], Timer]  # ns since the epoch
+CallAt = Callable[[int, Callable[[], object]], Timer]  # ns, as ``now()``
 
 
 class Unused(Protocol):
@@ -49,7 +50,7 @@ class Expires:
         delete: Callable[[Any], object],
         call_at: CallAt | None = None,
     ) -> None:
-        """``now()``: ns since the epoch, the queues' own clock.  Without ``call_at``, the caller must call ``run``
+        """``now()``: ns since some moment, the queues' own clock.  Without ``call_at``, the caller must call ``run``
         often enough.  ``delete`` may fail and leave the queue; it is called again after the queue's time."""
         self._now = now
         self._delete = delete

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
-from brokerd.errors import NotImplemented_, PreconditionFailed, ResourceLocked
+from brokerd.errors import NotFound, NotImplemented_, PreconditionFailed, ResourceLocked
 from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of, plane_rules, rules_of
 
 if TYPE_CHECKING:
@@ -273,16 +273,22 @@ class Queue(plane.Queue):
         """Messages that were not stored because their deduplication key was known, since start."""
         return 0 if self.deduplication is None else self.deduplication.duplicates
 
-    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None:
+    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0, last_number: int = 0) -> None:
         """End the recovery, as in the data plane.  The keys come first, because settled segments stay while their keys
         are needed."""
         self._load_keys(suspect=suspect)
-        super().finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
+        super().finish_recovery(next_seq, suspect=suspect, last_ts=last_ts, last_number=last_number)
 
     def check_access(self, connection: object) -> None:
         """Refuse an exclusive queue to all connections but its owner (405)."""
         if self.owner is not None and self.owner is not connection:
             raise self.locked()
+
+    def check_in_service(self) -> None:
+        """Refuse a queue of whose files pages are lost (404, as RabbitMQ refuses a queue whose node is down)."""
+        if self.lost:
+            raise NotFound(f"{self} is out of service: its files were cut off, or cannot be read or written. The "
+                           "broker's next start recovers what is left")
 
     def locked(self) -> ResourceLocked:
         """The error for a queue that belongs to another connection, or did not belong to this one before."""
@@ -330,8 +336,8 @@ class Queue(plane.Queue):
     @property
     def exclusively_consumed(self) -> bool:
         """Whether an exclusive consumer consumes from the queue."""
-        consumers = self.consumers or ()
-        return len(consumers) == 1 and consumers[0].exclusive
+        consumers = self.consumers or {}
+        return len(consumers) == 1 and next(iter(consumers)).exclusive
 
 
 def _differs(field: str, queue: Queue, received: bool, current: bool) -> PreconditionFailed:

@@ -23,7 +23,11 @@ class AMQPProtocol(Connection, BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Take the socket, and wait for the client's protocol header."""
-        self.take_transport(transport, transport.get_extra_info("socket").fileno())
+        descriptor = transport.get_extra_info("socket").fileno()
+        if self.node.descriptors.admits(descriptor):
+            self.take_transport(transport, descriptor)
+        else:
+            transport.abort()
 
     def take_transport(self, transport: Any, fd: int) -> None:
         """Take the socket behind ``transport``; the plane writes to ``fd`` itself, or with -1 to the transport."""
@@ -43,10 +47,16 @@ class AMQPProtocol(Connection, BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is closed, by the client or by the broker."""
-        if self.transport is None:
+        if self.transport is None or self.ended:
             return  # uvloop may call this twice if both sides close at once
         self.lost()
-        self.node.disconnected(self)
+
+    def on_gone(self, closed_properly: bool) -> None:
+        """The client has gone, all that it sent is worked on, and what hung on it is gone."""
+        try:
+            super().on_gone(closed_properly)
+        finally:
+            self.node.disconnected(self)
         self.transport = None  # type: ignore[assignment]
 
 

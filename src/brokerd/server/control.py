@@ -234,7 +234,8 @@ class Peer(asyncio.Protocol):
     def _write(self, table: dict[str, Any]) -> None:
         import json  # A start saves this import.
 
-        self._transport.write(json.dumps(table).encode() + b"\n")
+        if not self._transport.is_closing():  # The client may have gone, and the loop tells of it a turn later.
+            self._transport.write(json.dumps(table).encode() + b"\n")
 
     # --- the end
 

@@ -297,6 +297,10 @@ class SocketTransport(BaseTransport):
         """The protocol pauses as long as more than ``high`` octets wait for the socket."""
         self._high = high
 
+    def get_write_buffer_size(self) -> int:
+        """How many octets wait for the socket."""
+        return self._waiting_octets
+
     def write(self, octets: bytes | memoryview) -> None:
         """Send ``octets``, or keep them until the socket takes them."""
         if self._closing or self._ended:

@@ -4,11 +4,9 @@ This module chooses the loop, the clock and the disk of the process, and writes 
 """
 
 import asyncio
-import gc
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from logging import Handler, getLogger
 from typing import TYPE_CHECKING
@@ -18,13 +16,14 @@ import uvloop
 from brokerd import __version__
 from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
-from brokerd.config import changed_options
-from brokerd.errors import ConfigError
-from brokerd.node import Node
-from brokerd.server import amqp, listeners, lost_errors, memory
+from brokerd.descriptors import Budget, raise_limit
+from brokerd.errors import BrokerError, ConfigError, in_words
+from brokerd.node import LOOK_EVERY_NS, Node
+from brokerd.server import amqp, collector, listeners, lost_errors, memory, unknown
 from brokerd.server.control import Control
-from brokerd.server.descriptors import raise_limit
+from brokerd.server.lateness import Lateness
 from brokerd.server.log import configure
+from brokerd.server.notify import Notifier
 from brokerd.server.threads import FileSyncs, SlowThread
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
@@ -32,48 +31,78 @@ from brokerd.store.disk import Disk
 from brokerd.store.sync import SyncThread
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from brokerd.config import Config
     from brokerd.server.tls import Gate
+    from brokerd.vhost.features import Timer
 
 log = getLogger("brokerd")
 
 TICK_SECONDS = 1.0
+SWITCH_SECONDS = 0.0005  # that a thread keeps Python's lock while the loop waits for it; by itself Python gives it 5 ms
 
 
-def serve(config: "Config", *, reload: Callable[[], "Config"]) -> int:
+def serve(
+    config: "Config", *, reload: Callable[[], "Config"], make: "Callable[..., Server] | None" = None
+) -> int:  # fmt: skip
     """Run the broker until a signal stops it, and return the exit status: 2 if certificates cannot be used.
 
-    Raises BrokerError or OSError if it cannot start.
+    ``make``: what makes the server; None: the class Server.  Raises BrokerError or OSError if it cannot start.  Where
+    the log is a file, it has the reason of each failure, too: who looks for it there may never see standard error.
     """
     configure(config)
-    raise_limit()
+    descriptors = Budget(raise_limit(), Clock().monotonic)
     # libuv up to 1.48 uses io_uring unless told not to, and has a thread of the kernel poll it.  Later ones use it to
     # add sockets to epoll, whatever they are told, and do without where a container's seccomp profile forbids it.
     os.environ.setdefault("UV_USE_IO_URING", "0")
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     lost_errors.install(loop)
+    server = (make or Server)(config, loop, reload, descriptors, Notifier(os.environ))
     try:
-        return loop.run_until_complete(Server(config, loop, reload).run())
+        return loop.run_until_complete(server.run())
     except ConfigError as error:
+        _log_failure(server, error)
         sys.stderr.write(f"brokerd: {error}\n")
         return 2
+    except Exception as error:
+        _log_failure(server, error)
+        raise
     finally:
+        server.notify.close()
         loop.close()
+
+
+def _log_failure(server: "Server", error: Exception) -> None:
+    """Tell the service manager, and write the line into the log file, if there is one.  The caller writes to standard
+    error."""
+    what = "start failed" if server.timer is None else "ended by a failure"
+    server.notify.status(f"{what}: {in_words(error)}")
+    if server.config.log_file:
+        known = isinstance(error, BrokerError | OSError)
+        log.critical("%s: %s", what, in_words(error), exc_info=None if known else error)
 
 
 class Server:
     """One running broker process."""
 
     __slots__ = (
-        "config", "control", "failed", "file_syncs", "gate", "handlers", "loop", "node", "reload", "servers",
-        "slow_thread", "socket_path", "stop_signals", "stopped", "sync_thread", "timer",
+        "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "lateness",
+        "loop", "node", "notify", "reload", "reload_again", "reloading", "servers", "serving", "slow_thread",
+        "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread", "timer",
     )  # fmt: skip
 
-    def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop, reload: Callable[[], "Config"]) -> None:
+    def __init__(
+        self,
+        config: "Config",
+        loop: asyncio.AbstractEventLoop,
+        reload: Callable[[], "Config"],
+        descriptors: Budget,
+        notify: Notifier,
+    ) -> None:
         self.config = config
+        self.notify = notify
+        self.serving = ""  # what it serves, in one line
+        self.descriptors = descriptors
         self.loop = loop
         self.reload = reload
         self.stopped = asyncio.Event()
@@ -83,7 +112,12 @@ class Server:
         self.socket_path = ""  # of the unix socket that listens for AMQP; empty: there is none
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
+        self.lateness = Lateness()
+        self.summing_up = False  # a summary of the state is under way
+        self.reloading = self.reload_again = False  # a reload is under way; another was asked for meanwhile
         self.timer: asyncio.TimerHandle | None = None  # of the next tick
+        self.clock = Clock()
+        self.disk = Disk()
         self.handlers: list[Handler] = []  # handlers of log lines, beside the one that the configuration names
 
     async def run(self) -> int:
@@ -92,10 +126,13 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._on_stop_signal, number)
         self.loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+        self.loop.add_signal_handler(signal.SIGUSR1, self._on_summary_signal)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # It means nothing here; a slip must not kill the broker.
         if self.config.tls_cert:  # First, because a start with unusable certificates must not open or write anything.
-            from brokerd.server.tls import Gate
+            from brokerd.server.tls import Gate, context
 
-            self.gate = Gate(self.config, _tls_context(self.config))
+            self.gate = Gate(self.config, context(self.config))
+        self.notify.status("reading the data directory")
         self.node = self._build_node()
         try:
             await self._listen()
@@ -103,12 +140,14 @@ class Server:
             self._close_ports()
             await self._stop()  # Close all that the node opened, as after any other run.
             raise
-        gc.freeze()  # The collector starts here.  The objects of the start stay for ever, so it need not look at them.
-        gc.enable()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        collector.begin()  # The objects of the start stay for ever, so it need not look at them.
         self.timer = self.loop.call_later(TICK_SECONDS, self._tick)
+        self.notify.ready(self.serving)
         try:
             await self.stopped.wait()
         finally:
+            self.notify.stopping()
             self._close_ports()
         if self.failed:
             return 1
@@ -122,48 +161,71 @@ class Server:
 
     def _build_node(self) -> Node:
         """The node with all its parts, recovered from the data directory.  Raises StoreError, OSError."""
-        disk = Disk()
-        data = DataDir(self.config.data_dir, disk)
+        data = self._open_data()
         if data.left in (CRASHED, POWER_LOST):
             log.warning("the former broker did not stop cleanly (%s): recovering", data.left)
         try:
-            return self._recovered_node(data, disk)
+            return self._recovered_node(data)
         except BaseException:
             data.give_up()
             raise
 
-    def _recovered_node(self, data: DataDir, disk: Disk) -> Node:
-        config = self.config
+    def _open_data(self) -> DataDir:
+        """The locked data directory.  Raises StoreError, OSError."""
+        return DataDir(self.config.data_dir, self.disk)
+
+    def _recovered_node(self, data: DataDir) -> Node:
+        node = self._make_node(data)
+        node.open_vhosts()
+        unknown.warn_of_missing(node)
+        unknown.warn_of_permissions(node)
+        unknown.warn_of_folders(node)
+        data.end_recovery()
+        handler = node.log_handler(self.loop.call_soon_threadsafe)
+        if handler is not None:
+            self.handlers.append(handler)
+            configure(self.config, handler)
+        return node
+
+    def _make_node(
+        self,
+        data: DataDir,
+        *,
+        later: Callable[[Callable[[], object]], object] | None = None,
+        only_by_disk: bool = False,
+        look_every_ns: int = LOOK_EVERY_NS,
+    ) -> Node:
+        """The node, not yet recovered.
+
+        ``later``: None is the loop's call_soon.  ``only_by_disk``: every sync goes through ``disk``.
+        """
+        config, disk = self.config, self.disk
         users = Users(config.data_dir, disk, config.default_user, config.default_password)
         permissions = Permissions(config.data_dir, disk, config.default_user)
         call = self.loop.call_soon_threadsafe
         self.sync_thread = SyncThread(call)
         self.file_syncs = FileSyncs(self.loop)
         self.slow_thread = SlowThread(call)
-        node = Node(
+        return Node(
             settings_of(config),
             limits_of(config),
-            clock=Clock(),
+            clock=self.clock,
             disk=disk,
             data=data,
             users=users,
             permissions=permissions,
-            later=self.loop.call_soon,
+            later=later or self.loop.call_soon,
             submit=self.sync_thread.submit,
             submit_slow=self.slow_thread.submit,
-            sync_files=self.file_syncs.begin,
+            sync_files=None if only_by_disk else self.file_syncs.begin,
             sync_failed=self._storage_lost,
             used_memory=memory.used_octets,
+            trim_memory=trim_memory,
             memory_octets=memory.available_octets(),
             call_at=self._call_at,
+            descriptors=self.descriptors,
+            look_every_ns=look_every_ns,
         )
-        node.open_vhosts()
-        data.end_recovery()
-        handler = node.log_handler(call)
-        if handler is not None:
-            self.handlers.append(handler)
-            configure(config, handler)
-        return node
 
     async def _listen(self) -> None:
         """Open the ports and log their addresses.  Raises ListenError, OSError."""
@@ -207,19 +269,26 @@ class Server:
             log.info("listening on %s (AMQP over TLS)", address)
         if self.socket_path:
             log.info("listening on %s (AMQP on a unix socket)", self.socket_path)
-        for address in listeners.addresses(plain):
+        addresses = listeners.addresses(plain)
+        for address in addresses:
             log.info("listening on %s (AMQP)", address)
+        self.serving = f"listening on {', '.join(addresses)} (AMQP)"
 
-    def _call_at(self, when_ns: int, callback: Callable[[], object]) -> asyncio.TimerHandle:
+    def _call_at(self, when_ns: int, callback: Callable[[], object]) -> "Timer":
         """Call back at that time.  The loop's timer may be early; the callback then asks for another call."""
-        return self.loop.call_later(max(0.0, (when_ns - time.time_ns()) / 1e9), callback)
+        return self.loop.call_later(max(0.0, (when_ns - self.clock.epoch_ns()) / 1e9), callback)
 
     def _tick(self) -> None:
         self.timer = self.loop.call_later(TICK_SECONDS, self._tick)
+        self.lateness.tick(TICK_SECONDS)
+        self.notify.alive()
         try:
             self.node.tick()
         except OSError as error:
             log.error("%s", error)
+        if not self.stopped.is_set():
+            alarm = self.node.alarm_reason
+            self.notify.status(f"{alarm}: publishers are blocked" if alarm else self.serving)
 
     def _on_stop_signal(self, number: int) -> None:
         self.stop_signals += 1
@@ -231,39 +300,38 @@ class Server:
         self.stopped.set()
 
     def _on_reload_signal(self) -> None:
-        """Read the configuration again, and apply the options that can change while the broker runs."""
-        try:
-            new = self.reload()
-            context = _tls_context(new) if self.gate is not None and new.tls_cert else None
-            configure(new, *self.handlers)
-        except (ConfigError, OSError) as error:
-            log.error("reload failed, nothing changed: %s", error)
+        if self.reloading:
+            self.reload_again = True  # The files may have changed since they were read.
             return
-        for fault in (*self.node.reload_vhosts(), *self.node.reload_policies()):
-            log.error("reload: %s", fault)
-        values = {}
-        for row in changed_options(self.config, new):
-            if row.option.section == "tls" and context is None:
-                log.warning("reload: %s takes effect at the next start: TLS is not switched on or off before", row.name)
-            elif row.option.reloadable:
-                values[row.name] = getattr(new, row.name)
-                log.info("reload: %s is now %s", row.name, values[row.name])
-            else:
-                log.warning("reload: %s takes effect at the next start", row.name)
-        if values:
-            from dataclasses import replace
+        from brokerd.server.reload import begin  # A start saves this import.
 
-            self.config = replace(self.config, **values)
-            self.node.settings, self.node.limits = settings_of(self.config), limits_of(self.config)
-        if self.gate is not None and context is not None:
-            self.gate.config, self.gate.context = self.config, context
-        log.info("reloaded")
+        self.reloading = True
+        self.notify.reloading()
+        begin(self, self._on_reloaded)
+
+    def _on_reloaded(self) -> None:
+        self.reloading = False
+        self.notify.reloaded()
+        if self.reload_again:
+            self.reload_again = False
+            self._on_reload_signal()
+
+    def _on_summary_signal(self) -> None:
+        if not self.summing_up:
+            from brokerd.server.summary import begin
+
+            begin(self)
 
     def _storage_lost(self, error: BaseException) -> None:
         """Stop at once: after a failed sync the broker can no longer promise that a message is on the disk."""
         log.critical("sync failed, stopping at once: %s", error)
         self.failed = True
         self.stopped.set()
+
+    def _is_busy(self) -> bool:
+        """Whether octets of clients that have gone, errands or syncs are under way."""
+        node = self.node
+        return bool(node.core.has_errands or not node.commit.idle or any(each.ended for each in node.connections))
 
     async def _stop(self) -> None:
         self.node.stop_connections()
@@ -275,7 +343,7 @@ class Server:
         for connection in list(self.node.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
-        while (self.node.core.has_errands or not self.node.commit.idle) and not self.failed:  # noqa: ASYNC110 - as above
+        while self._is_busy() and not self.failed:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
         if self.failed:
             return  # Nothing may say that the end was clean.
@@ -288,11 +356,11 @@ class Server:
         self.node.close()
 
 
-def _tls_context(config: "Config") -> "SSLContext":
-    """The context for TLS connections.  Raises ConfigError."""
-    from brokerd.server.tls import context  # A start without TLS saves this import.
-
-    return context(config)
+def trim_memory(low: bool) -> None:
+    """Give memory that holds nothing back to the kernel.  ``low``: there is so little of it that it may take longer."""
+    if low:
+        collector.collect_all()
+    memory.trim()
 
 
 def remove_if_there(path: str) -> None:

@@ -21,7 +21,8 @@ async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
     """Accept connections on ``address``:``port``, and return the server.  Raises ListenError."""
     try:
         # The loop's own getaddrinfo would start its pool of threads, even for a numeric address.
-        info = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        host = address.encode() if address.isascii() else address  # Of a text it would import the codec of IDNA.
+        info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         sock = socket.socket(info[0][0], socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

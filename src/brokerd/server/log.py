@@ -1,6 +1,7 @@
 """Logs: one line for each event, with time and severity, to standard error or a file."""
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
 
 FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(message)s"
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+LINE_CHARACTERS_MAX = 4096  # of the message; a traceback is not cut
+# C0 and C1, line and paragraph separators, and the marks that turn the direction of writing.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class Record(logging.LogRecord):
@@ -30,7 +34,8 @@ class Record(logging.LogRecord):
 
 
 class OneLine(logging.Formatter):
-    """Writes line breaks as ``\\n`` and ``\\r``, so that a name that a peer chose cannot forge a line of the log."""
+    """Writes control characters as escapes and cuts long lines, so that a name that a peer chose can neither forge a
+    line of the log, nor change the terminal that shows it, nor fill the disk."""
 
     def __init__(self) -> None:
         super().__init__(FORMAT, TIME_FORMAT)
@@ -56,9 +61,12 @@ class OneLine(logging.Formatter):
 
 
 def _in_one_line(message: str) -> str:
-    if "\r" in message or "\n" in message:
-        return message.replace("\r", "\\r").replace("\n", "\\n")
-    return message
+    if len(message) > LINE_CHARACTERS_MAX:
+        left_out = len(message) - LINE_CHARACTERS_MAX
+        message = f"{message[:LINE_CHARACTERS_MAX]}... ({left_out} characters more)"
+    if message.isprintable():
+        return message
+    return CONTROL.sub(lambda found: ascii(found.group())[1:-1], message)
 
 
 def configure(config: "Config", *keep: logging.Handler) -> None:

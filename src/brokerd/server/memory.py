@@ -32,6 +32,17 @@ def available_octets() -> int:
     return most
 
 
+def trim() -> None:
+    """Give the pages of the heap that hold nothing back to the kernel, wherever they lie.
+
+    By itself the C library gives back only those at the heap's end.  Does nothing where that library is not glibc."""
+    from ctypes import CDLL  # Few brokers ever need it.
+
+    malloc_trim = getattr(CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 @cache
 def _statm() -> int:
     """Opened once: it is read each second, also while the process has no descriptor left."""

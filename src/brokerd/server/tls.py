@@ -13,6 +13,7 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from brokerd.config import FILE_OCTETS_MAX, read_regular
 from brokerd.errors import ConfigError
 from brokerd.server import kernel_tls
 from brokerd.server.amqp import AMQPProtocol, address
@@ -59,31 +60,33 @@ def context(config: "Config") -> ssl.SSLContext:
     made.options |= ssl.OP_NO_RENEGOTIATION
     if config.tls_in_kernel:
         made.options |= OP_ENABLE_KTLS  # This has no effect on the TLS of the loop.
-    path = config.tls_cert
+    meant = ""  # by an error
     try:
+        for option in ("tls_key", "tls_ca_cert", "tls_cert"):
+            if path := getattr(config, option):
+                meant = f"{option} {path}"
+                read_regular(path, FILE_OCTETS_MAX)  # OpenSSL would wait for a pipe, and read a device for ever.
+        # OpenSSL does not say which of the two files it means.
+        meant = f"tls_cert {config.tls_cert}" + (f" and tls_key {config.tls_key}" if config.tls_key else "")
         # The empty password keeps OpenSSL from asking the terminal for one.
-        made.load_cert_chain(path, config.tls_key or None, password="")
+        made.load_cert_chain(config.tls_cert, config.tls_key or None, password="")
         if config.tls_ca_cert:
-            path = config.tls_ca_cert
-            made.load_verify_locations(path)
+            meant = f"tls_ca_cert {config.tls_ca_cert}"
+            made.load_verify_locations(config.tls_ca_cert)
         elif config.tls_verify_peer or config.tls_fail_if_no_peer_cert:
             raise ConfigError("tls_verify_peer needs tls_ca_cert: any certificate of any CA would do")
         if config.tls_ciphers:
-            path = "tls_ciphers"
+            meant = "tls_ciphers"
             made.set_ciphers(config.tls_ciphers)
     except ssl.SSLError as error:
-        raise ConfigError(f"{_files(config, path)}: {_reason(error)}") from error
-    except OSError as error:  # OpenSSL does not say which of the two files it means.
-        raise ConfigError(f"{_files(config, path)}: {error.strerror}") from error
+        raise ConfigError(f"{meant}: {_reason(error)}") from error
+    except OSError as error:
+        raise ConfigError(f"{meant}: {error.strerror}") from error
     if config.tls_fail_if_no_peer_cert:
         made.verify_mode = ssl.CERT_REQUIRED
     elif config.tls_verify_peer:
         made.verify_mode = ssl.CERT_OPTIONAL
     return made
-
-
-def _files(config: "Config", path: str) -> str:
-    return f"{path} and {config.tls_key}" if path == config.tls_cert and config.tls_key else path
 
 
 def _reason(error: BaseException) -> str:
@@ -183,6 +186,9 @@ class KernelDoor(Protocol):
     def connection_made(self, transport: Any) -> None:
         """The socket is accepted."""
         self.peer = address(transport)[0]
+        if not self.node.descriptors.admits(transport.get_extra_info("socket").fileno()):
+            transport.abort()
+            return
         handshake = kernel_tls.Handshake(self.loop, self._agreed, self._failed)
         handshake.begin(transport, self.gate.context, self.node.limits.handshake_timeout_seconds)
 
@@ -213,6 +219,8 @@ def _loop_factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
         def connection_made(self, transport: Any) -> None:
             self.peer = address(transport)[0]
             super().connection_made(transport)
+            if not node.descriptors.admits(transport.get_extra_info("socket").fileno()):
+                transport.abort()
 
     def accepted() -> Any:
         done = loop.create_future()

@@ -34,8 +34,10 @@ def settings_of(config: "Config") -> Settings:
         connection_max=config.connection_max,
         idle_queue_seconds=config.idle_queue_seconds,
         order_journal_archive=config.order_journal_archive,
+        order_journal_chain_log=config.order_journal_chain_log,
         log_exchange=config.log_exchange,
         default_user=config.default_user,
         default_user_only_loopback=config.default_user_only_loopback,
+        failed_logins_per_second=config.failed_logins_per_second,
         anonymous_login_user=config.anonymous_login_user,
     )

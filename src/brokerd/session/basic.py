@@ -1,6 +1,6 @@
 """Handlers of confirm.select, channel.flow, access.request, and of basic.* except publish and the settlements.
 
-The data plane handles publishes and settlements; on a transactional channel session/transactions does.  Each handler
+The data plane handles publishes and settlements; on a transactional channel session/tx does.  Each handler
 is one function from a method (basic.get: from its payload) to its reply, or to None where the client wants no reply.
 Knows nothing of frames, and sees no message.
 """
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from brokerd.errors import NotAllowed, NotImplemented_, PreconditionFailed
-from brokerd.session import transactions
+from brokerd.session import tx
 from brokerd.vhost import names
 from brokerd.vhost.direct_reply import PSEUDO_QUEUES
 from brokerd.wire import methods
@@ -62,8 +62,10 @@ def _consumer_number(connection: "Connection") -> int:
 
 def cancel(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """basic.cancel.  An unknown tag is no fault (RabbitMQ)."""
-    connection.access.cancel(channel, method.consumer_tag)
-    return None if method.no_wait else methods.BasicCancelOk(consumer_tag=method.consumer_tag)
+    return connection.answer_when_done(
+        channel, method, connection.access.cancel(channel, method.consumer_tag),
+        lambda _: methods.BasicCancelOk(consumer_tag=method.consumer_tag),
+    )  # fmt: skip
 
 
 def get(connection: "Connection", channel: "Channel", payload: bytes) -> Any:
@@ -125,5 +127,5 @@ HANDLERS = {
     "confirm.select": confirm_select,
     "channel.flow": flow,
     "access.request": access_request,
-    **transactions.HANDLERS,
+    **tx.HANDLERS,
 }

@@ -10,6 +10,8 @@ from brokerd import plane
 from brokerd.errors import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from brokerd.queues.queue import Queue
     from brokerd.session.connection import Connection
     from brokerd.session.transactions import Transaction
@@ -29,6 +31,11 @@ class Channel(plane.Channel):
         self.left = False
         self.transaction: Transaction | None = None  # from tx.select on
 
+    def close(self) -> None:
+        """Free the channel's number."""
+        super().close()
+        self.transaction = None  # It names the channel too: neither would go without the collector of cycles.
+
     def queue_name(self, name: str) -> str:
         """``name``, or for "" the name of the queue declared last on this channel.  Raises NotFound without one."""
         if name:
@@ -44,22 +51,29 @@ class Channel(plane.Channel):
         if side_file is not None:
             side_file.note_consumer_gone(consumer)
 
-    def leave(self, *, connection_closes: bool = False) -> "list[Queue]":
-        """Cancel all consumers, and return all unacked messages to their places: the channel closes, or its connection.
+    def leave(self, *, connection_closes: bool = False) -> "Generator[None, None, list[Queue]]":
+        """Cancel all consumers, and return all unacked messages to their places, in pieces: the channel closes, or its
+        connection.
 
         Returns the queues that lost a consumer.  The channel's number stays taken until ``close``.
         """
-        self.left = True
-        consumers = list(self.consumers.values()) if self.consumers else []
-        for consumer in consumers:
-            self.cancel(consumer)
+        is_first, self.left = not self.left, True
+        self.flow = False  # Consumers that wait for their turn to go get nothing more.
+        events = self.connection.node.events  # type: ignore[attr-defined]
+        queues: list[Queue] = []
+        consumers = list(self.consumers.values())[::-1] if self.consumers else []
+        while consumers:  # Each object goes in its turn: all at the end would take long.
+            consumer = consumers.pop()
+            if self.consumers.get(consumer.tag) is consumer:  # and has not gone with its queue or the connection
+                queues.append(consumer.queue)  # type: ignore[arg-type]
+                self.cancel(consumer)
+                if events.wanted:
+                    events.consumer_deleted(consumer)
+            yield
         if self.transaction is not None:
-            self.transaction.leave()
+            self.transaction.leave(connection_closes=connection_closes)
         self.connection.access.cancel_replies(self)  # type: ignore[attr-defined]
         self.return_unacked(connection_closes=connection_closes)
-        events = self.connection.node.events  # type: ignore[attr-defined]
-        if events.wanted and not self.closing:
-            for consumer in consumers:
-                events.consumer_deleted(consumer)
+        if events.wanted and is_first:
             events.channel_closed(self)
-        return [consumer.queue for consumer in consumers]  # type: ignore[misc]
+        return queues

@@ -8,6 +8,7 @@ close-ok counts.  ``tick`` ends what takes too long, and sends and expects heart
 timer.  Knows a transport that can close and abort, but no socket.
 """
 
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,9 +22,11 @@ from brokerd.errors import (
     InternalError,
     NotAllowed,
 )
+from brokerd.pieces import add_work, do_first_piece, do_in_pieces
 from brokerd.session import basic, handshake, topology, transactions
 from brokerd.session.channel import Channel
 from brokerd.session.handshake import CLOSED, CLOSING, HANDSHAKE, REFUSED, RUNNING, WAITING
+from brokerd.vhost.deletions import finish
 from brokerd.wire import methods
 from brokerd.wire.frames import HEARTBEAT_FRAME, method_frame
 
@@ -59,6 +62,7 @@ class Transport(Protocol):
 
     def close(self) -> None: ...
     def abort(self) -> None: ...
+    def get_write_buffer_size(self) -> int: ...
     def can_write_eof(self) -> bool: ...
     def write_eof(self) -> None: ...
 
@@ -67,9 +71,10 @@ class Connection(plane.Connection):
     """One client.  ``peer`` is its address for people to read; ``loopback`` whether it is on this machine."""
 
     __slots__ = (
-        "access", "awaited_syncs", "blocked", "capabilities", "certificate_name", "channel_max", "client_properties",
-        "deadline", "heartbeat", "loopback", "node", "opened_ns", "own_queues", "peer", "refusal", "seen_received",
-        "seen_sent", "silent_in", "silent_out", "state", "transport", "user",
+        "access", "after_leaving", "awaited_syncs", "blocked", "capabilities", "certificate_name", "channel_max",
+        "client_closes", "client_properties", "deadline", "heartbeat", "leaving", "left", "loopback", "node",
+        "opened_ns", "own_queues", "peer", "refusal", "relies_on", "seen_received", "seen_sent", "silent_in",
+        "silent_out", "state", "transport", "user",
     )  # fmt: skip
 
     access: "Access"  # None until connection.open
@@ -93,9 +98,14 @@ class Connection(plane.Connection):
         self.heartbeat = 0  # seconds; 0: none
         self.opened_ns = 0
         self.own_queues: set[Queue] | None = None  # exclusive ones
+        self.leaving: Iterator[None] | None = None  # the work of leave()
+        self.left = False  # which is done
+        self.after_leaving: Callable[[], None] | None = None
         self.refusal: AMQPError | None = None
         self.blocked = False
+        self.client_closes = False  # and not the broker: it has its close-ok
         self.awaited_syncs = 0  # output waits for these
+        self.relies_on = 0  # entries of the vhost's log that the reply under way says are there
         self.seen_received = self.seen_sent = 0
         self.silent_in = self.silent_out = 0  # ticks without octets
 
@@ -123,6 +133,7 @@ class Connection(plane.Connection):
             return
         vhost = self.access.vhost
         appended = vhost.appended
+        self.relies_on = appended if index >> 16 in DEFINING else 0
         if index == BASIC_GET:
             reply = basic.get(self, opened, payload)
         else:
@@ -132,7 +143,7 @@ class Connection(plane.Connection):
                 return
             reply = handler(self, opened, methods.decode(payload))
         # The reply also waits for another client's definition: that of the same queue, declared just now.
-        if vhost.appended != vhost.on_disk and (vhost.appended != appended or index >> 16 in DEFINING):
+        if vhost.appended != vhost.on_disk and (vhost.appended != appended or self.relies_on > vhost.on_disk):
             self._hold_until_on_disk()
         if reply is not None:
             self.write(reply.frame(channel))
@@ -151,10 +162,9 @@ class Connection(plane.Connection):
             self.shut(error, class_id, method_id)
             return
         log.info("%s: channel %d closed: %s", self, channel, error.args[0])
-        queues = opened.leave()
         opened.closing = True
         self.write(_close(methods.ChannelClose, error, class_id, method_id).frame(channel))
-        self.access.auto_delete_queues(queues)
+        self._do(opened, self._end_channel(opened))
 
     def on_publisher_blocked(self) -> None:
         """Tell the client, once, that it is blocked.  The data plane reads no more from it."""
@@ -187,10 +197,7 @@ class Connection(plane.Connection):
     def _connection_method(self, channel: int, index: int, payload: bytes) -> None:
         """Handle channel 0, and everything before connection.open and after connection.close."""
         if index == CONNECTION_CLOSE:
-            if self.state is RUNNING:
-                self.leave()
-            self.write(CONNECTION_CLOSE_OK_FRAME)
-            self.disconnect()
+            self.close_by_client()
         elif self.state is CLOSING or self.state is CLOSED or self.state is REFUSED:
             if index == CONNECTION_CLOSE_OK and self.state is CLOSING:
                 self.disconnect()
@@ -214,7 +221,7 @@ class Connection(plane.Connection):
         if payload != CHANNEL_OPEN_PAYLOAD:
             methods.decode(payload)
         count = len(self.channels or ())
-        if count >= self.channel_max or number > self.channel_max:
+        if count >= self.channel_max:  # The number may be higher (RabbitMQ): some clients number upwards for ever.
             raise NotAllowed(
                 f"number of channels opened ({count}) has reached "
                 f"the negotiated channel_max ({self.channel_max})"
@@ -227,11 +234,8 @@ class Connection(plane.Connection):
 
     def _channel_method(self, channel: Channel, index: int, payload: bytes) -> None:
         """Handle the methods that end or begin a channel, and refuse those that only a server sends."""
-        number = channel.number
         if index == CHANNEL_CLOSE:
-            self.access.auto_delete_queues(channel.leave())
-            channel.close()
-            self.write(method_frame(number, CHANNEL_CLOSE_OK_PAYLOAD))
+            self._do(channel, self._close_channel(channel))
         elif index == CHANNEL_CLOSE_OK:
             if channel.closing:
                 channel.close()
@@ -241,12 +245,92 @@ class Connection(plane.Connection):
             methods.decode(payload)
             raise CommandInvalid("unimplemented method")
 
+    def _end_channel(self, channel: Channel) -> Iterator[None]:
+        queues = yield from channel.leave()
+        yield from self.access.auto_delete_queues(queues)
+
+    def _close_channel(self, channel: Channel) -> Iterator[None]:
+        yield from self._end_channel(channel)
+        if self.state is RUNNING:
+            channel.close()
+            self.write(method_frame(channel.number, CHANNEL_CLOSE_OK_PAYLOAD))
+
     @property
     def client_property_table(self) -> dict[str, Any]:
         """The client's properties, decoded."""
         from brokerd.wire.values import decode_table
 
         return decode_table(self.client_properties)[0] if self.client_properties else {}
+
+    def close_by_client(self) -> None:
+        """connection.close: it comes behind the commits that were sent before it, and what waits for their answers."""
+        if self.state is RUNNING:
+            for channel in (self.channels or {}).values():
+                if channel.transaction is not None and channel.transaction.under_way:
+                    self.discard = True  # Behind the close nothing counts.
+                    channel.transaction.defer_close()
+                    return
+            self.leave(self._close_after_leaving)
+        else:
+            self._answer_close()
+
+    def _close_after_leaving(self) -> None:
+        if self.state is not CLOSED:  # cut off meanwhile
+            self._answer_close()
+
+    def _answer_close(self) -> None:
+        self.write(CONNECTION_CLOSE_OK_FRAME)
+        self.disconnect(client_closes=True)
+
+    # --- work that may take long
+
+    def answer_when_done(
+        self, channel: Channel, method: Any, work: Generator[None, None, Any], answer: Callable[[Any], Any]
+    ) -> Any:
+        """Do the work of a method.  Returns ``answer(its result)``, or None where the client wants no answer.
+
+        Work that takes longer than one piece goes on in the next turns, while this client rests.  Then None is
+        returned too, and the answer is written when it is done.  Raises what the work raises in its first piece.
+
+        What waited for a commit goes on at once, so its work is done in one go.
+        """
+        if channel.transaction is not None and channel.transaction.going_on:
+            result = finish(work)
+            return None if method.no_wait else answer(result)
+        end = do_first_piece(work)
+        if end is not None:
+            return None if method.no_wait else answer(end.value)
+        do_in_pieces(self, self._finish_and_answer(channel, method, work, answer))
+        return None
+
+    def _do(self, channel: Channel, work: Iterator[None]) -> None:
+        """Do work of a channel that should raise nothing.  What takes longer than one piece goes on in the next turns,
+        while this client rests.
+
+        What waited for a commit goes on at once, so its work is done in one go.
+        """
+        if channel.transaction is not None and channel.transaction.going_on:
+            for _ in work:
+                pass
+        elif do_first_piece(work) is None:
+            do_in_pieces(self, work)
+
+    def _finish_and_answer(
+        self, channel: Channel, method: Any, work: Generator[None, None, Any], answer: Callable[[Any], Any]
+    ) -> Iterator[None]:
+        try:
+            result = yield from work
+        except Exception as error:  # The data plane does the same with an error of a handler.
+            if not channel.left:
+                self.on_error(channel.number, error, method.INDEX >> 16, method.INDEX & 0xFFFF)
+            return
+        if channel.left:  # with the connection
+            return
+        vhost = self.access.vhost
+        if vhost.appended != vhost.on_disk:
+            self._hold_until_on_disk()
+        if not method.no_wait:
+            self.write(answer(result).frame(channel.number))
 
     # --- definitions and their sync
 
@@ -258,7 +342,7 @@ class Connection(plane.Connection):
         self.node.commit.wait(partial(self._on_disk, vhost, vhost.appended), vhost.log)
 
     def _on_disk(self, vhost: "VHost", appended: int) -> None:
-        vhost.on_disk = max(vhost.on_disk, appended)
+        vhost.entries_on_disk(appended)
         self.awaited_syncs -= 1
         self.release()
         if not self.awaited_syncs and self.state is CLOSED:
@@ -277,17 +361,49 @@ class Connection(plane.Connection):
         if self.own_queues is not None:
             self.own_queues.discard(queue)
 
-    def leave(self) -> None:
-        """Return all messages to their places, and delete exclusive queues, and auto-delete queues that lose their
-        last consumer."""
+    def leave(self, then: Callable[[], None] | None = None) -> None:
+        """Begin to return all messages to their places, and to delete exclusive queues, and auto-delete queues that
+        lose their last consumer, in pieces.  Nothing more of what the client sends counts.
+
+        ``then`` is called when that is done.  It takes the place of one that was given before.
+        """
+        self.after_leaving = then or self.after_leaving
+        if self.leaving is not None:
+            if self.left:
+                self._on_left()
+            return
+        self.discard = True
+        self.leaving = self._leave()
+        done = True
+        try:
+            done = do_first_piece(self.leaving) is not None
+        finally:  # Whatever happens there: the connection ends.
+            if done:
+                self._on_left()
+            else:
+                add_work(self.node.core, self.leaving, self._on_left)
+
+    def finish_leaving(self) -> None:
+        """Do what is left of ``leave()`` in one go."""
+        for _ in self.leaving or ():
+            pass
+
+    def _leave(self) -> Iterator[None]:
         queues: list[Queue] = []
         for channel in list(self.channels.values()) if self.channels else ():
-            queues += channel.leave(connection_closes=True)
+            queues += yield from channel.leave(connection_closes=True)
+            yield
         if self.own_queues:
-            self.access.delete_exclusive_queues(list(self.own_queues))
+            yield from self.access.delete_exclusive_queues(self.own_queues)
             self.own_queues = None
         if queues:
-            self.access.auto_delete_queues(queues)
+            yield from self.access.auto_delete_queues(queues)
+
+    def _on_left(self) -> None:
+        self.left = True
+        then, self.after_leaving = self.after_leaving, None
+        if then is not None:
+            then()
 
     def opened(self) -> None:
         """Begin to work: the handshake is done."""
@@ -310,10 +426,8 @@ class Connection(plane.Connection):
         """Close the connection with ``error``, once."""
         if self.state is CLOSING or self.state is CLOSED:
             return
-        if self.state is RUNNING or self.access is not None:
-            self.leave()
+        self.leave()
         log.warning("%s: closed: %s", self, error.reply_text)
-        self.discard = True
         if self.blocked:
             self.unblock()
         self.write(_close(methods.ConnectionClose, error, class_id, method_id).frame(0))
@@ -321,12 +435,15 @@ class Connection(plane.Connection):
         # Behind octets that are no frame, the client's close-ok cannot be found.
         self.deadline = self.node.clock.monotonic() + (1 if isinstance(error, FrameError) else CLOSE_SECONDS)
 
-    def disconnect(self) -> None:
+    def disconnect(self, *, client_closes: bool = False) -> None:
         """Send what was written and nothing more, then read until the client ends, or for a second.
 
         A client may have sent more behind its close, such as acks from a buffer.  A socket closed at once would answer
-        that with a reset, which Node's amqplib takes for a fault.
+        that with a reset, which Node's amqplib takes for a fault.  ``client_closes``: it closes its socket as soon as
+        it has read the answer.  If the broker ended its own side first, Go's client would report that as a fault
+        (RabbitMQ waits too).
         """
+        self.client_closes = client_closes
         self.state = CLOSED
         self.discard = True
         waits = self.awaited_syncs or self.output_waits
@@ -335,10 +452,12 @@ class Connection(plane.Connection):
             self.node.later(self._end)
 
     def _end(self) -> None:
-        if self.transport is None or self.output_waits:
+        if self.transport is None or self.ended or self.output_waits:
             return  # resume_writing() comes back to the latter.
         self.deadline = self.node.clock.monotonic() + LINGER_SECONDS
-        if self.transport.can_write_eof():
+        if self.client_closes and not self.node.stopping:
+            self.deadline += CLOSE_SECONDS
+        elif self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
@@ -355,11 +474,17 @@ class Connection(plane.Connection):
 
         A commit that is not decided yet does not, nor does what its channel sent behind it.
         """
-        self.finish_octets()
+        if self.finish_octets():
+            self.on_octets_finished()
+
+    def on_octets_finished(self) -> None:
+        """All that came before the socket was gone has been worked on."""
         closed_properly = self.state is not RUNNING
-        if not closed_properly:
-            self.leave()
         self.state = CLOSED
+        self.leave(partial(self.on_gone, closed_properly))
+
+    def on_gone(self, closed_properly: bool) -> None:
+        """The socket is gone, and what hung on the connection too."""
         self.blocked = False
         self.node.blocked.discard(self)
         self.detach()
@@ -373,6 +498,27 @@ class Connection(plane.Connection):
             log.info("%s: closed after %.1f s", self, seconds)
         else:
             log.warning("%s: lost after %.1f s: the client went without connection.close", self, seconds)
+
+    @property
+    def address(self) -> str:
+        """The client's address without the port."""
+        return self.peer.rpartition(":")[0] or self.peer
+
+    # --- memory that it holds
+
+    def held_memory(self) -> int:
+        """Octets of output that waits for the client, and of messages that it has begun."""
+        return self.held_octets + self.transport.get_write_buffer_size()
+
+    def moved_octets(self) -> int:
+        """Octets that came from the client or went to it, ever."""
+        return self.received_octets + self.sent_octets - self.transport.get_write_buffer_size()
+
+    def cut_off(self) -> None:
+        """End the connection at once."""
+        self.leave()
+        self.state = CLOSED
+        self.transport.abort()
 
     # --- once a second
 

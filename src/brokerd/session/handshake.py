@@ -163,7 +163,7 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
         raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
     try:
         connection.user = connection.node.authenticate(
-            mechanism, method.response, connection.loopback, connection.certificate_name
+            mechanism, method.response, connection.loopback, connection.certificate_name, connection.address
         )
     except (LoginRefused, SyntaxError_) as error:
         log.warning("%s: login refused: %s", connection.peer, error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def exchange_declare(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """exchange.declare, also passive."""
-    connection.access.declare_exchange(
+    exchange = connection.access.declare_exchange(
         method.exchange,
         method.type,
         passive=method.passive,
@@ -26,13 +26,14 @@ def exchange_declare(connection: "Connection", channel: "Channel", method: Any) 
         internal=method.internal,
         arguments=method.arguments,
     )
+    connection.relies_on = connection.access.entry_of(exchange)
     return None if method.no_wait else methods.ExchangeDeclareOk()
 
 
 def exchange_delete(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """exchange.delete."""
-    connection.access.delete_exchange(method.exchange, if_unused=method.if_unused)
-    return None if method.no_wait else methods.ExchangeDeleteOk()
+    work = connection.access.delete_exchange_in_pieces(method.exchange, if_unused=method.if_unused)
+    return connection.answer_when_done(channel, method, work, lambda _: methods.ExchangeDeleteOk())
 
 
 def exchange_bind(connection: "Connection", channel: "Channel", method: Any) -> Any:
@@ -64,6 +65,7 @@ def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> 
     if queue.owner is connection:
         connection.own(queue)
     channel.last_queue = queue.name
+    connection.relies_on = connection.access.entry_of(queue)
     if method.no_wait:
         return None
     return methods.QueueDeclareOk(queue=queue.name, message_count=queue.ready, consumer_count=queue.consumer_count)
@@ -107,10 +109,10 @@ def queue_purge(connection: "Connection", channel: "Channel", method: Any) -> An
 
 def queue_delete(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """queue.delete."""
-    count = connection.access.delete_queue(
+    work = connection.access.delete_queue_in_pieces(
         channel.queue_name(method.queue), connection, if_unused=method.if_unused, if_empty=method.if_empty
     )
-    return None if method.no_wait else methods.QueueDeleteOk(message_count=count)
+    return connection.answer_when_done(channel, method, work, lambda count: methods.QueueDeleteOk(message_count=count))
 
 
 HANDLERS = {

@@ -20,10 +20,9 @@ piece.  It is carried out in one go: a start that finds the decision relies on n
 settled and gone before the last one was stored.
 
 A commit that touches at most one message in one durable queue is atomic by itself and needs no commit log.  It is
-STORED until its queue is synced.  What the
-client sends on the channel between commit and commit-ok waits here, in its order.  Exchange, permission and properties
-are checked at publish, as RabbitMQ does, and again at commit.  store/commit_log knows where the file is and how a start
-reads it.
+STORED until its queue is synced.  What the client sends on the channel between commit and commit-ok waits here, in its
+order.  Exchange, permission and properties are checked at publish, as RabbitMQ does, and again at commit.
+store/commit_log knows where the file is and how a start reads it.
 """
 
 from collections import deque
@@ -33,9 +32,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
 from brokerd.errors import ChannelStateError, PreconditionFailed
-from brokerd.session.pieces import do_in_pieces
+from brokerd.pieces import do_in_pieces
 from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder
 from brokerd.store.format import (
+    CAUSE_NACK,
+    CAUSE_RECOVER,
+    CAUSE_REJECT,
     COMMIT_ACKED,
     COMMIT_PREFIX,
     COMMIT_REJECTED,
@@ -55,11 +57,13 @@ if TYPE_CHECKING:
 log = getLogger("brokerd.session")
 
 OPEN, DECIDING, DECIDED, STORED = range(4)
-ACK, REJECT, REQUEUE = COMMIT_ACKED, COMMIT_REJECTED, 2
+ACK, REJECT, NACKED_BACK, REJECTED_BACK = COMMIT_ACKED, COMMIT_REJECTED, 2, 3  # The last two give a message back.
+CAUSES = {NACKED_BACK: CAUSE_NACK, REJECTED_BACK: CAUSE_REJECT}  # why a message comes back
 RECORD_OCTETS = 80  # at most: what a message takes in a queue, beyond its octets in the commit log
 QUEUE_OCTETS = 1 << 17  # by which a queue's files grow beyond its records, as a rule; if it is more, the commit waits
 _PART_OCTETS = 1 << 18  # of messages that are written at a time, where they are many
 ONE_PIECE_MOST = 100  # publishes and settlements that are one piece, however long they take
+PUBLISH_OCTETS, KEPT_OCTETS, SETTLEMENT_OCTETS = 160, 40, 200  # of memory: of one publish, where the plane kept it, ...
 DEFERRED_MOST = 256  # methods that wait for the answer of a commit, before the connection's octets do
 
 _MANDATORY, _IMMEDIATE = 1, 2
@@ -89,8 +93,8 @@ class Transaction:
     """The transactions of one channel, one after the other, from tx.select on."""
 
     __slots__ = (
-        "_channel", "_claimed", "_commit_log", "_connection", "_deferred", "_entry", "_going_on", "_kept",
-        "_left", "_next", "_published", "_refused", "_rests", "_settlements", "_stage", "_steps",
+        "_channel", "_claimed", "_closes", "_commit_log", "_connection", "_deferred", "_entry", "_going_on",
+        "_held", "_kept", "_left", "_next", "_published", "_refused", "_rests", "_settlements", "_stage", "_steps",
         "_taken", "_taken_at",
     )  # fmt: skip
 
@@ -99,13 +103,16 @@ class Transaction:
         self._channel = channel
         self._deferred: deque[tuple[bytes, ...]] = deque()  # method payloads, or a whole publish
         self._going_on = False
+        self._closes = False  # connection.close came behind all that is deferred
         self._left = False
         self._rests = False  # the connection rests until the answer of the commit
         name = f"{COMMIT_PREFIX}{connection.number}.{channel.number}"
         self._commit_log = CommitLog(f"{connection.access.vhost.directory}/{name}", connection.node.disk)
+        self._held = 0  # octets of memory: see TransactionMemory
         self._begin()
 
     def _begin(self) -> None:
+        self._hold(-self._held)
         self._stage = OPEN
         self._taken: plane.Kept | None = None  # the first publishes, where the data plane had kept them
         self._taken_at = 0  # where they begin in the commit log
@@ -124,6 +131,11 @@ class Transaction:
         """A commit is not answered yet, and the channel waits for that."""
         return self._stage != OPEN and not self._left
 
+    @property
+    def going_on(self) -> bool:
+        """What came behind a commit is being worked on now."""
+        return self._going_on
+
     # --- while it is open
 
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
@@ -135,19 +147,27 @@ class Transaction:
         if kept is not None:
             self._take_over(kept)
         self._channel.keeps = False
-        key_at = 7 + method[6]
-        exchange, key = method[7:key_at], method[key_at + 1 : -1]
+        methods.decode(method)  # SyntaxError_: it does not end where its fields do.
+        exchange, key = method[7 : 7 + method[6]], method[8 + method[6] : -1]
         answer = self._connection.access.resolve(exchange, key, header, self._channel)
         properties = header[12:] if answer.properties is None else answer.properties
         # No other publish has this number: it identifies the record in a queue.
         message = Message(self._channel.count_publish(), exchange, key, properties, body)
         self._add(message, method[-1], None if answer.properties is None else header)
 
+    def _hold(self, octets: int) -> None:
+        """Take so much memory more.  Raises PreconditionFailed: the channel's end gives all of it back."""
+        if not self._connection.node.transaction_memory.take(self._held, octets):
+            raise PreconditionFailed("the transaction cannot be kept: open transactions have too much memory")
+        self._held += octets
+
     def _add(self, message: Message, bits: int, header: bytes | None) -> None:
+        before = self._commit_log.octets
         try:
             place = self._commit_log.add(message)
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
+        self._hold(PUBLISH_OCTETS + len(header or b"") + self._commit_log.octets - before)
         self._published.append(Published(place, bits, header))
 
     def _take_over(self, kept: plane.Kept) -> None:
@@ -159,6 +179,7 @@ class Transaction:
             self._taken_at = self._commit_log.adopt(kept.log_messages())
         except OSError as error:
             raise PreconditionFailed(f"the transaction cannot be kept: {error.strerror}") from error
+        self._hold(KEPT_OCTETS * kept.count + self._commit_log.octets)
         kept.drop_octets()
         self._taken = kept
 
@@ -176,26 +197,33 @@ class Transaction:
         deliveries = self._channel.deliveries(tag, multiple)
         if not everything and (not deliveries or tag in self._claimed):
             raise PreconditionFailed(f"unknown delivery tag {tag}")
-        for tag_, queue, seq in deliveries:
-            if tag_ not in self._claimed:
-                self._claimed.add(tag_)
-                self._settlements.append((tag_, queue, seq, outcome))
+        fresh = [(tag_, queue, seq, outcome) for tag_, queue, seq in deliveries if tag_ not in self._claimed]
+        self._hold(SETTLEMENT_OCTETS * len(fresh))
+        self._claimed.update([each[0] for each in fresh])
+        self._channel.claim(tag, multiple)
+        self._settlements += fresh
 
     def recover(self) -> None:
         """Return the deliveries that this transaction has not settled."""
         for tag, _, _ in self._channel.deliveries(0, True):
             if tag not in self._claimed:
-                self._channel.settle(tag, False, requeue=True)
+                self._channel.settle(tag, False, requeue=CAUSE_RECOVER)
 
     def rollback(self) -> None:
         """Forget the publishes.  Deliveries that were settled are outstanding again."""
         self._channel.take_kept()
         self._commit_log.remove()
+        if self._claimed:
+            self._channel.disclaim()
         self._begin()
 
     def defer(self, payload: bytes) -> None:
         """Queue a method that came before the commit was answered."""
         self._defer(payload)
+
+    def defer_close(self) -> None:
+        """Let the client's connection.close wait for all that its channel sent before."""
+        self._closes = True
 
     def _defer(self, *payloads: bytes) -> None:
         self._deferred.append(payloads)
@@ -354,7 +382,7 @@ class Transaction:
 
     def _durable_settlements(self) -> "list[tuple[Queue, int, int]]":
         return [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
-                if queue is not None and queue.durable and outcome != REQUEUE]  # fmt: skip
+                if queue is not None and queue.durable and outcome <= REJECT]  # fmt: skip
 
     def _store(self) -> None:
         """Carry out the decision, which is on disk.  Where the disk is full, go on when there is room again."""
@@ -371,7 +399,7 @@ class Transaction:
                 node.blocked.add(self)
             return
         for tag, _, _, outcome in self._settlements:
-            self._channel.settle(tag, False, requeue=outcome == REQUEUE, reject=outcome == REJECT)
+            self._channel.settle(tag, False, requeue=CAUSES.get(outcome, 0), reject=outcome == REJECT)
         self._stage = STORED
         if self._entry is not None:
             shared = self._connection.access.vhost.commit_log
@@ -421,7 +449,7 @@ class Transaction:
         if self._commit_log.remove():
             # The removal must reach the disk soon: a start would carry out a commit log that came back.
             connection.node.commit.sync_directory(connection.access.vhost.directory)
-            connection.node.commit.wait(_nothing)
+            connection.node.commit.wait(lambda: None)
         self._begin()
         self._end_rest()
         if self._left:
@@ -449,8 +477,8 @@ class Transaction:
             payloads = self._deferred.popleft()
             index = int.from_bytes(payloads[0][:4])
             channel = connection.channels.get(number)
-            if channel is not None and channel.closing and index not in _CLOSES:
-                continue
+            if channel is self._channel and self._left and index not in _CLOSES:
+                continue  # Behind the channel's end nothing counts.
             try:
                 if len(payloads) == 1:
                     connection.on_method(number, payloads[0])
@@ -459,10 +487,19 @@ class Transaction:
             except Exception as error:  # The data plane does the same with an error of an upcall.
                 connection.on_error(number, error, index >> 16, index & 0xFFFF)
         self._going_on = False
+        if self._closes and not self.under_way:
+            self._closes = False
+            connection.close_by_client()
 
-    def leave(self) -> None:
-        """End with the channel: an open transaction is dropped, a decided one is carried out now."""
+    def leave(self, *, connection_closes: bool = False) -> None:
+        """End with the channel: an open transaction is dropped, a decided one is carried out now.
+
+        Nothing that the client sent behind its commit counts any more, but that it closed the channel too.
+        """
         self._left = True
+        if connection_closes:
+            self._deferred.clear()
+            self._closes = False
         self._connection.node.blocked.discard(self)
         self._end_rest()
         if self._stage == OPEN or self._stage == DECIDING:
@@ -488,11 +525,11 @@ class Transaction:
             self._entry.file.sync()
 
     def _leave_to_next_start(self, error: OSError) -> None:
+        self._hold(-self._held)
         shared = self._connection.access.vhost.commit_log
         if self._entry is not None and shared is not None:
             shared.leave(self._entry)
-        log.error("%s: a transaction is committed, but will be stored only at the next start: %s",
-                  self._connection, error)  # fmt: skip
+        log.error("%s: a transaction is committed, but stored only at the next start: %s", self._connection, error)
 
 
 def _plan_octets(queues: "Iterable[Queue]", messages: int, stores: int, settlements: int) -> int:
@@ -521,69 +558,3 @@ def _return(
     )
     header = b"\0\x3c\0\0" + len(body).to_bytes(8) + properties
     return method.frame(number) + header_frame(number, header) + body_frames(number, body, connection.frame_max)
-
-
-def _nothing() -> None:
-    """The callback of a sync without a consequence."""
-
-
-# --- methods
-
-
-def select(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """tx.select.  A second one is no fault."""
-    if channel.confirm:
-        raise PreconditionFailed("cannot switch from confirm to tx mode")
-    if channel.transaction is None:
-        channel.transaction = Transaction(connection, channel)
-        channel.tx = True
-    return methods.TxSelectOk()
-
-
-def commit(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """tx.commit.  The answer comes when all of it is on disk."""
-    return _transaction(channel).commit()
-
-
-def rollback(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """tx.rollback.  Deliveries that were settled stay with the channel, unacknowledged (RabbitMQ)."""
-    _transaction(channel).rollback()
-    return methods.TxRollbackOk()
-
-
-def _transaction(channel: "Channel") -> Transaction:
-    if channel.transaction is None:
-        raise PreconditionFailed("channel is not transactional")
-    return channel.transaction
-
-
-def ack(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """basic.ack on a transactional channel.  On others the data plane handles it."""
-    _settle(channel, method.delivery_tag, method.multiple, ACK)
-
-
-def nack(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """basic.nack on a transactional channel."""
-    _settle(channel, method.delivery_tag, method.multiple, REQUEUE if method.requeue else REJECT)
-
-
-def reject(connection: "Connection", channel: "Channel", method: Any) -> Any:
-    """basic.reject on a transactional channel."""
-    _settle(channel, method.delivery_tag, False, REQUEUE if method.requeue else REJECT)
-
-
-def _settle(channel: "Channel", tag: int, multiple: bool, outcome: int) -> None:
-    if channel.transaction is not None:
-        channel.transaction.settle(tag, multiple, outcome)
-    elif not channel.settle(tag, multiple, requeue=outcome == REQUEUE, reject=outcome == REJECT):
-        raise PreconditionFailed(f"unknown delivery tag {tag}")
-
-
-HANDLERS = {
-    "tx.select": select,
-    "tx.commit": commit,
-    "tx.rollback": rollback,
-    "basic.ack": ack,
-    "basic.nack": nack,
-    "basic.reject": reject,
-}

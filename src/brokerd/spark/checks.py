@@ -5,18 +5,28 @@ can compare with the documentation. Both must agree: same ``found``, same ``over
 slower, because it sorts rows that the other finds in order. It is for tests, and for analysts who change a rule.
 
 Each rule selects its findings: vhost, queue, priority, seq, segment, ts, weight (for overtaking: how many messages
-went ahead), detail. Most rules read ``STEPS``: each event with the event before and after it in its message's life.
-Times are ns. A broker's *life* is the time between two starts; messages that are out when it ends count as returned.
+went ahead), detail. Most rules read the view ``steps``: each event with the event before and after it in its message's
+life. Times are ns. A broker's *life* is the time between two starts.
 
 Does not judge spans of time, nor groups by anything but the routing key, because the tables do not have headers.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.audit import many
 from brokerd.audit.scan import Options
+from brokerd.spark import (
+    agreement,
+    by_arrays,
+    checks_cases,
+    checks_counts,
+    checks_deliveries,
+    checks_holders,
+    checks_places,
+    lives,
+    missing,
+)
 from brokerd.spark.small_tables import tables
 
 if TYPE_CHECKING:
@@ -29,89 +39,29 @@ GROUPS = {"routing-key": "m.routing_key"}   # what messages can be grouped by ->
 
 # --- tables that several rules read
 
-# When each life of the broker began, by the queue's journals, and which of them began after a loss of power.
-STARTS = """
-    SELECT vhost, queue, array_sort(collect_set(ts)) AS starts,
-           collect_set(CASE WHEN reason = 'power lost' THEN ts END) AS cuts
-    FROM events WHERE type = 'started' AND reason IN ('restarted', 'power lost', 'switched on')
-    GROUP BY vhost, queue"""
-
-# Each event with the events before and after it in its message's life.
-#   life        how many starts of the broker came before; life_end: when that life ended (null: it is the last)
-#   head        the message's first known delivery in that life: its time, and whether an earlier one is possible
-#   out         whether the message was with a consumer just before this event
-#   covered     whether the journal has its message's whole life
-#   known       whether its record exists, or a compaction explains why not
-#   cuts        how many losses of power came before
-#   done        when the message was first settled; excused: a loss of power since then may have taken that ack
-# Events before a message's publish are left out: a message that a power cut took had the same number before.
-STEPS = """
-    WITH known_events AS (
-        SELECT e.vhost, e.queue, e.priority, e.segment, e.seq, e.ts, e.type, e.reason, e.consumer, e.redelivered,
-               e.before_start, coalesce(l.covered, g.generation > 0) AS covered, l.published,
-               l.seq IS NOT NULL OR g.generation > 0 AS known,
-               size(filter(coalesce(s.starts, array()), start -> start < e.ts)) AS life,
-               size(filter(coalesce(s.cuts, array()), cut -> cut < e.ts)) AS cuts,
-               get(filter(coalesce(s.starts, array()), start -> start > e.ts), 0) AS life_end,
-               e.type IN ('acked', 'rejected', 'dead-lettered', 'expired', 'dropped', 'purged') AS settles
-        FROM events e
-        JOIN segments g ON g.vhost = e.vhost AND g.queue = e.queue AND g.priority = e.priority AND g.segment = e.segment
-        LEFT JOIN starts s ON s.vhost = e.vhost AND s.queue = e.queue
-        LEFT JOIN lifecycle l ON l.vhost = e.vhost AND l.queue = e.queue AND l.priority = e.priority AND l.seq = e.seq
-        WHERE e.type <> 'started' AND NOT (coalesce(size(s.cuts), 0) > 0 AND coalesce(e.ts < l.published, false))),
-    marked AS (
-        SELECT *, min(CASE WHEN settles THEN struct(ts, cuts) END)
-                      OVER (PARTITION BY vhost, queue, priority, seq) AS first_end
-        FROM known_events)
-    SELECT *, type = 'delivered' AS delivers, first_end.ts AS done, coalesce(cuts > first_end.cuts, false) AS excused,
-           lag(type) OVER message AS before, lead(type) OVER message AS after, lead(ts) OVER message AS after_ts,
-           lead(life) OVER message AS after_life,
-           lag(type) OVER message <=> 'delivered' AND lag(life) OVER message = life AS out,
-           min(CASE WHEN type = 'delivered' THEN struct(ts, redelivered AND NOT before_start AS doubtful) END)
-               OVER (PARTITION BY vhost, queue, priority, seq, life) AS head
-    FROM marked
-    WINDOW message AS (PARTITION BY vhost, queue, priority, seq ORDER BY ts)"""
-
-# The first delivery of each message; sure: the journal misses no delivery before it.
-FIRSTS = """
-    SELECT vhost, queue, priority, seq, min(segment) AS segment, min(ts) AS first,
-           bool_or(covered) OR (bool_and(known) AND NOT min_by(redelivered, ts)) AS sure
-    FROM steps WHERE delivers GROUP BY vhost, queue, priority, seq"""
-
-# Messages that came back, and when: returned, or out when a broker's life ended (the journal has no event for that).
-BACK = """
-    SELECT *, ts AS since FROM steps WHERE type = 'returned'
-    UNION ALL
-    SELECT *, life_end AS since FROM steps
-    WHERE delivers AND life_end IS NOT NULL AND (after_life IS NULL OR after_life > life)"""
-
-# The time in which a returned message was ready again; one that is settled without another delivery was not ready.
-# With a dead letter exchange, a message that dies at its limit or of age may have no end for a while.
-WAITS = """
-    SELECT b.vhost, b.queue, b.priority, b.segment, b.seq, b.ts, b.since, b.after_ts AS until
-    FROM back b LEFT JOIN dead_lettering d ON d.vhost = b.vhost AND d.queue = b.queue
-    WHERE b.covered AND (b.after = 'delivered' OR (b.after IS NULL AND d.queue IS NULL))"""
-
-# Queues that have had a dead letter exchange.
-DEAD_LETTERING = "SELECT DISTINCT vhost, queue FROM settings WHERE dead_letters"
-
-# The highest delivery limit in force in each message's life, and its failed deliveries. A delivery that a start of the
-# broker cut short did not fail.
-LIMITED = """
+# The highest delivery limit in force in each message's life, and how often it was handed out and failed. A delivery
+# that was out when a broker's life ended has failed: the next start counts it. Deliveries count since the last loss of
+# power before the message's last one. doubtful: kill -9 may have come between a redelivery and its entry in the acks.
+OUT_AT_THE_END = "delivers AND life_end IS NOT NULL AND (after_life IS NULL OR after_life > life)"
+LIMITED = f"""
     WITH limits AS (
-        SELECT l.vhost, l.queue, l.priority, l.segment, l.seq, max(coalesce(s.delivery_limit, {forever})) AS bound
+        SELECT l.vhost, l.queue, l.priority, l.segment, l.seq, max(coalesce(s.delivery_limit, {{forever}})) AS bound
         FROM lifecycle l JOIN settings s ON s.vhost = l.vhost AND s.queue = l.queue
-         AND l.published < s.until AND coalesce(l.settled, {forever}) >= s.since
+         AND l.published < s.until AND coalesce(l.settled, {{forever}}) >= s.since
         GROUP BY ALL),
-    cuts AS (
-        SELECT vhost, queue, priority, seq,
-               count_if(delivers AND life_end IS NOT NULL AND (after_life IS NULL OR after_life > life)) AS cut
-        FROM steps GROUP BY ALL)
-    SELECT l.*, least({limit}, m.bound) AS bound, l.deliveries - coalesce(c.cut, 0) AS failed
+    outs AS (
+        SELECT vhost, queue, priority, segment, seq, count_if(delivers AND cuts = era) AS handed,
+               count_if({OUT_AT_THE_END}) AS cut, max(CASE WHEN {OUT_AT_THE_END} AND redelivered THEN 1 ELSE 0 END)
+                   AS doubtful
+        FROM (SELECT *, max(CASE WHEN delivers THEN cuts END) OVER (
+                  PARTITION BY vhost, queue, priority, segment, seq) AS era FROM steps)
+        GROUP BY ALL)
+    SELECT l.*, least({{limit}}, m.bound) AS bound, coalesce(o.handed, 0) AS handed, coalesce(o.cut, 0) AS cut,
+           l.returns + coalesce(o.cut, 0) AS failed, coalesce(o.doubtful, 0) AS doubtful
     FROM lifecycle l
     JOIN limits m USING (vhost, queue, priority, segment, seq)
-    LEFT JOIN cuts c USING (vhost, queue, priority, seq)
-    WHERE least({limit}, m.bound) < {forever}"""
+    LEFT JOIN outs o USING (vhost, queue, priority, segment, seq)
+    WHERE least({{limit}}, m.bound) < {{forever}}"""
 
 
 # When the files were copied or, if nothing says so, the time of the last record or event in them.
@@ -136,7 +86,7 @@ PUBLISH_ORDER = Check(
     SELECT vhost, queue, priority, seq, segment, ts, 1L AS weight,
            format_string('publish %d of connection %d comes behind %d', publish_seq, connection, earlier) AS detail
     FROM (SELECT *, max(publish_seq) OVER (
-              PARTITION BY vhost, queue, priority, connection, channel ORDER BY seq
+              PARTITION BY vhost, queue, priority, connection, channel ORDER BY segment, position
               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier
           FROM messages WHERE sound AND connection > 0)
     WHERE publish_seq <= earlier""",
@@ -146,6 +96,8 @@ PUBLISH_ORDER = Check(
 FIFO = Check(
     # A message's first delivery is later than that of every earlier message. Two steps keep each window within a
     # segment: first the latest delivery of all earlier segments, then the latest earlier one within the segment.
+    # A message of which neither journal nor acks say anything is before all that were delivered. A queue without a dead
+    # letter exchange has no reason to set a message aside and leave it there.
     found="""
     WITH sure AS (SELECT * FROM firsts WHERE sure),
     before AS (
@@ -157,10 +109,24 @@ FIFO = Check(
         SELECT s.*, greatest(b.latest, max(s.first) OVER (
             PARTITION BY vhost, queue, priority, segment ORDER BY s.seq
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS latest
-        FROM sure s JOIN before b USING (vhost, queue, priority, segment))
+        FROM sure s JOIN before b USING (vhost, queue, priority, segment)),
+    tops AS (SELECT vhost, queue, priority, segment, max(seq) AS top FROM sure GROUP BY ALL),
+    passed AS (
+        SELECT s.vhost, s.queue, s.priority, s.segment, max(t.top) OVER (
+            PARTITION BY s.vhost, s.queue, s.priority ORDER BY s.segment
+            ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS top
+        FROM segments s LEFT JOIN tops t USING (vhost, queue, priority, segment))
     SELECT vhost, queue, priority, seq, segment, first AS ts, 1L AS weight,
-           format_string('first delivered at %d ns, when a later one had been, at %d', first, latest) AS detail
-    FROM latest WHERE first < latest""",
+           format_string('first delivered at %d ns, before an earlier one, at %d', first, latest) AS detail
+    FROM latest WHERE first < latest
+    UNION ALL
+    SELECT l.vhost, l.queue, l.priority, l.seq, l.segment, l.published, 1L,
+           format_string('never delivered, though %d, a later one of its level, was', p.top)
+    FROM lifecycle l JOIN passed p USING (vhost, queue, priority, segment)
+    LEFT JOIN may_set_aside d ON d.vhost = l.vhost AND d.queue = l.queue
+    LEFT ANTI JOIN acks a ON a.vhost = l.vhost AND a.queue = l.queue AND a.priority = l.priority
+     AND a.segment = l.segment AND a.seq = l.seq AND (a.type <> 'set aside' OR d.queue IS NOT NULL)
+    WHERE l.covered AND l.deliveries = 0 AND l.ended = 'ready' AND l.seq < p.top""",
     checked="SELECT vhost, queue, count(*) AS checked FROM firsts WHERE sure GROUP BY ALL")
 
 RETURNED_FIRST = Check(
@@ -177,7 +143,7 @@ RETURNED_FIRST = Check(
     FROM waits_by_minute w
     JOIN (SELECT *, ts div {MINUTE} AS minute FROM steps WHERE delivers) d
       ON d.vhost = w.vhost AND d.queue = w.queue AND d.priority = w.priority AND d.minute = w.minute
-     AND d.seq > w.seq AND d.ts > w.since AND d.ts < coalesce(w.until, {FOREVER})
+     AND struct(d.segment, d.seq) > struct(w.segment, w.seq) AND d.ts > w.since AND d.ts < coalesce(w.until, {FOREVER})
     GROUP BY w.vhost, w.queue, w.priority, w.seq, w.segment, w.ts, w.since""",
     checked="SELECT vhost, queue, count(*) AS checked FROM waits GROUP BY ALL")
 
@@ -196,8 +162,10 @@ OVERTAKING = Check(
            format_string('delivered again, after %d later ones that went out since its first delivery at %d ns',
                          count(*), a.head.ts) AS detail
     FROM again a
-    JOIN heads h ON h.vhost = a.vhost AND h.queue = a.queue AND h.priority = a.priority AND h.life = a.life
-     AND h.minute = a.minute AND h.seq > a.seq AND h.ts > a.head.ts AND h.ts < a.ts
+    JOIN heads h ON h.vhost = a.vhost AND h.queue = a.queue AND h.priority = a.priority
+     AND CASE WHEN h.segment = a.segment THEN h.life = a.life ELSE h.queue_life = a.queue_life END
+     AND h.minute = a.minute AND struct(h.segment, h.seq) > struct(a.segment, a.seq) AND h.ts > a.head.ts
+     AND h.ts < a.ts
     GROUP BY a.vhost, a.queue, a.priority, a.seq, a.segment, a.ts, a.head""",
     checked=f"SELECT vhost, queue, count(*) AS checked FROM steps WHERE {AGAIN} GROUP BY ALL")
 
@@ -210,7 +178,8 @@ READY = """
           AND type IN ('delivered', 'expired', 'dropped', 'purged')
         UNION ALL
         SELECT l.vhost, l.queue, l.priority, l.published, NULL FROM lifecycle l
-        LEFT ANTI JOIN steps s ON s.vhost = l.vhost AND s.queue = l.queue AND s.priority = l.priority AND s.seq = l.seq
+        LEFT ANTI JOIN steps s ON s.vhost = l.vhost AND s.queue = l.queue AND s.priority = l.priority
+         AND s.segment = l.segment AND s.seq = l.seq
         LEFT ANTI JOIN dead_lettering d ON d.vhost = l.vhost AND d.queue = l.queue
         WHERE l.covered
         UNION ALL
@@ -243,18 +212,20 @@ DELIVERY_LIMIT = Check(
     # A limit of N allows N failed deliveries, and so N+1 deliveries.
     found="""
     SELECT vhost, queue, priority, seq, segment, last_delivered AS ts, 1L AS weight,
-           format_string('%d deliveries, with a limit of %d', failed, bound) AS detail
-    FROM limited WHERE failed > bound + 1""",
+           format_string('%d deliveries, with a limit of %d', handed, bound) AS detail
+    FROM limited WHERE handed > bound + 1 + doubtful""",
     checked="SELECT vhost, queue, count(*) AS checked FROM limited GROUP BY ALL")
 
 LIMIT_KEPT = Check(
-    # A message that returned more often than its limit is soon dead-lettered or dropped.
+    # A message that failed more often than its limit is soon dead-lettered or dropped; if it was out when a broker's
+    # life ended, when its turn comes.
     found="""
     SELECT vhost, queue, priority, seq, segment, last_delivered AS ts, 1L AS weight,
-           format_string('returned %d times, with a limit of %d, and went on', returns, bound) AS detail
+           format_string('failed %d times, with a limit of %d, and went on', failed, bound) AS detail
     FROM limited l JOIN ends e USING (vhost, queue)
-    WHERE returns > bound AND ended NOT IN ('dead-lettered', 'dropped')
-      AND (ended <> 'ready' OR last_delivered < now - {unacked_after})""",
+    WHERE covered AND failed > bound AND ended NOT IN ('dead-lettered', 'dropped')
+      AND CASE WHEN ended = 'ready' THEN cut = 0 AND last_delivered < now - {unacked_after}
+               ELSE failed - doubtful > bound END""",
     checked="SELECT vhost, queue, count(*) AS checked FROM limited GROUP BY ALL")
 
 BY_CLIENT = """(type IN ('acked', 'rejected') OR (type = 'dead-lettered' AND reason = 'rejected'))
@@ -268,14 +239,16 @@ ACK_WITHOUT_DELIVERY = Check(
     checked=f"SELECT vhost, queue, count(*) AS checked FROM steps WHERE {BY_CLIENT} GROUP BY ALL")
 
 DOUBLE_SETTLE = Check(
-    found="""
+    found=f"""
     SELECT vhost, queue, priority, seq, segment, ts, 1L AS weight,
            format_string('settled again; it was, at %d ns', done) AS detail
-    FROM steps WHERE settles AND ts > done AND NOT excused""",
+    FROM steps WHERE settles AND ts > done AND NOT excused
+    UNION ALL
+    SELECT vhost, queue, priority, seq, segment, ts, weight, detail FROM ({agreement.SETTLED_TWICE})""",
     checked="""
-    SELECT vhost, queue, count(DISTINCT priority, seq) AS checked FROM (
-        SELECT vhost, queue, priority, seq FROM lifecycle WHERE ended NOT IN ('ready', 'unacked')
-        UNION ALL SELECT vhost, queue, priority, seq FROM steps WHERE settles)
+    SELECT vhost, queue, count(DISTINCT priority, segment, seq) AS checked FROM (
+        SELECT vhost, queue, priority, segment, seq FROM lifecycle WHERE ended NOT IN ('ready', 'unacked')
+        UNION ALL SELECT vhost, queue, priority, segment, seq FROM steps WHERE settles)
     GROUP BY ALL""")
 
 DELIVERY_AFTER_SETTLE = Check(
@@ -284,6 +257,8 @@ DELIVERY_AFTER_SETTLE = Check(
            format_string('delivered, though it was settled at %d ns', done) AS detail
     FROM steps WHERE delivers AND ts > done AND NOT excused""",
     checked="SELECT vhost, queue, count(*) AS checked FROM steps WHERE delivers GROUP BY ALL")
+
+AGREEMENT = Check(agreement.FOUND, agreement.CHECKED)
 
 UNACKED = Check(
     found="""
@@ -311,11 +286,11 @@ GROUP_FIFO = Check(
     WITH grouped AS (
         SELECT l.*, f.first, {group_by} AS grouped FROM lifecycle l
         JOIN messages m USING (vhost, queue, priority, segment, seq)
-        LEFT JOIN firsts f ON f.vhost = l.vhost AND f.queue = l.queue AND f.priority = l.priority AND f.seq = l.seq
+        LEFT JOIN firsts f USING (vhost, queue, priority, segment, seq)
         WHERE l.covered AND {group_by} IS NOT NULL),
     latest AS (
         SELECT *, max(coalesce(settled, {forever})) OVER (
-            PARTITION BY vhost, queue, priority, grouped ORDER BY seq
+            PARTITION BY vhost, queue, priority, grouped ORDER BY segment, seq
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS latest
         FROM grouped)
     SELECT vhost, queue, priority, seq, segment, first AS ts, 1L AS weight,
@@ -326,74 +301,19 @@ GROUP_FIFO = Check(
     FROM lifecycle l JOIN messages m USING (vhost, queue, priority, segment, seq)
     WHERE covered AND {group_by} IS NOT NULL GROUP BY ALL""")
 
-# The numbers between the first and the last message, over all levels together. The number of a damaged record counts if
-# it fits its place. Retention and compaction excuse missing numbers.
-SEEN = """
-    SELECT m.vhost, m.queue, m.seq FROM messages m JOIN segments s USING (vhost, queue, priority, segment)
-    WHERE m.sound OR m.seq BETWEEN s.base_seq AND s.last_seq + 1"""
+HOLES = Check(missing.FOUND, missing.CHECKED, needs="")
 
-GAPS = """
-    WITH gaps AS (
-        SELECT vhost, queue, seq + 1 AS from_seq, lead(seq) OVER (PARTITION BY vhost, queue ORDER BY seq) - 1 AS to_seq
-        FROM seen)
-    SELECT g.*, NOT EXISTS (
-               SELECT 1 FROM segments s WHERE s.vhost = g.vhost AND s.queue = g.queue AND s.begun IS NOT NULL)
-           AS unknown
-    FROM gaps g WHERE g.from_seq <= g.to_seq"""
-
-# Missing numbers without an explanation; lost: their messages, perhaps never confirmed, came before a loss of power.
-ABSENT = """
-    WITH excused AS (
-        SELECT vhost, queue, first_seq AS from_seq, last_seq AS to_seq FROM removals
-        UNION ALL
-        SELECT vhost, queue, base_seq, last_seq FROM segments WHERE generation > 0),
-    missing AS (
-        SELECT vhost, queue, explode(sequence(from_seq, to_seq)) AS seq FROM gaps WHERE NOT unknown),
-    since AS (
-        SELECT s.vhost, s.queue, coalesce(min(CASE WHEN m.ts > array_max(s.cuts) THEN m.seq END), {forever}) AS since
-        FROM starts s JOIN messages m ON m.sound AND m.vhost = s.vhost AND m.queue = s.queue
-        WHERE size(s.cuts) > 0 GROUP BY ALL)
-    SELECT m.*, coalesce(m.seq < p.since, false) AS lost
-    FROM missing m LEFT JOIN since p ON p.vhost = m.vhost AND p.queue = m.queue
-    LEFT ANTI JOIN excused e ON e.vhost = m.vhost AND e.queue = m.queue AND m.seq BETWEEN e.from_seq AND e.to_seq"""
-
-HOLES = Check(
-    found="""
-    SELECT vhost, queue, 0 AS priority, seq, 0L AS segment, 0L AS ts, 1L AS weight,
-           format_string('%d is missing', seq) AS detail
-    FROM absent WHERE NOT lost""",
-    checked="SELECT vhost, queue, max(seq) - min(seq) + 1 AS checked FROM seen GROUP BY ALL",
-    needs="")
-
-# The damage of each file; what: the kind of the file.
-WRONG = """
-    SELECT vhost, queue, priority, segment, split(detail, '[.]')[0] AS what, detail
-    FROM (SELECT *, explode(split(damage, '; ')) AS detail FROM segments WHERE damage IS NOT NULL)
-    UNION ALL SELECT vhost, queue, 0, 0L, what, detail FROM queue_damage"""
-
-DAMAGE = Check(
-    # An event of a message that is not in its segment counts too, unless a compaction or a damaged segment explains it.
-    found="""
-    SELECT vhost, queue, priority, 0L AS seq, segment, 0L AS ts, 1L AS weight, detail FROM wrong
-    UNION ALL
-    SELECT e.vhost, e.queue, e.priority, e.seq, e.segment, e.ts, 1L, 'an event of a message that is not in the segment'
-    FROM events e JOIN segments s USING (vhost, queue, priority, segment)
-    LEFT ANTI JOIN messages m ON m.sound AND m.vhost = e.vhost AND m.queue = e.queue AND m.priority = e.priority
-     AND m.segment = e.segment AND m.seq = e.seq
-    WHERE e.type <> 'started' AND s.generation = 0 AND coalesce(s.damage, '') NOT LIKE '%msgs.%'""",
-    checked="""
-    SELECT vhost, queue, sum(checked) AS checked FROM (
-        SELECT vhost, queue, count(*) AS checked FROM messages WHERE sound GROUP BY ALL
-        UNION ALL SELECT vhost, queue, count(*) FROM events WHERE type <> 'started' GROUP BY ALL)
-    GROUP BY ALL""",
-    needs="")
+DAMAGE = Check(missing.DAMAGE, missing.DAMAGE_CHECKED, needs="")
 
 CHECKS = {
     "publish_order": PUBLISH_ORDER, "fifo": FIFO, "returned_first": RETURNED_FIRST, "overtaking": OVERTAKING,
     "priority": PRIORITY, "delivery_limit": DELIVERY_LIMIT, "limit_kept": LIMIT_KEPT,
     "ack_without_delivery": ACK_WITHOUT_DELIVERY, "double_settle": DOUBLE_SETTLE,
-    "delivery_after_settle": DELIVERY_AFTER_SETTLE, "unacked": UNACKED, "duplicates": DUPLICATES, "holes": HOLES,
-    "damage": DAMAGE, "group_fifo": GROUP_FIFO,
+    "delivery_after_settle": DELIVERY_AFTER_SETTLE, "agreement": AGREEMENT, "unacked": UNACKED,
+    "duplicates": DUPLICATES, "holes": HOLES, "damage": DAMAGE, "group_fifo": GROUP_FIFO,
+    **{name: Check(*rule) for name, rule in {
+        **checks_deliveries.RULES, **checks_places.RULES, **checks_holders.RULES,
+        **checks_counts.RULES}.items()},
 }
 
 
@@ -402,19 +322,29 @@ FOUND = "vhost string, queue string, priority int, seq long, segment long, ts lo
 FOUND_COLUMNS = [column.split()[0] for column in FOUND.split(", ")]
 VIOLATIONS = ("audit string, vhost string, queue string, priority int, seq long, segment long, file string, "
               "offset long, ts long, detail string")
+# Findings of audits, with file and offset of their messages.
+WITH_PLACES = """
+    SELECT f.audit, f.vhost, f.queue, f.priority, f.seq, f.segment, coalesce(s.file, '') AS file,
+           coalesce(m.position, -1L) AS offset, coalesce(f.ts, 0L) AS ts, f.detail
+    FROM found f
+    LEFT JOIN segments s USING (vhost, queue, priority, segment)
+    LEFT JOIN messages m ON m.vhost = f.vhost AND m.queue = f.queue AND m.priority = f.priority
+     AND m.segment = f.segment AND m.seq = f.seq"""
 # Views that rules use. Each uses only views before it.
-HELPERS = {"starts": STARTS, "steps": STEPS, "firsts": FIRSTS, "back": BACK,
-           "dead_lettering": DEAD_LETTERING, "waits": WAITS,
-           "limited": LIMITED, "ready": READY, "ends": ENDS, "seen": SEEN, "gaps": GAPS, "absent": ABSENT,
-           "wrong": WRONG}
-TABLES = ("messages", "events", "lifecycle", "segments")
-LIGHT = ("starts", "back", "dead_lettering", "ready", "ends", "seen")    # cheap to compute: their rows are not stored
+HELPERS = {**lives.HELPERS, "limited": LIMITED, "ready": READY, "ends": ENDS, "seen": missing.SEEN,
+           "gaps": missing.GAPS, "absent": missing.ABSENT, "wrong": missing.WRONG, "orphans": missing.ORPHANS,
+           "entered": agreement.ENTERED, "agreed": agreement.AGREED, **checks_deliveries.HELPERS,
+           **checks_places.HELPERS, **checks_holders.HELPERS, "overtaken": OVERTAKING.found, **checks_counts.HELPERS}
+TABLES = ("messages", "events", "lifecycle", "segments", "acks")
+# Cheap to compute: their rows are not stored.
+LIGHT = ("starts", "own_starts", "back", "dead_lettering", "may_set_aside", "ready", "ends", "seen", "in_force",
+         "placed", "held", "whole", "standing")
 
 
 def _sql(text: str, options: Options) -> str:
     limit = FOREVER if options.delivery_limit is None else options.delivery_limit
     values = {"forever": FOREVER, "limit": limit, "duplicate_window": int(options.duplicate_window_s * 1e9),
-              "unacked_after": int(options.unacked_after_s * 1e9),
+              "overtaking": options.wants("overtaking"), "unacked_after": int(options.unacked_after_s * 1e9),
               "group_by": GROUPS.get(options.group_by or "", "NULL")}
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
@@ -424,26 +354,30 @@ def _sql(text: str, options: Options) -> str:
 def helpers(spark: "SparkSession", options: Options = DEFAULTS, *, keep: Sequence[str] | None = None) -> None:
     """Make the views that rules use, over those of ``views``.
 
-    ``keep`` names audits: Spark then computes the views that these need now, once, and stores their rows, except those
-    of ``LIGHT``. It stores the rows of the source's tables too, and their views read the stored rows. Without ``keep``
-    Spark computes nothing yet.
+    ``keep`` are queries: Spark then computes the views that these need now, once, and stores their rows, except those
+    of ``LIGHT``. It stores the rows of those of the source's tables that they need too, and their views read the stored
+    rows. Without ``keep`` Spark computes nothing yet.
     """
     needed = _needed(keep) if keep is not None else set(HELPERS)
-    tables = {name: f"SELECT * FROM {name}" for name in TABLES} if keep is not None else {}
+    tables = {name: f"SELECT * FROM {name}" for name in TABLES if name in needed}
     for name, text in {**tables, **{name: text for name, text in HELPERS.items() if name in needed}}.items():
         table = spark.sql(_sql(text, options))
         held = keep is not None and name not in LIGHT
         (table.localCheckpoint() if held else table).createOrReplaceTempView(name)
 
 
-def _needed(audits: Sequence[str]) -> set[str]:
-    """The helpers that the rules of these audits name, and the helpers that those name."""
-    texts = [CASES, *(CHECKS[name].found + CHECKS[name].checked for name in audits)]
-    words = set(re.findall(r"\w+", " ".join(texts)))
+def _needed(queries: Sequence[str]) -> set[str]:
+    """The helpers and tables that these queries read, and those that these helpers read."""
+    read = _read(*queries)
     for name, text in reversed(HELPERS.items()):
-        if name in words:
-            words |= set(re.findall(r"\w+", text))
-    return words & set(HELPERS)
+        if name in read:
+            read |= _read(text)
+    return read & {*TABLES, *HELPERS}
+
+
+def _read(*queries: str) -> set[str]:
+    """The names of what these queries read.  A column may have the name of a helper."""
+    return {name for query in queries for name in re.findall(r"\b(?:FROM|JOIN)\s+(\w+)", query)}
 
 
 def chosen(options: Options) -> list[str]:
@@ -454,22 +388,16 @@ def chosen(options: Options) -> list[str]:
 def violations(spark: "SparkSession", options: Options = DEFAULTS) -> "DataFrame":
     """Findings of all audits as rows, with file and offset of their messages. Computes them now, and stores the rows.
 
-    Needs the views. Afterwards the views of the source's tables read stored rows.
+    Needs the views. Afterwards those of the source's tables that the audits need read stored rows.
     """
-    helpers(spark, options, keep=chosen(options))
+    helpers(spark, options, keep=[WITH_PLACES, *(CHECKS[name].found for name in chosen(options))])
     every = spark.createDataFrame([], f"audit string, {FOUND}")
     for name in chosen(options):
         found = spark.sql(f"SELECT * FROM ({_sql(CHECKS[name].found, options)})").localCheckpoint()
         # The audit's name is added only here, because Spark fails to plan a union of bare checkpoints.
         every = every.union(found.selectExpr(f"'{name}' AS audit", *FOUND_COLUMNS))
     every.createOrReplaceTempView("found")
-    rows = spark.sql("""
-        SELECT f.audit, f.vhost, f.queue, f.priority, f.seq, f.segment, coalesce(s.file, '') AS file,
-               coalesce(m.position, -1L) AS offset, coalesce(f.ts, 0L) AS ts, f.detail
-        FROM found f
-        LEFT JOIN segments s USING (vhost, queue, priority, segment)
-        LEFT JOIN messages m ON m.vhost = f.vhost AND m.queue = f.queue AND m.priority = f.priority
-         AND m.segment = f.segment AND m.seq = f.seq""").localCheckpoint()
+    rows = spark.sql(WITH_PLACES).localCheckpoint()
     for name in ("found", *reversed(HELPERS)):
         spark.catalog.dropTempView(name)
     return rows
@@ -477,44 +405,17 @@ def violations(spark: "SparkSession", options: Options = DEFAULTS) -> "DataFrame
 
 # --- verdicts
 
-# Audits in which a loss of power excuses findings, and the column of CASES that says whether it excused any.
-OVER_POWER_CUTS = {"delivery_after_settle": "delivered_again", "double_settle": "settled_again", "holes": "lost"}
-
-# For each queue: messages that the journal does not cover, kinds of damaged files, facts from its settings.
-CASES = """
-    SELECT q.vhost, q.queue, coalesce(l.uncovered, 0L) AS uncovered, coalesce(l.unsure, 0L) AS unsure,
-           coalesce(l.partly, 0L) AS partly,
-           coalesce(w.spoiled, array()) AS spoiled, coalesce(g.unknown, false) AS unknown_gaps,
-           coalesce(a.lost, false) AS lost, coalesce(x.delivered, false) AS delivered_again,
-           coalesce(x.settled, false) AS settled_again,
-           q.levels > 1 OR coalesce(q.max_priority, 0) > 0 AS has_levels, coalesce(s.has_limit, false) AS has_limit
-    FROM queues q
-    LEFT JOIN (SELECT l.vhost, l.queue, count_if(NOT covered) AS uncovered,
-                      count_if(NOT covered AND NOT coalesce(f.sure, false)) AS unsure,
-                      count_if(NOT covered AND s.begun IS NOT NULL) AS partly
-               FROM lifecycle l JOIN segments s USING (vhost, queue, priority, segment)
-               LEFT JOIN firsts f
-                 ON f.vhost = l.vhost AND f.queue = l.queue AND f.priority = l.priority AND f.seq = l.seq
-               GROUP BY ALL) l USING (vhost, queue)
-    LEFT JOIN (SELECT vhost, queue, collect_set(what) AS spoiled FROM wrong GROUP BY ALL) w USING (vhost, queue)
-    LEFT JOIN (SELECT vhost, queue, bool_or(unknown) AS unknown FROM gaps GROUP BY ALL) g USING (vhost, queue)
-    LEFT JOIN (SELECT vhost, queue, bool_or(lost) AS lost FROM absent GROUP BY ALL) a USING (vhost, queue)
-    LEFT JOIN (SELECT vhost, queue, bool_or(delivers) AS delivered, bool_or(settles) AS settled
-               FROM steps WHERE ts > done AND excused GROUP BY ALL) x USING (vhost, queue)
-    LEFT JOIN (SELECT vhost, queue, bool_or(delivery_limit IS NOT NULL) AS has_limit FROM settings GROUP BY ALL) s
-        USING (vhost, queue)"""
-
-
 def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source: str) -> list[dict[str, Any]]:
     """Judge every queue at ``path``: rows like those of the audits in ``summary.json``, by queue and audit.
 
     ``source`` are the source's options (``queues``, ``crc``).  Reads all files once and caches the rows, in memory or
     on the workers' disks, while it runs.  Raises AuditError.
     """
-    tables(spark, path, **source)
+    tables(spark, path, options.wants("damage"), **source)
     names = chosen(options)
-    helpers(spark, options, keep=names)
-    cases = {(row.vhost, row.queue): row.asDict() for row in spark.sql(CASES).collect()}
+    facts = checks_cases.query({name: CHECKS[name].needs for name in names})
+    helpers(spark, options, keep=[facts, *(query for name in names for query in CHECKS[name][:2])])
+    cases = {(row.vhost, row.queue): row.asDict() for row in spark.sql(facts).collect()}
     found = _counts(spark, "found", names, options, "count(*) AS found, sum(weight) AS weight")
     checked = _counts(spark, "checked", names, options, "sum(checked) AS checked")
     for name in reversed(HELPERS):
@@ -523,13 +424,15 @@ def run(spark: "SparkSession", path: str, options: Options = DEFAULTS, **source:
     rows = []
     for (vhost, queue), case in sorted(cases.items()):
         for name in names:
-            if _applies(name, case, options):
+            if checks_cases.applies(name, case, options):
                 key = (name, vhost, queue)
                 some, weight = found.get(key, (0, 0))
+                some = weight if name == "holes" else some      # One row may tell of many numbers.
+                said = checks_cases.verdict(name, CHECKS[name].needs, case, some)
                 rows.append({"vhost": vhost, "queue": queue, "audit": name, "found": some,
-                             "checked": checked.get(key, (0,))[0], **_verdict(name, case, some),
+                             "checked": checked.get(key, (0,))[0], **said,
                              **({"overtakings": weight} if name == "overtaking" else {})})
-    return rows
+    return rows + by_arrays.rows(path, options, source.get("queues"))
 
 
 def _counts(spark: "SparkSession", part: str, names: Sequence[str], options: Options,
@@ -544,33 +447,3 @@ def _counts(spark: "SparkSession", part: str, names: Sequence[str], options: Opt
         for row in spark.sql(f"SELECT vhost, queue, {columns} FROM ({rows}) GROUP BY vhost, queue").collect():
             counts[name, row[0], row[1]] = tuple(row[2:])
     return counts
-
-
-def _applies(audit: str, case: Mapping[str, Any], options: Options) -> bool:
-    """Whether this audit can say anything about a queue."""
-    if audit == "priority":
-        return bool(case["has_levels"])
-    if audit in ("delivery_limit", "limit_kept"):
-        return options.delivery_limit is not None or bool(case["has_limit"])
-    return True
-
-
-def _verdict(audit: str, case: Mapping[str, Any], found: int) -> dict[str, str]:
-    """violated with findings; undecidable without findings if some cases could not be judged; else held."""
-    doubts, spoiled, needs = [], set(case["spoiled"]), CHECKS[audit].needs
-    # Without a journal, the acks show a message that was settled twice, and some first deliveries are known.
-    if needs == "events" and case[{"fifo": "unsure", "double_settle": "partly"}.get(audit, "uncovered")]:
-        doubts.append(f"no order journal covers the whole life of {many(case['uncovered'], 'message')}")
-    if case.get(OVER_POWER_CUTS.get(audit, "")):
-        doubts.append("power was lost")
-    if (needs and "msgs" in spoiled) or (needs == "events" and "journal" in spoiled):
-        doubts.append("files are missing or damaged")
-    if audit == "double_settle" and "acks" in spoiled:
-        doubts.append("acks are missing or damaged")
-    if audit == "holes" and "msgs" in spoiled:
-        doubts.append("records are missing or damaged")
-    if audit == "holes" and case["unknown_gaps"]:
-        doubts.append("without a journal, settled messages leave no trace")
-    if found:
-        return {"verdict": "violated", "reason": f"{found} found"}
-    return {"verdict": "undecidable" if doubts else "held", "reason": "; ".join(doubts)}

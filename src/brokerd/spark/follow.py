@@ -136,7 +136,17 @@ def follow(spark: "SparkSession", path: str, options: Mapping[str, str], checkpo
                 pass
             return
         except Exception as error:
+            if stopped.is_set():
+                return                          # What told this process to end may have ended its Java already.
             if not starts_left or TOO_BUSY not in str(error):
                 raise
         finally:
-            query.stop()
+            _stop(query, stopped)
+
+
+def _stop(query: Any, stopped: threading.Event) -> None:
+    try:
+        query.stop()
+    except Exception:
+        if not stopped.is_set():
+            raise

@@ -64,6 +64,8 @@ def session(name: str = "brokerd", master: str | None = None, *, settings: Mappi
     if chosen:
         conf.setMaster(chosen)
     spark = SparkSession.builder.appName(name).config(conf=conf).getOrCreate()
+    if submitted and "PYSPARK_PYTHON" not in os.environ and _is_local(spark.sparkContext.master or ""):
+        spark.sparkContext.pythonExec = sys.executable      # Else the tasks would run in any python3.
     if ship and not _is_local(spark.sparkContext.master or ""):
         spark.sparkContext.addPyFile(str(write_worker_zip()))
     register(spark)
@@ -85,7 +87,6 @@ def _settings(master: str | None, submitted: bool, log_level: str) -> dict[str, 
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
     }
     if submitted:

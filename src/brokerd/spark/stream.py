@@ -25,8 +25,9 @@ from pyspark.sql.types import StructType
 
 from brokerd.audit import AuditError
 from brokerd.audit import layout as shapes
+from brokerd.audit.fetch import other_place
 from brokerd.audit.files import QueueFiles, Source, Triple, open_source
-from brokerd.audit.segment import check_records, other_place
+from brokerd.audit.segment import check_records
 from brokerd.spark import tables
 from brokerd.spark.bounds import Bounds
 from brokerd.spark.packs import make_packs

@@ -4,7 +4,9 @@
     events      a row for each event of a journal; type "started", without seq: the broker started, or the journal was
                 switched on or off
     lifecycle   a row for each sound record: the life of its message
-    segments    a row for each segment
+    segments    a row for each segment; ``whole``: its journal has every event since it was made
+    acks        a row for each entry of an acks file, in order; ``last``: of a file that a broker may be writing to, the
+                last one, whose event it may not have written yet
 
 Makes only the requested columns, and reads no file for those that names and sizes give.  Knows nothing of Spark's
 sessions and tasks; of Spark itself it knows only names of types.
@@ -17,13 +19,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from brokerd.audit import AuditError
+from brokerd.audit import AuditError, clean, words
 from brokerd.audit import layout as shapes
-from brokerd.audit.files import Source, Triple
-from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives
-from brokerd.audit.properties import ROUTING_KEY, Texts, texts
+from brokerd.audit._journal import read_journal
+from brokerd.audit.arrays import as_signed
+from brokerd.audit.deliveries import expirations
+from brokerd.audit.fetch import read_head
+from brokerd.audit.files import FOREVER, Source, Triple
+from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives, messages_of
+from brokerd.audit.properties import ROUTING_KEY, Texts, priorities, texts
 from brokerd.audit.segment import SegmentData, read_triple
-from brokerd.spark.bounds import Bounds, clean
+from brokerd.spark.bounds import Bounds
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -33,12 +39,13 @@ TABLES: dict[str, dict[str, str]] = {
     "messages": {
         **_OF_ALL, "position": "bigint", "seq": "bigint", "ts": "bigint", "time": "timestamp", **_PUBLISHER,
         "exchange": "string", "routing_key": "string", "message_id": "string", "body_octets": "bigint",
-        "persistent": "boolean", "sound": "boolean",
+        "persistent": "boolean", "sound": "boolean", "own_priority": "int",
+        "said_priority": "int", "expiration_ms": "bigint",
     },
     "events": {
         **_OF_ALL, "seq": "bigint", "ts": "bigint", "time": "timestamp", "type": "string", "reason": "string",
         "consumer": "bigint", "delivery_tag": "bigint", "count": "int", "redelivered": "boolean",
-        "by_get": "boolean", "before_start": "boolean", "run": "int",
+        "by_get": "boolean", "before_start": "boolean", "no_ack": "boolean", "run": "int", "position": "bigint",
     },
     "lifecycle": {
         **_OF_ALL, "position": "bigint", "seq": "bigint", "published": "bigint", "first_delivered": "bigint",
@@ -49,15 +56,24 @@ TABLES: dict[str, dict[str, str]] = {
         **_OF_ALL, "file": "string", "kept": "boolean", "generation": "int", "base_seq": "bigint",
         "records": "bigint", "first_seq": "bigint", "last_seq": "bigint", "first_ts": "bigint", "last_ts": "bigint",
         "octets": "bigint", "entries": "bigint", "settled": "bigint", "events": "bigint", "lost": "bigint",
-        "begun": "bigint", "damage": "string",
+        "begun": "bigint", "whole": "boolean", "damage": "string", "said_records": "bigint",
+        "said_sealed": "bigint", "said_settled": "bigint", "said_entries": "bigint", "said_passed": "bigint",
+        "open": "boolean", "written": "bigint", "more_records": "boolean", "more_events": "boolean",
+        "more_passed": "boolean", "said_doubted": "bigint",
+    },
+    "acks": {
+        **_OF_ALL, "entry": "bigint", "position": "bigint", "seq": "bigint", "type": "string", "reason": "string",
+        "count": "int", "last": "boolean",
     },
 }
 ARROW = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_(),
          "timestamp": pa.timestamp("us", "UTC")}
 EVENT_TYPES = [None, "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered",
                "started"]
+ENTRY_TYPES = [*EVENT_TYPES[:8], "handed out", None, "set aside"]
 STARTS = [None, "restarted", "power lost", "switched on", "switched off"]
 ROWS_MAX = 1 << 17              # in one batch
+ALIKE_OCTETS_MAX = 64           # longer strings of one length are gathered as strings of any length are
 
 
 def ddl(table: str, columns: Sequence[str] | None = None) -> str:
@@ -82,9 +98,20 @@ def arrow_schema(table: str, schema: Any) -> pa.Schema:
 
 
 def batches(table: str, source: Source, triple: Triple, schema: pa.Schema, *, crc: bool = True,
-            bounds: Bounds | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of one triple.  A segment that a running broker has removed meanwhile has no rows."""
+            bounds: Bounds | None = None, data: SegmentData | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of one triple.  A segment that a running broker has removed meanwhile has no rows.
+
+    ``data``: the content of the triple, if the caller has read it.
+    """
     segment = READINGS[table](source, triple, crc, bounds)
+    if data is not None:
+        segment.data = data
+    for condition in bounds.by_cost() if bounds is not None else ():
+        if segment.count:
+            values = _arrow(segment.column(condition.column), ARROW[TABLES[table][condition.column]], segment.count)
+            keep = condition.rows(values)
+            if not keep.all():
+                segment.narrow(keep)
     count = segment.count
     if count == 0:
         return
@@ -140,22 +167,33 @@ class Reading:
         return {"vhost": self.triple.vhost, "queue": self.triple.queue, "priority": self.triple.priority,
                 "segment": self.triple.number}[name]
 
-    def wanted(self, seq: np.ndarray) -> np.ndarray:
-        """Indices of the rows that the query's filters let through."""
-        rows = self.bounds.rows(seq.astype(np.int64)) if self.bounds is not None else None
-        return np.arange(seq.size) if rows is None else np.flatnonzero(rows)
+    def narrow(self, keep: np.ndarray) -> None:
+        """Leave out all rows but those for which ``keep`` is true."""
+        raise NotImplementedError
 
 
 class Messages(Reading):
     """Records."""
 
     @cached_property
+    def data(self) -> SegmentData:
+        """The records of the triple.  Its acks and its journal are not read: no column needs them."""
+        return read_triple(self.source, self.triple._replace(acks=None, journal=None), crc=self.crc)
+
+    @cached_property
     def _rows(self) -> np.ndarray:
-        rows = self.wanted(self.data.headers["seq"])
-        return rows[self.data.sound[rows]] if self.bounds is not None and self.bounds.sound_only else rows
+        if self.bounds is not None and self.bounds.sound_only:
+            return np.flatnonzero(self.data.sound)
+        return np.arange(self.data.headers.size)
+
+    def narrow(self, keep: np.ndarray) -> None:
+        self._rows = self._rows[keep]
+        self.__dict__.pop("_records", None)
 
     @cached_property
     def _records(self) -> reading.Records:
+        if self._rows.size == self.data.headers.size:
+            return self.data.records            # All are wanted: a copy would take longer than all the rest.
         return reading.Records(self.data.headers[self._rows], self.data.positions[self._rows], [])
 
     @property
@@ -180,7 +218,7 @@ class Messages(Reading):
         return self._records.headers["channel"]
 
     def _publish_seq(self) -> Any:
-        return self._records.headers["publish_seq"]
+        return as_signed(self._records.headers["publish_seq"])
 
     def _exchange(self) -> Any:
         octets = np.frombuffer(self.data.octets, np.uint8)
@@ -203,23 +241,52 @@ class Messages(Reading):
     def _sound(self) -> Any:
         return self.data.sound[self._rows]
 
+    def _own_priority(self) -> Any:
+        """The priority that the message was published with, which may be above the queue's highest level."""
+        return self._records.headers["priority"]
+
+    def _said_priority(self) -> Any:
+        """The priority in the message's properties; 0 without one."""
+        return priorities(self.data.octets, self._records)
+
+    def _expiration_ms(self) -> Any:
+        own = expirations(self.data)
+        if own is None:
+            return pa.nulls(self.count, pa.int64())
+        return pa.array(own[self._rows] // 1_000_000, mask=own[self._rows] == FOREVER)
+
 
 class Events(Reading):
     """Events, and those of type "started"."""
 
     @cached_property
-    def _all(self) -> np.ndarray:
+    def data(self) -> Any:
+        """The journal of the triple.  Its records are not read: no column needs them."""
+        return read_journal(self.source, self.triple, [], crc=self.crc)
+
+    @cached_property
+    def _placed(self) -> tuple[np.ndarray, np.ndarray]:
+        """The events by time, of one time as they stand in the file; and their offsets."""
         starts, start_places = self._starts()
-        events = np.concatenate((self.data.events, starts))
-        places = np.concatenate((self.data.event_places, start_places))
-        order = np.argsort(events["ts"], kind="stable")
+        events, places = self.data.events, self.data.event_places if isinstance(
+            self.data, SegmentData) else self.data.places
+        if not starts.size and (self.bounds is None or self.bounds.places is None) and (
+                events["ts"][1:] >= events["ts"][:-1]).all():
+            return events, places               # They stand in order.
+        events = np.concatenate((events, starts))
+        places = np.concatenate((places, start_places))
+        order = np.lexsort((places, events["ts"]))
         if self.bounds is not None and self.bounds.places is not None:
             first, after = (layout.HEADER_OCTETS + layout.EVENT_OCTETS * index for index in self.bounds.places)
             order = order[(places[order] >= first) & (places[order] < after)]
-        if self.bounds is not None and self.bounds.of_seq:
-            order = order[events["type"][order] != layout.STARTED]
-            order = order[self.wanted(events["seq"][order])]
-        return events[order]
+        return events[order], places[order]
+
+    @property
+    def _all(self) -> np.ndarray:
+        return self._placed[0]
+
+    def narrow(self, keep: np.ndarray) -> None:
+        self._placed = self._placed[0][keep], self._placed[1][keep]
 
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
         """The events of type STARTED and their offsets; ``SegmentData`` does not have them among its events."""
@@ -232,6 +299,8 @@ class Events(Reading):
         events = np.frombuffer(octets, shapes.EVENT, len(octets) // layout.EVENT_OCTETS)
         index = np.flatnonzero(events["type"] == layout.STARTED)
         index = index[shapes.event_checks(events[index], self.triple.number)]
+        if self.triple.cut is not None:
+            index = index[events["ts"][index] <= self.triple.cut]
         return events[index], layout.HEADER_OCTETS + layout.EVENT_OCTETS * index
 
     @property
@@ -264,8 +333,7 @@ class Events(Reading):
         bases[layout.RETURNED] = 1
         bases[layout.DEAD_LETTERED] = bases[layout.DROPPED] = len(CAUSES)
         bases[layout.STARTED] = len(CAUSES) + len(REASONS) - 1
-        counts = np.zeros(16, np.int64)
-        counts[layout.RETURNED] = len(CAUSES) - 1
+        counts = np.where(np.arange(16) == layout.RETURNED, len(CAUSES) - 1, 0)
         counts[layout.DEAD_LETTERED] = counts[layout.DROPPED] = len(REASONS) - 1
         counts[layout.STARTED] = len(STARTS) - 1
         known = (why > 0) & (why <= counts[type_])
@@ -273,6 +341,9 @@ class Events(Reading):
 
     def _consumer(self) -> Any:
         return _or_null(self._all["consumer"])
+
+    def _position(self) -> Any:
+        return self._placed[1]
 
     def _delivery_tag(self) -> Any:
         return pa.array(self._all["aux"].astype(np.int64), mask=~self._delivered())
@@ -289,6 +360,9 @@ class Events(Reading):
     def _before_start(self) -> Any:
         return self._bit(layout.BEFORE_START)
 
+    def _no_ack(self) -> Any:
+        return self._bit(layout.WITHOUT_ACK)
+
     def _run(self) -> Any:
         """How many starts the journal has before the event; comparable only within a segment."""
         return np.searchsorted(self.data.runs, self._all["ts"], "right")
@@ -303,8 +377,11 @@ class Lifecycle(Reading):
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        known = np.flatnonzero(self._lives.record >= 0)
-        return known[self.wanted(self._lives.seq[known])]
+        return np.flatnonzero(self._lives.record >= 0)
+
+    def narrow(self, keep: np.ndarray) -> None:
+        self._rows = self._rows[keep]
+        self.__dict__.pop("_headers", None)
 
     @cached_property
     def _headers(self) -> np.ndarray:
@@ -323,7 +400,7 @@ class Lifecycle(Reading):
         if name in ("last_delivered", "settled"):
             return _or_null(getattr(self._lives, name)[self._rows])
         if name in ("connection", "channel", "publish_seq"):
-            return self._headers[name]
+            return as_signed(self._headers[name])
         return super().column(name)
 
     def _position(self) -> Any:
@@ -348,17 +425,32 @@ class Segments(Reading):
     """The segment itself."""
 
     FROM_NAMES = {"file": "msgs", "kept": "kept", "octets": "octets"}
+    _wanted = True
 
     @property
     def count(self) -> int:
-        return 1
+        return int(self._wanted)
+
+    def narrow(self, keep: np.ndarray) -> None:
+        self._wanted = bool(keep.all())
 
     def column(self, name: str) -> Any:
         if name in self.FROM_NAMES:
             return getattr(self.triple, self.FROM_NAMES[name])
+        if name == "open":      # A broker may be at work on it.
+            return self.triple.cut is not None
+        if name == "said_passed":       # Below this position the cursor has passed all records.
+            return self.data.delivered_below if self.triple.acks is not None else None
+        if name == "said_doubted":      # And below this one, perhaps; 0: no.
+            return self.data.doubted_below
         if name in ("generation", "base_seq", "begun"):
             return getattr(self.data, name)
+        if name.startswith(("said_", "more_")):     # -1: the word in the header is not whole; null: there is none.
+            return getattr(self._words, name.removeprefix("said_"))
         return super().column(name)
+
+    def _whole(self) -> Any:
+        return self.data.journal_is_whole
 
     def _records(self) -> Any:
         return int(self.data.headers.size)
@@ -366,21 +458,23 @@ class Segments(Reading):
     def _entries(self) -> Any:
         return int(self.data.entries.size)
 
+    def _written(self) -> Any:
+        return self.data.entries_written
+
     def _settled(self) -> Any:
-        return int(np.isin(reading.settled_positions(self.data.entries), self.data.positions).sum())
+        return words.settled_records(self.data)
 
     def _events(self) -> Any:
         return int(self.data.events.size)
 
     def _lost(self) -> Any:
         """How many events a full disk lost; null without a journal."""
-        if self.data.begun is None:
-            return None
-        try:
-            head = self.source.read(self.triple.journal or "", 0, layout.HEADER_OCTETS)
-        except OSError:
-            return None
+        head = read_head(self.source, self.triple.journal or "") if self.data.begun is not None else b""
         return int(np.frombuffer(head, shapes.JOURNAL)[0]["lost"]) if len(head) == layout.HEADER_OCTETS else None
+
+    @cached_property
+    def _words(self) -> words.Words:
+        return words.words_of(self.source, self.data)
 
     def _damage(self) -> Any:
         return "; ".join(f"{d.file.rpartition('/')[2]} {d.detail}" for d in self.data.damage) or None
@@ -402,8 +496,60 @@ class Segments(Reading):
         return self._end("ts", -1)
 
 
+class Acks(Reading):
+    """Entries of the acks file."""
+
+    @cached_property
+    def _seqs(self) -> np.ndarray:
+        """The number of the message of each entry; 0: no record is at its position."""
+        life = lives(self.data)
+        of = messages_of(self.data, life.record, self.data.entries)
+        return np.where(of >= 0, life.seq[of] if life.seq.size else 0, 0)
+
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        return np.arange(self.data.entries.size)
+
+    def narrow(self, keep: np.ndarray) -> None:
+        self._rows = self._rows[keep]
+
+    @property
+    def count(self) -> int:
+        return int(self._rows.size)
+
+    def _entry(self) -> Any:
+        return self._rows
+
+    def _position(self) -> Any:
+        return self.data.entries["position"][self._rows]
+
+    def _seq(self) -> Any:
+        return _or_null(self._seqs[self._rows])
+
+    def _type(self) -> Any:
+        return _named(ENTRY_TYPES, self.data.entries["kind"][self._rows] & 0x0F)
+
+    def _reason(self) -> Any:
+        kind = self.data.entries["kind"][self._rows]
+        return _named([None, *CAUSES[1:], *REASONS[1:]], reason_codes(kind & 0x0F, kind >> 4))
+
+    def _count(self) -> Any:
+        return self.data.entries["count"][self._rows]
+
+    def _last(self) -> Any:
+        return (self._rows == self.data.entries.size - 1) & (self.triple.cut is not None)
+
+
+def reason_codes(type_: np.ndarray, why: np.ndarray) -> np.ndarray:
+    """Causes of returns from 1 on, and behind them the reasons of deaths; 0 for what has neither."""
+    why = why.astype(np.int64)
+    cause = (type_ == layout.RETURNED) & (why < len(CAUSES))
+    death = np.isin(type_, (layout.DEAD_LETTERED, layout.DROPPED)) & (why > 0) & (why < len(REASONS))
+    return np.where(cause, why, np.where(death, len(CAUSES) - 1 + why, 0))
+
+
 READINGS: dict[str, type[Reading]] = {"messages": Messages, "events": Events, "lifecycle": Lifecycle,
-                                      "segments": Segments}
+                                      "segments": Segments, "acks": Acks}
 
 
 def strings(octets: bytes, where: Texts, count: int) -> pa.Array:
@@ -413,6 +559,8 @@ def strings(octets: bytes, where: Texts, count: int) -> pa.Array:
     """
     inside = (where.start + where.length <= len(octets))
     index, start, length = where.index[inside], where.start[inside], where.length[inside]
+    if index.size == count and count and (length == length[0]).all() and 0 < length[0] <= ALIKE_OCTETS_MAX:
+        return _checked(_alike(octets, start, int(length[0])))
     lengths = np.zeros(count, np.int64)
     lengths[index] = length
     offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -420,9 +568,29 @@ def strings(octets: bytes, where: Texts, count: int) -> pa.Array:
     packed = np.frombuffer(octets, np.uint8)[place]
     valid = np.zeros(count, bool)
     valid[index] = True
-    made = pa.Array.from_buffers(pa.string(), count, [
+    return _checked(pa.Array.from_buffers(pa.string(), count, [
         pa.py_buffer(np.packbits(valid, bitorder="little")), pa.py_buffer(offsets.astype(np.int32)),
-        pa.py_buffer(packed)])
+        pa.py_buffer(packed)]))
+
+
+def _alike(octets: bytes, start: np.ndarray, length: int) -> pa.Array:
+    """Strings of one length, gathered eight octets at a time; of equal ones only the first is gathered whole."""
+    words = np.ndarray((len(octets) + 1,), "<u8", octets + bytes(8), 0, (1,))
+    count, width = start.size, -(-length // 8)
+    packed = np.empty((count, width), "<u8")
+    for column in range(width):
+        packed[:, column] = words[start + 8 * column]
+    texts_ = packed.view(np.uint8).reshape(count, 8 * width)[:, :length]
+    if (texts_ == texts_[0]).all():
+        one = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, length], np.int32)),
+                                                     pa.py_buffer(texts_[0].copy())])
+        return _checked(one).take(pa.array(np.zeros(count, np.int32)))
+    return pa.Array.from_buffers(pa.string(), count, [
+        None, pa.py_buffer(np.arange(count + 1, dtype=np.int32) * length), pa.py_buffer(np.ascontiguousarray(texts_))])
+
+
+def _checked(made: pa.Array) -> pa.Array:
+    """The strings, with replacement characters for octets that are not UTF-8."""
     try:
         made.validate(full=True)
     except pa.ArrowInvalid:

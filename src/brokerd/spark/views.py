@@ -7,10 +7,13 @@
 messages, events      one row per message, one per event; ``time`` beside ``ts``
 lifecycle             one row per message: its life; ``*_time`` beside times in ns
 segments              one row per segment; ``first_time``, ``last_time``
+acks                  one row per entry of an acks file
 queues                one row per queue: its settings, its kept messages, the time of its dump
 settings              the settings in force from when to when: journal, delivery limit, dead letters
 consumers             the consumers of a journaled queue: number (as in events), tag, peer, user, prefetch
 removals              the messages that retention removed, and why
+told                  the counters of the broker in a dump, by where they stand: ``manifest``, ``order``; and its
+                      counts of ready and of unacked messages
 queue_damage          files missing or in the wrong place; damage within files is a column of segments
 violations            the findings of audits, on request
 ====================  ==================================================================================

@@ -17,7 +17,6 @@ Knows nothing of what queues do with it: vhost/commits carries decisions out at 
 import os
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from struct import error as struct_error
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from brokerd.errors import StoreError
@@ -245,7 +244,7 @@ class PlanEncoder:
 
 
 class _Reader:
-    """Values from octets, one behind the other.  Raises IndexError or struct.error where they end too early."""
+    """Values from octets, one behind the other.  Raises IndexError where they end too early."""
 
     __slots__ = ("at", "octets")
 
@@ -254,8 +253,7 @@ class _Reader:
         self.at = at
 
     def number(self, form: Struct) -> int:
-        self.at += form.size
-        value: int = form.unpack_from(self.octets, self.at - form.size)[0]
+        value: int = form.unpack(self.take(form.size))[0]
         return value
 
     def take(self, count: int) -> bytes:
@@ -312,7 +310,7 @@ def decode_decision(octets: bytes, plan_at: int, connection: int, channel: int, 
     """The decision that ``octets`` hold; None where they end too early."""
     try:
         messages, settlements = _decode_plan(octets, plan_at)
-    except (IndexError, struct_error):
+    except IndexError:
         return None
     return Decision(connection, channel, applied, messages, settlements)
 

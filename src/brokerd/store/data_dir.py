@@ -3,8 +3,13 @@
 The file ``running`` marks a broker at work.  If the marker is missing, the former broker stopped cleanly.  A marker of
 this boot means a crash: the page cache kept all that was written.  A marker of another boot means a power cut: only
 what was synced is sure to be there.  store/format describes the files.  Knows nothing of what is in its folders.
+
+On a full disk a broker must start and take connections, so that its queues can be drained.  The two files that are
+written for that, ``running`` and ``connection_numbers``, therefore keep the room of their next version: a file
+``*.tmp`` beside them.
 """
 
+import contextlib
 import os
 import socket
 import zlib
@@ -28,6 +33,9 @@ def boot_id() -> str:
     except OSError:
         return ""
 
+SMALL_OCTETS_MAX = 4096  # of a file with a line of text
+ROOM_OCTETS = 64  # more than either of those files has
+
 
 class DataDir:
     """A locked data directory, from ``DataDir(...)`` to ``close()``.
@@ -37,18 +45,19 @@ class DataDir:
     it; OSError as the kernel gives it.
     """
 
-    __slots__ = ("_boot", "_disk", "_lock", "_next", "_reserved", "left", "path")
+    __slots__ = ("_boot", "_disk", "_distrusted", "_lock", "_next", "_reserved", "left", "path")
 
     def __init__(self, path: str, disk: Disk, *, boot: str | None = None) -> None:
         self.path = os.path.abspath(path)
         self._disk = disk
         self._boot = boot_id() if boot is None else boot
+        self._distrusted = False
         if not disk.exists(self.path):
-            disk.make_directory(self.path)
-            disk.sync_directory(os.path.dirname(self.path))
+            self._make()
         self._lock = self._take_lock()
         try:
             fresh = self._check_schema()
+            disk.check_temporaries(self.path)
             self.left = NEW if fresh else self._read_marker()
             self._next = self._reserved = self._read_connection_numbers()
             self._mark("suspect" if self.suspect else "whole")
@@ -63,8 +72,14 @@ class DataDir:
 
     def end_recovery(self) -> None:
         """Say that all queues and definitions are recovered: if this broker crashes, the page cache may be trusted."""
-        if self.suspect:
+        if self.suspect and not self._distrusted:
             self._mark("whole")
+
+    def distrust(self) -> None:
+        """Have the next start check every record, as after a power cut, however this broker ends."""
+        self._distrusted = True
+        with contextlib.suppress(OSError):
+            self._replace(RUNNING_FILE, b"unknown suspect\n")
 
     def next_connection_number(self) -> int:
         """A number, from 1, that no connection and no consumer had before, not even before a restart.
@@ -76,11 +91,22 @@ class DataDir:
             if self._next > CONNECTION_NUMBERS_MAX:
                 self._next = 1
             reserved = min(self._next + CONNECTION_BLOCK, CONNECTION_NUMBERS_MAX + 1)
-            self._disk.replace(self._file(CONNECTION_NUMBERS_FILE), _checked(reserved))
+            self._replace(CONNECTION_NUMBERS_FILE, _checked(reserved))
             self._reserved = reserved
         number = self._next
         self._next += 1
         return number
+
+    def _replace(self, name: str, content: bytes) -> None:
+        """Replace a file, and keep room for its next version."""
+        path = self._file(name)
+        self._disk.replace(path, content)
+        with contextlib.suppress(OSError):  # On a full disk, the next version takes the room that this one has left.
+            fd = self._disk.open(path + ".tmp", os.O_WRONLY | os.O_CREAT)
+            try:
+                self._disk.pwrite(fd, bytes(ROOM_OCTETS), 0)
+            finally:
+                self._disk.close(fd)
 
     def sync(self) -> None:
         """Put everything that is written by now on disk.  Raises OSError."""
@@ -96,7 +122,9 @@ class DataDir:
             return
         try:
             self.sync()
-            self._disk.unlink(self._file(RUNNING_FILE))
+            if self._distrusted:
+                return
+            self._disk.rename(self._file(RUNNING_FILE), self._file(RUNNING_FILE) + ".tmp")
             self._disk.sync_directory(self.path)
         finally:
             self.abandon()
@@ -123,14 +151,33 @@ class DataDir:
     def _file(self, name: str) -> str:
         return f"{self.path}/{name}"
 
+    def _make(self) -> None:
+        """Make the folder.  Its parent must be there: a parent that is missing is a disk that is not mounted, or a
+        slip of the pen, and the messages would go to a place where nobody looks for them."""
+        parent = os.path.dirname(self.path)
+        try:
+            self._disk.make_directory(self.path)
+        except FileNotFoundError:
+            missing = _first_missing(parent, self._disk)
+            raise StoreError(f"data directory {self.path} cannot be made: {missing} does not exist: make it first, or "
+                             "mount the disk that holds it") from None
+        except NotADirectoryError:
+            raise StoreError(f"data directory {self.path} cannot be made: a part of its path is no folder") from None
+        self._disk.sync_directory(parent)
+
     def _take_lock(self) -> int:
-        fd = self._disk.open(self._file(LOCK_FILE), os.O_RDWR | os.O_CREAT)
+        try:
+            fd = self._disk.open(self._file(LOCK_FILE), os.O_RDWR | os.O_CREAT)
+        except NotADirectoryError:
+            raise StoreError(f"data directory {self.path} is a file: name a folder") from None
         try:
             if not self._disk.lock(fd):
                 holder = self._disk.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
                 raise StoreError(f"data directory {self.path} is in use by {holder}")
-            self._disk.truncate(fd, 0)
-            self._disk.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            text = f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
+            with contextlib.suppress(OSError):  # It is for people: a full disk must not stop the start.
+                self._disk.pwrite(fd, text, 0)
+                self._disk.truncate(fd, len(text))
         except BaseException:
             self._disk.close(fd)
             raise
@@ -140,7 +187,7 @@ class DataDir:
         """Check the version; returns True for an empty directory, which is now a data directory."""
         path = self._file(SCHEMA_FILE)
         try:
-            text = self._disk.read(path).strip()
+            text = self._disk.read(path, SMALL_OCTETS_MAX).strip()
         except FileNotFoundError:
             # A first start that was cut short may have left the temporary file; a mounted disk has lost+found.
             known = {"lost+found", "schema_version.tmp"}
@@ -159,19 +206,20 @@ class DataDir:
 
     def _read_marker(self) -> str:
         try:
-            words = self._disk.read(self._file(RUNNING_FILE)).decode(errors="replace").split()
+            words = self._disk.read(self._file(RUNNING_FILE), SMALL_OCTETS_MAX).decode(errors="replace").split()
         except FileNotFoundError:
             return CLEAN
         return CRASHED if self._boot and words == [self._boot, "whole"] else POWER_LOST
 
     def _mark(self, state: str) -> None:
         """Write the marker and sync it: otherwise a power cut soon after would look like a clean stop."""
-        self._disk.replace(self._file(RUNNING_FILE), f"{self._boot or 'unknown'} {state}\n".encode())
+        if self.left != CRASHED or state != "whole":  # Otherwise it is there, and says so.
+            self._replace(RUNNING_FILE, f"{self._boot or 'unknown'} {state}\n".encode())
 
     def _read_connection_numbers(self) -> int:
         path = self._file(CONNECTION_NUMBERS_FILE)
         try:
-            content = self._disk.read(path)
+            content = self._disk.read(path, SMALL_OCTETS_MAX)
         except FileNotFoundError:
             return 1
         digits = content.split(b" ")[0]
@@ -179,6 +227,13 @@ class DataDir:
             raise StoreError(f"{path} is damaged at offset 0: write a number above every connection's so far into it "
                              "(python3 -c 'import zlib; n = b\"NUMBER\"; print(n.decode(), f\"{zlib.crc32(n):08x}\")')")
         return int(digits)
+
+
+def _first_missing(path: str, disk: Disk) -> str:
+    """The highest folder of ``path`` that is not there."""
+    while path != (above := os.path.dirname(path)) and not disk.exists(above):
+        path = above
+    return path
 
 
 def _checked(number: int) -> bytes:

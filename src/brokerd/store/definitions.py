@@ -95,7 +95,8 @@ class DefinitionsLog:
     def compact(self, payloads: Iterable[bytes]) -> None:
         """Put ``payloads`` in place of all that the log holds; on disk when this returns.
 
-        Either the old or the new is found after a crash, whole.  Raises OSError: then the old one is in use.
+        Either the old or the new is found after a crash, whole.  Raises OSError: then the old one is in use, unless the
+        new one has its name already.
         """
         salt = int.from_bytes(os.urandom(4), "little")
         head = DEFINITIONS_HEADER.pack(DEFINITIONS_MAGIC, DEFINITIONS_VERSION, salt, 0)[:DEFINITIONS_CRC_END]
@@ -106,11 +107,21 @@ class DefinitionsLog:
         used = sum(map(len, parts))
         filled = used + FILL_OCTETS & -FILL_OCTETS
         parts.append(bytes(filled - used))
-        self._disk.replace(self.path, b"".join(parts))
-        fd = self._disk.open(self.path, os.O_RDWR)
+        temporary = self.path + ".tmp"
+        # Opened before it has the name: behind the rename nothing may go into the file that has lost it.
+        fd = self._disk.open(temporary, os.O_RDWR | os.O_CREAT)
+        try:
+            self._disk.pwrite(fd, b"".join(parts), 0)
+            self._disk.truncate(fd, filled)
+            self._disk.fsync(fd, temporary)
+            self._disk.rename(temporary, self.path)
+        except OSError:
+            self._disk.close(fd)
+            raise
         self.close()
         self._fd, self._salt, self._filled = fd, salt, filled
         self.octets, self.frames, self.dirty = used, (len(parts) - 3) // 2, False
+        self._disk.sync_directory(os.path.dirname(self.path))
 
     def fileno(self) -> int:
         """What the group commit syncs; it duplicates it, since ``compact`` changes it."""

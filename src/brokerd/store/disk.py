@@ -13,8 +13,11 @@ import stat
 from collections.abc import Callable, Iterable
 
 Octets = bytes | bytearray | memoryview
+Stamp = tuple[int, int, int]
 SYNCFS_FROM_FILES = 8       # From this many dirty files on, one sync of the filesystem is cheaper.
 NO_DESCRIPTORS = errno.EMFILE, errno.ENFILE     # The process, or the system, has as many as it may.
+READ_OCTETS_MAX = 1 << 32   # of a file that is read whole
+HOLE_OCTETS_MAX = 1 << 26   # A larger file that is mostly a hole is none of ours, and would fill the memory with zeros.
 SYNC_DESCRIPTORS = SYNCFS_FROM_FILES    # that the data plane lends to one sync: with so many files it needs one.
 
 
@@ -22,11 +25,30 @@ class Disk:
     """The real disk.  It has no state: one object serves all callers, from any thread."""
 
     __slots__ = ()
+    syncs_at_once = 8
 
     # --- files
 
     def open(self, path: str, flags: int = os.O_RDONLY, mode: int = 0o640) -> int:
-        return os.open(path, flags | os.O_CLOEXEC, mode)
+        """A descriptor of a regular file or a directory.
+
+        A link is not followed, except to a directory that is asked for (O_DIRECTORY), and a pipe or a device is refused
+        (EINVAL): otherwise a data directory from elsewhere could hold up the broker, or lead its writes to another
+        file.
+        """
+        if not flags & os.O_DIRECTORY:
+            flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # The latter is for pipes and devices alone.
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC, mode)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe that nobody reads
+                raise _not_regular(path) from error
+            raise
+        kind = os.fstat(fd).st_mode
+        if stat.S_ISREG(kind) or stat.S_ISDIR(kind):
+            return fd
+        os.close(fd)
+        raise _not_regular(path)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -49,10 +71,12 @@ class Disk:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
-    def read(self, path: str) -> bytes:
-        """The whole file.  Raises FileNotFoundError; every error names the file."""
+    def read(self, path: str, most: int = READ_OCTETS_MAX) -> bytes:
+        """The whole file.  Raises FileNotFoundError; EFBIG if it has more than ``most`` octets, or is mostly a hole;
+        every error names the file."""
         fd = self.open(path)
         try:
+            _check_size(os.fstat(fd), most)
             parts: list[bytes] = []
             while part := os.read(fd, max(os.fstat(fd).st_size + 1, 1 << 16) if not parts else 1 << 20):
                 parts.append(part)
@@ -66,13 +90,17 @@ class Disk:
         """Replace the content of ``path``.  A reader, or a start after a power cut, finds the whole old or the whole
         new.
 
-        Returns when the new content is on disk: temporary file, fsync, rename, fsync of the directory.
+        Returns when the new content is on disk: temporary file, fsync, rename, fsync of the directory.  A temporary
+        file that is there already gives its room, so that a full disk does not stop this.  An OSError names ``path``.
         """
         temporary = path + ".tmp"
-        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT, mode)
         try:
             self.pwrite(fd, content, 0)
+            self.truncate(fd, len(content))
             self.fsync(fd, temporary)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
         finally:
             self.close(fd)
         self.rename(temporary, path)
@@ -85,6 +113,29 @@ class Disk:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
+
+    def stamp(self, path: str) -> Stamp | None:
+        """What tells one state of a file from the next: inode, octets, time of the last change (ns).  None: it is
+        missing.  Raises OSError."""
+        try:
+            figures = os.lstat(path)
+        except FileNotFoundError:
+            return None
+        return figures.st_ino, figures.st_size, figures.st_mtime_ns
+
+    def check_temporaries(self, directory: str) -> None:
+        """Refuse what would keep replace() from making its temporary files in ``directory``: a folder, link, pipe or
+        device ``*.tmp``.  A regular file is what a broker before has left: replace() writes it over.
+
+        Raises OSError (EINVAL), which names it; FileNotFoundError if there is no such directory."""
+        for name in sorted(self.names(directory)):
+            if name.endswith(".tmp"):
+                path = f"{directory}/{name}"
+                kind = os.lstat(path).st_mode
+                if stat.S_ISDIR(kind):
+                    raise OSError(errno.EINVAL, "a folder is where a temporary file has to be: move it away", path)
+                if not stat.S_ISREG(kind):
+                    raise _not_regular(path)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
@@ -146,11 +197,29 @@ class Disk:
         files = list(files)
         if len(files) >= SYNCFS_FROM_FILES or any(fd < 0 for fd, _ in files):
             files = self._sync_filesystems(files)
-        for fd, path in files:
-            if path.endswith("/"):
-                self.fsync(fd, path)
-            else:
-                self.fdatasync(fd, path)
+        if min(len(files), self.syncs_at_once) < 2:
+            for file in files:
+                self._sync_one(file)
+            return
+        # All at once: a disk that takes long for each sync takes no longer for several.
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(self.syncs_at_once) as threads:
+            under_way = []
+            for file in files:
+                try:
+                    under_way.append(threads.submit(self._sync_one, file))
+                except RuntimeError:  # No thread is left.
+                    self._sync_one(file)
+            for each in under_way:
+                each.result()
+
+    def _sync_one(self, file: tuple[int, str]) -> None:
+        fd, path = file
+        if path.endswith("/"):
+            self.fsync(fd, path)
+        else:
+            self.fdatasync(fd, path)
 
     def _sync_filesystems(self, files: list[tuple[int, str]]) -> list[tuple[int, str]]:
         """Sync each filesystem that holds many of ``files``, or one without a descriptor.
@@ -197,6 +266,22 @@ class Disk:
             return False
         return True
 
+    def takes_a_file(self, directory: str) -> bool:
+        """Whether one more file with an octet can be made on the disk of ``directory``."""
+        path = directory + "/.room"
+        try:
+            fd = self.open(path, os.O_WRONLY | os.O_CREAT)
+            try:
+                self.pwrite(fd, b"\n", 0)
+            finally:
+                self.close(fd)
+        except OSError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                self.unlink(path)
+        return True
+
     def free_octets(self, path: str) -> int:
         """How many octets a process that is not root may still write on the filesystem of ``path``."""
         figures = os.statvfs(path)
@@ -233,6 +318,18 @@ class Room:
     def measure_again(self) -> None:
         """Ask the filesystems the next time."""
         self._granted_most.clear()
+
+
+def _not_regular(path: str) -> OSError:
+    return OSError(errno.EINVAL, "not a regular file (links, pipes and devices are refused)", path)
+
+
+def _check_size(figures: os.stat_result, most: int) -> None:
+    size = figures.st_size
+    if size > most:
+        raise OSError(errno.EFBIG, f"has {size} octets, more than the {most} that are read")
+    if size > HOLE_OCTETS_MAX and figures.st_blocks * 512 < size // 1000:  # It may compress zeros.
+        raise OSError(errno.EFBIG, f"most of its {size} octets were never written")
 
 
 def _unless_none_is_left(opened: Callable[[], int]) -> int:

@@ -7,6 +7,7 @@ twice while a broker runs, so that records left in a file written over belong to
     msgs.0000000001     the segment: records, appended, never changed after
     acks.0000000001     what became of them
     journal.0000000001  what happened to them, event by event, where the queue has an order journal
+    chain.0000000001    a hash chain over that journal and, once the segment is settled, over its acks
     keys.0000000001     keys of messages whose records are gone, where the queue drops duplicates
     kept/               settled segments of such a queue, with their acks and journals
     order               what disturbed the order of messages, counted; made with the first such event
@@ -113,6 +114,23 @@ event of type 9, if there is one.  ``begun``: every event of this segment's reco
 on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record
 that was appended after ``begun`` has its whole life there.
 
+CHAIN, beside the journal whose number it has: 64-octet header::
+
+     0 magic "BCHN"   4 version u4    8 number u8      16 begun i8 ns, the journal's
+    24 block u4, 65536                28 crc u4 (CRC32C of octets 0..28)         32 zeros
+
+then LINKS of 64 octets, each for one block of the events, then of the entries::
+
+     0 of u1: 1 events, 2 entries     1 last u1: 1, nothing of that kind follows; else 0     2 zero u2
+     4 octets u4      8 at u8, where the block begins in its file     16 ts i8 ns, when the link was made
+    24 digest, 32 octets             56 zero u4       60 crc u4 (CRC32C of the number as u8, then octets 0..60)
+
+``digest`` is the SHA-256 of the digest of the link before, octets 0..24 of this link, and the block; before the first
+link stands the SHA-256 of octets 0..32 of the header.  Blocks follow one another without gaps, from octet 64 of the
+journal on, then from octet 64 of the acks file on; each has 65,536 octets, and the last of a kind what is left, perhaps
+none.  A link is made when its block is full and known to be on disk, and the last ones when the segment is settled: a
+chain may end before its journal does, and never after it.  Behind the links there may be zeros.
+
 KEY FILE, keys of messages whose records may be gone (deduplication): ``keys.N`` beside segment N, or, an exchange's,
 ``keys.<SHA-1 of its name>.N`` in the vhost's folder.  64-octet header::
 
@@ -186,7 +204,8 @@ DATA DIRECTORY::
     schema_version      "1": which arrangement of files this is
     running             there while a broker runs: the kernel's boot id, then "whole" or "suspect"
     connection_numbers  first number not yet reserved, and its zlib.crc32 in hex
-    garbage/  garbage.old/    what is about to be removed
+    running.tmp  connection_numbers.tmp     room on the disk for the next version of each; their content says nothing
+    garbage/            what is about to be removed
     spare/              segments to be used again
     archiving/          deleted queues on their way into an archive
     <sha1 of vhost>/    .vhost (its name), definitions.amqp, tx.*
@@ -217,9 +236,13 @@ ACKS_VERSION = 2
 JOURNAL_VERSION = 1
 ORDER_VERSION = 1
 KEYS_VERSION = 1
+CHAIN_VERSION = 1
+SEGMENT_OCTETS_MAX = 1 << 30    # of a segment, and of an acks file: the option segment_octets goes up to this
 HEADER_OCTETS = 64          # of a segment, an acks file and a record alike
 ENTRY_OCTETS = 8
 EVENT_OCTETS = 32
+LINK_OCTETS = 64
+BLOCK_OCTETS = 1 << 16      # of events or entries, for one link of a chain
 KEY_ROW_OCTETS = 24
 SEGMENT_MAGIC = 0x47455342  # "BSEG"
 RECORD_MAGIC = 0x4D475342   # "BSGM"
@@ -227,6 +250,7 @@ ACKS_MAGIC = 0x4B434142     # "BACK"
 JOURNAL_MAGIC = 0x4E524A42  # "BJRN"
 ORDER_MAGIC = 0x44524F42    # "BORD"
 KEYS_MAGIC = 0x59454B42     # "BKEY"
+CHAIN_MAGIC = 0x4E484342    # "BCHN"
 SECRET_MAGIC = 0x43455342   # "BSEC"
 FORMER_KEYS_MAGIC = 0x50554442  # "BDUP"
 OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
@@ -298,6 +322,9 @@ ENTRY = struct.Struct("<IBBH")
 JOURNAL_FIXED = struct.Struct("<IIQq")          # What the crc of a journal's header covers.
 EVENT = struct.Struct("<QqIIHBB")               # Without its crc.
 ORDER_FIXED = struct.Struct("<II")
+CHAIN_FIXED = struct.Struct("<IIQqI")           # What the crc of a chain's header covers.
+LINK_HEAD = struct.Struct("<BBHIQq")
+OF_EVENTS, OF_ENTRIES = 1, 2                    # What a link is of.
 KEYS_FIXED = struct.Struct("<IIQ16s")
 KEYS_MARKS = struct.Struct("<QQQ")              # At 40: synced, whole, open.
 KEYS_MARKS_AT = 40
@@ -366,6 +393,11 @@ def acks_name(number: int) -> str:
 def journal_name(number: int) -> str:
     """File name of the order journal beside segment ``number``."""
     return f"journal.{number:010d}"
+
+
+def chain_name(number: int) -> str:
+    """File name of the hash chain beside the journal of segment ``number``."""
+    return f"chain.{number:010d}"
 
 
 def keys_name(number: int) -> str:

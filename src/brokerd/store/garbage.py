@@ -1,11 +1,12 @@
 """Files and folders that are not needed any more: moved out of the way at once, removed by a thread.
 
-What is moved has a name of its own in ``<data_dir>/garbage``, so that its old name
-is free for another the same moment and no late removal can hit the wrong file.  A
-folder is moved whole: after a crash it is there or not, never in part.  What a
-crash leaves behind goes at the next start.
+What is moved has a name of its own in ``<data_dir>/garbage``, so that its old name is free for another the same moment
+and no late removal can hit the wrong file.  A folder is moved whole: after a crash it is there or not, never in part.
+What a crash leaves behind goes at the next start.  The folder ``garbage`` stays: on a disk without a free inode no
+other could be made, and no queue deleted.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -26,35 +27,43 @@ class Garbage:
         self._count = 0
         self._paths: list[str] = []
         self._made = False
-        old = f"{self._directory}.old"
-        if os.path.exists(old):  # Two crashes came before the thread.
-            remove_tree(old)
+        if os.path.lexists(f"{self._directory}.old"):  # of an earlier release
+            self._paths.append(f"{self._directory}.old")
         try:
-            os.rename(self._directory, old)
-            self._paths.append(old)
+            left = os.listdir(self._directory)
         except FileNotFoundError:
-            pass
+            return
+        self._made = True
+        self._paths += [f"{self._directory}/{name}" for name in left]
+        self._count = max((int(name) for name in left if name.isdecimal()), default=0)
+
+    def prepare(self) -> None:
+        """Make the folder while there is room for it.  Without it, things are discarded as long as one can be made."""
+        with contextlib.suppress(OSError):
+            self._make()
 
     def discard(self, path: str) -> None:
-        """Move ``path`` away, to be removed after the next ``flush``; no fault if it is not there."""
+        """Move ``path`` away, to be removed after the next ``flush``; no fault if it is not there.  Raises OSError."""
         if not self._made:
             if not os.path.lexists(path):
                 return
-            os.mkdir(self._directory)
-            self._made = True
+            self._make()
         self._count += 1
         target = f"{self._directory}/{self._count}"
         try:
             os.rename(path, target)
         except FileNotFoundError:
-            return
+            if not os.path.lexists(path):
+                return
+            self._made = False  # Somebody has removed the folder.
+            self._make()
+            os.rename(path, target)
         self._paths.append(target)
 
-    def close(self) -> None:
-        """Let the thread remove what is left, and the folder when it is empty."""
-        if self._made:
-            self._paths.append(self._directory)
-        self.flush()
+    def _make(self) -> None:
+        if not self._made:
+            os.mkdir(self._directory)
+            self._made = True
 
     def flush(self) -> None:
         """Let the thread remove what was moved away."""

@@ -83,8 +83,8 @@ class Watched(NamedTuple):
 class KeyFiles:
     """The hash key of one vhost, and its key files."""
 
-    __slots__ = ("_directory", "_epoch_ns", "_last", "_last_hash", "_plane_key", "_secret", "_watched", "disk",
-                 "report")
+    __slots__ = ("_directory", "_epoch_ns", "_last", "_last_hash", "_plane_key", "_secret", "_secret_is_kept",
+                 "_watched", "disk", "report")
 
     def __init__(self, directory: str, disk: Disk, report: Report, epoch_ns: Callable[[], int]) -> None:
         """``report(line)`` is called for each file that cannot be used."""
@@ -92,6 +92,7 @@ class KeyFiles:
         self._epoch_ns = epoch_ns
         self._watched: dict[str, Watched] = {}
         self._secret = b""
+        self._secret_is_kept = False
         self._plane_key: plane.HashKey | None = None
         self._last: tuple[bytes, bytes] = (b"", b"")
         self._last_hash = 0
@@ -107,15 +108,26 @@ class KeyFiles:
 
     @property
     def hash_key(self) -> bytes:
-        """The first call reads it from disk, or makes it and puts it on disk.  Raises OSError, StoreError."""
+        """The first call reads it from disk, or makes it.  Nothing that outlasts the broker may be hashed with it
+        before keep_hash_key().  Raises OSError, StoreError."""
         if not self._secret:
-            self._secret = self._read_secret() or self._make_secret()
+            self._secret = self._read_secret()
+            self._secret_is_kept = bool(self._secret)
+            self._secret = self._secret or os.urandom(16)
         return self._secret
+
+    def keep_hash_key(self) -> None:
+        """Have the hash key on disk: without it, a start knows none of the keys.  Raises OSError, StoreError."""
+        secret = self.hash_key
+        if not self._secret_is_kept:
+            self._write_secret(secret)
+            self._secret_is_kept = True
 
     @property
     def plane_key(self) -> plane.HashKey:
-        """The hash key as the data plane uses it.  Raises OSError, StoreError."""
+        """The hash key as the data plane uses it; it is on disk.  Raises OSError, StoreError."""
         if self._plane_key is None:
+            self.keep_hash_key()
             self._plane_key = plane.HashKey(self.hash_key)
         return self._plane_key
 
@@ -143,12 +155,10 @@ class KeyFiles:
         self.report(f"{path}: damaged; duplicates of what came before may pass")
         return b""
 
-    def _make_secret(self) -> bytes:
-        secret = os.urandom(16)
+    def _write_secret(self, secret: bytes) -> None:
         octets = layout.SECRET.pack(layout.SECRET_MAGIC, layout.KEYS_VERSION, secret, 0)[:-4]
         os.makedirs(self._directory, exist_ok=True)
         self.disk.replace(f"{self._directory}/{SECRET_FILE}", octets + layout.crc32c(octets).to_bytes(4, "little"))
-        return secret
 
     # --- files
 
@@ -225,7 +235,8 @@ def rows_of_queue(
                 and (number := layout.segment_number(name)) is not None}
     for name in names:
         if name.startswith("keys.") and name.endswith(".tmp"):  # The broker before died while it wrote it.
-            disk.unlink(f"{directory}/{name}")
+            with contextlib.suppress(IsADirectoryError):  # The records stay then: see upkeep/keys.
+                disk.unlink(f"{directory}/{name}")
     beside = {number for name in names if (number := layout.keys_number(name)) is not None}
     for number in sorted(segments | beside, reverse=True):
         path = f"{directory}/{layout.keys_name(number)}"

@@ -1,5 +1,9 @@
 """The keys that one exchange knows, on disk: files ``keys.SHA1.N``.  A file is removed when no key in it counts.
 
+A full disk must not cost a row.  So the caller asks for room (``reserve``) before it stores the message: the file then
+has rows of zeros behind the last one, which the next rows replace.  Rows that cannot be written all the same wait in
+memory, no room is found before they are written, and a stop leaves the file as a crash would.
+
 Rows are appended just after their messages were stored: those of one chunk of a client's octets together.  So kill -9
 loses at most the rows of one chunk, and the records of its messages carry the hashes as well.  A message that went to
 several queues, or to one with keys of its own, has its row at once.
@@ -12,12 +16,14 @@ count only if they are from before the last clean stop.
 Layout: store/format, KEY FILE.  Knows nothing of exchanges, messages or headers.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from brokerd import plane
+from brokerd.errors import StoreError
 from brokerd.store import format as layout
 from brokerd.store.key_files import FORMER_NUMBER, KeyFile, KeyFiles, read
 
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from brokerd.store.disk import Disk
 
 ROWS_MIN = 4096  # A file takes at least so many rows, or as many as the window has keys.
+ROOM_ROWS = 1024  # are made ready at a time
 
 _ROW = layout.KEY_ROW_OCTETS
 
@@ -32,12 +39,13 @@ _ROW = layout.KEY_ROW_OCTETS
 class _File:
     """A file to which rows are appended."""
 
-    __slots__ = ("_lock", "fd", "lasting", "marking", "named", "path", "rows", "until_ms")
+    __slots__ = ("_lock", "fd", "lasting", "marking", "named", "path", "room", "rows", "until_ms")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
         self.rows = 0
+        self.room = 0  # for so many rows more the file has octets
         self.lasting = 0  # the next sync covers so many rows, from the first on; 0: none
         self.named = False  # its name is on disk
         self.until_ms = 0
@@ -59,6 +67,8 @@ class _File:
         """Close the file, unless that was done.  Waits for mark()."""
         with self._lock:
             if self.fd >= 0:
+                with contextlib.suppress(OSError):  # Rows of zeros count for nothing.
+                    disk.truncate(self.fd, layout.HEADER_OCTETS + _ROW * self.rows)
                 disk.close(self.fd)
             self.fd = -1
 
@@ -67,7 +77,7 @@ class KeyLog:
     """The files of one exchange: ``prefix`` is their path up to the number."""
 
     __slots__ = ("_closed", "_file", "_files", "_found", "_full", "_number", "_prefix", "_since_ns", "_suspect",
-                 "_window", "cut_short", "former")
+                 "_waiting", "_window", "cut_short", "former")
 
     def __init__(self, files: KeyFiles, prefix: str, window: plane.Window, since_ns: int = 1) -> None:
         """``since_ns``: no record that came earlier has a key of this exchange; 1: not known."""
@@ -79,6 +89,7 @@ class KeyLog:
         self._file: _File | None = None
         self._suspect = False
         self._found: list[KeyFile] = []  # at start
+        self._waiting: list[tuple[bytes, int, int]] = []  # what append_rows() could not write
         self._closed: list[_File] = []
         self._full: list[_File] = []  # complete, but with rows that wait for a sync
         self.former = b""  # the hash key of keys that an earlier release knew
@@ -128,12 +139,16 @@ class KeyLog:
         self._window.load(extra + b"".join(file.rows for file in self._found), self._files.now_ms)
         for file in self._found:
             self._files.watch(self.path(file.number), self._window, file.until_ms)
-        for row in missed:
-            self.append(*row, lasting=True)
+        if missed:
+            self.append_rows(b"".join(layout.KEY_ROW.pack(*row) for row in missed), len(missed),
+                             max(expires for *_, expires in missed))
 
     def mark_all_synced(self) -> None:
         """Say in the headers that all rows that were read, or written before ``close``, are on disk, and their messages
-        too.  Raises OSError."""
+        too.  Where rows could not be written, the files stay as a crash leaves them: the next start looks for these
+        keys in the records.  Raises OSError."""
+        if self._waiting:
+            return
         for found in self._found:
             if found.open:
                 # After a power cut rows that are not believed are among them.
@@ -161,6 +176,7 @@ class KeyLog:
 
     def remove(self) -> None:
         """Remove all files: the exchange is gone, or another one has its name."""
+        self._waiting.clear()
         self.close()
         directory, _, name = self._prefix.rpartition("/")
         for each in self._files.disk.names(directory):
@@ -177,15 +193,47 @@ class KeyLog:
         """Append the rows of messages that were just stored.
 
         ``lasting``: the last row whose message the next group commit covers, counted from 1; 0: none.  ``until_ms``:
-        when the last key expires.  Raises OSError; the file then ends as before.
+        when the last key expires.  Raises OSError, StoreError: then the rows wait in memory.
         """
+        self._waiting.append((rows, lasting, until_ms))
+        self._write_waiting()
+
+    def reserve(self, rows: int) -> None:
+        """Have room for so many rows more, before their messages are stored.  Raises OSError, StoreError."""
+        self._write_waiting()
+        self.begin()
+        assert self._file is not None
+        self._make_room(self._file, rows)
+
+    @property
+    def room(self) -> int:
+        """So many rows more can be appended on a full disk."""
+        return 0 if self._file is None or self._waiting else self._file.room
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            self._write(*self._waiting[0])
+            del self._waiting[0]
+
+    def _make_room(self, file: _File, rows: int) -> None:
+        """Have the file end behind so many rows more, or further."""
+        if file.room < rows:
+            more = max(rows - file.room, ROOM_ROWS)
+            end = layout.HEADER_OCTETS + _ROW * (file.rows + file.room)
+            self._files.disk.pwrite(file.fd, bytes(_ROW * more), end)  # Zeros that are written take their room at once.
+            file.room += more
+
+    def _write(self, rows: bytes, lasting: int, until_ms: int) -> None:
+        count = len(rows) // _ROW
         self.begin()
         assert self._file is not None
         file = self._file
+        self._make_room(file, count)
         self._files.disk.pwrite(file.fd, rows, layout.HEADER_OCTETS + _ROW * file.rows)
         if lasting:
             file.lasting = file.rows + lasting
-        file.rows += len(rows) // _ROW
+        file.rows += count
+        file.room -= count
         file.until_ms = max(file.until_ms, until_ms)
         if file.rows >= max(ROWS_MIN, len(self._window)):
             self._file = None
@@ -198,10 +246,11 @@ class KeyLog:
     def begin(self) -> None:
         """Have a file open before the message is stored: the file tells the next start that a row may be missing.
 
-        Raises OSError.
+        Raises OSError, StoreError.
         """
         if self._file is not None:
             return
+        self._files.keep_hash_key()
         disk, number = self._files.disk, self._number + 1
         path = self.path(number)
         header = layout.keys_header(number, self._files.hash_key, open_=self._since_ns)
@@ -244,6 +293,8 @@ class KeyLog:
 
     def close(self) -> None:
         """Close the files, because the broker stops; ``mark_all_synced`` follows when all is on disk."""
+        with contextlib.suppress(OSError, StoreError):  # mark_all_synced() sees whether rows still wait.
+            self._write_waiting()
         for file in (*self._full, *([self._file] if self._file is not None else [])):
             file.close(self._files.disk)
             self._closed.append(file)

@@ -13,6 +13,9 @@ from brokerd.store import format as layout
 if TYPE_CHECKING:
     import numpy
 
+SIDE_NUMBER, SIDE_CRC = b',"line":', b',"crc":'   # in a line of order.jsonl, the last two of its members
+SIDE_DIGITS = 15
+
 
 @cache
 def _dtype(fields: tuple[tuple[str, str, int], ...], octets: int) -> "numpy.dtype":
@@ -268,3 +271,154 @@ def last_states(entries: "numpy.ndarray") -> "numpy.ndarray":
 
     those = entries[np.isin(entries["kind"] & 0x0F, tuple(layout.STANDING_TYPES))][::-1]
     return those[np.unique(those["position"], return_index=True)[1]]
+
+
+class Link(NamedTuple):
+    """A link of a hash chain, for one block of a file (``store.format``, CHAIN).  ``ts``: ns since the epoch."""
+
+    of: int
+    last: bool
+    octets: int
+    at: int
+    ts: int
+    digest: bytes
+
+    @property
+    def head(self) -> bytes:
+        """The octets of the link that its digest covers."""
+        return layout.LINK_HEAD.pack(self.of, self.last, 0, self.octets, self.at, self.ts)
+
+
+class Chain(NamedTuple):
+    """What ``read_chain`` found.
+
+    ``begun``: the journal's (ns).  ``links``: the sound ones, up to the first that is not.  ``unsound``: whether there
+    is something else than zeros behind them.
+    """
+
+    begun: int
+    start: bytes
+    links: list[Link]
+    unsound: bool
+
+
+def chain_start(number: int, begun: int) -> bytes:
+    """The 64 octets at the head of a chain."""
+    fixed = layout.CHAIN_FIXED.pack(layout.CHAIN_MAGIC, layout.CHAIN_VERSION, number, begun, layout.BLOCK_OCTETS)
+    return (fixed + layout.crc32c(fixed).to_bytes(4, "little")).ljust(layout.HEADER_OCTETS, b"\0")
+
+
+def sha256(*parts: Any) -> bytes:
+    """The SHA-256 of these octets, one after the other."""
+    from hashlib import sha256 as new  # A server without order journals starts without OpenSSL.
+
+    hash_ = new()
+    for part in parts:
+        hash_.update(part)
+    return hash_.digest()
+
+
+def read_chain(octets: bytes, number: int) -> Chain | None:
+    """The chain in ``octets``, a whole file; None: its header is not that of a chain of segment ``number``.
+
+    Raises ValueError: it has a later version.
+    """
+    header = octets[:layout.HEADER_OCTETS]
+    fixed = layout.CHAIN_FIXED.size
+    if len(header) < layout.HEADER_OCTETS or layout.crc32c(header[:fixed]) != _u4(header, fixed):
+        return None
+    magic, version, its_number, begun, block = layout.CHAIN_FIXED.unpack_from(header)
+    if magic != layout.CHAIN_MAGIC or its_number != number:
+        return None
+    if version > layout.CHAIN_VERSION or block != layout.BLOCK_OCTETS:
+        raise ValueError(f"has version {version}: written by a later brokerd; this one knows up to "
+                         f"{layout.CHAIN_VERSION}")
+    links: list[Link] = []
+    seed = layout.crc32c(number.to_bytes(8, "little"))
+    at = layout.HEADER_OCTETS
+    while len(octets) >= at + layout.LINK_OCTETS:
+        link = octets[at:at + layout.LINK_OCTETS]
+        if layout.crc32c(link[:60], seed) != _u4(link, 60):
+            break
+        of, last, _, count, place, ts = layout.LINK_HEAD.unpack_from(link)
+        links.append(Link(of, last != 0, count, place, ts, link[24:56]))
+        at += layout.LINK_OCTETS
+    return Chain(begun, sha256(header[:32]), links, any(octets[at:]))
+
+
+def encode_link(link: Link, number: int) -> bytes:
+    """The 64 octets of a link in the chain of segment ``number``."""
+    octets = link.head + link.digest + bytes(4)
+    return octets + layout.crc32c(octets, layout.crc32c(number.to_bytes(8, "little"))).to_bytes(4, "little")
+
+
+def _u4(octets: bytes, at: int) -> int:
+    return int.from_bytes(octets[at:at + 4], "little")
+
+
+class SideLine(NamedTuple):
+    """A line of ``order.jsonl``, as ``read_side_lines`` found it.
+
+    ``at``: where it begins.  ``number``: its number if its checksum is right, else 0.  ``line``: its object without
+    number and checksum; None: it cannot be understood, or its checksum is wrong.  ``fault`` says what is wrong with it
+    or with its place; "": nothing.
+    """
+
+    at: int
+    octets: bytes
+    number: int
+    line: dict[str, Any] | None
+    fault: str
+
+
+def read_side_lines(octets: bytes) -> list[SideLine]:
+    """The lines of ``order.jsonl``.  A torn last line is left out.
+
+    Lines of older brokers have neither number nor checksum: they come before all others.  Each further line has the
+    number that follows the one before.  A damaged line had a number too, which is not known.
+    """
+    found: list[SideLine] = []
+    at, following, damaged, is_numbered = 0, 1, 0, False
+    parts = octets.split(b"\n")
+    for index, part in enumerate(parts):
+        number, line, fault = read_side_line(part) if part else (0, None, "")
+        if part and (index < len(parts) - 1 or not fault):
+            if number:
+                if number > following + damaged:
+                    missing = number - following - damaged
+                    fault = f"has the number {number}: {missing} before it {'is' if missing == 1 else 'are'} missing"
+                elif number < following:
+                    fault = f"has the number {number}, which stood before it: it is not in its place"
+                following, damaged, is_numbered = number + 1, 0, True
+            else:
+                damaged += 1 if is_numbered or fault else 0
+                if is_numbered and not fault:
+                    fault = "has no checksum, though lines before it have"
+            found.append(SideLine(at, part, number, line, f"line {index + 1} {fault}" if fault else ""))
+        at += len(part) + 1
+    return found
+
+
+def read_side_line(octets: bytes) -> tuple[int, dict[str, Any] | None, str]:
+    """Number, object and fault of one line of ``order.jsonl``, as in SideLine."""
+    from json import loads
+    from zlib import crc32
+
+    head, mark, tail = octets.rpartition(SIDE_CRC)
+    number = 0
+    if mark and tail.endswith(b"}") and tail[:-1].isdigit():
+        digits = head.rpartition(SIDE_NUMBER)[2]
+        if tail != b"%d}" % crc32(head) or not digits.isdigit() or len(digits) > SIDE_DIGITS:
+            return 0, None, "is damaged: its checksum is wrong"
+        number = int(digits)
+    try:
+        line = loads(octets)
+    except (ValueError, RecursionError):
+        line = None
+    if not isinstance(line, dict):
+        return 0, None, "cannot be understood"
+    if number:
+        del line["line"], line["crc"]
+    elif "line" in line or "crc" in line:
+        return 0, None, "is damaged: it has no whole checksum"
+    return number, line, ""

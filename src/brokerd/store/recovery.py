@@ -19,6 +19,7 @@ from brokerd.errors import StoreError
 from brokerd.store import format as layout
 from brokerd.store import reading
 from brokerd.store.disk import Disk
+from brokerd.store.settled_recovery import highest_number, highest_seq, stale_journals
 from brokerd.store.settled_segments import seal
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Recoverable(Protocol):
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
                        level: int = 0, doubted: int = 0) -> None: ...
-    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0) -> None: ...
+    def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0, last_number: int = 0) -> None: ...
 
 
 def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Finding], object],
@@ -76,7 +77,7 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
         from brokerd import plane  # Here, so that the rest can be tried without the compiled plane.
 
         scan = cast(Scan, plane.scan_segment)
-    next_seq, last_ts, journaled = 1, 0, False
+    next_seq, last_ts, last_number, journaled = 1, 0, 0, False
     for level, directory in _levels(queue, disk, report):
         found = _Recovery(directory, disk, suspect, report, scan)
         for s in found.segments():
@@ -85,8 +86,9 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
                 acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
                 generation=s.generation, level=level, doubted=s.doubted)
         next_seq, last_ts = max(next_seq, found.next_seq), max(last_ts, found.last_ts)
+        last_number = max(last_number, found.last_number)
         journaled = journaled or found.journaled
-    queue.finish_recovery(next_seq, suspect=suspect, last_ts=last_ts)
+    queue.finish_recovery(next_seq, suspect=suspect, last_ts=last_ts, last_number=last_number)
     return journaled
 
 
@@ -150,7 +152,8 @@ class _Segment:
 class _Recovery:
     """One directory.  ``next_seq`` is right as soon as ``segments()`` has returned."""
 
-    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "journaled", "last_ts", "next_seq")
+    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "journaled", "last_number", "last_ts",
+                 "next_seq")
 
     def __init__(self, directory: str, disk: Disk, suspect: bool, report: Callable[[Finding], object],
                  scan: Scan) -> None:
@@ -161,7 +164,7 @@ class _Recovery:
         self._scan = scan
         self._names: set[str] = set()
         self.next_seq = 1
-        self.last_ts = 0
+        self.last_ts = self.last_number = 0
         self.journaled = False
 
     def segments(self) -> list[_Segment]:
@@ -169,11 +172,17 @@ class _Recovery:
             self._names = set(self._disk.names(self._directory))
         except FileNotFoundError:
             return []
+        kept: set[str] = set()
         if layout.KEPT_FOLDER in self._names:
             self.journaled = True
-            self._finish_moves()
+            kept = set(self._disk.names(self._path(layout.KEPT_FOLDER)))
+            self._finish_moves(kept)
         elif layout.SIDE_FILE in self._names:
             self.journaled = True
+        if self.journaled or any(name.startswith("journal.") for name in self._names):
+            self.last_number = max(highest_number(self._names), highest_number(kept))
+            if self._suspect:
+                self._count_seq(highest_seq(self._directory, kept, self._disk, self._scan))
         self._tidy()
         numbers = sorted((n for name in self._names if name.startswith("msgs.")
                           and (n := layout.segment_number(name)) is not None), reverse=True)
@@ -197,25 +206,32 @@ class _Recovery:
 
     # --- names
 
-    def _finish_moves(self) -> None:
-        """Finish moves into the folder ``kept``: its records moved first, so the segment's other files belong there."""
+    def _finish_moves(self, there: set[str]) -> None:
+        """Finish moves into the folder ``kept``: its records moved first, so the segment's other files belong there.
+
+        A file that is there already has moved: loss of power brought its old name back, with octets of then.
+        """
         kept = self._path(layout.KEPT_FOLDER)
-        there = set(self._disk.names(kept))
         for name in sorted(there - self._names):
             number = layout.segment_number(name) if name.startswith("msgs.") else None
             if number is None:
                 continue
-            for other in (layout.journal_name(number), layout.acks_name(number)):
-                if other in self._names and other not in there:
-                    self._disk.rename(self._path(other), f"{kept}/{other}")
+            for other in (layout.journal_name(number), layout.acks_name(number), layout.chain_name(number)):
+                if other in self._names:
+                    if other in there:
+                        self._disk.unlink(self._path(other))
+                        text = "its segment is settled and kept, with a later one; removed"
+                    else:
+                        self._disk.rename(self._path(other), f"{kept}/{other}")
+                        text = "its segment is settled and kept; moved to it"
                     self._names.discard(other)
-                    text = "its segment is settled and kept; moved to it"
                     self._add_finding("leftover", self._path(other), 0, 0, text)
             if self._suspect:   # Now, because a crash before retention reads it would let this power cut be forgotten.
                 seal(kept, number, self._disk, power_lost=True)
 
     def _tidy(self) -> None:
-        """Remove spare segments and acks files without records; finish or undo compactions."""
+        """Remove spare segments, and acks files, chains and journals whose records went before them; finish or undo
+        compactions."""
         names = self._names
         begun = {name[5:-4] for name in names if name.endswith(".new") and name[:5] in ("msgs.", "acks.")}
         for digits in sorted(begun):
@@ -230,6 +246,14 @@ class _Recovery:
                 self._disk.unlink(path)
                 names.discard(name)
                 self._add_finding("leftover", path, 0, 0, "its segment is gone; removed")
+        self._remove_journals()
+
+    def _remove_journals(self) -> None:
+        for name in stale_journals(self._directory, self._names, self._disk):
+            path = self._path(name)
+            self._disk.unlink(path)
+            self._names.discard(name)
+            self._add_finding("leftover", path, 0, 0, "its segment was removed before; removed")
 
     def _settle_compaction(self, msgs: str, acks: str) -> None:
         """Finish or undo one compaction.  It renamed no file before both were on disk, so one renamed means both are
@@ -282,28 +306,35 @@ class _Recovery:
         fd = self._disk.open(path, os.O_RDWR)
         try:
             octets, size = self._disk.pread(fd, layout.HEADER_OCTETS, 0), self._disk.size(fd)
+            if size > layout.SEGMENT_OCTETS_MAX:
+                self._reject(number, path, fd, octets, f"it has {size} octets, more than any segment")
+                return None
             header = layout.SEGMENT_HEADER.unpack(octets.ljust(layout.HEADER_OCTETS, b"\0"))
             sound = header[0] == layout.SEGMENT_MAGIC and _crc_ok(octets, layout.SEGMENT_CRC_END)
             if sound and header[1] > layout.SEGMENT_VERSION:
                 raise _later_version(path, header[1], layout.SEGMENT_VERSION)
-            if not sound or header[2] != number:
-                self._reject(number, path, fd, octets, header[2] if sound else None)
+            if not sound:
+                self._reject(number, path, fd, octets, "its header is damaged")
+                return None
+            if header[2] != number:
+                self._reject(number, path, fd, octets, f"its header is that of segment {header[2]}", header[2])
                 return None
             segment = _Segment(number, path, header, size)
             whole = segment.has_whole_words
             if last or not whole or segment.sealed == layout.OPEN or (
                     self._suspect and segment.sealed != layout.SYNCED):
-                self._read_through(segment, fd, whole)
+                self._read_through(segment, fd, whole, last)
             self._recover_acks(segment)
             return segment
         finally:
             self._disk.close(fd)
 
-    def _reject(self, number: int, path: str, fd: int, header: bytes, other: int | None) -> None:
-        """The segment's header cannot be used: put the segment aside, or remove it if it certainly holds no message."""
+    def _reject(self, number: int, path: str, fd: int, header: bytes, text: str, other: int | None = None) -> None:
+        """The segment cannot be used: put it aside, or remove it if it certainly holds no message.  ``other``: the
+        number that its sound header has."""
         records = last_seq = 0
         if len(header) == layout.HEADER_OCTETS:
-            with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as octets:
+            with mmap.mmap(fd, min(self._disk.size(fd), layout.SEGMENT_OCTETS_MAX), access=mmap.ACCESS_READ) as octets:
                 _, records, _, last_seq, *_ = self._scan(octets, number, layout.HEADER_OCTETS)
         acks = layout.acks_name(number)
         never_written = not any(header)     # The file was made, and then the broker or the machine stopped.
@@ -316,15 +347,11 @@ class _Recovery:
             self._add_finding("leftover", path, 0, 0, "a new segment that nothing was written into; removed")
             return
         self._count_seq(last_seq)
-        if other is not None:
-            text = f"its header is that of segment {other}"
-        else:
-            text = "its header is damaged"
         self._put_aside(path, f"{text}; at least {records} records are in it")
         if acks in self._names:
             self._put_aside(self._path(acks), "its segment is damaged")
 
-    def _read_through(self, s: _Segment, fd: int, whole: bool) -> None:
+    def _read_through(self, s: _Segment, fd: int, whole: bool, last: bool) -> None:
         """Find the records by their CRCs; correct the words of the header; cut off a torn end."""
         committed = s.end if whole else s.capacity
         counted = s.records if whole else 0
@@ -350,6 +377,8 @@ class _Recovery:
             # A page may have been lost while later pages with records survived.  Never append over those records.
             self._disk.truncate(fd, end)
             s.capacity, sealed = end, max(sealed, layout.FULL)
+        elif end >= s.capacity or not last:     # kill -9 came after the next one was made, before this one was sealed.
+            sealed = max(sealed, layout.FULL)
         self._count_seq(last_seq)
         s.end, s.records, s.sealed, s.body_octets, s.runs = end, records, sealed, body_octets, runs
         words = (*layout.word(end), *layout.word(records), *layout.word(sealed))
@@ -385,7 +414,12 @@ class _Recovery:
             return                  # Else no message was delivered: the plane makes the file before a delivery.
         fd = self._disk.open(path, os.O_RDWR)
         try:
-            octets = self._disk.pread(fd, layout.HEADER_OCTETS, 0)
+            octets, size = self._disk.pread(fd, layout.HEADER_OCTETS, 0), self._disk.size(fd)
+            if size > layout.SEGMENT_OCTETS_MAX:
+                self._put_aside(path, f"it has {size} octets, more than any acks file; all {s.records} messages of the "
+                                "segment come again")
+                self._begin_acks(s, path)
+                return
             blank = octets == EMPTY_HEADER[:len(octets)]
             if not blank and self._acks_unusable(s, path, octets):
                 self._begin_acks(s, path)

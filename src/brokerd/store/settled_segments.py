@@ -2,14 +2,15 @@
 
 The data plane moves a settled segment into the folder ``kept`` beside it (layouts: ``store/format``).  The three files
 are still as long as they were made.  This module cuts them to their committed ends and changes nothing else in them.
+The hash chain, if there is one, follows them (``store/chain``).
 
-    D/kept/msgs.N journal.N acks.N      level 0 of the queue whose folder is D
-    D/prio.LLL/kept/...                 level L
+    D/kept/msgs.N journal.N acks.N chain.N      level 0 of the queue whose folder is D
+    D/prio.LLL/kept/...                         level L
 
 An archive has the layout of a data directory, with settled segments only: ``<vhost>/.vhost``,
 ``<vhost>/<queue>/.queue`` and ``order.jsonl``.  When a queue is deleted, or a new queue takes its name, its folder in
-the archive is renamed to ``<queue>.1``, ``<queue>.2`` and so on.  Records are moved first, then the journal, then the
-acks.  So files without records belong to a move or a removal that was cut short.
+the archive is renamed to ``<queue>.1``, ``<queue>.2`` and so on.  Records are moved first, then the journal, the acks
+and the chain.  So files without records belong to a move or a removal that was cut short.
 
 Everything here may block and raises OSError.  Knows nothing of queues, nor how long segments are kept.
 """
@@ -18,12 +19,14 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from brokerd.store import format as layout
 from brokerd.store.disk import Disk
 
+KINDS = ("msgs", "acks", "journal", "chain")
+CUT = 3  # so many of names_of() are cut to size; the chain is never longer than what it says, and not counted
 COPY_OCTETS = 1 << 20
 SYNCED_AT = 48          # in a journal's header
 ALL_SYNCED = struct.pack("<qq", (1 << 63) - 1, ~((1 << 63) - 1))
@@ -49,9 +52,10 @@ class Content(NamedTuple):
     messages: int
 
 
-def names_of(number: int) -> tuple[str, str, str]:
+def names_of(number: int) -> tuple[str, ...]:
     """The files of a segment, in the order in which they are moved and removed."""
-    return layout.segment_name(number), layout.journal_name(number), layout.acks_name(number)
+    return (layout.segment_name(number), layout.journal_name(number), layout.acks_name(number),
+            layout.chain_name(number))
 
 
 def level_folder(directory: str, level: int) -> str:
@@ -87,9 +91,15 @@ def _levels(directory: str, disk: Disk) -> list[int]:
 
 def _number(name: str) -> int | None:
     kind, _, digits = name.partition(".")
-    if kind not in ("msgs", "acks", "journal") or len(digits) < 10 or not (digits.isascii() and digits.isdigit()):
+    if kind not in KINDS or len(digits) < 10 or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits)
+
+
+def first_chain(folder: str, disk: Disk) -> int:
+    """The lowest number of a segment in ``folder`` with a hash chain; without any, a number above all."""
+    numbers = [number for name in disk.names(folder) if name.startswith("chain.") and (number := _number(name))]
+    return min(numbers, default=1 << 64)
 
 
 # --- cut to size
@@ -104,7 +114,7 @@ def trim(
     """
     newest = octets = 0
     try:
-        for name in names_of(number):
+        for name in names_of(number)[:CUT]:
             with _opened(f"{folder}/{name}", disk) as fd:
                 if fd < 0:
                     if name.startswith("msgs."):
@@ -328,8 +338,11 @@ class Archive:
         self._made.clear()
 
 
-def archive_whole(source: str, target: str, vhost_name: bytes, queue_name: bytes, disk: Disk) -> int:
-    """Move all segments of a deleted queue, settled or not, from its folder into the archive; returns how many."""
+def archive_whole(source: str, target: str, vhost_name: bytes, queue_name: bytes, disk: Disk,
+                  finish: Callable[[str, int], object] = lambda folder, number: None) -> int:
+    """Move all segments of a deleted queue, settled or not, from its folder into the archive; returns how many.
+
+    ``finish(folder, number)`` is called for each when it is cut to size, before it is moved."""
     segments = []
     for level in _levels(source, disk):
         above = level_folder(source, level)
@@ -339,7 +352,10 @@ def archive_whole(source: str, target: str, vhost_name: bytes, queue_name: bytes
             except FileNotFoundError:
                 continue
             numbers = [number for name in sorted(names) if name.startswith("msgs.") and (number := _number(name))]
-            segments += [(level, number, folder) for number in numbers if trim(folder, level, number, disk) is not None]
+            there = [number for number in numbers if trim(folder, level, number, disk) is not None]
+            for number in there:
+                finish(folder, number)
+            segments += [(level, number, folder) for number in there]
     if not segments and not disk.exists(target):
         return 0
     archive = Archive(source, target, disk)

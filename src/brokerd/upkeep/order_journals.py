@@ -1,7 +1,7 @@
 """Order journals once a second: syncs them, cuts them to size when their segment is settled, writes the side files.
 
     data plane    take_settled_segments -> cut to size (store/settled_segments) -> Entry.kept, the oldest first
-    each second   begin_journal_sync -> sync -> end_journal_sync
+    each second   begin_journal_sync -> sync -> end_journal_sync; links of the hash chains (chains)
     each minute   segments beyond their queue's retention go (retention)
     at once       the lines of ``order.jsonl``: settings, consumers
 
@@ -11,13 +11,16 @@ slow thread touches files; everything else happens on the loop.  Knows nothing o
 
 import contextlib
 import os
+import resource
 from collections import deque
 from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.store import settled_segments as settled
+from brokerd.store import side_file
 from brokerd.store.format import ENTRY_OCTETS, EVENT_OCTETS, KEPT_FOLDER, priority_level, segment_name
+from brokerd.upkeep.chains import Chains
 from brokerd.upkeep.retention import Entry, Retention, append
 
 if TYPE_CHECKING:
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 SWEEP_TICKS = 60
-SYNC_FILES = 256  # journals that are open at once while they are synced
+MEASURED_AT_ONCE = 16  # settled segments, each of which may take some milliseconds
+SYNC_FILES = 64  # journals that are open at once while they are synced; fewer if the process may have few files open
 _MS = 1_000_000  # ns
 
 
@@ -38,7 +42,7 @@ class Journals:
 
     __slots__ = (
         "_core", "_cut", "_dirty", "_disk", "_new", "_now", "_submit", "_sync", "_syncing", "_ticks", "_unread",
-        "_untrusted", "_writing", "entries", "retention",
+        "_untrusted", "_writing", "chains", "entries", "retention",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +64,7 @@ class Journals:
         self._now = now  # ns since the epoch
         self._sync = sync
         self._cut = not suspect
+        self.chains = Chains(disk, submit, now)
         self.retention = Retention(disk, data_dir, submit, garbage, now, sync=sync)
         self.entries: dict[str, Entry] = {}  # by the queue's folder
         self._unread: list[Entry] = []  # their folders have files of a former broker
@@ -125,9 +130,11 @@ class Journals:
 
     # --- once a second
 
-    def tick(self, archive: str) -> None:
-        """Do the work of one second.  Segments that go are moved to the folder ``archive``; "": they are removed."""
+    def tick(self, archive: str, chain_log: str = "") -> None:
+        """Do the work of one second.  Segments that go are moved to the folder ``archive``; "": they are removed.  The
+        file ``chain_log`` is told of the heads of hash chains; "": no file is."""
         self.retention.archive = archive
+        self.chains.log_path = chain_log
         self._ticks += 1
         if self.retention.left_over:
             self.retention.resume()
@@ -139,6 +146,7 @@ class Journals:
         if self._new:
             self._cut_to_size()
         self._sync_journals()
+        self.chains.go_on()
         if self._ticks % SWEEP_TICKS == 1:
             self.sweep()
 
@@ -151,14 +159,18 @@ class Journals:
 
     def _cut_to_size(self) -> None:
         new, self._new = self._new, []
-        self._measure(new, cut=True)
+        for start in range(0, len(new), MEASURED_AT_ONCE):  # Others of the thread's work have their turn in between.
+            self._measure(new[start : start + MEASURED_AT_ONCE], cut=True, of_now=True)
 
-    def _measure(self, new: list[tuple[Entry, int, int]], *, cut: bool) -> None:
-        """Cut settled segments to size, in the thread; then add them to their entries."""
+    def _measure(self, new: list[tuple[Entry, int, int]], *, cut: bool, of_now: bool) -> None:
+        """Cut settled segments to size, in the thread, and finish their hash chains; then add them to their entries.
+
+        ``of_now``: they were settled by this broker.  Those of a former one have chains if it made chains."""
         found: list[tuple[Entry, settled.SettledSegment]] = []
 
         def work() -> None:
             folders = set()
+            oldest: dict[str, int] = {}  # segments from here on have chains
             for entry, level, number in new:
                 folder = settled.kept_folder(entry.queue.directory, level)
                 if entry.queue.deleted:
@@ -173,6 +185,10 @@ class Journals:
                 else:
                     found.append((entry, each))
                     folders.add(folder)
+                    if self._sync and not self._untrusted:  # Else a power cut could take what a chain covers.
+                        if folder not in oldest:
+                            oldest[folder] = number if of_now else settled.first_chain(folder, self._disk)
+                        self.chains.finish(entry.queue, folder, number, begin=oldest[folder] <= number)
             if self._sync:
                 for folder in folders:
                     with contextlib.suppress(FileNotFoundError):
@@ -205,7 +221,7 @@ class Journals:
             if error is not None:
                 log.warning("order journals: %s", error)
             if new:
-                self._measure(new, cut=self._cut)
+                self._measure(new, cut=self._cut, of_now=False)
 
         self._submit(work, done)
 
@@ -215,13 +231,13 @@ class Journals:
         if self._syncing or self._untrusted or not self._sync:
             return
         queues: list[Queue] = []
-        paths: list[str] = []
+        paths: list[tuple[str, Queue]] = []
         for entry in self.entries.values():
             if entry.queue.journaled:
                 unsynced = entry.queue.begin_journal_sync()
                 if unsynced:
                     queues.append(entry.queue)
-                    paths += unsynced
+                    paths += [(path, entry.queue) for path in unsynced]
         if not queues:
             return
         self._syncing = True
@@ -235,8 +251,9 @@ class Journals:
             for queue in queues:
                 if not queue.deleted:
                     queue.end_journal_sync()
+            self.chains.go_on()
 
-        self._submit(lambda: _sync_files(paths, self._disk), done)
+        self._submit(lambda: _sync_files(paths, self._disk, self.chains), done)
 
     # --- the side file
 
@@ -250,20 +267,18 @@ class Journals:
     def _write(self) -> None:
         self._writing = False  # Lines that come from now on are submitted anew.
         while self._dirty:
-            entry = self._dirty.popleft()
-            if entry.lines:
-                self._write_lines(entry)
+            self._write_lines(self._dirty.popleft())
 
     def _write_lines(self, entry: Entry) -> None:
         """In the thread: write all lines that wait."""
-        parts = []
-        while entry.lines:
-            parts.append(entry.lines.popleft())
+        octets = entry.take_lines()
         try:
-            append(entry, b"".join(parts), self._disk, sync=False)
+            append(entry, octets, self._disk, sync=False)
         except OSError as error:
             if not entry.queue.deleted:
                 entry.noted = None  # The next sweep notes the settings again.
+                # The next line that is written has this one before it: an audit must not miss what it cannot find.
+                entry.lines.appendleft(side_file.encode({"at": self._now(), "what": "lost"}))
                 log.warning("%s: not written: %s", entry.path, error)
 
     # --- what goes
@@ -303,22 +318,27 @@ class Journals:
         return is_retained
 
 
-def _sync_files(paths: list[str], disk: "Disk") -> None:
-    """Sync journals.  One that was just settled is in ``kept``, or gone."""
-    for start in range(0, len(paths), SYNC_FILES):
-        files = []
+def _sync_files(paths: "list[tuple[str, Queue]]", disk: "Disk", chains: Chains) -> None:
+    """Sync journals, and have links made for what is on disk then.  A journal that was just settled is in ``kept``, or
+    gone."""
+    # A quarter of the descriptors, at most, that segments leave to others (see descriptors).
+    at_once = max(min(SYNC_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 32), 1)
+    for start in range(0, len(paths), at_once):
+        files: list[tuple[int, str, Queue]] = []
         try:
-            for path in paths[start : start + SYNC_FILES]:
+            for path, queue in paths[start : start + at_once]:
                 folder, name = os.path.split(path)
                 for place in (path, f"{folder}/{KEPT_FOLDER}/{name}"):
                     try:
-                        files.append((disk.open(place), place))
+                        files.append((disk.open(place), place, queue))
                         break
                     except FileNotFoundError:
                         continue
-            disk.sync_all(files)
+            due = chains.find_due(files)
+            disk.sync_all([(fd, place) for fd, place, _ in files])
+            chains.add(due)
         finally:
-            for fd, _ in files:
+            for fd, _, _ in files:
                 disk.close(fd)
 
 

@@ -9,6 +9,7 @@ Only the slow thread touches files; everything else happens on the loop.  Knows 
 journals.
 """
 
+import contextlib
 import os
 from bisect import bisect_left
 from collections import deque
@@ -18,10 +19,11 @@ from logging import INFO, WARNING, getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.queues.settings_line import describe_settings
+from brokerd.store import chain, side_file
 from brokerd.store import settled_segments as settled
-from brokerd.store import side_file
 from brokerd.store.format import (
     ARCHIVING_FOLDER,
+    KEPT_FOLDER,
     QUEUE_NAME_FILE,
     SIDE_FILE,
     VHOST_NAME_FILE,
@@ -47,7 +49,7 @@ Chosen = list[tuple[settled.SettledSegment, str]]  # segments that are to go, an
 class Entry:
     """One queue: its settled segments, and the lines of its ``order.jsonl`` that wait to be written."""
 
-    __slots__ = ("_now", "_write_soon", "kept", "lines", "noted", "octets", "queue")
+    __slots__ = ("_now", "_write_soon", "end", "kept", "lines", "noted", "octets", "queue", "waits")
 
     def __init__(self, queue: "Queue", now: Callable[[], int], write_soon: "Callable[[Entry], object]") -> None:
         """``write_soon(entry)`` has the entry's lines written."""
@@ -55,6 +57,8 @@ class Entry:
         self.kept: list[settled.SettledSegment] = []  # the oldest first
         self.octets = 0  # of those
         self.lines: deque[bytes] = deque()
+        self.end: side_file.End | None = None  # of the side file, for the thread
+        self.waits = False  # for the thread: it has been asked to write the lines
         self.noted: dict[str, Any] | None = None  # the settings last written
         self._now = now
         self._write_soon = write_soon
@@ -66,8 +70,13 @@ class Entry:
 
     def note(self, what: str, fields: dict[str, Any]) -> None:
         """Have a line written soon."""
-        self.lines.append(side_file.encode({"at": self._now(), "what": what, **fields}))
-        self._write_soon(self)
+        self._add(side_file.encode({"at": self._now(), "what": what, **fields}))
+
+    def _add(self, line: bytes) -> None:
+        self.lines.append(line)
+        if not self.waits:
+            self.waits = True
+            self._write_soon(self)
 
     def note_settings(self) -> None:
         """Note the settings, unless they are those noted last."""
@@ -79,21 +88,15 @@ class Entry:
     def note_consumer(self, consumer: "plane.Consumer") -> None:
         """Note a new consumer of the queue."""
         channel: Any = consumer.channel
-        self.note("consumer", {
-            "number": consumer.number,
-            "tag": consumer.tag.decode("utf-8", "surrogateescape"),
-            "connection": channel.connection.number,
-            "channel": channel.number,
-            "peer": channel.connection.peer,
-            "user": channel.connection.user,
-            "prefetch": consumer.prefetch,
-            "no_ack": consumer.no_ack,
-            "priority": consumer.priority,
-        })  # fmt: skip
+        connection = channel.connection
+        self._add(side_file.encode_consumer(
+            self._now(), consumer.number, consumer.tag.decode("utf-8", "surrogateescape"), connection.number,
+            channel.number, connection.peer, connection.user, consumer.prefetch, consumer.no_ack, consumer.priority,
+        ))  # fmt: skip
 
     def note_consumer_gone(self, consumer: "plane.Consumer") -> None:
         """Note that a consumer is gone."""
-        self.note("consumer_gone", {"number": consumer.number})
+        self._add(side_file.encode_consumer_gone(self._now(), consumer.number))
 
     def add(self, more: list[settled.SettledSegment]) -> None:
         """Add settled segments.  Known ones are ignored."""
@@ -102,6 +105,12 @@ class Entry:
             if at == len(self.kept) or self.kept[at][:3] != each[:3]:
                 self.kept.insert(at, each)
                 self.octets += each.octets
+
+    def take_lines(self) -> bytes:
+        """In the thread: take out all lines that wait."""
+        self.waits = False  # Lines that come from now on have the thread asked anew.
+        lines = self.lines
+        return b"".join([lines.popleft() for _ in range(len(lines))])
 
     def take_oldest(self) -> settled.SettledSegment:
         """Take out the oldest segment, which is to go."""
@@ -338,7 +347,7 @@ class Retention:
         def work() -> None:
             vhost, queue = (self._disk.read(f"{path}/{name}") for name in (VHOST_NAME_FILE, QUEUE_NAME_FILE))
             folders = [folder_name(name.decode("utf-8", "surrogateescape")) for name in (vhost, queue)]
-            settled.archive_whole(path, os.path.join(archive, *folders), vhost, queue, self._disk)
+            settled.archive_whole(path, os.path.join(archive, *folders), vhost, queue, self._disk, self._finish_chain)
 
         def done(error: BaseException | None) -> None:
             if error is not None:
@@ -347,6 +356,14 @@ class Retention:
                 self._garbage.discard(path)
 
         self._submit(work, done)
+
+    def _finish_chain(self, folder: str, number: int) -> None:
+        """In the thread: make the last links of a segment of a deleted queue.  One that an older broker settled may
+        have no chain, and gets none."""
+        if self._sync:
+            with contextlib.suppress(chain.Foreign):
+                begin = os.path.basename(folder) != KEPT_FOLDER
+                chain.finish(folder, number, self._disk, self._now, begin=begin)
 
     def resume(self) -> None:
         """Finish the moves into the archive that the former broker had begun."""
@@ -363,7 +380,7 @@ def append(entry: Entry, octets: bytes, disk: "Disk", *, sync: bool) -> None:
     fd = disk.open(entry.path, os.O_RDWR | os.O_CREAT)
     try:
         if not entry.queue.deleted:  # Else the file may be that of another queue of this name.
-            side_file.write(fd, entry.path, octets, disk, sync=sync)
+            entry.end = side_file.write(fd, entry.path, octets, disk, entry.end, sync=sync)
     finally:
         disk.close(fd)
 

@@ -13,8 +13,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.clock import Clock
-from brokerd.errors import PreconditionFailed, StoreError
-from brokerd.queues.expires import CallAt, Expires
+from brokerd.pieces import add_work, do_first_piece
+from brokerd.queues.expires import CallAt, Expires, Timer
 from brokerd.store.format import ARCHIVING_FOLDER
 from brokerd.store.garbage import Garbage, Submit
 from brokerd.upkeep.keys import KeyKeeper
@@ -41,7 +41,8 @@ class Upkeep:
 
     __slots__ = (
         "_compacting", "_core", "_data_dir", "_disk", "_journals", "_keys", "_now", "_resting", "_spares_used",
-        "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "expires", "garbage",
+        "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "chain_log",
+        "expires", "garbage",
     )  # fmt: skip
 
     def __init__(
@@ -53,11 +54,13 @@ class Upkeep:
         submit: Submit,
         *,
         now: Callable[[], int] | None = None,
+        monotonic: Callable[[], int] | None = None,
         call_at: CallAt | None = None,
         sync: bool = True,
         suspect: bool = False,
     ) -> None:
-        """``now()`` and ``call_at(when, …)``: ns since the epoch; without the latter unused queues go at a tick.
+        """``now()``: ns since the epoch.  ``monotonic()``: ns of a clock that nobody sets.  ``call_at(when, …)``: ns
+        since the epoch; without it unused queues go at a tick.
         ``suspect``: power was lost before this start."""
         self._vhosts = vhosts
         self._core = core
@@ -70,12 +73,20 @@ class Upkeep:
         self._ticks = 0
         self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
+        self.garbage.prepare()
         self._now = now or Clock().epoch_ns
-        self.expires = Expires(self._now, self._delete_unused, call_at)
+        uptime = monotonic or now or Clock().monotonic_ns
+
+        def call_in_time(when: int, callback: Callable[[], object]) -> Timer:
+            assert call_at is not None
+            return call_at(self._now() + max(when - uptime(), 0), callback)
+
+        self.expires = Expires(uptime, self._delete_unused, None if call_at is None else call_in_time)
         self._data_dir = data_dir
         self._sync = sync
         self._suspect = suspect
         self.archive = ""  # the folder that order journals go to after their retention; "": none
+        self.chain_log = ""  # the file that is told of the heads of their hash chains; "": none
         self._journals: Journals | None = None
         if os.path.exists(os.path.join(data_dir, ARCHIVING_FOLDER)):
             self.journals  # noqa: B018 - it has work to do
@@ -101,7 +112,7 @@ class Upkeep:
                 self._core.release_spares()  # No spare segment was needed since the last time.
             self._spares_used = self._core.spares_used
         if self._journals is not None:
-            self._journals.tick(self.archive)
+            self._journals.tick(self.archive, self.chain_log)
         self.take_garbage()
         self.garbage.flush()
 
@@ -118,6 +129,7 @@ class Upkeep:
                 suspect=self._suspect,
             )  # fmt: skip
             self._journals.retention.archive = self.archive
+            self._journals.chains.log_path = self.chain_log
         return self._journals
 
     def _watch_journal(self, queue: "Queue") -> None:
@@ -199,13 +211,11 @@ class Upkeep:
         if vhost is None or vhost.queues.get(queue.name) is not queue:
             queue.deleted = True
             return
-        try:
-            vhost.delete_queue(queue)
-        except PreconditionFailed as error:  # No client asked for the deletion, so the log is told instead.
-            log.warning("%s stays, though it is unused: %s", queue, error)
-            return
-        log.debug("%s: deleted, unused for %d ms", queue, queue.rules.expires_ms)
-        self._core.turn()
+        work = vhost.delete_unused_queue(queue)
+        if do_first_piece(work) is None:
+            add_work(self._core, work, self._core.turn)
+        else:
+            self._core.turn()
 
     # --- policies
 
@@ -221,31 +231,23 @@ class Upkeep:
 
     def apply_policies(self, vhost: "VHost") -> None:
         """Put the vhost's policies in force.  Call this after each change of them."""
+        for _ in self.put_policies_in_force(vhost):
+            pass
+
+    def put_policies_in_force(self, vhost: "VHost") -> Iterator[None]:
+        """Do what ``apply_policies`` does, a queue at a time.  A queue declared meanwhile has the new policies."""
         if vhost.policies is None:
             return
-        vhost.apply_rules()
-        self.review_journals(vhost)
         vhost.forget_routes()  # Alternate exchanges may have changed.
-
-    def reload_policies(self) -> list[str]:
-        """Read every vhost's policy files again.  Returns faults in words; a file with a fault changes nothing."""
-        faults = []
-        for name, vhost in self._vhosts.items():
-            try:
-                if vhost.policies is not None and vhost.policies.reload():
-                    self.apply_policies(vhost)
-                    log.info("reload: policies of vhost '%s' changed", name)
-            except (StoreError, OSError) as error:
-                faults.append(str(error))
-        self._core.turn()
-        return faults
+        yield from vhost.put_rules_in_force()
+        self.review_journals(vhost)
 
     # --- files
 
     def close(self) -> None:
         """Remove all garbage before the broker stops."""
         self.take_garbage()
-        self.garbage.close()
+        self.garbage.flush()
 
     def remove_files(self, queue: "Queue") -> None:
         """Remove the folder of a queue that was dropped."""

@@ -6,6 +6,7 @@ permission into effect.  Knows nothing of frames: names in, queues and exchanges
 """
 
 from functools import partial
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
@@ -16,12 +17,16 @@ from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exch
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
 from brokerd.vhost.consuming import check_consume, check_get
+from brokerd.vhost.deletions import auto_delete_queue, delete_exchange, delete_queue, finish
 from brokerd.vhost.direct_reply import PSEUDO_QUEUES
 from brokerd.vhost.routing import resolve, resolve_again
 from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator
+
+log = getLogger("brokerd")
+
 
 class GetsMessages(Protocol):
     """The session's channel, as basic.get needs it."""
@@ -53,6 +58,7 @@ class Pull:
     def get(self, channel: "GetsMessages") -> bool:
         """Write basic.get-ok with the next message; False: the queue is empty.  ``channel`` is always the same one."""
         if not channel.get(self._queue, self._no_ack):
+            self._queue.check_in_service()
             return False
         if not self._noted:
             self._queue.note_getter(channel)
@@ -111,6 +117,10 @@ class Access:
                 f"'{self.vhost.name}' refused for user '{self.user}'"
             )
 
+    def entry_of(self, made: Queue | Exchange) -> int:
+        """The entry of the definitions log that made this, while it is not on disk; 0: nothing has to wait for it."""
+        return self.vhost.unsynced.get(made, 0)
+
     # --- messages
 
     def resolve(
@@ -131,6 +141,7 @@ class Access:
         self._check(operation, "queue", name)
         queue = self.vhost.queue(name)
         queue.check_access(connection)
+        queue.check_in_service()
         return queue
 
     def declare_queue(
@@ -151,6 +162,7 @@ class Access:
             if not any(self.may(operation, name) for operation in ("configure", "write", "read")):
                 self._check("configure", "queue", name)
             queue.check_access(connection)
+            queue.check_in_service()
             queue.touch()
             return queue
         arguments = arguments or {}
@@ -167,6 +179,7 @@ class Access:
             queue_.check_equivalent(
                 durable=durable and not exclusive, auto_delete=auto_delete, arguments=arguments, owner=owner
             )
+            queue_.check_in_service()
             queue_.touch()
             return queue_
         self.vhost.check_queue_limit(name)
@@ -184,6 +197,12 @@ class Access:
             self.check_exchange("write", target)
 
     def delete_queue(self, name: str, connection: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Do what ``delete_queue_in_pieces`` does, in one go."""
+        return finish(self.delete_queue_in_pieces(name, connection, if_unused=if_unused, if_empty=if_empty))
+
+    def delete_queue_in_pieces(
+        self, name: str, connection: object, *, if_unused: bool = False, if_empty: bool = False
+    ) -> "Generator[None, None, int]":
         """Delete a queue.  Returns how many ready messages went with it; 0 where no queue has that name (RabbitMQ)."""
         name = names.strip_cr_lf(name)
         self._check("configure", "queue", name)
@@ -191,7 +210,7 @@ class Access:
         if queue is None:
             return 0
         queue.check_access(connection)
-        return self.vhost.delete_queue(queue, if_unused=if_unused, if_empty=if_empty, user=self.user)
+        return (yield from delete_queue(self.vhost, queue, if_unused=if_unused, if_empty=if_empty, user=self.user))
 
     def purge_queue(self, name: str, connection: object) -> int:
         """Drop the ready messages.  Returns how many."""
@@ -223,8 +242,11 @@ class Access:
         if self.vhost.events.wanted:
             self.vhost.events.consumer_created(consumer)
 
-    def cancel(self, channel: plane.Channel, tag: str) -> None:
-        """Cancel a consumer of ``channel``, of a queue or of direct replies.  An unknown tag is no fault (RabbitMQ)."""
+    def cancel(self, channel: plane.Channel, tag: str) -> "Generator[None, None, None]":
+        """Cancel a consumer of ``channel``, of a queue or of direct replies.  An unknown tag is no fault (RabbitMQ).
+
+        An auto-delete queue that this was the last consumer of is deleted, in pieces.
+        """
         vhost = self.vhost
         if vhost.replies.remove(channel, tag):
             return
@@ -233,7 +255,7 @@ class Access:
             channel.cancel(consumer)
             if vhost.events.wanted:
                 vhost.events.consumer_deleted(consumer)
-            vhost.auto_delete_queue(consumer.queue, self.user)  # type: ignore[arg-type]
+            yield from auto_delete_queue(vhost, consumer.queue, self.user)  # type: ignore[arg-type]
 
     def pull(self, name: str, connection: object, *, no_ack: bool) -> Pull:
         """Check that basic.get may take messages from a queue; the result takes them.  Raises AccessRefused, NotFound,
@@ -259,16 +281,27 @@ class Access:
         """End the direct replies of a channel that goes."""
         self.vhost.replies.remove(channel)
 
-    def auto_delete_queues(self, queues: "Iterable[Queue]") -> None:
-        """Delete the auto-delete queues among these that have lost their last consumer with a channel."""
-        for queue in queues:
-            if queue.auto_delete:
-                self.vhost.auto_delete_queue(queue)
+    def auto_delete_queues(self, queues: "list[Queue]") -> "Generator[None, None, None]":
+        """Delete the auto-delete queues among these that have lost their last consumer with a channel, in pieces.
 
-    def delete_exclusive_queues(self, queues: "Iterable[Queue]") -> None:
-        """Delete the exclusive queues of a connection that goes."""
-        for queue in queues:
-            self.vhost.delete_queue(queue)
+        Takes all out of the list.
+        """
+        queues.reverse()
+        while queues:
+            queue = queues.pop()
+            if queue.auto_delete:
+                yield from auto_delete_queue(self.vhost, queue)
+                yield
+
+    def delete_exclusive_queues(self, queues: "set[Queue]") -> "Generator[None, None, None]":
+        """Delete the exclusive queues of a connection that goes, in pieces.  Takes all out of the set."""
+        while queues:
+            queue = queues.pop()
+            try:
+                yield from delete_queue(self.vhost, queue)
+            except (OSError, PreconditionFailed) as error:  # One that cannot go must not keep the others.
+                log.error("%s of a connection that has gone cannot be deleted: %s", queue, error)
+            yield
 
     # --- exchanges
 
@@ -335,6 +368,10 @@ class Access:
             raise PreconditionFailed(f"inequivalent arg {difference.format(thing)}")
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Do what ``delete_exchange_in_pieces`` does, in one go."""
+        finish(self.delete_exchange_in_pieces(name, if_unused=if_unused))
+
+    def delete_exchange_in_pieces(self, name: str, *, if_unused: bool = False) -> "Generator[None, None, None]":
         """Delete an exchange.  An unknown name is no fault (RabbitMQ)."""
         name = names.strip_cr_lf(name)
         _check_not_default(name)
@@ -343,7 +380,7 @@ class Access:
         self.check_exchange("configure", name)
         exchange = self.vhost.exchanges.get(name)
         if exchange is not None:
-            self.vhost.delete_exchange(exchange, if_unused=if_unused, user=self.user)
+            yield from delete_exchange(self.vhost, exchange, if_unused=if_unused, user=self.user)
 
     # --- bindings
 

@@ -90,12 +90,25 @@ def _load(paths: list[str], start: Start) -> "list[tuple[str, Decision]]":
         elif not _is_again(path):
             start.report(f"{path}: a transaction that was not committed: dropped")
     if again:
-        return [max(again, key=lambda found: found[1].connection)]
-    shared.sort(key=lambda found: found[1][:2])
-    decided = [(path, decision) for path, found in shared for decision in found.decisions]
-    for one in single:
-        decided.insert(_place(one[1], [decision for _, decision in decided]), one)
+        decided = [max(again, key=lambda found: found[1].connection)]
+    else:
+        shared.sort(key=lambda found: found[1][:2])
+        decided = [(path, decision) for path, found in shared for decision in found.decisions]
+        for one in single:
+            decided.insert(_place(one[1], [decision for _, decision in decided]), one)
+    for path, decision in decided:
+        _check_messages(path, decision)
     return decided
+
+
+def _check_messages(path: str, decision: "Decision") -> None:
+    """A check value may be right over octets that no broker wrote.  Raises StoreError, before any file is changed."""
+    for message, queues in decision.messages:
+        try:
+            plane.find_own_ttl(message.properties)
+        except ValueError as error:
+            raise StoreError(f"{path}: a commit log has a message for queue '{next(iter(queues), '')}' that no broker "
+                             f"wrote: {error}") from None
 
 
 def _is_again(path: str) -> bool:

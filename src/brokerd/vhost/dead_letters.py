@@ -2,8 +2,9 @@
 
 No permission is checked here: the declare of the queue checked it (RabbitMQ).  A message goes to the queues that the
 exchange finds, by way of its alternates and of exchanges bound to it, but not back to a queue that it has come from by
-itself (a cycle: queues/dead_letter).  If the exchange is missing, the message is dropped, and the log says so once for
-each queue.
+itself (a cycle: queues/dead_letter).  A message that dies by itself again and again, each time into several queues,
+goes no further when it has some ten thousand copies.  If the exchange is missing, the message is dropped, and the log
+says so once for each queue.
 
 There are two strategies.  *At most once*: the message is stored in the targets that take it, and settled in the source
 at once.  A power cut may lose it; kill -9 between the two steps brings it twice.  *At least once*: the message stays
@@ -50,6 +51,7 @@ log = getLogger("brokerd")
 RETRY_MS = 180_000  # RabbitMQ's dead_letter_worker_publisher_confirm_timeout
 RETRIES_PER_TURN = 256
 WAITING_OCTETS_MAX = 64 << 20
+COPIES_MAX = 10_000  # of one message that dies by itself again and again
 LOGGED_MAX = 1000  # then what was logged once may be logged again
 _TEXT = ("utf-8", "surrogateescape")
 
@@ -109,7 +111,7 @@ class DeadLetters:
 
     __slots__ = (
         "_again", "_call_at", "_epoch_ns", "_logged", "_retries", "_routes", "_timer", "_vhost", "_wait", "_waiting",
-        "_waiting_octets", "cycles", "dropped", "forwarded", "per_message", "retry_ms",
+        "_waiting_octets", "per_message", "retry_ms", "too_many",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +137,7 @@ class DeadLetters:
         self._retries: list[_Dead] = []  # of these: those that this round has not tried yet
         self._timer: Timer | None = None
         self._logged: set[tuple[str, ...]] = set()
+        self.too_many = 0  # dead letters that went nowhere because they had multiplied too often
         self._routes: plane.Routes | None = None  # made for the first queue of which the data plane makes the letters
 
     # --- what the data plane does by itself
@@ -295,7 +298,7 @@ class DeadLetters:
             return None, plane.Answer(())
         answer = find(self._vhost, exchange, letter.routing_keys, partial(read_properties, letter.properties))
         if dead.reason != REJECTED:
-            queues = self._without_cycles(dead, letter, answer.queues)
+            queues = self._bounded(dead, letter, self._without_cycles(dead, letter, answer.queues))
             answer = plane.Answer(queues, participants=answer.participants)
         return letter, answer
 
@@ -307,6 +310,21 @@ class DeadLetters:
             self._log_once("cycle", dead.queue, "dead letters of queue '%s' would come back to queue '%s' by "
                            "themselves: not sent there", queue.name)
         return tuple([queue for queue in queues if queue not in cycling])
+
+    def _bounded(self, dead: _Dead, letter: DeadLetter, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...]":
+        """No queues, where a message that died by itself again and again has multiplied too often.
+
+        How many copies there are by now is not known.  If each death had as many targets as this one, there would be
+        targets ** deaths.
+        """
+        deaths = letter.headers.get("x-death", ())
+        if len(queues) < 2 or len(queues) ** len(deaths) <= COPIES_MAX:
+            return queues
+        self.too_many += 1
+        self._log_once("copies", dead.queue, "dead letters of queue '%s' multiply: by exchange '%s' each goes to "
+                       "several queues, where it dies again; those that have died too often go no further",
+                       letter.exchange)
+        return ()
 
     # --- trying again
 

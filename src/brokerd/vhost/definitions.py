@@ -94,7 +94,7 @@ def _replay_plain_binding(vhost: "VHost", payload: bytes) -> bool:
 
 def compact_if_worthwhile(vhost: "VHost") -> bool:
     """Rewrite the log when at least half of it is about things that are gone.  Raises OSError."""
-    if vhost.deletes < COMPACT_DELETES_MIN:
+    if vhost.deletes < COMPACT_DELETES_MIN or vhost.deletions_under_way:
         return False
     payloads = vhost.definitions()
     if 2 * vhost.deletes < len(payloads):

@@ -235,7 +235,11 @@ class Delays:
             message.headers = dict(sorted(headers.items()))
             octets = write_properties(message)
         answer = self._find_targets(waiting, (routing_key.decode("utf-8", "surrogateescape"), *copies), message)
-        queues = answer.before_storing()
+        try:
+            queues = answer.before_storing()
+        except OSError:  # No disk space for its deduplication key.
+            self.try_later(waiting, seq)
+            return
         stored: tuple[Queue, ...] = ()
         if queues:
             gone = False  # to a queue, or to the dead-letter exchange of one that refused it

@@ -5,10 +5,13 @@
     answerer    basic.publish to the default exchange, routing key = the name   -> basic.deliver to the requester
 
 A channel has at most one such consumer.  Nothing is stored: when the requester has gone, the answer is unroutable.
+When much waits for a requester that does not read, further answers to it are dropped: neither the answerer nor the
+broker's memory may depend on it.
 ``amq.direct.reply-to`` (LavinMQ) means the same.  Knows nothing of queues, of permissions, or of which messages to look
 at.
 """
 
+from logging import getLogger
 from typing import TYPE_CHECKING
 
 from brokerd.errors import PreconditionFailed
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.wire.properties import Properties
 
+log = getLogger("brokerd")
+
+WAITING_OCTETS_MAX = 16 << 20  # of output, for a requester that does not read
 REPLY_TO = "amq.rabbitmq.reply-to"
 PSEUDO_QUEUES = frozenset((REPLY_TO, "amq.direct.reply-to"))
 PREFIX = REPLY_TO + "."
@@ -41,13 +47,16 @@ class Requester:
     Routes may remember it for as long as they like: when it has ceased to consume, it takes no answer.
     """
 
-    __slots__ = ("_after_tag", "_channel", "_routing_key", "_to_tag", "counts_as_routed", "name", "reply_to", "tag")
+    __slots__ = (
+        "_after_tag", "_channel", "_routing_key", "_to_tag", "counts_as_routed", "dropped", "name", "reply_to", "tag",
+    )  # fmt: skip
 
     def __init__(self, channel: "plane.Channel", tag: str) -> None:
         self._channel: plane.Channel | None = channel
         self.tag = tag
         self.name = random_name(PREFIX)
         self.reply_to = encode_shortstr(self.name)  # as it stands in properties
+        self.dropped = 0  # answers
         self.counts_as_routed = True  # while it consumes
         self._routing_key = self.name.encode()
         self._to_tag = self._after_tag = b""  # basic.deliver's frame around its delivery tag, from the first answer on
@@ -64,7 +73,16 @@ class Requester:
     def after_storing(self, message: "plane.Message", channel: object, stored: "tuple[Any, ...]") -> None:
         """Write the answer to the requester, unless it has gone since the answer was routed."""
         if self._channel is not None:
-            self._deliver(self._channel, message)
+            if self._channel.connection.waiting_octets < WAITING_OCTETS_MAX:
+                self._deliver(self._channel, message)
+            else:
+                self._drop(self._channel)
+
+    def _drop(self, channel: "plane.Channel") -> None:
+        if not self.dropped:
+            log.warning("%s: direct replies to it are dropped: %d octets wait, and it does not read",
+                        channel.connection, WAITING_OCTETS_MAX)
+        self.dropped += 1
 
     def _deliver(self, channel: "plane.Channel", message: "plane.Message") -> None:
         connection = channel.connection

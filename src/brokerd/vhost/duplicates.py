@@ -64,6 +64,7 @@ class ExchangeKeys(Deduplication):
         """``prefix``: of the log's files; None: in memory only.  ``since_ns``: as KeyLog takes it."""
         self.in_plane = _ExchangeWindow(*bounds_of(rule), has_log=prefix is not None)
         self.in_plane.learn = self.enter_rows
+        self.in_plane.find_room = self.reserve
         super().__init__(rule, files, self.in_plane)
         self._follow = follow
         self.log = None if prefix is None else KeyLog(files, prefix, self.window, since_ns)
@@ -83,13 +84,16 @@ class ExchangeKeys(Deduplication):
         ttl_ms = own_ttl_ms if own_ttl_ms >= 0 else self.rule.ttl_ms
         return FOR_EVER if ttl_ms is None else min(came_ns // _MS + ttl_ms, FOR_EVER)
 
-    def open_log(self) -> None:
-        """Have the log open before a message is stored."""
+    def reserve(self, rows: int = 1) -> None:
+        """Have room in the log for so many keys, before their messages are stored.  Raises OSError."""
         if self.log is not None:
             try:
-                self.log.begin()
-            except (OSError, StoreError) as error:
+                self.log.reserve(rows)
+            except StoreError as error:
                 self.report_once(error)
+                self.in_plane.room = rows  # Time does not help.
+                return
+            self.in_plane.room = self.log.room
 
     def enter_key(self, came_ns: int, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
         """Enter the key of a message that was stored; ``own_ttl_ms``: the time that the message sets, or -1."""
@@ -100,6 +104,7 @@ class ExchangeKeys(Deduplication):
                 self.log.append(came_ns, hashed, expires_ms, lasting=lasting)
             except (OSError, StoreError) as error:
                 self.report_once(error)
+            self.in_plane.room = self.log.room
             if lasting:
                 self._follow(self.log)
 
@@ -110,24 +115,24 @@ class ExchangeKeys(Deduplication):
             self.log.append_rows(rows, lasting, until_ms)
         except (OSError, StoreError) as error:
             self.report_once(error)
-        self.open_log()
+        self.in_plane.room = self.log.room
         if lasting:
             self._follow(self.log)
 
-    def _begin_in_plane(self) -> None:
-        super()._begin_in_plane()
-        self.open_log()
-
 
 class _ExchangeWindow(plane.ExchangeWindow):
-    """Passes on what the data plane has learnt."""
+    """Passes on what the data plane has learnt, and asks for."""
 
-    __slots__ = ("learn",)
+    __slots__ = ("find_room", "learn")
 
     learn: Callable[[bytes, int, int], None]
+    find_room: Callable[[int], None]
 
     def on_learnt(self, rows: bytes, lasting: int, until_ms: int) -> None:
         self.learn(rows, lasting, until_ms)
+
+    def on_full(self, rows: int) -> None:
+        self.find_room(rows)
 
 
 class Duplicates:
@@ -239,6 +244,10 @@ class Duplicates:
         known = self.exchanges.get(exchange.name)
         return None if known is None else known.in_plane
 
+    def keep_hash_key(self) -> None:
+        """Have on disk with what keys are hashed, before a message with a key is stored.  Raises OSError."""
+        self._files.keep_hash_key()
+
     def note_stored_key(self, known: ExchangeKeys, hashed: int, own_ttl_ms: int, *, lasting: bool) -> None:
         """Let an exchange know the key of a message that a queue has stored; ``lasting``: the next sync covers it."""
         known.enter_key(self._epoch_ns(), hashed, own_ttl_ms, lasting=lasting)
@@ -250,8 +259,8 @@ class Check:
     ``keys``: the keys that the message's records carry.
     """
 
-    __slots__ = ("_duplicates", "_exchange", "_hash", "_headers", "_knew", "_left", "_own_ttl_ms", "_persistent",
-                 "_taken", "keys")
+    __slots__ = ("_duplicates", "_exchange", "_has_keys_of_queues", "_hash", "_headers", "_knew", "_left",
+                 "_own_ttl_ms", "_persistent", "_taken", "keys")
 
     def __init__(
         self, duplicates: Duplicates, exchange: str, queues: "tuple[Queue, ...]", headers: Mapping[str, Any] | None,
@@ -269,6 +278,7 @@ class Check:
         self._own_ttl_ms = own_ttl_of(headers)
         hashes: dict[plane.Queue, int] = {queue: queue.deduplication.hash_of(headers) for queue in queues
                                           if queue.deduplication is not None}  # fmt: skip
+        self._has_keys_of_queues = any(hashes.values())
         self.keys = plane.Keys(hashes, self._hash, self._own_ttl_ms)
 
     @property
@@ -277,7 +287,9 @@ class Check:
         return bool(self._knew)
 
     def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...] | None":
-        """The queues that do not know the key; None: the exchange knows it."""
+        """The queues that do not know the key; None: the exchange knows it.
+
+        Raises OSError where the key cannot be kept: then the publish waits."""
         self._knew = []
         self._left = False
         asking = self._asking
@@ -285,7 +297,9 @@ class Check:
             if asking.is_duplicate(self._headers):
                 self._knew.append(asking)
                 return None
-            asking.open_log()
+            asking.reserve()
+        if self._hash or self._has_keys_of_queues:
+            self._duplicates.keep_hash_key()
         left = []
         for queue in queues:
             known = queue.deduplication

@@ -9,7 +9,7 @@ Knows nothing of what is inside a queue's folder: that is store/recovery's.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from brokerd import plane
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from brokerd.store.disk import Disk
 
 _HEX_DIGITS = 40
+NAME_OCTETS_MAX = 4096  # of the file with a vhost's name
 
 
 def load_vhost(
@@ -51,6 +52,7 @@ def load_vhost(
     """
     directory = os.path.join(data_dir, folder_name(name))
     _make_folder(name, directory, disk)
+    disk.check_temporaries(directory)
     log = DefinitionsLog(os.path.join(directory, DEFINITIONS_FILE), disk)
     policies = Policies(directory, disk)
     if listen is not None:
@@ -69,6 +71,21 @@ def load_vhost(
         log.compact(vhost.definitions())
         vhost.deletes = 0
     return vhost
+
+
+def forgotten_folders(data_dir: str, known: Container[str], disk: "Disk") -> list[tuple[str, str]]:
+    """Path and name of each vhost that has a folder, but is not ``known``.  Raises OSError."""
+    found = []
+    for folder in sorted(disk.names(data_dir)):
+        if len(folder) == _HEX_DIGITS:
+            path = os.path.join(data_dir, folder)
+            try:
+                octets = disk.read(os.path.join(path, VHOST_NAME_FILE), NAME_OCTETS_MAX)
+            except OSError:  # It is no vhost's folder, or nobody can say whose.
+                continue
+            if (name := octets.decode("utf-8", "surrogateescape")) not in known:
+                found.append((path, name))
+    return found
 
 
 def _make_folder(name: str, directory: str, disk: "Disk") -> None:
@@ -122,5 +139,16 @@ def _settle_folders(
         if folder in deleted:
             garbage.discard(path)
         else:
-            os.rename(path, path + ORPHAN)
-            report(f"{path}: no queue of vhost '{vhost.name}' has its messages here; kept as {folder}{ORPHAN}")
+            aside = _free_name(path + ORPHAN)
+            os.rename(path, aside)
+            name = os.path.basename(aside)
+            report(f"{path}: no queue of vhost '{vhost.name}' has its messages here; kept as {name}")
+
+
+def _free_name(path: str) -> str:
+    """The path, with a number behind it if something is there: loss of power may have brought a name back."""
+    free, more = path, 1
+    while os.path.lexists(free):
+        more += 1
+        free = f"{path}.{more}"
+    return free

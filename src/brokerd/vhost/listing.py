@@ -39,44 +39,56 @@ NEW = Row({}, False)
 class Listing:
     """The file, and its rows by name."""
 
-    __slots__ = ("_disk", "path", "rows")
+    __slots__ = ("_file", "_listed", "is_new", "path", "rows")
 
     def __init__(self, data_dir: str, disk: "Disk") -> None:
         """Read the file, or make it with the vhost "/".  Raises StoreError, OSError."""
         self.path = os.path.join(data_dir, VHOSTS_FILE)
-        self._disk = disk
-        content = json_file.read(self.path, disk)
+        self._file = json_file.JSONFile(self.path, disk)
+        content = self._file.read()
+        self.is_new = content is None
         if content is None:
             content = entries({DEFAULT_VHOST: NEW})
-            json_file.replace(self.path, content, disk)
-        self.rows = rows(self.path, content)
+            self._file.replace(content)
+        self.rows = rows(self.path, content)  # of the vhosts that are open
+        self._listed = dict(self.rows)  # what the file has; a reload may bring rows that wait for the next start
+        self._file.take_over()
 
     def read_again(self) -> dict[str, Row]:
-        """Read the file again, and take over the rows of vhosts that were listed before.
+        """The rows by name as the file has them now; nothing changes before ``take_over``.
 
-        Returns all rows by name.  Raises StoreError, OSError: nothing changed.
+        Raises StoreError if the file is missing or cannot be used, OSError.
         """
-        found = rows(self.path, json_file.read(self.path, self._disk) or [])
-        self.rows |= {name: row for name, row in found.items() if name in self.rows}
-        return found
+        return rows(self.path, self._file.read_again())
+
+    def take_over(self, found: dict[str, Row]) -> None:
+        """Let what ``read_again`` found hold for the vhosts that are open.  The file keeps the other rows."""
+        self.rows = self.rows | {name: row for name, row in found.items() if name in self.rows}
+        self._listed = found
+        self._file.take_over()
+
+    def check_unedited(self) -> None:
+        """Raise OSError if the file was edited since it was read: then no change can be written."""
+        self._file.check_unedited()
 
     def put(self, name: str, row: Row = NEW) -> None:
         """Add a vhost, or change what is set for it.  Raises OSError: nothing changed."""
-        self._write(self.rows | {name: row})
+        listed = self._listed | ({name: row} if name in self._listed or name not in self.rows else {})
+        self._write(listed)
+        self.rows = self.rows | {name: row}
 
     def remove(self, name: str) -> None:
         """Remove the row of a vhost.  Raises OSError: the file still has it."""
-        left = {each: row for each, row in self.rows.items() if each != name}
-        self.rows = left
-        self._write(left)
+        self.rows = {each: row for each, row in self.rows.items() if each != name}
+        self._write({each: row for each, row in self._listed.items() if each != name})
 
     def set_limits(self, name: str, limits: Any) -> None:
         """Replace a vhost's limits ({}: no limits).  Raises PreconditionFailed for an impossible limit; OSError."""
         self.put(name, self.rows[name]._replace(limits=checked_limits(limits, VHOST_LIMITS, f"vhost '{name}'")))
 
     def _write(self, rows: dict[str, Row]) -> None:
-        json_file.replace(self.path, entries(rows), self._disk)
-        self.rows = rows
+        self._file.replace(entries(rows))
+        self._listed = rows
 
 
 def rows(path: str, content: Any) -> dict[str, Row]:

@@ -8,7 +8,7 @@ The definitions log gets each durable thing as the AMQP method that made it.  ``
 a caller can wait until the entry it caused is on disk.  Knows nothing of users' permissions, of clients or of the wire.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterator
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,13 @@ from brokerd.exchanges import (
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
 from brokerd.store.format import TRANSIENT_FOLDER, folder_name
+from brokerd.vhost import deletions
 from brokerd.vhost.features import make_null
 from brokerd.vhost.names import RESERVED_PREFIX
 from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
 
 if TYPE_CHECKING:
-    from brokerd.exchanges import Binding
     from brokerd.policies import Policies
     from brokerd.store.definitions import DefinitionsLog
     from brokerd.store.shared_commit_log import SharedCommitLog
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-# What the deletion of a queue may do for its dead messages at once: some 10 ms, some 80 where Python makes the letters.
-DEATHS_AT_DELETE_MAX = 16_384
 SYSTEM_EXCHANGES: tuple[tuple[str, type[Exchange], bool], ...] = (  # name, type, internal (RabbitMQ)
     ("amq.direct", DirectExchange, False),
     ("amq.fanout", FanoutExchange, False),
@@ -62,9 +60,9 @@ class VHost:
     """
 
     __slots__ = (
-        "_remove_files", "accesses", "appended", "commit_log", "core", "dead_letters", "delays", "deletes", "directory",
-        "duplicates", "events", "exchanges", "firehose", "log", "max_queues", "name", "on_disk", "policies",
-        "queues", "replies",
+        "accesses", "appended", "commit_log", "core", "dead_letters", "delays", "deletes", "deletions_under_way",
+        "directory", "duplicates", "events", "exchanges", "firehose", "log", "max_queues", "name", "on_disk",
+        "policies", "queues", "remove_files", "replies", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -87,12 +85,14 @@ class VHost:
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
         self.on_disk = 0  # of these, known to be synced
+        self.unsynced: dict[Queue | Exchange, int] = {}  # made by entries up to this one, which is not on disk
         self.deletes = 0  # entries in the log that only undo earlier ones
+        self.deletions_under_way = 0
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {"": DefaultExchange(self._addressed, tally=plane.Tally())}
         self.accesses: dict[str, Access] = {}
         self.policies = policies
-        self._remove_files = remove_files
+        self.remove_files = remove_files
         for exchange, cls, internal in SYSTEM_EXCHANGES:
             self.exchanges[exchange] = cls(exchange, durable=True, internal=internal, tally=plane.Tally())
         given = give_features(self)
@@ -161,6 +161,8 @@ class VHost:
         if durable:
             self.write(queue_declare(name, auto_delete, arguments))
         queue = self._make_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner)
+        if durable:
+            self.unsynced[queue] = self.appended
         queue.apply_rules(self.policies)
         self._there_is_more()
         if self.events.wanted:
@@ -187,60 +189,40 @@ class VHost:
             self.firehose.watch(queue)
         return queue
 
+    def end_service(self, queue: Queue) -> None:
+        """Keep the queue, and let nothing in or out: pages of its files are lost (plane.Core's ``lost``).
+
+        Publishes are refused, consumers are cancelled; all who ask for it learn why.  The next start recovers what is
+        left.
+        """
+        queue.gate = plane.ClosedGate()
+        consumers = list(queue.consumers or ())
+        for consumer in consumers:
+            consumer.channel.cancel(consumer)
+        for consumer in consumers:
+            consumer.channel.connection.on_consumer_cancelled(consumer)  # type: ignore[attr-defined]
+            if self.events.wanted:
+                self.events.consumer_deleted(consumer)
+
     def delete_queue(
         self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False, user: str = ""
     ) -> int:
         """Delete a queue and its bindings.  Returns how many ready messages went with it.
 
-        Raises PreconditionFailed when ``if_unused`` or ``if_empty`` forbids it.  The queue's consumers are cancelled.
-        ``on_consumer_cancelled`` tells their connections, because the session is a floor above this one.
+        Raises PreconditionFailed when ``if_unused`` or ``if_empty`` forbids it.  See deletions.
         """
-        if if_unused and queue.consumer_count:
-            raise PreconditionFailed(f"{queue} in use")
-        # What has died by now is no longer in the queue, and so does not go with it.
-        if queue.rules.dead_letter is not None and not queue.finish_deaths(DEATHS_AT_DELETE_MAX):
-            log.warning("%s is deleted with more dead messages than are dead-lettered at once: the rest is lost", queue)
-        if if_empty and queue.ready:
-            raise PreconditionFailed(f"{queue} not empty")
-        if queue.durable:
-            self.write(methods.QueueDelete(queue=queue.name).encode())
-            self.deletes += 1
-        del self.queues[queue.name]
-        if queue.owner is not None:
-            queue.owner.disown(queue)
-        self.forget_routes()
-        wanted, unbound = self.events.wanted, list(queue.bindings)
-        for source in dict.fromkeys(binding.source for binding in unbound):
-            source.unbind_all(queue)
-            self._exchange_lost_bindings(source, user)
-        count = queue.ready
-        consumers = list(queue.consumers or ())
-        for consumer in consumers:
-            consumer.channel.cancel(consumer)
-        queue.deleted = True
-        queue.drop()
-        if self._remove_files is not None:
-            self._remove_files(queue)
-        for consumer in consumers:
-            consumer.channel.connection.on_consumer_cancelled(consumer)  # type: ignore[attr-defined]
-        if wanted:
-            for consumer in consumers:
-                self.events.consumer_deleted(consumer)
-            self._tell_unbound(unbound, user)
-            self.events.queue_deleted(queue, user)
-        return count
+        return deletions.finish(
+            deletions.delete_queue(self, queue, if_unused=if_unused, if_empty=if_empty, user=user)
+        )
 
-    def _tell_unbound(self, bindings: "Iterable[Binding]", user: str) -> None:
-        for binding in bindings:
-            self.events.binding_deleted(self.name, binding, user)
-
-    def auto_delete_queue(self, queue: Queue, user: str = "") -> None:
-        """Delete an auto-delete queue that has lost its last consumer.  Call this after each consumer that goes."""
-        if queue.auto_delete and not queue.consumer_count and self.queues.get(queue.name) is queue:
-            try:
-                self.delete_queue(queue, user=user)
-            except PreconditionFailed as error:  # No client asked for the deletion, so the log is told instead.
-                log.warning("%s stays, though its last consumer is gone: %s", queue, error)
+    def delete_unused_queue(self, queue: Queue) -> Generator[None, None, None]:
+        """Delete a queue whose ``x-expires`` is over, in pieces."""
+        try:
+            yield from deletions.delete_queue(self, queue)
+        except PreconditionFailed as error:  # No client asked for the deletion, so the log is told instead.
+            log.warning("%s stays, though it is unused: %s", queue, error)
+            return
+        log.debug("%s: deleted, unused for %d ms", queue, queue.rules.expires_ms)
 
     # --- exchanges
 
@@ -257,6 +239,8 @@ class VHost:
         exchange = self._make_exchange(
             name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
+        if durable:
+            self.unsynced[exchange] = self.appended
         if exchange.intercepts:
             self.delays.adopt(exchange)
         if _deduplicates(exchange):
@@ -279,10 +263,15 @@ class VHost:
 
     def apply_rules(self) -> None:
         """Put arguments and policies in force.  Call this after all queues have been read from disk."""
-        policies = bool(self.policies)
-        for queue in self.queues.values():
-            if policies or queue.has_own_rules:
+        for _ in self.put_rules_in_force():
+            pass
+
+    def put_rules_in_force(self) -> Iterator[None]:
+        """Do what ``apply_rules`` does, a queue at a time."""
+        for queue in list(self.queues.values()):
+            if not queue.deleted and (self.policies or queue.has_own_rules):
                 queue.apply_rules(self.policies)
+            yield
 
     def take_up_features(self, *, suspect: bool = False) -> None:
         """Start features that read files, after the rules are in force: delayed messages wait again for their time, and
@@ -314,42 +303,7 @@ class VHost:
     def delete_exchange(self, exchange: Exchange, *, if_unused: bool = False, user: str = "") -> None:
         """Delete an exchange and its bindings.  Raises PreconditionFailed where ``if_unused`` is given and bindings
         lead from the exchange."""
-        if if_unused and exchange.binding_count:
-            raise PreconditionFailed(f"{self.describe(exchange)} in use")
-        for source in self._remove_exchange(exchange, user):
-            self._exchange_lost_bindings(source, user)
-
-    def _remove_exchange(self, exchange: Exchange, user: str) -> list[Exchange]:
-        """Remove an exchange.  Returns the exchanges that lost a binding to it."""
-        if exchange.durable:
-            self.write(methods.ExchangeDelete(exchange=exchange.name).encode())
-            self.deletes += 1
-        del self.exchanges[exchange.name]
-        self.forget_routes()
-        if exchange.intercepts:
-            self.delays.forget_exchange(exchange)
-        if self.duplicates.asks(exchange):
-            self.duplicates.forget_exchange(exchange.name)
-        unbound = [*exchange.unbind_everything(), *exchange.bindings_to]
-        sources = list(dict.fromkeys(binding.source for binding in exchange.bindings_to))
-        for source in sources:
-            source.unbind_all(exchange)
-        if self.events.wanted:
-            self._tell_unbound(unbound, user)
-            self.events.exchange_deleted(self.name, exchange.name, user)
-        return sources
-
-    def _exchange_lost_bindings(self, exchange: Exchange, user: str) -> None:
-        """Delete the exchange if it is auto-delete and has no binding left, then each exchange that this leaves
-        without bindings, and so on."""
-        waiting = [exchange]
-        while waiting:  # A chain of exchanges may be longer than the stack.
-            exchange = waiting.pop()
-            if exchange.auto_delete and not exchange.binding_count and self.exchanges.get(exchange.name) is exchange:
-                try:
-                    waiting += self._remove_exchange(exchange, user)
-                except PreconditionFailed as error:
-                    log.warning("%s stays, though its last binding is gone: %s", self.describe(exchange), error)
+        deletions.finish(deletions.delete_exchange(self, exchange, if_unused=if_unused, user=user))
 
     # --- bindings
 
@@ -398,7 +352,7 @@ class VHost:
         self.forget_routes()
         if self.events.wanted:
             self.events.binding_deleted(self.name, binding, user)
-        self._exchange_lost_bindings(source, user)
+        deletions.exchange_lost_binding(self, source, user)
 
     # --- the definitions log
 
@@ -409,6 +363,15 @@ class VHost:
         except OSError as error:
             raise PreconditionFailed(f"the definition cannot be stored: {error.strerror}") from error
         self.appended += 1
+
+    def entries_on_disk(self, appended: int) -> None:
+        """So many entries are synced."""
+        self.on_disk = max(self.on_disk, appended)
+        while self.unsynced:
+            made = next(iter(self.unsynced))
+            if self.unsynced[made] > self.on_disk:
+                break
+            del self.unsynced[made]
 
     def definitions(self) -> list[bytes]:
         """The shortest log that makes everything that is durable in this vhost now."""

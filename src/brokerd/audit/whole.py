@@ -1,0 +1,105 @@
+"""Judges what only the whole queue shows: ``judge`` calls the audits that look over all levels and segments at once.
+
+Their results come as ``Given``, by audit; their findings go where those across edges go.  ``applies`` says of which
+queues each can say something.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brokerd.audit import counts, holders, letters, many, places
+from brokerd.audit.files import QueueFiles, Source
+from brokerd.audit.scan import Options, Summary
+from brokerd.audit.stitch import Findings
+
+COLUMNS = ("seq", "place", "ts", "a", "b")              # of Rows
+
+
+class Given(NamedTuple):
+    """The result of one audit of a queue; ``more``: fields of its row besides; ``doubts``: why it is not sure."""
+
+    found: int
+    checked: int
+    uncovered: int = 0
+    more: dict[str, Any] = {}
+    doubts: tuple[str, ...] = ()
+    singles: tuple[str, ...] = ()       # findings that are of no message
+
+
+def has_levels(queue: QueueFiles, levels: dict[int, list[Summary]]) -> bool:
+    """Whether the queue has priorities."""
+    return len(levels) > 1 or bool(queue.settings.get("max_priority"))
+
+
+def cut_of(queue: QueueFiles) -> int | None:
+    """When the dump copied the queue (ns); None: the files are not a dump."""
+    cut = (queue.manifest or {}).get("cut")
+    return cut if isinstance(cut, int) else None
+
+
+def applies(audit: str, queue: QueueFiles, levels: dict[int, list[Summary]], options: Options) -> bool:
+    """Whether this audit can say anything about this queue."""
+    clipped = bool(options.from_ns or options.to_ns)
+    if audit == "channel_order":
+        return has_levels(queue, levels)
+    if audit == "words":
+        return not clipped
+    if audit == "dead_letters":
+        return letters.applies(queue)
+    if audit in ("after_cut", "counters"):
+        return cut_of(queue) is not None and not (clipped and audit == "counters")
+    return audit not in holders.AUDITS or holders.applies(audit, queue)
+
+
+def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], options: Options,
+          findings: Findings) -> dict[str, Given]:
+    """Judge those of these audits that the options ask for."""
+    given: dict[str, Given] = {}
+    summaries = [summary for level in levels.values() for summary in level]
+    records = sum(s.records for s in summaries)
+    if options.wants("channel_order") or options.wants("time_order"):
+        found = places.orders(source, levels, options, findings, several=has_levels(queue, levels))
+        for name, one in found.items():
+            same = places.equal_times(source, summaries, options, findings) if name == "time_order" else 0
+            more = {"consequences": one.consequences, "by_rule": one.by_rule + same} if one.by_rule else {}
+            given[name] = Given(one.found + same, one.checked, more=more, doubts=_lost(one.stale))
+    if options.wants("numbers"):
+        count, excused = places.numbers(source, queue, levels, options, findings)
+        given["numbers"] = Given(count, records, doubts=_lost(excused))
+    if options.wants("before_publish"):
+        _excuse_early(summaries, places.power_cuts(summaries))
+    if options.wants("after_cut") and cut_of(queue) is not None:
+        count = places.after_cut(source, queue, summaries, options, findings)
+        given["after_cut"] = Given(count, records + sum(s.events for s in summaries))
+    if options.wants("counters") and applies("counters", queue, levels, options):
+        wrong, checked, doubts = counts.judge(source, queue, summaries, options, findings)
+        given["counters"] = Given(
+            len(wrong), checked, sum(s.uncovered for s in summaries), doubts=doubts,
+            singles=tuple(f"{one.name}: {one.told} by the broker ({one.source}), {one.recount} by the journals"
+                          for one in wrong))
+    if options.wants("dead_letters") and letters.applies(queue):
+        said = letters.judge(source, queue, summaries, options, findings)
+        given["dead_letters"] = Given(said.found, said.checked, sum(s.uncovered for s in summaries), doubts=said.doubts)
+    for name, held in holders.judge(source, queue, summaries, options, findings).items():
+        given[name] = Given(held.found, held.checked, sum(s.uncovered for s in summaries), doubts=held.doubts)
+    return given
+
+
+def _lost(count: int) -> tuple[str, ...]:
+    if not count:
+        return ()
+    return (f"{many(count, 'record')} from before a loss of power have numbers that were given again",)
+
+
+def _excuse_early(summaries: list[Summary], cuts: list[int]) -> None:
+    """Take back the findings of ``before_publish`` that a loss of power explains which only other segments know of: the
+    journal of a lost segment was continued by one that got its number."""
+    for s in summaries:
+        for at, rows in enumerate(s.rows):
+            if rows.audit == "before_publish":
+                explained = np.searchsorted(cuts, rows.ts) < np.searchsorted(cuts, rows.a)
+                s.rows[at] = rows._replace(**{name: getattr(rows, name)[~explained] for name in COLUMNS})
+                result = s.results["before_publish"]
+                count = int(np.count_nonzero(explained))
+                s.results["before_publish"] = result._replace(found=result.found - count)

@@ -1,0 +1,144 @@
+"""Compares the words in the headers of a settled segment with its contents: ``words``.
+
+A segment to which the broker still writes is not judged: a reader may see a record before the word that counts it.
+What stands behind the last record, entry or event that a word counts is judged only where no loss of power explains it:
+a broker counts each of them at once, and a start counts the one that a kill left.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from brokerd.audit import layout as shapes
+from brokerd.audit.fetch import read_head, read_octets
+from brokerd.audit.files import Source, Triple
+from brokerd.audit.segment import SegmentData
+from brokerd.store import format as layout
+from brokerd.store import reading
+
+# The offsets of the words.
+END_AT, RECORDS_AT, SEALED_AT, PASSED_AT, ENTRIES_AT, SETTLED_AT, EVENTS_AT = 40, 48, 56, 24, 32, 40, 32
+SYNCED_AT = 48                  # in a journal
+ALL_SYNCED = (1 << 63) - 1
+WENT_OUT = (layout.ACKED, layout.REJECTED, layout.RETURNED, layout.HANDED_OUT)  # Entries of these say that it had.
+
+
+class Words(NamedTuple):
+    """What the headers say; -1: the word is not whole; ``settled`` is None without an acks file.
+
+    ``entries``: as ``settled``, and None where a loss of power may have made it old.  ``more_records``,
+    ``more_events``: whether a whole one stands behind those that are counted.  ``more_passed``: whether entries say of
+    more records that they went out than the cursor has passed.
+    """
+
+    records: int
+    sealed: int
+    settled: int | None
+    entries: int | None = None
+    more_records: bool = False
+    more_events: bool = False
+    more_passed: bool = False
+
+
+class Wrong(NamedTuple):
+    """A word that is wrong: in which file, "msgs", "acks" or "journal", where it stands, and what is wrong."""
+
+    kind: str
+    place: int
+    detail: str
+
+
+def words_of(source: Source, data: SegmentData) -> Words:
+    """The words of a triple."""
+    triple = data.triple
+    records, sealed, end = _read(source, triple.msgs, shapes.SEGMENT, ("records", "sealed", "end"))
+    settled, entries = (None, None) if triple.acks is None else _read(
+        source, triple.acks, shapes.ACKS, ("settled", "entries"))
+    said = Words(records, sealed, settled)
+    if not is_judged(data) or data.power_cuts.size:
+        return said
+    events = 0
+    if triple.journal is not None:
+        events, synced = _events(source, triple.journal)
+        if triple.cut is not None and synced != ALL_SYNCED:
+            return said         # Power may have been lost, and no broker has started since.
+    return said._replace(entries=entries, more_records=end >= 0 and _is_record(source, triple, end),
+                         more_events=events >= 0 and _is_event(source, triple, events), more_passed=_more_passed(data))
+
+
+def _read(source: Source, path: str, dtype: np.dtype, names: tuple[str, ...]) -> list[int]:
+    head = read_head(source, path)
+    if len(head) < layout.HEADER_OCTETS:
+        return [-1] * len(names)
+    header = np.frombuffer(head, dtype)[0]
+    return [int(header[name]) if layout.word_ok(int(header[name]), int(header[f"{name}_complement"])) else -1
+            for name in names]
+
+
+def _events(source: Source, path: str) -> tuple[int, int]:
+    """How many events the header of a journal counts, and up to when all are on disk (ns); -1: not known."""
+    head = read_head(source, path)
+    if len(head) < layout.HEADER_OCTETS:
+        return -1, -1
+    (events,) = _read(source, path, shapes.JOURNAL, ("events",))
+    synced, complement = np.frombuffer(head, "<i8", 2, SYNCED_AT).tolist()
+    return events, synced if synced == ~complement else -1
+
+
+def _is_record(source: Source, triple: Triple, at: int) -> bool:
+    """Whether a whole record of this segment begins at ``at``."""
+    head = read_octets(source, triple.msgs, at, layout.HEADER_OCTETS)
+    length = int.from_bytes(head[4:8], "little")
+    if int.from_bytes(head[:4], "little") != layout.RECORD_MAGIC or not layout.HEADER_OCTETS <= length <= triple.octets:
+        return False
+    octets = read_octets(source, triple.msgs, at, length)
+    return len(octets) == length and layout.record_crc(octets, triple.number) == int.from_bytes(head[8:12], "little")
+
+
+def _is_event(source: Source, triple: Triple, count: int) -> bool:
+    """Whether a sound event stands behind so many."""
+    at = layout.HEADER_OCTETS + count * layout.EVENT_OCTETS
+    octets = read_octets(source, triple.journal, at, layout.EVENT_OCTETS) if triple.journal is not None else b""
+    event = np.frombuffer(octets, shapes.EVENT, len(octets) // layout.EVENT_OCTETS)
+    return bool(event.size and event["type"][0] and shapes.event_checks(event, triple.number)[0])
+
+
+def _more_passed(data: SegmentData) -> bool:
+    """Whether an entry says that a record went out, and the cursor has not passed it.  Below ``doubted_below`` it may
+    have passed more than it says."""
+    type_, below = data.entries["kind"] & 0x0F, max(data.delivered_below, data.doubted_below)
+    return bool((np.isin(type_, WENT_OUT) & (data.entries["position"] >= below)).any())
+
+
+def settled_records(data: SegmentData) -> int:
+    """How many of the records are settled by an entry."""
+    return int(np.isin(reading.settled_positions(data.entries), data.positions).sum())
+
+
+def is_judged(data: SegmentData) -> bool:
+    """Whether the segment is settled, or part of a dump, and all its records can be read."""
+    return data.triple.settled and not data.gone and not data.matters("records")
+
+
+def wrong(source: Source, data: SegmentData) -> list[Wrong]:
+    """The words that are wrong."""
+    if not is_judged(data):
+        return []
+    said, found, count = words_of(source, data), [], data.headers.size
+    if said.records != count:
+        found.append(Wrong("msgs", RECORDS_AT, f"says that it has {said.records} records, and has {count}"))
+    if said.sealed not in (0, 1, 2) or (said.sealed == 0 and data.triple.followed):
+        found.append(Wrong("msgs", SEALED_AT, f"says {said.sealed} of whether it is full, which cannot be"))
+    if said.more_records:
+        found.append(Wrong("msgs", END_AT, "has a whole record behind the end of its records"))
+    settled = settled_records(data)
+    if said.settled is not None and said.settled != settled and not data.matters("acks"):
+        found.append(Wrong("acks", SETTLED_AT, f"says that {said.settled} records are settled, and has {settled}"))
+    written = data.entries_written
+    if said.entries is not None and said.entries != written and not data.matters("acks"):
+        found.append(Wrong("acks", ENTRIES_AT, f"says that it has {said.entries} entries, and has {written}"))
+    if said.more_passed and not data.matters("acks"):
+        found.append(Wrong("acks", PASSED_AT, "has entries of records that went out, which the cursor has not passed"))
+    if said.more_events:
+        found.append(Wrong("journal", EVENTS_AT, "has a whole event behind those that it counts"))
+    return found

@@ -1,0 +1,54 @@
+"""Failed logins: how many guesses of passwords an address may make.
+
+Each pair of address and user has a bucket of BURST failures, which fills again by one a second; each address, over all
+users, one ten times as large and quick.  A login whose bucket is empty is refused without a look at its password: a
+guess that is right must not tell so.  Logins that succeed cost nothing, so clients with the right password notice
+nothing, unless a program at their address fails all the time with the name of the same user.
+
+Knows neither users nor passwords.  At most BUCKETS_MAX addresses and pairs are known: the one that failed least lately
+is forgotten.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+BURST = 10  # failures of one user from one address at once
+PER_ADDRESS = 10  # times as many for all users together
+BUCKETS_MAX = 20_000
+
+
+class FailedLogins:
+    """What failed lately.  ``monotonic()``: seconds."""
+
+    __slots__ = ("_buckets", "_monotonic")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        # By address and user, None for all users: failures, and when the last one was.
+        self._buckets: OrderedDict[tuple[str, str | None], tuple[float, float]] = OrderedDict()
+
+    def are_too_many(self, address: str, user: str, per_second: float) -> bool:
+        """Whether a login must be refused.  ``per_second``: by how many failures a second a bucket fills; 0: no
+        limit."""
+        if not per_second or (address, None) not in self._buckets:
+            return False
+        return (
+            self._failures(address, user, per_second) > BURST - 1
+            or self._failures(address, None, PER_ADDRESS * per_second) > PER_ADDRESS * BURST - 1
+        )
+
+    def note(self, address: str, user: str, per_second: float) -> None:
+        """A login has failed."""
+        if not per_second:
+            return
+        rates: tuple[tuple[str | None, float], ...] = (user, per_second), (None, PER_ADDRESS * per_second)
+        for name, rate in rates:
+            failures = self._failures(address, name, rate) + 1
+            self._buckets[address, name] = failures, self._monotonic()
+            self._buckets.move_to_end((address, name))
+        while len(self._buckets) > BUCKETS_MAX:
+            self._buckets.popitem(last=False)
+
+    def _failures(self, address: str, user: str | None, per_second: float) -> float:
+        failures, at = self._buckets.get((address, user), (0.0, 0.0))
+        return max(0.0, failures - (self._monotonic() - at) * per_second)

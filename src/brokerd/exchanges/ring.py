@@ -1,0 +1,167 @@
+"""A circle of 64-bit numbers on which weighted destinations have points: the destination of the next point gets a key.
+
+Each destination has points in proportion to its weight.  The points follow from the destination's name and kind alone,
+so the answer depends only on the present weights, and not on the order in which they came.
+
+A new weight changes the circle in place: only points that come or go are hashed and moved.  This happens at the next
+question, or when ``CHANGES_MAX`` destinations have changed, so that no bind and no publish has much to do at once.
+Knows nothing of bindings or messages.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from brokerd.exchanges.exchange import Exchange
+
+# More points make the shares more even (512 points: within about 5 %), but a change of bindings then takes longer.
+RING_POINTS_MAX = 1 << 14
+POINTS_PER_UNIT_MAX = 512
+CHANGES_MAX = 2048  # destinations: some 10 ms
+_POINTS_PER_DIGEST = 8  # 64 octets
+
+_Point = tuple[int, bytes, Any]  # where it is, and the destination: its identity, which orders equal points, and itself
+
+
+class Scale(NamedTuple):
+    """How many points a weight gets: ``points`` for each ``unit`` of weight, and at least one."""
+
+    points: int
+    unit: int
+
+    def count(self, weight: int) -> int:
+        """The points of a destination; 0 for one without weight."""
+        return max(1, weight * self.points // self.unit) if weight else 0
+
+    @property
+    def least_of_two(self) -> int:
+        """The least weight that gets more than one point."""
+        return -(-2 * self.unit // self.points)
+
+
+class Ring:
+    """Destinations on a circle.  ``weights`` has those that have a weight, the oldest first; its user must not change
+    it."""
+
+    __slots__ = ("_changed", "_owners", "_points", "_scale", "weights")
+
+    def __init__(self) -> None:
+        self.weights: dict[Any, int] = {}
+        self._points = array("Q")  # in order
+        self._owners: list[Any] = []  # the destination of each
+        self._scale = Scale(1, 1)  # of the points that are there
+        self._changed: dict[Any, int] = {}  # destinations that the points do not follow yet: the weight that they had
+
+    def __len__(self) -> int:
+        """How many points there are."""
+        self._renew()
+        return len(self._points)
+
+    def set_weight(self, destination: Any, weight: int) -> None:
+        """Give a destination this weight; with 0 it leaves."""
+        self._changed.setdefault(destination, self.weights.get(destination, 0))
+        if weight:
+            self.weights[destination] = weight
+        else:
+            del self.weights[destination]
+        if len(self._changed) >= CHANGES_MAX:
+            self._renew()
+
+    def owner(self, number: int) -> Any:
+        """The destination of the next point behind ``number``.  There must be one."""
+        if self._changed:
+            self._renew()
+        return self._owners[bisect_right(self._points, number) % len(self._owners)]
+
+    def _renew(self) -> None:
+        """Let the points follow the weights."""
+        changed, self._changed = self._changed, {}
+        before, now = self._scale, _scale_of(self.weights.values())
+        self._scale = now
+        if before != now:
+            # A lighter one had one point, and has one.
+            least = min(before.least_of_two, now.least_of_two)
+            for destination, weight in self.weights.items():
+                if weight >= least:
+                    changed.setdefault(destination, weight)
+        gone: list[_Point] = []
+        come: list[_Point] = []
+        for destination, weight in changed.items():
+            had, has = before.count(weight), now.count(self.weights.get(destination, 0))
+            if had > has:
+                gone += _points_of(destination, has, had)
+            elif has > had:
+                come += _points_of(destination, had, has)
+        if gone:
+            self._take_out(sorted(gone, key=_ORDER))
+        if come:
+            self._put_in(sorted(come, key=_ORDER))
+
+    def _take_out(self, gone: Iterable[_Point]) -> None:
+        points, owners, at = array("Q"), [], 0
+        for point, _, owner in gone:
+            place = bisect_left(self._points, point, at)
+            while self._owners[place] is not owner:
+                place += 1
+            points += self._points[at:place]
+            owners += self._owners[at:place]
+            at = place + 1
+        self._points, self._owners = points + self._points[at:], owners + self._owners[at:]
+
+    def _put_in(self, come: Iterable[_Point]) -> None:
+        points, owners, at = array("Q"), [], 0
+        for point, name, owner in come:
+            place = bisect_left(self._points, point, at)
+            while place < len(self._points) and self._points[place] == point \
+                    and _identity(self._owners[place]) < name:  # fmt: skip
+                place += 1
+            if place > at:
+                points += self._points[at:place]
+                owners += self._owners[at:place]
+                at = place
+            points.append(point)
+            owners.append(owner)
+        self._points, self._owners = points + self._points[at:], owners + self._owners[at:]
+
+
+_ORDER = itemgetter(0, 1)
+
+
+def digest(octets: bytes, size: int) -> bytes:
+    """So many octets that stand for ``octets``, the same in every version."""
+    from hashlib import blake2b  # A start without a consistent hash exchange saves the time and memory of this import.
+
+    return blake2b(octets, digest_size=size).digest()
+
+
+def _scale_of(weights: Collection[int]) -> Scale:
+    """The lightest destination gets a power of two, the highest that keeps the sum within ``RING_POINTS_MAX``."""
+    if not weights:
+        return Scale(1, 1)
+    least, total = min(weights), sum(weights)
+    per_least = POINTS_PER_UNIT_MAX
+    while per_least > 1 and per_least * total > RING_POINTS_MAX * least:
+        per_least //= 2
+    # Very unequal weights would exceed the maximum even with one point for the lightest: one point is then more weight.
+    return Scale(per_least, max(least, total // RING_POINTS_MAX))
+
+
+def _points_of(destination: Any, first: int, end: int) -> list[_Point]:
+    """The points of a destination from number ``first`` to before ``end``."""
+    name = _identity(destination)
+    numbers = range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST))
+    points = array("Q", b"".join([digest(b"%d\0%s" % (number, name), 64) for number in numbers]))
+    if _LITTLE_ENDIAN:
+        points.byteswap()
+    skipped = numbers.start * _POINTS_PER_DIGEST
+    return [(point, name, destination) for point in points[first - skipped:end - skipped]]
+
+
+_LITTLE_ENDIAN = array("H", b"\1\0")[0] == 1
+
+
+def _identity(destination: Any) -> bytes:
+    kind = b"exchange:" if isinstance(destination, Exchange) else b"queue:"
+    return kind + destination.name.encode("utf-8", "surrogateescape")

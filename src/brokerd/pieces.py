@@ -1,0 +1,94 @@
+"""Work that takes long is done in pieces, between which clients have their turn.
+
+Where it is for one client, that client's next octets rest until the last piece is done, so the work costs its own
+client and no other.
+"""
+
+from collections.abc import Callable, Iterator
+from time import monotonic_ns
+from typing import Any, Protocol
+
+PIECE_NS = 1_000_000
+
+
+class Core(Protocol):
+    """The part of the data plane that takes turns: ``plane.Core``."""
+
+    def add_errand(self, step: Callable[[], bool]) -> None:
+        """Call ``step()`` once in each turn until it returns True."""
+
+
+class Node(Protocol):
+    """A broker, as this module sees it."""
+
+    @property
+    def core(self) -> Core:
+        """Its data plane."""
+
+
+class Client(Protocol):
+    """A connection that can rest."""
+
+    @property
+    def node(self) -> Node:
+        """Its broker."""
+
+    def rest(self) -> None:
+        """Work on nothing more that the client sends."""
+
+    def go_on(self) -> None:
+        """Work on what the client sends again."""
+
+
+def do_in_pieces(connection: Client, work: Iterator[None]) -> None:
+    """Have ``work`` done for a client from the next turn on, which rests meanwhile.
+
+    The work should raise nothing, because its client would not hear of it.
+    """
+    connection.rest()
+    add_work(connection.node.core, work, connection.go_on)
+
+
+class Done:
+    """Work that was done in one piece, with its result."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def do_first_piece(work: Iterator[None]) -> Done | None:
+    """Do one piece of ``work`` now.  Returns its result; None: there is more of it.
+
+    Raises what the work raises.
+    """
+    until = monotonic_ns() + PIECE_NS
+    try:
+        while True:
+            next(work)
+            if monotonic_ns() >= until:
+                return None
+    except StopIteration as end:
+        return Done(end.value)  # The exception itself would keep its caller's frame, which would keep the exception.
+
+
+def add_work(core: Core, work: Iterator[None], done: Callable[[], object]) -> None:
+    """Have ``work`` done from the next turn on, then call ``done()``.  At each of its yields a piece may end.
+
+    What it raises goes to the loop, after ``done()``.
+    """
+
+    def piece() -> bool:
+        until = monotonic_ns() + PIECE_NS
+        try:
+            for _ in work:
+                if monotonic_ns() >= until:
+                    return False
+        except BaseException:
+            done()
+            raise
+        done()
+        return True
+
+    core.add_errand(piece)

@@ -1,0 +1,38 @@
+"""Verdicts of engine B that no SQL can give, because the tables lack what they need: the other engine gives them.
+
+    chain           a chain of octets, which SQL cannot follow
+    dead_letters    the bodies of messages
+"""
+
+from typing import Any
+
+from brokerd.audit import chain, letters
+from brokerd.audit.cut import find_queues
+from brokerd.audit.files import open_source
+from brokerd.audit.scan import Options, scan
+from brokerd.audit.verdicts import chain_row, judge
+
+AUDITS = ("dead_letters", "chain")
+
+
+def rows(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
+    """The rows of those of these audits that the options ask for.  Raises AuditError."""
+    return [*(_letters(path, options, queues) if options.wants("dead_letters") else ()),
+            *(_chains(path, options, queues) if options.wants("chain") else ())]
+
+
+def _letters(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
+    source, found, alone = open_source(path), [], options._replace(audits=frozenset({"dead_letters"}))
+    for queue in find_queues(source, queues):
+        if letters.applies(queue):
+            found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
+    return found
+
+
+def _chains(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
+    source, found = open_source(path), []
+    for queue in source.queues(queues):
+        known = [chain.read(source, triple) for triple in queue.triples]
+        if any(each.events or each.faults for each in known):
+            found.append(chain_row(queue, chain.judge(queue, known, options.chain_log)))
+    return found

@@ -1,0 +1,148 @@
+"""The words in the headers of settled segments say what is in them."""
+
+import json
+import os
+
+import plant
+import pytest
+import writer
+from writer import put_word
+
+from brokerd.audit import words
+from brokerd.audit.files import open_source
+from brokerd.audit.segment import read_triple
+from brokerd.audit.verdicts import audit
+from brokerd.store import format as layout
+
+
+def queue(tmp_path):
+    """40 messages in two segments, the first one kept."""
+    options = writer.Options(segment_messages=20, kept=True)
+    return writer.write_queue(tmp_path / "data", writer.simple_level(40), options)
+
+
+def judged(root):
+    (one,) = audit(open_source(str(root)))
+    row = next(row for row in one.audits if row["audit"] == "words")
+    return row, [(told["file"].rpartition("/")[2], told["offset"], told["detail"]) for told in one.findings
+                 if told["audit"] == "words"]
+
+
+def test_words_that_are_true_are_held_and_only_settled_segments_are_judged(tmp_path):
+    root = queue(tmp_path)
+    row, told = judged(root)
+    assert (row["verdict"], row["checked"], told) == ("held", 1, [])
+    put_word(f"{root}/vhost/queue/msgs.0000000002", words.RECORDS_AT, 3)
+    assert judged(root)[0]["verdict"] == "held"
+
+
+@pytest.mark.parametrize(("kind", "at", "value", "detail"), [
+    ("msgs", words.RECORDS_AT, 21, "says that it has 21 records, and has 20"),
+    ("msgs", words.SEALED_AT, 0, "says 0 of whether it is full, which cannot be"),
+    ("msgs", words.SEALED_AT, 3, "says 3 of whether it is full, which cannot be"),
+    ("acks", words.SETTLED_AT, 19, "says that 19 records are settled, and has 20"),
+    ("acks", words.ENTRIES_AT, 19, "says that it has 19 entries, and has 20")])
+def test_each_word_that_is_not_true_is_found(tmp_path, kind, at, value, detail):
+    root = queue(tmp_path)
+    path = f"{root}/vhost/queue/kept/{kind}.0000000001"
+    put_word(path, at, value)
+    row, told = judged(root)
+    assert (row["verdict"], row["found"]) == ("violated", 1)
+    assert told == [(f"{kind}.0000000001", at, detail)]
+    put_word(path, at, 0, whole=False)
+    assert "-1" in judged(root)[1][0][2]
+
+
+def test_a_record_and_an_event_that_are_not_counted_are_found(tmp_path):
+    root = queue(tmp_path)
+    path = f"{root}/vhost/queue/kept"
+    last = int(plant.Story(f"{root}/vhost/queue").parts[0].positions[-1])
+    put_word(f"{path}/msgs.0000000001", words.END_AT, last)
+    put_word(f"{path}/msgs.0000000001", words.RECORDS_AT, 19)
+    told = judged(root)[1]
+    assert ("msgs.0000000001", words.END_AT, "has a whole record behind the end of its records") in told
+    plant.flip(f"{path}/msgs.0000000001", last + 100)       # An old record of a recycled file has a wrong CRC, too.
+    assert not any("whole record" in detail for _, _, detail in judged(root)[1])
+    put_word(f"{path}/journal.0000000001", words.EVENTS_AT, 39)
+    assert judged(root)[1][-1] == ("journal.0000000001", words.EVENTS_AT,
+                                   "has a whole event behind those that it counts")
+    plant.flip(f"{path}/journal.0000000001", 64 + 39 * 32)
+    assert not any("whole event" in detail for _, _, detail in judged(root)[1])
+
+
+def test_a_cursor_before_a_record_that_went_out_is_found(tmp_path):
+    root = queue(tmp_path)
+    path = f"{root}/vhost/queue/kept/acks.0000000001"
+    last = int(plant.Story(f"{root}/vhost/queue").parts[0].positions[-1])
+    put_word(path, words.PASSED_AT, last)
+    assert judged(root)[1] == [("acks.0000000001", words.PASSED_AT,
+                                "has entries of records that went out, which the cursor has not passed")]
+    put_word(path, words.PASSED_AT, last + 8)
+    assert judged(root)[1] == []
+    put_word(path, words.PASSED_AT, last)
+    put_word(path, 48, last + 8)            # The cursor may have been there: a loss of power put it back.
+    assert judged(root)[1] == []
+
+
+@pytest.mark.parametrize(("kind", "found"), [
+    (layout.PURGED, 0), (layout.EXPIRED, 0), (layout.DROPPED | layout.REASON_LENGTH << 4, 0),
+    (layout.DEAD_LETTERED | layout.REASON_EXPIRED << 4, 0), (layout.ACKED, 1), (layout.REJECTED, 1)])
+def test_a_message_that_leaves_without_going_out_needs_no_cursor(tmp_path, kind, found):
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(20, settle=False), writer.Options(journal=False))
+    story = plant.Story(f"{root}/vhost/queue")
+    for row in range(20):
+        story.parts[0].forget(row)
+        story.tell(row, kind)
+    story.save()
+    os.makedirs(f"{root}/vhost/queue/kept")
+    for name in ("msgs", "acks"):
+        os.rename(f"{root}/vhost/queue/{name}.0000000001", f"{root}/vhost/queue/kept/{name}.0000000001")
+    put_word(f"{root}/vhost/queue/kept/acks.0000000001", words.PASSED_AT, 64)
+    assert judged(root)[0]["found"] == found
+
+
+def test_a_segment_of_a_dump_that_others_follow_is_full(tmp_path):
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(40), writer.Options(segment_messages=20))
+    said = plant.manifest(str(root), {("/", "vhost/queue"): {"journal": True}}, 1 << 62)
+    (tmp_path / "data/manifest.json").write_text(json.dumps(said))
+    for number in (1, 2):
+        put_word(f"{root}/vhost/queue/msgs.{number:010d}", words.SEALED_AT, 0)
+    assert judged(root)[1] == [
+        ("msgs.0000000001", words.SEALED_AT, "says 0 of whether it is full, which cannot be")]
+
+
+def test_the_last_segment_of_a_deleted_queue_is_open_in_the_archive(tmp_path):
+    root = queue(tmp_path)
+    path = f"{root}/vhost/queue"
+    for kind in ("msgs", "acks", "journal"):
+        os.rename(f"{path}/{kind}.0000000002", f"{path}/kept/{kind}.0000000002")
+    put_word(f"{path}/kept/msgs.0000000002", words.SEALED_AT, 0)
+    row, told = judged(root)
+    assert (row["verdict"], row["checked"], told) == ("held", 2, [])
+
+
+@pytest.mark.parametrize(("synced", "found"), [(0, 0), (words.ALL_SYNCED, 1)])
+def test_before_the_next_start_only_what_was_on_disk_is_judged(tmp_path, synced, found):
+    """A kept segment of a broker that may have lost its power: its acks may be newer than their count."""
+    root = writer.write_queue(tmp_path / "data", writer.simple_level(40),
+                              writer.Options(segment_messages=20, kept=True, synced=synced))
+    (tmp_path / "data" / layout.RUNNING_FILE).write_text("boot\n")
+    put_word(f"{root}/vhost/queue/kept/acks.0000000001", words.ENTRIES_AT, 19)
+    assert judged(root)[0]["found"] == found
+
+
+def test_a_loss_of_power_excuses_a_count_that_is_old(tmp_path):
+    level = writer.simple_level(40)
+    starts = [(int(level.events["ts"][-1]) + 10, int(level.events["ts"][-1]), layout.STARTED, layout.POWER_LOST)]
+    rows = [(int(e["ts"]), int(e["seq"]), int(e["type"])) for e in level.events]
+    level = writer.Level(level.messages, writer.events([*rows, *starts]))
+    root = writer.write_queue(tmp_path / "data", level, writer.Options(segment_messages=20, kept=True))
+    put_word(f"{root}/vhost/queue/kept/acks.0000000001", words.ENTRIES_AT, 19)
+    assert judged(root)[0]["verdict"] == "held"
+
+
+def test_the_words_are_read_from_both_headers(tmp_path):
+    source = open_source(queue(tmp_path))
+    (found,) = source.queues()
+    assert [words.words_of(source, read_triple(source, triple)) for triple in found.triples] == [
+        words.Words(20, 2, 20, 20), words.Words(20, 2, 20)]

@@ -1,0 +1,15 @@
+"""Every kind of fault in the life of a message is found, at some of its places.
+
+``python -m tests.planter.survey`` plants at all of them.
+"""
+
+import pytest
+from tests.planter import kinds_messages
+from tests.planter.judging import cases, misses
+
+
+@pytest.mark.parametrize(("kind", "name"), cases(kinds_messages))
+def test_a_planted_fault_is_found(kind, name, sample, clean, tmp_path):
+    planted, missed = misses(kind, name, sample.dump, clean, tmp_path)
+    assert planted
+    assert not missed
