@@ -1,0 +1,68 @@
+"""The second chance that CI gives a few tests which failed: `.ci/again`, in a tree of its own."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AGAIN = Path(__file__).resolve().parent.parent / ".ci" / "again"
+
+
+@pytest.fixture
+def again(tmp_path):
+    """Run `.ci/again` after these tests failed.  Returns its status and what it said on standard error."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(AGAIN, tmp_path / ".ci" / "again")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(
+        "from pathlib import Path\n"
+        "def test_passes(): pass\n"
+        "def test_fails(): assert not 'always'\n"
+        "def test_fails_the_fifth_time():\n"
+        "    with Path('turns').open('a+') as turns:\n"
+        "        turns.write('x')\n"
+        "    assert len(Path('turns').read_text()) < 5\n")
+    kept = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+
+    def run(*failed):
+        if failed:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(dict.fromkeys(failed, True)))
+        ran = subprocess.run(["bash", tmp_path / ".ci" / "again"],
+                             stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return ran.returncode, ran.stderr
+
+    return run
+
+
+def test_a_test_that_passes_five_times_is_named_as_unsteady(again):
+    assert again("tests/test_a.py::test_passes") == (
+        0, ".ci/again: unsteady, to be mended: tests/test_a.py::test_passes\n")
+
+
+@pytest.mark.parametrize("name", ["fails", "fails_the_fifth_time"])
+def test_one_failure_in_five_turns_is_a_failure(again, name):
+    status, said = again("tests/test_a.py::test_passes", f"tests/test_a.py::test_{name}")
+    assert (status, said) == (1, "")
+
+
+@pytest.mark.parametrize("name", ["tests/faults/test_a.py::test_passes", "tests/model/test_a.py::test_passes",
+                                  "tests/plane/test_a.py::test_passes"])
+def test_what_looks_for_rare_faults_has_no_second_chance(again, name):
+    assert again(name) == (1, f".ci/again: {name} has no second chance\n")
+
+
+def test_four_failures_are_no_accident(again):
+    status, said = again(*(f"tests/test_a.py::test_{n}" for n in range(4)))
+    assert (status, said) == (1, ".ci/again: 4 tests failed, which is no accident\n")
+
+
+def test_a_run_that_failed_without_a_failed_test_stays_failed(again):
+    assert again() == (1, ".ci/again: no test is known to have failed\n")
