@@ -22,6 +22,7 @@ from brokerd.upkeep import retention
 from brokerd.vhost import dead_letters, direct_reply, events
 from brokerd.vhost.definitions import COMPACT_DELETES_MIN
 from brokerd.vhost.listing import MAX_QUEUES
+from brokerd.wire import methods
 from brokerd.wire.values import DEPTH_MAX
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
@@ -92,6 +93,8 @@ def test_every_name_that_looks_like_an_argument_or_a_setting_is_one():
     ("work for one client in a row", "2 MiB", plane("IN_A_TURN_MOST") == 2 * MIB),
     ("unfinished messages of a connection", "1 MiB", plane("CONTENT_HEADERS_MOST") == MIB),
     ("unfinished messages of all connections", "64 KiB", plane("MUCH_UNFINISHED") == 64 * KIB),
+    ("octets of a method", "16,384", methods.METHOD_OCTETS_MAX == 16_384),
+    ("values in the arguments of a method, with those in inner tables and arrays", "1,024", methods.VALUES_MAX == 1024),
     ("tables and arrays in each other", "64", DEPTH_MAX == 64),
     ("a transaction, in the data plane", "8 MiB", plane("KEPT_OCTETS_MOST") == 8 * MIB),
     ("a transaction, in the data plane", "64 MiB", plane("KEPT_IN_ALL_MOST") == 64 * MIB),
@@ -115,6 +118,8 @@ def test_every_name_that_looks_like_an_argument_or_a_setting_is_one():
     ("remembered routes by headers", "1,024", plane("EXTRACT_MOST") == 1024),
     ("regular expressions", "4,096", patterns.LENGTH_MAX == 4096),
     ("regular expressions", "16 conditions", patterns.CONDITIONS_MAX == 16),
+    ("regular expressions", "64 classes", patterns.CLASSES_MAX == 64),
+    ("regular expressions", "1,500 parts", patterns.REPEATED_MAX == 1500),
     ("policies", "64 MiB", json_file.OCTETS_MAX == 64 * MIB),
     ("buffers of messages about to be written", "64 of 288 KiB",
      (plane("STAGES_MOST"), plane("OUT_ROOM")) == (64, 288 * KIB)),

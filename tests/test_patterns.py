@@ -57,6 +57,20 @@ def test_a_name_put_in_has_no_meaning_as_an_expression(pattern, yes, no):
     assert [name for name in [*yes, *no] if search(name)] == yes
 
 
+@pytest.mark.parametrize("pattern", [
+    "^.{1,255}$", r"^[a-z]{1,63}(\.[a-z]{1,63}){0,10}$", "(?:a{700}|b{700})", r"^\x{99}" * 99, r"(?i)^\p{Lu}",
+    r"\pL{20}" * 64, "a{,9}{" * 99,
+])
+def test_what_is_quick_to_compile_is_not_called_too_large(pattern):
+    assert not compiled(pattern)("")
+
+
+def test_a_pattern_that_is_too_large_is_refused_before_it_is_compiled(monkeypatch):
+    monkeypatch.setattr("brokerd.patterns._expression", lambda pattern: pytest.fail("compiled"))
+    with pytest.raises(PatternError, match="too large"):
+        compiled(".{0,1000}" * 400)
+
+
 def test_a_name_that_no_octets_can_mean_is_searched_too():
     assert not compiled("a")("\ud800")
 
@@ -84,7 +98,12 @@ def test_a_name_that_is_not_unicode_is_searched_too():
     ("a++", "not possible: ++"),
     ("a{100000}", "invalid repetition size: {100000}"),
     ("a" * 4097, "longer than 4096 characters"),
-    ("[ac]{1000}" * 300, "too large"),
+    ("[ac]{1000}" * 300, "too large: its repetitions, written out, have more than 1500 parts"),
+    (".{0,1000}" * 400, "too large: its repetitions, written out, have more than 1500 parts"),
+    ("(?:.{0,30}b){0,60}", "too large: its repetitions, written out, have more than 1500 parts"),
+    ("^(?!.{0,1000}a)(?!.{0,1000}b)", "too large: its repetitions, written out, have more than 1500 parts"),
+    (r"\pL" * 65, "more than 64 classes of Unicode"),
+    (r"(?i)[\pL\P{Nd}]", "more than one class of Unicode, where case does not matter"),
     ("^" + "(?!a)" * 17, "more than 16 conditions"),
     ("^(?!a)*b", "looking ahead cannot be repeated"),
     ("^(?!a)?b", "looking ahead cannot be repeated"),

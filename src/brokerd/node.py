@@ -383,7 +383,10 @@ class Node:
             if self.failed_logins.are_too_many(address, name, rate):
                 raise LoginRefused(f"user '{name}' - too many failed logins from {address}: not looked at")
             if self.users.authenticate(name, password) is None:
-                self.failed_logins.note(address, name, rate)
+                for locked in self.failed_logins.note(address, name, rate):
+                    who = "all users" if locked is None else f"user '{locked}'"
+                    log.warning("too many failed logins of %s from %s: further ones are refused without a look, also "
+                                "with the right password, until time has passed", who, address)
                 raise LoginRefused(f"user '{name}' - invalid credentials")
         if not loopback and self.settings.default_user_only_loopback and name == self.settings.default_user:
             raise LoginRefused(f"user '{name}' can only connect via localhost")

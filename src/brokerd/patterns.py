@@ -16,6 +16,9 @@ from brokerd.errors import BrokerError
 LENGTH_MAX = 4096  # characters of an expression
 CONDITIONS_MAX = 16
 MEMORY_OCTETS = 1 << 20  # of one compiled expression: bounds the time of one search, too
+# What RE2 would spend 10 ms and more on is refused before it is compiled.
+REPEATED_MAX = 1500  # parts of an expression that {2,9} and the like repeat, written out
+CLASSES_MAX = 64  # of Unicode: \\pL
 
 # What PCRE means by these escapes, where RE2 does not know them or means something else: by itself, and in brackets.
 ESCAPES = {
@@ -42,6 +45,9 @@ REASONS = {  # RE2's words -> ours
 _START = re.compile(r"(\(\?[is]+\))?\^")
 _REPEATED = re.compile(r"[*+?]|\{[0-9]*,?[0-9]*\}")
 _POSIX_CLASS = re.compile(r"\[:\^?[a-z]+:\]")
+_COUNTED = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
+_UNICODE_CLASS = re.compile(r"\\[pP]")
+_ANY_CASE = re.compile(r"\(\?[a-zA-Z]*i")
 _MANY_LINES = re.compile(r"\(\?[a-zA-Z]*m")
 
 Search = Callable[[str], bool]
@@ -66,6 +72,7 @@ def compiled(pattern: str) -> Search:
         raise PatternError(f"longer than {LENGTH_MAX} characters")
     if _MANY_LINES.search(pattern):
         raise PatternError("not possible: (?m")
+    _check_cost(pattern)
     conditions = _conditions(pattern)
     if len(conditions) == 1:
         expression = conditions[0].expression
@@ -132,6 +139,42 @@ def _expression(pattern: str) -> Any:
             text = ours + (text.removeprefix(theirs) if theirs.endswith(": ") else "")
             break
     raise PatternError(text)
+
+
+def _check_cost(pattern: str) -> None:
+    """Raise PatternError for an expression that would take long to compile."""
+    classes = len(_UNICODE_CLASS.findall(pattern))
+    if classes > CLASSES_MAX:
+        raise PatternError(f"more than {CLASSES_MAX} classes of Unicode")
+    if classes > 1 and _ANY_CASE.search(pattern):
+        raise PatternError("more than one class of Unicode, where case does not matter")
+    if "{" in pattern and _repeated_parts(pattern) > REPEATED_MAX:
+        raise PatternError(f"too large: its repetitions, written out, have more than {REPEATED_MAX} parts")
+
+
+def _repeated_parts(pattern: str) -> int:
+    """How many characters, classes and the like a counted repetition repeats, all written out."""
+    repeated, at, last = 0, 0, 1
+    sizes = [0]  # of the groups that are open at this place, the innermost one last
+    for token in _tokens(pattern):
+        counted = _COUNTED.match(pattern, at) if token == "{" else None
+        at += len(token)
+        if token.startswith("(") and not token.startswith("(?#"):
+            sizes.append(0)
+        elif token == ")" and len(sizes) > 1:
+            last = max(1, sizes.pop())
+            sizes[-1] += last
+        elif counted is None or pattern[max(0, counted.start() - 2) : counted.start()] in ("\\x", "\\o"):
+            last = 1
+            sizes[-1] += 1
+        else:
+            least, _, most = counted.groups()
+            times = max(int(least[:5]), int(most[:5] or 0))
+            more = last * max(0, times - 1) if times <= 1000 else 0  # RE2 refuses more, and names the fault.
+            last += more
+            sizes[-1] += more
+            repeated += last
+    return repeated
 
 
 def _conditions(pattern: str) -> list[Condition]:

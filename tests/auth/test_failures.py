@@ -42,6 +42,25 @@ def test_a_burst_is_looked_at_and_then_so_many_a_second(failed, clock):
     assert guess(failed, "a", "u", 1000) == BURST
 
 
+def test_a_user_who_is_locked_out_is_told_of_once_until_all_is_forgotten(failed, clock):
+    def told(number):
+        return [who for _ in range(number) for who in failed.note("a", "u", 1)]
+
+    assert told(BURST - 1) == []
+    assert told(1) == ["u"]
+    assert failed.are_too_many("a", "u", 1)
+    for _ in range(5):
+        clock.now += 1.5
+        assert told(2) == []
+    clock.now += 100
+    assert told(BURST) == ["u"]
+
+
+def test_an_address_that_is_locked_out_is_told_of_once(failed):
+    told = [who for number in range(200) for who in failed.note("a", f"user {number}", 1)]
+    assert told == [None]
+
+
 def test_other_addresses_and_other_users_are_not_slowed_down(failed):
     guess(failed, "a", "u", 1000)
     assert guess(failed, "b", "u", 1) == 1

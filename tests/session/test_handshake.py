@@ -162,6 +162,14 @@ def test_a_handshake_that_takes_too_long_is_cut_off(node):
     assert client.transport.aborted
 
 
+def test_a_start_ok_that_is_too_large_is_530(node):
+    start_ok = methods.ConnectionStartOk(client_properties={"a": [None] * 20_000}, mechanism="PLAIN").encode()
+    client = Client(node)
+    client.raw(PROTOCOL_HEADER)
+    text = f"NOT_ALLOWED - connection.start-ok of {len(start_ok)} octets is larger than max size 16384"
+    assert closes_with(client.raw(method_frame(0, start_ok))) == (530, text)
+
+
 def test_client_properties_are_kept_as_octets_and_read_on_demand(node):
     client = Client(node, properties={"connection_name": "me", "n": 5}).open()
     assert client.connection.client_property_table == {"connection_name": "me", "n": 5}

@@ -66,6 +66,18 @@ def test_arguments_that_make_no_difference_are_not_compared(client, arguments):
     assert client.ask(methods.QueueDeclare(queue="q", arguments=arguments)).queue == "q"
 
 
+@pytest.mark.parametrize("cls", [
+    methods.QueueDeclare, methods.QueueBind, methods.ExchangeDeclare, methods.BasicConsume,
+], ids=lambda cls: cls.NAME)
+def test_arguments_that_are_too_many_close_the_channel(client, cls):
+    fields = {"queue": "q"} if cls is not methods.ExchangeDeclare else {"exchange": "x", "type": "headers"}
+    if cls is methods.QueueBind:
+        fields["exchange"] = "amq.headers"
+    client.ask(methods.QueueDeclare(queue="q"))
+    code, text = client.refusal(cls(**fields, arguments={f"k{number}": None for number in range(1025)}))
+    assert (code, text) == (406, f"arguments of {cls.NAME} have 1025 values, at most 1024 are possible")
+
+
 @pytest.mark.parametrize(("arguments", "reason"), [
     ({"x-expires": 0}, "'x-expires' for queue 'q' in vhost '/': {value_zero,0}"),
     ({"x-message-ttl": -1}, "'x-message-ttl' for queue 'q' in vhost '/': {value_negative,-1}"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.stub_of_methods import stub
 
-from brokerd.errors import NotImplemented_, SyntaxError_
+from brokerd.errors import NotAllowed, NotImplemented_, PreconditionFailed, SyntaxError_
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_METHOD, Frame, FrameScanner
 
@@ -138,6 +138,41 @@ def test_a_malformed_table_is_told_with_method_and_octet():
     payload = methods.QueueDeclare(queue="q", arguments={"k": True}).encode().replace(b"t\x01", b"Z\x01")
     with pytest.raises(SyntaxError_, match=r"^queue\.declare: unknown field value type 0x5a at octet 15"):
         methods.decode(payload)
+
+
+def test_a_method_has_a_bound_of_octets():
+    most = methods.METHOD_OCTETS_MAX
+    rest = len(methods.QueueBind(queue="q", arguments={"a": ""}).encode())
+    payload = methods.QueueBind(queue="q", arguments={"a": "x" * (most - rest)}).encode()
+    assert methods.decode_bounded(payload).queue == "q"
+    methods.check_octets(payload)
+    larger = methods.QueueBind(queue="q", arguments={"a": "x" * (most - rest + 1)}).encode()
+    text = f"queue.bind of {most + 1} octets is larger than max size {most}"
+    with pytest.raises(PreconditionFailed, match=text):
+        methods.decode_bounded(larger)
+    with pytest.raises(NotAllowed, match=text):
+        methods.check_octets(larger)
+
+
+@pytest.mark.parametrize(("more", "values"), [
+    (lambda n: {str(k): None for k in range(n)}, 0), (lambda n: {"a": [None] * n}, 1),
+    (lambda n: {"a": [[None] * (n - 2), {"b": None}]}, 2),
+])
+def test_the_values_in_a_methods_arguments_have_a_bound(more, values):
+    most = methods.VALUES_MAX
+    arguments = more(most - values)
+    assert methods.decode_bounded(methods.BasicConsume(arguments=arguments).encode()).arguments == arguments
+    octets = methods.BasicConsume(arguments=more(most - values + 1)).encode()
+    text = f"arguments of basic.consume have {most + 1} values, at most {most} are possible"
+    with pytest.raises(PreconditionFailed, match=text):
+        methods.decode_bounded(octets)
+
+
+@pytest.mark.parametrize("index", [b"\0\xff\0\xff", b"\0\x5a\0\x0a"], ids=["unknown", "no arguments"])
+def test_a_large_method_of_another_kind_is_refused_as_a_small_one_is(index):
+    payload = index + bytes(2000)
+    with pytest.raises((NotImplemented_, SyntaxError_)):
+        methods.decode_bounded(payload)
 
 
 def test_queue_declare_stands_on_the_wire_as_the_specification_has_it():

@@ -24,8 +24,9 @@ class FailedLogins:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        # By address and user, None for all users: failures, and when the last one was.
-        self._buckets: OrderedDict[tuple[str, str | None], tuple[float, float]] = OrderedDict()
+        # By address and user, None for all users: failures, when the last one was, whether it was told that there are
+        # too many.
+        self._buckets: OrderedDict[tuple[str, str | None], tuple[float, float, bool]] = OrderedDict()
 
     def are_too_many(self, address: str, user: str, per_second: float) -> bool:
         """Whether a login must be refused.  ``per_second``: by how many failures a second a bucket fills; 0: no
@@ -37,18 +38,25 @@ class FailedLogins:
             or self._failures(address, None, PER_ADDRESS * per_second) > PER_ADDRESS * BURST - 1
         )
 
-    def note(self, address: str, user: str, per_second: float) -> None:
-        """A login has failed."""
+    def note(self, address: str, user: str, per_second: float) -> list[str | None]:
+        """A login has failed.  Returns for whom logins from this address are refused from now on, without a look:
+        ``user``, or None for all users.  Each is returned once, until all its failures are forgotten."""
+        locked: list[str | None] = []
         if not per_second:
-            return
-        rates: tuple[tuple[str | None, float], ...] = (user, per_second), (None, PER_ADDRESS * per_second)
-        for name, rate in rates:
-            failures = self._failures(address, name, rate) + 1
-            self._buckets[address, name] = failures, self._monotonic()
+            return locked
+        rates: tuple[tuple[str | None, int], ...] = (user, 1), (None, PER_ADDRESS)
+        for name, times in rates:
+            before = self._failures(address, name, times * per_second)
+            told = before > 0 and self._buckets[address, name][2]
+            if not told and before + 1 > times * BURST - 1:
+                locked.append(name)
+                told = True
+            self._buckets[address, name] = before + 1, self._monotonic(), told
             self._buckets.move_to_end((address, name))
         while len(self._buckets) > BUCKETS_MAX:
             self._buckets.popitem(last=False)
+        return locked
 
     def _failures(self, address: str, user: str | None, per_second: float) -> float:
-        failures, at = self._buckets.get((address, user), (0.0, 0.0))
+        failures, at, _ = self._buckets.get((address, user), (0.0, 0.0, False))
         return max(0.0, failures - (self._monotonic() - at) * per_second)

@@ -141,7 +141,7 @@ class Connection(plane.Connection):
             if handler is None:
                 self._channel_method(opened, index, payload)
                 return
-            reply = handler(self, opened, methods.decode(payload))
+            reply = handler(self, opened, methods.decode_bounded(payload))
         # The reply also waits for another client's definition: that of the same queue, declared just now.
         if vhost.appended != vhost.on_disk and (vhost.appended != appended or self.relies_on > vhost.on_disk):
             self._hold_until_on_disk()
@@ -208,7 +208,7 @@ class Connection(plane.Connection):
             # The users' passwords do not expire, so a new secret changes nothing (RabbitMQ).
             self.write(methods.ConnectionUpdateSecretOk().frame(0))
         else:
-            methods.decode(payload)
+            methods.decode_bounded(payload)
             raise ChannelStateError(f"unexpected method in connection state {self.state}")
 
     def _unopened_channel_method(self, number: int, index: int, payload: bytes) -> None:
@@ -216,7 +216,7 @@ class Connection(plane.Connection):
         if index == CHANNEL_CLOSE_OK:
             return
         if index != CHANNEL_OPEN:
-            methods.decode(payload)
+            methods.decode_bounded(payload)
             raise ChannelStateError("expected 'channel.open'")
         if payload != CHANNEL_OPEN_PAYLOAD:
             methods.decode(payload)
@@ -242,7 +242,7 @@ class Connection(plane.Connection):
         elif index == CHANNEL_OPEN:
             raise ChannelStateError("second 'channel.open' seen")
         else:
-            methods.decode(payload)
+            methods.decode_bounded(payload)
             raise CommandInvalid("unimplemented method")
 
     def _end_channel(self, channel: Channel) -> Iterator[None]:

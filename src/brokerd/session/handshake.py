@@ -146,6 +146,7 @@ _read_client_once = lru_cache(CLIENTS_REMEMBERED)(_read_client)
 
 def _decode_start_ok(payload: bytes) -> tuple[bytes, int, Any]:
     """The client's properties as they came, its capabilities, and the rest of start-ok.  Raises SyntaxError_."""
+    methods.check_octets(payload)
     end = 8 + int.from_bytes(payload[4:8])
     properties = payload[4:end]
     try:

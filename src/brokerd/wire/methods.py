@@ -18,7 +18,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
-from brokerd.errors import NotImplemented_, SyntaxError_
+from brokerd.errors import NotAllowed, NotImplemented_, PreconditionFailed, SyntaxError_
 from brokerd.wire.frames import method_frame
 from brokerd.wire.values import decode_table, encode_longstr, encode_shortstr, encode_table, read_longstr
 
@@ -26,6 +26,9 @@ from brokerd.wire.values import decode_table, encode_longstr, encode_shortstr, e
 _FIXED = {"octet": "B", "short": "H", "long": "I", "longlong": "Q", "timestamp": "Q"}
 _DEFAULTS = {"bit": "False", "shortstr": "''", "longstr": "b''", "table": "None"}
 _ATTRIBUTES = {"global": "global_", "nowait": "no_wait"}
+
+METHOD_OCTETS_MAX = 16_384  # of a method from a client: to decode a table takes up to 0.35 us an octet
+VALUES_MAX = 1024  # in a table of a method, with those in inner tables and arrays; one has at least one octet
 
 BY_INDEX: "dict[int, type[Method]]" = {}
 BY_NAME: "dict[str, type[Method]]" = {}
@@ -93,6 +96,41 @@ def decode(payload: bytes) -> Method:
         return method.decode_fields(payload)
     except SyntaxError_ as error:
         raise SyntaxError_(f"{method.NAME}: {error.args[0]}") from None
+
+
+def decode_bounded(payload: bytes) -> Method:
+    """The method in the payload, if a broker may keep its arguments.
+
+    Raises as ``decode`` does; PreconditionFailed (406): the arguments are too many, or have too many octets.
+    """
+    if len(payload) <= VALUES_MAX:
+        return decode(payload)
+    name = _name(payload)
+    if len(payload) > METHOD_OCTETS_MAX:
+        raise PreconditionFailed(f"{name} of {len(payload)} octets is larger than max size {METHOD_OCTETS_MAX}")
+    method = decode(payload)
+    values = _count(getattr(method, "arguments", None))
+    if values > VALUES_MAX:
+        raise PreconditionFailed(f"arguments of {name} have {values} values, at most {VALUES_MAX} are possible")
+    return method
+
+
+def check_octets(payload: bytes) -> None:
+    """Raise NotAllowed (530) if a method of the handshake is too large to be worth decoding."""
+    if len(payload) > METHOD_OCTETS_MAX:
+        raise NotAllowed(f"{_name(payload)} of {len(payload)} octets is larger than max size {METHOD_OCTETS_MAX}")
+
+
+def _name(payload: bytes) -> str:
+    method = BY_INDEX.get(int.from_bytes(payload[:4]))
+    return "method" if method is None else method.NAME
+
+
+def _count(value: Any) -> int:
+    """How many values a table or array has, with those in inner ones; 0 for other values."""
+    if not isinstance(value, dict | list):
+        return 0
+    return len(value) + sum([_count(item) for item in (value.values() if isinstance(value, dict) else value)])
 
 
 def _method(

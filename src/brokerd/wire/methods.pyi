@@ -7,7 +7,12 @@ from typing import Any, ClassVar, Self
 BY_INDEX: dict[int, type[Method]]
 BY_NAME: dict[str, type[Method]]
 
+METHOD_OCTETS_MAX: int
+VALUES_MAX: int
+
 def decode(payload: bytes) -> Method: ...
+def decode_bounded(payload: bytes) -> Method: ...
+def check_octets(payload: bytes) -> None: ...
 
 class Method:
     NAME: ClassVar[str]
