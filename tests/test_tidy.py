@@ -88,6 +88,11 @@ TESTED_ELSEWHERE = {
     "spark/checks_holders": "spark/test_checks.py",
     "spark/checks_places": "spark/test_checks.py",
     "spark/session": "spark/test_cluster.py",
+    # Operations on a running broker, all in one table.
+    **{f"operations/{name}": "server/test_operations.py" for name in (
+        "binding", "channel", "connection", "consumer", "counting", "describing", "exchange", "node",
+        "operator_policy", "permission", "policies", "policy", "topic_permission", "user", "vhost",
+    )},
     # Seen only in a running process.
     "node": "server/test_launch.py",
     "testing/server": "testing/test_broker.py",

@@ -13,7 +13,7 @@ Knows nothing of vhosts, of connections except that they can be unblocked, or of
 import os
 from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.store.disk import NO_DESCRIPTORS
 
@@ -84,6 +84,21 @@ class Alarms:
     def reason(self) -> str:
         """What blocked publishers are told; "" while there is no alarm."""
         return "low on " + " & ".join(sorted(self._raised)) if self._raised else ""
+
+    def figures(self, settings: "Settings") -> dict[str, Any]:
+        """What is short, and how much there is; 0 where the system does not say, and for a limit that is not set."""
+
+        def measured(measure: Callable[[], int]) -> int:
+            try:
+                return measure()
+            except OSError:
+                return 0
+
+        return {
+            "alarms": sorted(self._raised), "mem_used": measured(self._used_memory),
+            "mem_limit": self.memory_limit(settings), "disk_free": measured(self._free_disk),
+            "disk_free_limit": settings.free_disk_min_octets,
+        }  # fmt: skip
 
     def storage_failed(self, number: int) -> None:
         """Raise the alarm of the disk, or that of descriptors: a write failed, and its message was not taken."""

@@ -57,8 +57,8 @@ class Node:
     __slots__ = (
         "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "_submit_slow", "alarms", "blocked", "clock",
         "commit", "connections", "core", "data", "descriptors", "disk", "events", "failed_logins", "hoarders", "later",
-        "limits", "listing", "permissions", "room", "settings", "start_frames", "stopping", "transaction_memory",
-        "upkeep", "users", "vhosts",
+        "limits", "listeners", "listing", "permissions", "room", "settings", "start_frames", "started_ns", "stopping",
+        "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -90,10 +90,8 @@ class Node:
         ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
         and delays are precise to the second.  ``descriptors``: None is no limit.  ``look_every_ns``: while messages
         wait for a time, the clock is looked at so often, in case that somebody sets it."""
-        self.settings = settings
-        self.limits = limits
-        self.clock = clock
-        self.disk = disk
+        self.settings, self.limits = settings, limits
+        self.clock, self.disk = clock, disk
         self.data = data
         self.users = users
         self.permissions = permissions
@@ -104,6 +102,7 @@ class Node:
         self.listing: Listing  # of the vhosts there are: see open_vhosts
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.stopping, self.start_frames = False, dict[str, bytes]()  # the latter: connection.start by mechanisms
+        self.started_ns, self.listeners = clock.epoch_ns(), list[tuple[str, str, int]]()  # protocol, address, port
         self.descriptors = descriptors or Budget(NO_LIMIT, clock.monotonic)
         self.core = self._make_core(data, settings, limits)
         self.descriptors.serve(self.core.close_files)

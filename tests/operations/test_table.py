@@ -77,7 +77,9 @@ def test_every_module_with_rows_is_in_the_table():
 
 
 def test_the_manual_has_every_operation_and_no_other():
-    manual = (ROOT / "docs" / "running.md").read_text().split("\n## Looking in\n")[1].split("\n## ")[0]
+    parts = [("running.md", "Looking in"), ("operating.md", "Commands")]
+    manual = "".join([(ROOT / "docs" / page).read_text().split(f"\n## {head}\n")[1].split("\n## ")[0]
+                      for page, head in parts])
     commands = set(re.findall(r"^\| `([^`]+)` \|", manual, re.MULTILINE))
     assert commands == {row.usage for row in ROWS} | {"inspect DIR", "audit DIR", "export DIR OUT"}
     assert all(f"`{alias}`" in manual for row in ROWS for alias in row.aliases)

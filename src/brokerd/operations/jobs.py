@@ -3,21 +3,55 @@
     yield IN_THREAD     what follows runs in the slow thread
     yield ON_LOOP       what follows runs on the loop, where queues may be touched
     yield {...}         progress; the job goes on in the same place
+    yield Wait(begin)   begin(go_on) is called on the loop, and the job goes on there after go_on()
 
 A job begins on the loop.  It yields a few times a second, also while it stays in the thread, so that other
-work for that thread gets its turn in between.  It returns the answer.  When the answer is no longer wanted,
-the job is closed where it stands, in the thread, so that its ``finally`` clauses undo what it did.
+work for that thread gets its turn in between.  On the loop a piece takes at most a millisecond: ``yield ON_LOOP``
+lets others have their turn.  It returns the answer.  When the answer is no longer wanted, the job is closed where it
+stands, in the thread, so that its ``finally`` clauses undo what it did.
 
 Knows neither loop nor thread: it is given ``submit`` and ``later``.
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from time import monotonic_ns
+from typing import Any, NamedTuple, Protocol
+
+from brokerd.pieces import PIECE_NS
 
 IN_THREAD, ON_LOOP = "in the thread", "on the loop"
 
-Steps = Generator[Any, None, dict[str, Any]]
+Steps = Generator[Any, None, Any]
 Submit = Callable[[Callable[[], object], Callable[[Any], object]], object]
+
+
+class Wait(NamedTuple):
+    """What a job yields to wait on the loop until ``go_on()``, which ``begin(go_on)`` was given, is called."""
+
+    begin: Callable[[Callable[[], object]], object]
+
+
+class Encoded(NamedTuple):
+    """An answer that is JSON already, in parts: a long list is encoded in the same pieces as it is made."""
+
+    parts: list[bytes]
+
+
+class Pace:
+    """Says when a piece of work on the loop has taken its millisecond."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = monotonic_ns() + PIECE_NS
+
+    def is_over(self) -> bool:
+        """Whether the piece must end; the next one begins then."""
+        now = monotonic_ns()
+        if now < self._until:
+            return False
+        self._until = now + PIECE_NS
+        return True
 
 
 class Job(Protocol):
@@ -48,7 +82,7 @@ class Running:
         submit: Submit,
         later: Callable[[Callable[[], object]], object],
         progress: Callable[[dict[str, Any]], object],
-        done: Callable[[dict[str, Any] | None, Exception | None], object],
+        done: Callable[[Any, Exception | None], object],
     ) -> None:
         self._job = job
         self._steps = job.steps()
@@ -96,6 +130,10 @@ class Running:
         if self.over:
             self._job.clean_up()
             self._done(self._said if self._error is None else None, self._error)
+            return
+        if isinstance(self._said, Wait):
+            self._in_thread = False
+            self._said.begin(lambda: self._later(self._go))
             return
         if self._said is IN_THREAD or self._said is ON_LOOP:
             self._in_thread = self._said is IN_THREAD

@@ -1,12 +1,76 @@
 """Operations on queues."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from brokerd.operations import describing, find_queue
+from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.operations.jobs import Job
+
+
+class QueueRow(TypedDict):
+    name: Name
+    vhost: Name
+    type: str
+    durable: bool
+    auto_delete: bool
+    exclusive: bool
+    arguments: dict[str, Any]
+    state: str  # running, or down: its files are lost
+    policy: Name | None
+    operator_policy: Name | None
+    effective_policy_definition: dict[str, Any]
+    effective_arguments: dict[str, Any]  # what arguments and policies say together
+    messages: int
+    messages_ready: int
+    messages_unacknowledged: int
+    messages_aside: int  # neither ready nor out, such as dead letters under way
+    message_bytes_ready: int
+    next_seq: int  # the number that the next message will have
+    consumers: int
+    bindings: int  # beside that of the default exchange
+    exclusive_consumer_tag: Name | None
+    single_active_consumer_tag: Name | None
+    owner: str | None  # the connection that an exclusive queue belongs to
+    last_used: int  # ms since the epoch: last message stored or delivered
+    order_journal: bool
+    message_stats: dict[str, int]  # counters since the start
+
+
+# --- queue list
+
+
+@request
+class ListRequest(Paging):
+    vhost: Annotated[str, Field("Only those of this vhost; empty: of all.")] = ""
+
+
+class Queues(Page):
+    items: list[QueueRow]
+
+
+def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
+    vhosts = vhosts_to_list(node, who, request.vhost)
+    things = ((vhost, each) for vhost in vhosts for each in list(vhost.queues.values()))
+    find = (((vhost.name, each.name), each.name, (vhost, each)) for vhost, each in things)
+    return Listing(find, lambda found: None if found[1].deleted else describing.queue(*found), request)
+
+
+# --- queue show
+
+
+@request
+class ShowRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+def _show(node: "Node", who: Who, request: ShowRequest) -> QueueRow:
+    queue = find_queue(node, request.vhost, request.queue)
+    return describing.queue(find_vhost(node, request.vhost), queue)  # type: ignore[return-value]
 
 
 # --- queue ordering
@@ -138,6 +202,16 @@ def _dump(node: "Node", who: Who, request: DumpRequest) -> "Job":
 
 
 OPERATIONS = (
+    Operation(
+        "queue", "list",
+        "List queues, with their messages, consumers, policies and counters.",
+        ListRequest, Queues, Right("management", "visit"), _list, job=True, aliases=("list_queues",),
+    ),
+    Operation(
+        "queue", "show",
+        "Show one queue.",
+        ShowRequest, QueueRow, Right("management", "visit"), _show,
+    ),
     Operation(
         "queue", "ordering",
         "Show how firmly a queue keeps its order now, why, and what has disturbed it.",

@@ -3,6 +3,7 @@
 The check comes before any name is looked up, so that a refusal does not tell strangers which names exist.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ def check(node: "Node", who: "Who", row: "Operation[Any, Any]", request: Any) ->
         return
     vhost = request.vhost
     if right.permission == "visit":
+        if not vhost:
+            return  # It asks for all that the user may see: see visible_vhosts().
         if SEES_ALL_VHOSTS.isdisjoint(tags) and not node.permissions.has_access(who.user, vhost):
             raise OperationError(f"{row.name} refused: user '{who.user}' has no permissions in vhost '{vhost}'", 403)
         return
@@ -46,3 +49,23 @@ def check(node: "Node", who: "Who", row: "Operation[Any, Any]", request: Any) ->
         raise OperationError(
             f"{row.name} refused: user '{who.user}' may not {right.permission} '{thing}' in vhost '{vhost}'", 403
         )
+
+
+def has_tag(node: "Node", who: "Who", tag: "Tag") -> bool:
+    """Whether one of the user's tags is this one or includes it."""
+    return who.local or (who.user in node.users and not INCLUDED_IN[tag].isdisjoint(node.users.get(who.user).tags))
+
+
+def visible_vhosts(node: "Node", who: "Who") -> "Callable[[str], bool]":
+    """The function that tells whether the user may see a vhost."""
+    if has_tag(node, who, "monitoring"):
+        return lambda vhost: True
+    has_access = node.permissions.has_access
+    return lambda vhost: has_access(who.user, vhost)
+
+
+def visible_clients(node: "Node", who: "Who") -> "Callable[[Any], bool]":
+    """The function that tells whether the user may see a connection: only its own, unless it may see all (RabbitMQ)."""
+    if has_tag(node, who, "monitoring"):
+        return lambda connection: True
+    return lambda connection: connection.user == who.user

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from brokerd.node import Node
 
-NOUNS = ("message", "queue")  # each has its rows in a module of this package
+NOUNS = (  # each has its rows in a module of this package
+    "binding", "channel", "connection", "consumer", "exchange", "message", "node", "operator_policy", "permission",
+    "policy", "queue", "topic_permission", "user", "vhost",
+)  # fmt: skip
 _ADAPTERS: "dict[type, TypeAdapter[Any]]" = {}
 
 

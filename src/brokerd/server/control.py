@@ -9,7 +9,7 @@ A stream socket for the broker's own user (mode 0600).  Both sides write JSON ob
 
 A verb is the name of an operation, or an alias of it.  The other fields are the operation's request, and the result is
 its answer: see ``operations``.  The peer is the broker's own user and may do everything.  With "as": "alice" it asks
-for a user that it has authenticated, and the operation needs that user's rights.
+for a user that it has authenticated, and the operation needs that user's rights; "as_user" is the same.
 
 Codes are HTTP's: 400 the request is wrong, 403 the user may not do this, 404 the thing does not exist, 409 not now, 500
 it failed.
@@ -200,8 +200,8 @@ class Peer(asyncio.Protocol):
 
     def _answer(self, line: bytes) -> None:
         try:
-            row, answer = ask(self._control.node, line)
-            if not row.job:
+            _, answer = ask(self._control.node, line)
+            if not hasattr(answer, "steps"):
                 self._write({"result": answer})
                 return
         except Exception as error:  # The client gets every error as its answer, and no error ends the broker.
@@ -218,10 +218,14 @@ class Peer(asyncio.Protocol):
         if not self._slow:
             self._write({"progress": table})
 
-    def _done(self, answer: dict[str, Any] | None, error: Exception | None) -> None:
+    def _done(self, answer: Any, error: Exception | None) -> None:
+        from brokerd.operations.jobs import Encoded
+
         self._job = None
         if error is not None:
             self._fault(error)
+        elif isinstance(answer, Encoded):
+            self._write_encoded(answer.parts)
         else:
             self._write({"result": answer})
         self._rest()
@@ -236,6 +240,10 @@ class Peer(asyncio.Protocol):
 
         if not self._transport.is_closing():  # The client may have gone, and the loop tells of it a turn later.
             self._transport.write(json.dumps(table).encode() + b"\n")
+
+    def _write_encoded(self, parts: list[bytes]) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(b"".join([b'{"result": ', *parts, b"}\n"]))
 
     # --- the end
 
@@ -271,17 +279,22 @@ def _prepare() -> None:
 
 def fault_in_words(error: Exception) -> tuple[str, int]:
     """An error as one line and its code; a bug of the broker also goes to the log."""
+    import errno
+
     from brokerd.audit import AuditError
-    from brokerd.errors import BrokerError
+    from brokerd.errors import AMQPError, BrokerError
     from brokerd.operations import OperationError
 
     if isinstance(error, OperationError):
         return str(error), error.code
+    if isinstance(error, AMQPError):
+        return str(error), error.reply_code if error.reply_code in (403, 404) else 400
     if isinstance(error, BrokerError | AuditError):
         return str(error), 500
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
-        return f"{error.filename}: {reason}" if error.filename else reason, 500
+        code = 409 if error.errno == errno.EBUSY else 500  # A file was edited, and waits for HUP.
+        return f"{error.filename}: {reason}" if error.filename else reason, code
     log.error("control socket: internal error", exc_info=error)
     return "internal error: see the broker's log", 500
 
@@ -303,6 +316,7 @@ def ask(node: "Node", line: bytes) -> "tuple[Operation[Any, Any], Any]":
     if not isinstance(asked, dict):
         raise OperationError("not a JSON object", 400)
     name, user = asked.pop("verb", None), asked.pop("as", None)
+    user = asked.pop("as_user", user)
     if not isinstance(name, str):
         raise OperationError("verb is missing: it must be a noun and a verb, as in 'queue ordering'", 400)
     if user is not None and not isinstance(user, str):

@@ -245,6 +245,9 @@ class Server:
             self.socket_path = config.unix_path
         self.control = Control(self.node, self.loop, self.slow_thread.submit)
         await self.control.start()
+        self.node.listeners = [
+            *listeners.described("amqp", plain), *(listeners.described("amqp/ssl", tls) if tls is not None else ()),
+        ]  # fmt: skip
         self._announce(plain, tls)
 
     def _close_ports(self) -> None:

@@ -88,3 +88,8 @@ def addresses(server: Any) -> list[str]:
         host, port = sock.getsockname()[:2]
         names.append(f"{host}:{port}" if ":" not in host else f"[{host}]:{port}")
     return names
+
+
+def described(protocol: str, server: Any) -> list[tuple[str, str, int]]:
+    """The protocol, address and port of each socket that the server listens on."""
+    return [(protocol, *sock.getsockname()[:2]) for sock in server.sockets]

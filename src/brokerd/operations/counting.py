@@ -1,0 +1,55 @@
+"""Counts what the whole broker has, in pieces.  The shapes: ``operations.node``."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from brokerd.operations.jobs import ON_LOOP, Pace
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.queues.queue import Queue
+
+# RabbitMQ's name of a counter, and the queue's.
+QUEUE_COUNTERS = (
+    ("publish", "published"), ("deliver", "delivered"), ("get", "got"), ("ack", "acked"), ("redeliver", "redelivered"),
+    ("return_to_queue", "returned"), ("expire", "expired"), ("discard", "discarded"), ("dead_letter", "dead_lettered"),
+    ("refuse", "refused"), ("limit", "limited"), ("time_out", "timed_out"),
+)  # fmt: skip
+
+
+def stats_of(queue: "Queue") -> dict[str, int]:
+    """The counters of one queue since the start."""
+    return {name: getattr(queue, attribute) for name, attribute in QUEUE_COUNTERS}
+
+
+def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, int]]]:
+    """Totals and counters of the broker."""
+    pace = Pace()
+    totals = dict.fromkeys(
+        ("connections", "channels", "consumers", "exchanges", "queues", "messages_ready", "messages_unacknowledged"), 0
+    )
+    stats = dict.fromkeys([name for name, _ in QUEUE_COUNTERS], 0)
+    stats |= {"publish_in": 0, "publish_out": 0}
+    totals["connections"] = len(node.connections)
+    for connection in list(node.connections):
+        totals["channels"] += len(connection.channels or ())
+        if pace.is_over():
+            yield ON_LOOP
+    for vhost in list(node.vhosts.values()):
+        totals["exchanges"] += len(vhost.exchanges)
+        totals["queues"] += len(vhost.queues)
+        for exchange in list(vhost.exchanges.values()):
+            if exchange.tally is not None:
+                stats["publish_in"] += exchange.tally.published
+                stats["publish_out"] += exchange.tally.routed
+            if pace.is_over():
+                yield ON_LOOP
+        for queue in list(vhost.queues.values()):
+            totals["consumers"] += queue.consumer_count
+            totals["messages_ready"] += queue.ready
+            totals["messages_unacknowledged"] += queue.unacked
+            for name, attribute in QUEUE_COUNTERS:
+                stats[name] += getattr(queue, attribute)
+            if pace.is_over():
+                yield ON_LOOP
+    return totals, stats

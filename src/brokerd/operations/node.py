@@ -1,0 +1,123 @@
+"""Operations on the broker as a whole."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from brokerd.operations.rows import Name, Operation, Right, TypedDict, Who, request
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+
+
+# --- node show
+
+
+@request
+class ShowRequest:
+    """Asks for nothing."""
+
+
+class Listener(TypedDict):
+    protocol: str
+    address: str
+    port: int
+
+
+class Totals(TypedDict):
+    """How many there are, in all vhosts."""
+
+    connections: int
+    channels: int
+    consumers: int
+    exchanges: int
+    queues: int
+    messages_ready: int
+    messages_unacknowledged: int
+
+
+class NodeShown(TypedDict):
+    name: str
+    version: str
+    python: str
+    process: int
+    started_at: int  # ms since the epoch
+    uptime_seconds: float
+    alarms: list[str]  # what is short; publishers wait
+    mem_used: int  # octets
+    mem_limit: int  # 0: none
+    disk_free: int
+    disk_free_limit: int
+    fd_total: int
+    fd_used: int
+    vhosts: int
+    users: int
+    listeners: list[Listener]
+    exchange_types: list[str]
+    data_dir: Name
+    blocked_connections: int
+    totals: Totals
+    message_stats: dict[str, int]  # counters since the start, summed over the queues and exchanges that are there
+
+
+class Showing:
+    """The job: counts in pieces."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    def steps(self) -> Any:
+        """As ``jobs.Job``."""
+        from brokerd.operations.counting import count
+
+        node = self._node
+        totals, stats = yield from count(node)
+        return {**_facts(node), "totals": totals, "message_stats": stats}
+
+    def clean_up(self) -> None:
+        """As ``jobs.Job``."""
+
+
+def _facts(node: "Node") -> dict[str, Any]:
+    from brokerd import __version__
+    from brokerd.exchanges import EXCHANGE_TYPES
+
+    now = node.clock.epoch_ns()
+    return {
+        "name": node.name,
+        "version": __version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "process": os.getpid(),
+        "started_at": node.started_ns // 1_000_000,
+        "uptime_seconds": (now - node.started_ns) / 1e9,
+        **node.alarms.figures(node.settings),
+        "fd_total": node.descriptors.limit,
+        "fd_used": _descriptors(),
+        "vhosts": len(node.vhosts),
+        "users": len(node.users),
+        "listeners": [dict(zip(("protocol", "address", "port"), each, strict=True)) for each in node.listeners],
+        "exchange_types": sorted(EXCHANGE_TYPES),
+        "data_dir": node.data.path,
+        "blocked_connections": len(node.blocked),
+    }
+
+
+def _descriptors() -> int:
+    """How many this process has open; 0: the kernel (before Linux 6.2) does not say."""
+    try:
+        return os.stat("/proc/self/fd").st_size
+    except OSError:
+        return 0
+
+
+def _show(node: "Node", who: Who, request: ShowRequest) -> Showing:
+    return Showing(node)
+
+
+OPERATIONS = (
+    Operation(
+        "node", "show",
+        "Show the broker's state: version, memory, disk, alarms, and how much there is of everything.",
+        ShowRequest, NodeShown, Right("management"), _show, job=True, aliases=("status",),
+    ),
+)  # fmt: skip

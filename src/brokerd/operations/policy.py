@@ -1,0 +1,36 @@
+"""Operations on policies."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from brokerd.operations.lists import Listing, Page, Paging, vhosts_to_list
+from brokerd.operations.policies import PolicyRow, find_policies
+from brokerd.operations.rows import Field, Operation, Right, Who, request
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+
+
+# --- policy list
+
+
+@request
+class ListRequest(Paging):
+    vhost: Annotated[str, Field("Only those of this vhost; empty: of all.")] = ""
+
+
+class Policies(Page):
+    items: list[PolicyRow]
+
+
+def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
+    vhosts = vhosts_to_list(node, who, request.vhost)
+    return Listing(find_policies(vhosts, operator=False), lambda row: row, request)
+
+
+OPERATIONS = (
+    Operation(
+        "policy", "list",
+        "List the policies.",
+        ListRequest, Policies, Right("management", "visit"), _list, job=True, aliases=("list_policies",),
+    ),
+)  # fmt: skip
