@@ -87,7 +87,7 @@ def test_what_is_known_of_each_live_record_moves_along_in_one_entry(files):
         (queue.replaced[2][0], layout.HANDED_OUT, 0),           # Out since the cursor passed it: no entry said so.
         (queue.replaced[2][1], layout.HANDED_OUT, 2), (queue.replaced[2][2], layout.SET_ASIDE | 0x10, 4)]
     words = layout.ACKS_HEADER.unpack(octets[:64])
-    assert (words[1], words[5], words[7], words[9], words[11]) == (2, queue.replaced[3], 3, 0, 0)
+    assert (words[1], words[5], words[7], words[9], words[11]) == (layout.ACKS_VERSION, queue.replaced[3], 3, 0, 0)
 
 
 def test_the_acks_file_is_at_least_a_page(files):

@@ -141,7 +141,7 @@ def test_a_message_counts_once_for_each_start_at_which_it_was_out(directory):
 
 def test_a_start_raises_every_acks_file_so_that_an_older_broker_refuses_it(directory):
     Opened(directory).kill()
-    assert {version_of(path) for path in acks_files(directory)} == {2}
+    assert {version_of(path) for path in acks_files(directory)} == {3}
     for path in acks_files(directory):
         octets = path.read_bytes()
         assert layout.crc32c(octets[:20]) == int.from_bytes(octets[20:24], "little")
@@ -150,10 +150,10 @@ def test_a_start_raises_every_acks_file_so_that_an_older_broker_refuses_it(direc
 def test_an_acks_file_of_a_later_version_is_refused_by_name(directory):
     path = acks_files(directory)[0]
     octets = bytearray(path.read_bytes())
-    octets[4:8] = (3).to_bytes(4, "little")
+    octets[4:8] = (4).to_bytes(4, "little")
     octets[20:24] = layout.crc32c(bytes(octets[:20])).to_bytes(4, "little")
     path.write_bytes(octets)
-    with pytest.raises(StoreError, match=f"{path} has version 3 at offset 4"):
+    with pytest.raises(StoreError, match=f"{path} has version 4 at offset 4"):
         Machine(str(directory), BOOT, Disk())
 
 

@@ -180,7 +180,7 @@ def _untold_returns(data: SegmentData, life: Lives, of: np.ndarray, entries: np.
     told = of.astype(np.int64) << 16 | entries["count"]
     following = np.minimum(which + 1, max(life.type.size - 1, 0))
     died = ~life.last[which] & np.isin(life.type[following], DYING) & (life.why[following] == layout.REASON_LIMIT)
-    return _untold(data, life, which, told[type_ == layout.RETURNED], told[type_ == layout.SET_ASIDE], died)
+    return _untold(data, life, which, told[type_ == layout.RETURNED], told[np.isin(type_, layout.ASIDE_TYPES)], died)
 
 
 def _untold_hand_outs(data: SegmentData, life: Lives, of: np.ndarray, entries: np.ndarray,
@@ -227,7 +227,7 @@ def _disorder(data: SegmentData, life: Lives, of: np.ndarray, entries: np.ndarra
     last = np.full(life.seq.size, -1)
     last[of] = np.arange(of.size)                       # For a repeated index the last value stays.
     aside = np.flatnonzero(life.out & (last >= 0))
-    aside = aside[entries["kind"][last[aside]] & 0x0F == layout.SET_ASIDE]
+    aside = aside[np.isin(entries["kind"][last[aside]] & 0x0F, layout.ASIDE_TYPES)]
     if aside.size:
         final = np.flatnonzero(life.last)[np.searchsorted(life.of[life.last], aside)]
         failed = data.events["count"][life.event[final]].astype(np.int64)

@@ -69,7 +69,7 @@ def standing(data: SegmentData, life: Lives) -> np.ndarray:
     if not rows.size:
         return np.zeros(len(STANDING), np.int64)
     of, aside = messages_of(data, life.record, data.entries), np.zeros(life.seq.size, bool)
-    aside[of[of >= 0]] = (data.entries["kind"] & 0x0F == layout.SET_ASIDE)[of >= 0]     # The last one stays.
+    aside[of[of >= 0]] = np.isin(data.entries["kind"] & 0x0F, layout.ASIDE_TYPES)[of >= 0]     # The last one stays.
     covered, aside, out = life.covered[rows], aside[rows], life.ended[rows] == UNACKED
     ready = covered & ~aside & ~out
     return np.array([np.count_nonzero(some) for some in (

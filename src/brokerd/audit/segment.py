@@ -21,10 +21,11 @@ from brokerd.store import reading
 KNOWN_KINDS = np.zeros(256, bool)       # of entries: reason << 4 | type; older brokers wrote no reason
 for _type in layout.SETTLING_TYPES | layout.STANDING_TYPES:
     _stop = {layout.RETURNED: layout.CAUSE_TIMEOUT, layout.DEAD_LETTERED: layout.REASON_REMOVED,
-             layout.DROPPED: layout.REASON_REMOVED, layout.SET_ASIDE: layout.WAS_OUT}.get(_type, 0)
+             layout.DROPPED: layout.REASON_REMOVED, layout.SET_ASIDE: layout.WAS_OUT,
+             layout.PARKED: layout.WAS_OUT}.get(_type, 0)
     KNOWN_KINDS[_type:(_stop << 4 | _type) + 1:16] = True
 _DOUBTED_AT = 48                # in the header of acks: octets that version 1 leaves zero
-_SINCE_VERSION_2 = (layout.HANDED_OUT, layout.SET_ASIDE)    # types of entries
+_SINCE_VERSION_2 = (layout.HANDED_OUT, layout.SET_ASIDE)    # types of entries; version 3 has one more
 
 
 class SegmentData(NamedTuple):
@@ -188,7 +189,7 @@ def _without_late(data: SegmentData, cut: int, late: np.ndarray) -> SegmentData:
             rank = np.arange(own.size) - np.searchsorted(own, own)
             had = np.searchsorted(told, own, "right") - np.searchsorted(told, own)
             first = min(first, int(some[order][rank >= had].min(initial=first)))
-        aside = entries["kind"][first:] & 0x0F == layout.SET_ASIDE
+        aside = np.isin(entries["kind"][first:] & 0x0F, layout.ASIDE_TYPES)
         below = min([below, *entries["position"][first:][aside].tolist()])
         entries = entries[:first]
     # What the cursor has passed since has its first event since then, or an entry that says that it was set aside.
@@ -397,9 +398,10 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> _Acks:
 
 
 def _is_of_no_version(octets: bytes, version: int, types: np.ndarray) -> bool:
-    """Whether acks say version 0, which no broker writes, or version 1 and have what came with version 2."""
-    return version == 0 or (version == 1 and (
-        any(octets[_DOUBTED_AT:_DOUBTED_AT + 8]) or bool(np.isin(types, _SINCE_VERSION_2).any())))
+    """Whether acks say version 0, which no broker writes, or an earlier version and have what came with a later one."""
+    if version == 1 and (any(octets[_DOUBTED_AT:_DOUBTED_AT + 8]) or bool(np.isin(types, _SINCE_VERSION_2).any())):
+        return True
+    return version == 0 or (version < layout.ACKS_VERSION and bool((types == layout.PARKED).any()))
 
 
 def read_records(source: Source, triple: Triple, *, crc: bool = True,

@@ -19,7 +19,7 @@ def never_delivered(data: SegmentData, life: Lives) -> np.ndarray:
     it."""
     rules, entries = data.triple.rules, data.entries
     if rules and not any(rule.dead_letters for rule in rules):
-        entries = entries[entries["kind"] & 0x0F != layout.SET_ASIDE]
+        entries = entries[~np.isin(entries["kind"] & 0x0F, layout.ASIDE_TYPES)]
     told = messages_of(data, life.record, entries)
     silent = (life.record >= 0) & life.covered & (life.deliveries == 0) & (life.ended == READY)
     silent[told[told >= 0]] = False

@@ -20,7 +20,7 @@ from brokerd.store import format as layout
 from brokerd.store import reading
 
 WHAT = ("", "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered")
-IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside"}     # words for entries, not for events
+IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside", layout.PARKED: "parked"}
 KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "nothing"
 
 

@@ -327,6 +327,60 @@ class Delay(Gate):
         """When the next messages are due, with their sequence numbers.  Some may have been taken out; a time of 0 stands for
         one that on_due() is still to give its time."""
 
+class Groups(Gate):
+    """The gate of a queue with message groups: order within each group holds while many consumers work.
+
+    A group has a key, the octets of a text; a whole number counts as its digits.  Groups are remembered that have messages
+    out or waiting, that an operator paused or parked, or, sticky ones, that have an owner."""
+    def __init__(self, *, sticky: bool, by: str, names: tuple[bytes, ...] = (), keyless: str = "free", most: int = 1,
+                 idle_ms: int = 60000, max_priority: int = 0) -> None:
+        """by: "header" (the first of names that a message has), "routing-key", "correlation-id", "type", "user-id" or
+        "app-id".  keyless: what becomes of a message without a key, "free", "single" (all are one group with the key b"") or
+        "reject".  most: messages of a group that may be out, of a group that is not sticky.  idle_ms: how long a sticky group
+        without messages keeps its owner.  max_priority: the queue's."""
+    def __len__(self) -> int:
+        """Groups that are remembered."""
+    @property
+    def waiting(self) -> int:
+        """Messages that wait in their groups."""
+    @property
+    def waits(self) -> int:
+        """Messages that had to wait so, since start."""
+    @property
+    def waited_ns(self) -> int:
+        """How long they waited, all together, since start."""
+    @property
+    def fenced(self) -> int:
+        """Settlements that were ignored, because the delivery had returned with its group, since start."""
+    @property
+    def refused(self) -> int:
+        """Messages without a key that were refused, since start."""
+    @property
+    def octets(self) -> int:
+        """Memory of groups and messages that wait, but for long keys."""
+    def scan(self, most: int) -> bool:
+        """Look at up to so many messages that were not looked at yet: they wait in their groups.  True: no other is left."""
+    def groups(self, start: int, count: int) -> tuple[list[dict[str, Any]], int]:
+        """Groups at up to `count` numbers from `start` on, and the number to go on with, or 0.
+
+        key: bytes; waiting, unacked: messages; token: of its owner; states: of "paused", "parked", "retrying"; owner: the
+        Consumer, or None; first_seq, first_ts, failed: number, time (ns) and failed deliveries of the first message that
+        waits; until: ns, of a group that is retrying; turn: whether a consumer with credit would get a message."""
+    def find(self, key: bytes) -> dict[str, Any] | None:
+        """One group, as groups() shows it."""
+    def pause(self, key: bytes) -> None:
+        """Hand out no more of the group until resume() or release(), or a restart."""
+    def resume(self, key: bytes) -> bool:
+        """False: the group was not paused."""
+    def park(self, key: bytes) -> bool:
+        """Hand out no more of the group until release(), also after a restart.  False: no message of it waits."""
+    def release(self, key: bytes) -> bool:
+        """Let the group go on at once.  False: nothing kept it."""
+    def skip(self, key: bytes) -> int:
+        """Drop the group's first message.  Returns its number, or 0: none waits, or one is out."""
+    def purge(self, key: bytes, most: int) -> int:
+        """Drop up to so many messages that wait in the group.  Returns how many."""
+
 class Queue:
     """Messages in segments, by priority level; the rules of the queue; its consumers.  queues.Queue is the subclass.
 

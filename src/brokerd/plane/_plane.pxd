@@ -219,13 +219,15 @@ cdef enum:                      # bits of place_t.flags
     PLACE_WAS_OUT = 1           # handed out before: redelivered, if it goes out again
     PLACE_OUT_SINCE_START = 2   # ... since this broker started
     PLACE_PASSED = 4            # the acks file's watermark is past it: a hand-out needs an entry there
+    PLACE_PARKED = 8            # an operator parked it: its last entry says so
 
 cdef struct place_t:            # one record: where it is, and how often it was handed out
     seg_t *seg
     uint64_t seq
     uint32_t position
     uint32_t ordinal            # its number among the first hand-outs of its level since the start, modulo 2**32
-    uint32_t actor              # of a message that died: whose settlement killed it, as in core_t.actor; else meaningless
+    uint32_t actor              # of a message that died: whose settlement killed it, as in core_t.actor; of one that is out:
+                                # what the queue's gate noted there when it took it; else meaningless
     uint16_t count              # failed deliveries
     uint8_t flags               # PLACE_*
     uint8_t reason              # why it died, or is aside
@@ -305,6 +307,7 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     uint64_t waiting            # messages that wait: limits of length count them
     uint64_t waiting_octets     # ... and the octets of their bodies
     uint64_t held               # places in containers of its own, which visit() walks
+    uint64_t fenced             # settlements of deliveries that it had taken back: ignored
     int64_t deadline            # ns: when due() is wanted; NEVER: not at all
     channel_t *channel          # of the delivery for which settle() or give_back() is called; NULL: of none
     consumer_t *consumer        # of that delivery; NULL: basic.get
@@ -432,6 +435,7 @@ cdef struct consumer_t:
     uint8_t *prefix             # basic.deliver up to the delivery tag, size still zero
     uint16_t prefix_n
     uint32_t number             # in journals
+    uint32_t at_gate            # what the queue's gate noted here; 0: nothing
     uint32_t prefetch           # 0: no limit
     uint32_t unacked
     int64_t timeout             # ns that a delivery may be unacked; -1: for ever
@@ -465,6 +469,7 @@ cdef struct channel_t:
     uint32_t nacks_n, nacks_capacity
     uint32_t late               # entries that timed out
     uint64_t n_late             # settlements that came late
+    uint64_t returning_upto     # deliveries up to this tag are being returned; 0: none, or one alone
     uint64_t sync_tag           # highest tag that waits for a sync
     uint64_t sync_snapshot      # publishes when the sync under way began
     route_t *route

@@ -42,6 +42,11 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     content.pxi     a message that arrives in parts
     letters.pxi     dead letters made and stored
     delay.pxi       messages that wait for their time
+    group_keys.pxi  to which group a message belongs
+    group_pool.pxi  groups, and their messages that wait
+    group_turns.pxi whose turn it is
+    groups.pxi      message groups: one unit of work of each is out at a time, or all are with one consumer
+    group_care.pxi  groups shown, paused, parked, released
     dead.pxi        dead letters under way
     chunk.pxi       what a chunk's end has to do
     faults.pxi      the texts of faults in a client's octets
@@ -181,6 +186,11 @@ include "publish.pxi"
 include "content.pxi"
 include "letters.pxi"
 include "delay.pxi"
+include "group_keys.pxi"
+include "group_pool.pxi"
+include "group_turns.pxi"
+include "groups.pxi"
+include "group_care.pxi"
 include "dead.pxi"
 include "chunk.pxi"
 include "faults.pxi"

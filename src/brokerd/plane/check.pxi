@@ -122,7 +122,7 @@ cdef int check_channels(queue_t *q) except -1:
         for tag in range(ch.base_tag, ch.next_tag if ch.unacked or ch.late else ch.base_tag):
             e = &ch.ring[tag & (ch.ring_capacity - 1)]
             unacked += e.at.seg != NULL
-            late += e.late
+            late += e.late != 0
             consumed += e.at.seg != NULL and e.consumer != NULL
         compare_count(f"channel {ch.number}: unacked", ch.unacked, unacked)
         compare_count(f"channel {ch.number}: late", ch.late, late)

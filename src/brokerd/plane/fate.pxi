@@ -94,10 +94,10 @@ cdef void die(place_t *t, uint8_t reason) noexcept nogil:
     cdef queue_t *q = t.seg.queue
     cdef core_t *core = q.core
     cdef rules_t *r = q.rules
-    t.reason = reason
-    t.actor = core.actor
     if UNLIKELY(r.gate != NULL):
         r.gate.dying(r.gate, t)
+    t.reason = reason
+    t.actor = core.actor
     if not places_push(&r.dying, t):
         t.seg.aside -= 1
         settle(t, kind_of_death(reason))

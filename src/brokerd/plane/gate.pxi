@@ -10,7 +10,8 @@
 #    take        the next message for consumer c (NULL: basic.get), taken: TAKE_DONE.  find_next() finds the message whose
 #                turn it is.  take_head() takes it; wait() lets it wait.  A call looks at a bounded number of messages,
 #                counts them in `looked`, and answers TAKE_LATER if that was not enough
-#    dying       a message died, ready or out.  Where it is dead-lettered, settle() follows when its letter is stored
+#    dying       a message died, ready, out (then `channel` is in the gate) or waiting.  Where it is dead-lettered, settle()
+#                follows when its letter is stored
 #    settle      a message is about to be settled: acknowledged, dropped, dead-lettered, purged; out before or not.
 #                True: nothing is to be done, because the message stays (where the gate `reads`, and for ACKED and REJECTED
 #                only).  Its segment may not be mapped: the gate knows a message by its number
@@ -27,7 +28,7 @@
 #    empty       all that waits is to be ready again, because the queue is purged, or gets another gate
 #
 # settle() and give_back() find the delivery's `channel` and `consumer` in the gate.  take_back() (settle.pxi) takes other
-# deliveries back.
+# deliveries back.  What take() writes into place_t.actor is there again in settle(), give_back() and dying() of a delivery.
 #
 # A message that waits is aside (aside.pxi), so compaction and a start after a crash are right without the gate.  `waiting`
 # and `waiting_octets` count such messages: wait() and wake() see to that, or the gate where it holds the place itself and

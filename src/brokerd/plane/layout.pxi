@@ -12,7 +12,7 @@ cdef enum:
     JOURNAL_MAGIC = 0x4E524A42      # "BJRN"
     ORDER_MAGIC = 0x44524F42        # "BORD"
     SEGMENT_VERSION = 1
-    ACKS_VERSION = 2
+    ACKS_VERSION = 3
     JOURNAL_VERSION = 1
     ORDER_VERSION = 1
 
@@ -89,6 +89,7 @@ cdef enum:                          # types of acks entries and journal events: 
     HANDED_OUT = 8                  # entries: again; events: each time
     STARTED = 9                     # events only
     SET_ASIDE = 10                  # entries only
+    PARKED = 11                     # entries only: aside until an operator acts
 
     REASON_REJECTED = 1             # why a message died; the high nibble of DEAD_LETTERED and DROPPED
     REASON_EXPIRED = 2

@@ -393,6 +393,7 @@ cdef void recall(seg_t *s, place_t *t) noexcept nogil:
     RETURNED      it lay ready after it was given back: the start adds no failed delivery
     HANDED_OUT    it was out again: one failed delivery more
     SET_ASIDE     it waited aside, and may never have been handed out
+    PARKED        the same; and it, with its group, is to wait until an operator acts
     """
     cdef const last_entry_t *last = last_entry(s, t.position)
     t.flags = PLACE_PASSED | PLACE_WAS_OUT
@@ -403,8 +404,11 @@ cdef void recall(seg_t *s, place_t *t) noexcept nogil:
     if last.type == HANDED_OUT:
         if t.count < 0xFFFF:
             t.count += 1
-    elif last.type == SET_ASIDE and not last.reason & ASIDE_WAS_OUT and t.position >= s.doubted_below:
+    elif (last.type == SET_ASIDE or last.type == PARKED) and not last.reason & ASIDE_WAS_OUT \
+            and t.position >= s.doubted_below:
         t.flags = PLACE_PASSED
+    if last.type == PARKED:
+        t.flags |= PLACE_PARKED
 
 
 cdef int by_position(const void *a, const void *b) noexcept nogil:

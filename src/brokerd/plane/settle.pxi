@@ -15,6 +15,19 @@ cdef void forget_cancelled(channel_t *ch, consumer_t *c) noexcept:
     channel.cancelled.pop(<Consumer>c.owner, None)
 
 
+cdef enum:
+    LATE_FENCED = 2             # entry_t.late: its group returned; entry_t.at.seq is the queue's address
+
+
+cdef void count_fenced(entry_t *e, core_t *core) noexcept nogil:
+    """A settlement came for a delivery that was taken back because its group returned."""
+    cdef queue_t *q = core.queues
+    while q != NULL and <uint64_t><size_t>q != e.at.seq:
+        q = q.core_next
+    if q != NULL and q.rules != NULL and q.rules.gate != NULL:
+        q.rules.gate.fenced += 1
+
+
 cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) noexcept nogil:
     """Settle a delivery as `kind` says; with a cause, return it instead."""
     cdef place_t t = e.at
@@ -109,13 +122,17 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
         tag = ch.next_tag - 1
     if ch.unacked == 0 and LIKELY(ch.late == 0):
         return True
+    ch.returning_upto = tag if multiple and cause else 0
     for t in range(ch.base_tag if multiple else tag, tag + 1):
         if ch.ring[t & mask].at.seg != NULL:
             entry_settle(ch, &ch.ring[t & mask], kind, cause)
         elif UNLIKELY(ch.late) and ch.ring[t & mask].late:
+            if ch.ring[t & mask].late == LATE_FENCED:
+                count_fenced(&ch.ring[t & mask], ch.conn.core)
             ch.ring[t & mask].late = False
             ch.late -= 1
             ch.n_late += 1
+    ch.returning_upto = 0
     advance_base_and_credit(ch)
     return True
 

@@ -95,7 +95,7 @@ AGREED = f"""
         GROUP BY {MESSAGE}, s.type, s.failures),
     notes AS (
         SELECT {MESSAGE}, count, count_if(type = 'returned') AS returned, count_if(type = 'handed out') AS handed,
-               count_if(type = 'set aside') AS aside
+               count_if(type IN ('set aside', 'parked')) AS aside
         FROM entries WHERE NOT settles GROUP BY {MESSAGE}, count),
     missing AS (
         SELECT {MESSAGE}, a.type, a.closing, a.said - CASE WHEN a.type = 'returned' THEN
@@ -122,7 +122,7 @@ AGREED = f"""
         LEFT JOIN closing c ON c.vhost = l.vhost AND c.queue = l.queue AND c.priority = l.priority
          AND c.segment = l.segment AND c.ts = s.last_ts
         LEFT JOIN may_set_aside d ON d.vhost = l.vhost AND d.queue = l.queue
-        WHERE l.ended = 'unacked' AND t.last.type = 'set aside'
+        WHERE l.ended = 'unacked' AND t.last.type IN ('set aside', 'parked')
           AND NOT (d.queue IS NOT NULL AND t.last.count = least(s.last_failures + 1, 65535))),
     compared AS (
         SELECT {MESSAGE}, l.published, coalesce(t.settled, 0) AS told, coalesce(s.settled, 0) AS said,

@@ -125,7 +125,7 @@ FIFO = Check(
     FROM lifecycle l JOIN passed p USING (vhost, queue, priority, segment)
     LEFT JOIN may_set_aside d ON d.vhost = l.vhost AND d.queue = l.queue
     LEFT ANTI JOIN acks a ON a.vhost = l.vhost AND a.queue = l.queue AND a.priority = l.priority
-     AND a.segment = l.segment AND a.seq = l.seq AND (a.type <> 'set aside' OR d.queue IS NOT NULL)
+     AND a.segment = l.segment AND a.seq = l.seq AND (a.type NOT IN ('set aside', 'parked') OR d.queue IS NOT NULL)
     WHERE l.covered AND l.deliveries = 0 AND l.ended = 'ready' AND l.seq < p.top""",
     checked="SELECT vhost, queue, count(*) AS checked FROM firsts WHERE sure GROUP BY ALL")
 

@@ -49,7 +49,7 @@ WHOLE = """
 # only of queues of which the files can tell.  A message that is set aside while its dead letter is stored is neither.
 STANDING = f"""
     WITH asides AS (
-        SELECT vhost, queue, priority, segment, seq, max_by(type, entry) = 'set aside' AS aside
+        SELECT vhost, queue, priority, segment, seq, max_by(type, entry) IN ('set aside', 'parked') AS aside
         FROM acks WHERE seq IS NOT NULL GROUP BY ALL),
     sums AS (
         SELECT l.vhost, l.queue, count_if(NOT covered) AS unknown,

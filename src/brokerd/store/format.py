@@ -62,14 +62,15 @@ then ENTRIES of 8 octets, in order of time::
      5 check u1                                    6 count u2, failed deliveries so far
 
 Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped and 7 purged settle the record (SETTLING_TYPES).
-Types 3 returned, 8 handed out and 10 set aside say how an unsettled record stands (STANDING_TYPES); the last of them
-counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4 delivery limit, 5 taken out by an operator.  Reasons of
-3: 1 nack, 2 reject, 3 recover, 4 channel closed, 5 connection closed, 6 consumer timeout.  Reasons of 10: 0 the record
-was never handed out, 1 it was.
+Types 3 returned, 8 handed out, 10 set aside and 11 parked say how an unsettled record stands (STANDING_TYPES); the
+last of them counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4 delivery limit, 5 taken out by an operator.
+Reasons of 3: 1 nack, 2 reject, 3 recover, 4 channel closed, 5 connection closed, 6 consumer timeout.  Reasons of 10
+and 11: 0 the record was never handed out, 1 it was.
 
 The cursor goes through the records once, and hands each out or sets it aside.  The first hand-out, by the cursor, has
 no entry: the word ``delivered`` tells it.  Each later hand-out has an entry of type 8.  A record that the cursor passes
-without handing it out has an entry of type 10, which is written before ``delivered`` passes the record.  So a start
+without handing it out has an entry of type 10, which is written before ``delivered`` passes the record.  One of type 11
+says besides that the record's message group waits until an operator acts; one of type 10 ends that.  So a start
 knows of each unsettled record how it stood when the broker ended, whether redelivered is true, and its failed
 deliveries::
 
@@ -77,6 +78,7 @@ deliveries::
     3 returned                                lay ready              yes             as the entry says
     8 handed out                              was out                yes             one more than the entry says
     10 set aside                              was aside, is ready    if reason is 1  as the entry says
+    11 parked                                 the same, and its group    as 10       as the entry says
     none                below ``delivered``   was out                yes             1
     none                below ``doubted``     not known              yes             0
     none                above both            lay ready              no              0
@@ -219,9 +221,10 @@ with a StoreError that names the file.  Segments are never rewritten for an upgr
 old ones are read as they are until they are settled.
 
 Acks files of version 1 have neither entries of types 8 and 10 nor the word ``doubted``, and are read by the rules
-above: a message that had returned and was out again counts what its last entry says.  A start gives each of them that
-belongs to a segment in use the header of version 2, octets 0..24 in one write, because entries of types 8 and 10 will
-follow, and an older broker would take them for settlements.  Files in ``kept/`` stay as they are.
+above: a message that had returned and was out again counts what its last entry says.  Those of version 2 have no
+entries of type 11.  A start gives each of them that belongs to a segment in use the header of version 3, octets 0..24
+in one write, because entries of these types will follow, and an older broker would take them for settlements.  Files in
+``kept/`` stay as they are.
 
 Readers of many records at once, with numpy, are in ``store.reading``.
 """
@@ -232,7 +235,7 @@ from functools import cache
 from typing import Any
 
 SEGMENT_VERSION = 1
-ACKS_VERSION = 2
+ACKS_VERSION = 3
 JOURNAL_VERSION = 1
 ORDER_VERSION = 1
 KEYS_VERSION = 1
@@ -257,10 +260,12 @@ OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
 PERSISTENT = 1              # Bit 0 of a record's flags.
 LONG_META = 0xFFFF
 ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED, SET_ASIDE = range(1, 11)
+PARKED = 11                 # In acks.  12 to 15 are free.
 HANDED_OUT = DELIVERED      # In acks: of each hand-out but the first.
 SETTLING_TYPES = frozenset((ACKED, REJECTED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED))
-STANDING_TYPES = frozenset((RETURNED, HANDED_OUT, SET_ASIDE))       # The last of a record's says how it stands.
-NEVER_OUT, WAS_OUT = 0, 1   # reasons of SET_ASIDE
+STANDING_TYPES = frozenset((RETURNED, HANDED_OUT, SET_ASIDE, PARKED))   # The last of a record's says how it stands.
+ASIDE_TYPES = (SET_ASIDE, PARKED)
+NEVER_OUT, WAS_OUT = 0, 1   # reasons of SET_ASIDE and PARKED
 REASON_REJECTED, REASON_EXPIRED, REASON_LENGTH, REASON_LIMIT, REASON_REMOVED = range(1, 6)
 CAUSE_NACK, CAUSE_REJECT, CAUSE_RECOVER, CAUSE_CHANNEL, CAUSE_CONNECTION, CAUSE_TIMEOUT = range(1, 7)
 REDELIVERED, BY_GET, BEFORE_START, WITHOUT_ACK = 1, 2, 4, 8     # bits of a delivery's reason

@@ -1,0 +1,261 @@
+# The Groups object: what the control plane may ask of a queue's groups, and do to one of them.
+
+GROUP_STATES = {"paused": GROUP_PAUSED, "parked": GROUP_PARKED, "retrying": GROUP_RETRYING}
+GROUP_PLACES = {"header": GROUP_BY_HEADER, "routing-key": GROUP_BY_ROUTING_KEY, "correlation-id": GROUP_BY_CORRELATION_ID,
+                "type": GROUP_BY_TYPE, "user-id": GROUP_BY_USER_ID, "app-id": GROUP_BY_APP_ID}
+GROUP_KEYLESS = {"free": KEYLESS_FREE, "single": KEYLESS_SINGLE, "reject": KEYLESS_REJECT}
+
+
+cdef dict describe_group(groups_t *gs, uint32_t number):
+    """What is known of a group; see Groups.groups()."""
+    cdef group_t *g = group_at(&gs.pool, number)
+    cdef place_t t
+    cdef dict found = {
+        "key": (<const char *>key_of_group(g))[:g.key_n], "waiting": g.waiting, "unacked": g.inflight, "token": g.token,
+        "states": [name for name, bit in GROUP_STATES.items() if g.state & bit],
+        "owner": None, "first_seq": 0, "first_ts": 0, "failed": 0, "until": g.until if g.state & GROUP_RETRYING else 0,
+        "turn": g.in_turns > IDLE_TURNS + 1,
+    }
+    if g.owner and gs.owners[g.owner].c != NULL:
+        found["owner"] = <Consumer>gs.owners[g.owner].c.owner
+    if g.first and seg_map(segment_of_node(node_at(&gs.pool, g.first))) == 0:
+        place_of_node(node_at(&gs.pool, g.first), &t)
+        found["first_seq"] = t.seq
+        found["first_ts"] = <int64_t>le64(t.seg.map + t.position + R_TS)
+        found["failed"] = t.count
+    return found
+
+
+cdef bint unpark(groups_t *gs, uint32_t number) noexcept nogil:
+    """No message of the group that waits is parked on disk any more.  False: a segment cannot be read."""
+    cdef group_t *g = group_at(&gs.pool, number)
+    cdef uint32_t at = g.first
+    cdef node_t *node
+    cdef place_t *t
+    while at:
+        node = node_at(&gs.pool, at)
+        if node.seg & NODE_HAS_PLACE:
+            t = <place_t *>(node.seg - NODE_HAS_PLACE)
+            if t.flags & PLACE_PARKED:
+                t.flags &= ~<uint8_t>PLACE_PARKED
+                note_aside(t, t.count)
+        at = node.next
+    return True
+
+
+cdef bint park_first(groups_t *gs, uint32_t number) noexcept nogil:
+    """Note on disk that the group's first message, which waits, is parked.  False: no memory, or it cannot be read."""
+    cdef group_t *g = group_at(&gs.pool, number)
+    cdef node_t *node
+    cdef place_t *own
+    if g.first == 0:
+        return True
+    node = node_at(&gs.pool, g.first)
+    if not node.seg & NODE_HAS_PLACE:
+        if seg_map(<seg_t *>node.seg) != 0:
+            return False
+        own = <place_t *>malloc(sizeof(place_t))
+        if own == NULL:
+            return False
+        place_of_node(node, own)
+        node.seg = <size_t>own | NODE_HAS_PLACE
+    own = <place_t *>(node.seg - NODE_HAS_PLACE)
+    own.flags |= PLACE_PARKED
+    note_parked(own)
+    return True
+
+
+cdef uint64_t drop_first(groups_t *gs, uint32_t number, uint8_t kind) noexcept nogil:
+    """Settle the group's first message that waits; its number.  0: none waits, or it cannot be read."""
+    cdef group_t *g = group_at(&gs.pool, number)
+    cdef place_t t
+    if g.first == 0 or seg_map(segment_of_node(node_at(&gs.pool, g.first))) != 0:
+        return 0
+    place_of_node(node_at(&gs.pool, g.first), &t)
+    unlist_first(gs, g, &t)
+    if g.state & GROUP_PARKED:
+        park_first(gs, number)          # Before its predecessor is gone.
+    t.seg.aside -= 1
+    settle(&t, kind)
+    return t.seq
+
+
+cdef class Groups(Gate):
+    """See plane/__init__.pyi."""
+
+    cdef groups_t g
+    cdef tuple names
+
+    def __cinit__(self, *, bint sticky, str by, tuple names=(), str keyless="free", uint32_t most=1, int64_t idle_ms=60000,
+                  uint8_t max_priority=0):
+        cdef int i
+        if len(names) > GROUP_NAMES_MOST or any([not 0 < len(name) < 256 for name in names]) or most == 0:
+            raise ValueError("1 to 4 names of headers, of 1 to 255 octets, and 1 message or more")
+        gate_init(&self.g.gate)
+        self.names = names
+        self.g.rule.by = GROUP_PLACES[by]
+        self.g.rule.names_n = <uint8_t>len(names)
+        for i in range(len(names)):
+            self.g.rule.names[i] = <const uint8_t *><bytes>names[i]
+            self.g.rule.name_n[i] = <uint8_t>len(names[i])
+        self.g.mode = STICKY if sticky else EXCLUSIVE
+        self.g.keyless = GROUP_KEYLESS[keyless]
+        self.g.most = most
+        self.g.idle = idle_ms * 1000000
+        self.g.levels = max_priority + 1
+        self.g.owners_capacity = 4
+        self.g.owners_n = 1
+        self.g.owners = <owner_t *>calloc(self.g.owners_capacity, sizeof(owner_t))
+        self.g.turns = <turns_t *>calloc(SHARED_TURNS + self.g.owners_capacity * self.g.levels, sizeof(turns_t))
+        if self.g.owners == NULL or self.g.turns == NULL:
+            raise MemoryError
+        self.g.gate.attach = groups_attach
+        self.g.gate.detach = groups_detach
+        self.g.gate.take = groups_take
+        self.g.gate.dying = groups_dying
+        self.g.gate.settle = groups_settle
+        self.g.gate.give_back = groups_give_back
+        self.g.gate.admits = groups_admits
+        self.g.gate.headers = groups_headers
+        self.g.gate.due = groups_due
+        self.g.gate.join = groups_join
+        self.g.gate.leave = groups_leave
+        self.g.gate.visit = groups_visit
+        self.g.gate.empty = groups_empty
+        self.gate = &self.g.gate
+
+    def __dealloc__(self):
+        pool_clear(&self.g.pool)
+        free(self.g.owners)
+        free(self.g.turns)
+        free(self.g.deaths)
+
+    # ---- figures
+
+    def __len__(self):
+        return self.g.pool.live
+
+    @property
+    def waiting(self):
+        return self.g.gate.waiting
+
+    @property
+    def waits(self):
+        return self.g.waits
+
+    @property
+    def waited_ns(self):
+        if self.g.gate.queue != NULL:
+            count_wait_time(&self.g)
+        return self.g.waited_ns
+
+    @property
+    def fenced(self):
+        return self.g.gate.fenced
+
+    @property
+    def refused(self):
+        return self.g.refused
+
+    @property
+    def octets(self):
+        cdef size_t chunks = (self.g.pool.groups_n + GROUP_CHUNK - 1) // GROUP_CHUNK
+        cdef size_t of_nodes = (self.g.pool.nodes_n + GROUP_CHUNK - 1) // GROUP_CHUNK
+        return (chunks * GROUP_CHUNK * sizeof(group_t) + of_nodes * GROUP_CHUNK * sizeof(node_t)
+                + (self.g.pool.mask + 1 if self.g.pool.slots != NULL else 0) * sizeof(uint32_t))
+
+    # ---- groups
+
+    def scan(self, uint32_t most):
+        cdef queue_t *q = self.g.gate.queue
+        cdef bint whole
+        if q == NULL:
+            return True
+        write_stages(q.core)
+        whole = scan_some(&self.g, most)
+        (<Queue>q.owner).core.request_turn()
+        return whole
+
+    def groups(self, uint32_t start, uint32_t count):
+        cdef list found = []
+        cdef uint32_t number = max(start, <uint32_t>1)
+        while number < self.g.pool.groups_n and count:
+            if group_at(&self.g.pool, number).state & (GROUP_KNOWN | GROUP_FREE) == GROUP_KNOWN:
+                found.append(describe_group(&self.g, number))
+            number += 1
+            count -= 1
+        return found, number if number < self.g.pool.groups_n else 0
+
+    cdef uint32_t number_of(self, bytes key):
+        cdef const uint8_t *octets = <const uint8_t *>key
+        if len(key) > GROUP_KEY_MOST:
+            return 0
+        return group_find(&self.g.pool, octets, <uint32_t>len(key), hash_group_key(octets, len(key)))
+
+    def find(self, bytes key not None):
+        cdef uint32_t number = self.number_of(key)
+        return describe_group(&self.g, number) if number else None
+
+    # ---- what an operator does
+
+    def pause(self, bytes key not None):
+        cdef uint32_t number = self.number_of(key)
+        if number == 0:
+            if len(key) > GROUP_KEY_MOST:
+                raise ValueError("no group has so long a key")
+            number = group_new(&self.g.pool, <const uint8_t *>key, <uint32_t>len(key),
+                               hash_group_key(<const uint8_t *>key, len(key)))
+            if number == 0:
+                raise MemoryError
+        group_at(&self.g.pool, number).state |= GROUP_PAUSED
+        settle_turn(&self.g, number)
+
+    def resume(self, bytes key not None):
+        return self.clear(key, GROUP_PAUSED)
+
+    def park(self, bytes key not None):
+        cdef uint32_t number = self.number_of(key)
+        if number == 0 or group_at(&self.g.pool, number).first == 0:
+            return False
+        group_at(&self.g.pool, number).state |= GROUP_PARKED
+        park_first(&self.g, number)
+        settle_turn(&self.g, number)
+        return True
+
+    def release(self, bytes key not None):
+        cdef uint32_t number = self.number_of(key)
+        if number and not unpark(&self.g, number):
+            raise MemoryError
+        return self.clear(key, GROUP_PAUSED | GROUP_PARKED | GROUP_RETRYING)
+
+    cdef bint clear(self, bytes key, uint16_t states) except -1:
+        cdef uint32_t number = self.number_of(key)
+        cdef group_t *g
+        if number == 0:
+            return False
+        g = group_at(&self.g.pool, number)
+        if not g.state & states:
+            return False
+        g.state &= ~states
+        settle_turn(&self.g, number)
+        if self.g.gate.queue != NULL:
+            (<Queue>self.g.gate.queue.owner).core.request_turn()
+        return True
+
+    def skip(self, bytes key not None):
+        cdef uint32_t number = self.number_of(key)
+        cdef uint64_t seq
+        if number == 0 or group_at(&self.g.pool, number).inflight:
+            return 0
+        seq = drop_first(&self.g, number, DROPPED | REASON_REMOVED << 4)
+        settle_turn(&self.g, number)
+        (<Queue>self.g.gate.queue.owner).core.request_turn()
+        return seq
+
+    def purge(self, bytes key not None, uint32_t most):
+        cdef uint32_t number = self.number_of(key), n = 0
+        while number and n < most and drop_first(&self.g, number, PURGED):
+            n += 1
+        if number:
+            settle_turn(&self.g, number)
+        return n

@@ -1,0 +1,65 @@
+"""Whose turn it is among groups, and what holds a group."""
+
+import pytest
+from tests.plane.harness import ack, consume, reject
+from tests.plane.test_groups import grouped, received, send, words
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2, 3, 4)
+
+
+def test_groups_that_wait_and_messages_that_come_take_turns(bench, connection):
+    queue = grouped(bench)
+    connection.channels[2].prefetch = 1
+    send(connection, "r1 r2 g1 g2")
+    assert connection.channels[3].get(queue, False)
+    assert connection.channels[3].get(queue, False)
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 g1"
+    send(connection, "b1 c1 d1 e1")
+    connection.feed(ack(3, 1) + ack(3, 2))
+    got = []
+    for tag in range(1, 7):
+        got += received(bench, connection)
+        connection.feed(ack(2, tag))
+    assert sorted(words(got).split()) == ["b1", "c1", "d1", "e1", "g2", "r2"]
+    assert {"r2", "b1"} <= set(words(got).split()[:3])
+
+
+def test_the_next_of_a_group_waits_until_the_dead_letter_of_the_one_before_is_stored(bench, connection):
+    queue = grouped(bench, dead_letters=True, delivery_limit=2)
+    queue.keeps = True
+    send(connection, "r1 r2 g1")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 g1"
+    connection.feed(reject(2, 1, requeue=False))
+    assert received(bench, connection) == []
+    queue.settle_dead(1)
+    assert words(received(bench, connection)) == "r2"
+
+
+def test_groups_of_a_consumer_that_leaves_go_to_the_others(bench, connection):
+    queue = grouped(bench, sticky=True)
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue, b"2")
+    send(connection, "r1 r2 r3")
+    assert words(received(bench, connection)) == "r1"
+    consume(connection.channels[3], queue, b"3")
+    assert received(bench, connection) == []
+    connection.channels[2].close()
+    assert words(received(bench, connection)) == "r1 r2 r3"
+
+
+def test_groups_that_wait_take_turns_and_none_comes_twice_before_another(bench, connection):
+    queue = grouped(bench)
+    send(connection, "a1 a2 a3 b1 b2 b3 c1 c2 c3")
+    queue.gate.scan(100)
+    connection.channels[2].prefetch = 1
+    consume(connection.channels[2], queue)
+    got = []
+    for tag in range(1, 10):
+        got += received(bench, connection)
+        connection.feed(ack(2, tag))
+    assert words(got) == "a1 b1 c1 a2 b2 c2 a3 b3 c3"
