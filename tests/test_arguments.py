@@ -42,9 +42,12 @@ CHOICES = {
     "x-queue-leader-locator": (("client-local", "balanced", "random", "least-leaders"), "invalid_queue_locator_arg"),
     "x-queue-master-locator": (("client-local", "min-masters", "random"), "invalid_queue_locator_arg"),
     "x-delivery-limit-action": (("dead-letter", "drop"), "invalid_delivery_limit_action"),
+    "x-deduplication-scope": (("queue", "group", "waiting"), "\"'x' is not queue, group or waiting\""),
+    "x-deduplication-action": (("ack", "nack", "dead-letter", "replace"),
+                               "\"'x' is not ack, nack, dead-letter or replace\""),
     "x-consumer-timeout-action": (("return", "close"), "invalid_consumer_timeout_action"),
 }
-BOOLEANS = ("x-single-active-consumer", "x-message-deduplication", "x-order-journal")
+BOOLEANS = ("x-single-active-consumer", "x-message-deduplication", "x-deduplication-content", "x-order-journal")
 STRINGS = ("x-dead-letter-routing-key", "x-deduplication-header")
 OF_STREAMS = ("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes", "x-initial-cluster-size")
 QUORUM_ONLY = ("x-dead-letter-strategy", "x-max-in-memory-length", "x-max-in-memory-bytes",
@@ -321,7 +324,7 @@ def test_a_policy_key_is_the_argument_without_its_x():
 
 
 def test_neither_priorities_nor_a_single_consumer_nor_the_type_come_by_policy():
-    assert not {"max-priority", "single-active-consumer", "queue-type", "message-deduplication"} & set(BY_POLICY_KEY)
+    assert not {"max-priority", "single-active-consumer", "queue-type"} & set(BY_POLICY_KEY)
 
 
 @given(st.integers(-1, 5), st.integers(-1, 5))

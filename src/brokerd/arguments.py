@@ -23,6 +23,8 @@ EXPIRY_MS_MAX = 10 * 365 * 24 * 60 * 60 * 1000
 INT64_MAX = (1 << 63) - 1
 SHORT_STRING_OCTETS_MAX = 255
 OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
+DEDUPLICATION_SCOPES = ("queue", "group", "waiting")
+DEDUPLICATION_ACTIONS = ("ack", "nack", "dead-letter", "replace")
 STRATEGIES = ("at-most-once", "at-least-once")
 LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 MASTER_LOCATORS = ("client-local", "min-masters", "random")
@@ -79,6 +81,12 @@ def one_of(choices: tuple[str, ...], refusal: str) -> Check:
 
     RULES[check] = f"one of {', '.join(choices)}"
     return check
+
+
+def listed(choices: tuple[str, ...]) -> Check:
+    """One of ``choices``; the refusal lists them."""
+    *most, last = choices
+    return one_of(choices, f"\"'{{}}' is not {', '.join(most)} or {last}\"")
 
 
 def short_string(value: Any, _: Arguments) -> str | None:
@@ -208,10 +216,13 @@ QUEUE_ARGUMENTS = (
             merge=lesser_limit(0), operator=False),
     _word("x-consumer-timeout-action", one_of(("return", "close"), "invalid_consumer_timeout_action"),
           "consumer timeout action"),
-    QueueArgument("x-message-deduplication", boolean),
-    QueueArgument("x-deduplication-header", string),
-    QueueArgument("x-cache-size", integer()),
-    QueueArgument("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large")),
+    _word("x-message-deduplication", boolean, "message deduplication value"),
+    _word("x-deduplication-header", string, "deduplication header"),
+    _word("x-deduplication-scope", listed(DEDUPLICATION_SCOPES), "deduplication scope"),
+    _word("x-deduplication-content", boolean, "deduplication content value"),
+    _word("x-deduplication-action", listed(DEDUPLICATION_ACTIONS), "deduplication action"),
+    _word("x-cache-size", integer(), "cache size"),
+    _word("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "cache TTL"),
     _word("x-order-journal", boolean, "order journal value", operator=True),
     _word("x-order-journal-retention-bytes", integer(), "order journal retention in bytes", operator=True),
     _word("x-order-journal-retention-age", age, "order journal retention age", operator=True),

@@ -15,7 +15,8 @@ from brokerd.wire.values import Int64, Timestamp
 
 THING = "exchange 'x' in vhost '/'"
 HASH, HISTORY, DELAYED = "x-consistent-hash", "x-recent-history", "x-delayed-message"
-EVERYWHERE = ("alternate-exchange", "x-alternate-exchange", "x-delayed-exchange", *DEDUPLICATION)
+EVERYWHERE = ("alternate-exchange", "x-alternate-exchange", "x-delayed-exchange", *DEDUPLICATION,
+              "x-deduplication-scope", "x-deduplication-action")
 
 
 @pytest.mark.parametrize(("type_", "arguments"), [

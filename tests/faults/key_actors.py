@@ -18,6 +18,9 @@ def octets_of(random, ledger, place, key, sizes=OCTETS):
     """The attempt's number, and a publish of ``key``."""
     number = ledger.attempt(place, key)
     headers = {"x-deduplication-header": key.number if key.number % 2 else f"key {key.number}"}
+    if place.groups:
+        # Two keys of two groups have one name.
+        headers = {"x-deduplication-header": key.number // place.groups, "group-id": f"g{key.number % place.groups}"}
     if place.ttl_s is not None:
         own = random.choice(OWN_TTLS_S)
         key.ttl_s = place.ttl_s if own is None else own

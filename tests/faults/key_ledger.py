@@ -31,9 +31,10 @@ class Key:
 
 class Place:
     """``exchange``: "" is the default one.  ``size``, ``ttl_s``: of the window; None: no key falls out of it.
-    ``purged``: messages may go that no client saw."""
+    ``purged``: messages may go that no client saw.  ``groups``: of messages, in which keys count."""
 
-    def __init__(self, name, *, exchange="", queues=(), size=None, ttl_s=None, levels=0, purged=False):
+    def __init__(self, name, *, exchange="", queues=(), size=None, ttl_s=None, levels=0, purged=False, groups=0):
+        self.groups = groups
         self.name, self.exchange, self.queues = name, exchange, queues or (name,)
         self.size, self.ttl_s, self.levels, self.purged = size, ttl_s, levels, purged
         self.keys = {}

@@ -55,6 +55,7 @@ class KeyRounds:
             Place("x", exchange="x", queues=("x.1", "x.2"), levels=2), Place("both", exchange="y"),
             Place("few", size=FEW), Place("few.x", exchange="few.x", size=FEW),
             Place("short", ttl_s=SHORT_S), Place("short.x", exchange="short.x", ttl_s=SHORT_S),
+            Place("grouped", groups=5),
         ]
         self.ledger = Ledger(self.places, time.time)
         if broker.process is None:
@@ -67,7 +68,8 @@ class KeyRounds:
         few, short = {**RULE, "x-cache-size": FEW}, {**RULE, "x-cache-ttl": round(SHORT_S * 1000)}
         for name, arguments in {
             "q": RULE, "levels": {**RULE, "x-max-priority": 2}, "purged": RULE, "both": RULE, "few": few,
-            "short": short, "x.1": {}, "x.2": {"x-max-priority": 2}, "few.x": {}, "short.x": {},
+            "short": short, "grouped": {**RULE, "x-deduplication-scope": "group"},
+            "x.1": {}, "x.2": {"x-max-priority": 2}, "few.x": {}, "short.x": {},
         }.items():
             client.ask(methods.QueueDeclare(queue=name, durable=True, arguments=arguments), methods.QueueDeclareOk)
         for name, arguments, queues in (("x", RULE, ("x.1", "x.2")), ("y", RULE, ("both",)),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from brokerd import plane
 from brokerd.queues.dead_letter import read_properties
-from brokerd.queues.deduplication import Deduplication, Rule, key_of, own_ttl_of
+from brokerd.queues.deduplication import Deduplication, Rule, Seen, group_of, key_of, own_ttl_of
 from brokerd.store.disk import Disk
 from brokerd.store.key_files import KeyFiles
 from brokerd.wire.properties import Properties, encode_header
@@ -81,6 +81,41 @@ values = st.one_of(
 def test_the_plane_finds_the_keys_of_the_control_plane_where_they_are_plain(files, entries, header):
     octets = raw(*entries)
     assert plane.find_key_hash(window_of(files, header), octets) == expected(files, header, octets)
+
+
+GROUP_NAMES = ["JMSXGroupID", "x-message-group-id", "MessageGroupId", "group-id", "g", "x-deduplication-header"]
+
+
+@settings(max_examples=300)
+@given(entries=st.lists(st.tuples(st.sampled_from(GROUP_NAMES).map(str.encode), values), max_size=6),
+       group=st.sampled_from(["", "g", "group-id", "routing-key", "correlation-id", "type", "user-id", "app-id"]),
+       content=st.booleans(), short=st.sampled_from([None, "", "a", "\u00e9" * 100]))
+def test_a_key_within_a_group_is_the_control_planes(files, entries, group, content, short):
+    table = raw(*entries)[2:]
+    flags, more = 0x2000, b""
+    for name, bit in (("correlation-id", 10), ("type", 5), ("user-id", 4), ("app-id", 3)):
+        if name == group and short is not None:
+            flags |= 1 << bit
+            more = bytes([len(short.encode())]) + short.encode()
+    octets = struct.pack(">H", flags) + table + more
+    known = Deduplication(Rule(scope="group", group=group, content=content), files)
+    properties = read_properties(octets)
+    known.window.hash_key = files.plane_key
+    seen = Seen(properties, "key", b"body")
+    key = key_of(known.rule, properties.headers)
+    named = group_of(known.rule, properties.headers, seen)
+    plain = (key is None or key[:1] in b"SI") and ((key is None and not content) or named is None
+                                                   or named[:1] in b"GH")
+    found = plane.find_key_hash(known.window, octets, b"key", b"body")
+    assert found == (known.hash_of(properties.headers, seen) if plain else None)
+    assert known.is_for_plane(octets) is plain
+
+
+def test_a_group_parts_keys_and_a_message_without_a_group_has_its_own(files):
+    known = Deduplication(Rule(scope="group"), files)
+    headers = [{"x-deduplication-header": key} | ({"group-id": group} if group is not None else {})
+               for key in ("a", "b") for group in ("a", "b", 1, "1", None)]
+    assert len({known.hash_of(each) for each in headers}) == len(headers)
 
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 5000])

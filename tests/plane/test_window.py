@@ -64,6 +64,71 @@ def test_a_window_is_its_model(steps, size):
     assert len(window) >= sum(model.knows(each, now) for each in seen)
 
 
+WAITING_STEPS = st.lists(st.one_of(
+    st.tuples(st.just("enter"), HASHES),
+    st.tuples(st.just("settle"), st.integers(0, 40)),
+    st.tuples(st.just("settle"), st.just(0)),
+), max_size=300)
+
+
+@given(WAITING_STEPS)
+@settings(max_examples=300, deadline=None)
+def test_a_window_of_waiting_keys_knows_those_whose_newest_message_is_not_settled(steps):
+    window, waiting, seqs, seen = Window(1 << 24), {}, [], set()
+    window.set_rule(by_content=False, waiting=True, action=0, group_from=0)
+    for seq, (verb, value) in enumerate(steps, 1):
+        if verb == "enter":
+            window.enter(value, FOR_EVER, 0, seq)
+            waiting[value] = seq
+            seqs.append((value, seq))
+            seen.add(value)
+        elif value < len(seqs):
+            hash_, settled = seqs.pop(value)
+            window.forget(hash_, settled)
+            if waiting.get(hash_) == settled:
+                del waiting[hash_]
+        assert {each: window.seq_of(each) for each in seen if window.knows(each, 0)} == waiting
+        assert len(window) == len(waiting)
+
+
+def test_keys_that_wait_long_stay_in_a_window_through_which_many_others_go():
+    window = Window(1000)
+    window.set_rule(by_content=False, waiting=True, action=0, group_from=0)
+    old = [number * 0x9E3779B97F4A7C15 % (1 << 64) for number in range(1, 500)]
+    for seq, hash_ in enumerate(old):
+        window.enter(hash_, FOR_EVER, 0, seq)
+    for seq in range(1000, 100_000):
+        hash_ = seq * 0x9E3779B97F4A7C15 % (1 << 64)
+        window.enter(hash_, FOR_EVER, 0, seq)
+        if seq >= 1300:         # 300 of them wait, too.
+            window.forget((seq - 300) * 0x9E3779B97F4A7C15 % (1 << 64), seq - 300)
+    assert all(window.knows(hash_, 0) for hash_ in old)
+    assert len(window) == 499 + 300
+    assert window.octets <= 4 * 1024 * 40
+    for seq in range(200_000, 200_500):         # More wait than it holds: the oldest are forgotten.
+        window.enter(seq << 20, FOR_EVER, 0, seq)
+    assert len(window) == 1000
+
+
+def test_a_key_is_not_forgotten_for_an_older_message():
+    window = Window(10)
+    window.enter(7, FOR_EVER, 0, 1)
+    window.enter(7, FOR_EVER, 0, 2)
+    window.forget(7, 1)
+    assert window.knows(7, 0)
+    window.forget(7, 2)
+    window.forget(8, 2)
+    assert not window.knows(7, 0)
+
+
+def test_rows_do_not_replace_a_newer_message_of_their_key():
+    window = Window(10)
+    window.enter(7, FOR_EVER, 0, 5)
+    rows = struct.pack("<QQqQQqQQq", 4, 7, 1, 6, 8, FOR_EVER, 9, 8, FOR_EVER)
+    window.load(rows, 0, unless_newer=True)
+    assert (window.knows(7, 1), window.seq_of(7), window.seq_of(8), window.seq_of(9)) == (True, 5, 9, 0)
+
+
 def test_a_window_that_was_used_for_long_is_its_model():
     window, model = Window(500), Model(500)
     for number in range(1, 20_000):

@@ -187,3 +187,70 @@ def test_keys_of_a_broker_of_before_are_known(make_broker, tmp_path):
     send(channel, "", "keyed", "new")
     assert count(channel, "keyed") == 6
     close_all()
+
+
+def test_a_body_is_a_key_in_a_transaction(broker):
+    channel = connect(broker).channel()
+    channel.queue_declare("q", durable=True, arguments={**DEDUPLICATES, "x-deduplication-content": True})
+    channel.tx_select()
+    for body in (b"a", b"b", b"a"):
+        channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
+    channel.basic_publish("", "q", b"a", message(True))
+    channel.tx_commit()
+    assert drain(channel, "q") == [b"a", b"b", b"a"]
+
+
+def test_a_transaction_with_a_refused_duplicate_is_not_whole(broker):
+    channel = connect(broker).channel()
+    channel.queue_declare("q", durable=True, arguments={**DEDUPLICATES, "x-deduplication-action": "nack"})
+    channel.tx_select()
+    channel.basic_publish("", "q", b"1", message("a"))
+    channel.tx_commit()
+    channel.basic_publish("", "q", b"2", message("a"))
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="partial tx completion"):
+        channel.tx_commit()
+
+
+@pytest.mark.parametrize("key", ["a", True])
+def test_a_duplicate_can_be_dead_lettered(channel, key):
+    channel.queue_declare("dead", durable=True)
+    channel.queue_declare("q", durable=True, arguments={
+        **DEDUPLICATES, "x-deduplication-action": "dead-letter", "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead"})
+    for body in (b"1", b"2", b"3"):
+        channel.basic_publish("", "q", body, message(key))
+    eventually(lambda: count(channel, "dead") == 2)
+    _, properties, body = channel.basic_get("dead", auto_ack=True)
+    assert (body, properties.headers["x-death"][0]["reason"]) == (b"2", "duplicate")
+    assert drain(channel, "q") == [b"1"]
+
+
+@pytest.mark.parametrize("key", ["a", True])
+def test_a_newer_message_takes_the_place_of_the_one_that_waits(broker, channel, key):
+    channel.queue_declare("q", durable=True, arguments={
+        **DEDUPLICATES, "x-deduplication-action": "replace", "x-deduplication-scope": "waiting"})
+    for body in (b"1", b"2", b"3"):
+        channel.basic_publish("", "q", body, message(key))
+    channel.basic_publish("", "q", b"other", message("b"))
+    close_all()
+    broker.restart(kill=True)
+    channel = connect(broker).channel()
+    eventually(lambda: count(channel, "q") == 2)
+    assert drain(channel, "q") == [b"3", b"other"]
+
+
+def test_a_duplicate_is_nacked_where_the_queue_says_so(channel):
+    channel.queue_declare("q", durable=True, arguments={**DEDUPLICATES, "x-deduplication-action": "nack"})
+    channel.basic_publish("", "q", b"1", message("a"))
+    with pytest.raises(pika.exceptions.NackError):
+        channel.basic_publish("", "q", b"2", message("a"))
+    assert drain(channel, "q") == [b"1"]
+
+
+@pytest.mark.parametrize(("name", "value", "allowed"), [
+    ("x-deduplication-scope", "waiting", "exchange or group"), ("x-deduplication-action", "replace", "ack or nack")])
+def test_an_exchange_refuses_what_only_queues_can(channel, name, value, allowed):
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as told:
+        channel.exchange_declare("x", "fanout", arguments={**DEDUPLICATES, name: value})
+    assert told.value.args == (406, f"PRECONDITION_FAILED - invalid arg '{name}' for exchange 'x' in vhost '/': "
+                                    f"\"'{value}' is not {allowed}\"")

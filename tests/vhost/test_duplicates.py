@@ -481,3 +481,146 @@ def test_keys_that_have_their_room_are_kept_on_a_full_disk(machine):
     for number in range(stored - 1):
         machine.publish(number, exchange="x")
     assert machine.ready("other") == stored
+
+
+# --- scopes, contents, actions
+
+
+def bodies(machine, name="q"):
+    return [row[6] for row in machine.vhost.queues[name].browse(0, 100)]
+
+
+def get(machine, name="q", *, no_ack=True):
+    return machine.client.send((1, methods.BasicGet(queue=name, no_ack=no_ack)))
+
+
+def test_a_key_counts_in_its_group_alone(machine):
+    machine.queue(deduplication_scope="group")
+    for group in ("a", "b", "a", "b"):
+        machine.publish("k", **{"group-id": group})
+    machine.publish("k")
+    machine.publish("k", **{"group-id": 1.5})       # The control plane looks for this one.
+    machine.publish("k", **{"group-id": 1.5})
+    assert (machine.ready(), machine.vhost.queues["q"].duplicates) == (4, 3)
+    machine.kill()
+    for group in ("a", "b"):
+        machine.publish("k", **{"group-id": group})
+    assert machine.ready() == 4
+
+
+def test_a_group_is_where_the_queues_groups_are(machine):
+    machine.queue()._deduplicate(Rule(scope="group", group="customer"))
+    for customer in ("a", "b", "a"):
+        machine.publish("k", customer=customer, **{"group-id": "one"})
+    assert machine.ready() == 2
+
+
+def test_a_body_is_the_key_of_a_message_without_one(machine):
+    machine.queue(deduplication_content=True)
+    machine.queue("levels", deduplication_content=True, max_priority=1)
+    for name in ("q", "levels"):
+        for body in (b"a", b"b", b"a", b"", b""):
+            machine.publish(None, body=body, routing_key=name)
+        machine.publish("k", body=b"a", routing_key=name)     # Its header comes first.
+        assert bodies(machine, name) == [b"a", b"b", b"", b"a"]
+    machine.kill()
+    machine.publish(None, body=b"b")
+    machine.publish(None, body=b"c")
+    assert bodies(machine)[3:] == [b"a", b"c"]
+
+
+def test_a_waiting_key_counts_until_its_message_is_settled(machine):
+    machine.queue(deduplication_scope="waiting")
+    for key in ("a", "b", "a"):
+        machine.publish(key)
+    assert machine.ready() == 2
+    get(machine)
+    machine.publish("a")
+    machine.publish("b")
+    assert machine.ready() == 2
+    get(machine, no_ack=False)
+    machine.publish("b")        # It is out, and may come back.
+    assert machine.ready() == 1
+    machine.kill()
+    for key in ("a", "b", "c"):
+        machine.publish(key)
+    assert machine.ready() == 3
+    machine.client.send((1, methods.QueuePurge(queue="q")))
+    for key in ("a", "b", "c", "a"):
+        machine.publish(key)
+    assert machine.ready() == 3
+
+
+def test_a_waiting_key_counts_while_its_message_waits_in_any_segment(tmp_path):
+    machine = Machine(tmp_path)
+    q = machine.queue(deduplication_scope="waiting", max_length=500)
+    for number in range(2000):
+        machine.publish(f"k{number}", body=b"x" * 900)
+    machine.node.core.turn()
+    assert q.ready == 500
+    assert len(q.deduplication.window) == 500
+    for suspect in (False, False):
+        machine.kill(suspect=suspect)
+        for number in (1499, 1500, 1999):
+            machine.publish(f"k{number}", body=b"y")
+        assert bodies(machine)[-1] == b"x" * 900 or suspect
+    assert key_files(machine) == ["keys.secret"]
+
+
+def test_a_refused_duplicate_is_told_to_its_publisher(machine):
+    machine.queue(deduplication_action="nack")
+    machine.client.send((1, methods.ConfirmSelect()))
+    machine.node.core.turn()
+    assert machine.publish("a", delivery_mode=1) == [(1, methods.BasicAck(delivery_tag=1))]
+    assert machine.publish("a", delivery_mode=1) == [(1, methods.BasicNack(delivery_tag=2))]
+    assert machine.publish(1.5, delivery_mode=1) == [(1, methods.BasicAck(delivery_tag=3))]
+    assert machine.publish(1.5, delivery_mode=1) == [(1, methods.BasicNack(delivery_tag=4))]
+    assert machine.ready() == 2
+
+
+def test_a_newer_message_replaces_the_older_one_that_is_ready(machine):
+    q = machine.queue(deduplication_action="replace")
+    for key, body in (("a", b"1"), ("b", b"2"), ("a", b"3"), (1.5, b"4"), (1.5, b"5"), ("a", b"6")):
+        machine.publish(key, body=body)
+        machine.node.core.turn()
+    assert bodies(machine) == [b"2", b"5", b"6"]
+    assert q.duplicates == 3
+    get(machine, no_ack=False)
+    machine.publish("b", body=b"7")     # The older one is out: both are done.
+    assert bodies(machine) == [b"5", b"6", b"7"]
+    machine.kill()
+    machine.publish("a", body=b"8")
+    assert bodies(machine) == [b"2", b"5", b"7", b"8"]
+
+
+def test_a_scope_that_changes_takes_the_keys_of_the_new_scope(machine):
+    q = machine.queue()
+    for key in ("a", "b"):
+        machine.publish(key)
+    get(machine)
+    q._deduplicate(Rule(scope="waiting"))
+    machine.vhost.forget_routes()
+    for key in ("a", "b"):
+        machine.publish(key)
+    assert q.ready == 2
+    get(machine)
+    q._deduplicate(Rule())
+    machine.vhost.forget_routes()
+    for key in ("a", "b"):
+        machine.publish(key)
+    assert q.ready == 1
+
+
+def test_a_rule_over_a_long_backlog_finds_its_keys_in_pieces(machine):
+    q = machine.queue()
+    for number in range(3000):
+        machine.publish(f"k{number}", body=b"x" * 500)
+    q._deduplicate(None)
+    q._deduplicate(Rule(size=10_000))
+    while machine.node.core.has_errands:
+        machine.node.core.go_on()
+    assert len(q.deduplication.window) == 3000
+    machine.vhost.forget_routes()
+    machine.publish("k0")
+    machine.publish("k2999")
+    assert q.ready == 3000

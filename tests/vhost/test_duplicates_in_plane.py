@@ -21,7 +21,7 @@ from brokerd.wire.frames import body_frames, header_frame
 from brokerd.wire.properties import Properties, encode_header
 from brokerd.wire.values import Timestamp
 
-QUEUES = ("q", "other", "id", "small", "plain", "wide0", "wide9")
+QUEUES = ("q", "other", "id", "small", "plain", "wide0", "wide9", "grouped", "content", "waiting", "latest")
 
 
 class ByControlPlane(DuplicatesOnDemand):
@@ -44,11 +44,17 @@ class Pair:
             machine.queue("id", deduplication_header="id", cache_size=3)
             machine.queue("small", cache_size=2, max_length=3, overflow="reject-publish")
             machine.queue("timed", cache_ttl=50)
+            machine.queue("grouped", deduplication_scope="group")
+            machine.queue("content", deduplication_content=True, deduplication_action="nack", cache_size=10)
+            machine.queue("waiting", deduplication_scope="waiting", deduplication_action="dead-letter",
+                          dead_letter_exchange="", dead_letter_routing_key="plain")
+            machine.queue("latest", deduplication_scope="waiting", deduplication_action="replace")
             machine.exchange(cache_size=5)                                      # x: to "other"
             machine.exchange("y", "q", deduplication_header="id", cache_ttl=50)  # y: queue and exchange have rules
             machine.exchange("z", "plain", durable=False)
             bind(machine, "wide", [f"wide{n}" for n in range(10)])
             bind(machine, "x", ["small"])
+            bind(machine, "wide2", ["grouped", "content", "waiting", "latest", "plain"])
             headers = machine.vhost.add_exchange("h", "headers", durable=True, auto_delete=False, internal=False,
                                                  arguments=DEDUPLICATES)
             for name, asked in (("other", {"x-match": "any", "id": "a"}), ("id", {"id": 1}), ("q", {"x-match": "all"})):
@@ -106,12 +112,16 @@ def rows(machine):
 
 keys = st.sampled_from([None, "a", "b", "c", "a" * 200, 1, 2, -1, True, 1.5, Timestamp(1), b"a", [1]])
 publishes = st.fixed_dictionaries({
-    "to": st.sampled_from([("", "q"), ("", "id"), ("", "small"), ("", "timed"), ("", "gone"), ("x", ""), ("y", ""),
+    "to": st.sampled_from([("", "q"), ("", "id"), ("", "small"), ("", "timed"), ("", "gone"),
+                           ("", "grouped"), ("", "content"), ("", "waiting"), ("", "latest"), ("wide2", ""),
+                           ("x", ""), ("y", ""),
                            ("z", ""), ("wide", ""), ("h", ""), ("g", "")]),
     "headers": st.fixed_dictionaries({}, optional={
-        "x-deduplication-header": keys, "MessageDeduplicationId": keys, "id": keys,
+        "group-id": st.sampled_from(["a", "b", 1, 1.5]), "x-deduplication-header": keys,
+        "MessageDeduplicationId": keys, "id": keys,
         "x-cache-ttl": st.sampled_from([0, 30, 200, "30", True, -1]), "CC": st.just(["q"]), "BCC": st.just(["id"])}),
     "mode": st.sampled_from([1, 2]),
+    "body": st.sampled_from([b"m", b"n"]),
     "bits": st.sampled_from([{}, {}, {"mandatory": True}, {"immediate": True}]),
     "expiration": st.sampled_from([None, None, None, "1000"]),
 })
@@ -130,7 +140,7 @@ def octets_of(publish):
     header = encode_header(1, Properties(headers=publish["headers"] or None, delivery_mode=publish["mode"],
                                          expiration=publish["expiration"]))
     method = methods.BasicPublish(exchange=exchange, routing_key=routing_key, **publish["bits"])
-    return method.frame(1) + header_frame(1, header) + body_frames(1, b"m", 4096)
+    return method.frame(1) + header_frame(1, header) + body_frames(1, publish["body"], 4096)
 
 
 def perform(machine, step, argument):

@@ -9,7 +9,7 @@ shows an argument without a row; it neither checks nor compares it.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.arguments import BY_NAME
+from brokerd.arguments import BY_NAME, listed
 from brokerd.errors import PreconditionFailed
 from brokerd.exchanges.terms import format_amqp_term
 from brokerd.wire.values import Timestamp, type_name
@@ -21,7 +21,11 @@ Arguments = Mapping[str, Any]
 Check = Callable[[Any, Arguments, str], "str | None"]
 
 ALTERNATE_EXCHANGE = ("alternate-exchange", "x-alternate-exchange")  # RabbitMQ's name, LavinMQ's
-DEDUPLICATION = ("x-message-deduplication", "x-deduplication-header", "x-cache-size", "x-cache-ttl")
+DEDUPLICATION = ("x-message-deduplication", "x-deduplication-header", "x-deduplication-content", "x-cache-size",
+                 "x-cache-ttl")
+SCOPE, ACTION = "x-deduplication-scope", "x-deduplication-action"
+EXCHANGE_SCOPES = ("exchange", "group")  # No message waits in an exchange, and none is there to be replaced.
+EXCHANGE_ACTIONS = ("ack", "nack")
 DELAYED_TYPE, DELAYED_EXCHANGE = "x-delayed-type", "x-delayed-exchange"
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
 RING, JUMP = "ring", "jump"
@@ -62,6 +66,16 @@ def _as_for_queues(name: str) -> Check:
 
     def check(value: Any, arguments: Arguments, thing: str) -> str | None:
         reason = row.check(value, arguments)
+        return None if reason is None else f"invalid arg '{name}' for {thing}: {reason}"
+
+    return check
+
+
+def _listed(name: str, choices: tuple[str, ...]) -> Check:
+    check_choice = listed(choices)
+
+    def check(value: Any, arguments: Arguments, thing: str) -> str | None:
+        reason = check_choice(value, arguments)
         return None if reason is None else f"invalid arg '{name}' for {thing}: {reason}"
 
     return check
@@ -119,6 +133,8 @@ EXCHANGE_ARGUMENTS = (
     ExchangeArgument(DELAYED_TYPE, _delayed_type, _DELAYED, required=True),
     ExchangeArgument(DELAYED_EXCHANGE, _boolean(DELAYED_EXCHANGE)),
     *(ExchangeArgument(name, _as_for_queues(name)) for name in DEDUPLICATION),
+    ExchangeArgument(SCOPE, _listed(SCOPE, EXCHANGE_SCOPES)),
+    ExchangeArgument(ACTION, _listed(ACTION, EXCHANGE_ACTIONS)),
     ExchangeArgument("hash-header", _hash_header("hash-header"), _CONSISTENT_HASH),
     ExchangeArgument("x-hash-on", _hash_header("x-hash-on"), _CONSISTENT_HASH),
     ExchangeArgument("hash-property", _hash_property, _CONSISTENT_HASH),

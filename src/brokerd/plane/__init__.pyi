@@ -138,10 +138,22 @@ class Window:
     def __len__(self) -> int: ...
     def knows(self, hash_: int, now_ms: int) -> bool:
         """Whether the key is there and its time is not over."""
-    def enter(self, hash_: int, expires_ms: int, now_ms: int) -> None:
-        """Make the key the newest one; if there are too many, the oldest goes.  Raises ValueError for 0."""
-    def load(self, rows: bytes, now_ms: int) -> None:
-        """Enter the rows of key files (store/format.py), in any order, each once.  Takes time in proportion to the rows."""
+    def enter(self, hash_: int, expires_ms: int, now_ms: int, seq: int = 0) -> None:
+        """Make the key the newest one; if there are too many, the oldest goes.  seq: of its message.  Raises ValueError for
+        0."""
+    def forget(self, hash_: int, seq: int) -> None:
+        """Forget the key, if it is that of message `seq`."""
+    def seq_of(self, hash_: int) -> int:
+        """The message that has the key; 0: it is not known, or there is no such key."""
+    def set_rule(self, *, by_content: bool, waiting: bool, action: int, group_from: int, group: bytes = b"",
+                 group_property: int = 0) -> None:
+        """by_content: the body is the key of a message whose headers have none.  waiting: set before the first key; a key
+        is forgotten when its message is settled, and `size` counts keys alone.  action: what becomes of a duplicate (0 it is
+        left out; 1 and its publisher told that it is refused; 2 and given to on_dead(); 3 it is stored, and on_replaced()
+        called).  group_from, group, group_property: see queues/deduplication.GROUP_PLACES; 0: a key counts in all groups."""
+    def load(self, rows: bytes, now_ms: int, *, unless_newer: bool = False) -> None:
+        """Enter the rows of key files (store/format.py), in any order, each once.  Takes time in proportion to the rows.
+        unless_newer: leave out rows of a key that a newer message has."""
     def change(self, size: int, ttl_ms: int, header: bytes) -> None:
         """Change the size, which leaves as many of the newest keys as fit, the time of later keys, and where they are."""
 
@@ -162,19 +174,27 @@ class HashKey:
     def __init__(self, octets: bytes) -> None:
         """Raises ValueError: not 16 octets."""
 
-def find_key_hash(window: Window, properties: bytes) -> int | None:
+def find_key_hash(window: Window, properties: bytes, routing_key: bytes = b"", body: bytes = b"") -> int | None:
     """The hash of the deduplication key of a message with these properties (flags and list as on the wire); 0: it has none.
     None: the key is not plain, or the window has no hash key yet: such a message is not for the plane.  Raises ValueError
     for malformed properties."""
+def enter_keys_that_wait(queue: Queue, number: int = 0, level: int = 0) -> None:
+    """Enter the keys of messages that are not settled into the queue's window of waiting keys: of those in the segment that
+    the cursor has not passed; number 0: of all that it has passed.  Takes time in proportion to the messages."""
 def find_own_ttl(properties: bytes) -> int:
     """How long a message with these properties says that its key counts, in ms; -1: it does not say.  Raises ValueError for
     malformed properties."""
 
 class Keys:
     """The deduplication keys of one message."""
-    def __init__(self, of_queues: dict[Queue, int], of_exchange: int = 0, ttl_ms: int = -1) -> None:
+    def __init__(self, of_queues: dict[Queue, int], of_exchange: int = 0, ttl_ms: int = -1, *,
+                 on_body: Callable[[bytes], object] | None = None) -> None:
         """of_queues: hashes in the queues that have a window, which the records there carry.  of_exchange: the hash that
-        records in other queues carry; 0: none.  ttl_ms: how long the keys count if the message says so; else -1."""
+        records in other queues carry; 0: none.  ttl_ms: how long the keys count if the message says so; else -1.  on_body():
+        called with the message's body before each before_storing(); it may call change()."""
+    on_body: Callable[[bytes], object] | None
+    def change(self, of_queues: dict[Queue, int], of_exchange: int, ttl_ms: int) -> None:
+        """The message has these keys instead."""
 
 class Tally:
     """Counters of one exchange."""
@@ -256,6 +276,8 @@ class Answer:
                                  # asks if they have no queue for it, or an exchange, or a queue that looks for duplicates, or
                                  # if what they ask of its headers is too long to be remembered
     keys: Keys | None            # that the message's records carry; only with a participant that looks for duplicates
+    def take_body(self, body: bytes) -> None:
+        """The message's body, which may be its deduplication key.  Code that calls before_storing() calls this first."""
     def before_storing(self) -> tuple[Any, ...]:
         """Ask the participants; returns the queues that they leave.  Code that stores a message with Core.put() calls this
         first."""
@@ -264,6 +286,9 @@ class Answer:
     @property
     def counts_as_routed(self) -> bool:
         """Whether one of these takes the message, so that it is not returned though no queue is left."""
+    @property
+    def refuses(self) -> bool:
+        """Whether one of these, which may have a property of this name, has the publisher told that it is refused."""
 
 class Routes:
     """Remembers where messages go, for each (exchange, routing key) that one user of one vhost publishes to; where headers
@@ -392,13 +417,17 @@ class Queue:
         """Make the directory, with the queue's name in it.  Raises OSError."""
     def on_dead(self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                 count: int) -> bool:
-        """A message died: reason is "rejected", "expired", "maxlen" or "delivery_limit", count its failed deliveries.  The
+        """A message died: reason is "rejected", "expired", "maxlen" or "delivery_limit", count its failed deliveries; or it is a
+        "duplicate" that came to a queue which dead-letters those.  The
         plane calls this in the order of deaths, and never while another call but finish_deaths() is under way.  seq 0: the
         queue refused the message, which is not stored.  True: the message is settled.  False: it stays aside until
         settle_dead(seq).  Dead letters that the plane makes itself, as `letters` says, do not come here."""
     def on_letters_stored(self, upto: int) -> None:
         """The plane has stored dead letters at least once, so many since the start, in the files of their targets.  Their
         messages stay aside until settle_letters(upto), which may be called when the next sync has ended.  Must not raise."""
+    def on_replaced(self, seq: int) -> None:
+        """A message was stored, and is in its file, that takes the place of an older one of its deduplication key, which may
+        be ready.  Must not raise."""
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
         """basic.deliver or basic.get-ok was written to a client.  Called while `reports_deliveries`.  Must not raise."""
@@ -444,6 +473,7 @@ class Queue:
     def settle_letters(self, upto: int) -> None:
         """Settle messages whose letters on_letters_stored() told of: these are on disk."""
     # --- figures
+    core: Core
     directory: str; durable: bool
     ready: int
     ready_octets: int    # of their bodies; after a restart partly an estimate

@@ -42,6 +42,7 @@ cdef class Answer:
     cdef readonly Window window
     cdef readonly object decided_by     # HeaderBindings
     cdef Py_ssize_t asked           # of the participants: the others have nothing to do with this message
+    cpdef take_body(self, bytes body)
     cpdef tuple before_storing(self)
     cpdef after_storing(self, Message message, channel, tuple stored)
 
@@ -78,20 +79,22 @@ cdef class HashKey:
 
 cdef class Window:
     cdef window_t w
-    cdef bytes header
+    cdef bytes header, group
     cdef HashKey _hash_key
     cdef void set_header(self, bytes header)
 
 cdef class Keys:
     cdef keys_t k
     cdef list owners
+    cdef public object on_body
+    cdef int fill(self, dict of_queues, uint64_t of_exchange, int64_t ttl_ms) except -1
 
 cdef class Gate:
     cdef gate_t *gate               # in the subclass
 
 cdef class Queue:
     cdef queue_t q
-    cdef Core core
+    cdef readonly Core core
     cdef Window _window
     cdef Letters _letters
     cdef Gate _gate

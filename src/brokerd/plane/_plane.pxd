@@ -126,6 +126,7 @@ cdef struct tally_t:
 cdef struct key_t:
     uint64_t hash               # 0: a hole
     int64_t expires             # ms
+    uint64_t seq                # of the message that has it; 0: not known
 
 cdef struct keyring_t:          # of keys, and the index of it
     key_t *keys                 # NULL: none
@@ -146,7 +147,14 @@ cdef struct window_t:
     const uint8_t *header       # where the key of a message is; borrowed from the object
     uint32_t header_n
     const hash_key_t *hash_key  # NULL: the plane finds no keys by itself; borrowed from a HashKey
-    uint64_t duplicates         # messages that were not stored because their key was known
+    uint64_t duplicates         # messages whose key was known
+    bint by_content             # the body is the key of a message whose headers have none
+    bint waiting                # a key counts until its message is settled
+    uint8_t action              # ON_DUPLICATE_*: what becomes of a message whose key is known
+    uint8_t group_from          # GROUP_*: a key counts in its message's group only, whose name is there
+    uint8_t group_property      # GROUP_PROPERTY: the bit of its flag
+    const uint8_t *group        # GROUP_HEADER: the header's name; borrowed from the object
+    uint32_t group_n
 
 cdef struct keys_t:
     queue_key_t *of_queues      # of those that have a window

@@ -29,6 +29,10 @@ cdef class Answer:
         self.window = window
         self.decided_by = decided_by
 
+    cpdef take_body(self, bytes body):
+        if self.keys is not None and self.keys.on_body is not None:
+            self.keys.on_body(body)
+
     cpdef tuple before_storing(self):
         cdef tuple queues = self.queues, left
         self.asked = 0
@@ -43,6 +47,13 @@ cdef class Answer:
     cpdef after_storing(self, Message message, channel, tuple stored):
         for participant in self.participants[:self.asked]:
             participant.after_storing(message, channel, stored)
+
+    @property
+    def refuses(self):
+        for participant in self.participants[:self.asked]:
+            if getattr(participant, "refuses", False):
+                return True
+        return False
 
     @property
     def counts_as_routed(self):

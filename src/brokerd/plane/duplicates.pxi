@@ -4,8 +4,8 @@
 #    check_keys     which of a route's queues do not know the message
 #    learn_key      the exchange learns the key of a message that a queue has stored; a queue learns it in append() (keys.pxi)
 #
-# A key is plain if it is text or a whole number, or if there is none.  Messages with other keys go up: the control plane
-# (vhost/duplicates) finds the octets of any key, and is the model of what stands here.
+# A key is plain if it is text or a whole number, or the body, or if there is none; so is the name of a group.  Messages with
+# other keys go up: the control plane (vhost/duplicates) finds the octets of any key, and is the model of what stands here.
 #
 # The keys of a durable exchange have a log, which the control plane writes: on_learnt() gets the rows of a chunk when the
 # chunk's records are in their files.  So kill -9 loses the rows of one chunk at most, and a start finds these keys in the
@@ -40,6 +40,7 @@ cdef struct check_t:            # of one publish
     queue_t **left              # the queues that do not know the key; behind left_n those that know it
     uint8_t *took               # of those left: whether the queue stored the message
     uint32_t left_n
+    uint32_t replaced           # of those left: queues that know the key, and in which the message replaces the older one
     bint exchange_knows
     bint has_key
     void *room                  # NULL: the arrays below are enough
@@ -73,9 +74,95 @@ cdef bint hash_value(const window_t *w, const uint8_t *value, size_t n, uint64_t
     return True
 
 
-cdef bint find_key(const window_t *w, const uint8_t *properties, uint64_t *hash_, int64_t *ttl) noexcept nogil:
-    """The hash of the key in whole properties, 0: they have none; and the time that the message sets, -1: none.  False: the
-    key is not plain."""
+cdef bint hash_group(const window_t *w, const uint8_t *value, size_t n, uint64_t *hash_) noexcept nogil:
+    """The hash of a group's name, a header's value, as queues/deduplication.group_of() makes it.  False: it is not plain."""
+    cdef uint8_t room[9]
+    cdef char digits[24]
+    cdef const uint8_t *plain
+    if value[0] == c'S':
+        hash_[0] = hash_with_key(w.hash_key, c'G', value + 5, n - 5)
+        return True
+    plain = plain_value(value, room, &n)
+    if not is_whole_number(plain, room, value[0]):
+        return False
+    n = <size_t>snprintf(digits, sizeof(digits), "%lld", <long long>be64(room + 1))
+    hash_[0] = hash_with_key(w.hash_key, c'H', <const uint8_t *>digits, n)
+    return True
+
+
+cdef const uint8_t *find_header(const uint8_t *table, const uint8_t *name, size_t name_n, size_t *n) noexcept nogil:
+    """The value of a header, its kind first, and its octets.  NULL: it is not there, or void."""
+    cdef const uint8_t *p = table + 4
+    cdef const uint8_t *end = p + be32(table)
+    cdef const uint8_t *found
+    while p < end:
+        found = p
+        p += 1 + p[0]
+        n[0] = value_length(p, end)
+        if found[0] == name_n and memcmp(found + 1, name, name_n) == 0:
+            return p if p[0] != c'V' else NULL
+        p += n[0]
+    return NULL
+
+
+cdef extern from *:
+    """
+    static const char *const USUAL_GROUP_HEADERS[] = {"JMSXGroupID", "x-message-group-id", "MessageGroupId", "group-id"};
+    """
+    const char **USUAL_GROUP_HEADERS
+
+
+cdef bint find_group(const window_t *w, const message_t *m, const uint8_t *properties, uint64_t *hash_) noexcept nogil:
+    """The hash of the name of a message's group, 0: it has none.  m: where its routing key is.  False: it is not plain."""
+    cdef const uint8_t *table
+    cdef const uint8_t *p = NULL
+    cdef size_t n = 0
+    cdef int i
+    hash_[0] = 0
+    if w.group_from == GROUP_ROUTING_KEY:
+        p = m.names + 1 + m.names[0] if m != NULL else NULL
+    elif w.group_from == GROUP_PROPERTY:
+        p = property_at(properties, w.group_property)
+    if w.group_from >= GROUP_ROUTING_KEY:
+        if p != NULL:
+            hash_[0] = hash_with_key(w.hash_key, c'G', p + 1, p[0])
+        return True
+    table = property_at(properties, PROPERTY_HEADERS)
+    if table == NULL:
+        return True
+    if w.group_from == GROUP_HEADER:
+        p = find_header(table, w.group, w.group_n, &n)
+    else:
+        for i in range(4):
+            p = find_header(table, <const uint8_t *>USUAL_GROUP_HEADERS[i], strlen(USUAL_GROUP_HEADERS[i]), &n)
+            if p != NULL:
+                break
+    return True if p == NULL else hash_group(w, p, n, hash_)
+
+
+cdef bint find_key(const window_t *w, const message_t *m, const uint8_t *properties, uint64_t *hash_,
+                   int64_t *ttl) noexcept nogil:
+    """The hash of the key of a message with these properties, 0: it has none; and the time that it sets, -1: none.  False: the
+    key is not plain.  m: where its body and routing key are; NULL: whether the key is plain is wanted, and no more."""
+    cdef uint64_t group
+    if not find_header_key(w, properties, hash_, ttl):
+        return False
+    if LIKELY(not w.by_content and w.group_from == GROUP_NONE):
+        return True
+    if hash_[0] == 0 and w.by_content:
+        if w.hash_key == NULL:
+            return False
+        hash_[0] = hash_with_key(w.hash_key, c'C', m.body, m.body_n) if m != NULL else 1
+    if hash_[0] and w.group_from != GROUP_NONE:
+        if not find_group(w, m, properties, &group):
+            return False
+        hash_[0] ^= group << 32 | group >> 32
+        hash_[0] += hash_[0] == 0
+    return True
+
+
+cdef bint find_header_key(const window_t *w, const uint8_t *properties, uint64_t *hash_, int64_t *ttl) noexcept nogil:
+    """find_key() by headers alone."""
     cdef const uint8_t *table = property_at(properties, PROPERTY_HEADERS)
     cdef const uint8_t *p
     cdef const uint8_t *end
@@ -117,14 +204,20 @@ cdef bint find_key(const window_t *w, const uint8_t *properties, uint64_t *hash_
     return hash_value(w, first, first_n, hash_)
 
 
-def find_key_hash(Window window not None, const uint8_t[::1] properties):
+def find_key_hash(Window window not None, const uint8_t[::1] properties, bytes routing_key not None=b"",
+                  bytes body not None=b""):
     """See plane/__init__.pyi."""
     cdef known_t known
+    cdef message_t m
+    cdef bytes names = b"\0" + bytes([len(routing_key)]) + routing_key
     cdef uint64_t hash_
     cdef int64_t ttl
     if properties.shape[0] < 2 or not properties_are_whole(&properties[0], &properties[0] + properties.shape[0], &known):
         raise ValueError("malformed properties")
-    return hash_ if find_key(&window.w, &properties[0], &hash_, &ttl) else None
+    m.names = <const uint8_t *>names
+    m.body = <const uint8_t *>body
+    m.body_n = <uint64_t>len(body)
+    return hash_ if find_key(&window.w, &m, &properties[0], &hash_, &ttl) else None
 
 
 def find_own_ttl(const uint8_t[::1] properties):
@@ -136,7 +229,7 @@ def find_own_ttl(const uint8_t[::1] properties):
     memset(&none, 0, sizeof(window_t))
     if properties.shape[0] < 2 or not properties_are_whole(&properties[0], &properties[0] + properties.shape[0], &known):
         raise ValueError("malformed properties")
-    find_key(&none, &properties[0], &hash_, &ttl)
+    find_header_key(&none, &properties[0], &hash_, &ttl)
     return ttl
 
 
@@ -144,13 +237,16 @@ def find_own_ttl(const uint8_t[::1] properties):
 
 cdef inline bint has_rule_of(const window_t *w, const window_t *other) noexcept nogil:
     """Whether both find the same key in a message."""
-    return w.header_n == other.header_n and memcmp(w.header, other.header, w.header_n) == 0 and w.hash_key == other.hash_key
+    return w.header_n == other.header_n and memcmp(w.header, other.header, w.header_n) == 0 and w.hash_key == other.hash_key \
+        and w.by_content == other.by_content and w.group_from == GROUP_NONE == other.group_from
 
 
-cdef int check_keys(check_t *k, route_t *r, const uint8_t *properties, int64_t now_ms) noexcept nogil:
-    """Part the queues of r into those that know the key of a message with these properties, and those that do not.
+cdef int check_keys(check_t *k, route_t *r, const message_t *m, const uint8_t *properties, int64_t now_ms) noexcept nogil:
+    """Part the queues of r into those that know the key of a message that came with these properties, and those that do not.
     0; NOT_PLAIN; ENOMEM.  After 0 the caller calls check_free()."""
     cdef const window_t *last = NULL
+    cdef const key_t *known_key
+    cdef queue_key_t *key
     cdef queue_t *q
     cdef uint64_t hash_ = 0
     cdef uint32_t i, n = r.targets_n, known = n
@@ -168,11 +264,11 @@ cdef int check_keys(check_t *k, route_t *r, const uint8_t *properties, int64_t n
     k.keys.n = 0
     k.keys.of_exchange = 0
     k.keys.ttl = -1
-    k.left_n = 0
+    k.left_n = k.replaced = 0
     k.exchange_knows = k.has_key = False
     if r.learner != NULL:
         last = r.learner.window
-        if not find_key(last, properties, &hash_, &k.keys.ttl):
+        if not find_key(last, m, properties, &hash_, &k.keys.ttl):
             check_free(k)
             return NOT_PLAIN
         k.has_key = hash_ != 0
@@ -186,21 +282,28 @@ cdef int check_keys(check_t *k, route_t *r, const uint8_t *properties, int64_t n
             continue
         if last == NULL or not has_rule_of(last, q.window):
             last = q.window
-            if not find_key(last, properties, &hash_, &k.keys.ttl):
+            if not find_key(last, m, properties, &hash_, &k.keys.ttl):
                 check_free(k)
                 return NOT_PLAIN
             k.has_key |= hash_ != 0
-        if hash_ and window_knows(q.window, hash_, now_ms):
-            known -= 1
-            k.left[known] = q
-            continue
+        key = k.keys.of_queues + k.keys.n
+        key.replaces = 0
+        if hash_:
+            known_key = window_find(q.window, hash_)
+            if known_key != NULL and known_key.expires > now_ms:
+                if q.window.action != ON_DUPLICATE_REPLACE:
+                    known -= 1
+                    k.left[known] = q
+                    continue
+                k.replaced += 1
+                key.replaces = known_key.seq
         k.left[k.left_n] = q
         k.left_n += 1
-        k.keys.of_queues[k.keys.n].queue = q
-        k.keys.of_queues[k.keys.n].hash = hash_
+        key.queue = q
+        key.hash = hash_
         k.keys.n += 1
     if k.exchange_knows:
-        k.left_n = 0
+        k.left_n = k.replaced = 0
     memset(k.took, 0, n)
     return 0
 
@@ -209,14 +312,106 @@ cdef inline void check_free(check_t *k) noexcept nogil:
     free(k.room)
 
 
-cdef void count_duplicates(check_t *k, route_t *r) noexcept nogil:
-    """The publish is done: count it where the key was known."""
-    cdef uint32_t i
+cdef uint32_t count_duplicates(check_t *k, route_t *r) noexcept nogil:
+    """The publish is done: count it where the key was known.  REFUSED, if its publisher is to be told so."""
+    cdef uint32_t i, told = STORED
     if k.exchange_knows:
         r.learner.window.duplicates += 1
-        return
+        return REFUSED if r.learner.window.action == ON_DUPLICATE_NACK else STORED
     for i in range(k.left_n, r.targets_n):
         k.left[i].window.duplicates += 1
+        if k.left[i].window.action == ON_DUPLICATE_NACK:
+            told |= REFUSED
+    return told
+
+
+cdef void act_on_duplicates(check_t *k, route_t *r, message_t *m) noexcept:
+    """Where a queue asks for more than that a duplicate is left out: dead-letter it, or let it replace the older message.  The
+    message is in the files of the queues that took it."""
+    cdef uint32_t i
+    cdef list told = [], replaced = []
+    for i in range(k.left_n, r.targets_n if not k.exchange_knows else k.left_n):
+        if k.left[i].window.action == ON_DUPLICATE_DEAD_LETTER:
+            told.append(<Queue>k.left[i].owner)
+    if k.replaced:
+        for i in range(k.keys.n):
+            if k.keys.of_queues[i].replaces and not k.keys.of_queues[i].queue.dropped \
+                    and k.keys.of_queues[i].queue.window != NULL \
+                    and window_has_newer(k.keys.of_queues[i].queue.window, &k.keys.of_queues[i]):
+                k.keys.of_queues[i].queue.window.duplicates += 1
+                replaced.append((<Queue>k.keys.of_queues[i].queue.owner, k.keys.of_queues[i].replaces))
+    for queue, seq in replaced:
+        queue.on_replaced(seq)
+    for queue in told:
+        tell_duplicate(queue, m)
+
+
+cdef bint window_has_newer(const window_t *w, const queue_key_t *key) noexcept nogil:
+    """Whether the queue stored the message: the key is that of a newer one now."""
+    cdef const key_t *found = window_find(w, key.hash)
+    return found != NULL and found.seq > key.replaces
+
+
+cdef void tell_duplicate(Queue queue, message_t *m) noexcept:
+    queue.on_dead("duplicate", 0, (<const char *>m.names)[1:1 + m.names[0]], routing_key_of(m),
+                  (<const char *>m.properties)[:m.properties_n], (<const char *>m.body)[:m.body_n], 0)
+
+
+cdef bint asks_for_more(const check_t *k, const route_t *r) noexcept nogil:
+    """Whether act_on_duplicates() has something to do."""
+    cdef uint32_t i
+    if k.replaced:
+        return True
+    for i in range(k.left_n, r.targets_n if not k.exchange_knows else k.left_n):
+        if k.left[i].window.action == ON_DUPLICATE_DEAD_LETTER:
+            return True
+    return False
+
+
+# ---- keys of messages that wait, for a queue that knows no others
+
+cdef void enter_waiting_key(place_t *t, uint8_t holder, void *context) noexcept nogil:
+    """A message is not settled: its key counts, unless a newer message has it."""
+    cdef window_t *w = <window_t *>context
+    cdef const key_t *known
+    cdef const uint8_t *r
+    cdef uint64_t hash_
+    cdef message_t m
+    cdef uint64_t none
+    cdef int64_t ttl = -1
+    if seg_map(t.seg) != 0:
+        return
+    r = t.seg.map + t.position
+    hash_ = le64(r + R_DEDUP_HASH)
+    if le32(r) != RECORD_MAGIC or hash_ == 0 or le16(r + R_FLAGS) & KEY_OF_EXCHANGE:
+        return
+    known = window_find(w, hash_)
+    if known != NULL and known.seq >= seq_of(r):
+        return
+    if le16(r + R_FLAGS) & KEY_TTL:
+        message_of(r, &m)
+        find_header_key(w, m.properties, &none, &ttl)
+    window_enter(w, hash_, key_expires(w, <int64_t>le64(r + R_TS) // 1000000, ttl), t.seg.queue.core.now // 1000000,
+                 seq_of(r))
+
+
+cdef void enter_waiting_keys(seg_t *s) noexcept nogil:
+    """Enter the keys of the records that the cursor has not passed."""
+    cdef store_t *st = s.store
+    cdef uint32_t position = HEADER
+    cdef bint was_mapped = s.map != NULL
+    cdef place_t t
+    if st.cursor == NULL or s.number < st.cursor.number:
+        return
+    if s == st.cursor:
+        position = st.position
+    while find_unsettled(st, s, &position):
+        t.seg = s
+        t.position = position
+        enter_waiting_key(&t, 0, s.queue.window)
+        position += room_of(s.map + position)
+    if not was_mapped and s != st.last and s != st.cursor:
+        seg_unmap(s)
 
 
 # ---- what an exchange learns
@@ -241,7 +436,7 @@ cdef void learn_key(learner_t *l, core_t *core, uint64_t hash_, int64_t own_ttl_
     cdef int64_t expires = key_expires(l.window, now_ms, own_ttl_ms)
     cdef uint32_t capacity
     cdef uint8_t *rows
-    window_enter(l.window, hash_, expires, now_ms)
+    window_enter(l.window, hash_, expires, now_ms, 0)
     if not l.has_log:
         return
     if l.rows_n == l.rows_capacity:
@@ -314,3 +509,17 @@ cdef class ExchangeWindow(Window):
 
     def on_full(self, uint32_t rows):
         self.l.room = <uint32_t>-1
+
+
+def enter_keys_that_wait(Queue queue not None, uint64_t number=0, uint8_t level=0):
+    """See plane/__init__.pyi."""
+    cdef seg_t *s
+    if queue.q.window == NULL:
+        return
+    write_stages(queue.q.core)
+    if number == 0:
+        visit_places(&queue.q, enter_waiting_key, queue.q.window)
+        return
+    s = segment_at(&queue.q, level, number)
+    if s != NULL:
+        enter_waiting_keys(s)

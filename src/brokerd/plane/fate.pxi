@@ -21,6 +21,8 @@ cdef void settle(place_t *t, uint8_t kind) noexcept nogil:
         return
     if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.settle(q.rules.gate, t, kind):
         return
+    if UNLIKELY(q.window != NULL) and q.window.waiting:
+        forget_settled_key(t)
     ASSERT(s.settled < s.records or s.damaged)
     if UNLIKELY(q.journal != NULL):
         prepare_settlement(s, kind)

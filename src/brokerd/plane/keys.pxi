@@ -7,13 +7,14 @@
 cdef struct queue_key_t:
     queue_t *queue
     uint64_t hash
+    uint64_t replaces           # the older message with this key, which is to go; 0: none
 
 
 cdef void enter_key(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
     """Enter the key of the record that was just appended to s into its queue's window."""
     cdef window_t *w = s.queue.window
     cdef int64_t expires = key_expires(w, ts // 1000000, own_ttl_ms)
-    window_enter(w, hash_, expires, s.queue.core.now // 1000000)
+    window_enter(w, hash_, expires, s.queue.core.now // 1000000, s.queue.next_seq - 1)
     s.keys_last = w.entered
     if expires > s.keys_until:
         s.keys_until = expires
@@ -28,8 +29,18 @@ cdef void assume_all_keys(seg_t *s) noexcept nogil:
 cdef bint holds_keys(seg_t *s) noexcept nogil:
     """Whether a key that counts may be on disk only in the records of s."""
     cdef queue_t *q = s.queue
-    return (q.window != NULL and not q.dropped and not s.unlinked and not s.keys_written
+    return (q.window != NULL and not q.window.waiting and not q.dropped and not s.unlinked and not s.keys_written
             and s.keys_until > q.core.now // 1000000 and q.window.entered - s.keys_last < q.window.size)
+
+
+cdef void forget_settled_key(place_t *t) noexcept nogil:
+    """A message is settled, and its queue knows only keys of messages that wait."""
+    cdef const uint8_t *r
+    if seg_map(t.seg) != 0:
+        return                  # Its key counts until it is the oldest one, or the broker starts again.
+    r = t.seg.map + t.position
+    if le32(r) == RECORD_MAGIC and le64(r + R_DEDUP_HASH) != 0 and not le16(r + R_FLAGS) & KEY_OF_EXCHANGE:
+        window_forget(t.seg.queue.window, le64(r + R_DEDUP_HASH), t.seq)
 
 
 cdef uint32_t whole_record_from(seg_t *s, uint32_t position) noexcept nogil:

@@ -202,7 +202,7 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
     cdef uint32_t i, stored = STORED
     cdef bint took = False, lasting = False, knew
     cdef int64_t began
-    cdef int err = check_keys(&k, r, properties, core.now // 1000000)
+    cdef int err = check_keys(&k, r, m, properties, core.now // 1000000)
     if err == NOT_PLAIN:
         return ROUTE
     if err == 0:
@@ -225,11 +225,17 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
     knew = k.exchange_knows or k.left_n < r.targets_n
     if knew and m.flags & PERSISTENT and core.sync:
         stored |= WAITS     # A duplicate's confirm promises the first message, which may not be on disk yet.
+    if knew:
+        stored |= count_duplicates(&k, r)
     finish_publish(ch, r, m, k.left_n, stored)
     if UNLIKELY(k.left_n == 0 and r.mandatory and not knew):
         write_return(ch, m, 312, b"\x08NO_ROUTE")
-    if knew:
-        count_duplicates(&k, r)
+    if UNLIKELY(knew or k.replaced) and asks_for_more(&k, r):
+        began = monotonic_ns()
+        write_stages(core)
+        with gil:
+            act_on_duplicates(&k, r, m)
+        core.spent += monotonic_ns() - began
     if k.keys.of_exchange and not k.exchange_knows:
         for i in range(k.left_n):
             if k.took[i]:
@@ -269,7 +275,10 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
     0, or the errno."""
     cdef Answer answer = <Answer>r.answer
     cdef list left = []
-    cdef int err = ask_participants(answer, left)
+    cdef int err
+    if answer.keys is not None and answer.keys.on_body is not None:
+        answer.keys.on_body((<const char *>m.body)[:m.body_n])
+    err = ask_participants(answer, left)
     if err:
         return err
     if answer.keys is not None:
@@ -287,6 +296,8 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
     if err == 0:
         if answer.keys is not None and m.flags & PERSISTENT and ch.conn.core.sync and answer.counts_as_routed:
             stored |= WAITS     # A duplicate's confirm promises the first message, which may not be on disk yet.
+        if answer.keys is not None and answer.refuses:
+            stored |= REFUSED
         finish_publish(ch, r, m, n, stored)
         if n == 0 and r.mandatory and not answer.counts_as_routed:
             write_return(ch, m, 312, b"\x08NO_ROUTE")
@@ -330,9 +341,11 @@ cdef inline bint is_plain(queue_t *q, message_t *m) noexcept nogil:
 
 cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
     """Choose the deduplication key of m's record in q: the queue's own if q has a window, else the exchange's."""
+    cdef const queue_key_t *key
     m.flags &= ~<uint16_t>(KEY_OF_EXCHANGE | KEY_TTL)
     if q.window != NULL:
-        m.dedup_hash = key_of_queue(m.keys, q, &m.keys_at)
+        key = key_of_queue(m.keys, q, &m.keys_at)
+        m.dedup_hash = key.hash if key != NULL else 0
     else:
         m.dedup_hash = m.keys.of_exchange
         if m.dedup_hash:

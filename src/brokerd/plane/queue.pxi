@@ -87,6 +87,9 @@ cdef class Queue:
     def on_letters_stored(self, uint64_t upto):
         raise NotImplementedError
 
+    def on_replaced(self, uint64_t seq):
+        raise NotImplementedError
+
     def on_delivered(self, channel, exchange, routing_key, properties, body, redelivered):
         raise NotImplementedError
 

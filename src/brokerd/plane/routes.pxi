@@ -256,9 +256,9 @@ cdef bint are_keys_plain(Answer answer, const uint8_t *properties):
     cdef int64_t ttl
     cdef Queue queue
     for queue in answer.queues:
-        if queue.q.window != NULL and not find_key(queue.q.window, properties, &hash_, &ttl):
+        if queue.q.window != NULL and not find_key(queue.q.window, NULL, properties, &hash_, &ttl):
             return False
-    return answer.window is None or find_key(&answer.window.w, properties, &hash_, &ttl)
+    return answer.window is None or find_key(&answer.window.w, NULL, properties, &hash_, &ttl)
 
 
 cdef inline bint is_simple(route_t *r) noexcept nogil:

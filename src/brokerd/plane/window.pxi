@@ -12,13 +12,29 @@
 # new entry moves KEYS_MOVED of them into the new one, oldest first.  A moved entry leaves the hash 0 in the old ring, so
 # that its old slot, which stays, matches no key.
 #
+# In a window of keys that `wait`, a key goes when its message is settled, and so leaves a hole anywhere.  There `size` is of
+# keys, not of entries; and where a quarter or more are holes, each new entry makes some of the oldest keys the newest ones
+# (window_squeeze()), so that the holes fall out.
+#
 # Knows nothing of messages.  Times are milliseconds since the epoch.
 
 cdef enum:
     KEYS_FIRST = 16             # places of the smallest ring
     KEYS_MOVED = 4              # entries that each new one moves: the old ring is empty long before the new one is full
     KEYS_FORGOTTEN = 64         # expired keys that one new key removes at most
+    KEYS_SQUEEZED = 8           # oldest entries that one new key moves or drops at most
     KEY_ROW = 24                # octets: order u8, hash u8, expires i8, as in store/format.py
+
+    ON_DUPLICATE_ACK = 0        # window_t.action: the message is confirmed, and not stored
+    ON_DUPLICATE_NACK = 1       # ... refused
+    ON_DUPLICATE_DEAD_LETTER = 2    # ... confirmed, and dead-lettered
+    ON_DUPLICATE_REPLACE = 3    # ... stored, and the older one goes if it is ready
+
+    GROUP_NONE = 0              # window_t.group_from
+    GROUP_USUAL_HEADERS = 1
+    GROUP_HEADER = 2
+    GROUP_ROUTING_KEY = 3
+    GROUP_PROPERTY = 4
 
 cdef extern from *:
     """
@@ -155,6 +171,30 @@ cdef inline uint32_t keyring_capacity_for(uint32_t n) noexcept nogil:
     return capacity
 
 
+cdef void window_squeeze(window_t *w) noexcept nogil:
+    """Make some of the oldest keys the newest ones, where many entries between them are holes."""
+    cdef uint32_t most = KEYS_SQUEEZED
+    cdef key_t oldest
+    while most and w.old.keys == NULL and w.entered - w.first > w.live + w.live // 4 + KEYS_FIRST:
+        oldest = key_numbered(w, w.first)[0]
+        window_forget_oldest(w)
+        if oldest.hash:
+            key_append(w, &oldest)
+        most -= 1
+
+
+cdef inline void key_append(window_t *w, const key_t *key) noexcept nogil:
+    """Make this key the newest entry; there is a place."""
+    w.ring.keys[<uint32_t>w.entered & w.ring.mask] = key[0]
+    slot_put(&w.ring, key.hash, w.entered)
+    w.entered += 1
+    w.live += 1
+
+
+cdef inline uint32_t entries_most(const window_t *w) noexcept nogil:
+    return w.size if not w.waiting else min(4 * <uint64_t>w.size, <uint64_t>KEYS_MOST)
+
+
 cdef void window_make_room(window_t *w, int64_t now_ms) noexcept nogil:
     """Make a place for one more key: forget the oldest keys that have expired, else grow the ring, else forget the oldest
     key.  An empty window has no place if there is no memory."""
@@ -166,18 +206,20 @@ cdef void window_make_room(window_t *w, int64_t now_ms) noexcept nogil:
             break
         window_forget_oldest(w)
         most -= 1
-    if w.entered - w.first < min(w.size, keyring_capacity(&w.ring)):
+    while w.waiting and w.live >= w.size:
+        window_forget_oldest(w)
+    if w.entered - w.first < min(entries_most(w), keyring_capacity(&w.ring)):
         return
-    if keyring_capacity(&w.ring) < w.size and window_set_capacity(w, max(<uint32_t>KEYS_FIRST, 2 * keyring_capacity(&w.ring))) == 0:
+    if keyring_capacity(&w.ring) < entries_most(w) and window_set_capacity(w, max(<uint32_t>KEYS_FIRST, 2 * keyring_capacity(&w.ring))) == 0:
         return
     if w.first < w.entered:
         window_forget_oldest(w)
 
 
-cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int64_t now_ms) noexcept nogil:
+cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int64_t now_ms, uint64_t seq) noexcept nogil:
     """Make this hash the newest entry."""
     cdef uint32_t at = slot_of(&w.ring, hash_)
-    cdef key_t *key
+    cdef key_t key
     if UNLIKELY(at != NO_SLOT):
         key_forget(w, key_in_slot(&w.ring, at))
         slot_clear(&w.ring, at)
@@ -186,16 +228,16 @@ cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int6
         if at != NO_SLOT:
             key_forget(w, key_in_slot(&w.old, at))
         window_move(w, KEYS_MOVED)
-    if UNLIKELY(w.entered - w.first >= min(w.size, keyring_capacity(&w.ring))):
+    if UNLIKELY(w.waiting):
+        window_squeeze(w)
+    if UNLIKELY(w.entered - w.first >= min(entries_most(w), keyring_capacity(&w.ring)) or w.waiting and w.live >= w.size):
         window_make_room(w, now_ms)
         if w.ring.keys == NULL:
             return              # No memory: this key is not entered.
-    key = w.ring.keys + (<uint32_t>w.entered & w.ring.mask)
     key.hash = hash_
     key.expires = expires
-    slot_put(&w.ring, hash_, w.entered)
-    w.entered += 1
-    w.live += 1
+    key.seq = seq
+    key_append(w, &key)
 
 
 cdef inline const key_t *window_find(const window_t *w, uint64_t hash_) noexcept nogil:
@@ -207,6 +249,23 @@ cdef inline const key_t *window_find(const window_t *w, uint64_t hash_) noexcept
         return NULL
     at = slot_of(&w.old, hash_)
     return key_in_slot(&w.old, at) if at != NO_SLOT else NULL
+
+
+cdef void window_forget(window_t *w, uint64_t hash_, uint64_t seq) noexcept nogil:
+    """Forget this key if it is that of message `seq`."""
+    cdef uint32_t at = slot_of(&w.ring, hash_)
+    cdef key_t *key
+    if at != NO_SLOT:
+        key = key_in_slot(&w.ring, at)
+        if key.seq == seq:
+            key_forget(w, key)
+            slot_clear(&w.ring, at)
+        return
+    at = slot_of(&w.old, hash_)
+    if at != NO_SLOT:
+        key = key_in_slot(&w.old, at)
+        if key.seq == seq:
+            key_forget(w, key)          # Its slot stays, and matches no key.
 
 
 cdef inline bint window_knows(const window_t *w, uint64_t hash_, int64_t now_ms) noexcept nogil:
@@ -254,6 +313,21 @@ cdef class Window:
         self.w.header = <const uint8_t *>self.header
         self.w.header_n = <uint32_t>len(header)
 
+    def set_rule(self, *, bint by_content, bint waiting, uint8_t action, uint8_t group_from, bytes group not None=b"",
+                 uint8_t group_property=0):
+        self.w.by_content = by_content
+        self.w.waiting = waiting
+        self.w.action = action
+        self.w.group_from = group_from
+        self.w.group_property = group_property
+        self.group = group
+        self.w.group = <const uint8_t *>self.group
+        self.w.group_n = <uint32_t>len(group)
+
+    def seq_of(self, uint64_t hash_):
+        cdef const key_t *key = window_find(&self.w, hash_)
+        return key.seq if key != NULL else 0
+
     def __dealloc__(self):
         keyring_free(&self.w.ring)
         keyring_free(&self.w.old)
@@ -298,26 +372,30 @@ cdef class Window:
         if size == 0:
             raise ValueError("a window holds one key at least")
         size = min(size, KEYS_MOST)
-        while self.w.entered - self.w.first > size:
-            window_forget_oldest(&self.w)
-        if keyring_capacity(&self.w.ring) > keyring_capacity_for(size):
-            if window_set_capacity(&self.w, keyring_capacity_for(size)) != 0:
-                raise MemoryError
         self.w.size = size
+        while self.w.entered - self.w.first > entries_most(&self.w) or self.w.live > size:
+            window_forget_oldest(&self.w)
+        if keyring_capacity(&self.w.ring) > keyring_capacity_for(entries_most(&self.w)):
+            if window_set_capacity(&self.w, keyring_capacity_for(entries_most(&self.w))) != 0:
+                raise MemoryError
         self.w.ttl = ttl_ms
         self.set_header(header)
 
     def knows(self, uint64_t hash_, int64_t now_ms):
         return window_knows(&self.w, hash_, now_ms)
 
-    def enter(self, uint64_t hash_, int64_t expires_ms, int64_t now_ms):
+    def enter(self, uint64_t hash_, int64_t expires_ms, int64_t now_ms, uint64_t seq=0):
         if hash_ == 0:
             raise ValueError("0 is no hash of a key")
-        window_enter(&self.w, hash_, expires_ms, now_ms)
+        window_enter(&self.w, hash_, expires_ms, now_ms, seq)
 
-    def load(self, const uint8_t[::1] rows, int64_t now_ms):
+    def forget(self, uint64_t hash_, uint64_t seq):
+        window_forget(&self.w, hash_, seq)
+
+    def load(self, const uint8_t[::1] rows, int64_t now_ms, *, bint unless_newer=False):
         cdef size_t n = rows.shape[0] // KEY_ROW
         cdef size_t i, first
+        cdef const key_t *known
         cdef uint64_t *sorted_
         cdef uint64_t *row
         if n == 0:
@@ -336,17 +414,28 @@ cdef class Window:
             n = first + 1
             for i in range(n - min(n, <size_t>self.w.size), n):
                 row = sorted_ + 3 * i
-                if row[1]:
-                    window_enter(&self.w, row[1], <int64_t>row[2], now_ms)
+                known = window_find(&self.w, row[1]) if unless_newer else NULL
+                if row[1] and not (known != NULL and known.seq >= row[0]):
+                    window_enter(&self.w, row[1], <int64_t>row[2], now_ms, row[0])
         free(sorted_)
 
 
 cdef class Keys:
     """See plane/__init__.pyi."""
 
-    def __init__(self, dict of_queues, uint64_t of_exchange=0, int64_t ttl_ms=-1):
+    def __init__(self, dict of_queues, uint64_t of_exchange=0, int64_t ttl_ms=-1, *, on_body=None):
+        self.on_body = on_body
+        self.fill(of_queues, of_exchange, ttl_ms)
+
+    def change(self, dict of_queues, uint64_t of_exchange, int64_t ttl_ms):
+        self.fill(of_queues, of_exchange, ttl_ms)
+
+    cdef int fill(self, dict of_queues, uint64_t of_exchange, int64_t ttl_ms) except -1:
         cdef size_t n = len(of_queues)
         cdef uint32_t i = 0
+        free(self.k.of_queues)
+        self.k.of_queues = NULL
+        self.k.n = 0
         self.owners = list(of_queues)
         self.k.of_exchange = of_exchange
         self.k.ttl = ttl_ms
@@ -357,16 +446,18 @@ cdef class Keys:
         for owner, hash_ in of_queues.items():
             self.k.of_queues[i].queue = &(<Queue?>owner).q
             self.k.of_queues[i].hash = <uint64_t>hash_
+            self.k.of_queues[i].replaces = 0
             i += 1
             self.k.n = i
+        return 0
 
     def __dealloc__(self):
         free(self.k.of_queues)
 
 
-cdef inline uint64_t key_of_queue(const keys_t *keys, const queue_t *q, uint32_t *at) noexcept nogil:
-    """The hash of a message's key in queue q; 0: it has none.  at: where to look first, and afterwards where it was found:
-    the keys stand in the order of the targets."""
+cdef inline const queue_key_t *key_of_queue(const keys_t *keys, const queue_t *q, uint32_t *at) noexcept nogil:
+    """A message's key in queue q; NULL: it has none.  at: where to look first, and afterwards where it was found: the keys
+    stand in the order of the targets."""
     cdef uint32_t i, place
     for i in range(keys.n):
         place = at[0] + i
@@ -374,5 +465,5 @@ cdef inline uint64_t key_of_queue(const keys_t *keys, const queue_t *q, uint32_t
             place -= keys.n
         if keys.of_queues[place].queue == q:
             at[0] = place
-            return keys.of_queues[place].hash
-    return 0
+            return keys.of_queues + place
+    return NULL

@@ -5,6 +5,11 @@ in the window: it is confirmed and not stored.  The key is a header's value, of 
 ``x-deduplication-header`` names the header; without the argument the header is called ``x-deduplication-header`` too.
 If the message lacks it, the header ``MessageDeduplicationId`` counts.  A message with neither is never a duplicate.
 
+Three arguments say more.  With ``x-deduplication-content`` the body is the key of a message whose headers have none.
+``x-deduplication-scope``: a key counts in the whole queue, in its message's group alone, or only while its message
+waits.  ``x-deduplication-action`` says what becomes of a duplicate: it is confirmed (``ack``) or refused (``nack``),
+dead-lettered, or replaces the older message where that one is still ready.
+
 The window holds the last ``x-cache-size`` keys (128).  A key counts for as long as the message's header x-cache-ttl
 says, else for ``x-cache-ttl`` milliseconds, else as long as it is among the last.  A duplicate does not make the key
 younger.  Names and defaults are LavinMQ's and those of RabbitMQ's plugin; a window that lasts is new.
@@ -19,8 +24,8 @@ for a duplicate.  Only a reader of the vhost's hash key can make two keys of one
 Knows nothing of messages, of how publishes go, or of the time.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
 from brokerd.errors import StoreError
@@ -30,13 +35,30 @@ from brokerd.store.key_files import FORMER_FILE, FORMER_NUMBER, KeyFiles, rows_o
 from brokerd.store.key_files import write as write_keys
 from brokerd.wire.values import Timestamp, encode_table
 
+if TYPE_CHECKING:
+    from brokerd.wire.properties import Properties
+
 KEYS_MAX = 1 << 24  # in one window
 
 DEFAULT_HEADER = "x-deduplication-header"
 OTHER_HEADER = "MessageDeduplicationId"
 DEFAULT_SIZE = 128
+GROUPS_TTL_MS = 300_000  # of a key, unless told otherwise, in a queue with message groups
+WAITING, GROUP = "waiting", "group"
+REPLACE, DEAD_LETTER, NACK = "replace", "dead-letter", "nack"
+ACTIONS = ("ack", NACK, DEAD_LETTER, REPLACE)  # by the data plane's numbers
+USUAL_GROUP_HEADERS = ("JMSXGroupID", "x-message-group-id", "MessageGroupId", "group-id")
+# Names of x-message-group-header that are no headers: the data plane's number for where the group is, and the bit of
+# the property's flag.
+NO_GROUP, USUAL_HEADERS, HEADER, ROUTING_KEY, PROPERTY = range(5)
+GROUP_PLACES = {
+    "routing-key": (ROUTING_KEY, 0), "correlation-id": (PROPERTY, 10), "type": (PROPERTY, 5), "user-id": (PROPERTY, 4),
+    "app-id": (PROPERTY, 3),
+}  # fmt: skip
 
 _ANY_KEY = "key"
+_FEW_ROWS_OCTETS = 16_384 * KEY_ROW.size  # are entered at once
+_ALL_BITS = (1 << 64) - 1
 
 
 class Rule(NamedTuple):
@@ -45,16 +67,43 @@ class Rule(NamedTuple):
     header: str = DEFAULT_HEADER
     size: int = DEFAULT_SIZE
     ttl_ms: int | None = None  # None: as long as it is among the last
+    content: bool = False  # the body is the key of a message whose headers have none
+    scope: str = ""  # GROUP, WAITING; "": the whole queue or exchange
+    action: str = "ack"
+    group: str = ""  # where a message's group is, as x-message-group-header says it; "": in one of the usual headers
+
+    @property
+    def waits(self) -> bool:
+        """Whether a key counts only until its message is settled."""
+        return self.scope == WAITING
+
+
+class Seen(NamedTuple):
+    """What a message's key may follow from, besides its headers."""
+
+    properties: "Properties | None" = None
+    routing_key: str = ""
+    body: bytes | None = None  # None: it is not known yet
+
+
+NOTHING_MORE = Seen()
 
 
 def rule_of(arguments: Mapping[str, Any]) -> Rule | None:
     """The rule in arguments that were checked; None: nothing is a duplicate."""
     if arguments.get("x-message-deduplication") is not True or arguments.get("x-cache-size") == 0:
         return None
+    scope = arguments.get("x-deduplication-scope", "")
+    has_groups = arguments.get("x-message-group", "off") != "off" or "qpid.group_header_key" in arguments
+    # While a message waits, its key counts: nothing else limits the keys unless the queue's arguments do.
     return Rule(
         arguments.get("x-deduplication-header", DEFAULT_HEADER),
-        min(arguments.get("x-cache-size", DEFAULT_SIZE), KEYS_MAX),
-        arguments.get("x-cache-ttl"),
+        min(arguments.get("x-cache-size", KEYS_MAX if scope == WAITING else DEFAULT_SIZE), KEYS_MAX),
+        arguments.get("x-cache-ttl", GROUPS_TTL_MS if has_groups and scope != WAITING else None),
+        arguments.get("x-deduplication-content") is True,
+        scope if scope in (GROUP, WAITING) else "",
+        arguments.get("x-deduplication-action", "ack"),
+        arguments.get("x-message-group-header", arguments.get("qpid.group_header_key", "")) if scope == GROUP else "",
     )
 
 
@@ -70,13 +119,30 @@ def key_of(rule: Rule, headers: Mapping[str, Any] | None) -> bytes | None:
         value = headers.get(OTHER_HEADER)
         if value is None:
             return None
+    return _octets_of(value, b"S", b"I")
+
+
+def _octets_of(value: Any, text: bytes, number: bytes) -> bytes:
     if isinstance(value, str):
-        return b"S" + value.encode("utf-8", "surrogateescape")
+        return text + value.encode("utf-8", "surrogateescape")
     if isinstance(value, int) and not isinstance(value, bool | Timestamp):
-        return b"I%d" % value
+        return number + b"%d" % value
     if isinstance(value, float):
         return b"d" + repr(float(value)).encode()
     return b"F" + encode_table({_ANY_KEY: value})
+
+
+def group_of(rule: Rule, headers: Mapping[str, Any] | None, seen: Seen) -> bytes | None:
+    """The name of a message's group, as octets; None: it has none."""
+    value: Any = None
+    if rule.group == "routing-key":
+        value = seen.routing_key
+    elif rule.group in GROUP_PLACES:
+        value = getattr(seen.properties, rule.group.replace("-", "_"), None)
+    else:
+        names = (rule.group,) if rule.group else USUAL_GROUP_HEADERS
+        value = next((found for name in names if (found := (headers or {}).get(name)) is not None), None)
+    return None if value is None else _octets_of(value, b"G", b"H")
 
 
 def ttl_of(rule: Rule, headers: Mapping[str, Any] | None) -> int | None:
@@ -98,6 +164,7 @@ class Deduplication:
         """``window``: a new one with the bounds of the rule; None: it is made."""
         self.rule = rule
         self.window = plane.Window(*bounds_of(rule)) if window is None else window
+        self._tell_plane()
         self._files = files
         self._former = b""  # the hash key of keys that an earlier release knew
         self._failed = False
@@ -127,20 +194,29 @@ class Deduplication:
         except StoreError as error:
             self.report_once(error)
 
-    def hash_of(self, headers: Mapping[str, Any] | None) -> int:
-        """The hash of the key of a message with these headers; 0: it has no key."""
-        key = key_of(self.rule, headers)
+    def hash_of(self, headers: Mapping[str, Any] | None, seen: Seen = NOTHING_MORE) -> int:
+        """The hash of the key of a message with these headers; 0: it has no key, or its key is the body that is not
+        there yet."""
+        rule = self.rule
+        key = key_of(rule, headers)
+        if key is None and rule.content and seen.body is not None:
+            key = b"C" + seen.body
         if key is None:
             return 0
         try:
-            return self._files.hash_of(key)
+            hashed = self._files.hash_of(key)
+            group = group_of(rule, headers, seen) if rule.scope == GROUP else None
+            if group is not None:
+                of_group = self._files.hash_of(group)
+                hashed = hashed ^ (of_group << 32 & _ALL_BITS | of_group >> 32) or 1
+            return hashed
         except (OSError, StoreError) as error:
             self.report_once(error)
             return 0
 
-    def is_duplicate(self, headers: Mapping[str, Any] | None) -> bool:
+    def is_duplicate(self, headers: Mapping[str, Any] | None, seen: Seen = NOTHING_MORE) -> bool:
         """Whether a message with these headers was accepted before."""
-        hashed, now_ms = self.hash_of(headers), self._files.now_ms
+        hashed, now_ms = self.hash_of(headers, seen), self._files.now_ms
         if not hashed:
             return False
         if self.window.knows(hashed, now_ms):
@@ -150,15 +226,28 @@ class Deduplication:
 
     def change(self, rule: Rule) -> None:
         """Put another rule in force; as many of the newest keys stay as fit."""
+        assert rule.waits == self.rule.waits  # Their windows have other keys.
         self.rule = rule
         self.window.change(*bounds_of(rule))
+        self._tell_plane()
 
-    def load(self, directory: str, levels: Iterable[int], *, suspect: bool) -> list[tuple[int, int]]:
-        """Enter the keys in a queue's folder.  Returns (level, number) of each segment that has a key file.
+    def _tell_plane(self) -> None:
+        rule = self.rule
+        place, bit = NO_GROUP, 0
+        if rule.scope == GROUP:
+            place, bit = GROUP_PLACES.get(rule.group, (HEADER if rule.group else USUAL_HEADERS, 0))
+        self.window.set_rule(
+            by_content=rule.content, waiting=rule.waits, action=ACTIONS.index(rule.action), group_from=place,
+            group=rule.group.encode("utf-8", "surrogateescape"), group_property=bit,
+        )  # fmt: skip
+
+    def load(self, directory: str, levels: Iterable[int], *, suspect: bool) -> Iterator[list[tuple[int, int]]]:
+        """Enter the keys in a queue's folder.  Yields after each segment: at last (level, number) of each that has a
+        key file, before that nothing.  A key that has come meanwhile is the newer one.
 
         ``suspect``: the power was cut since they were written.
         """
-        rows: list[bytes] = []
+        rows: list[tuple[int, bytes]] = []  # with the segment's number
         beside: list[tuple[str, int]] = []
         in_files: list[tuple[int, int]] = []
         try:
@@ -169,19 +258,24 @@ class Deduplication:
                 for number, path, found, file in rows_of_queue(
                     self._files, folder, self.rule.size, _or_none(self.rule.ttl_ms), self._own_ttl
                 ):
-                    rows.append(found)
+                    yield []
+                    # Two files may have the same key of the same message: enter it once.
+                    rows.append((number, found if file is None else found + file.rows))
                     if file is not None:
-                        rows.append(file.rows)
                         beside.append((path, file.until_ms))
                         in_files.append((level, number))
                         if number == FORMER_NUMBER:
                             self._former = file.hash_key
         except (OSError, StoreError) as error:
             self.report_once(error)
-        self.window.load(b"".join(rows), self._files.now_ms)
+        # Segments are numbered as they began, but those of two levels may have been written to in turns.
+        parts = [found for _, found in sorted(rows)]
+        for found in [b"".join(parts)] if sum(map(len, parts)) <= _FEW_ROWS_OCTETS else parts:
+            self.window.load(found, self._files.now_ms, unless_newer=True)
+            yield []
         for path, until_ms in beside:
             self._files.watch(path, self.window, until_ms)
-        return in_files
+        yield in_files
 
     def write(self, path: str, number: int, rows: bytes) -> None:
         """Write a key file of the queue, in a thread.  Raises OSError, StoreError."""

@@ -6,7 +6,7 @@ exclusive queue belongs to.  Knows nothing of permissions, channels, or of other
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakSet
@@ -14,6 +14,7 @@ from weakref import WeakSet
 from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
 from brokerd.errors import NotFound, NotImplemented_, PreconditionFailed, ResourceLocked
+from brokerd.pieces import add_work, do_first_piece
 from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of, plane_rules, rules_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class DeadLetters(Protocol):
 
     def settle_when_synced(self, queue: Any, upto: int) -> None:
         """The contract of plane.Queue.on_letters_stored."""
+
+    def remove_when_synced(self, queue: Any, seq: int) -> None:
+        """The contract of plane.Queue.on_replaced."""
 
 
 class Getter(Protocol):
@@ -247,24 +251,38 @@ class Queue(plane.Queue):
                 known.forget(self.directory)
             self.deduplication = self.window = None
             return
-        if known is not None:
+        if known is not None and known.rule.waits == rule.waits:
             known.change(rule)
             return
+        if known is not None:
+            known.forget(self.directory)  # Another scope knows other keys.
         from brokerd.queues.deduplication import Deduplication  # Few queues ask for it.
 
         assert self.key_files is not None
         self.deduplication = Deduplication(rule, self.key_files())
-        if self.next_seq > 1:
-            self._load_keys(suspect=False)  # Its messages may have deduplication keys from an earlier rule.
-        else:
-            self.window = self.deduplication.window
+        self.window = self.deduplication.window
+        if self.next_seq > 1:  # Its messages may have deduplication keys from an earlier rule.
+            work = self._load_keys(self.deduplication, suspect=False)
+            if do_first_piece(work) is None:
+                add_work(self.core, work, _nothing)
 
-    def _load_keys(self, *, suspect: bool) -> None:
-        known = self.deduplication
-        if known is None:
+    def _load_keys(self, known: "Deduplication", *, suspect: bool) -> Iterator[None]:
+        """Enter the keys that are on disk, a segment at a time."""
+        if known.rule.waits:
+            plane.enter_keys_that_wait(self)
+            for segment in self.segments():
+                if self.deduplication is not known:
+                    return
+                plane.enter_keys_that_wait(self, segment["number"], segment["level"])
+                yield
+            plane.enter_keys_that_wait(self)  # Those that were handed out meanwhile.
             return
-        kept = known.load(self.directory, range(self.max_priority + 1), suspect=suspect)
-        self.window = known.window
+        kept: list[tuple[int, int]] = []
+        for found in known.load(self.directory, range(self.max_priority + 1), suspect=suspect):
+            if self.deleted or self.deduplication is not known:
+                return
+            kept += found
+            yield
         for level, number in kept:
             self.mark_keys_written(number, level)
 
@@ -276,8 +294,14 @@ class Queue(plane.Queue):
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0, last_number: int = 0) -> None:
         """End the recovery, as in the data plane.  The keys come first, because settled segments stay while their keys
         are needed."""
-        self._load_keys(suspect=suspect)
+        known = self.deduplication
+        if known is not None and not known.rule.waits:
+            for _ in self._load_keys(known, suspect=suspect):
+                pass
         super().finish_recovery(next_seq, suspect=suspect, last_ts=last_ts, last_number=last_number)
+        if known is not None and known.rule.waits:
+            for _ in self._load_keys(known, suspect=suspect):
+                pass
 
     def check_access(self, connection: object) -> None:
         """Refuse an exclusive queue to all connections but its owner (405)."""
@@ -325,6 +349,11 @@ class Queue(plane.Queue):
         assert self.dead_letters is not None
         self.dead_letters.settle_when_synced(self, upto)
 
+    def on_replaced(self, seq: int) -> None:
+        """A message was stored that replaces an older one of its deduplication key, if that one is still ready."""
+        if self.dead_letters is not None:
+            self.dead_letters.remove_when_synced(self, seq)
+
     def on_delivered(
         self, channel: plane.Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
         redelivered: bool,
@@ -338,6 +367,10 @@ class Queue(plane.Queue):
         """Whether an exclusive consumer consumes from the queue."""
         consumers = self.consumers or {}
         return len(consumers) == 1 and next(iter(consumers)).exclusive
+
+
+def _nothing() -> None:
+    """Nobody waits for the keys."""
 
 
 def _differs(field: str, queue: Queue, received: bool, current: bool) -> PreconditionFailed:

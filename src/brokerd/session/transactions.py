@@ -425,6 +425,7 @@ class Transaction:
             step = self._steps[self._next]
             number, exchange, key, properties, body = self._commit_log.read(step.place)
             # The participants are asked again: an earlier message of this transaction may have had the same key.
+            step.answer.take_body(body)
             queues = tuple([queue for queue in step.answer.before_storing() if not queue.deleted])
             stored: tuple[Queue, ...] = ()
             if queues and not step.returned:
@@ -432,6 +433,7 @@ class Transaction:
                              channel=channel.number, publish_seq=number,
                              sync=any(queue.durable for queue in queues), keys=step.answer.keys)  # fmt: skip
                 self._refused |= len(stored) < len(queues)
+            self._refused |= step.answer.refuses
             step.answer.after_storing(plane.Message(exchange, key, properties, body), channel, stored)
             if step.returned and not self._left:
                 connection.write(_return(connection, channel.number, step.returned, exchange, key, properties, body))

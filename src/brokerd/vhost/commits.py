@@ -21,12 +21,13 @@ Knows nothing of the files' layout.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd import plane
 from brokerd.errors import StoreError
 from brokerd.queues.dead_letter import read_properties
+from brokerd.queues.deduplication import REPLACE, Seen
 from brokerd.store import commit_log, shared_commit_log
 from brokerd.store.commit_log import CommitLog, Message, Plan, encode_plan, published_in
 from brokerd.store.format import AGAIN_COMMIT_PREFIX, COMMIT_ACKED, COMMIT_REJECTED, SHARED_COMMIT_PREFIX
@@ -286,11 +287,13 @@ class _Finish:
         known = self._vhost.duplicates.keys_of(message.exchange.decode("utf-8", "surrogateescape"))
         if self._is_again or (known is None and not any(queue.deduplication is not None for queue in queues)):
             return queues
-        headers = read_properties(message.properties).headers
-        if first and known is not None and not self._keys.enter(known, headers):
+        seen = Seen(read_properties(message.properties), message.routing_key.decode("utf-8", "surrogateescape"),
+                    message.body)  # fmt: skip
+        if first and known is not None and not self._keys.enter(known, seen):
             return []
         return [queue for queue in queues
-                if queue.deduplication is None or self._keys.enter(queue.deduplication, headers)]  # fmt: skip
+                if queue.deduplication is None or queue.deduplication.rule.action == REPLACE
+                or self._keys.enter(queue.deduplication, seen)]  # fmt: skip
 
     def _found_in(self, queue: "Queue") -> dict[_Published, int]:
         if queue.name not in self._found:
@@ -304,12 +307,14 @@ class _NewKeys:
     def __init__(self) -> None:
         self._entered: set[tuple[Deduplication, int]] = set()
 
-    def enter(self, known: "Deduplication", headers: Mapping[str, Any] | None) -> bool:
+    def enter(self, known: "Deduplication", seen: Seen) -> bool:
         """Whether the key is new, or there is no key; from now on it is not new."""
-        hashed = known.hash_of(headers)
+        assert seen.properties is not None
+        headers = seen.properties.headers
+        hashed = known.hash_of(headers, seen)
         if not hashed:
             return True
-        if known.is_duplicate(headers) or (known, hashed) in self._entered:
+        if known.is_duplicate(headers, seen) or (known, hashed) in self._entered:
             return False
         self._entered.add((known, hashed))
         return True
@@ -328,7 +333,10 @@ def _store(vhost: "VHost", queue: "Queue", message: "Message", number: int) -> N
     check = None
     if queue.deduplication is not None or vhost.duplicates.keys_of(name) is not None:
         check = vhost.duplicates.check(vhost.exchanges.get(name), (queue,),
-                                       lambda: read_properties(message.properties))  # fmt: skip
+                                       lambda: read_properties(message.properties),
+                                       routing_key=message.routing_key.decode("utf-8", "surrogateescape"))  # fmt: skip
+        if check is not None and check.keys.on_body is not None:
+            check.keys.on_body(message.body)
     stored = vhost.core.put((queue,), *message[1:], connection=number, publish_seq=message.publish_seq, sync=True,
                             keys=None if check is None else check.keys)  # fmt: skip
     if check is not None:

@@ -159,6 +159,11 @@ class DeadLetters:
         """Have messages settled in their source whose letters the data plane has stored, once these are on disk."""
         self._wait(partial(queue.settle_letters, upto))
 
+    def remove_when_synced(self, queue: "Queue", seq: int) -> None:
+        """Remove a ready message from its queue when what was stored by now is on disk; until then it is aside."""
+        if queue.set_aside(seq):
+            self._wait(partial(_remove, queue, seq))
+
     def forget_routes(self) -> None:
         """Where messages go has changed."""
         if self._routes is not None:
@@ -383,3 +388,9 @@ class DeadLetters:
         self._logged.add(key)
         log.warning("vhost '%s': " + text, self._vhost.name, queue.name, detail)
 
+
+
+def _remove(queue: "Queue", seq: int) -> None:
+    """Remove a message that was set aside, because a newer one that is on disk replaces it."""
+    if not queue.deleted and queue.release(seq):
+        queue.remove(seq)

@@ -235,6 +235,7 @@ class Delays:
             message.headers = dict(sorted(headers.items()))
             octets = write_properties(message)
         answer = self._find_targets(waiting, (routing_key.decode("utf-8", "surrogateescape"), *copies), message)
+        answer.take_body(body)
         try:
             queues = answer.before_storing()
         except OSError:  # No disk space for its deduplication key.
@@ -264,7 +265,7 @@ class Delays:
         answer = find(self._vhost, waiting.exchange, keys, lambda: message, intercept=False)
         if not any(queue.deduplication is not None for queue in answer.queues):
             return answer
-        check = self._vhost.duplicates.check(None, answer.queues, lambda: message)
+        check = self._vhost.duplicates.check(None, answer.queues, lambda: message, routing_key=keys[0])
         if check is None:
             return answer
         return plane.Answer(answer.queues, participants=(check, *answer.participants), keys=check.keys)

@@ -21,15 +21,25 @@ nor whole numbers, transactions, messages whose time has come.  Knows nothing of
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brokerd import plane
 from brokerd.errors import StoreError
 from brokerd.exchanges.exchange import LazyProperties
 from brokerd.queues.dead_letter import read_properties
-from brokerd.queues.deduplication import Deduplication, Rule, bounds_of, own_ttl_of, rule_of
+from brokerd.queues.deduplication import (
+    DEAD_LETTER,
+    NACK,
+    REPLACE,
+    Deduplication,
+    Rule,
+    Seen,
+    bounds_of,
+    own_ttl_of,
+    rule_of,
+)
 from brokerd.store.format import (
     FOR_EVER,
     HEADER_OCTETS,
@@ -220,18 +230,18 @@ class Duplicates:
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: LazyProperties, *,
-        taken: bool = False,
+        routing_key: str = "", taken: bool = False,
     ) -> "Check | None":
         """The participant in the publish of a message to these queues; None: neither they nor the exchange have a rule.
 
         ``exchange``: the one that the message is published to; None: its rule does not apply.  ``taken``: another
-        feature takes the message even if no queue does.
+        feature takes the message even if no queue does.  A body may be a key: give it to plane.Answer.take_body().
         """
         name = "" if exchange is None or exchange.name not in self.exchanges else exchange.name
         if not name and not any(queue.deduplication is not None for queue in queues):
             return None
         message = properties()
-        return Check(self, name, queues, message.headers, taken, message.delivery_mode == _PERSISTENT)
+        return Check(self, name, queues, Seen(message, routing_key), taken)
 
     def is_for_plane(self, exchange: "Exchange", queues: "tuple[Queue, ...]", properties: bytes) -> bool:
         """Whether the data plane can look for duplicates itself: see Deduplication.is_for_plane."""
@@ -259,42 +269,66 @@ class Check:
     ``keys``: the keys that the message's records carry.
     """
 
-    __slots__ = ("_duplicates", "_exchange", "_has_keys_of_queues", "_hash", "_headers", "_knew", "_left",
-                 "_own_ttl_ms", "_persistent", "_taken", "keys")
+    __slots__ = ("_dead", "_duplicates", "_exchange", "_has_keys_of_queues", "_hash", "_headers", "_knew", "_left",
+                 "_own_ttl_ms", "_persistent", "_queues", "_replaced", "_seen", "_taken", "keys")
 
     def __init__(
-        self, duplicates: Duplicates, exchange: str, queues: "tuple[Queue, ...]", headers: Mapping[str, Any] | None,
-        taken: bool, persistent: bool,
-    ) -> None:  # fmt: skip
+        self, duplicates: Duplicates, exchange: str, queues: "tuple[Queue, ...]", seen: Seen, taken: bool
+    ) -> None:
+        assert seen.properties is not None
         self._duplicates = duplicates
         self._exchange = exchange  # the name of the one with a rule; "": only queues have rules
-        self._headers = headers
+        self._queues = queues
+        self._seen = seen
+        self._headers = headers = seen.properties.headers
         self._taken = taken
-        self._persistent = persistent
-        self._knew: list[Deduplication] = []  # those that knew the key at the last check
+        self._persistent = seen.properties.delivery_mode == _PERSISTENT
+        self._knew: list[Deduplication] = []  # those that knew the key at the last check, and leave the message out
+        self._dead: list[Queue] = []  # those of the queues that dead-letter the duplicate
+        self._replaced: dict[Queue, int] = {}  # queues that store it, and the message that it replaces there
         self._left = False  # a queue was left after that check
-        asking = self._asking
-        self._hash = 0 if asking is None else asking.hash_of(headers)
         self._own_ttl_ms = own_ttl_of(headers)
-        hashes: dict[plane.Queue, int] = {queue: queue.deduplication.hash_of(headers) for queue in queues
-                                          if queue.deduplication is not None}  # fmt: skip
+        hashes = self._find_keys()
+        asking = self._asking
+        by_content = (asking is not None and asking.rule.content) or any(
+            queue.deduplication is not None and queue.deduplication.rule.content for queue in queues)
+        self.keys = plane.Keys(hashes, self._hash, self._own_ttl_ms, on_body=self._take_body if by_content else None)
+
+    def _find_keys(self) -> dict[plane.Queue, int]:
+        asking = self._asking
+        self._hash = 0 if asking is None else asking.hash_of(self._headers, self._seen)
+        hashes: dict[plane.Queue, int] = {queue: queue.deduplication.hash_of(self._headers, self._seen)
+                                          for queue in self._queues if queue.deduplication is not None}  # fmt: skip
         self._has_keys_of_queues = any(hashes.values())
-        self.keys = plane.Keys(hashes, self._hash, self._own_ttl_ms)
+        return hashes
+
+    def _take_body(self, body: bytes) -> None:
+        """Before the message is stored: here is its body, which may be its key."""
+        self._seen = self._seen._replace(body=body)
+        hashes = self._find_keys()
+        self.keys.change(hashes, self._hash, self._own_ttl_ms)
 
     @property
     def counts_as_routed(self) -> bool:
         """Whether this is a duplicate: it was routed once, so it is not returned to its publisher."""
         return bool(self._knew)
 
+    @property
+    def refuses(self) -> bool:
+        """Whether the publisher is to be told that the message was refused."""
+        return any(known.rule.action == NACK for known in self._knew)
+
     def before_storing(self, queues: "tuple[Queue, ...]") -> "tuple[Queue, ...] | None":
         """The queues that do not know the key; None: the exchange knows it.
 
         Raises OSError where the key cannot be kept: then the publish waits."""
         self._knew = []
+        self._dead = []
+        self._replaced = {}
         self._left = False
         asking = self._asking
         if asking is not None and self._hash:
-            if asking.is_duplicate(self._headers):
+            if asking.is_duplicate(self._headers, self._seen):
                 self._knew.append(asking)
                 return None
             asking.reserve()
@@ -303,10 +337,15 @@ class Check:
         left = []
         for queue in queues:
             known = queue.deduplication
-            if queue.deleted or known is None or not known.is_duplicate(self._headers):
+            if queue.deleted or known is None or not known.is_duplicate(self._headers, self._seen):
                 left.append(queue)
+            elif known.rule.action == REPLACE:
+                left.append(queue)
+                self._replaced[queue] = known.window.seq_of(known.hash_of(self._headers, self._seen))
             else:
                 self._knew.append(known)
+                if known.rule.action == DEAD_LETTER:
+                    self._dead.append(queue)
         self._left = bool(left)
         return tuple(left) if self._knew else queues
 
@@ -314,6 +353,12 @@ class Check:
         """Count a duplicate where the key was known; let the exchange know the key if the message is anywhere now."""
         for known in self._knew:
             known.window.duplicates += 1
+        for queue, seq in self._replaced.items():
+            if queue in stored and queue.deduplication is not None:
+                queue.deduplication.window.duplicates += 1
+                queue.on_replaced(seq)
+        for queue in self._dead:
+            queue.on_dead("duplicate", 0, message.exchange, message.routing_key, message.properties, message.body, 0)
         asking = self._asking
         if asking is None or asking in self._knew or not self._hash:
             return

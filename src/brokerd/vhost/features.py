@@ -73,6 +73,10 @@ class NoDeadLetters:
         """Called by queues for dead letters that the data plane has stored at least once: see dead_letters."""
         queue.settle_letters(upto)
 
+    def remove_when_synced(self, queue: Any, seq: int) -> None:
+        """Have a message removed that a newer one replaces, as soon as that one is on disk: see dead_letters."""
+        queue.remove(seq)
+
     def forget_routes(self) -> None:
         """Where messages go has changed."""
 
@@ -110,6 +114,9 @@ class DeadLettersOnDemand(NoDeadLetters):
 
     def settle_when_synced(self, queue: Any, upto: int) -> None:
         self._dead_letters().settle_when_synced(queue, upto)
+
+    def remove_when_synced(self, queue: Any, seq: int) -> None:
+        self._dead_letters().remove_when_synced(queue, seq)
 
     def forget_routes(self) -> None:
         if self._made is not None:
@@ -234,7 +241,7 @@ class NoDuplicates:
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
-        taken: bool = False,
+        routing_key: str = "", taken: bool = False,
     ) -> "Check | None":
         """The participant that looks for duplicates in a publish, or None: see Duplicates.check."""
         return None
@@ -294,9 +301,9 @@ class DuplicatesOnDemand(NoDuplicates):
 
     def check(
         self, exchange: "Exchange | None", queues: "tuple[Queue, ...]", properties: "LazyProperties", *,
-        taken: bool = False,
+        routing_key: str = "", taken: bool = False,
     ) -> "Check | None":
-        return self.get().check(exchange, queues, properties, taken=taken)
+        return self.get().check(exchange, queues, properties, routing_key=routing_key, taken=taken)
 
     def close(self) -> None:
         if self._made is not None:

@@ -218,7 +218,8 @@ class _Publish:
         elif asked:
             self._once = True
             taken = bool(self._participants)
-            check = vhost.duplicates.check(self._exchange, queues, self.properties, taken=taken)
+            check = vhost.duplicates.check(self._exchange, queues, self.properties, routing_key=self._key,
+                                           taken=taken)  # fmt: skip
             if check is not None:
                 self._participants = (check, *self._participants)
                 self._keys = check.keys
