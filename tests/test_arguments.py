@@ -31,7 +31,8 @@ QUORUM = {"x-queue-type": "quorum"}
 BESIDE = {"x-dead-letter-routing-key": {"x-dead-letter-exchange": "d"}}
 INTEGERS = {name: least for least, names in {
     0: ("x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes",
-        "x-max-priority", "x-consumer-timeout", "x-cache-size", "x-cache-ttl", "x-order-journal-retention-bytes"),
+        "x-max-priority", "x-consumer-timeout", "x-cache-size", "x-cache-ttl", "x-retention-bytes",
+        "x-order-journal-retention-bytes"),
     1: ("x-expires", "x-quorum-initial-group-size"),
     -1: ("x-delivery-limit",),
 }.items() for name in names}
@@ -73,7 +74,7 @@ def reason(name, value):
 
 def test_every_row_is_tried_here():
     tried = {"x-queue-type", "x-dead-letter-exchange", "x-queue-version", "x-order-journal-retention-age",
-             *INTEGERS, *CHOICES, *BOOLEANS, *STRINGS, *OF_STREAMS}
+             "x-retention-age", *INTEGERS, *CHOICES, *BOOLEANS, *STRINGS, *OF_STREAMS}
     assert tried == set(BY_NAME)
     assert len(BY_NAME) == len(QUEUE_ARGUMENTS)
 
@@ -344,3 +345,12 @@ def test_only_a_durable_queue_can_ask_for_an_order_journal(how):
     check_arguments("q", "/", {"x-order-journal": False}, **how)
     check_arguments("q", "/", {"x-order-journal": True})
     check_arguments("q", "/", {"x-order-journal": True, **QUORUM})
+
+
+@pytest.mark.parametrize(("value", "refusal"), [
+    ("7D", None), ("12h", None), (0, None), (86_400_000, None),
+    ("7", "\"'7' is not a number and one of Y, M, D, h, m, s\""),
+    ("", "\"'' is not a number and one of Y, M, D, h, m, s\""),
+    (-1, "{value_negative,-1}"), (1 << 50, "{value_too_large,1125899906842624}"), (True, "{unacceptable_type,bool}")])
+def test_a_retention_is_a_time_with_its_unit_or_milliseconds(value, refusal):
+    assert reason("x-retention-age", value) == refusal

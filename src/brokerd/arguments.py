@@ -135,7 +135,18 @@ def age(value: Any, _: Arguments) -> str | None:
     return "invalid_max_age" if age_ms(value) is None else None
 
 
+def age_or_ms(value: Any, arguments: Arguments) -> str | None:
+    """A time with its unit, or a whole number of milliseconds."""
+    if _is_integer(value):
+        return _retention_ms(value, arguments)
+    if isinstance(value, str) and age_ms(value) is None:
+        return f"\"'{value}' is not a number and one of {', '.join(AGE_UNITS_MS)}\""
+    return None if isinstance(value, str) else _unacceptable(value)
+
+
+_retention_ms = integer(0, EXPIRY_MS_MAX, too_big="value_too_large")
 RULES |= {
+    age_or_ms: f"a number of milliseconds, or a text of a number and its unit ({', '.join(AGE_UNITS_MS)}), such as 7D",
     boolean: "true or false",
     string: "a text",
     short_string: f"a text of at most {SHORT_STRING_OCTETS_MAX} octets",
@@ -223,6 +234,8 @@ QUEUE_ARGUMENTS = (
     _word("x-deduplication-action", listed(DEDUPLICATION_ACTIONS), "deduplication action"),
     _word("x-cache-size", integer(), "cache size"),
     _word("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "cache TTL"),
+    _word("x-retention-age", age_or_ms, "retention age", operator=True),
+    _word("x-retention-bytes", integer(), "retention in bytes", operator=True),
     _word("x-order-journal", boolean, "order journal value", operator=True),
     _word("x-order-journal-retention-bytes", integer(), "order journal retention in bytes", operator=True),
     _word("x-order-journal-retention-age", age, "order journal retention age", operator=True),

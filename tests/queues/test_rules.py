@@ -109,7 +109,7 @@ def test_a_plain_queue_has_no_rules_in_the_data_plane():
     assert plane_rules(PLAIN) == {
         "ttl_ms": -1, "max_length": -1, "max_octets": -1, "overflow": 0, "dead_letters": False, "delivery_limit": -1,
         "limit_drops": False, "delivery_counts": False, "single_active": False, "consumer_timeout_ms": -1,
-        "timeout_closes": False,
+        "timeout_closes": False, "retain_ms": -1, "retain_octets": -1,
     }
 
 
@@ -121,11 +121,12 @@ def test_overflow_is_a_number_there(overflow, number):
 def test_all_rules_of_the_data_plane_are_told():
     rules = Rules(message_ttl_ms=1, max_length=2, max_octets=3, overflow="reject-publish-dlx",
                   dead_letter=DeadLetterRule("d"), delivery_limit=4, delivery_limit_action="drop",
-                  delivery_counts=True, single_active=True, consumer_timeout_ms=5, consumer_timeout_action="close")
+                  delivery_counts=True, single_active=True, consumer_timeout_ms=5, consumer_timeout_action="close",
+                  retain_ms=6, retain_octets=7)
     assert plane_rules(rules) == {
         "ttl_ms": 1, "max_length": 2, "max_octets": 3, "overflow": 2, "dead_letters": True, "delivery_limit": 5,
         "limit_drops": True, "delivery_counts": True, "single_active": True, "consumer_timeout_ms": 5,
-        "timeout_closes": True,
+        "timeout_closes": True, "retain_ms": 6, "retain_octets": 7,
     }
 
 

@@ -5,6 +5,7 @@ The table's shape is ``operations.queue.Ordering``.
 
 from typing import TYPE_CHECKING, Any, cast
 
+from brokerd import plane
 from brokerd.operations import find_queue
 from brokerd.operations.files import first_kept_seq, has_kept_folder
 from brokerd.queues.guarantee import facts_of, find_guarantee
@@ -12,7 +13,7 @@ from brokerd.store.format import ORDER_COUNTERS
 
 if TYPE_CHECKING:
     from brokerd.node import Node
-    from brokerd.operations.queue import Consumer, Counters, Journal, Ordering
+    from brokerd.operations.queue import Consumer, Counters, Journal, Ordering, Retention
     from brokerd.queues.queue import Queue
 
 GROUPS = ("returned", "dead_lettered", "dropped")
@@ -34,6 +35,7 @@ def ordering(node: "Node", vhost: str, name: str) -> "Ordering":
         "messages": {"ready": queue.ready, "unacked": queue.unacked, "next_seq": queue.next_seq},
         "counters": {"since_start": group_counters(since_start), "since_declare": group_counters(since_declare)},
         "journal": _journal(node, queue),
+        "retention": _retention(queue),
         "consumers": [_consumer(queue, consumer) for consumer in queue.consumers or ()],
     }
 
@@ -48,6 +50,13 @@ def group_counters(counts: list[int]) -> "Counters":
         else:
             table.setdefault(group, {})[name.removeprefix(f"{group}_")] = count
     return cast("Counters", table)
+
+
+def _retention(queue: "Queue") -> "Retention":
+    segments, octets, first_seq, replayed = plane.describe_retention(queue)
+    rules = queue.rules
+    on = queue.durable and (rules.retain_ms is not None or rules.retain_octets is not None)
+    return {"on": on, "segments": segments, "octets": octets, "first_seq": first_seq, "replayed": replayed}
 
 
 def _journal(node: "Node", queue: "Queue") -> "Journal":

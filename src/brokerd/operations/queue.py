@@ -137,6 +137,14 @@ class Journal(TypedDict):
     first_kept_seq: int  # the first message that is on disk; 0 where no message is
 
 
+class Retention(TypedDict):
+    on: bool
+    segments: int  # settled ones that stay
+    octets: int  # of those
+    first_seq: int  # the first message in them; 0 where there are none
+    replayed: int  # messages since start
+
+
 class Consumer(TypedDict):
     number: int
     tag: Name
@@ -162,6 +170,7 @@ class Ordering(TypedDict):
     messages: Messages
     counters: CountersSince
     journal: Journal
+    retention: Retention
     consumers: list[Consumer]
 
 
@@ -201,6 +210,38 @@ def _dump(node: "Node", who: Who, request: DumpRequest) -> "Job":
     return Dump(node, request.queues, request.out, digests=request.digests)
 
 
+# --- queue replay
+
+
+@request
+class ReplayRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+    from_seq: Annotated[int, Field("Only messages from this number on.", low=1)] = 1
+    since: Annotated[str, Field("Only messages that came since then: a time such as 2026-01-31T12:00:00Z, or "
+                                "milliseconds since 1970.")] = ""
+    seqs: Annotated[str, Field("Only these messages: numbers and ranges, such as 5,8,10-20.")] = ""
+    group: Annotated[str, Field("Only messages of this group.")] = ""
+    limit: Annotated[int, Field("How many messages at most.", low=1, high=1_000_000)] = 100_000
+    dry_run: Annotated[bool, Field("Replay nothing; say what would be replayed.")] = False
+
+
+class Replayed(TypedDict):
+    vhost: Name
+    queue: Name
+    replayed: int
+    first_seq: int  # 0: none was replayed
+    last_seq: int
+    more: bool  # the limit left some out
+    dry_run: bool
+
+
+def _replay(node: "Node", who: Who, request: ReplayRequest) -> "Job":
+    from brokerd.operations.replay import Replay
+
+    return Replay(node, request)
+
+
 OPERATIONS = (
     Operation(
         "queue", "list",
@@ -211,6 +252,15 @@ OPERATIONS = (
         "queue", "show",
         "Show one queue.",
         ShowRequest, QueueRow, Right("management", "visit"), _show,
+    ),
+    Operation(
+        "queue", "replay",
+        """Make settled messages that are still on disk ready again, each at its own place.
+
+        Consumers get them before newer ones, with the header x-replayed.  What was purged, or removed by an
+        operator, is not replayed.
+        """,
+        ReplayRequest, Replayed, Right("management", "write", on="queue"), _replay, changes=True, job=True,
     ),
     Operation(
         "queue", "ordering",

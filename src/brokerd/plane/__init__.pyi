@@ -173,6 +173,8 @@ class HashKey:
     """With what deduplication keys are hashed."""
     def __init__(self, octets: bytes) -> None:
         """Raises ValueError: not 16 octets."""
+    def hash(self, octets: bytes) -> int:
+        """The hash of a key, never 0.  Raises ValueError: no octet."""
 
 def find_key_hash(window: Window, properties: bytes, routing_key: bytes = b"", body: bytes = b"") -> int | None:
     """The hash of the deduplication key of a message with these properties (flags and list as on the wire); 0: it has none.
@@ -181,6 +183,19 @@ def find_key_hash(window: Window, properties: bytes, routing_key: bytes = b"", b
 def enter_keys_that_wait(queue: Queue, number: int = 0, level: int = 0) -> None:
     """Enter the keys of messages that are not settled into the queue's window of waiting keys: of those in the segment that
     the cursor has not passed; number 0: of all that it has passed.  Takes time in proportion to the messages."""
+def enforce_retention(core: Core, most: int) -> int:
+    """Give up segments beyond the retention of their queues, at most so many.  How many were."""
+def describe_retention(queue: Queue) -> tuple[int, int, int, int]:
+    """Segments that are retained, their octets, the first message in the oldest of them (0: none), and how many messages were
+    replayed since start."""
+def replay(queue: Queue, start_seq: int, stop_seq: int, *, level: int = 0, since_ns: int = 0, chosen: Any = None,
+           groups: Window | None = None, group: bytes = b"", most: int = 0xFFFFFFFF, looks: int = 4096,
+           dry: bool = False) -> tuple[int, int, int, int]:
+    """Make settled messages of a level ready again, each at its own place: those from start_seq to stop_seq that came since
+    then, and are `chosen` (u8 numbers, rising; None: all) and of the group of that name as `groups` finds it.  What was purged
+    or removed by an operator stays so.  It looks at so many records and replays at most so many.  Returns how many it
+    replayed, the number to go on from (0: that was all), and the first and the last of them.  dry: nothing is replayed.
+    Raises OSError: no room for the entries; those before are replayed."""
 def find_own_ttl(properties: bytes) -> int:
     """How long a message with these properties says that its key counts, in ms; -1: it does not say.  Raises ValueError for
     malformed properties."""
@@ -496,16 +511,16 @@ class Queue:
     # --- recovery and compaction
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
-                       level: int = 0, doubted: int = 0) -> None:
-        """One segment found on disk, in rising order of number.  acks: sound entries in its acks file; delivered, doubted:
-        the words of that name.  The plane checks each record (bounds, CRC) when it reads it.  See store/recovery.py."""
+                       level: int = 0, doubted: int = 0, created: int = 0) -> None:
+        """One segment found on disk, in rising order of number.  acks: sound entries in its acks file; delivered, doubted,
+        created: the words of that name.  The plane checks each record (bounds, CRC) when it reads it.  See store/recovery.py."""
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0, last_number: int = 0) -> None:
         """End the recovery: all segments are attached, and the last one is appended to again.  suspect: power was lost.
         New segments have numbers above last_number, of which files are left."""
     def segments(self) -> list[dict]:
         """For inspection and compaction, level 0 first, oldest first: level, number, end, records, settled, unacked,
-        returned, aside, waiting, base_seq, generation, entries, capacity, mapped, sealed, damaged, events (of the journal;
-        -1: none).  The files hold at least so much of each.  Walks all segments."""
+        returned, aside, waiting, base_seq, generation, entries, capacity, retained, mapped, sealed, damaged, events (of
+        the journal; -1: none).  The files hold at least so much of each.  Walks all segments."""
     def can_compact(self, number: int, level: int = 0) -> bool:
         """Whether replace_segment() may be called: the segment is full, and the cursor has passed all of it."""
     def replace_segment(self, number: int, old: Any, new: Any, end: int, capacity: int, generation: int,

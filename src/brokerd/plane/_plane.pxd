@@ -101,6 +101,7 @@ cdef struct core_t:
     queue_t *dying_tail
     queue_t *over               # queues that may be over a length limit
     learner_t *learnt           # exchanges whose on_learnt() is still to be called
+    queue_t *retaining          # queues that retain settled segments, or still have some
     queue_t **deadlines         # heap of queues by the time when their head expires, the earliest on top
     uint32_t deadlines_n, deadlines_capacity
     queue_t *sync_dirty         # queues that hold records a confirm waits for
@@ -169,6 +170,9 @@ cdef struct seg_t:
     queue_t *queue              # the store's
     uint64_t number
     uint64_t base_seq
+    int64_t created             # ns
+    int64_t newest              # ns, of a retained one: none of its messages is newer
+    bint retained               # all in it is settled, and it stays
     uint32_t generation
     uint8_t *map                # NULL: not mapped
     uint8_t *base               # the next record goes to base + end: in the map, or in the stage
@@ -226,6 +230,7 @@ cdef struct seg_t:
 cdef enum:                      # bits of place_t.flags
     PLACE_WAS_OUT = 1           # handed out before: redelivered, if it goes out again
     PLACE_OUT_SINCE_START = 2   # ... since this broker started
+    PLACE_REPLAYED = 16         # settled once, and ready again because an operator said so
     PLACE_PASSED = 4            # the acks file's watermark is past it: a hand-out needs an entry there
     PLACE_PARKED = 8            # an operator parked it: its last entry says so
 
@@ -373,6 +378,13 @@ cdef struct rules_t:
     uint64_t letters_settled    # ... and settled
     letters_t *letters          # NULL: on_dead() makes all dead letters
     gate_t *gate                # NULL: sequence order alone
+    int64_t retain_ns           # how long settled messages stay; -1: it does not matter
+    int64_t retain_octets       # of settled segments that stay; -1: it does not matter.  Both -1: none stay
+    uint32_t retained           # segments
+    uint64_t retained_octets
+    uint64_t n_replayed
+    queue_t *retaining_next
+    bint is_retaining           # is in core_t.retaining
     int64_t deadline            # ns: no message expires before
     uint32_t deadline_at        # place in core_t.deadlines plus 1; 0: none
     uint64_t n_expired

@@ -37,6 +37,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     answer.pxi      where a message goes, as routing answers it; the features that take part
     headers.pxi     what bindings ask of headers; routes remembered by that
     duplicates.pxi  duplicates left out of a publish
+    retention.pxi   settled messages that stay, and come again
     kept.pxi        what a transaction publishes, until commit
     publish.pxi     a message on its way in
     content.pxi     a message that arrives in parts
@@ -181,6 +182,7 @@ include "answer.pxi"
 include "headers.pxi"
 include "matching.pxi"
 include "duplicates.pxi"
+include "retention.pxi"
 include "kept.pxi"
 include "publish.pxi"
 include "content.pxi"

@@ -174,7 +174,8 @@ cdef int check_queue(queue_t *q) except -1:
     """Raise AssertionError at the first count that does not agree."""
     cdef store_t *st = NULL
     cdef census_t census
-    cdef uint64_t ready = 0
+    cdef uint64_t ready = 0, retained = 0, octets = 0
+    cdef seg_t *s
     if q.dropped:
         return 0
     while True:
@@ -183,11 +184,21 @@ cdef int check_queue(queue_t *q) except -1:
             break
         check_store(st)
         ready += st.ready
+        s = st.first
+        while s != NULL:
+            retained += s.retained
+            octets += s.end if s.retained else 0
+            if s.retained and (s.settled < s.records or s == st.cursor or s == st.last):
+                raise AssertionError(f"{text_path(s, 'msgs')} is retained, and not done with")
+            s = s.next
         if st.ready and st.level > q.top:
             raise AssertionError(f"level {st.level} is ready above the top {q.top}")
     memset(&census, 0, sizeof(census_t))
     visit_places(q, count_place, &census)
     compare_count("ready", q.ready, ready)
+    if q.rules != NULL:
+        compare_count("retained segments", q.rules.retained, retained)
+        compare_count("octets of retained segments", q.rules.retained_octets, octets)
     compare_count("unacked", q.unacked, census.places[HOLDER_OUT])
     compare_count("aside", aside_count(q), census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
     check_consumers(<Queue>q.owner)

@@ -24,6 +24,11 @@ cdef int64_t expires_at(queue_t *q, const uint8_t *record) noexcept nogil:
     return <int64_t>le64(record + R_TS) + ttl
 
 
+cdef inline int64_t place_expires_at(const place_t *t) noexcept nogil:
+    """expires_at() of a message that is mapped.  One that was replayed does not expire: its time was over once."""
+    return NEVER if t.flags & PLACE_REPLAYED else expires_at(t.seg.queue, t.seg.map + t.position)
+
+
 cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
     """When the queue must be looked at: the first of all levels' heads expires, or its gate asks for due()."""
     cdef store_t *st = NULL
@@ -36,7 +41,7 @@ cdef int64_t head_expires_at(queue_t *q) noexcept nogil:
         if st == NULL:
             return when
         if st.ready and find_head(st, &t):
-            when = min(when, expires_at(q, t.seg.map + t.position))
+            when = min(when, place_expires_at(&t))
 
 
 # ---- the heap

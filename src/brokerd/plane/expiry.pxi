@@ -19,7 +19,7 @@ cdef bint expire(queue_t *q) noexcept nogil:
         st = next_store(q, st)
         if st == NULL:
             break
-        while st.ready and find_head(st, &t) and expires_at(q, t.seg.map + t.position) <= q.core.now:
+        while st.ready and find_head(st, &t) and place_expires_at(&t) <= q.core.now:
             if n == EXPIRE_MOST:
                 return False
             n += 1

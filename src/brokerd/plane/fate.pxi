@@ -150,7 +150,7 @@ cdef void apply_rules_on_return(place_t *t) noexcept nogil:
     if q.rules == NULL or t.seg.map == NULL:
         return
     if q.rules.expires:
-        deadline_bring_forward(q, expires_at(q, t.seg.map + t.position))
+        deadline_bring_forward(q, place_expires_at(t))
     if q.rules.overflow == DROP_HEAD and is_over_length_limit(q, q.rules):
         mark_over(q)
 
@@ -194,7 +194,7 @@ cdef void purge_store(store_t *st) noexcept:
     cdef seg_t *s
     while st.ready:
         s = st.cursor
-        if st.queue.journal == NULL and st.queue.window == NULL and st.returned_n == 0 and s != NULL \
+        if st.queue.journal == NULL and st.queue.window == NULL and (st.queue.rules == NULL or not retains(st.queue)) and st.returned_n == 0 and s != NULL \
                 and st.position == HEADER and s.sealed and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
             # All unsettled records of this segment are waiting: the whole file goes.
             count_disturbance(st.queue, PURGED_N, s.waiting)

@@ -42,7 +42,7 @@ cdef store_t *find_next(queue_t *q, place_t *t) noexcept nogil:
     while True:
         st = top_level(q)
         if find_head(st, t):
-            if q.rules != NULL and q.rules.expires and expires_at(q, t.seg.map + t.position) < q.core.now:
+            if q.rules != NULL and q.rules.expires and place_expires_at(t) < q.core.now:
                 kill_head(st, t, REASON_EXPIRED)
                 continue
             if UNLIKELY(t.flags & (PLACE_WAS_OUT | PLACE_OUT_SINCE_START) == PLACE_WAS_OUT) and q.rules != NULL \

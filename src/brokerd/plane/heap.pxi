@@ -2,8 +2,9 @@
 # they were stored.
 
 
-cdef int heap_push(store_t *st, place_t *t) noexcept nogil:
-    cdef uint32_t i, parent
+cdef int heap_reserve(store_t *st) noexcept nogil:
+    """Have room for one more.  0 or ENOMEM."""
+    cdef uint32_t i
     cdef place_t *h
     if st.returned_n == st.returned_capacity:
         i = st.returned_capacity * 2 if st.returned_capacity else 16
@@ -12,6 +13,14 @@ cdef int heap_push(store_t *st, place_t *t) noexcept nogil:
             return ENOMEM
         st.returned = h
         st.returned_capacity = i
+    return 0
+
+
+cdef int heap_push(store_t *st, place_t *t) noexcept nogil:
+    cdef uint32_t i, parent
+    cdef place_t *h
+    if heap_reserve(st) != 0:
+        return ENOMEM
     h = st.returned
     i = st.returned_n
     st.returned_n += 1

@@ -70,6 +70,10 @@ cdef int journal_map(seg_t *s) noexcept nogil:
         journal_write_header(s)
     elif not s.journal_known:
         journal_count(s)
+        if le32(s.journal + F_VERSION) < JOURNAL_VERSION:
+            # Events will follow that brokers of that version do not know.
+            put_le32(s.journal + F_VERSION, JOURNAL_VERSION)
+            put_le32(s.journal + J_CRC, ~crc_update(0xFFFFFFFF, s.journal, J_CRC))
     s.journal_known = True
     madvise(s.journal, size, MADV_RANDOM)
     if s.events_lost and le32(s.journal + J_LOST) < s.events_lost:

@@ -13,7 +13,7 @@ cdef enum:
     ORDER_MAGIC = 0x44524F42        # "BORD"
     SEGMENT_VERSION = 1
     ACKS_VERSION = 3
-    JOURNAL_VERSION = 1
+    JOURNAL_VERSION = 2
     ORDER_VERSION = 1
 
 cdef enum:                          # a file's header: magic and version are at one place in all of them
@@ -90,6 +90,8 @@ cdef enum:                          # types of acks entries and journal events: 
     STARTED = 9                     # events only
     SET_ASIDE = 10                  # entries only
     PARKED = 11                     # entries only: aside until an operator acts
+    REPLAYED = 13                   # entries only: settled before, and ready again
+    EVENT_REPLAYED = 20             # events only
 
     REASON_REJECTED = 1             # why a message died; the high nibble of DEAD_LETTERED and DROPPED
     REASON_EXPIRED = 2

@@ -113,7 +113,9 @@ cdef void seg_append_to_list(seg_t *s) noexcept nogil:
 
 
 cdef void cursor_enter(store_t *st, seg_t *s) noexcept nogil:
-    """The cursor enters s."""
+    """The cursor enters s, or the next one that is not retained."""
+    while s != NULL and UNLIKELY(s.retained):
+        s = s.next
     st.cursor = s
     st.position = HEADER
 

@@ -58,6 +58,7 @@ cdef void rules_leave(queue_t *q) noexcept nogil:
     cdef queue_t **at
     if q.rules == NULL:
         return
+    retaining_leave(q)
     if q.rules.is_over:
         at = &q.core.over
         while at[0] != q:

@@ -276,6 +276,9 @@ cdef uint32_t added_headers(place_t *t, uint8_t *room) noexcept nogil:
         memcpy(room + 26, b"\x10x-acquired-countl", 18)
         put_be64(room + 44, t.count)
         n = 52
+    if t.flags & PLACE_REPLAYED:
+        memcpy(room + n, b"\x0ax-replayedt\x01", 13)
+        n += 13
     if r.gate != NULL:
         n += r.gate.headers(r.gate, t, room + n)
     ASSERT(n <= HEADERS_ROOM)
@@ -333,7 +336,8 @@ cdef inline size_t content_room(conn_t *conn, uint32_t properties_n, uint64_t bo
 
 cdef inline bint adds_headers(place_t *t) noexcept nogil:
     cdef rules_t *r = t.seg.queue.rules
-    return UNLIKELY(r != NULL) and ((t.count and r.delivery_counts) or r.gate != NULL)
+    return UNLIKELY(r != NULL) and ((t.count and r.delivery_counts) or r.gate != NULL
+                                      or t.flags & PLACE_REPLAYED)
 
 
 cdef inline uint8_t *write_method(channel_t *ch, uint8_t *p, const uint8_t *prefix, uint32_t prefix_n, place_t *t,

@@ -107,6 +107,8 @@ cdef class Queue:
         if given:
             raise TypeError(f"set_rules() knows no rule '{next(iter(given))}'")
         r.expires = r.expires or r.ttl >= 0
+        if retains(&self.q):
+            retaining_join(&self.q)
         if r.single_active != single_active_before:
             r.active = NULL
             r.draining = False
@@ -329,7 +331,7 @@ cdef class Queue:
 
     def attach_segment(self, uint64_t number, *, uint32_t end, uint32_t records, uint32_t settled, uint64_t base_seq,
                        uint32_t delivered, uint32_t acks, uint32_t capacity, uint64_t ready_octets, bint synced,
-                       uint32_t generation=0, uint8_t level=0, uint32_t doubted=0):
+                       uint32_t generation=0, uint8_t level=0, uint32_t doubted=0, int64_t created=0):
         cdef seg_t found
         memset(&found, 0, sizeof(seg_t))
         found.number = number
@@ -343,6 +345,7 @@ cdef class Queue:
         found.capacity = capacity
         found.sealed = 2 if synced else 1
         found.generation = generation
+        found.created = created
         if attach(&self.q, level, &found) != 0:
             raise MemoryError
         self.q.ready_octets += ready_octets
@@ -366,6 +369,8 @@ cdef class Queue:
 
     def can_compact(self, uint64_t number, uint8_t level=0):
         cdef seg_t *s = segment_at(&self.q, level, number)
+        if self.q.rules != NULL and retains(&self.q):
+            return False        # What is settled stays, too.
         return s != NULL and s.sealed != 0 and not s.unlinked and s != s.store.cursor and s != s.store.last and cursor_has_passed(s)
 
     # ---- dead letters

@@ -43,7 +43,10 @@ cdef void recover_store(store_t *st) noexcept:
     while s != NULL:
         next = s.next
         if s.sealed and s.settled >= s.records and s != st.last:
-            retire(s)
+            if st.queue.rules != NULL and retains(st.queue):
+                retain(s, st.queue.core.now)
+            else:
+                retire(s)
         s = next
     cursor_enter(st, st.first)
     if st.ready and st.level > st.queue.top:

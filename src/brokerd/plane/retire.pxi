@@ -226,9 +226,42 @@ cdef bint retire_if_settled(seg_t *s) noexcept nogil:
             st.position = s.end
         s.waiting = 0
         cursor_enter(st, s.next)
+    if UNLIKELY(st.queue.rules != NULL) and retains(st.queue) and not s.damaged:
+        if not s.retained:
+            retain(s, st.queue.last_ts)
+        return False
     with gil:
         retire(s)
     return True
+
+
+# ---- settled segments that stay (retention.pxi)
+
+cdef inline bint retains(queue_t *q) noexcept nogil:
+    """Whether settled messages stay for a while."""
+    return q.durable and not q.dropped and (q.rules.retain_ns >= 0 or q.rules.retain_octets >= 0)
+
+
+cdef void retain(seg_t *s, int64_t newest) noexcept nogil:
+    """All in s is settled: it stays in its list.  newest: when no message in it is newer."""
+    cdef rules_t *r = s.queue.rules
+    s.retained = True
+    if s.newest == 0:
+        s.newest = s.next.created if s.next != NULL and s.next.created else newest
+    r.retained += 1
+    r.retained_octets += s.end
+    if not s.unsynced:
+        seg_unmap(s)
+    acks_unmap(s)
+    journal_unmap(s)
+    forget_acks(s)
+    anchors_free(s)
+
+
+cdef void retain_no_more(seg_t *s) noexcept nogil:
+    s.retained = False
+    s.queue.rules.retained -= 1
+    s.queue.rules.retained_octets -= s.end
 
 
 cdef void store_empty(store_t *st) noexcept nogil:
@@ -272,7 +305,7 @@ cdef int describe_store(store_t *st, list out) except -1:
         out.append({"level": st.level, "number": s.number, "end": s.end, "records": s.records, "settled": s.settled,
                     "unacked": s.unacked, "returned": s.returned, "aside": s.aside, "waiting": s.waiting,
                     "base_seq": s.base_seq, "generation": s.generation, "entries": s.entries, "capacity": s.capacity,
-                    "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
+                    "retained": s.retained != 0, "mapped": s.map != NULL, "sealed": s.sealed, "damaged": s.damaged != 0,
                     "events": s.events if s.journal_known else -1})
         s = s.next
     return 0

@@ -31,6 +31,8 @@ RULES = {
     "delivery_counts": (<char *>&SHAPE.delivery_counts - <char *>&SHAPE, RULE_BINT, 1, False),
     "single_active": (<char *>&SHAPE.single_active - <char *>&SHAPE, RULE_BINT, 1, False),
     "consumer_timeout_ms": (<char *>&SHAPE.timeout - <char *>&SHAPE, RULE_INT64, 1000000, -1),
+    "retain_ms": (<char *>&SHAPE.retain_ns - <char *>&SHAPE, RULE_INT64, 1000000, -1),
+    "retain_octets": (<char *>&SHAPE.retain_octets - <char *>&SHAPE, RULE_INT64, 1, -1),
     "timeout_closes": (<char *>&SHAPE.timeout_closes - <char *>&SHAPE, RULE_BINT, 1, False),
 }
 
@@ -58,6 +60,7 @@ cdef rules_t *rules_of(queue_t *q) noexcept nogil:
         q.rules = <rules_t *>calloc(1, sizeof(rules_t))
         if q.rules != NULL:
             q.rules.ttl = q.rules.max_length = q.rules.max_octets = q.rules.delivery_limit = q.rules.timeout = -1
+            q.rules.retain_ns = q.rules.retain_octets = -1
     return q.rules
 
 
@@ -67,6 +70,24 @@ cdef void rules_free(queue_t *q) noexcept nogil:
         free(q.rules.stored.at)
         free(q.rules)
         q.rules = NULL
+
+
+cdef void retaining_join(queue_t *q) noexcept nogil:
+    """The core looks after the queue's retained segments."""
+    if not q.rules.is_retaining:
+        q.rules.is_retaining = True
+        q.rules.retaining_next = q.core.retaining
+        q.core.retaining = q
+
+
+cdef void retaining_leave(queue_t *q) noexcept nogil:
+    cdef queue_t **at = &q.core.retaining
+    if q.rules == NULL or not q.rules.is_retaining:
+        return
+    while at[0] != q:
+        at = &at[0].rules.retaining_next
+    at[0] = q.rules.retaining_next
+    q.rules.is_retaining = False
 
 
 cdef inline uint64_t counted_messages(queue_t *q, rules_t *r) noexcept nogil:

@@ -8,8 +8,9 @@ cdef struct last_entry_t:       # the last that the acks file says of one record
     uint32_t position
     uint32_t index              # of the entry
     uint16_t count              # failed deliveries
-    uint8_t type                # RETURNED, HANDED_OUT or SET_ASIDE
+    uint8_t type                # RETURNED, HANDED_OUT, SET_ASIDE or REPLAYED
     uint8_t reason
+    bint replayed               # this entry or one before it is REPLAYED
 
 cdef struct anchor_t:             # where a record of a segment begins
     uint64_t seq
@@ -95,7 +96,8 @@ cdef void seg_write_header(seg_t *s) noexcept nogil:
     put_le32(m + F_VERSION, SEGMENT_VERSION)
     put_le64(m + F_NUMBER, s.number)
     put_le64(m + S_BASE_SEQ, s.base_seq)
-    put_le64(m + S_CREATED, <uint64_t>s.queue.core.now)
+    s.created = s.queue.core.now
+    put_le64(m + S_CREATED, <uint64_t>s.created)
     put_le32(m + S_GENERATION, s.generation)
     put_le32(m + S_CRC, ~crc_update(0xFFFFFFFF, m, S_CRC))
     put_word(m + S_END, s.end)
@@ -394,6 +396,7 @@ cdef void recall(seg_t *s, place_t *t) noexcept nogil:
     HANDED_OUT    it was out again: one failed delivery more
     SET_ASIDE     it waited aside, and may never have been handed out
     PARKED        the same; and it, with its group, is to wait until an operator acts
+    REPLAYED      it was settled, and is ready again
     """
     cdef const last_entry_t *last = last_entry(s, t.position)
     t.flags = PLACE_PASSED | PLACE_WAS_OUT
@@ -401,12 +404,14 @@ cdef void recall(seg_t *s, place_t *t) noexcept nogil:
         t.count = t.position < s.passed_below
         return
     t.count = last.count
+    if last.replayed:
+        t.flags |= PLACE_REPLAYED
     if last.type == HANDED_OUT:
         if t.count < 0xFFFF:
             t.count += 1
     elif (last.type == SET_ASIDE or last.type == PARKED) and not last.reason & ASIDE_WAS_OUT \
             and t.position >= s.doubted_below:
-        t.flags = PLACE_PASSED
+        t.flags &= ~<uint8_t>PLACE_WAS_OUT
     if last.type == PARKED:
         t.flags |= PLACE_PARKED
 
@@ -472,6 +477,9 @@ cdef int seg_load_acks(seg_t *s) noexcept nogil:
         if entry_is_sound(s, entry):
             if not settles(entry):
                 lasting += 1
+                if entry >> 32 & 15 == REPLAYED and was_settled(s, position):
+                    s.settled_bits[position >> 6] &= <uint8_t>~(1 << (position >> 3 & 7))
+                    found -= 1
             elif not was_settled(s, position):
                 s.settled_bits[position >> 6] |= 1 << (position >> 3 & 7)
                 found += 1
@@ -516,11 +524,13 @@ cdef int seg_load_counts(seg_t *s, uint32_t lasting) noexcept nogil:
             s.last_entries[n].type = entry >> 32 & 15
             s.last_entries[n].reason = entry >> 36 & 15
             s.last_entries[n].count = <uint16_t>(entry >> 48)
+            s.last_entries[n].replayed = s.last_entries[n].type == REPLAYED
             n += 1
     qsort(s.last_entries, n, sizeof(last_entry_t), by_position)
     s.last_entries_n = 0
     for i in range(n):
         if s.last_entries_n and s.last_entries[s.last_entries_n - 1].position == s.last_entries[i].position:
+            s.last_entries[i].replayed |= s.last_entries[s.last_entries_n - 1].replayed
             s.last_entries[s.last_entries_n - 1] = s.last_entries[i]
         else:
             s.last_entries[s.last_entries_n] = s.last_entries[i]

@@ -27,6 +27,8 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.keys_until = 0
     s.generation = 0
     s.sealed = 0
+    s.retained = False
+    s.created = s.newest = 0
     s.asked_for = 0
     s.verify = s.loaded = s.unsynced = s.damaged = False
 

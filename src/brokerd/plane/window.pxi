@@ -297,6 +297,11 @@ cdef class HashKey:
             raise ValueError(f"a hash key has {HASH_KEY_OCTETS} octets")
         hash_key_set(&self.k, &octets[0])
 
+    def hash(self, const uint8_t[::1] octets):
+        if octets.shape[0] == 0:
+            raise ValueError("a key has one octet at least")
+        return hash_with_key(&self.k, octets[0], &octets[0] + 1, octets.shape[0] - 1)
+
 
 cdef class Window:
     """See plane/__init__.pyi."""

@@ -132,6 +132,12 @@ def _octets_of(value: Any, text: bytes, number: bytes) -> bytes:
     return b"F" + encode_table({_ANY_KEY: value})
 
 
+def group_place(group: str) -> tuple[int, bytes, int]:
+    """Where the data plane finds a message's group.  ``group``: as x-message-group-header; "": the usual headers."""
+    place, bit = GROUP_PLACES.get(group, (HEADER if group else USUAL_HEADERS, 0))
+    return place, group.encode("utf-8", "surrogateescape"), bit
+
+
 def group_of(rule: Rule, headers: Mapping[str, Any] | None, seen: Seen) -> bytes | None:
     """The name of a message's group, as octets; None: it has none."""
     value: Any = None
@@ -233,12 +239,10 @@ class Deduplication:
 
     def _tell_plane(self) -> None:
         rule = self.rule
-        place, bit = NO_GROUP, 0
-        if rule.scope == GROUP:
-            place, bit = GROUP_PLACES.get(rule.group, (HEADER if rule.group else USUAL_HEADERS, 0))
+        place, name, bit = group_place(rule.group) if rule.scope == GROUP else (NO_GROUP, b"", 0)
         self.window.set_rule(
             by_content=rule.content, waiting=rule.waits, action=ACTIONS.index(rule.action), group_from=place,
-            group=rule.group.encode("utf-8", "surrogateescape"), group_property=bit,
+            group=name, group_property=bit,
         )  # fmt: skip
 
     def load(self, directory: str, levels: Iterable[int], *, suspect: bool) -> Iterator[list[tuple[int, int]]]:

@@ -239,9 +239,11 @@ class Queue(plane.Queue):
         definition = self._policy(policies)[1] if policies else NO_ARGUMENTS
         if asks_for_journal(self.arguments, definition):
             self.set_journal(True)
-        rule = rules_of(self.arguments, definition).deduplication
-        if rule is not None:
-            self._deduplicate(rule)
+        rules = rules_of(self.arguments, definition)
+        if rules.deduplication is not None:
+            self._deduplicate(rules.deduplication)
+        if rules.retain_ms is not None or rules.retain_octets is not None:
+            self.set_rules(**{name: value for name, value in plane_rules(rules).items() if name.startswith("retain_")})
 
     def _deduplicate(self, rule: "DeduplicationRule | None") -> None:
         """Put another rule in force; without one what is known is forgotten."""
@@ -403,6 +405,9 @@ def check_arguments(
     if arguments.get("x-order-journal") is True and (exclusive or not durable):
         reason = "only a durable queue can have an order journal"
         raise PreconditionFailed(f"invalid arg 'x-order-journal' for {thing}: {reason}")
+    for name_ in ("x-retention-age", "x-retention-bytes"):
+        if name_ in arguments and (exclusive or not durable):
+            raise PreconditionFailed(f"invalid arg '{name_}' for {thing}: only a durable queue retains messages")
     if kind == "quorum":
         faults = {"auto-delete": auto_delete, "exclusive-owner": exclusive, "non-durable": not durable}
         for property_, present in faults.items():

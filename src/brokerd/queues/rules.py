@@ -38,6 +38,8 @@ class Rules(NamedTuple):
     consumer_timeout_ms: int | None = None
     consumer_timeout_action: str = "return"
     deduplication: "deduplication.Rule | None" = None
+    retain_ms: int | None = None  # how long settled messages stay
+    retain_octets: int | None = None  # ... and how many octets of their segments
     journal: bool = False  # the rules ask for an order journal; only a durable queue gets one
     retention_octets: int = RETENTION_OCTETS  # of the order journal; ``retention_ms`` is its time
     retention_ms: int = RETENTION_MS
@@ -84,6 +86,8 @@ ROWS = (
     Row("consumer_timeout_ms", "x-consumer-timeout", "consumer_timeout_ms", read=lambda ms: ms or None),
     Row("consumer_timeout_action", "x-consumer-timeout-action", "timeout_closes", "close".__eq__),
     Row("deduplication"),
+    Row("retain_ms", "x-retention-age", "retain_ms", read=lambda age: age_ms(age) if isinstance(age, str) else age),
+    Row("retain_octets", "x-retention-bytes", "retain_octets"),
     Row("journal", "x-order-journal"),
     Row("retention_octets", "x-order-journal-retention-bytes"),
     Row("retention_ms", "x-order-journal-retention-age", read=lambda age: age_ms(age) or RETENTION_MS),

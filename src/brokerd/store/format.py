@@ -62,8 +62,9 @@ then ENTRIES of 8 octets, in order of time::
      5 check u1                                    6 count u2, failed deliveries so far
 
 Types 1 acked, 2 rejected, 4 dead-lettered, 5 expired, 6 dropped and 7 purged settle the record (SETTLING_TYPES).
-Types 3 returned, 8 handed out, 10 set aside and 11 parked say how an unsettled record stands (STANDING_TYPES); the
-last of them counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4 delivery limit, 5 taken out by an operator.
+Type 13 replayed takes that back: the record is ready again, and another entry may settle it again.  Types 3 returned,
+8 handed out, 10 set aside, 11 parked and 13 replayed say how an unsettled record stands (STANDING_TYPES); the last
+of them counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4 delivery limit, 5 taken out by an operator.
 Reasons of 3: 1 nack, 2 reject, 3 recover, 4 channel closed, 5 connection closed, 6 consumer timeout.  Reasons of 10
 and 11: 0 the record was never handed out, 1 it was.
 
@@ -79,6 +80,7 @@ deliveries::
     8 handed out                              was out                yes             one more than the entry says
     10 set aside                              was aside, is ready    if reason is 1  as the entry says
     11 parked                                 the same, and its group    as 10       as the entry says
+    13 replayed                               lay ready              yes             as the entry says
     none                below ``delivered``   was out                yes             1
     none                below ``doubted``     not known              yes             0
     none                above both            lay ready              no              0
@@ -112,7 +114,8 @@ basic.get that of the connection; 0: no client caused the event.  ``count`` is f
 9 started: seq is a time in ns up to which the events before it are all there; reason 1 the
 broker started again, what was out counts as returned; 2 it did after a loss of power; 3 the
 journal was switched on again; 4 it was switched off, and nothing is there up to the next
-event of type 9, if there is one.  ``begun``: every event of this segment's records from then
+event of type 9, if there is one.  20 replayed: the message was settled, and is ready again; 0 failed
+deliveries count.  ``begun``: every event of this segment's records from then
 on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record
 that was appended after ``begun`` has its whole life there.
 
@@ -226,6 +229,9 @@ entries of type 11.  A start gives each of them that belongs to a segment in use
 in one write, because entries of these types will follow, and an older broker would take them for settlements.  Files in
 ``kept/`` stay as they are.
 
+Acks files of version 2 have no entry of type 13.  A start gives those of segments in use the header of version 3, as
+above.  Journals of version 1 have no event of type 20; a broker that continues one gives it the header of version 2.
+
 Readers of many records at once, with numpy, are in ``store.reading``.
 """
 
@@ -236,7 +242,7 @@ from typing import Any
 
 SEGMENT_VERSION = 1
 ACKS_VERSION = 3
-JOURNAL_VERSION = 1
+JOURNAL_VERSION = 2
 ORDER_VERSION = 1
 KEYS_VERSION = 1
 CHAIN_VERSION = 1
@@ -263,7 +269,9 @@ ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, S
 PARKED = 11                 # In acks.  12 to 15 are free.
 HANDED_OUT = DELIVERED      # In acks: of each hand-out but the first.
 SETTLING_TYPES = frozenset((ACKED, REJECTED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED))
-STANDING_TYPES = frozenset((RETURNED, HANDED_OUT, SET_ASIDE, PARKED))   # The last of a record's says how it stands.
+REPLAYED = 13               # Of entries: the record was settled before, and is ready again.
+EVENT_REPLAYED = 20         # The same, of events.
+STANDING_TYPES = frozenset((RETURNED, HANDED_OUT, SET_ASIDE, PARKED, REPLAYED))     # Of a record's the last counts.
 ASIDE_TYPES = (SET_ASIDE, PARKED)
 NEVER_OUT, WAS_OUT = 0, 1   # reasons of SET_ASIDE and PARKED
 REASON_REJECTED, REASON_EXPIRED, REASON_LENGTH, REASON_LIMIT, REASON_REMOVED = range(1, 6)

@@ -259,10 +259,17 @@ def read_entries(octets: Any, number: int) -> Entries:
 
 
 def settled_positions(entries: "numpy.ndarray") -> "numpy.ndarray":
-    """Positions of the records that ``entries`` settle, rising, without repetition."""
+    """Positions of the records that ``entries`` settle and do not replay afterwards, rising, without repetition."""
     import numpy as np
 
-    return np.unique(entries["position"][np.isin(entries["kind"] & 0x0F, tuple(layout.SETTLING_TYPES))])
+    kind = entries["kind"] & 0x0F
+    settling = np.isin(kind, tuple(layout.SETTLING_TYPES))
+    replayed = kind == layout.REPLAYED
+    if not replayed.any():
+        return np.unique(entries["position"][settling])
+    those = entries[settling | replayed][::-1]
+    last = those[np.unique(those["position"], return_index=True)[1]]
+    return last["position"][last["kind"] & 0x0F != layout.REPLAYED]
 
 
 def last_states(entries: "numpy.ndarray") -> "numpy.ndarray":

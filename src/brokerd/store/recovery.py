@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Scan = Callable[["mmap.mmap", int, int], tuple[int, int, int, int, int, int]]
 EMPTY_HEADER = bytes(layout.HEADER_OCTETS)
 ACKS_OCTETS_MIN = 4096          # An acks file is never made shorter.
+REPLAYING = bytes(kind & 0x0F == layout.REPLAYED for kind in range(256))
 SETTLING = bytes(kind & 0x0F in layout.SETTLING_TYPES for kind in range(256))
 
 
@@ -58,7 +59,7 @@ class Recoverable(Protocol):
 
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
-                       level: int = 0, doubted: int = 0) -> None: ...
+                       level: int = 0, doubted: int = 0, created: int = 0) -> None: ...
     def finish_recovery(self, next_seq: int, *, suspect: bool, last_ts: int = 0, last_number: int = 0) -> None: ...
 
 
@@ -84,7 +85,7 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
             queue.attach_segment(
                 s.number, end=s.end, records=s.records, settled=s.settled, base_seq=s.base_seq, delivered=s.delivered,
                 acks=s.entries, capacity=s.capacity, ready_octets=s.ready_octets, synced=s.sealed == layout.SYNCED,
-                generation=s.generation, level=level, doubted=s.doubted)
+                generation=s.generation, level=level, doubted=s.doubted, created=s.created)
         next_seq, last_ts = max(next_seq, found.next_seq), max(last_ts, found.last_ts)
         last_number = max(last_number, found.last_number)
         journaled = journaled or found.journaled
@@ -116,13 +117,13 @@ def _levels(queue: Recoverable, disk: Disk, report: Callable[[Finding], object])
 class _Segment:
     """One segment as it will be attached."""
 
-    __slots__ = ("base_seq", "body_octets", "capacity", "delivered", "doubted", "end", "entries", "generation",
-                 "number", "path", "records", "runs", "sealed", "settled", "unsettled_octets", "words")
+    __slots__ = ("base_seq", "body_octets", "capacity", "created", "delivered", "doubted", "end", "entries",
+                 "generation", "number", "path", "records", "runs", "sealed", "settled", "unsettled_octets", "words")
 
     def __init__(self, number: int, path: str, header: tuple[int, ...], size: int) -> None:
         self.number = number
         self.path = path
-        self.base_seq, self.generation = header[3], header[5]
+        self.base_seq, self.created, self.generation = header[3:6]
         self.words = header[7:13]
         self.end, self.records, self.sealed = header[7], header[9], header[11]
         self.capacity = size
@@ -507,7 +508,8 @@ class _Recovery:
             return
         s.entries += extra
         octets = self._disk.pread(fd, s.entries * layout.ENTRY_OCTETS, layout.HEADER_OCTETS)
-        settling = octets[4::layout.ENTRY_OCTETS].translate(SETTLING).count(1)
+        kinds = octets[4::layout.ENTRY_OCTETS]
+        settling = kinds.translate(SETTLING).count(1) - kinds.translate(REPLAYING).count(1)
         if settling <= s.settled:
             s.settled = settling
             return

@@ -12,6 +12,7 @@ from itertools import islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from brokerd import plane
 from brokerd.clock import Clock
 from brokerd.pieces import add_work, do_first_piece
 from brokerd.queues.expires import CallAt, Expires, Timer
@@ -21,7 +22,6 @@ from brokerd.upkeep.keys import KeyKeeper
 from brokerd.vhost import definitions
 
 if TYPE_CHECKING:
-    from brokerd import plane
     from brokerd.policies import Policies
     from brokerd.queues.queue import Queue
     from brokerd.store.compaction import Sparse
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 QUEUES_PER_TICK = 2000  # looked at: well under 1 ms, unless many of them have files to give back
+RETIRED_PER_TICK = 16  # segments beyond their queue's retention: each costs a rename or two
 COMPACT_QUEUES_PER_TICK = 100  # the search for sparse segments reads the segments of so many queues
 COMPACT_EVERY_TICKS = 30
 
@@ -97,6 +98,7 @@ class Upkeep:
         self.expires.run()
         self._rest(idle_since_ns)
         self._keys.tick()
+        plane.enforce_retention(self._core, RETIRED_PER_TICK)
         for vhost in self._vhosts.values():
             if vhost.commit_log is not None:
                 vhost.commit_log.rotate()
