@@ -112,7 +112,7 @@ cdef extern from *:
     const char **USUAL_GROUP_HEADERS
 
 
-cdef bint find_group(const window_t *w, const message_t *m, const uint8_t *properties, uint64_t *hash_) noexcept nogil:
+cdef bint find_key_group(const window_t *w, const message_t *m, const uint8_t *properties, uint64_t *hash_) noexcept nogil:
     """The hash of the name of a message's group, 0: it has none.  m: where its routing key is.  False: it is not plain."""
     cdef const uint8_t *table
     cdef const uint8_t *p = NULL
@@ -154,7 +154,7 @@ cdef bint find_key(const window_t *w, const message_t *m, const uint8_t *propert
             return False
         hash_[0] = hash_with_key(w.hash_key, c'C', m.body, m.body_n) if m != NULL else 1
     if hash_[0] and w.group_from != GROUP_NONE:
-        if not find_group(w, m, properties, &group):
+        if not find_key_group(w, m, properties, &group):
             return False
         hash_[0] ^= group << 32 | group >> 32
         hash_[0] += hash_[0] == 0

@@ -117,7 +117,7 @@ cdef bint is_in_group(const replay_t *p, const uint8_t *record) noexcept nogil:
     if p.groups == NULL:
         return True
     message_of(record, &m)
-    return find_group(p.groups, &m, m.properties, &found) and found != 0 and (found == p.group or found == p.group_number)
+    return find_key_group(p.groups, &m, m.properties, &found) and found != 0 and (found == p.group or found == p.group_number)
 
 
 cdef int replay_record(seg_t *s, uint32_t position) noexcept nogil:
