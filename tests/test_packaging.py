@@ -3,6 +3,7 @@
 Nothing is compiled here; `.ci/package` installs the source distribution into a fresh environment and runs it.
 """
 
+import json
 import os
 import re
 import shlex
@@ -77,6 +78,20 @@ def test_a_wheel_holds_the_options_and_the_unit_beside_the_programs(setup, tmp_p
     assert (tmp_path / "lib" / "brokerd" / "py.typed").exists()
     packages = {path.parent.name for path in (tmp_path / "lib" / "brokerd").rglob("__init__.py")}
     assert packages == {path.parent.name for path in (ROOT / "src" / "brokerd").rglob("__init__.py")}
+
+
+def test_a_wheel_holds_the_pages_with_the_licences_of_what_they_are_made_of(setup, tmp_path):
+    built = ROOT / "src" / "brokerd" / "pages"
+    if not built.exists():
+        pytest.skip("the pages are not built: make pages, which needs npm")
+    setup("build_py", "--build-lib", tmp_path / "lib")
+    pages = tmp_path / "lib" / "brokerd" / "pages"
+    assert {path.name: path.read_bytes() for path in pages.iterdir()} == {
+        path.name: path.read_bytes() for path in built.iterdir()}
+    shipped = json.loads((ROOT / "src" / "web" / "package-lock.json").read_text())["packages"]
+    licences = (pages / "LICENSES.txt").read_text()
+    for name in ("preact", "uplot"):
+        assert f"{name} {shipped[f'node_modules/{name}']['version']}\n" in licences
 
 
 def test_the_metadata_names_a_readme_and_a_licence_that_are_there():

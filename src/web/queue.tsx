@@ -1,0 +1,211 @@
+// One queue: the guarantee of order that holds now and why, counters, consumers, bindings, policies, messages.
+
+import { useState } from "preact/hooks";
+import { inPath, useAsked, useMethods } from "./api.ts";
+import { Bindings } from "./bindings.tsx";
+import { count, octets, rate } from "./format.ts";
+import { GetMessages, PublishButton } from "./messages.tsx";
+import { Arguments, change, DangerButton, Facts, Failed, plural, Tag } from "./parts.tsx";
+import { Features, type QueueRow, rateOf } from "./queues.tsx";
+import { Trace } from "./trace.tsx";
+
+interface Consumer {
+  number: number;
+  tag: string;
+  prefetch: number;
+  global_prefetch: number;
+  unacked: number;
+  no_ack: boolean;
+  priority: number;
+  active: boolean;
+  peer: string;
+  user: string;
+}
+interface Ordering {
+  guarantee: string;
+  reasons: string[];
+  notes: string[];
+  messages: { ready: number; unacked: number; next_seq: number };
+  counters: { since_start: Counters; since_declare: Counters };
+  journal: { on: boolean; why: string; kept_octets: number; first_kept_seq: number };
+  consumers: Consumer[];
+  groups?: Record<string, unknown>;
+}
+interface Counters {
+  returned: Record<string, number>;
+  redelivered: number;
+  redelivered_after_restart: number;
+  out_of_sequence: number;
+  overtakings: number;
+  dead_lettered: Record<string, number>;
+  dropped: Record<string, number>;
+}
+
+const WORDS: Record<string, string> = {
+  "strict-fifo": "Each message is settled before a later one is handed out, redeliveries included.",
+  "fifo-per-priority": "Within each priority, each message is settled before a later one is handed out.",
+  "best-effort": "Messages go out in order, but clients may already work on later ones when one comes back.",
+};
+
+export function Queue({ vhost, name }: { vhost: string; name: string }) {
+  const path = `/api/queues/${inPath(vhost)}/${inPath(name)}`;
+  const { data: row, error, again } = useAsked<QueueRow>(path);
+  const { data: ordering } = useAsked<Ordering>("/api/v2/queue/ordering", 5, { vhost, queue: name });
+  const [traced, setTraced] = useState<number | null>(null);
+  if (error && error.status === 404) return <Gone name={name} />;
+  if (!row) return error ? <Failed error={error} /> : <p class="empty">Loading …</p>;
+  return (
+    <>
+      <Heading row={row} path={path} again={again} />
+      <div class="numbers">
+        {([["Ready", count(row.messages_ready)], ["Unacked", count(row.messages_unacknowledged)],
+          ["Consumers", count(row.consumers)], ["Published", rate(rateOf(row, "publish"))],
+          ["Delivered", rate(rateOf(row, "deliver_get"))], ["Acked", rate(rateOf(row, "ack"))]]).map(([label, text]) => (
+          <div class="number" key={label}><b>{text}</b><span>{label}</span></div>
+        ))}
+      </div>
+      {ordering && (
+        <div class="grid">
+          <Guarantee ordering={ordering} />
+          <Disturbances ordering={ordering} />
+        </div>
+      )}
+      {ordering && <Consumers ordering={ordering} />}
+      <div class="grid">
+        <Rules row={row} />
+        <Bindings title="Bindings" path={`${path}/bindings`} vhost={vhost} destination={{ type: "queue", name }} />
+      </div>
+      <GetMessages path={path} trace={setTraced} />
+      <Trace vhost={vhost} queue={name} last={ordering ? ordering.messages.next_seq - 1 : 0} seq={traced}
+        choose={setTraced} durable={row.durable} />
+    </>
+  );
+}
+
+function Gone({ name }: { name: string }) {
+  return (
+    <>
+      <div class="title"><h1>{name}</h1></div>
+      <p class="card">There is no such queue (any more). <a href="#/queues">All queues</a></p>
+    </>
+  );
+}
+
+function Heading({ row, path, again }: { row: QueueRow; path: string; again: () => void }) {
+  const mayPurge = useMethods("/api/queues/x/x/contents").has("DELETE");
+  const mayDelete = useMethods("/api/queues/x/x").has("DELETE");
+  const remove = async () => {
+    if (await change(`Queue ${row.name} is deleted.`, path, "DELETE")) location.hash = "#/queues";
+  };
+  const purge = async () => {
+    if (await change(`Queue ${row.name} is purged.`, `${path}/contents`, "DELETE")) again();
+  };
+  return (
+    <div class="title">
+      <div>
+        <div class="crumb"><a href="#/queues">Queues</a> · vhost {row.vhost}</div>
+        <h1>{row.name}</h1>
+      </div>
+      <span><Features row={row} /></span>
+      <span class="space" />
+      <PublishButton vhost={row.vhost} exchange="" routingKey={row.name} done={again} />
+      {mayPurge && <DangerButton label="Purge" title={`Purge ${row.name}?`} act={purge}
+        text={`${plural(row.messages_ready, "ready message")} will be gone. Unacked messages stay.`} />}
+      {mayDelete && <DangerButton label="Delete" title={`Delete ${row.name}?`} act={remove}
+        text={`The queue, ${plural(row.messages, "message")} and its bindings will be gone, and ${
+          plural(row.consumers, "consumer")} will be cancelled.`} />}
+    </div>
+  );
+}
+
+function Guarantee({ ordering }: { ordering: Ordering }) {
+  const { guarantee, reasons, notes, journal } = ordering;
+  return (
+    <section class="card">
+      <h2>Order</h2>
+      <span class={guarantee === "best-effort" ? "guarantee" : "guarantee strong"}>{guarantee}</span>
+      <p>{WORDS[guarantee]}</p>
+      <b>Because</b>
+      <ul class="reasons">{reasons.map((reason) => <li key={reason}>{reason}</li>)}</ul>
+      {notes.length > 0 && <><p><b>Also</b></p>
+        <ul class="reasons">{notes.map((note) => <li key={note}>{note}</li>)}</ul></>}
+      <p class="quiet">Order journal: {journal.on ? "on" : "off"}{journal.why && ` (${journal.why})`}
+        {journal.kept_octets > 0 && `, ${octets(journal.kept_octets)} kept of settled messages`}</p>
+    </section>
+  );
+}
+
+const sum = (of: Record<string, number>) => Object.values(of).reduce((all, each) => all + each, 0);
+const parts = (of: Record<string, number>) => Object.entries(of).filter(([, each]) => each)
+  .map(([name, each]) => `${name.replaceAll("_", " ")} ${count(each)}`).join(", ");
+
+function Disturbances({ ordering }: { ordering: Ordering }) {
+  const { since_start: now, since_declare: ever } = ordering.counters;
+  const rows: [string, number, number, string][] = [
+    ["Overtaken", now.overtakings, ever.overtakings, "a later message was handed out before one that came back"],
+    ["Out of sequence", now.out_of_sequence, ever.out_of_sequence, ""],
+    ["Given back", sum(now.returned), sum(ever.returned), parts(ever.returned)],
+    ["Redelivered", now.redelivered, ever.redelivered, ""],
+    ["Redelivered after a restart", now.redelivered_after_restart, ever.redelivered_after_restart, ""],
+    ["Dead-lettered", sum(now.dead_lettered), sum(ever.dead_lettered), parts(ever.dead_lettered)],
+    ["Dropped", sum(now.dropped), sum(ever.dropped), parts(ever.dropped)],
+  ];
+  return (
+    <section class="card">
+      <h2>What has disturbed the order</h2>
+      <div class="scroll" tabIndex={0} role="region" aria-label="What has disturbed the order">
+        <table>
+          <thead><tr><th scope="col">What</th><th scope="col" class="right">Since start</th>
+            <th scope="col" class="right">Since declare</th></tr></thead>
+          <tbody>{rows.map(([label, one, all, detail]) => (
+            <tr key={label}><td>{label}{detail && <><br /><small>{detail}</small></>}</td>
+              <td class="right">{count(one)}</td><td class="right">{count(all)}</td></tr>
+          ))}</tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function Consumers({ ordering }: { ordering: Ordering }) {
+  const rows = ordering.consumers;
+  return (
+    <section class="card">
+      <h2>Consumers and what each holds</h2>
+      {!rows.length ? <p class="quiet">Nobody consumes. Messages wait until a client does.</p> : (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Consumers">
+          <table>
+            <thead><tr><th scope="col">Tag</th><th scope="col" class="right">Holds</th>
+              <th scope="col" class="right">Prefetch</th><th scope="col" class="wide">User</th>
+              <th scope="col">Client</th><th scope="col" class="wide">State</th></tr></thead>
+            <tbody>{rows.map((each) => (
+              <tr key={each.number}>
+                <td><code>{each.tag}</code></td><td class="right">{count(each.unacked)}</td>
+                <td class="right">{each.prefetch || each.global_prefetch || "no limit"}</td>
+                <td class="wide">{each.user}</td><td>{each.peer}</td>
+                <td class="wide">{each.active ? <Tag>served</Tag> : <span class="quiet">waits for the active one</span>}
+                  {each.no_ack && <Tag>no acks</Tag>}{each.priority !== 0 && <Tag>priority {each.priority}</Tag>}</td>
+              </tr>
+            ))}</tbody>
+          </table>
+        </div>
+      )}
+    </section>
+  );
+}
+
+function Rules({ row }: { row: QueueRow }) {
+  return (
+    <section class="card">
+      <h2>Rules in effect</h2>
+      <Facts rows={[
+        ["Arguments", <Arguments of={row.arguments} />],
+        ["Policy", row.policy ?? "none"],
+        ["Operator policy", row.operator_policy ?? "none"],
+        ["By policies", <Arguments of={row.effective_policy_definition} />],
+        ...(row.effective_arguments ? [["Together", <Arguments of={row.effective_arguments} />] as
+          [string, preact.ComponentChildren]] : []),
+      ]} />
+    </section>
+  );
+}

@@ -1,0 +1,2 @@
+// esbuild takes style sheets as imports.
+declare module "*.css";
