@@ -90,9 +90,12 @@ TESTED_ELSEWHERE = {
     "spark/session": "spark/test_cluster.py",
     # Operations on a running broker, all in one table.
     **{f"operations/{name}": "server/test_operations.py" for name in (
-        "binding", "channel", "connection", "consumer", "counting", "describing", "exchange", "node",
-        "operator_policy", "permission", "policies", "policy", "topic_permission", "user", "vhost",
+        "binding", "changing", "channel", "connection", "consumer", "counting", "describing", "exchange",
+        "global_parameter", "node", "operator_policy", "parameter", "permission", "policies", "policy",
+        "topic_permission", "user", "users", "vhost", "vhost_end",
     )},
+    "auth/logins": "server/test_limits.py",
+    "policies/parameters": "server/test_operations.py",
     # Seen only in a running process.
     "node": "server/test_launch.py",
     "testing/server": "testing/test_broker.py",

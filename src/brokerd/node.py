@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
 from brokerd.alarms import Alarms
-from brokerd.auth.failures import FailedLogins
-from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
+from brokerd.auth.logins import Logins
 from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.clock import Clock
 from brokerd.descriptors import NO_LIMIT, Budget
-from brokerd.errors import ConnectionForced, LoginRefused, NotAllowed, PreconditionFailed
+from brokerd.errors import ConnectionForced, NotAllowed, PreconditionFailed
 from brokerd.hoarders import Hoarders, TransactionMemory
+from brokerd.pieces import Turns
+from brokerd.policies.parameters import Parameters
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.disk import Room
 from brokerd.store.format import SPARE_FOLDER
@@ -31,7 +32,7 @@ from brokerd.upkeep.upkeep import Submit, Upkeep
 from brokerd.vhost import commits, events
 from brokerd.vhost.access import Access
 from brokerd.vhost.features import CallAt, Services, Timer, make_on_demand
-from brokerd.vhost.folder import load_vhost
+from brokerd.vhost.folder import load_vhost, mark_deleted, remove_deleted
 from brokerd.vhost.listing import MAX_QUEUES, NEW, Listing
 from brokerd.vhost.vhost import VHost
 
@@ -55,10 +56,11 @@ class Node:
     """All parts of one broker.  A reload replaces ``settings`` and ``limits``."""
 
     __slots__ = (
-        "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "_submit_slow", "alarms", "blocked", "clock",
-        "commit", "connections", "core", "data", "descriptors", "disk", "events", "failed_logins", "hoarders", "later",
-        "limits", "listeners", "listing", "permissions", "room", "settings", "start_frames", "started_ns", "stopping",
-        "transaction_memory", "upkeep", "users", "vhosts",
+        "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "changing",
+        "clock", "commit", "connections", "core", "data", "descriptors", "disk", "events", "hoarders", "later",
+        "limits", "listeners", "listing", "logins", "parameters",
+        "permissions", "room", "settings", "start_frames", "started_ns", "stopping",
+        "submit_logins", "submit_slow", "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +76,7 @@ class Node:
         later: Callable[[Callable[[], object]], object],
         submit: Submit,
         submit_slow: Submit,
+        submit_logins: Submit | None = None,
         sync_files: Callable[[Files, Done], object] | None = None,
         sync_failed: Callable[[BaseException], object],
         used_memory: Callable[[], int] = lambda: 0,
@@ -84,7 +87,8 @@ class Node:
         look_every_ns: int = LOOK_EVERY_NS,
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
-        in another, for work that no client waits for.  ``sync_files`` syncs a few files in a third (see GroupCommit);
+        in another, for work that no client waits for; ``submit_logins`` in one for passwords.
+        ``sync_files`` syncs a few files in a third (see GroupCommit);
         without it the first thread does.  ``sync_failed`` is called when a sync has failed, after which the broker can
         promise nothing.  ``used_memory()`` is how much of ``memory_octets`` this process uses.
         ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
@@ -93,11 +97,10 @@ class Node:
         self.settings, self.limits = settings, limits
         self.clock, self.disk = clock, disk
         self.data = data
-        self.users = users
-        self.permissions = permissions
+        self.users, self.permissions = users, permissions
         permissions.on_change = permissions.topics.on_change = self._permission_changed
         self.later = later
-        self.vhosts: dict[str, VHost] = {}
+        self.vhosts = dict[str, VHost]()
         self.events = events.Events(clock, self.name)
         self.listing: Listing  # of the vhosts there are: see open_vhosts
         self.connections: dict[Any, None] = {}  # in order of arrival
@@ -107,9 +110,9 @@ class Node:
         self.core = self._make_core(data, settings, limits)
         self.descriptors.serve(self.core.close_files)
         self.room = Room(disk)  # for transactions
-        self._call_at = call_at or self._at_a_tick
-        self._look_every_ns = look_every_ns
-        self._submit_slow = submit_slow
+        self._call_at, self._look_every_ns = call_at or self._at_a_tick, look_every_ns
+        self.submit_slow, self.submit_logins = submit_slow, submit_logins or submit_slow
+        self.changing, self.parameters = Turns(), Parameters(data.path, disk)  # the former: of changes of JSON files
         self._due: list[_Due] = []  # what waits for a tick
         self._expiry: Timer | None = None
         self.upkeep = Upkeep(
@@ -127,7 +130,7 @@ class Node:
         self.blocked = self.alarms.blocked
         self.hoarders = Hoarders(self.core, self.alarms)
         self.transaction_memory = TransactionMemory()
-        self.failed_logins = FailedLogins(clock.monotonic)
+        self.logins = Logins(users, lambda: self.settings, clock.monotonic)
         services = Services(clock.epoch_ns, self.commit.wait, self._call_at)
         self._give_features = make_on_demand(services, self.events, self.name, disk, self.commit.follow)
 
@@ -236,15 +239,24 @@ class Node:
 
     def add_vhost(self, name: str) -> VHost:
         """Make a vhost that is not there yet.  Raises OSError."""
-        vhost = self.open_vhost(name)
+        vhost = self.make_vhost(name)
         self.listing.put(name)
         self.tell("vhost.created", {"name": name})
         return vhost
 
-    def tell(self, name: str, fields: dict[str, Any]) -> None:
-        """Publish an event that no client's method has caused."""
+    def make_vhost(self, name: str) -> VHost:
+        """Open an empty vhost, before it is listed.  Raises StoreError, OSError."""
+        remove_deleted(name, self.data.path, self.upkeep.garbage)
+        return self.open_vhost(name)
+
+    def mark_deleted(self, vhost: VHost) -> None:
+        """Say in the vhost's folder that what is in there is deleted.  Raises OSError."""
+        mark_deleted(vhost.directory, self.disk)
+
+    def tell(self, name: str, fields: dict[str, Any], user: str = "") -> None:
+        """Publish an event that no client's method has caused; ``user``: who asked for it on another way."""
         if self.events.wanted:
-            self.events.publish_named(name, fields)
+            self.events.publish_named(name, fields, user)
             self.core.turn()
 
     def set_vhost_limits(self, name: str, limits: dict[str, Any]) -> None:
@@ -331,20 +343,25 @@ class Node:
                 connection.shut(ConnectionForced(f"vhost '{name}' is down"))
                 connection.finish_leaving()
         vhost.close()
-        if vhost.commit_log is not None:
-            vhost.commit_log.close()
         for queue in vhost.queues.values():
             queue.deleted = True
             queue.drop()
-        vhost.log.close()
-        self.upkeep.forget(vhost.queues.values())
         # First what was granted: a later vhost of that name must not inherit it, whatever happens between.
         self.permissions.forget_vhost(name)
         self.permissions.topics.forget_vhost(name)
+        self.mark_deleted(vhost)
         self.listing.remove(name)
-        if name == EVENTS_VHOST:
-            self.events.end()
+        self.end_vhost(vhost)
         self.tell("vhost.deleted", {"name": name})
+
+    def end_vhost(self, vhost: VHost) -> None:
+        """Give up the files of a vhost that is deleted, and has neither clients nor messages any more."""
+        if vhost.commit_log is not None:
+            vhost.commit_log.close()
+        vhost.log.close()
+        self.upkeep.forget(vhost.queues.values())
+        if vhost.name == EVENTS_VHOST:
+            self.events.end()
         self.upkeep.garbage.discard(vhost.directory)
 
     def delete_user(self, name: str) -> None:
@@ -368,34 +385,15 @@ class Node:
         for name in names:
             self.tell("user.deleted", {"name": name})
 
-    def authenticate(
-        self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "", address: str = ""
-    ) -> str:
-        """The user who logs in, from this address.  Raises LoginRefused with the reason for the log."""
-        if mechanism in (EXTERNAL, ANONYMOUS):
-            name = certificate_name if mechanism == EXTERNAL else self.settings.anonymous_login_user
-            if name not in self.users:
-                raise LoginRefused(f"user '{name}' of mechanism {mechanism} - invalid credentials")
-        else:
-            name, password = credentials(mechanism, response)
-            rate = self.settings.failed_logins_per_second
-            if self.failed_logins.are_too_many(address, name, rate):
-                raise LoginRefused(f"user '{name}' - too many failed logins from {address}: not looked at")
-            if self.users.authenticate(name, password) is None:
-                for locked in self.failed_logins.note(address, name, rate):
-                    who = "all users" if locked is None else f"user '{locked}'"
-                    log.warning("too many failed logins of %s from %s: further ones are refused without a look, also "
-                                "with the right password, until time has passed", who, address)
-                raise LoginRefused(f"user '{name}' - invalid credentials")
-        if not loopback and self.settings.default_user_only_loopback and name == self.settings.default_user:
-            raise LoginRefused(f"user '{name}' can only connect via localhost")
-        return name
-
     def enter(self, vhost_name: str, user: str) -> Access:
         """The door to a vhost for ``user``.  Raises NotAllowed (530)."""
         self._check_connection_limits(vhost_name, user)
         if not self.permissions.has_access(user, vhost_name):
             raise NotAllowed(f"access to vhost '{vhost_name}' refused for user '{user}'")
+        return self.door(vhost_name, user)
+
+    def door(self, vhost_name: str, user: str) -> Access:
+        """The door to a vhost that is there; what the user may not do is refused there."""
         vhost = self.vhosts[vhost_name]
         access = vhost.accesses.get(user)
         if access is None:

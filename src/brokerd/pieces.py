@@ -4,6 +4,7 @@ Where it is for one client, that client's next octets rest until the last piece 
 client and no other.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -47,6 +48,31 @@ def do_in_pieces(connection: Client, work: Iterator[None]) -> None:
     """
     connection.rest()
     add_work(connection.node.core, work, connection.go_on)
+
+
+class Turns:
+    """Lets one piece of work that takes several turns be done at a time; the others wait in order."""
+
+    __slots__ = ("_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    def take(self, go_on: Callable[[], object]) -> None:
+        """Call ``go_on()`` when it is the caller's turn, at once or later.  The caller calls ``give`` in the end."""
+        if self._taken:
+            self._waiting.append(go_on)
+            return
+        self._taken = True
+        go_on()
+
+    def give(self) -> None:
+        """The work is done: the next one may go on."""
+        if self._waiting:
+            self._waiting.popleft()()
+        else:
+            self._taken = False
 
 
 class Done:

@@ -259,14 +259,14 @@ def test_nothing_is_deleted_by_halves_where_a_file_was_edited_meanwhile(node, ed
 
 def test_external_and_anonymous_log_in_users_that_are_there_and_no_others(make_node):
     node = make_node(anonymous_login_user="guest")
-    assert node.authenticate("EXTERNAL", b"", True, "guest") == "guest"
-    assert node.authenticate("ANONYMOUS", b"", True) == "guest"
+    assert node.logins.authenticate("EXTERNAL", b"", True, "guest") == "guest"
+    assert node.logins.authenticate("ANONYMOUS", b"", True) == "guest"
     for mechanism, name in (("EXTERNAL", "CN=ann"), ("EXTERNAL", "")):
         with pytest.raises(LoginRefused, match="invalid credentials"):
-            node.authenticate(mechanism, b"", True, name)
+            node.logins.authenticate(mechanism, b"", True, name)
     for mechanism in ("EXTERNAL", "ANONYMOUS"):
         with pytest.raises(LoginRefused, match="can only connect via localhost"):
-            node.authenticate(mechanism, b"", False, "guest")
+            node.logins.authenticate(mechanism, b"", False, "guest")
 
 
 def test_the_firehose_is_switched_and_kept(make_node):

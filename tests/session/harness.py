@@ -104,6 +104,13 @@ class Node:
     def check_channel_limit(self, user):
         pass
 
+    @property
+    def logins(self):
+        return self
+
+    def slow_part(self, mechanism, response, address):
+        return None
+
     def authenticate(self, mechanism, response, loopback, certificate_name="", address=""):
         if mechanism in ("EXTERNAL", "ANONYMOUS"):
             return certificate_name or self.settings.anonymous_login_user

@@ -15,7 +15,7 @@ before it takes effect.  Knows nothing of exchanges and queues: names in, yes or
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
@@ -149,21 +149,28 @@ class Entries(Generic[Entry]):
 
     def put(self, entry: Entry) -> None:
         """Add or replace an entry."""
-        self._store({**self._by_key, entry.key: entry}, [entry.key])
+        self.changed([entry]).do()
 
     def remove(self, keys: list[tuple[str, ...]]) -> None:
         """Remove entries that are there."""
         if keys:
-            gone = set(keys)
-            self._store({key: value for key, value in self._by_key.items() if key not in gone}, keys)
+            self.changed(gone=keys).do()
 
     def forget_user(self, user: str) -> None:
         """Remove all that was granted to a user who is deleted."""
-        self.remove([key for key in self._by_key if key[0] == user])
+        self.remove(self.keys_of_user(user))
+
+    def keys_of_user(self, user: str) -> list[tuple[str, ...]]:
+        """The keys of all that was granted to a user."""
+        return [key for key in self._by_key if key[0] == user]
 
     def forget_vhost(self, vhost: str) -> None:
         """Remove all that was granted in a vhost that is deleted."""
-        self.remove([key for key in self._by_key if key[1] == vhost])
+        self.remove(self.keys_of_vhost(vhost))
+
+    def keys_of_vhost(self, vhost: str) -> list[tuple[str, ...]]:
+        """The keys of all that was granted in a vhost."""
+        return [key for key in self._by_key if key[1] == vhost]
 
     def _made(self, number: int, values: dict[str, Any]) -> Entry:
         for key in self._kind.KEYS:
@@ -174,11 +181,20 @@ class Entries(Generic[Entry]):
         except PreconditionFailed as error:
             raise StoreError(f"{self.path}: entry {number}: {error}") from None
 
-    def _store(self, entries: dict[tuple[str, ...], Entry], changed: list[tuple[str, ...]]) -> None:
-        self._file.replace([each.definition() for each in entries.values()])
-        self._by_key = entries
-        for key in changed:
-            self._tell(key)
+    def changed(self, entries: Iterable[Entry] = (), gone: Iterable[tuple[str, ...]] = ()) -> json_file.Change:
+        """The change that puts these entries, and removes those with these keys."""
+        put = {entry.key: entry for entry in entries}
+        removed: list[tuple[str, ...]] = list(gone)
+        after = {**self._by_key, **put}
+        for key in removed:
+            after.pop(key, None)
+
+        def apply() -> None:
+            self._by_key = after
+            for key in (*put, *removed):
+                self._tell(key)
+
+        return json_file.Change(self._file, lambda: [each.definition() for each in after.values()], apply)
 
     def _tell(self, key: tuple[str, ...]) -> None:
         if self.on_change is not None:

@@ -10,7 +10,18 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from brokerd.auth.passwords import ALGORITHMS, SHA256, hash_password, is_hash, verify
+from brokerd.auth.passwords import (
+    ALGORITHMS,
+    BCRYPT,
+    NEW,
+    SHA256,
+    Memory,
+    hash_password,
+    is_hash,
+    is_slow,
+    verify,
+    verify_nothing,
+)
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
@@ -60,22 +71,22 @@ class User:
     @classmethod
     def from_definition(cls, entry: dict[str, Any]) -> "User":
         """The user of an entry of definitions; tags may be a list or joined by commas.  Raises PreconditionFailed."""
-        name, algorithm = _checked_name(entry.get("name")), entry.get("hashing_algorithm", SHA256)
+        name, algorithm = checked_name(entry.get("name")), entry.get("hashing_algorithm", SHA256)
         password_hash, tags = entry.get("password_hash"), entry.get("tags", [])
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise PreconditionFailed(f"hashing_algorithm of user '{name}' is not one of {', '.join(ALGORITHMS)}")
         if not isinstance(password_hash, str) or not is_hash(password_hash, algorithm):
-            raise PreconditionFailed(f"password_hash of user '{name}' is not base64 of a salt and {algorithm}")
+            raise PreconditionFailed(f"password_hash of user '{name}' is {_kind(algorithm)}")
         limits = checked_limits(entry.get("limits") or {}, LIMITS, f"user '{name}'")
         if isinstance(tags, str):
             tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
-        return cls(name, password_hash, algorithm, _checked_tags(name, tags), limits)
+        return cls(name, password_hash, algorithm, checked_tags(name, tags), limits)
 
 
 class Users:
     """All users.  A change that cannot be written raises OSError and has no effect."""
 
-    __slots__ = ("_by_name", "_file", "path")
+    __slots__ = ("_by_name", "_file", "_memory", "path")
 
     def __init__(self, data_dir: str, disk: Disk, default_user: str = "guest", default_password: str = "guest") -> None:
         """Read ``users.json``; if it is missing, create it with the default user as administrator.
@@ -85,6 +96,7 @@ class Users:
         self.path = os.path.join(data_dir, FILE)
         self._file = json_file.JSONFile(self.path, disk)
         self._by_name: dict[str, User] = {}
+        self._memory = Memory()
         content = self._file.read()
         if content is None:
             self.add(default_user, default_password, [ADMINISTRATOR])
@@ -140,22 +152,42 @@ class Users:
             raise NotFound(f"no user '{name}'") from None
 
     def authenticate(self, name: str, password: str | bytes) -> User | None:
-        """The user of this name if the password is right, else None."""
+        """The user of this name if the password is right, else None.  May take long: see ``is_slow``."""
         user = self._by_name.get(name)
-        if user is None or not verify(password, user.password_hash, user.hashing_algorithm):
-            return None
-        return user
+        if self.remembers(name, password):
+            return user
+        return user if self.verify(user, password) else None
+
+    def remembers(self, name: str, password: str | bytes) -> bool:
+        """Whether the password was right before, for the hash that the user has now.  Takes microseconds."""
+        user = self._by_name.get(name)
+        return user is not None and is_slow(user.hashing_algorithm) and self._memory.knows(user.password_hash, password)
+
+    def is_slow(self, name: str) -> bool:
+        """Whether it takes long to check a password of this user."""
+        user = self._by_name.get(name)
+        return is_slow(NEW if user is None else user.hashing_algorithm)
+
+    def verify(self, user: User | None, password: str | bytes) -> bool:
+        """Whether the password is right.  Any thread may ask.  For no user it takes as long as for a new one."""
+        if user is None:
+            verify_nothing(password)
+            return False
+        right = verify(password, user.password_hash, user.hashing_algorithm)
+        if right and is_slow(user.hashing_algorithm):
+            self._memory.note(user.password_hash, password)
+        return right
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
         """Create a user.  Raises PreconditionFailed if the user exists, or for an invalid name or tag."""
-        _checked_name(name)
+        checked_name(name)
         if name in self._by_name:
             raise PreconditionFailed(f"user '{name}' already exists")
-        return self.put(User(name, _hashed(name, password), SHA256, _checked_tags(name, list(tags))))
+        return self.put(User(name, _hashed(name, password), SHA256, checked_tags(name, list(tags))))
 
     def put(self, user: User) -> User:
         """Create or replace a user whose password is already hashed, as in definitions."""
-        self._store({**self._by_name, user.name: user})
+        self.changed([user]).do()
         return user
 
     def change_password(self, name: str, password: str) -> User:
@@ -169,7 +201,7 @@ class Users:
 
     def set_tags(self, name: str, tags: Iterable[str]) -> User:
         """Replace the user's tags.  Raises NotFound; PreconditionFailed for an invalid tag."""
-        return self.put(self.get(name).with_changes(tags=_checked_tags(name, list(tags))))
+        return self.put(self.get(name).with_changes(tags=checked_tags(name, list(tags))))
 
     def set_limits(self, name: str, limits: dict[str, Any]) -> User:
         """Replace a user's limits; {} removes all.  Raises NotFound; PreconditionFailed for an invalid limit."""
@@ -182,12 +214,18 @@ class Users:
 
     def delete(self, name: str) -> None:
         """Delete the user; the caller also calls ``Permissions.forget_user``.  Raises NotFound."""
-        self.get(name)
-        self._store({key: user for key, user in self._by_name.items() if key != name})
+        self.changed(gone=[self.get(name).name]).do()
 
-    def _store(self, users: dict[str, User]) -> None:
-        self._file.replace([user.definition() for user in users.values()])
-        self._by_name = users
+    def changed(self, users: Iterable[User] = (), gone: Iterable[str] = ()) -> json_file.Change:
+        """The change that puts these users, and deletes those of these names."""
+        after = {**self._by_name, **{user.name: user for user in users}}
+        for name in gone:
+            after.pop(name, None)
+
+        def apply() -> None:
+            self._by_name = after
+
+        return json_file.Change(self._file, lambda: [user.definition() for user in after.values()], apply)
 
 
 def _in_words(users: dict[str, User]) -> dict[str, Any]:
@@ -209,14 +247,20 @@ def checked_limits(limits: Any, known: tuple[str, ...], owner: str) -> dict[str,
     return {name: value for name, value in limits.items() if value >= 0}
 
 
-def _checked_name(name: Any) -> str:
+def _kind(algorithm: str) -> str:
+    return "no hash of bcrypt" if algorithm == BCRYPT else f"not base64 of a salt and {algorithm}"
+
+
+def checked_name(name: Any) -> str:
+    """The name, if a user can have it.  Raises PreconditionFailed."""
     # With a line feed in its name a user could forge lines of the log.
     if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > NAME_OCTETS_MAX:
         raise PreconditionFailed(f"user name {name!r:.80} is not 1 to {NAME_OCTETS_MAX} octets of printable text")
     return name
 
 
-def _checked_tags(name: str, tags: Any) -> tuple[str, ...]:
+def checked_tags(name: str, tags: Any) -> tuple[str, ...]:
+    """The tags, each once, if the user of that name can have them.  Raises PreconditionFailed."""
     if not isinstance(tags, list) or not all(isinstance(tag, str) and tag and tag.isprintable() for tag in tags):
         raise PreconditionFailed(f"tags of user '{name}' are not a list of words")
     return tuple(dict.fromkeys(tags))

@@ -22,8 +22,8 @@ DUMPING_FOLDER = "dumping"  # in the data directory, see operations/dump; the ne
 
 
 class OperationError(BrokerError):
-    """An operation was refused, or failed.  ``code`` is HTTP's: 400 the request is wrong, 403 the user lacks a right,
-    404 the named thing does not exist, 409 not possible now, 500 it failed."""
+    """An operation was refused, or failed.  ``code`` is HTTP's: 400 the request is wrong, 401 the password is,
+    403 the user lacks a right, 404 the named thing does not exist, 409 not possible now, 500 it failed."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

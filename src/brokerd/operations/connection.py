@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.operations import OperationError, describing, rights
 from brokerd.operations.lists import Listing, Page, Paging
-from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
+from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -82,7 +82,32 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> ConnectionRow:
     return describing.connection(find_connection(node, who, request.connection))  # type: ignore[return-value]
 
 
+# --- connection close
+
+
+@request
+class CloseRequest:
+    connection: Annotated[str, Field("Its name (address and port) or number.", argument=True)]
+    reason: Annotated[str, Field("What the client is told.", argument=True, high=200)] = "Closed via management plugin"
+
+
+def _close(node: "Node", who: Who, request: CloseRequest) -> Done:
+    from brokerd.errors import ConnectionForced
+
+    connection = find_connection(node, who, request.connection)
+    if not who.local and connection.user != who.user and not rights.has_tag(node, who, "administrator"):
+        raise OperationError(f"connection close refused: user '{who.user}' may close only its own connections", 403)
+    connection.shut(ConnectionForced(request.reason))
+    node.core.turn()
+    return DONE
+
+
 OPERATIONS = (
+    Operation(
+        "connection", "close",
+        "Close a client's connection.",
+        CloseRequest, Done, Right("management"), _close, changes=True, aliases=("close_connection",),
+    ),
     Operation(
         "connection", "list",
         "List the connections of clients.",

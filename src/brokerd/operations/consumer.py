@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from brokerd.operations import describing
+from brokerd.operations import OperationError, describing
+from brokerd.operations.changing import Lasting, define
+from brokerd.operations.connection import find_connection
 from brokerd.operations.lists import Listing, Page, Paging, vhosts_to_list
-from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
+from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -49,7 +51,39 @@ def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
     return Listing(describing.consumers_of(queues), describing.consumer, request)
 
 
+# --- consumer cancel
+
+
+@request
+class CancelRequest:
+    connection: Annotated[str, Field("Name or number of its connection.", argument=True)]
+    channel: Annotated[int, Field("Number of its channel.", argument=True, low=1, high=65535)]
+    tag: Annotated[str, Field("Its tag.", argument=True)]
+
+
+def _cancel(node: "Node", who: Who, request: CancelRequest) -> Lasting:
+    connection = find_connection(node, who, request.connection)
+    channel = (connection.channels or {}).get(request.channel)
+    octets = request.tag.encode("utf-8", "surrogateescape")
+    consumer = (channel.consumers or {}).get(octets) if channel is not None else None
+    if channel is None or consumer is None:
+        raise OperationError(
+            f"no consumer '{request.tag}' on channel {request.channel} of connection '{request.connection}'", 404)
+
+    def work() -> Any:
+        yield from connection.access.cancel(channel, request.tag)
+        connection.on_consumer_cancelled(consumer)
+        return DONE
+
+    return define(node, connection.access.vhost, work)
+
+
 OPERATIONS = (
+    Operation(
+        "consumer", "cancel",
+        "Cancel a client's consumer; the client is told, if it asked to be told.",
+        CancelRequest, Done, Right("administrator"), _cancel, changes=True, job=True, aliases=("cancel_consumer",),
+    ),
     Operation(
         "consumer", "list",
         "List the consumers of queues; a name that is asked for is compared with the tag.",

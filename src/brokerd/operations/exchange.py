@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from brokerd.operations import describing
+from brokerd.operations import OperationError, describing
+from brokerd.operations.changing import Lasting, define, door
 from brokerd.operations.lists import Listing, Page, Paging, find_exchange, find_vhost, vhosts_to_list
-from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
+from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -58,7 +59,77 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> Exchange:
     return describing.exchange(vhost, find_exchange(vhost, request.exchange))  # type: ignore[return-value]
 
 
+# --- exchange declare
+
+
+@request
+class DeclareRequest:
+    exchange: Annotated[str, Field("The exchange's name.", argument=True, low=1, high=255)]
+    type: Annotated[str, Field("Its type, such as direct, fanout, topic, headers.")] = "direct"
+    durable: Annotated[bool, Field("It survives a restart.")] = True
+    auto_delete: Annotated[bool, Field("It goes with its last binding.")] = False
+    internal: Annotated[bool, Field("Clients cannot publish to it.")] = False
+    arguments: Annotated[dict[str, Any] | None, Field("Further arguments, as JSON.")] = None
+    vhost: Annotated[str, Field("Vhost of the exchange.")] = "/"
+
+
+class Declared(TypedDict):
+    created: bool  # false: it was there, and is equivalent
+
+
+def _declare(node: "Node", who: Who, request: DeclareRequest) -> Lasting:
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+
+    def work() -> Declared:
+        there = len(vhost.exchanges)
+        access.declare_exchange(
+            request.exchange, request.type, durable=request.durable, auto_delete=request.auto_delete,
+            internal=request.internal, arguments=dict(request.arguments or {}),
+        )  # fmt: skip
+        return {"created": len(vhost.exchanges) > there}
+
+    return define(node, vhost, work)
+
+
+# --- exchange delete
+
+
+@request
+class DeleteRequest:
+    exchange: Annotated[str, Field("The exchange's name.", argument=True)]
+    if_unused: Annotated[bool, Field("Only if no binding leaves it.")] = False
+    vhost: Annotated[str, Field("Vhost of the exchange.")] = "/"
+
+
+def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+
+    def work() -> Any:
+        deletion = access.delete_exchange_in_pieces(request.exchange, if_unused=request.if_unused)
+        if request.exchange not in vhost.exchanges:
+            access.check_exchange("configure", request.exchange)
+            raise OperationError(f"no exchange '{request.exchange}' in vhost '{vhost.name}'", 404)
+        yield from deletion
+        return DONE
+
+    return define(node, vhost, work)
+
+
 OPERATIONS = (
+    Operation(
+        "exchange", "declare",
+        "Make an exchange, or check that it is there with these properties.",
+        DeclareRequest, Declared, Right("management", "visit"), _declare, changes=True, job=True,
+        aliases=("declare_exchange",),
+    ),
+    Operation(
+        "exchange", "delete",
+        "Delete an exchange with its bindings.",
+        DeleteRequest, Done, Right("management", "visit"), _delete, changes=True, job=True,
+        aliases=("delete_exchange",),
+    ),
     Operation(
         "exchange", "list",
         "List exchanges, with their policies and counters.",

@@ -19,6 +19,7 @@ from brokerd.operations.rows import Field, TypedDict, request
 from brokerd.patterns import PatternError, compiled
 
 if TYPE_CHECKING:
+    from brokerd.auth.users import User
     from brokerd.exchanges import Exchange
     from brokerd.node import Node
     from brokerd.operations.rows import Who
@@ -138,3 +139,10 @@ def find_exchange(vhost: "VHost", name: str) -> "Exchange":
     if exchange is None:
         raise OperationError(f"no exchange '{name}' in vhost '{vhost.name}'", 404)
     return exchange
+
+
+def find_user(node: "Node", name: str) -> "User":
+    """The user of that name.  Raises OperationError (404)."""
+    if name not in node.users:
+        raise OperationError(f"no user '{name}'", 404)
+    return node.users.get(name)

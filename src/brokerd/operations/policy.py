@@ -1,10 +1,11 @@
 """Operations on policies."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from brokerd.operations.changing import Lasting
 from brokerd.operations.lists import Listing, Page, Paging, vhosts_to_list
-from brokerd.operations.policies import PolicyRow, find_policies
-from brokerd.operations.rows import Field, Operation, Right, Who, request
+from brokerd.operations.policies import PolicyRow, delete_policy, find_policies, set_policy
+from brokerd.operations.rows import Done, Field, Operation, Right, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -27,7 +28,53 @@ def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
     return Listing(find_policies(vhosts, operator=False), lambda row: row, request)
 
 
+# --- policy set
+
+
+@request
+class SetRequest:
+    name: Annotated[str, Field("The policy's name.", argument=True)]
+    pattern: Annotated[str, Field("A regular expression for names of queues and exchanges.", argument=True)]
+    definition: Annotated[dict[str, Any], Field('Settings, as in {"max-length": 100}.', argument=True)]
+    vhost: Annotated[str, Field("Where the policy holds.")] = "/"
+    priority: Annotated[int, Field("Of the policies that match, the highest priority wins.")] = 0
+    apply_to: Annotated[str, Field("all, queues, classic_queues, quorum_queues, streams or exchanges.")] = "all"
+
+
+def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
+    entry = {
+        "name": request.name, "pattern": request.pattern, "definition": request.definition,
+        "priority": request.priority, "apply-to": request.apply_to,
+    }  # fmt: skip
+    return set_policy(node, who, request.vhost, entry, operator=False)
+
+
+# --- policy delete
+
+
+@request
+class DeleteRequest:
+    name: Annotated[str, Field("The policy's name.", argument=True)]
+    vhost: Annotated[str, Field("Where the policy holds.")] = "/"
+
+
+def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
+    return delete_policy(node, who, request.vhost, request.name, operator=False)
+
+
 OPERATIONS = (
+    Operation(
+        "policy", "set",
+        "Make or replace a policy; it holds at once.",
+        SetRequest, Done, Right("policymaker", "visit"), _set, changes=True, job=True,
+        aliases=("set_policy",),
+    ),
+    Operation(
+        "policy", "delete",
+        "Delete a policy.",
+        DeleteRequest, Done, Right("policymaker", "visit"), _delete, changes=True, job=True,
+        aliases=("clear_policy",),
+    ),
     Operation(
         "policy", "list",
         "List the policies.",

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from brokerd.operations import describing, find_queue
+from brokerd.operations import OperationError, describing, find_queue
+from brokerd.operations.changing import OPERATOR, Lasting, define, door, settle
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
@@ -241,8 +242,103 @@ def _replay(node: "Node", who: Who, request: ReplayRequest) -> "Job":
 
     return Replay(node, request)
 
+# --- queue declare
+
+
+@request
+class DeclareRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True, low=1, high=255)]
+    durable: Annotated[bool, Field("It survives a restart.")] = True
+    auto_delete: Annotated[bool, Field("It goes with its last consumer.")] = False
+    arguments: Annotated[dict[str, Any] | None, Field('Further arguments, as in {"x-max-length": 100}.')] = None
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+class Declared(TypedDict):
+    created: bool  # false: it was there, and is equivalent
+
+
+def _declare(node: "Node", who: Who, request: DeclareRequest) -> Lasting:
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+
+    def work() -> Declared:
+        there = len(vhost.queues)
+        access.declare_queue(
+            request.queue, OPERATOR, durable=request.durable, auto_delete=request.auto_delete,
+            arguments=dict(request.arguments or {}),
+        )  # fmt: skip
+        return {"created": len(vhost.queues) > there}
+
+    return define(node, vhost, work)
+
+
+# --- queue delete
+
+
+@request
+class DeleteRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    if_unused: Annotated[bool, Field("Only if it has no consumers.")] = False
+    if_empty: Annotated[bool, Field("Only if no message is ready.")] = False
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+class Deleted(TypedDict):
+    messages: int  # that were ready, and went with it
+
+
+def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+
+    def work() -> Any:
+        deletion = access.delete_queue_in_pieces(
+            request.queue, OPERATOR, if_unused=request.if_unused, if_empty=request.if_empty
+        )
+        there = request.queue in vhost.queues
+        messages = yield from deletion  # Its checks come first.
+        if not there:
+            raise OperationError(f"no queue '{request.queue}' in vhost '{vhost.name}'", 404)
+        return {"messages": messages}
+
+    return define(node, vhost, work)
+
+
+# --- queue purge
+
+
+@request
+class PurgeRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+def _purge(node: "Node", who: Who, request: PurgeRequest) -> Lasting:
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+    return settle(node, vhost, lambda: {"messages": access.purge_queue(request.queue, OPERATOR)})
+
+
 
 OPERATIONS = (
+    Operation(
+        "queue", "declare",
+        "Make a queue, or check that it is there with these properties.",
+        DeclareRequest, Declared, Right("management", "visit"), _declare, changes=True, job=True,
+        aliases=("declare_queue",),
+    ),
+    Operation(
+        "queue", "delete",
+        "Delete a queue with its messages and bindings.",
+        DeleteRequest, Deleted, Right("management", "visit"), _delete, changes=True, job=True,
+        aliases=("delete_queue",),
+    ),
+    Operation(
+        "queue", "purge",
+        "Drop the ready messages of a queue.",
+        PurgeRequest, Deleted, Right("management", "visit"), _purge, changes=True, job=True, aliases=("purge_queue",),
+    ),
     Operation(
         "queue", "list",
         "List queues, with their messages, consumers, policies and counters.",

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from brokerd.operations.jobs import Job
 
 __all__ = [
-    "LOCAL", "Field", "Name", "Operation", "RequestField", "Right", "Tag", "TypedDict", "Who", "request",
-    "request_fields",
+    "DONE", "LOCAL", "Done", "Field", "Name", "Operation", "RequestField", "Right", "Tag", "TypedDict", "Who",
+    "request", "request_fields",
 ]  # fmt: skip
 
 Tag = Literal["management", "policymaker", "monitoring", "administrator"]
@@ -83,17 +83,17 @@ class Field:
 
     ``low`` and ``high`` bound a whole number, or the characters of a text; ends included.  An ``argument`` stands in
     brokerctl's command without an option's name.  ``path``: a file or folder on the broker's machine, absolute;
-    brokerctl completes a relative one.
+    brokerctl completes a relative one.  ``secret``: a password; brokerctl asks for one that is not given.
     """
 
-    __slots__ = ("argument", "help", "high", "low", "path")
+    __slots__ = ("argument", "help", "high", "low", "path", "secret")
 
     def __init__(
         self, help: str, *, argument: bool = False, low: int | None = None, high: int | None = None,  # noqa: A002
-        path: bool = False,
+        path: bool = False, secret: bool = False,
     ) -> None:  # fmt: skip
         self.help = help
-        self.argument, self.path = argument, path
+        self.argument, self.path, self.secret = argument, path, secret
         self.low, self.high = low, high
 
     def accepts(self, text: object) -> str:
@@ -135,6 +135,15 @@ class _Name:
 
 
 Name = Annotated[str, _Name()]  # in answers: of a queue, a vhost, a user, a consumer, a file
+
+
+class Done(TypedDict):
+    """The answer of what answers nothing."""
+
+    done: bool
+
+
+DONE: Done = {"done": True}
 
 
 class RequestField(NamedTuple):

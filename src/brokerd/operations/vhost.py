@@ -1,12 +1,17 @@
 """Operations on vhosts."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
+from brokerd.operations import OperationError
+from brokerd.operations.changing import Lasting, change_files
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
-from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
+from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
+from brokerd.vhost.listing import NEW
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.store.json_file import Change
     from brokerd.vhost.vhost import VHost
 
 
@@ -61,7 +66,119 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> VHostRow:
     return describe(node, find_vhost(node, request.vhost))
 
 
+# --- vhost add
+
+
+@request
+class AddRequest:
+    vhost: Annotated[str, Field("The vhost's name.", argument=True, low=1, high=255)]
+
+
+def _add(node: "Node", who: Who, request: AddRequest) -> Lasting:
+    def plan() -> "Iterable[Change]":
+        if request.vhost in node.vhosts:
+            raise OperationError(f"vhost '{request.vhost}' already exists", 409)
+        if not request.vhost.isprintable():
+            raise OperationError(f"vhost name {request.vhost!r:.80} is not printable text", 400)
+        node.listing.check_unedited()
+        node.make_vhost(request.vhost)
+        return [node.listing.changed({request.vhost: node.listing.rows.get(request.vhost, NEW)})]
+
+    def then() -> Done:
+        node.tell("vhost.created", {"name": request.vhost}, who.user)
+        return DONE
+
+    return change_files(node, plan, then)
+
+
+# --- vhost delete
+
+
+@request
+class DeleteRequest:
+    vhost: Annotated[str, Field("The vhost's name.", argument=True)]
+
+
+def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
+    from brokerd.operations.vhost_end import delete
+
+    return delete(node, who, request.vhost)
+
+
+# --- vhost set_limits
+
+
+@request
+class LimitsRequest:
+    limits: Annotated[dict[str, int], Field("All limits from now on: max-connections, max-queues; {}: none.", argument=True)]  # noqa: E501
+    vhost: Annotated[str, Field("The vhost's name.")] = "/"
+
+
+def _set_limits(node: "Node", who: Who, request: LimitsRequest) -> Lasting:
+    from brokerd.auth.users import checked_limits
+    from brokerd.vhost.listing import MAX_QUEUES, VHOST_LIMITS
+
+    limits = checked_limits(request.limits, VHOST_LIMITS, f"vhost '{request.vhost}'")
+
+    def row() -> Any:
+        return node.listing.rows[request.vhost]._replace(limits=limits)
+
+    def then() -> Done:
+        find_vhost(node, request.vhost).max_queues = row().limit(MAX_QUEUES)
+        event = f"vhost.limits.{'set' if limits else 'cleared'}"
+        node.tell(event, {"name": request.vhost, "limits": limits}, who.user)
+        return DONE
+
+    return _change(node, request.vhost, row, then)
+
+
+# --- vhost trace
+
+
+@request
+class TraceRequest:
+    on: Annotated[bool, Field("Whether the firehose is on.", argument=True)]
+    vhost: Annotated[str, Field("The vhost's name.")] = "/"
+
+
+def _trace(node: "Node", who: Who, request: TraceRequest) -> Lasting:
+    def then() -> Done:
+        find_vhost(node, request.vhost).firehose.switch(request.on)
+        return DONE
+
+    return _change(node, request.vhost, lambda: node.listing.rows[request.vhost]._replace(tracing=request.on), then)
+
+
+def _change(node: "Node", name: str, row: Any, then: Any) -> Lasting:
+    def plan() -> "Iterable[Change]":
+        find_vhost(node, name)
+        return [node.listing.changed({name: row()})]
+
+    return change_files(node, plan, then)
+
+
 OPERATIONS = (
+    Operation(
+        "vhost", "add",
+        "Make a vhost, which is empty; no user may enter it yet.",
+        AddRequest, Done, Right("administrator"), _add, changes=True, job=True, aliases=("add_vhost",),
+    ),
+    Operation(
+        "vhost", "delete",
+        "Delete a vhost with all that it holds, and close its connections.",
+        DeleteRequest, Done, Right("administrator"), _delete, changes=True, job=True, aliases=("delete_vhost",),
+    ),
+    Operation(
+        "vhost", "set_limits",
+        "Replace the limits of a vhost.",
+        LimitsRequest, Done, Right("administrator"), _set_limits, changes=True, job=True,
+        aliases=("set_vhost_limits",),
+    ),
+    Operation(
+        "vhost", "trace",
+        "Turn the firehose of a vhost on or off.",
+        TraceRequest, Done, Right("administrator"), _trace, changes=True, job=True,
+    ),
     Operation(
         "vhost", "list",
         "List the vhosts.",

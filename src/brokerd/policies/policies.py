@@ -10,7 +10,7 @@ nothing of what the keys of a definition do.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
@@ -159,12 +159,20 @@ class PolicyFile:
 
     def put(self, policy: Policy) -> None:
         """Create or replace a policy that was made with the ``operator`` of this file."""
-        self._store({**self._by_name, policy.name: policy})
+        self.changed([policy]).do()
 
     def delete(self, name: str) -> None:
         """Delete the policy of this name.  Raises NotFound."""
-        self.get(name)
-        self._store({key: policy for key, policy in self._by_name.items() if key != name})
+        self.changed(gone=[self.get(name).name]).do()
+
+    def changed(self, policies: Iterable[Policy] = (), gone: Iterable[str] = ()) -> json_file.Change:
+        """The change that puts these policies, and deletes those of these names.  The caller puts it in force."""
+        after = {**self._by_name, **{policy.name: policy for policy in policies}}
+        for name in gone:
+            after.pop(name, None)
+        return json_file.Change(
+            self._file, lambda: [policy.entry() for policy in after.values()], lambda: self._hold(after)
+        )
 
     def matching(self, name: str, kind: str) -> list[Policy]:
         """The policies that match a thing of this name and kind (one of ``KINDS``), the winner first.
@@ -179,10 +187,6 @@ class PolicyFile:
             if kind in each.kinds and each.search(name):
                 return each
         return None
-
-    def _store(self, policies: dict[str, Policy]) -> None:
-        self._file.replace([policy.entry() for policy in policies.values()])
-        self._hold(policies)
 
 
 def _in_words(policies: dict[str, Policy]) -> dict[str, Any]:

@@ -87,8 +87,8 @@ class Server:
 
     __slots__ = (
         "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "lateness",
-        "loop", "node", "notify", "reload", "reload_again", "reloading", "servers", "serving", "slow_thread",
-        "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread", "timer",
+        "login_thread", "loop", "node", "notify", "reload", "reload_again", "reloading", "servers", "serving",
+        "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -205,7 +205,7 @@ class Server:
         call = self.loop.call_soon_threadsafe
         self.sync_thread = SyncThread(call)
         self.file_syncs = FileSyncs(self.loop)
-        self.slow_thread = SlowThread(call)
+        self.slow_thread, self.login_thread = SlowThread(call), SlowThread(call, "logins")
         return Node(
             settings_of(config),
             limits_of(config),
@@ -217,6 +217,7 @@ class Server:
             later=later or self.loop.call_soon,
             submit=self.sync_thread.submit,
             submit_slow=self.slow_thread.submit,
+            submit_logins=self.login_thread.submit,
             sync_files=None if only_by_disk else self.file_syncs.begin,
             sync_failed=self._storage_lost,
             used_memory=memory.used_octets,
@@ -356,6 +357,7 @@ class Server:
         self.file_syncs.stop()
         self.sync_thread.stop()
         self.slow_thread.stop()
+        self.login_thread.stop()
         self.node.close()
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from brokerd.auth.permissions import Entries
     from brokerd.config import Config
     from brokerd.node import Node
+    from brokerd.policies.parameters import Key
     from brokerd.server.launch import Server
     from brokerd.vhost.listing import Row
     from brokerd.vhost.vhost import VHost
@@ -59,14 +60,23 @@ def begin(server: "Server", done: Callable[[], object]) -> None:
 
     The log has the result.
     """
-    vhosts = list(server.node.vhosts.values())
+    node = server.node
+
+    def over() -> None:
+        node.changing.give()
+        done()
 
     def work() -> None:
         found = read(server, vhosts)
         with suppress(RuntimeError):  # The loop may be closed by now.
-            server.loop.call_soon_threadsafe(lambda: add_work(server.node.core, put_in_force(server, found), done))
+            server.loop.call_soon_threadsafe(lambda: add_work(node.core, put_in_force(server, found), over))
 
-    threading.Thread(target=work, name="reload", daemon=True).start()
+    def go() -> None:
+        vhosts.extend(node.vhosts.values())
+        threading.Thread(target=work, name="reload", daemon=True).start()
+
+    vhosts: list[VHost] = []
+    node.changing.take(go)  # An operation may be about to write a file.
 
 
 def read(server: "Server", vhosts: "list[VHost]") -> Found:
@@ -149,6 +159,7 @@ def _readers(node: "Node", vhosts: "list[VHost]") -> Iterator[Callable[[], Step]
     topics = node.permissions.topics
     yield lambda: partial(_take_entries, node, topics, topics.read_again(), "topic.permission")
     yield lambda: partial(_take_vhosts, node, node.listing.read_again())
+    yield lambda: partial(_take_parameters, node, node.parameters.read_again())
     for vhost in vhosts:
         if vhost.policies is not None:
             yield partial(_read_policies, node, vhost)
@@ -206,6 +217,11 @@ def _take_vhosts(node: "Node", found: "dict[str, Row]") -> Iterator[None]:
     if gone:
         log.warning("reload: vhosts.json: vhosts stay open until the next start, and their folders stay after it: %s",
                     named(gone))
+
+
+def _take_parameters(node: "Node", found: "dict[Key, Any]") -> Iterator[None]:
+    _log_changes("parameters.json", node.parameters.take_over(found))
+    yield
 
 
 def _read_policies(node: "Node", vhost: "VHost") -> Step:

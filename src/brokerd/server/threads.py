@@ -49,18 +49,18 @@ class FileSyncs:
 
 
 class SlowThread:
-    """A thread for work that no client waits for; the first work starts it."""
+    """A thread for slow work; the first work starts it."""
 
-    __slots__ = ("_call", "_thread")
+    __slots__ = ("_call", "_name", "_thread")
 
-    def __init__(self, call_soon_threadsafe: Callable[..., object]) -> None:
-        self._call = call_soon_threadsafe
+    def __init__(self, call_soon_threadsafe: Callable[..., object], name: str = "upkeep") -> None:
+        self._call, self._name = call_soon_threadsafe, name
         self._thread: SyncThread | None = None
 
     def submit(self, work: Callable[[], object], done: Callable[[Any], object]) -> None:
         """Run ``work()`` in the thread, then ``done(error or None)`` on the loop."""
         if self._thread is None:
-            self._thread = SyncThread(self._call, "upkeep")
+            self._thread = SyncThread(self._call, self._name)
         self._thread.submit(work, done)
 
     def stop(self) -> None:

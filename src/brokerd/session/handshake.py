@@ -162,8 +162,30 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
     mechanism = method.mechanism
     if mechanism not in offered_mechanisms(connection).split():
         raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
+    node = connection.node
     try:
-        connection.user = connection.node.authenticate(
+        slow = node.logins.slow_part(mechanism, method.response, connection.address)
+    except (LoginRefused, SyntaxError_):
+        slow = None  # authenticate() tells of it.
+    if slow is None:
+        _log_in(connection, method)
+        return
+
+    def checked(_error: object) -> None:
+        if connection.state is STARTING and connection.transport is not None:
+            _log_in(connection, method)
+        connection.go_on()
+        node.core.turn()
+
+    connection.rest()
+    node.submit_logins(slow, checked)
+
+
+def _log_in(connection: "Connection", method: Any) -> None:
+    """Find out who it is, and go on with tune, or refuse the client."""
+    mechanism = method.mechanism
+    try:
+        connection.user = connection.node.logins.authenticate(
             mechanism, method.response, connection.loopback, connection.certificate_name, connection.address
         )
     except (LoginRefused, SyntaxError_) as error:

@@ -7,7 +7,7 @@ what is in a file: callers check the values.
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.errors import StoreError, did_you_mean
@@ -64,6 +64,23 @@ class JSONFile:
         self.check_unedited()
         replace(self.path, value, self._disk)
         self._known = self._seen = self._disk.stamp(self.path)
+
+
+class Change(NamedTuple):
+    """A change of one file: ``write`` in any thread, then ``apply`` where the broker's state is."""
+
+    file: JSONFile
+    content: Callable[[], Any]
+    apply: Callable[[], object]
+
+    def write(self) -> None:
+        """Write the file.  Raises OSError, as ``JSONFile.replace`` does: nothing has changed."""
+        self.file.replace(self.content())
+
+    def do(self) -> None:
+        """Do both.  Raises OSError: nothing has changed."""
+        self.write()
+        self.apply()
 
 
 class Changes(NamedTuple):

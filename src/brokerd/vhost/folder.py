@@ -1,6 +1,6 @@
 """A vhost on disk: a start loads it from its folder, and removes what a former broker left over.
 
-    <sha1 of name>/            .vhost (its name), definitions.amqp, policies.json
+    <sha1 of name>/            .vhost (its name), definitions.amqp, policies.json; .deleted while it is being deleted
         <sha1 of queue>/       one per durable queue that has held a message, or has an order journal
         transient/             queues that do not survive a restart: emptied at start
         <...>.orphan/          a queue's folder that no definition explains: it stays, and is reported
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from brokerd import plane
 from brokerd.policies import Policies
 from brokerd.store.definitions import DefinitionsLog
-from brokerd.store.format import DEFINITIONS_FILE, ORPHAN, TRANSIENT_FOLDER, VHOST_NAME_FILE, folder_name
+from brokerd.store.format import (
+    DEFINITIONS_FILE,
+    ORPHAN,
+    TRANSIENT_FOLDER,
+    VHOST_DELETED_FILE,
+    VHOST_NAME_FILE,
+    folder_name,
+)
 from brokerd.store.garbage import Garbage
 from brokerd.vhost.definitions import Replay, replay
 from brokerd.vhost.features import Features, make_null
@@ -52,6 +59,7 @@ def load_vhost(
     """
     directory = os.path.join(data_dir, folder_name(name))
     _make_folder(name, directory, disk)
+    _unmark(directory)
     disk.check_temporaries(directory)
     log = DefinitionsLog(os.path.join(directory, DEFINITIONS_FILE), disk)
     policies = Policies(directory, disk)
@@ -152,3 +160,23 @@ def _free_name(path: str) -> str:
         more += 1
         free = f"{path}.{more}"
     return free
+
+
+def mark_deleted(directory: str, disk: "Disk") -> None:
+    """Say that all in a vhost's folder is deleted; it is on disk when this returns.  Raises OSError."""
+    disk.replace(os.path.join(directory, VHOST_DELETED_FILE), b"")
+
+
+def remove_deleted(name: str, data_dir: str, garbage: Garbage) -> None:
+    """Remove the folder of a vhost whose deletion has begun.  Any other folder stays.  Raises OSError."""
+    directory = os.path.join(data_dir, folder_name(name))
+    if os.path.exists(os.path.join(directory, VHOST_DELETED_FILE)):
+        garbage.discard(directory)
+
+
+def _unmark(directory: str) -> None:
+    """The vhost is listed, so its deletion has not happened."""
+    try:
+        os.unlink(os.path.join(directory, VHOST_DELETED_FILE))
+    except FileNotFoundError:
+        pass

@@ -14,6 +14,8 @@ from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.store import json_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from brokerd.store.disk import Disk
 
 VHOSTS_FILE = "vhosts.json"
@@ -73,22 +75,28 @@ class Listing:
 
     def put(self, name: str, row: Row = NEW) -> None:
         """Add a vhost, or change what is set for it.  Raises OSError: nothing changed."""
-        listed = self._listed | ({name: row} if name in self._listed or name not in self.rows else {})
-        self._write(listed)
-        self.rows = self.rows | {name: row}
+        self.changed({name: row}).do()
 
     def remove(self, name: str) -> None:
         """Remove the row of a vhost.  Raises OSError: the file still has it."""
         self.rows = {each: row for each, row in self.rows.items() if each != name}
-        self._write({each: row for each, row in self._listed.items() if each != name})
+        self.changed({}, [name]).do()
+
+    def changed(self, rows: "Mapping[str, Row]", gone: "Iterable[str]" = ()) -> json_file.Change:
+        """The change that puts these rows, and removes those of these names."""
+        put, removed = dict(rows), set(gone)
+        listed = {name: row for name, row in self._listed.items() if name not in removed}
+        listed |= {name: row for name, row in put.items() if name in listed or name not in self.rows}
+
+        def apply() -> None:
+            self._listed = listed
+            self.rows = {name: row for name, row in self.rows.items() if name not in removed} | put
+
+        return json_file.Change(self._file, lambda: entries(listed), apply)
 
     def set_limits(self, name: str, limits: Any) -> None:
         """Replace a vhost's limits ({}: no limits).  Raises PreconditionFailed for an impossible limit; OSError."""
         self.put(name, self.rows[name]._replace(limits=checked_limits(limits, VHOST_LIMITS, f"vhost '{name}'")))
-
-    def _write(self, rows: dict[str, Row]) -> None:
-        self._file.replace(entries(rows))
-        self._listed = rows
 
 
 def rows(path: str, content: Any) -> dict[str, Row]:

@@ -1,0 +1,122 @@
+"""Operations on parameters."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from brokerd.operations import OperationError
+from brokerd.operations.changing import Lasting, change_files
+from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
+from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.store.json_file import Change
+
+# RabbitMQ keeps these among the parameters; here they have operations of their own.
+ELSEWHERE = {"operator_policy": "operator_policy", "policy": "policy", "vhost-limits": "vhost", "user-limits": "user"}
+
+
+class ParameterRow(TypedDict):
+    component: str
+    vhost: Name
+    name: Name
+    value: Any
+
+
+# --- parameter list
+
+
+@request
+class ListRequest(Paging):
+    vhost: Annotated[str, Field("Only those of this vhost; empty: of all.")] = ""
+    component: Annotated[str, Field("Only those of this component.")] = ""
+
+
+class Parameters(Page):
+    items: list[ParameterRow]
+
+
+def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
+    vhosts = {vhost.name for vhost in vhosts_to_list(node, who, request.vhost)}
+    rows = [
+        (key, key.name, {**key._asdict(), "value": value}) for key, value in node.parameters
+        if key.vhost in vhosts and request.component in ("", key.component)
+    ]  # fmt: skip
+    return Listing(rows, lambda row: row, request)
+
+
+# --- parameter set, clear
+
+
+@request
+class SetRequest:
+    component: Annotated[str, Field("What it is a parameter of, such as shovel.", argument=True, low=1, high=255)]
+    name: Annotated[str, Field("Its name.", argument=True, low=1, high=255)]
+    value: Annotated[Any, Field("Its value, as JSON.", argument=True)]
+    vhost: Annotated[str, Field("Its vhost.")] = "/"
+
+
+def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
+    if request.component in ELSEWHERE:
+        noun = ELSEWHERE[request.component]
+        raise OperationError(f"component '{request.component}' is no parameter here: see the operations of {noun}", 400)
+
+    def plan() -> "Iterable[Change]":
+        find_vhost(node, request.vhost)
+        return [node.parameters.changed({_key(request): request.value})]
+
+    def then() -> Done:
+        node.tell("parameter.set", {"vhost": request.vhost, "component": request.component, "name": request.name,
+                                    "value": request.value}, who.user)  # fmt: skip
+        return DONE
+
+    return change_files(node, plan, then)
+
+
+@request
+class ClearRequest:
+    component: Annotated[str, Field("What it is a parameter of.", argument=True)]
+    name: Annotated[str, Field("Its name.", argument=True)]
+    vhost: Annotated[str, Field("Its vhost.")] = "/"
+
+
+def _clear(node: "Node", who: Who, request: ClearRequest) -> Lasting:
+    def plan() -> "Iterable[Change]":
+        find_vhost(node, request.vhost)
+        if _key(request) not in node.parameters:
+            name, component = request.name, request.component
+            raise OperationError(f"no parameter '{name}' of component '{component}' in vhost '{request.vhost}'", 404)
+        return [node.parameters.changed(gone=[_key(request)])]
+
+    def then() -> Done:
+        fields = {"vhost": request.vhost, "component": request.component, "name": request.name}
+        node.tell("parameter.cleared", fields, who.user)
+        return DONE
+
+    return change_files(node, plan, then)
+
+
+def _key(request: Any) -> Any:
+    from brokerd.policies.parameters import Key
+
+    return Key(request.component, request.vhost, request.name)
+
+
+OPERATIONS = (
+    Operation(
+        "parameter", "list",
+        "List the parameters of vhosts.",
+        ListRequest, Parameters, Right("policymaker", "visit"), _list, job=True, aliases=("list_parameters",),
+    ),
+    Operation(
+        "parameter", "set",
+        "Set a parameter of a vhost.",
+        SetRequest, Done, Right("policymaker", "visit"), _set, changes=True, job=True, aliases=("set_parameter",),
+    ),
+    Operation(
+        "parameter", "clear",
+        "Remove a parameter of a vhost.",
+        ClearRequest, Done, Right("policymaker", "visit"), _clear, changes=True, job=True,
+        aliases=("clear_parameter",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,177 @@
+"""Changes of users: what the rows in ``user`` do that takes a thread, or more than one file.
+
+A password is hashed and checked in the thread: that may take tens of milliseconds.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from brokerd.auth.passwords import hash_new, verify_nothing
+from brokerd.auth.users import User, checked_name
+from brokerd.errors import ConnectionForced, LoginRefused
+from brokerd.operations import OperationError
+from brokerd.operations.changing import Lasting, change_files, file_changes, in_pieces
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Steps, Wait
+from brokerd.operations.lists import find_user
+from brokerd.operations.rows import DONE, Who
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.store.json_file import Change
+
+
+class Hashing:
+    """The job that hashes a password."""
+
+    def __init__(self, password: str) -> None:
+        self._password = password
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        yield IN_THREAD
+        password_hash, algorithm = hash_new(self._password)
+        return {"password_hash": password_hash, "hashing_algorithm": algorithm}
+
+    def clean_up(self) -> None:
+        """As ``jobs.Job``."""
+
+
+def add(node: "Node", who: Who, request: Any) -> Lasting:
+    """The job that makes or replaces a user.  Raises OperationError, PreconditionFailed."""
+    checked_name(request.user)
+    if request.password and request.password_hash:
+        raise OperationError("either password or password_hash can be given, not both", 400)
+    entry = {"name": request.user, "password_hash": request.password_hash, "tags": list(request.tags)}
+    if request.hashing_algorithm:
+        entry["hashing_algorithm"] = request.hashing_algorithm
+    user = User.from_definition(entry)
+    _check_new(node, request)
+    return Lasting(node, _add(node, who, request, user))
+
+
+def _check_new(node: "Node", request: Any) -> None:
+    if request.user in node.users and not request.replace:
+        raise OperationError(f"user '{request.user}' already exists", 409)
+
+
+def _add(node: "Node", who: Who, request: Any, user: User) -> Steps:
+    if request.password:
+        yield IN_THREAD
+        password_hash, algorithm = hash_new(request.password)
+        yield ON_LOOP
+        user = user.with_changes(password_hash=password_hash, hashing_algorithm=algorithm)
+    before: list[User] = []
+
+    def plan() -> Iterable["Change"]:
+        _check_new(node, request)
+        if user.name in node.users:
+            before.append(node.users.get(user.name))
+        kept = before[0].limits if before else {}
+        return [node.users.changed([user.with_changes(limits=kept)])]
+
+    def then() -> Any:
+        if not before:
+            node.tell("user.created", {"name": user.name}, who.user)
+        else:
+            if before[0].password_hash != user.password_hash:
+                what = "changed" if user.password_hash else "cleared"
+                node.tell(f"user.password.{what}", {"name": user.name}, who.user)
+        if user.tags != (before[0].tags if before else ()):
+            node.tell("user.tags.set", {"name": user.name, "tags": list(user.tags)}, who.user)
+        return DONE
+
+    return (yield from file_changes(node, plan, then))
+
+
+def set_password(node: "Node", who: Who, name: str, password: str) -> Lasting:
+    """The job that changes a password.  Raises OperationError (404)."""
+    find_user(node, name)
+
+    def steps() -> Steps:
+        yield IN_THREAD
+        password_hash, algorithm = hash_new(password)
+        yield ON_LOOP
+
+        def plan() -> Iterable["Change"]:
+            user = find_user(node, name)
+            return [node.users.changed([user.with_changes(password_hash=password_hash, hashing_algorithm=algorithm)])]
+
+        def then() -> Any:
+            node.tell("user.password.changed", {"name": name}, who.user)
+            return DONE
+
+        return (yield from file_changes(node, plan, then))
+
+    return Lasting(node, steps())
+
+
+def delete(node: "Node", who: Who, name: str) -> Lasting:
+    """The job that deletes a user, with what was granted to it.  Raises OperationError (404)."""
+    find_user(node, name)
+    if who.user == name:
+        raise OperationError(f"user '{name}' cannot delete itself", 400)
+
+    def plan() -> Iterable["Change"]:
+        find_user(node, name)
+        # First what was granted: a later user of that name must not inherit it, whatever happens between.
+        for entries in (node.permissions, node.permissions.topics):
+            keys = entries.keys_of_user(name)
+            if keys:
+                yield entries.changed(gone=keys)
+        yield node.users.changed(gone=[name])
+
+    def then() -> Steps:
+        yield from in_pieces(_shut(node, name))
+        node.tell("user.deleted", {"name": name}, who.user)
+        return DONE
+
+    return change_files(node, plan, then)
+
+
+def _shut(node: "Node", name: str) -> Iterable[None]:
+    for connection in list(node.connections):
+        if connection.user == name:
+            connection.shut(ConnectionForced(f"user '{name}' is deleted"))
+        yield
+
+
+class Authenticating:
+    """The job that checks a password, with the limits of AMQP logins.  Raises OperationError (401)."""
+
+    def __init__(self, node: "Node", name: str, password: str, address: str) -> None:
+        self._node, self._name, self._password, self._address = node, name, password, address
+        self._right = False
+
+    def _verify(self, user: User | None) -> None:
+        """In the thread.  The answer takes as long for an unknown user, and for one whose hash is a quick one."""
+        users = self._node.users
+        self._right = users.verify(user, self._password)
+        if not self._right and user is not None and not users.is_slow(self._name):
+            verify_nothing(self._password)
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        node, name, address = self._node, self._name, self._address
+        if node.logins.are_too_many(name, address):
+            raise OperationError(f"user '{name}': too many failed logins from {address or 'this machine'}", 401)
+        user = node.users.get(name) if name in node.users else None
+        right = node.users.remembers(name, self._password)
+        if not right:
+            yield Wait(lambda go_on: node.submit_logins(lambda: self._verify(user), lambda error: go_on()))
+            right = self._right
+        # Between the two the user may have gone, or got another password.
+        if not right or user is None or name not in node.users or node.users.get(name) is not user:
+            node.logins.note_failure(name, address)
+            raise OperationError(f"user '{name}': invalid credentials", 401)
+        try:
+            node.logins.check_place(name, loopback=_is_loopback(address))
+        except LoginRefused as error:
+            raise OperationError(str(error), 401) from None
+        return {"name": name, "tags": list(user.tags)}
+
+    def clean_up(self) -> None:
+        """As ``jobs.Job``."""
+
+
+def _is_loopback(address: str) -> bool:
+    return not address or address.removeprefix("::ffff:").startswith("127.") or address == "::1"
