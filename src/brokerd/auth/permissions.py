@@ -183,15 +183,15 @@ class Entries(Generic[Entry]):
 
     def changed(self, entries: Iterable[Entry] = (), gone: Iterable[tuple[str, ...]] = ()) -> json_file.Change:
         """The change that puts these entries, and removes those with these keys."""
-        put = {entry.key: entry for entry in entries}
+        added: dict[tuple[str, ...], Entry] = {entry.key: entry for entry in entries}
         removed: list[tuple[str, ...]] = list(gone)
-        after = {**self._by_key, **put}
+        after = {**self._by_key, **added}
         for key in removed:
             after.pop(key, None)
 
         def apply() -> None:
             self._by_key = after
-            for key in (*put, *removed):
+            for key in (*added, *removed):
                 self._tell(key)
 
         return json_file.Change(self._file, lambda: [each.definition() for each in after.values()], apply)
