@@ -92,7 +92,7 @@ TESTED_ELSEWHERE = {
     **{f"operations/{name}": "server/test_operations.py" for name in (
         "binding", "changing", "channel", "connection", "consumer", "counting", "describing", "exchange",
         "global_parameter", "node", "operator_policy", "parameter", "permission", "policies", "policy",
-        "topic_permission", "user", "users", "vhost", "vhost_end",
+        "messages", "topic_permission", "user", "users", "vhost", "vhost_end",
     )},
     "auth/logins": "server/test_limits.py",
     "policies/parameters": "server/test_operations.py",

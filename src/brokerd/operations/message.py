@@ -1,7 +1,7 @@
 """Operations on messages."""
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from brokerd.operations import OperationError, find_queue
 from brokerd.operations.jobs import IN_THREAD, Steps
@@ -9,6 +9,7 @@ from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Wh
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.operations.jobs import Job
 
 
 # --- message trace
@@ -129,7 +130,175 @@ def _trace(node: "Node", who: Who, request: TraceRequest) -> Tracing:
     return Tracing(node, request.vhost, request.queue, request.seq)
 
 
+# --- message publish
+
+
+@request
+class PublishRequest:
+    exchange: Annotated[str, Field("The exchange; amq.default: the default one.", argument=True)]
+    routing_key: Annotated[str, Field("The routing key.", argument=True, high=255)]
+    payload: Annotated[str, Field("What the message says.", argument=True)] = ""
+    payload_encoding: Annotated[Literal["string", "base64"], Field("How the payload is written.")] = "string"
+    properties: Annotated[dict[str, Any] | None, Field('Properties, as in {"delivery_mode": 2, "headers": {}}.')] = None
+    vhost: Annotated[str, Field("Vhost of the exchange.")] = "/"
+
+
+class Published(TypedDict):
+    routed: bool  # false: it went nowhere
+    queues: list[Name]  # that have it
+
+
+def _publish(node: "Node", who: Who, request: PublishRequest) -> "Job":
+    from brokerd.operations.messages import publish
+
+    return publish(node, who, request)
+
+
+# --- message get
+
+
+@request
+class GetRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    count: Annotated[int, Field("How many messages at most.", low=1, high=10_000)] = 1
+    ackmode: Annotated[
+        Literal["ack_requeue_true", "reject_requeue_true", "ack_requeue_false", "reject_requeue_false"],
+        Field("With ..._true they stay in the queue, with ..._false they are gone."),
+    ] = "ack_requeue_true"
+    encoding: Annotated[Literal["auto", "base64"], Field("auto: text where the payload is UTF-8.")] = "auto"
+    truncate: Annotated[int, Field("Octets of a payload that are shown; 0: all.", low=0)] = 0
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+class MessageRow(TypedDict):
+    seq: int  # its number in the queue
+    published_at: int  # ns since the epoch
+    redelivered: bool
+    exchange: Name
+    routing_key: Name
+    properties: dict[str, Any]
+    payload: str
+    payload_encoding: str  # string or base64
+    payload_bytes: int
+    message_count: int  # ready in the queue now
+
+
+class Got(TypedDict):
+    items: list[MessageRow]
+
+
+def _get(node: "Node", who: Who, request: GetRequest) -> "Job":
+    from brokerd.operations.messages import get
+
+    return get(node, who, request)
+
+
+# --- message browse
+
+
+@request
+class Chosen:
+    """What chooses messages of a queue; all that is given must be so."""
+
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    from_seq: Annotated[int, Field("Only messages from this number on.", low=1)] = 1
+    count: Annotated[int, Field("How many messages at most.", low=1, high=100_000)] = 100
+    examine: Annotated[int, Field("How many messages are looked at, at most.", low=1, high=10_000_000)] = 100_000
+    routing_key: Annotated[str, Field("Only messages with this routing key.")] = ""
+    exchange: Annotated[str, Field("Only messages that came by this exchange; amq.default is the default one.")] = ""
+    properties: Annotated[dict[str, Any] | None, Field('Only messages with these: {"headers": {"k": 1}}.')] = None
+    contains: Annotated[str, Field("Only messages with this text in their payload.")] = ""
+    since: Annotated[int, Field("Only messages that came since then: ms since 1970.", low=0)] = 0
+    until: Annotated[int, Field("Only messages that came before then: ms since 1970; 0: no limit.", low=0)] = 0
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+@request
+class BrowseRequest(Chosen):
+    encoding: Annotated[Literal["auto", "base64"], Field("auto: text where the payload is UTF-8.")] = "auto"
+    truncate: Annotated[int, Field("Octets of a payload that are shown; 0: all.", low=0)] = 0
+
+
+class Browsed(TypedDict):
+    items: list[MessageRow]
+    next_seq: int  # the next look begins there
+
+
+def _browse(node: "Node", who: Who, request: BrowseRequest) -> "Job":
+    from brokerd.operations.messages import Browsing
+
+    return Browsing(node, who, request)
+
+
+# --- message delete, copy, move
+
+
+@request
+class DeleteRequest(Chosen):
+    seqs: Annotated[str, Field("Only these messages: numbers and ranges, such as 5,8,10-20.")] = ""
+    dry_run: Annotated[bool, Field("Change nothing; say which messages are chosen.")] = False
+
+
+class Affected(TypedDict):
+    messages: int
+    seqs: list[int]  # their numbers in the queue
+
+
+def _delete(node: "Node", who: Who, request: DeleteRequest) -> "Job":
+    from brokerd.operations.messages import delete
+
+    return delete(node, who, request)
+
+
+@request
+class TransferRequest(DeleteRequest):
+    to: Annotated[str, Field("The queue that gets them; it must be there.")] = ""
+
+
+def _copy(node: "Node", who: Who, request: TransferRequest) -> "Job":
+    from brokerd.operations.messages import transfer
+
+    return transfer(node, who, request, move=False)
+
+
+def _move(node: "Node", who: Who, request: TransferRequest) -> "Job":
+    from brokerd.operations.messages import transfer
+
+    return transfer(node, who, request, move=True)
+
+
 OPERATIONS = (
+    Operation(
+        "message", "publish",
+        "Publish a message; it is on the disk when that is answered.",
+        PublishRequest, Published, Right("management", "visit"), _publish, changes=True, job=True,
+        aliases=("publish",),
+    ),
+    Operation(
+        "message", "get",
+        "Show the first messages of a queue, and take them if told so.",
+        GetRequest, Got, Right("management", "visit"), _get, changes=True, job=True, aliases=("get",),
+    ),
+    Operation(
+        "message", "browse",
+        "Look for messages in a queue, and leave them there.",
+        BrowseRequest, Browsed, Right("management", "visit"), _browse, job=True, aliases=("browse",),
+    ),
+    Operation(
+        "message", "delete",
+        "Delete chosen messages.",
+        DeleteRequest, Affected, Right("management", "visit"), _delete, changes=True, job=True,
+    ),
+    Operation(
+        "message", "copy",
+        "Put chosen messages into another queue as well, in their order.",
+        TransferRequest, Affected, Right("management", "visit"), _copy, changes=True, job=True,
+    ),
+    Operation(
+        "message", "move",
+        "Put chosen messages into another queue; they leave theirs when they are on disk there.",
+        TransferRequest, Affected, Right("management", "visit"), _move, changes=True, job=True,
+    ),
     Operation(
         "message", "trace",
         "Show the life of one message: who published it, who got it, what became of it.",

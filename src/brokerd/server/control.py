@@ -14,7 +14,7 @@ for a user that it has authenticated, and the operation needs that user's rights
 Codes are HTTP's: 400 the request is wrong, 403 the user may not do this, 404 the thing does not exist, 409 not now, 500
 it failed.
 
-The broker answers the requests of one connection one after the other; a request has at most 64 KiB.  When a client goes
+The broker answers the requests of one connection one after the other; a request has at most 16 MiB.  When a client goes
 away, the broker cancels the client's job.  The broker does not read from a client that does not read, and sends it no
 progress, so such a client costs the memory of one answer.  The broker closes a connection after a minute of silence,
 unless it works on a request of it.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-REQUEST_OCTETS_MAX = 64 << 10
+REQUEST_OCTETS_MAX = 16 << 20
 CONNECTIONS_MAX = 32
 SILENCE_SECONDS = 60.0
 BACKLOG = 128

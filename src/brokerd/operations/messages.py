@@ -1,0 +1,315 @@
+"""What operations do with messages: publish one, look at those of a queue, take, delete, copy and move them.
+
+Messages are looked at a few at a time, in turns with other work of the loop.  Their payload is text where it is UTF-8,
+else base64, as in RabbitMQ's management API.
+"""
+
+from base64 import b64decode, b64encode
+from binascii import Error
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from brokerd import plane
+from brokerd.operations import OperationError
+from brokerd.operations.changing import OPERATOR, Lasting, door
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
+from brokerd.operations.lists import find_vhost
+from brokerd.operations.plain import plain
+from brokerd.wire.properties import FIELDS, Properties, decode_header, encode_header
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.operations.rows import Who
+    from brokerd.queues.queue import Queue
+    from brokerd.vhost.access import Access
+    from brokerd.vhost.vhost import VHost
+
+BROWSED_AT_ONCE = 16
+_HEAD = b"\0\x3c" + bytes(10)  # of a content header, before the property flags
+_TEXT = ("utf-8", "surrogateescape")
+PROPERTIES = tuple(name.replace("-", "_") for name, _ in FIELDS)
+SHORT = frozenset({name.replace("-", "_") for name, domain in FIELDS if domain == "shortstr"})
+
+
+# --- publish
+
+
+def publish(node: "Node", who: "Who", request: Any) -> Lasting:
+    """The job that publishes a message, and answers when it is on disk.  Raises OperationError."""
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+    body = _body(request.payload, request.payload_encoding)
+    header = encode_header(len(body), _properties(dict(request.properties or {})))
+    name = "" if request.exchange == "amq.default" else request.exchange
+    exchange, key = name.encode(*_TEXT), request.routing_key.encode(*_TEXT)
+
+    def steps() -> Steps:
+        if node.core.blocked:
+            raise OperationError(f"the broker takes no messages now: {node.alarm_reason}", 409)
+        answer = access.resolve(exchange, key, header)
+        properties = answer.properties or header[12:]
+        answer.take_body(body)
+        queues = answer.before_storing() or ()
+        if answer.refuses:
+            raise OperationError(f"exchange '{name}' in vhost '{vhost.name}' refuses the message: a duplicate", 409)
+        stored = node.core.put(queues, exchange, key, properties, body, sync=True, keys=answer.keys) if queues else ()
+        answer.after_storing(plane.Message(exchange, key, properties, body), None, stored)
+        node.core.turn()
+        yield Wait(partial(_wait, node, vhost))
+        return {"routed": bool(stored) or answer.counts_as_routed, "queues": [queue.name for queue in stored]}
+
+    return Lasting(node, steps())
+
+
+def _wait(node: "Node", vhost: "VHost", go_on: Callable[[], object]) -> None:
+    node.commit.wait(go_on, vhost.log)
+
+
+def _body(payload: str, encoding: str) -> bytes:
+    if encoding == "string":
+        return payload.encode(*_TEXT)
+    try:
+        return b64decode(payload, validate=True)
+    except (Error, ValueError) as error:
+        raise OperationError(f"payload is not base64: {error}", 400) from None
+
+
+def _properties(table: dict[str, Any]) -> Properties:
+    """Properties of their names.  Raises OperationError (400)."""
+    for name, value in table.items():
+        if name not in PROPERTIES:
+            from brokerd.errors import did_you_mean
+
+            raise OperationError(f"properties: unknown property '{name}'{did_you_mean(name, PROPERTIES)}", 400)
+        good = isinstance(value, str) if name in SHORT else isinstance(value, dict if name == "headers" else int)
+        if not good or isinstance(value, bool):
+            kind = "a text" if name in SHORT else "an object" if name == "headers" else "a whole number"
+            raise OperationError(f"properties: {name} must be {kind}", 400)
+    properties = Properties(**table)
+    try:
+        encode_header(0, properties)
+    except (ValueError, TypeError) as error:
+        raise OperationError(f"properties: {error}", 400) from None
+    return properties
+
+
+# --- look
+
+
+def shown(queue: "Queue", row: tuple[Any, ...], encoding: str, truncate: int) -> dict[str, Any]:
+    """A message as people and programs see it; ``message.MessageRow`` is its shape."""
+    seq, ts, redelivered, exchange, routing_key, properties, body = row
+    payload, kind = _payload(body[:truncate] if truncate else body, encoding)
+    return {
+        "seq": seq, "published_at": ts, "redelivered": redelivered, "exchange": exchange.decode(*_TEXT),
+        "routing_key": routing_key.decode(*_TEXT),
+        "properties": {name: plain(value) for name, value in _read(properties).present().items()},
+        "payload": payload, "payload_encoding": kind, "payload_bytes": len(body), "message_count": queue.ready,
+    }  # fmt: skip
+
+
+def _read(properties: bytes) -> Properties:
+    return decode_header(_HEAD + properties)[1]
+
+
+def _payload(body: bytes, encoding: str) -> tuple[str, str]:
+    if encoding == "auto":
+        try:
+            return body.decode(), "string"
+        except UnicodeDecodeError:
+            pass
+    return b64encode(body).decode(), "base64"
+
+
+def walk(queue: "Queue", from_seq: int, most: int) -> Iterator[tuple[Any, ...] | None]:
+    """The ready messages from that number on, in order; None where others may have their turn.
+
+    Where the queue has priorities it is the order in which they would be handed out, and one look takes all.
+    """
+    if queue.max_priority:
+        yield from queue.browse(from_seq, most)
+        return
+    at = from_seq
+    while most > 0 and not queue.deleted:
+        rows = queue.browse(at, min(BROWSED_AT_ONCE, most))
+        if not rows:
+            return
+        yield from rows
+        yield None
+        at, most = rows[-1][0] + 1, most - len(rows)
+
+
+def matcher(request: Any) -> Callable[[tuple[Any, ...]], bool]:
+    """What tells whether a message is one that was asked for."""
+    tests: list[Callable[[tuple[Any, ...]], bool]] = []
+    if request.routing_key:
+        tests.append(lambda row: request.routing_key == row[4].decode(*_TEXT))
+    if request.exchange:
+        wanted = "" if request.exchange == "amq.default" else request.exchange
+        tests.append(lambda row: wanted == row[3].decode(*_TEXT))
+    if request.since:
+        tests.append(lambda row: row[1] >= request.since * 1_000_000)
+    if request.until:
+        tests.append(lambda row: row[1] < request.until * 1_000_000)
+    if request.contains:
+        octets = request.contains.encode(*_TEXT)
+        tests.append(lambda row: octets in row[6])
+    properties = dict(request.properties or {})
+    if properties:
+        headers = properties.pop("headers", {})
+        _properties({**properties, "headers": headers})
+        tests.append(lambda row: _has(_read(row[5]), properties, headers))
+    return lambda row: all(test(row) for test in tests)
+
+
+def _has(properties: Properties, wanted: dict[str, Any], headers: dict[str, Any]) -> bool:
+    there = properties.headers or {}
+    return (all(getattr(properties, name) == value for name, value in wanted.items())
+            and all(name in there and plain(there[name]) == value for name, value in headers.items()))  # fmt: skip
+
+
+def queue_of(node: "Node", who: "Who", request: Any) -> "tuple[VHost, Access, Queue]":
+    """The queue that ``who`` may read.  Raises OperationError, AMQPError."""
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+    return vhost, access, access.queue_to_use(request.queue, "read", OPERATOR)
+
+
+def search(queue: "Queue", request: Any, matches: Callable[[tuple[Any, ...]], bool]) -> Steps:
+    """The rows that match, at most ``request.count``, looked for among ``request.examine``; and the next number."""
+    pace, found, at = Pace(), list[tuple[Any, ...]](), request.from_seq
+    for row in walk(queue, request.from_seq, request.examine):
+        if row is None:
+            if pace.is_over():
+                yield ON_LOOP
+            continue
+        at = row[0] + 1
+        if matches(row):
+            found.append(row)
+            if len(found) == request.count:
+                break
+    return found, at
+
+
+class Browsing:
+    """The job that looks at messages, and leaves them where they are."""
+
+    def __init__(self, node: "Node", who: "Who", request: Any) -> None:
+        self._request = request
+        _, _, self._queue = queue_of(node, who, request)
+        self._matches = matcher(request)
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        request, pace = self._request, Pace()
+        found, at = yield from search(self._queue, request, self._matches)
+        items = []
+        for row in found:
+            items.append(shown(self._queue, row, request.encoding, request.truncate))
+            if pace.is_over():
+                yield ON_LOOP
+        return {"items": items, "next_seq": at}
+
+    def clean_up(self) -> None:
+        """As ``jobs.Job``."""
+
+
+# --- take, delete, copy, move
+
+
+def get(node: "Node", who: "Who", request: Any) -> Lasting:
+    """The job that takes the first messages; with a requeuing ``ackmode`` they stay where they are."""
+    vhost, _, queue = queue_of(node, who, request)
+
+    def steps() -> Steps:
+        pace, items = Pace(), list[dict[str, Any]]()
+        for row in walk(queue, 1, request.count):
+            if row is None:
+                if pace.is_over():
+                    yield ON_LOOP
+                continue
+            taken = row if request.ackmode.endswith("true") else queue.remove(row[0])
+            if taken is not None:
+                items.append(shown(queue, row, request.encoding, request.truncate))
+        node.core.turn()
+        if not request.ackmode.endswith("true"):
+            yield Wait(partial(_wait, node, vhost))
+        return {"items": items}
+
+    return Lasting(node, steps())
+
+
+def delete(node: "Node", who: "Who", request: Any) -> Lasting:
+    """The job that deletes chosen messages."""
+    vhost, _, queue = queue_of(node, who, request)
+    matches = chosen(request)
+
+    def steps() -> Steps:
+        found, _ = yield from search(queue, request, matches)
+        if request.dry_run:
+            return {"messages": len(found), "seqs": [row[0] for row in found]}
+        seqs, pace = list[int](), Pace()
+        for row in found:
+            if not queue.deleted and queue.remove(row[0]) is not None:
+                seqs.append(row[0])
+            if pace.is_over():
+                node.core.turn()
+                yield ON_LOOP
+        node.core.turn()
+        yield Wait(partial(_wait, node, vhost))
+        return {"messages": len(seqs), "seqs": seqs}
+
+    return Lasting(node, steps())
+
+
+def transfer(node: "Node", who: "Who", request: Any, *, move: bool) -> Lasting:
+    """The job that puts chosen messages into another queue, in their order, and with ``move`` takes them out of theirs
+    when they are on disk there."""
+    vhost, access, queue = queue_of(node, who, request)
+    access.check_exchange("write", "")
+    target = access.vhost.queue(request.to)
+    target.check_access(OPERATOR)
+    target.check_in_service()
+    if target is queue:
+        raise OperationError(f"{queue}: its own messages cannot be put into it again", 400)
+    matches = chosen(request)
+
+    def steps() -> Steps:
+        found, _ = yield from search(queue, request, matches)
+        if request.dry_run:
+            return {"messages": len(found), "seqs": [row[0] for row in found]}
+        put, pace = list[int](), Pace()
+        for row in found:
+            if target.deleted or queue.deleted:
+                break
+            if node.core.put((target,), *row[3:], sync=True):
+                put.append(row[0])
+            if pace.is_over():
+                node.core.turn()
+                yield ON_LOOP
+        node.core.turn()
+        yield Wait(partial(_wait, node, vhost))
+        if move:
+            for seq in put:
+                if not queue.deleted:
+                    queue.remove(seq)
+                if pace.is_over():
+                    node.core.turn()
+                    yield ON_LOOP
+            node.core.turn()
+            yield Wait(partial(_wait, node, vhost))
+        return {"messages": len(put), "seqs": put}
+
+    return Lasting(node, steps())
+
+
+def chosen(request: Any) -> Callable[[tuple[Any, ...]], bool]:
+    """What tells whether a message is chosen: by its number, and by what ``matcher`` compares."""
+    matches = matcher(request)
+    if not request.seqs:
+        return matches
+    from brokerd.operations.replay import read_numbers
+
+    numbers = frozenset(read_numbers(request.seqs, request.count + 1))
+    return lambda row: row[0] in numbers and matches(row)
