@@ -32,8 +32,8 @@ BESIDE = {"x-dead-letter-routing-key": {"x-dead-letter-exchange": "d"}}
 INTEGERS = {name: least for least, names in {
     0: ("x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes",
         "x-max-priority", "x-consumer-timeout", "x-cache-size", "x-cache-ttl", "x-retention-bytes",
-        "x-order-journal-retention-bytes"),
-    1: ("x-expires", "x-quorum-initial-group-size"),
+        "x-order-journal-retention-bytes", "x-group-idle-timeout"),
+    1: ("x-expires", "x-quorum-initial-group-size", "x-group-max-inflight"),
     -1: ("x-delivery-limit",),
 }.items() for name in names}
 CHOICES = {
@@ -47,9 +47,14 @@ CHOICES = {
     "x-deduplication-action": (("ack", "nack", "dead-letter", "replace"),
                                "\"'x' is not ack, nack, dead-letter or replace\""),
     "x-consumer-timeout-action": (("return", "close"), "invalid_consumer_timeout_action"),
+    "x-message-group": (("off", "exclusive", "sticky"),
+                        "\"'x' is not off, exclusive or sticky\""),
+    "x-group-default": (("free", "single", "reject"),
+                        "\"'x' is not free, single or reject\""),
 }
 BOOLEANS = ("x-single-active-consumer", "x-message-deduplication", "x-deduplication-content", "x-order-journal")
 STRINGS = ("x-dead-letter-routing-key", "x-deduplication-header")
+HEADER_NAMES = ("x-message-group-header", "qpid.group_header_key")
 OF_STREAMS = ("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes", "x-initial-cluster-size")
 QUORUM_ONLY = ("x-dead-letter-strategy", "x-max-in-memory-length", "x-max-in-memory-bytes",
                "x-quorum-initial-group-size")
@@ -74,7 +79,7 @@ def reason(name, value):
 
 def test_every_row_is_tried_here():
     tried = {"x-queue-type", "x-dead-letter-exchange", "x-queue-version", "x-order-journal-retention-age",
-             "x-retention-age", *INTEGERS, *CHOICES, *BOOLEANS, *STRINGS, *OF_STREAMS}
+             "x-retention-age", *INTEGERS, *CHOICES, *BOOLEANS, *STRINGS, *HEADER_NAMES, *OF_STREAMS}
     assert tried == set(BY_NAME)
     assert len(BY_NAME) == len(QUEUE_ARGUMENTS)
 
@@ -139,6 +144,21 @@ def test_an_age_is_a_number_from_one_and_its_unit(text, ms):
     assert age_ms(text) == ms
     assert reason("x-order-journal-retention-age", text) == (None if ms else "invalid_max_age")
     assert reason("x-order-journal-retention-age", 7) == "{unacceptable_type,signedint}"
+
+
+@pytest.mark.parametrize("name", HEADER_NAMES)
+def test_a_headers_name_is_a_text_that_is_not_empty(name):
+    assert (reason(name, ""), reason(name, "{x}"), reason(name, 5)) == (
+        '"an empty name"', None, "{unacceptable_type,signedint}")
+    assert reason(name, "x" * 256) == '"256 octets, at most 255"'
+
+
+@pytest.mark.parametrize("name", ["x-message-group", "qpid.group_header_key"])
+def test_groups_and_a_single_active_consumer_exclude_each_other(name):
+    text = fault({name: "sticky", "x-single-active-consumer": True}, Q)
+    assert text == f"invalid arg '{name}' for {Q}: \"message groups and x-single-active-consumer exclude each other\""
+    assert fault({name: "sticky", "x-single-active-consumer": False}, Q) is None
+    assert fault({"x-message-group": "off", "x-single-active-consumer": True}, Q) is None
 
 
 @pytest.mark.parametrize("name", STRINGS)

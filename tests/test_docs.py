@@ -208,12 +208,21 @@ def test_the_lines_for_a_shell_make_it_complete(shell, begin, tmp_path):
     assert told == {"brokerd": ["--amqp-port"], "brokerctl": ["inspect"], "brokerperf": ["latency"]}, done.stderr
 
 
+def test_the_page_on_groups_keeps_each_customers_order(demo, tmp_path):
+    publish, work = blocks(ROOT / "docs" / "groups.md")
+    assert run_block(publish, 1, tmp_path, demo.port) == ""
+    done = [line.split(" order ") for line in run_block(work, 2, tmp_path, demo.port).splitlines()]
+    assert len(done) == 500
+    for customer in {customer for customer, _ in done}:
+        assert [number for each, number in done if each == customer] == list("12345")
+
+
 def test_every_python_block_is_run_by_a_test_above():
     counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
     # Those of the recipes are run in spark: test_views.py, test_stream.py.
     # Those of testing.md are run in testing: test_examples.py.
-    assert counts == {"README.md": 2, "audit-recipes.md": 2, "ordering.md": 1, "prove.md": 2, "queues.md": 2,
-                      "running.md": 1, "testing.md": 6}
+    assert counts == {"README.md": 2, "audit-recipes.md": 2, "groups.md": 2, "ordering.md": 1, "prove.md": 2,
+                      "queues.md": 2, "running.md": 1, "testing.md": 6}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

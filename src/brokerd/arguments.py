@@ -26,6 +26,9 @@ OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 DEDUPLICATION_SCOPES = ("queue", "group", "waiting")
 DEDUPLICATION_ACTIONS = ("ack", "nack", "dead-letter", "replace")
 STRATEGIES = ("at-most-once", "at-least-once")
+GROUP_MODES = ("off", "exclusive", "sticky")
+GROUP_DEFAULTS = ("free", "single", "reject")
+GROUP_INFLIGHT_MAX = (1 << 31) - 1
 LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 MASTER_LOCATORS = ("client-local", "min-masters", "random")
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -109,6 +112,24 @@ def dead_letter_routing_key(value: Any, arguments: Arguments) -> str | None:
     return None if "x-dead-letter-exchange" in arguments else "routing_key_but_no_dlx_defined"
 
 
+def header_name(value: Any, arguments: Arguments) -> str | None:
+    """A short string that is not empty."""
+    return short_string(value, arguments) or (None if value else '"an empty name"')
+
+
+def without_single_active(check: Check) -> Check:
+    """``check``, for what excludes a single active consumer; the value "off" does not."""
+
+    def both(value: Any, arguments: Arguments) -> str | None:
+        refusal = check(value, arguments)
+        if refusal is None and value != "off" and arguments.get("x-single-active-consumer") is True:
+            return '"message groups and x-single-active-consumer exclude each other"'
+        return refusal
+
+    RULES[both] = RULES[check]
+    return both
+
+
 _any_integer = integer()
 
 
@@ -147,6 +168,7 @@ def age_or_ms(value: Any, arguments: Arguments) -> str | None:
 _retention_ms = integer(0, EXPIRY_MS_MAX, too_big="value_too_large")
 RULES |= {
     age_or_ms: f"a number of milliseconds, or a text of a number and its unit ({', '.join(AGE_UNITS_MS)}), such as 7D",
+    header_name: f"a text of 1 to {SHORT_STRING_OCTETS_MAX} octets",
     boolean: "true or false",
     string: "a text",
     short_string: f"a text of at most {SHORT_STRING_OCTETS_MAX} octets",
@@ -194,6 +216,8 @@ def _word(name: str, check: Check, called: str, **more: Any) -> QueueArgument:
     return QueueArgument(name, check, policy_key=name[2:], called=called, **more)
 
 
+_QPID_KEY = without_single_active(header_name)
+
 # In the order in which RabbitMQ checks them, so that both report the same of several faults.
 QUEUE_ARGUMENTS = (
     QueueArgument("x-queue-type", one_of(QUEUE_TYPES, "\"unsupported queue type '{}'\""), types=QUEUE_TYPES),
@@ -236,6 +260,12 @@ QUEUE_ARGUMENTS = (
     _word("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "cache TTL"),
     _word("x-retention-age", age_or_ms, "retention age", operator=True),
     _word("x-retention-bytes", integer(), "retention in bytes", operator=True),
+    _word("x-message-group", without_single_active(listed(GROUP_MODES)), "message group value"),
+    _word("x-message-group-header", header_name, "message group header"),
+    QueueArgument("qpid.group_header_key", _QPID_KEY),
+    _word("x-group-default", listed(GROUP_DEFAULTS), "group default value"),
+    _word("x-group-max-inflight", integer(1, GROUP_INFLIGHT_MAX), "group max inflight"),
+    _word("x-group-idle-timeout", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "group idle timeout"),
     _word("x-order-journal", boolean, "order journal value", operator=True),
     _word("x-order-journal-retention-bytes", integer(), "order journal retention in bytes", operator=True),
     _word("x-order-journal-retention-age", age, "order journal retention age", operator=True),

@@ -66,10 +66,10 @@ class Place:
         return self.vhost.queues.get(name) or self.vhost.add_queue(
             name, durable=durable, auto_delete=False, arguments=arguments)
 
-    def publish(self, count=1, key="q", octets=BODY_OCTETS, priority=None):
+    def publish(self, count=1, key="q", octets=BODY_OCTETS, priority=None, exchange=""):
         flags = b"\x10\0\x02" if priority is None else b"\x18\0\x02" + bytes([priority])
         header = b"\0\x3c\0\0" + octets.to_bytes(8) + flags
-        one = methods.BasicPublish(routing_key=key).frame(1) + header_frame(1, header)
+        one = methods.BasicPublish(exchange=exchange, routing_key=key).frame(1) + header_frame(1, header)
         self.client.raw((one + body_frames(1, bytes(octets), 4096)) * count)
 
     def consume(self, prefetch=0, queue="q"):

@@ -13,6 +13,7 @@ NUMBERS = {     # least, and what RabbitMQ 3.10 calls it (delivery-limit and the
     "max-in-memory-bytes": (0, "maximum memory in bytes"), "delivery-limit": (-1, "delivery limit"),
     "stream-max-segment-size-bytes": (0, "segment size"), "initial-cluster-size": (0, "cluster size"),
     "queue-version": (1, "queue-version value"), "consumer-timeout": (0, "consumer timeout"),
+    "group-max-inflight": (1, "group max inflight"), "group-idle-timeout": (0, "group idle timeout"),
     "order-journal-retention-bytes": (0, "order journal retention in bytes"),
 }
 CHOICES = {
@@ -22,10 +23,12 @@ CHOICES = {
     "queue-master-locator": ("min-masters", "master locator"),
     "delivery-limit-action": ("drop", "delivery limit action"),
     "consumer-timeout-action": ("close", "consumer timeout action"),
+    "message-group": ("sticky", "message group value"), "group-default": ("reject", "group default value"),
 }
 TEXTS = {
     "dead-letter-exchange": "dead letter exchange name", "dead-letter-routing-key": "dead letter routing key",
     "alternate-exchange": "alternate exchange name", "max-age": "max age",
+    "message-group-header": "message group header",
 }
 OPERATOR = {        # RabbitMQ 4.3, and our own
     "order-journal", "order-journal-retention-bytes", "order-journal-retention-age",

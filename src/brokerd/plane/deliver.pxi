@@ -306,6 +306,7 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     cdef place_t t, large
     cdef int64_t n
     cdef size_t before
+    cdef uint64_t left
     cdef int looks, took = TAKE_NOTHING
     cdef bint sends
     if q.paused or not has_next(q):
@@ -324,7 +325,8 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     put_be32(prefix + 7, BASIC_GET_OK)
     sends = may_send(ch.conn, &t)
     before = ch.conn.out_n
-    n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(q.ready, <uint64_t>0xFFFFFFFF), sends)
+    left = q.ready if q.rules == NULL else counted_messages(q, q.rules)
+    n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(left, <uint64_t>0xFFFFFFFF), sends)
     if n < 0 or q.lost:
         give_up_writing(ch, NULL, &t, before)
         return 0 if q.lost else -1

@@ -2,6 +2,7 @@
 
     strict-fifo          each message is settled before a later one is handed out, redeliveries included
     fifo-per-priority    the same within each priority level
+    fifo-per-group       the same within each message group, however many consumers work
     best-effort          clients may already have worked on messages behind one that comes back
 
 Every queue hands out its lowest ready message first, under each of these names.  The name is about the order in which
@@ -9,11 +10,14 @@ clients work on the messages.  Knows nothing of what has happened: ``plane.Queue
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.queues.rules import PLAIN, Rules
 
-STRICT, PER_PRIORITY, BEST_EFFORT = "strict-fifo", "fifo-per-priority", "best-effort"
+if TYPE_CHECKING:
+    from brokerd.queues.groups import GroupRule
+
+STRICT, PER_PRIORITY, PER_GROUP, BEST_EFFORT = "strict-fifo", "fifo-per-priority", "fifo-per-group", "best-effort"
 
 
 class Reader(NamedTuple):
@@ -45,6 +49,8 @@ class Guarantee(NamedTuple):
 def find_guarantee(facts: Facts) -> Guarantee:
     """The guarantee that holds now.  ``reasons`` of a strict order say what makes it strict."""
     working = _find_served(facts)
+    if facts.rules.group is not None:
+        return _guarantee_of_groups(facts, facts.rules.group, working)
     weak = list(_disturbances(facts, working))
     notes = list(_notes(facts))
     if facts.rules.single_active and len(facts.consumers) > 1:
@@ -61,6 +67,29 @@ def find_guarantee(facts: Facts) -> Guarantee:
         levels = f"messages of higher priority go first, {facts.max_priority + 1} levels"
         return Guarantee(PER_PRIORITY, [levels, why], notes)
     return Guarantee(STRICT, [why], notes)
+
+
+def _guarantee_of_groups(facts: Facts, rule: "GroupRule", working: tuple[Reader, ...]) -> Guarantee:
+    """Within a group, a message is settled before a later one of the group, unless consumers take without acks."""
+    notes = list(_notes(facts))
+    if rule.keyless == "free":
+        notes.insert(0, "messages without a group key are in no group, and have no order among them")
+    if facts.max_priority:
+        notes.insert(0, "priorities choose between groups, never inside one")
+    lost = [f"consumer '{each.tag}' takes messages without acks: what it loses does not come back"
+            for each in working if each.no_ack]
+    if lost:
+        return Guarantee(BEST_EFFORT, lost, notes)
+    if rule.sticky:
+        reasons = ["sticky groups: all messages of a group that are out are with one consumer",
+                   "a returned message takes the later ones of its group back"]
+    elif rule.most > 1:
+        reasons = [f"exclusive groups: up to {rule.most} messages of a group are out, in order, all with one consumer",
+                   "a returned message takes the later ones of its group back"]
+    else:
+        reasons = ["exclusive groups: a message is settled before the next of its group is handed out"]
+    where = f"header {' or '.join(rule.headers)}" if rule.by == "header" else f"property {rule.by}"
+    return Guarantee(PER_GROUP, [*reasons, f"the group is in {where}"], notes)
 
 
 def facts_of(queue: Any) -> Facts:

@@ -207,6 +207,8 @@ class Queue(plane.Queue):
             self.set_rules(**arguments)
         if rules.dead_letter != before.dead_letter and self.dead_letters is not None:
             self.letters = self.dead_letters.letters_of(self.name, rules.dead_letter)
+        if rules.group != before.group:
+            self._group(rules)
         if rules.journal or before.journal:
             self._switch_journal(rules, policies)
         if rules.expires_ms != before.expires_ms and policies is not None and policies.on_expires is not None:
@@ -219,6 +221,31 @@ class Queue(plane.Queue):
             return None, NO_ARGUMENTS
         name, _, definition = policies.effective(self.name, self.kind)
         return name, definition
+
+    # --- message groups
+
+    def _group(self, rules: Rules) -> None:
+        """Put another rule of groups in force.  A queue that is out of service keeps its gate."""
+        if self.gate is not None and not isinstance(self.gate, plane.Groups):
+            return
+        if rules.group is None:
+            self.gate = None
+            return
+        from brokerd.queues.groups import gate_of  # Few queues ask for it.
+
+        self.gate = gate_of(rules.group, self.max_priority)
+
+    @property
+    def groups(self) -> plane.Groups | None:
+        """The queue's message groups; None: it has none."""
+        gate = self.gate
+        return gate if isinstance(gate, plane.Groups) else None
+
+    @property
+    def message_count(self) -> int:
+        """Messages that are ready, and those that wait in their groups."""
+        gate = self.gate
+        return self.ready + (gate.waiting if isinstance(gate, plane.Groups) else 0)
 
     # --- the order journal
 

@@ -16,6 +16,7 @@ from brokerd.arguments import BY_NAME, BY_POLICY_KEY, age_ms, queue_type
 if TYPE_CHECKING:
     from brokerd.queues import deduplication
     from brokerd.queues.dead_letter import DeadLetterRule
+    from brokerd.queues.groups import GroupRule
 
 INT32_MAX = (1 << 31) - 1  # the highest count of failed deliveries
 RETENTION_OCTETS, RETENTION_MS = 1 << 30, 7 * 24 * 60 * 60 * 1000  # of an order journal, unless told otherwise
@@ -40,6 +41,7 @@ class Rules(NamedTuple):
     deduplication: "deduplication.Rule | None" = None
     retain_ms: int | None = None  # how long settled messages stay
     retain_octets: int | None = None  # ... and how many octets of their segments
+    group: "GroupRule | None" = None
     journal: bool = False  # the rules ask for an order journal; only a durable queue gets one
     retention_octets: int = RETENTION_OCTETS  # of the order journal; ``retention_ms`` is its time
     retention_ms: int = RETENTION_MS
@@ -88,6 +90,7 @@ ROWS = (
     Row("deduplication"),
     Row("retain_ms", "x-retention-age", "retain_ms", read=lambda age: age_ms(age) if isinstance(age, str) else age),
     Row("retain_octets", "x-retention-bytes", "retain_octets"),
+    Row("group"),
     Row("journal", "x-order-journal"),
     Row("retention_octets", "x-order-journal-retention-bytes"),
     Row("retention_ms", "x-order-journal-retention-age", read=lambda age: age_ms(age) or RETENTION_MS),
@@ -132,6 +135,10 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
         from brokerd.queues import deduplication
 
         fields["deduplication"] = deduplication.rule_of(given)
+    if "x-message-group" in given or "qpid.group_header_key" in given:
+        from brokerd.queues import groups
+
+        fields["group"] = groups.rule_of(given)
     return Rules(**fields)
 
 

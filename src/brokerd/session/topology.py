@@ -68,7 +68,9 @@ def queue_declare(connection: "Connection", channel: "Channel", method: Any) -> 
     connection.relies_on = connection.access.entry_of(queue)
     if method.no_wait:
         return None
-    return methods.QueueDeclareOk(queue=queue.name, message_count=queue.ready, consumer_count=queue.consumer_count)
+    return methods.QueueDeclareOk(
+        queue=queue.name, message_count=queue.message_count, consumer_count=queue.consumer_count
+    )
 
 
 def _declare_volatile(connection: "Connection", channel: "Channel", name: str, *, no_wait: bool) -> Any:

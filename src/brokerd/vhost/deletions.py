@@ -106,7 +106,7 @@ def _finish_deaths(queue: "Queue") -> bool:
 def _check_queue(queue: "Queue", if_unused: bool, if_empty: bool) -> None:
     if if_unused and queue.consumer_count:
         raise PreconditionFailed(f"{queue} in use")
-    if if_empty and queue.ready:
+    if if_empty and queue.message_count:
         raise PreconditionFailed(f"{queue} not empty")
 
 
@@ -131,7 +131,7 @@ def _remove_queue(
     unbound += queue.bindings
     for source in dict.fromkeys([binding.source for binding in queue.bindings]):
         source.unbind_all(queue)
-    count = queue.ready
+    count = queue.message_count
     consumers = list(queue.consumers or ())
     for consumer in consumers:
         # As the data plane does it: what the session's channel would note in the order journal goes with the queue.

@@ -1,0 +1,82 @@
+"""Operations on message groups: what they answer is as their models say, and does what it says."""
+
+import pytest
+from tests.operations.stand_in import Place, work
+
+from brokerd.operations import OperationError, table
+from brokerd.operations.group import Changed, GroupRow, GroupsListed
+from brokerd.operations.rows import LOCAL
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path / "data")
+    place.queue(message_group="exclusive", message_group_header="routing-key")
+    for exchange_key in ("red", "green"):
+        place.vhost.bind(place.vhost.exchanges["amq.direct"], place.vhost.queues["q"], exchange_key, {})
+    return place
+
+
+def send(place, *keys):
+    for key in keys:
+        place.publish(key=key, exchange="amq.direct")
+
+
+def ask(place, name, **fields):
+    row, job = table.perform(place.node, LOCAL, name, {"queue": "q", **fields})
+    assert row.job
+    answer = work(job)
+    model = {"group list": GroupsListed, "group show": GroupRow}.get(name, Changed)
+    assert table.adapter(model).validate_python(answer, strict=True) == answer
+    return answer
+
+
+def test_groups_are_listed_by_backlog_with_why_they_do_not_move(place):
+    send(place, "red", "green", "red", "red")
+    place.consume(prefetch=1)
+    answer = ask(place, "group list")
+    assert [(one["group"], one["state"], one["ready"], one["unacked"]) for one in answer["items"]] == [
+        ("red", "locked", 2, 1), ("green", "waiting", 1, 0)]
+    red, green = answer["items"]
+    assert red["why"].startswith("1 message is out with consumer '")
+    assert green["why"] == "No consumer has credit: each holds as many unsettled deliveries as its prefetch allows."
+    assert (red["owner"]["unacked"], red["first_seq"], green["owner"]) == (1, 3, None)
+    assert answer["totals"]["waiting"] == 3
+    assert [one["group"] for one in ask(place, "group list", sort="age")["items"]] == ["green", "red"]
+    assert [one["group"] for one in ask(place, "group list", state="locked")["items"]] == ["red"]
+    assert len(ask(place, "group list", limit=1)["items"]) == 1
+
+
+def test_a_group_without_consumers_says_so(place):
+    send(place, "red")
+    assert ask(place, "group show", group="red")["why"] == "The queue has no consumer."
+
+
+def test_a_group_is_paused_resumed_parked_released_skipped_and_purged(place):
+    send(place, "red", "red", "red", "green")
+    assert ask(place, "group pause", group="red")["changed"]
+    assert not ask(place, "group pause", group="red")["changed"]
+    assert ask(place, "group show", group="red")["state"] == "paused"
+    assert ask(place, "group resume", group="red")["changed"]
+    parked = ask(place, "group park", group="red")
+    assert (parked["seq"], parked["messages"]) == (1, 3)
+    assert ask(place, "group show", group="red")["why"].endswith("'group release' lets it go on.")
+    assert ask(place, "group skip", group="red")["seq"] == 1
+    assert ask(place, "group release", group="red")["changed"]
+    assert ask(place, "group purge", group="red")["messages"] == 2
+    with pytest.raises(OperationError, match="no group 'red' in queue 'q'") as caught:
+        ask(place, "group show", group="red")
+    assert caught.value.code == 404
+    assert ask(place, "group show", group="green")["ready"] == 1
+
+
+def test_what_cannot_be_done_says_why(place):
+    send(place, "red", "red")
+    place.consume(prefetch=5)
+    with pytest.raises(OperationError, match="a message of it is out, and that is its first") as caught:
+        ask(place, "group skip", group="red")
+    assert caught.value.code == 409
+    place.queue("plain")
+    with pytest.raises(OperationError, match="queue 'plain' in vhost '/' has no message groups") as caught:
+        ask(place, "group list", queue="plain")
+    assert caught.value.code == 409
