@@ -51,6 +51,7 @@ FUNCTION_LINES_MAX = 70
 LONG_FUNCTIONS: dict[tuple[str, str], int] = {}     # (file, function): lines it has, with the reason beside it
 FILE_LINES_MAX = 600
 LONG_FILES = {
+    "store/format.py": 680,         # each layout on one page
     "plane/__init__.pyi": 860,      # the whole border on one page
     "wire/methods.pyi": 640,        # a class for each method of the table, for type checkers: a test keeps it in step
 }
