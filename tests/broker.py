@@ -33,6 +33,7 @@ def environment(extra=None):
     env = {name: value for name, value in os.environ.items()
            if name == "BROKERD_ASSERTS" or not name.startswith(("BROKERD_", "MAKE", "MFLAGS"))}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
+    env["BROKERD_HTTP_PORT"] = "0"  # Many brokers run at a time, and few tests want the process beside them.
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), env.get("PYTHONPATH")]))
     return env | (extra or {})
 

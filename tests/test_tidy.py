@@ -38,6 +38,7 @@ FLOORS = (
     ("session",),
     ("config",),                # What it says is handed down as values: nothing below the process reads it.
     ("server",),
+    ("management",),
     ("auditor",),
     ("spark",),
     ("cli", "testing"),
@@ -97,6 +98,13 @@ TESTED_ELSEWHERE = {
     )},
     "auth/logins": "server/test_limits.py",
     "policies/parameters": "server/test_operations.py",
+    # Parts of one HTTP answer, said by asking for it.
+    "management/answers": "management/test_v2.py",
+    "management/app": "management/test_v2.py",
+    "management/main": "server/test_management.py",
+    "management/table": "management/test_routes.py",
+    "management/rabbit": "management/test_rabbit_read.py",
+    "management/rabbit_shapes": "management/test_rabbit_read.py",
     # Seen only in a running process.
     "node": "server/test_launch.py",
     "testing/server": "testing/test_broker.py",
@@ -310,7 +318,7 @@ def test_a_session_enters_a_vhost_by_its_one_door(path):
 HEAVY = frozenset({"numpy", "pydantic", "json", "tomllib", "hashlib", "secrets", "hmac", "shutil", "urllib", "ssl"})
 
 
-NOT_IN_A_BROKER = ("cli", "audit", "auditor", "spark", "testing")
+NOT_IN_A_BROKER = ("cli", "audit", "auditor", "management", "spark", "testing")
 ONLY_WITH_TLS = frozenset({"brokerd.server.tls", "brokerd.server.kernel_tls"})  # heavy themselves
 
 

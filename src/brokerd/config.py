@@ -186,8 +186,11 @@ class Config:
     )] = 0
 
     http_port: Annotated[int, Option(
-        "mgmt", "TCP port for HTTP; 0 means no HTTP. Nothing listens there yet, so leave it at 0.", low=0, high=65535,
-    )] = 0
+        "mgmt", "TCP port for the HTTP API and metrics; 0 means no HTTP.", low=0, high=65535,
+    )] = 15672
+    http_bind: Annotated[str, Option(
+        "mgmt", "Address to listen on for HTTP; empty means the address of bind.",
+    )] = ""
 
     sync: Annotated[bool, Option(
         "store", "Confirm a persistent message when it is on the disk (fdatasync); false: as soon as it is written.",

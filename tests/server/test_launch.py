@@ -107,11 +107,6 @@ def test_without_sync_it_is_said_loudly_and_otherwise_not_a_word(make_broker, br
     assert " WARNING " not in broker.log_text()
 
 
-def test_an_option_that_does_nothing_yet_is_said_to_do_nothing(make_broker):
-    broker = make_broker("--http-port", 1234).start()
-    assert " WARNING http_port 1234: nothing listens there yet" in broker.log_text()
-
-
 def test_a_port_in_use_ends_the_start_with_one_line_and_a_clean_directory(broker, tmp_path):
     status, out, told = run("-D", tmp_path / "other", "-p", broker.port)
     assert (status, out) == (1, "")

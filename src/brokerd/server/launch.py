@@ -32,6 +32,7 @@ from brokerd.store.sync import SyncThread
 
 if TYPE_CHECKING:
     from brokerd.config import Config
+    from brokerd.server.management import Management
     from brokerd.server.tls import Gate
     from brokerd.vhost.features import Timer
 
@@ -87,8 +88,8 @@ class Server:
 
     __slots__ = (
         "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "lateness",
-        "login_thread", "loop", "node", "notify", "reload", "reload_again", "reloading", "servers", "serving",
-        "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread", "timer",
+        "login_thread", "loop", "management", "node", "notify", "reload", "reload_again", "reloading", "servers",
+        "serving", "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +113,7 @@ class Server:
         self.socket_path = ""  # of the unix socket that listens for AMQP; empty: there is none
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
+        self.management: Management | None = None  # None: not started, or no HTTP
         self.lateness = Lateness()
         self.summing_up = False  # a summary of the state is under way
         self.reloading = self.reload_again = False  # a reload is under way; another was asked for meanwhile
@@ -144,6 +146,8 @@ class Server:
         collector.begin()  # The objects of the start stay for ever, so it need not look at them.
         self.timer = self.loop.call_later(TICK_SECONDS, self._tick)
         self.notify.ready(self.serving)
+        if self.config.http_port:
+            self.loop.call_soon(self._start_management)
         try:
             await self.stopped.wait()
         finally:
@@ -251,6 +255,13 @@ class Server:
         ]  # fmt: skip
         self._announce(plain, tls)
 
+    def _start_management(self) -> None:
+        from brokerd.server.management import Management  # A start without HTTP saves this import.
+
+        if not self.stopped.is_set():
+            self.management = Management(self.config, self.loop)
+            self.management.start()
+
     def _close_ports(self) -> None:
         for server in self.servers:
             server.close()
@@ -263,8 +274,6 @@ class Server:
     def _announce(self, plain: asyncio.AbstractServer, tls: asyncio.AbstractServer | None) -> None:
         if not self.config.sync:
             log.warning("--no-sync: messages are confirmed BEFORE they are on disk: a power cut loses confirmed ones")
-        if self.config.http_port:
-            log.warning("http_port %d: nothing listens there yet", self.config.http_port)
         if self.config.pid_file:
             with open(self.config.pid_file, "w") as file:
                 file.write(f"{os.getpid()}\n")
@@ -338,6 +347,8 @@ class Server:
         return bool(node.core.has_errands or not node.commit.idle or any(each.ended for each in node.connections))
 
     async def _stop(self) -> None:
+        if self.management is not None:
+            await self.management.stop()
         self.node.stop_connections()
         deadline = self.loop.time() + self.config.stop_timeout_seconds
         while self.node.connections and self.loop.time() < deadline:  # noqa: ASYNC110 - once, and both may end it

@@ -28,7 +28,8 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)  # The broker counts ns since 1970 in 
 LOG_LINES_SHOWN = 15  # in the text of an error
 FIXED = ("data_dir", "log_file", "sync")  # options that a test does not choose by this name
 # What a test wants otherwise than a machine that serves: small files, and no alarm but by disk_full().
-DEFAULTS: dict[str, Any] = {"bind": "127.0.0.1", "amqp_port": 0, "segment_octets": 1 << 20, "free_disk_min_octets": 1}
+DEFAULTS: dict[str, Any] = {"bind": "127.0.0.1", "amqp_port": 0, "http_port": 0, "segment_octets": 1 << 20,
+                            "free_disk_min_octets": 1}
 ErrorType = type[BaseException] | None
 
 

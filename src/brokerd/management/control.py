@@ -1,0 +1,142 @@
+"""The client of the broker's control socket: a few connections that many requests share.  Protocol: ``server/control``.
+
+One connection answers one request at a time.  Requests beyond ``CONNECTIONS`` wait, at most ``WAITING_MAX`` of them.
+Knows nothing of HTTP.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from pydantic_core import from_json
+
+from brokerd.errors import BrokerError
+from brokerd.server import local_socket
+
+SURROGATE = b"\\ud"  # as JSON escapes one
+CONNECTIONS = 12
+WAITING_MAX = 500
+ANSWER_OCTETS_MAX = 256 << 20
+IDLE_SECONDS = 30.0  # The broker closes a connection after a minute of silence: none is used near that.
+ANSWER_SECONDS = 60.0
+
+
+class Refused(BrokerError):
+    """The broker refused the request.  ``code`` is HTTP's: see ``operations.OperationError``."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Unavailable(BrokerError):
+    """The broker cannot be asked now, or too many requests wait for it."""
+
+
+class _Link:
+    """One connection."""
+
+    __slots__ = ("reader", "used", "writer")
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.used = 0.0  # when it was last used
+
+    async def ask(self, request: bytes) -> Any:
+        self.writer.write(request)
+        await self.writer.drain()
+        while True:
+            line = await self.reader.readuntil(b"\n")
+            answer = decode(line)
+            if "progress" not in answer:
+                return answer
+
+
+class Control:
+    """Asks the broker on ``directory``."""
+
+    __slots__ = ("_directory", "_free", "_idle", "_waiting")
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._free = asyncio.Semaphore(CONNECTIONS)
+        self._idle: list[_Link] = []
+        self._waiting = 0
+
+    async def ask(
+        self, verb: str, fields: dict[str, Any], user: str | None = None, *, seconds: float = ANSWER_SECONDS
+    ) -> Any:
+        """The answer to an operation.  ``user``: in whose name; None: in that of the broker itself.
+
+        Raises Refused, Unavailable.  The broker cancels the operation if this call is cancelled.
+        """
+        request = _encode(verb, fields, user)
+        if self._waiting >= WAITING_MAX:
+            raise Unavailable(f"{WAITING_MAX} requests wait for the broker already")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(seconds), self._free:
+                answer = await self._ask(request)
+        except TimeoutError:
+            raise Unavailable(f"{verb}: no answer from the broker in {seconds:g} s") from None
+        finally:
+            self._waiting -= 1
+        if "result" in answer:
+            return answer["result"]
+        raise Refused(str(answer.get("error")), int(answer.get("code", 500)))
+
+    async def _ask(self, request: bytes) -> Any:
+        try:
+            link = await self._link()
+        except OSError as error:
+            raise Unavailable(f"the broker cannot be reached: {error.strerror or error}") from None
+        try:
+            answer = await link.ask(request)
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            link.writer.transport.abort()
+            raise Unavailable(f"the broker went away: {error}") from None
+        except BaseException:
+            link.writer.transport.abort()  # Its answer would come to the next request.
+            raise
+        link.used = asyncio.get_running_loop().time()
+        self._idle.append(link)
+        return answer
+
+    async def _link(self) -> _Link:
+        """A connection that nobody uses, or a new one.  Raises OSError."""
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            link = self._idle.pop()
+            if now - link.used < IDLE_SECONDS and not link.reader.at_eof() and not link.writer.is_closing():
+                return link
+            link.writer.transport.abort()
+        with local_socket.address(self._directory) as name:
+            reader, writer = await asyncio.open_unix_connection(name, limit=ANSWER_OCTETS_MAX)
+        return _Link(reader, writer)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        while self._idle:
+            link = self._idle.pop()  # Named, so that its writer is there until it is closed.
+            link.writer.transport.abort()
+
+
+def _encode(verb: str, fields: dict[str, Any], user: str | None) -> bytes:
+    request = {**fields, "verb": verb}
+    if user is not None:
+        request["as"] = user
+    return json.dumps(request).encode() + b"\n"
+
+
+def decode(octets: bytes) -> Any:
+    """What JSON says.  Names that are not UTF-8 have surrogates, which only the slower decoder takes.
+    Raises ValueError."""
+    try:
+        return from_json(octets)
+    except ValueError:
+        if SURROGATE not in octets.lower():
+            raise
+        try:
+            return json.loads(octets)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None

@@ -1,0 +1,158 @@
+"""Who asks: HTTP Basic, or the signed cookie that pages get from ``/api/v2/session``.
+
+The broker checks passwords (``user authenticate``): there they are remembered, and there wrong ones of one user from
+one address are slowed down, together with those of AMQP.  A right password is remembered here for a second, so that a
+page which asks for many things at once costs one check.
+
+A cookie holds the user's name, when it ends, and a token that a page sends in the header X-CSRF-Token with whatever
+changes something; HMAC signs it, with a key that the broker makes at its start.  A request that changes something must
+also not come from another site's page: Origin is compared with Host.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import os
+import time
+from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from brokerd.management.answers import Denied, Fault
+from brokerd.management.control import Control, Refused
+
+COOKIE = "brokerd_session"
+SESSION_SECONDS = 8 * 3600
+REMEMBERED_SECONDS = 1.0
+REMEMBERED_MAX = 1000
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+COOKIE_CHARACTERS_MAX = 2048
+CHECKS_MAX = 8  # passwords that the broker checks for this process at a time
+
+
+class Login(NamedTuple):
+    """A user who has logged in."""
+
+    user: str
+    tags: tuple[str, ...]
+    session: dict[str, Any] | None = None  # what the cookie holds; None: Basic
+
+
+class Logins:
+    """Checks who asks."""
+
+    __slots__ = ("_checks", "_control", "_key", "_remembered", "_salt")
+
+    def __init__(self, control: Control, key: bytes) -> None:
+        self._control = control
+        self._key = key
+        self._salt = os.urandom(16)
+        self._remembered: OrderedDict[bytes, tuple[float, Login]] = OrderedDict()
+        self._checks = asyncio.Semaphore(CHECKS_MAX)
+
+    async def who(self, method: str, headers: Any, address: str) -> Login:
+        """Who sends a request with these headers.  Raises Denied, Fault."""
+        authorization = headers.get("authorization")
+        cookie = None if authorization else self._session_of(headers)
+        if method not in SAFE_METHODS:
+            check_origin(headers)
+        if cookie is not None:
+            if method not in SAFE_METHODS and not _same(headers.get("x-csrf-token", ""), cookie["c"]):
+                raise Fault(403, "the header X-CSRF-Token is missing or wrong")
+            return await self._known(cookie)
+        if not authorization:
+            raise Denied
+        kind, _, text = authorization.partition(" ")
+        if kind.lower() != "basic":
+            raise Denied("only Basic is known")
+        try:
+            octets = b64decode(text.strip(), validate=True)
+        except ValueError:
+            raise Denied("the header Authorization is not base64") from None
+        name, colon, password = octets.decode("utf-8", "surrogateescape").partition(":")
+        if not colon:
+            raise Denied("the header Authorization holds no password")
+        return await self.check(name, password, address)
+
+    async def check(self, name: str, password: str, address: str) -> Login:
+        """The user of this name, if the password is right.  Raises Denied, Unavailable."""
+        text = f"{address}\0{name}\0{password}".encode("utf-8", "surrogateescape")
+        digest = hashlib.blake2b(text, key=self._salt, digest_size=16).digest()
+        now = time.monotonic()
+        known = self._remembered.get(digest)
+        if known is not None and now - known[0] < REMEMBERED_SECONDS:
+            return known[1]
+        try:
+            async with self._checks:
+                user = await self._control.ask("user authenticate", {"user": name, "password": password,
+                                                                     "address": address})  # fmt: skip
+        except Refused as error:
+            if error.code >= 500:
+                raise
+            raise Denied("Login failed") from None
+        login = Login(user["name"], tuple(user["tags"]))
+        self._remembered[digest] = (now, login)
+        self._remembered.move_to_end(digest)
+        while len(self._remembered) > REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+        return login
+
+    def forget(self) -> None:
+        """Something about users changes: ask the broker again."""
+        self._remembered.clear()
+
+    # --- sessions
+
+    def open(self, login: Login) -> tuple[str, dict[str, Any]]:
+        """A new session's cookie, and what it holds."""
+        session = {"u": login.user, "e": int(time.time()) + SESSION_SECONDS, "c": os.urandom(16).hex()}
+        body = urlsafe_b64encode(json.dumps(session).encode())
+        return f"{body.decode()}.{self._signature(body)}", session
+
+    async def _known(self, session: dict[str, Any]) -> Login:
+        """The user of a session, with the tags of now.  Raises Denied if the user has gone."""
+        try:
+            user = await self._control.ask("user show", {"user": session["u"]})
+        except Refused:
+            raise Denied("the session's user does not exist", ask=False) from None
+        return Login(user["name"], tuple(user["tags"]), session)
+
+    def _session_of(self, headers: Any) -> dict[str, Any] | None:
+        text = _cookie(headers.get("cookie", ""))
+        body, dot, signature = text.partition(".")
+        if not dot or len(text) > COOKIE_CHARACTERS_MAX or not _same(signature, self._signature(body.encode())):
+            return None
+        session: dict[str, Any] = json.loads(urlsafe_b64decode(body))
+        return session if session["e"] > time.time() else None
+
+    def _signature(self, body: bytes) -> str:
+        return hmac.new(self._key, b"session " + body, "sha256").hexdigest()
+
+
+def check_origin(headers: Any) -> None:
+    """Raise Fault (403) if the request comes from the page of another site, as far as the browser tells."""
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Fault(403, "refused: the request comes from the page of another site")
+    origin = headers.get("origin")
+    if origin is None:
+        return
+    try:
+        host = urlsplit(origin).netloc
+    except ValueError:
+        host = ""
+    if not host or host.lower() != headers.get("host", "").lower():
+        raise Fault(403, "refused: Origin is another site than Host")
+
+
+def _cookie(header: str) -> str:
+    for each in header.split(";"):
+        name, _, value = each.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))

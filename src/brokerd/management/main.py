@@ -1,0 +1,160 @@
+"""The main of the management process: ``brokerd management``, which the broker starts.
+
+Standard input has one line, a JSON object of settings, and stays open: its end is the broker's end, and this process
+ends too.  Standard output tells the broker what happens, a JSON object a line:
+
+    {"listening": ["127.0.0.1:15672"]}      the port is open
+    {"failed": "cannot listen on ..."}      it is not; the process ends with status 1
+    {"log": ["warning", "..."]}             a line for the broker's log
+
+Settings: data_dir, bind, port, key (hex; signs sessions).
+"""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from email.utils import formatdate
+from typing import Any
+
+SETTINGS_OCTETS_MAX = 64 << 10
+DESCRIPTORS_KEPT = 64  # for everything that is no client
+GRACE_SECONDS = 1.0
+NICE = 5  # Messages come before pages.
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+                               "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; "
+                               "form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "vary": "origin, cookie, authorization",
+    "cache-control": "no-cache",
+}  # fmt: skip
+
+
+class Told(logging.Handler):
+    """Gives log lines to the broker.  A line that it does not take at once is lost: nothing waits for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell({"log": [record.levelname.lower(), self.format(record)]})
+
+
+def tell(table: dict[str, Any]) -> None:
+    """Tell the broker."""
+    try:
+        os.write(1, json.dumps(table).encode() + b"\n")
+    except OSError:
+        pass  # It does not read, or has gone; then this process ends, too.
+
+
+def main() -> int:
+    """Run until the broker ends.  Returns the exit status."""
+    line = sys.stdin.buffer.raw.read(SETTINGS_OCTETS_MAX) if hasattr(sys.stdin.buffer, "raw") else b""
+    try:
+        settings = json.loads(line or b"")
+    except ValueError:
+        sys.stderr.write("brokerd management: the broker starts this by itself (option http_port)\n")
+        return 2
+    os.set_blocking(1, False)
+    logging.basicConfig(level=logging.INFO, handlers=[Told()], format="%(message)s")
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        os.nice(NICE)
+    except OSError:
+        pass
+    import uvloop
+
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    gc.enable()
+    try:
+        return loop.run_until_complete(_serve(loop, settings))
+    finally:
+        loop.close()
+
+
+async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> int:
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+    from brokerd.management.app import App, Services
+    from brokerd.management.control import Control
+    from brokerd.management.logins import Logins
+    from brokerd.management.protocol import CLIENTS_MAX, Connection, Room
+    from brokerd.management.routes import Routes
+    from brokerd.management.samples import Samples
+    from brokerd.management.table import all_routes
+    from brokerd.server import listeners
+
+    control = Control(settings["data_dir"])
+    samples = Samples(control)
+    services = Services(control, Logins(control, bytes.fromhex(settings["key"])), samples, settings)
+    app = App(services, Routes(all_routes()))
+    config = Config(app, http="httptools", ws="none", lifespan="off", proxy_headers=False, log_config=None,
+                    access_log=False, timeout_keep_alive=60)  # fmt: skip
+    config.load()
+    state = ServerState()
+    room = Room(loop, min(CLIENTS_MAX, max(16, _raise_limit() - DESCRIPTORS_KEPT)))
+    ended = asyncio.Event()
+    loop.add_reader(0, _on_input, ended)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: None)  # The broker gets it too, and this process ends with it.
+    try:
+        server = await listeners.listen(loop, lambda: Connection(config, state, room), settings["bind"],
+                                        settings["port"])  # fmt: skip
+    except listeners.ListenError as error:
+        tell({"failed": str(error)})
+        return 1
+    gc.collect()
+    gc.freeze()
+    tell({"listening": listeners.addresses(server)})
+    work = [loop.create_task(_tell_time(state)), loop.create_task(samples.run())]
+    await ended.wait()
+    server.close()
+    for task in work:
+        task.cancel()
+    for connection in list(room.open):
+        connection.shutdown()
+    deadline = loop.time() + GRACE_SECONDS
+    while room.open and loop.time() < deadline:  # noqa: ASYNC110 - once
+        await asyncio.sleep(0.02)
+    for connection in list(room.open):
+        connection.transport.abort()
+    control.close()
+    return 0
+
+
+def _on_input(ended: asyncio.Event) -> None:
+    if not os.read(0, 4096):
+        asyncio.get_running_loop().remove_reader(0)
+        ended.set()
+
+
+async def _tell_time(state: Any) -> None:
+    """Keep the headers that each answer has, Date among them."""
+    fixed = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+    while True:
+        state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode()), *fixed]
+        await asyncio.sleep(1.0)
+
+
+def _raise_limit() -> int:
+    """As many descriptors as this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+            soft = max(soft, wanted)
+        except (OSError, ValueError):
+            pass
+    return soft

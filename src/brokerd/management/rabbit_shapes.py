@@ -1,0 +1,152 @@
+"""Rows of the broker as RabbitMQ's API shows them: each function takes an operation's row, and returns RabbitMQ's.
+
+The rows have RabbitMQ's words already where they mean the same.  Here come rates, RabbitMQ's second name for a thing,
+and the fields that its clients ask for though a broker of one node has one answer.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.management.samples import Samples
+
+# RabbitMQ's counters of messages, and the words that the rows sum up to each.
+QUEUE_STATS = {
+    "publish": ("publish",), "deliver": ("deliver",), "get": ("get",), "ack": ("ack",), "redeliver": ("redeliver",),
+    "deliver_get": ("deliver", "get"),
+}  # fmt: skip
+Shape = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def details(rate: float) -> dict[str, float]:
+    """RabbitMQ's shape of a rate."""
+    return {"rate": rate}
+
+
+def time_text(ms: int) -> str:
+    """As in ``idle_since``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ms / 1000)) + f".{ms % 1000:03d}+00:00"
+
+
+class Shapes:
+    """The functions, with what all rows need: the node's name and the samples."""
+
+    __slots__ = ("node", "samples")
+
+    def __init__(self, node: str, samples: Samples) -> None:
+        self.node = node
+        self.samples = samples
+
+    def queue(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A queue."""
+        stats = row.pop("message_stats")
+        depth = {name: row[name] for name in ("messages", "messages_ready", "messages_unacknowledged")}
+        counters = {name: sum(stats.get(word, 0) for word in words) for name, words in QUEUE_STATS.items()}
+        rates = self.samples.rates_of(("queue", row["vhost"], row["name"]), counters)
+        changes = self.samples.rates_of(("depth", row["vhost"], row["name"]), depth)
+        shown = {
+            **row,
+            "node": self.node,
+            "message_stats": with_rates(counters, rates),
+            **{f"{name}_details": details(changes[name]) for name in depth},
+            "messages_ram": row["messages"],
+            "messages_persistent": row["messages"] if row["durable"] else 0,
+            "message_bytes": row.get("message_bytes_ready", 0),
+            "consumer_utilisation": 1.0 if row["consumers"] else 0,
+            "consumer_capacity": 1.0 if row["consumers"] else 0,
+            "memory": 0,
+            "head_message_timestamp": None,
+        }
+        if row.get("owner"):
+            shown["owner_pid_details"] = {"name": row["owner"]}
+        if not row["messages"] and row.get("last_used"):
+            shown["idle_since"] = time_text(row["last_used"])
+        if row["type"] in ("quorum", "stream"):
+            shown |= {"leader": self.node, "members": [self.node], "online": [self.node]}
+        return shown
+
+    def exchange(self, row: dict[str, Any]) -> dict[str, Any]:
+        """An exchange."""
+        stats = row.get("message_stats") or {}
+        shown = {**row, "user_who_performed_action": "rmq-internal" if _is_predeclared(row["name"]) else ""}
+        if stats:
+            rates = self.samples.rates_of(("exchange", row["vhost"], row["name"]), stats)
+            shown["message_stats"] = with_rates(stats, rates)
+        return shown
+
+    def connection(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A connection."""
+        octets = {name: row[name] for name in ("recv_oct", "send_oct")}
+        rates = self.samples.rates_of(("connection", row["number"]), octets)
+        return {
+            **row,
+            "node": self.node,
+            "protocol": row["protocol"],
+            "auth_mechanism": row.get("auth_mechanism", "PLAIN"),
+            "user_who_performed_action": row["user"],
+            "recv_oct_details": details(rates["recv_oct"]),
+            "send_oct_details": details(rates["send_oct"]),
+        }
+
+    def channel(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A channel."""
+        counters = {"publish": row.get("publishes", 0)}
+        rates = self.samples.rates_of(("channel", row["connection"], row["number"]), counters)
+        host, _, port = row["connection_name"].rpartition(":")
+        return {
+            **row,
+            "node": self.node,
+            "user_who_performed_action": row["user"],
+            "acks_uncommitted": 0,
+            "messages_uncommitted": 0,
+            "messages_unconfirmed": 0,
+            "message_stats": with_rates(counters, rates),
+            "connection_details": {"name": row["connection_name"], "peer_host": host.strip("[]"),
+                                   "peer_port": int(port) if port.isdecimal() else 0},
+        }  # fmt: skip
+
+    def vhost(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A vhost."""
+        described = {"description": row.get("description", ""), "tags": row.get("tags", [])}
+        return {**row, **described, "metadata": described, "cluster_state": {self.node: "running"}}
+
+    def consumer(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A consumer."""
+        host, _, port = row["connection_name"].rpartition(":")
+        return {
+            **row,
+            "queue": {"name": row["queue"], "vhost": row["vhost"]},
+            "channel_details": {
+                "name": f"{row['connection_name']} ({row['channel']})", "number": row["channel"],
+                "connection_name": row["connection_name"], "user": row["user"], "node": self.node,
+                "peer_host": host.strip("[]"), "peer_port": int(port) if port.isdecimal() else 0,
+            },
+        }  # fmt: skip
+
+
+def as_it_is(row: dict[str, Any]) -> dict[str, Any]:
+    """A row that has RabbitMQ's shape already."""
+    return row
+
+
+def with_rates(counters: dict[str, Any], rates: dict[str, float]) -> dict[str, Any]:
+    """Counters with their rates beside them, as in message_stats."""
+    shown: dict[str, Any] = {}
+    for name, count in counters.items():
+        shown[name] = count
+        shown[f"{name}_details"] = details(rates.get(name, 0.0))
+    return shown
+
+
+def user(row: dict[str, Any]) -> dict[str, Any]:
+    """A user."""
+    return {**row, "limits": row.get("limits", {})}
+
+
+def limits(row: dict[str, Any], owner: str) -> dict[str, Any]:
+    """The limits of a vhost or a user, as lists of limits show them.  ``owner``: the word for which."""
+    return {owner: row["name"], "value": row["limits"]}
+
+
+def _is_predeclared(name: str) -> bool:
+    return not name or name.startswith("amq.")

@@ -1,0 +1,110 @@
+"""Who asks: Basic, sessions of pages, requests from other sites."""
+
+import json
+import re
+
+import pytest
+from tests.management.http import Http, basic
+
+SESSION = "/api/v2/session"
+
+
+def log_in(http, user="guest", password="guest", **headers):
+    return Http(http.port, None).ask("POST", SESSION, {"user": user, "password": password}, **headers)
+
+
+def cookie_of(answer):
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+@pytest.mark.parametrize("authorization", [
+    "", "Basic", "Basic !", "Basic Z3Vlc3Q=", "Bearer x", basic("guest", "wrong"), basic("nobody", "guest"),
+    basic("", ""), basic("guest", ""), basic("gu\0est", "guest"), basic("g" * 300, "x"),
+])
+def test_without_the_right_password_there_is_a_401(http, authorization):
+    answer = Http(http.port, None).ask("GET", "/api/whoami", authorization=authorization)
+    assert answer.status == 401
+    assert answer.body["error"] == "not_authorized"
+    assert answer.headers["www-authenticate"] == 'Basic realm="RabbitMQ Management"'
+
+
+def test_a_cookie_logs_a_page_in_and_out(http):
+    answer = log_in(http)
+    assert answer.status == 200
+    assert answer.body["tags"] == ["administrator"]
+    for word in ("HttpOnly", "SameSite=Strict", "Path=/"):
+        assert word in answer.headers["set-cookie"]
+    cookie = cookie_of(answer)
+    page = Http(http.port, None)
+    assert page.get("/api/whoami", cookie=cookie)["name"] == "guest"
+    assert page.get(SESSION, cookie=cookie)["csrf_token"] == answer.body["csrf_token"]
+    out = page.ask("DELETE", SESSION, cookie=cookie)
+    assert out.status == 204
+    assert "Max-Age=0" in out.headers["set-cookie"]
+
+
+def test_a_wrong_password_of_a_page_asks_for_no_basic(http):
+    answer = log_in(http, password="wrong")
+    assert answer.status == 401
+    assert "www-authenticate" not in answer.headers
+
+
+def test_a_page_that_changes_something_shows_its_token(http):
+    answer = log_in(http)
+    cookie, token = cookie_of(answer), answer.body["csrf_token"]
+    page = Http(http.port, None)
+    assert page.ask("POST", "/api/v2/queue/list", {}, cookie=cookie).status == 403
+    assert page.ask("POST", "/api/v2/queue/list", {}, cookie=cookie, x_csrf_token="x").status == 403
+    assert page.ask("POST", "/api/v2/queue/list", {}, cookie=cookie, x_csrf_token=token).status == 200
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda text: text[:-1] + ("0" if text[-1] != "0" else "1"), lambda text: text + "0",
+    lambda text: text.replace(".", ""),
+    lambda text: re.sub("=(.)", lambda found: "=" + chr(ord(found.group(1)) ^ 1), text, count=1), lambda text: "x=y",
+])
+def test_a_cookie_that_was_changed_is_none(http, spoil):
+    cookie = spoil(cookie_of(log_in(http)))
+    assert Http(http.port, None).ask("GET", "/api/whoami", cookie=cookie).status == 401
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"origin": "http://127.0.0.1:{port}"}, 200), ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403),
+    ({"origin": "http://[::"}, 403), ({"sec_fetch_site": "cross-site"}, 403), ({"sec_fetch_site": "same-site"}, 403),
+    ({"sec_fetch_site": "same-origin"}, 200),
+])
+def test_another_sites_page_changes_nothing(http, headers, status):
+    headers = {name: value.replace("{port}", str(http.port)) for name, value in headers.items()}
+    assert http.ask("POST", "/api/v2/queue/list", {}, **headers).status == status
+    assert log_in(http, **headers).status == status
+
+
+@pytest.mark.parametrize("body", [[], {"user": "guest"}, {"user": 1, "password": "x"},
+                                  {"user": "guest", "password": "guest", "more": 1}])
+def test_a_login_that_is_none_is_a_400(http, body):
+    assert Http(http.port, None).ask("POST", SESSION, body).status == 400
+
+
+def test_no_other_site_may_read_answers(http):
+    answer = http.ask("GET", "/api/overview", origin="http://evil.example")
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_wrong_passwords_are_slowed_down_by_user_and_address(make_broker):
+    from tests.management.http import reserve_http
+
+    port = reserve_http()
+    broker = make_broker("--http-port", port).start()
+    broker.wait_for_log(r"\(HTTP\)")
+    http = Http(port)
+    for number in range(15):
+        assert http.as_user("guest", f"wrong{number}").ask("GET", "/api/whoami").status == 401
+    assert http.ask("GET", "/api/whoami").status == 401     # Also with the right password, for a while.
+    assert "too many failed logins of user 'guest' from 127.0.0.1" in broker.log_text()
+
+
+def test_what_a_cookie_holds_is_no_secret_and_no_password(http):
+    from base64 import urlsafe_b64decode
+
+    body = cookie_of(log_in(http)).partition("=")[2].partition(".")[0]
+    assert set(json.loads(urlsafe_b64decode(body))) == {"u", "e", "c"}

@@ -1,0 +1,77 @@
+"""/metrics: read by prometheus_client's parser."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.server.clients import close_all, connect
+
+from brokerd.management.metrics import DETAILED, Carried, Family, expose
+
+
+def read(octets):
+    """Value by name and labels."""
+    found = {}
+    for family in text_string_to_metric_families(octets.decode()):
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+def value(found, name, **labels):
+    return found[name, tuple(sorted(labels.items()))]
+
+
+@pytest.fixture(scope="module")
+def busy(shared):
+    channel = connect(shared).channel()
+    channel.queue_declare('a"b\\c', durable=True)
+    for _ in range(3):
+        channel.basic_publish("", 'a"b\\c', b"x")
+    channel.basic_get('a"b\\c', auto_ack=True)
+    yield shared
+    close_all()
+
+
+def test_the_whole_broker_is_counted(busy):
+    found = read(busy.http.get("/metrics"))
+    assert value(found, "rabbitmq_queue_messages_ready") == 2
+    assert value(found, "rabbitmq_connections") == 1
+    assert value(found, "rabbitmq_queues") == 1
+    assert value(found, "rabbitmq_global_messages_received_total", protocol="amqp091") == 3
+    assert value(found, "rabbitmq_global_messages_delivered_total", protocol="amqp091", queue_type="classic") == 1
+    names = {name for name, _ in found}
+    assert {"rabbitmq_identity_info", "rabbitmq_build_info", "rabbitmq_process_resident_memory_bytes",
+            "rabbitmq_disk_space_available_bytes", "rabbitmq_process_open_fds", "rabbitmq_erlang_uptime_seconds",
+            "brokerd_messages_return_to_queue_total"} <= names
+
+
+def test_each_object_has_its_sample(busy):
+    found = read(busy.http.get("/metrics/per-object"))
+    assert value(found, "rabbitmq_queue_messages_ready", vhost="/", queue='a"b\\c') == 2
+    assert value(found, "brokerd_queue_next_seq", vhost="/", queue='a"b\\c') == 4
+    assert [name for name, _ in found if name == "rabbitmq_channel_consumers"]
+
+
+def test_families_are_chosen_by_name_and_vhost(busy):
+    found = read(busy.http.get("/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count&vhost=%2F"))
+    assert {name for name, _ in found} == {
+        "rabbitmq_identity_info", "rabbitmq_build_info", "rabbitmq_detailed_queue_messages_ready",
+        "rabbitmq_detailed_queue_messages_unacked", "rabbitmq_detailed_queue_messages",
+        "rabbitmq_detailed_queue_consumers"}
+    for family in DETAILED:
+        read(busy.http.get(f"/metrics/detailed?family={family}"))
+    assert busy.http.ask("GET", "/metrics/detailed?family=none").status == 400
+    assert busy.http.ask("GET", "/metrics/detailed?family=queue_metrics&vhost=none").status == 404
+
+
+def test_a_counter_does_not_fall_when_a_queue_is_deleted():
+    carried = Carried()
+    assert [carried.total("a", each) for each in (10, 25, 5, 8, 0, 1)] == [10, 25, 25, 28, 28, 29]
+
+
+def test_labels_and_help_are_escaped_and_a_family_has_one_head():
+    octets = expose([Family("a_total", "counter", "x\ny\\", [({"l": 'q"\\\n'}, 1)]),
+                     Family("a_total", "counter", "again", [({"l": "r"}, 2.5)]), Family("b", "gauge", "B", [({}, 0)])])
+    assert octets.count(b"# TYPE a_total") == 1
+    assert read(octets) == {("a_total", (("l", 'q"\\\n'),)): 1, ("a_total", (("l", "r"),)): 2.5, ("b", ()): 0}
