@@ -21,12 +21,13 @@ from brokerd.arguments import (
     first_difference,
     lesser_limit,
 )
-from brokerd.errors import NotImplemented_, PreconditionFailed
+from brokerd.errors import PreconditionFailed
 from brokerd.queues.queue import check_arguments
 from brokerd.wire.values import Float32, Int8, Int16, Int64, Timestamp, UInt8, UInt16, UInt32
 
 Q = "queue 'q' in vhost '/'"
 QUORUM = {"x-queue-type": "quorum"}
+STREAM = {"x-queue-type": "stream"}
 # Beside what makes the value possible at all.
 BESIDE = {"x-dead-letter-routing-key": {"x-dead-letter-exchange": "d"}}
 INTEGERS = {name: least for least, names in {
@@ -58,6 +59,10 @@ HEADER_NAMES = ("x-message-group-header", "qpid.group_header_key")
 OF_STREAMS = ("x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes", "x-initial-cluster-size")
 QUORUM_ONLY = ("x-dead-letter-strategy", "x-max-in-memory-length", "x-max-in-memory-bytes",
                "x-quorum-initial-group-size")
+NOT_FOR_STREAMS = (
+    "x-expires", "x-message-ttl", "x-dead-letter-routing-key", "x-max-priority", "x-overflow", "x-delivery-limit",
+    "x-single-active-consumer", "x-order-journal", "x-consumer-timeout", "x-queue-mode", "x-dead-letter-strategy",
+)
 CLASSIC_ONLY = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
 WRONG = [b"bin", 1.5, Float32(1), Decimal("1.5"), Timestamp(5), None, [1], {"a": 1}]
 
@@ -215,6 +220,7 @@ def test_names_without_a_row_may_be_anything():     # 3.10
 
 @pytest.mark.parametrize(("names", "type_"), [
     (CLASSIC_ONLY, "quorum"), (QUORUM_ONLY, "classic"), (OF_STREAMS, "classic"), (OF_STREAMS, "quorum"),
+    (NOT_FOR_STREAMS, "stream"),
 ])
 def test_an_argument_of_another_queue_type_is_refused_whatever_its_value(names, type_):     # 3.10
     for name in names:
@@ -257,9 +263,19 @@ def test_properties_that_a_quorum_queue_cannot_have(properties, fault_):        
         check_arguments("q", "/", QUORUM | {"x-expires": 0}, **properties)
 
 
-def test_a_stream_is_not_implemented():
-    with pytest.raises(NotImplemented_, match=f"^{Q}: queue type 'stream' is not supported$"):
-        check_arguments("q", "/", {"x-queue-type": "stream", "x-max-age": "1h"})
+@pytest.mark.parametrize(("properties", "fault_"), [
+    ({"auto_delete": True, "exclusive": True, "durable": False}, "auto-delete"),
+    ({"exclusive": True}, "exclusive-owner"), ({"durable": False}, "non-durable"),
+])
+def test_properties_that_a_stream_cannot_have(properties, fault_):        # 3.10
+    with pytest.raises(PreconditionFailed, match=f"^invalid property '{fault_}' for {Q}$"):
+        check_arguments("q", "/", STREAM, **properties)
+    check_arguments("q", "/", STREAM | {"x-max-age": "1h", "x-max-length": 5, "x-max-length-bytes": 5})
+
+
+@pytest.mark.parametrize("value", ["1", "h", "1w", "", "0h", "-1h"])
+def test_the_age_of_messages_in_a_stream_is_a_number_with_its_unit(value):      # 3.10
+    assert fault(STREAM | {"x-max-age": value}, Q) == f"invalid arg 'x-max-age' for {Q}: invalid_max_age"
 
 
 VALUES = st.one_of(
@@ -275,7 +291,7 @@ def test_any_arguments_are_taken_or_refused_in_words(arguments):
     refused = None
     try:
         check_arguments("q", "/", arguments)
-    except (PreconditionFailed, NotImplemented_) as error:
+    except PreconditionFailed as error:
         refused = error
     assert refused is None or Q in refused.reply_text
 

@@ -62,6 +62,7 @@ SOURCES = [*PYTHON, *CYTHON, *sorted([*SOURCE.rglob("*.pyi"), *SOURCE.rglob("*.h
 
 # Modules whose tests are not in tests/<package>/test_<module>.py: where they are, and why.
 TESTED_ELSEWHERE = {
+    "plane/reader": "plane/test_stream.py",
     # Too small to be wrong alone; said through what uses them.
     "clock": "server/test_launch.py",
     "settings": "server/test_values.py",

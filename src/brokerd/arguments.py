@@ -13,10 +13,11 @@ from brokerd.wire.values import Timestamp, type_name
 
 Arguments = Mapping[str, Any]
 Check = Callable[[Any, Arguments], "str | None"]  # None: the value is valid; else the reason why it is not
-Merge = Callable[[int, int], int]
+Merge = Callable[[Any, Any], Any]
 
 CLASSIC, QUORUM, STREAM = ("classic",), ("quorum",), ("stream",)
 EITHER = ("classic", "quorum")
+ANY = ("classic", "quorum", "stream")
 QUEUE_TYPES = ("classic", "quorum", "stream")
 RULES: dict[Check, str] = {}  # what a value must be, in words that follow "must be"
 EXPIRY_MS_MAX = 10 * 365 * 24 * 60 * 60 * 1000
@@ -190,6 +191,11 @@ def lesser_limit(none: int) -> Merge:
     return merge
 
 
+def lesser_age(one: Any, other: Any) -> Any:
+    """The shorter of two times with their units."""
+    return min(one, other, key=lambda text: age_ms(text) or 0)
+
+
 # --- the rows
 
 
@@ -226,8 +232,8 @@ QUEUE_ARGUMENTS = (
     _word("x-dead-letter-exchange", short_string, "dead letter exchange name"),
     _word("x-dead-letter-routing-key", dead_letter_routing_key, "dead letter routing key"),
     _word("x-dead-letter-strategy", one_of(STRATEGIES, "invalid_dlx_strategy"), "dead letter strategy", types=QUORUM),
-    _number("x-max-length", integer(), "maximum length"),
-    _number("x-max-length-bytes", integer(), "maximum length in bytes"),
+    _number("x-max-length", integer(), "maximum length", types=ANY),
+    _number("x-max-length-bytes", integer(), "maximum length in bytes", types=ANY),
     _number("x-max-in-memory-length", integer(), "maximum memory in bytes", types=QUORUM),
     _number("x-max-in-memory-bytes", integer(), "maximum memory in bytes", types=QUORUM),
     QueueArgument("x-max-priority", integer(0, 255), types=CLASSIC),
@@ -237,11 +243,12 @@ QUEUE_ARGUMENTS = (
     _word("x-queue-version", queue_version, "queue-version value", types=CLASSIC, operator=True),
     QueueArgument("x-single-active-consumer", boolean),
     QueueArgument("x-quorum-initial-group-size", integer(1), types=QUORUM),
-    QueueArgument("x-max-age", string, types=STREAM),
+    _word("x-max-age", age, "max age", types=STREAM, merge=lesser_age),
     QueueArgument("x-stream-max-segment-size-bytes", integer(), types=STREAM),
     QueueArgument("x-stream-filter-size-bytes", integer(16, 255), types=STREAM),
     QueueArgument("x-initial-cluster-size", integer(1), types=STREAM),
-    _word("x-queue-leader-locator", one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"), "queue leader locator value"),
+    _word("x-queue-leader-locator", one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"), "queue leader locator value",
+          types=ANY),
     _word("x-queue-master-locator", one_of(MASTER_LOCATORS, "invalid_queue_locator_arg"), "master locator",
           types=CLASSIC),
     _number("x-delivery-limit", integer(-1), "delivery limit", merge=lesser_limit(-1)),
@@ -251,13 +258,13 @@ QUEUE_ARGUMENTS = (
             merge=lesser_limit(0), operator=False),
     _word("x-consumer-timeout-action", one_of(("return", "close"), "invalid_consumer_timeout_action"),
           "consumer timeout action"),
-    _word("x-message-deduplication", boolean, "message deduplication value"),
-    _word("x-deduplication-header", string, "deduplication header"),
+    _word("x-message-deduplication", boolean, "message deduplication value", types=ANY),
+    _word("x-deduplication-header", string, "deduplication header", types=ANY),
     _word("x-deduplication-scope", listed(DEDUPLICATION_SCOPES), "deduplication scope"),
-    _word("x-deduplication-content", boolean, "deduplication content value"),
+    _word("x-deduplication-content", boolean, "deduplication content value", types=ANY),
     _word("x-deduplication-action", listed(DEDUPLICATION_ACTIONS), "deduplication action"),
-    _word("x-cache-size", integer(), "cache size"),
-    _word("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "cache TTL"),
+    _word("x-cache-size", integer(), "cache size", types=ANY),
+    _word("x-cache-ttl", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "cache TTL", types=ANY),
     _word("x-retention-age", age_or_ms, "retention age", operator=True),
     _word("x-retention-bytes", integer(), "retention in bytes", operator=True),
     _word("x-message-group", without_single_active(listed(GROUP_MODES)), "message group value"),

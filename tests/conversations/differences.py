@@ -21,7 +21,8 @@ DIFFERENCES = {
     "the next single active consumer": "served while the former one still holds messages",
     "`x-priority` of a single active consumer": "classic queues: no meaning",
     "`x-max-priority` with a length": "the highest go first",
-    "streams": "there",
+    "`queue.purge` of a stream": "540",
+    "offsets of a stream": "from 0",
     "`x-delivery-limit` of a classic queue": "406",
     "passive `queue.declare` without a name": "404 with an empty name",
 }

@@ -167,13 +167,6 @@ def test_arguments_no_queue_can_have_are_refused(peer, argument, value, reason):
         406, f"PRECONDITION_FAILED - invalid arg '{argument}' for queue 'q' in vhost '/': {reason}")
 
 
-@differs("streams")
-def test_streams_are_refused(peer, name):
-    peer.send(methods.QueueDeclare(queue=name, durable=True, arguments={"x-queue-type": "stream"}))
-    code, text = peer.connection_close()
-    assert (code, text[:17]) == (540, "NOT_IMPLEMENTED -")
-
-
 @pytest.mark.parametrize("name", ["q" * 255, "ключ", "with space", "../../etc", "a/b", "\x01", "."])
 def test_any_name_is_a_name(peer, name):
     assert peer.ask(methods.QueueDeclare(queue=name, exclusive=True)) == methods.QueueDeclareOk(queue=name)

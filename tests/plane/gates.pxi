@@ -298,7 +298,7 @@ cdef class TrialGate(Gate):
 
 # ---- readers of a log: each consumer gets all messages from the first on, and they stay
 
-cdef struct reader_t:
+cdef struct trial_reader_t:
     consumer_t *consumer
     seg_t *seg                  # NULL: the first
     uint32_t position
@@ -306,13 +306,13 @@ cdef struct reader_t:
 
 cdef struct trial_log_t:
     gate_t gate
-    reader_t readers[TRIAL_GROUPS]
+    trial_reader_t readers[TRIAL_GROUPS]
     uint32_t n
 
 
 cdef int trial_read(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef trial_log_t *log_ = <trial_log_t *>gate
-    cdef reader_t *reader = NULL
+    cdef trial_reader_t *reader = NULL
     cdef uint32_t i
     for i in range(log_.n):
         if log_.readers[i].consumer == c:
@@ -368,7 +368,7 @@ cdef void trial_log_empty(gate_t *gate) noexcept nogil:
 cdef void trial_log_join(gate_t *gate, consumer_t *c) noexcept nogil:
     cdef trial_log_t *log_ = <trial_log_t *>gate
     ASSERT(log_.n < TRIAL_GROUPS)
-    memset(&log_.readers[log_.n], 0, sizeof(reader_t))
+    memset(&log_.readers[log_.n], 0, sizeof(trial_reader_t))
     log_.readers[log_.n].consumer = c
     log_.n += 1
 

@@ -27,8 +27,7 @@ CHOICES = {
 }
 TEXTS = {
     "dead-letter-exchange": "dead letter exchange name", "dead-letter-routing-key": "dead letter routing key",
-    "alternate-exchange": "alternate exchange name", "max-age": "max age",
-    "message-group-header": "message group header",
+    "alternate-exchange": "alternate exchange name", "message-group-header": "message group header",
 }
 OPERATOR = {        # RabbitMQ 4.3, and our own
     "order-journal", "order-journal-retention-bytes", "order-journal-retention-age",
@@ -45,6 +44,12 @@ def test_a_number_is_whole_and_not_below_the_least(key):
     assert fault({key: least - 1}, operator=False) == f"{least - 1} is not a valid {called}"
     for value, shown in SHOWN:
         assert fault({key: value}, operator=False) == f"{shown} is not a valid {called}"
+
+
+def test_the_age_that_a_stream_keeps_is_a_number_with_its_unit():
+    assert fault({"max-age": "7D"}, operator=False) is None
+    for value, shown in [*SHOWN, (5, "5"), ("7", '<<"7">>')]:
+        assert fault({"max-age": value}, operator=False) == f"{shown} is not a valid max age"
 
 
 @pytest.mark.parametrize("key", CHOICES)

@@ -218,9 +218,17 @@ class Browsing:
 # --- take, delete, copy, move
 
 
+def _check_gives(queue: Any) -> None:
+    """Refuse to take messages out of a stream."""
+    if queue.stream is not None:
+        raise OperationError(f"{queue}: messages of a stream stay there until retention removes them", 400)
+
+
 def get(node: "Node", who: "Who", request: Any) -> Lasting:
     """The job that takes the first messages; with a requeuing ``ackmode`` they stay where they are."""
     vhost, _, queue = queue_of(node, who, request)
+    if not request.ackmode.endswith("true"):
+        _check_gives(queue)
 
     def steps() -> Steps:
         pace, items = Pace(), list[dict[str, Any]]()
@@ -243,6 +251,7 @@ def get(node: "Node", who: "Who", request: Any) -> Lasting:
 def delete(node: "Node", who: "Who", request: Any) -> Lasting:
     """The job that deletes chosen messages."""
     vhost, _, queue = queue_of(node, who, request)
+    _check_gives(queue)
     matches = chosen(request)
 
     def steps() -> Steps:
@@ -267,6 +276,8 @@ def transfer(node: "Node", who: "Who", request: Any, *, move: bool) -> Lasting:
     """The job that puts chosen messages into another queue, in their order, and with ``move`` takes them out of theirs
     when they are on disk there."""
     vhost, access, queue = queue_of(node, who, request)
+    if move:
+        _check_gives(queue)
     access.check_exchange("write", "")
     target = access.vhost.queue(request.to)
     target.check_access(OPERATOR)

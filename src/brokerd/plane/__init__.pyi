@@ -339,6 +339,29 @@ class ClosedGate(Gate):
     """The gate of a queue that is out of service: no message comes in, and none goes out."""
     def __init__(self) -> None: ...
 
+class Stream(Gate):
+    """The gate of a stream: each consumer reads all messages from its own place on, and they stay until retention takes them.
+
+    A place is an offset, which is a message's sequence number.  Deliveries carry it in the header x-stream-offset."""
+    def __init__(self) -> None: ...
+    def begin(self, start: str, value: int, *, tells: bool = False) -> None:
+        """Where the next consumer that joins begins: "offset" (the first record from there on), "next", "back" (so many before
+        the end), "last" (in the last 64 KiB), "time" (ns since the epoch), "ago" (ns before now).  tells: messages that are gone there count as
+        missed.  Raises ValueError for another start."""
+    def set_limits(self, *, max_length: int = -1, max_octets: int = -1, age_ns: int = -1) -> None:
+        """What retention keeps; -1: no limit.  It is applied when a segment is full, and by retain()."""
+    def retain(self, most: int) -> int:
+        """Remove at most so many whole segments that are over a limit, never the last one; how many.  May read a file."""
+    def purge(self) -> int:
+        """Remove all messages that are there; how many.  Raises OSError where the disk has no room for a new segment."""
+    def readers(self) -> list[tuple[Consumer, int, int, int]]:
+        """Of each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
+        yet), and how many messages were gone before it came to them."""
+    first_offset: int       # of the first message that is there; next_seq: there is none
+    removed: int            # messages that retention and purges removed, since start
+    removed_segments: int
+    missed: int             # messages that were gone before readers came to them
+
 class Delay(Gate):
     """The gate of a delayed exchange's waiting room.  A message that is due goes where the exchange sends its routing key,
     and is settled here.  No consumer gets a message.

@@ -19,6 +19,7 @@
 #   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
 #   channel_t   in Channel              freed with the object; Channel.close() empties it
+#   reader_t    malloc, by Stream       what a stream's reader is at; freed with its Consumer
 #   gate_t      in Gate                 which message goes out, where sequence order alone does not say; queue_t.rules.gate
 #                                       is that of an object that the Queue holds
 #   window_t    in Window               keys seen lately; queue_t.window is that of an object that the Queue holds
@@ -205,6 +206,7 @@ cdef struct seg_t:
     uint32_t waiting            # records the cursor has not passed yet
     uint32_t returned           # records in the store's heap of returned ones
     uint32_t aside              # records that are dying or set aside
+    uint32_t readers            # of a stream whose place is here
     uint32_t passed_below       # the cursor of a broker before this one had passed these positions
     uint32_t doubted_below      # ... or may have, before power was lost
     uint32_t entries            # in the acks file
@@ -310,10 +312,12 @@ cdef enum:                      # what take() answers
     TAKE_DONE = 1
     TAKE_OTHERS = 2             # none for this consumer.  It is asked again at the queue's next turn
     TAKE_LATER = 3              # the gate has looked at enough messages for one call
+    TAKE_END = 4                # none for this consumer, until the gate puts it into its ring again
 
 cdef struct gate_t:             # see gate.pxi, where each verb is explained
     queue_t *queue              # NULL: of no queue now
     bint reads                  # messages stay: one may be out to several consumers at once
+    bint lets_go                # ... and the places of those that are out name no segment, but rules_t.stand_in
     bint sent_away              # a consumer left its ring because of TAKE_OTHERS
     uint32_t looked             # messages that take() looked at without handing them out; deliver() reads and clears it
     uint64_t open               # messages that wait and could go out now
@@ -337,6 +341,7 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     void (*join)(gate_t *gate, consumer_t *c) noexcept nogil
     void (*leave)(gate_t *gate, consumer_t *c) noexcept nogil
     void (*visit)(gate_t *gate, visit_t visit, void *context) noexcept nogil
+    void (*retiring)(gate_t *gate, seg_t *s) noexcept nogil
     void (*empty)(gate_t *gate) noexcept nogil
 
 cdef struct letters_t:          # how a queue's dead letters are made; owned by a Letters
@@ -385,6 +390,7 @@ cdef struct rules_t:
     uint64_t n_replayed
     queue_t *retaining_next
     bint is_retaining           # is in core_t.retaining
+    seg_t *stand_in             # for the segment in places of unacked deliveries, where the gate lets_go
     int64_t deadline            # ns: no message expires before
     uint32_t deadline_at        # place in core_t.deadlines plus 1; 0: none
     uint64_t n_expired
@@ -446,6 +452,7 @@ cdef struct consumer_t:
     consumer_t *prev
     consumer_t *newer           # of its level
     consumer_t *older
+    void *reader                # what the queue's gate knows of it; NULL: nothing
     consumer_t *waits_next      # of its channel's that wait for credit
     consumer_t *waits_prev
     level_t *level

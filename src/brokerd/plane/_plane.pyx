@@ -48,6 +48,8 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     group_turns.pxi whose turn it is
     groups.pxi      message groups: one unit of work of each is out at a time, or all are with one consumer
     group_care.pxi  groups shown, paused, parked, released
+    reader.pxi      a stream's reader: its place, and what it holds
+    stream.pxi      streams: messages that are read, and stay
     dead.pxi        dead letters under way
     chunk.pxi       what a chunk's end has to do
     faults.pxi      the texts of faults in a client's octets
@@ -79,7 +81,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strdup, strlen
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, fcntl, open
 from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.types cimport off_t
-from posix.unistd cimport close, ftruncate, pwrite, unlink
+from posix.unistd cimport close, ftruncate, pread, pwrite, unlink
 
 from collections import deque
 from heapq import heappop, heappush
@@ -193,6 +195,8 @@ include "group_pool.pxi"
 include "group_turns.pxi"
 include "groups.pxi"
 include "group_care.pxi"
+include "reader.pxi"
+include "stream.pxi"
 include "dead.pxi"
 include "chunk.pxi"
 include "faults.pxi"

@@ -6,6 +6,7 @@ cdef class Consumer:
 
     def __dealloc__(self):
         free(self.c.prefix)
+        reader_free(<reader_t *>self.c.reader)
 
     @property
     def no_ack(self):

@@ -159,11 +159,28 @@ cdef inline void number_hand_out(place_t *t) noexcept nogil:
     t.flags = PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_PASSED
 
 
+cdef void hand_out_read(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil:
+    """hand_out() of a message that stays in its queue.  Its segment may go before it is settled."""
+    cdef queue_t *q = t.seg.queue
+    cdef uint8_t before = t.flags
+    q.n_redelivered += before & PLACE_WAS_OUT
+    q.n_delivered += 1
+    t.flags = PLACE_WAS_OUT
+    if q.rules.reports_deliveries:
+        with gil:
+            tell_delivered(ch, t, before)
+    t.seg = q.rules.stand_in
+    add_unacked(ch, c, t)
+
+
 cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t body_n, bint no_ack) noexcept nogil:
     """t was just written to ch, under ch.next_tag; c NULL: by basic.get.  ring_reserve() went before.  With no_ack its
     segment may be freed."""
     cdef queue_t *q = t.seg.queue
     cdef uint8_t before = t.flags
+    if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL and q.rules.gate.lets_go:
+        hand_out_read(ch, c, t)
+        return
     # After a restart this is partly an estimate.
     q.ready_octets = q.ready_octets - body_n if q.ready and q.ready_octets >= body_n else 0
     q.n_redelivered += before & PLACE_WAS_OUT
@@ -267,6 +284,9 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
                 spent += LOOK_COSTS * q.rules.gate.looked
             if took == TAKE_OTHERS:
                 q.rules.gate.sent_away = True
+                ring_leave(c)
+                continue
+            if took == TAKE_END:
                 ring_leave(c)
                 continue
             if took == TAKE_LATER:

@@ -15,6 +15,10 @@ cdef bint expire(queue_t *q) noexcept nogil:
     cdef uint32_t n = 0
     if q.rules.gate != NULL and q.rules.gate.deadline <= q.core.now:
         q.rules.gate.due(q.rules.gate)
+    if q.rules.gate != NULL and q.rules.gate.reads:
+        q.rules.expires = False         # Messages that are read have no time to live.
+        deadline_clear(q)
+        return True
     while True:
         st = next_store(q, st)
         if st == NULL:

@@ -159,8 +159,8 @@ cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
     """Return a record that was out to its own place, with one failed delivery more; at its limit it dies.  0 or ENOMEM."""
     cdef seg_t *s = t.seg
     cdef queue_t *q = s.queue
-    if q.dropped:
-        return 0
+    if q.dropped or (q.rules != NULL and s == q.rules.stand_in and not q.rules.gate.lets_go):
+        return 0                # A stream's that is out of service.
     if t.count < 0xFFFF:
         t.count += 1
     if UNLIKELY(q.journal != NULL):

@@ -8,7 +8,8 @@
 #    attach      the gate has got its queue.  What is out already is the gate's to find: visit_places() shows it
 #    detach      the gate loses its queue, after leave() for each consumer and empty(): forget everything
 #    take        the next message for consumer c (NULL: basic.get), taken: TAKE_DONE.  find_next() finds the message whose
-#                turn it is.  take_head() takes it; wait() lets it wait.  A call looks at a bounded number of messages,
+#                turn it is.  take_head() takes it; wait() lets it wait.  After TAKE_END the consumer gets nothing until the
+#                gate calls ring_rejoin(), or one of its deliveries is settled.  A call looks at a bounded number of messages,
 #                counts them in `looked`, and answers TAKE_LATER if that was not enough
 #    dying       a message died, ready, out (then `channel` is in the gate) or waiting.  Where it is dead-lettered, settle()
 #                follows when its letter is stored
@@ -25,6 +26,7 @@
 #    join, leave a consumer came, or has left; deliveries of one that left may still be unacked
 #    visit       shows each place in the gate's own containers, as HOLDER_ASIDE; `held` counts them.  Most gates need none:
 #                wait() and wake() use the queue's table of what is aside
+#    retiring    a segment goes, with all its records
 #    empty       all that waits is to be ready again, because the queue is purged, or gets another gate
 #
 # settle() and give_back() find the delivery's `channel` and `consumer` in the gate.  take_back() (settle.pxi) takes other
@@ -141,6 +143,10 @@ cdef void gate_ignores(gate_t *gate) noexcept nogil:
     pass
 
 
+cdef void gate_ignores_segment(gate_t *gate, seg_t *s) noexcept nogil:
+    pass
+
+
 cdef void gate_ignores_consumer(gate_t *gate, consumer_t *c) noexcept nogil:
     pass
 
@@ -166,6 +172,7 @@ cdef void gate_init(gate_t *gate) noexcept nogil:
     gate.join = gate_ignores_consumer
     gate.leave = gate_ignores_consumer
     gate.visit = gate_holds_no_places
+    gate.retiring = gate_ignores_segment
     gate.empty = gate_ignores
 
 
@@ -185,6 +192,25 @@ cdef void gate_leave(queue_t *q) noexcept:
     gate.open = 0
     gate.sent_away = False
     gate.deadline = NEVER
+
+
+cdef inline bint is_read(queue_t *q) noexcept nogil:
+    """Whether messages are read, and stay."""
+    return q.rules != NULL and q.rules.gate != NULL and q.rules.gate.reads
+
+
+cdef bint make_stand_in(queue_t *q) noexcept nogil:
+    """Make rules_t.stand_in, for a gate that lets_go.  False: no memory."""
+    cdef seg_t *s = q.rules.stand_in
+    if s == NULL:
+        s = q.rules.stand_in = <seg_t *>calloc(1, sizeof(seg_t))
+        if s == NULL:
+            return False
+        s.queue = q
+        s.store = &q.store
+        s.fd = -1
+        s.unlinked = s.damaged = True       # It has no files.
+    return True
 
 
 cdef class Gate:

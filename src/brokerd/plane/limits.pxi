@@ -18,7 +18,7 @@ cdef int check_admission(queue_t *q, message_t *m, bint expires) noexcept nogil:
     cdef rules_t *r = rules_of(q)
     if r == NULL:
         return ENOMEM
-    r.expires |= expires
+    r.expires |= expires and (r.gate == NULL or not r.gate.reads)
     r.refuses = (r.overflow != DROP_HEAD and is_full(q, r)) or (r.gate != NULL and not r.gate.admits(r.gate, m))
     return 0
 

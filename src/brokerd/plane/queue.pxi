@@ -137,6 +137,8 @@ cdef class Queue:
         cdef store_t *st = NULL
         cdef place_t t
         cdef tuple found
+        if is_read(&self.q):
+            return None
         write_stages(self.q.core)
         while True:
             st = next_store(&self.q, st)
@@ -173,6 +175,8 @@ cdef class Queue:
     def set_aside(self, uint64_t seq):
         cdef store_t *st = NULL
         cdef place_t t
+        if is_read(&self.q):
+            return False
         write_stages(self.q.core)
         while True:
             st = next_store(&self.q, st)
@@ -401,7 +405,7 @@ cdef class Queue:
             return
         if gate is not None and (g == NULL or g.queue != NULL):
             raise ValueError("the gate is of no feature, or of another queue")
-        if rules_of(&self.q) == NULL:
+        if rules_of(&self.q) == NULL or (g != NULL and g.lets_go and not make_stand_in(&self.q)):
             raise MemoryError
         write_stages(self.q.core)
         gate_leave(&self.q)
@@ -506,6 +510,8 @@ cdef class Queue:
         cdef queue_t *q = &self.q
         cdef store_t *st = NULL
         cdef uint64_t before
+        if isinstance(self._gate, Stream):
+            return self._gate.purge()
         self.core.read_clock()
         if q.rules != NULL and q.rules.gate != NULL:
             q.rules.gate.empty(q.rules.gate)

@@ -68,7 +68,7 @@ cdef int finish_recovery(queue_t *q, uint64_t next_seq, bint suspect, int64_t la
             break
         if st.last != NULL:
             recover_store(st)
-    if q.ready:
+    if q.ready and not is_read(q):
         # Only reading the head tells whether it expires.  The next turn reads it.
         if rules_of(q) == NULL:
             return ENOMEM

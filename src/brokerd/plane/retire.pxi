@@ -190,6 +190,8 @@ cdef void retire(seg_t *s):
     cdef store_t *st = s.store
     cdef queue_t *q = st.queue
     cdef Core core = (<Queue>q.owner).core
+    if q.rules != NULL and q.rules.gate != NULL:
+        q.rules.gate.retiring(q.rules.gate, s)
     seg_unlink_from_list(s)
     acks_unmap(s)
     journal_unmap(s)

@@ -68,6 +68,7 @@ cdef void rules_free(queue_t *q) noexcept nogil:
     if q.rules != NULL:
         free(q.rules.dying.at)
         free(q.rules.stored.at)
+        free(q.rules.stand_in)
         free(q.rules)
         q.rules = NULL
 

@@ -19,6 +19,7 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.crc_seed = seed_of(s.number)
     s.end = HEADER
     s.records = s.settled = s.unacked = s.waiting = s.returned = s.aside = s.passed_below = s.doubted_below = 0
+    s.readers = 0
     s.entries = s.acks_zeroed = 0
     s.events = s.events_lost = 0
     s.journal_known = s.journal_dirty = s.journal_syncing = False
@@ -208,7 +209,7 @@ cdef void seg_seal(seg_t *s) noexcept nogil:
     if s.stage != NULL:
         stage_end(s)
     seg_put_sealed(s, 1)
-    if s != st.cursor:
+    if s != st.cursor and s.readers == 0:
         if not s.unsynced:
             seg_unmap(s)
         elif s.map != NULL:

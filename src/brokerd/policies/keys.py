@@ -52,7 +52,6 @@ KEYS: dict[str, PolicyKey] = {
     "ha-sync-batch-size": _key(integer(1), "ha-sync-batch-size value"),
     "ha-sync-mode": _key(string, "ha-sync-mode value"),
     "initial-cluster-size": _key(integer(0), "cluster size"),
-    "max-age": _key(string, "max age"),
     "shards-per-node": _key(integer(0), "shards-per-node value"),
     "stream-filter-size-bytes": _key(integer(16), "filter size"),
     "stream-max-segment-size-bytes": _key(integer(0), "segment size"),
@@ -60,7 +59,8 @@ KEYS: dict[str, PolicyKey] = {
 }
 
 # A policy with one of these keys does not apply to things of that kind, not even its other keys: the next policy that
-# matches applies (RabbitMQ 3.10).  RabbitMQ also lists delivery-limit for classic queues, which have it in brokerd.
+# matches applies (RabbitMQ 3.10).  RabbitMQ also lists delivery-limit for classic queues and max-length for streams,
+# which have it in brokerd.
 NOT_FOR: dict[str, frozenset[str]] = {
     "classic_queues": frozenset({
         "dead-letter-strategy", "initial-cluster-size", "max-age", "stream-max-segment-size-bytes",
@@ -70,8 +70,8 @@ NOT_FOR: dict[str, frozenset[str]] = {
         "initial-cluster-size", "max-age", "queue-master-locator", "queue-mode", "stream-max-segment-size-bytes",
     }),
     "streams": frozenset({
-        "dead-letter-exchange", "dead-letter-routing-key", "delivery-limit", "expires", "ha-mode", "max-length",
-        "message-ttl", "overflow", "queue-mode",
+        "dead-letter-exchange", "dead-letter-routing-key", "delivery-limit", "expires", "ha-mode", "message-ttl",
+        "overflow", "queue-mode",
     }),
     "exchanges": frozenset(),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
-from brokerd.errors import NotFound, NotImplemented_, PreconditionFailed, ResourceLocked
+from brokerd.errors import NotFound, PreconditionFailed, ResourceLocked
 from brokerd.pieces import add_work, do_first_piece
 from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of, plane_rules, rules_of
 
@@ -86,7 +86,7 @@ class Queue(plane.Queue):
 
     __slots__ = (
         "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
-        "key_files", "name", "owner", "policy", "rules", "side_file", "vhost_name",
+        "key_files", "name", "owner", "policy", "rules", "side_file", "stream", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -125,6 +125,9 @@ class Queue(plane.Queue):
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
         self.policy: str | None = None  # the name of the policy in force
         self.side_file: SideFile | None = None  # notes consumers while there is an order journal
+        self.stream: plane.Stream | None = None  # what serves the readers of a stream; None: the queue is no stream
+        if queue_type(self.arguments) == "stream":
+            self.gate = self.stream = plane.Stream()
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -140,6 +143,8 @@ class Queue(plane.Queue):
     @property
     def kind(self) -> str:
         """The queue's type, as policies name it."""
+        if self.stream is not None:
+            return "streams"
         return f"{queue_type(self.arguments)}_queues" if self.arguments else "classic_queues"
 
     def note_getter(self, channel: Getter) -> None:
@@ -205,6 +210,10 @@ class Queue(plane.Queue):
         arguments = plane_rules(rules)
         if arguments != plane_rules(before):
             self.set_rules(**arguments)
+        if self.stream is not None and rules.stream != before.stream:
+            from brokerd.queues.stream import put_in_force
+
+            put_in_force(self.stream, rules.stream)
         if rules.dead_letter != before.dead_letter and self.dead_letters is not None:
             self.letters = self.dead_letters.letters_of(self.name, rules.dead_letter)
         if rules.group != before.group:
@@ -418,14 +427,10 @@ def check_arguments(
     exclusive: bool = False,
     auto_delete: bool = False,
 ) -> None:
-    """Refuse arguments that no queue can have, and properties that a quorum queue cannot (406, as RabbitMQ words it).
-
-    A stream is refused with 540, because it is a valid type that this broker does not have.
-    """
+    """Refuse arguments that no queue can have, and properties that a quorum queue or a stream cannot (406, as RabbitMQ
+    words it)."""
     thing = f"queue '{name}' in vhost '{vhost_name}'"
     kind = queue_type(arguments)
-    if kind == "stream":
-        raise NotImplemented_(f"{thing}: queue type 'stream' is not supported")
     reason = fault(arguments, thing)
     if reason is not None:
         raise PreconditionFailed(reason)
@@ -435,7 +440,7 @@ def check_arguments(
     for name_ in ("x-retention-age", "x-retention-bytes"):
         if name_ in arguments and (exclusive or not durable):
             raise PreconditionFailed(f"invalid arg '{name_}' for {thing}: only a durable queue retains messages")
-    if kind == "quorum":
+    if kind in ("quorum", "stream"):
         faults = {"auto-delete": auto_delete, "exclusive-owner": exclusive, "non-durable": not durable}
         for property_, present in faults.items():
             if present:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from brokerd.queues import deduplication
     from brokerd.queues.dead_letter import DeadLetterRule
     from brokerd.queues.groups import GroupRule
+    from brokerd.queues.stream import Retention
 
 INT32_MAX = (1 << 31) - 1  # the highest count of failed deliveries
 RETENTION_OCTETS, RETENTION_MS = 1 << 30, 7 * 24 * 60 * 60 * 1000  # of an order journal, unless told otherwise
@@ -45,6 +46,7 @@ class Rules(NamedTuple):
     journal: bool = False  # the rules ask for an order journal; only a durable queue gets one
     retention_octets: int = RETENTION_OCTETS  # of the order journal; ``retention_ms`` is its time
     retention_ms: int = RETENTION_MS
+    stream: "Retention | None" = None  # what a stream keeps; None: all, or no stream
 
     @property
     def dead_letters_refused(self) -> bool:
@@ -94,6 +96,7 @@ ROWS = (
     Row("journal", "x-order-journal"),
     Row("retention_octets", "x-order-journal-retention-bytes"),
     Row("retention_ms", "x-order-journal-retention-age", read=lambda age: age_ms(age) or RETENTION_MS),
+    Row("stream"),
 )
 
 
@@ -125,10 +128,15 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
     quorum = queue_type(arguments) == "quorum"
     if not given or (len(given) == 1 and "x-queue-type" in given and not quorum):
         return PLAIN
-    fields = {row.field: row.read(given[row.argument]) for row in ROWS if row.argument in given}
+    if queue_type(arguments) == "stream":
+        from brokerd.queues.stream import retention_of  # Most brokers' starts need none of these modules.
+
+        fields: dict[str, Any] = {"stream": retention_of(given)}
+    else:
+        fields = {row.field: row.read(given[row.argument]) for row in ROWS if row.argument in given}
     fields["delivery_counts"] = quorum or fields.get("delivery_limit") is not None
     if "x-dead-letter-exchange" in given:
-        from brokerd.queues import dead_letter as letters  # Most brokers' starts need neither module.
+        from brokerd.queues import dead_letter as letters
 
         fields["dead_letter"] = letters.rule_of(given)
     if "x-message-deduplication" in given:
@@ -144,7 +152,8 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
 
 def asks_for_journal(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:
     """Whether an order journal is asked for: ``rules_of(...).journal``, known before all other rules."""
-    return arguments.get("x-order-journal", definition.get("order-journal", False)) is True
+    asked = arguments.get("x-order-journal", definition.get("order-journal", False)) is True
+    return asked and queue_type(arguments) in BY_NAME["x-order-journal"].types
 
 
 def max_priority_of(arguments: Mapping[str, Any]) -> int:

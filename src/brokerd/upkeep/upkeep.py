@@ -8,7 +8,7 @@ deduplication that of ``keys``.
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +35,15 @@ QUEUES_PER_TICK = 2000  # looked at: well under 1 ms, unless many of them have f
 RETIRED_PER_TICK = 16  # segments beyond their queue's retention: each costs a rename or two
 COMPACT_QUEUES_PER_TICK = 100  # the search for sparse segments reads the segments of so many queues
 COMPACT_EVERY_TICKS = 30
+RETAIN_EVERY_TICKS = 60
 
 
 class Upkeep:
     """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
 
     __slots__ = (
-        "_compacting", "_core", "_data_dir", "_disk", "_journals", "_keys", "_now", "_resting", "_spares_used",
-        "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "chain_log",
+        "_compacting", "_core", "_data_dir", "_disk", "_journals", "_keys", "_now", "_resting", "_retaining",
+        "_spares_used", "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "chain_log",
         "expires", "garbage",
     )  # fmt: skip
 
@@ -67,6 +68,7 @@ class Upkeep:
         self._core = core
         self._disk = disk
         self._submit = submit
+        self._retaining: Iterator[Queue] = iter(())  # streams among them have their retention looked at in this round
         self._resting: Iterator[Queue] = iter(())  # to be checked for idleness in this round
         self._sparse: Iterator[Queue] | None = None  # as above, for sparse segments; None: the round is over
         self._compacting = False
@@ -99,6 +101,7 @@ class Upkeep:
         self._rest(idle_since_ns)
         self._keys.tick()
         plane.enforce_retention(self._core, RETIRED_PER_TICK)
+        self._retain()
         for vhost in self._vhosts.values():
             if vhost.commit_log is not None:
                 vhost.commit_log.rotate()
@@ -163,6 +166,18 @@ class Upkeep:
                 queue.rest()
         if len(looked_at) < QUEUES_PER_TICK:
             self._resting = self._queues()
+
+    def _retain(self) -> None:
+        """Remove what streams need not keep any more: a bounded number of segments at a time."""
+        if self._ticks % RETAIN_EVERY_TICKS == 0:
+            self._retaining = self._queues()
+        for queue in islice(self._retaining, QUEUES_PER_TICK):
+            if queue.stream is not None and not queue.deleted:
+                from brokerd.queues.stream import retain  # Most brokers have none.
+
+                if retain(queue):
+                    self._retaining = chain((queue,), self._retaining)
+                    return
 
     def _compact(self) -> None:
         """Look for a sparse segment, and begin to compact it."""

@@ -16,7 +16,7 @@ from brokerd.exchanges import Exchange, exchange_type
 from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared_arguments
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
-from brokerd.vhost.consuming import check_consume, check_get
+from brokerd.vhost.consuming import begin_reading, check_consume, check_get
 from brokerd.vhost.deletions import auto_delete_queue, delete_exchange, delete_queue, finish
 from brokerd.vhost.direct_reply import PSEUDO_QUEUES
 from brokerd.vhost.routing import resolve, resolve_again
@@ -229,10 +229,12 @@ class Access:
     ) -> None:  # fmt: skip
         """Let ``channel`` consume from a queue; deliveries start in the next turn.  ``next_number`` returns the number
         by which order journals name the consumer.  Raises AccessRefused, NotFound, ResourceLocked; PreconditionFailed
-        for its arguments.
+        for its arguments; NotImplemented_ for what a stream does not have.
         """
         queue = self.queue_to_use(name, "read", channel.connection)
-        wishes = check_consume(queue, arguments, exclusive=exclusive)
+        wishes = check_consume(queue, arguments, exclusive=exclusive, no_ack=no_ack, channel=channel)
+        if queue.stream is not None:
+            begin_reading(queue.stream, arguments)
         consumer = channel.consume(
             queue, _octets(tag), no_ack=no_ack, exclusive=exclusive, priority=wishes.priority, arguments=arguments,
             timeout_ms=wishes.timeout_ms, timeout_closes=wishes.timeout_closes, consumer_number=next_number(),
@@ -259,7 +261,7 @@ class Access:
 
     def pull(self, name: str, connection: object, *, no_ack: bool) -> Pull:
         """Check that basic.get may take messages from a queue; the result takes them.  Raises AccessRefused, NotFound,
-        ResourceLocked."""
+        ResourceLocked, NotImplemented_."""
         queue = self.queue_to_use(name, "read", connection)
         check_get(queue)
         return Pull(self, queue, no_ack=no_ack)

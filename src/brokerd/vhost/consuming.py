@@ -6,13 +6,14 @@ Errors have RabbitMQ's words, which the client gets.  Knows nothing of permissio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.arguments import EXPIRY_MS_MAX, Check, boolean, integer
-from brokerd.errors import AccessRefused, PreconditionFailed, ResourceLocked
+from brokerd.errors import AccessRefused, NotImplemented_, PreconditionFailed, ResourceLocked
 
 if TYPE_CHECKING:
+    from brokerd import plane
     from brokerd.queues.queue import Queue
 
 PRIORITY_MIN, PRIORITY_MAX = -(1 << 31), (1 << 31) - 1
-# The arguments of basic.consume that are checked.  Others (of streams, of older versions) are ignored.
+# The arguments of basic.consume that are checked.  Others are ignored; those of streams: queues/stream.
 CONSUMER_ARGUMENTS: tuple[tuple[str, Check], ...] = (
     ("x-priority", integer(-(1 << 63))),
     ("x-cancel-on-ha-failover", boolean),
@@ -31,16 +32,34 @@ class Wishes(NamedTuple):
 NO_WISHES = Wishes()
 
 
-def check_consume(queue: "Queue", arguments: dict[str, Any], *, exclusive: bool) -> Wishes:
-    """Check that one more consumer may join ``queue``.  Raises PreconditionFailed, then AccessRefused."""
+def check_consume(
+    queue: "Queue", arguments: dict[str, Any], *, exclusive: bool, no_ack: bool, channel: "plane.Channel"
+) -> Wishes:
+    """Check that one more consumer may join ``queue``.  Raises PreconditionFailed, then AccessRefused; for a stream
+    also NotImplemented_."""
+    if queue.stream is not None:
+        from brokerd.queues.stream import check_reader  # Most brokers have none.
+
+        check_reader(queue, arguments, no_ack=no_ack, prefetch=channel.prefetch,
+                     global_prefetch=channel.global_prefetch)  # fmt: skip
     wishes = _wishes(queue, arguments) if arguments else NO_WISHES
     if queue.exclusively_consumed or (exclusive and (queue.consumer_count or _single_active(queue))):
         raise AccessRefused(f"{queue} in exclusive use")
     return wishes
 
 
+def begin_reading(stream: "plane.Stream", arguments: dict[str, Any]) -> None:
+    """Say where the consumer begins that joins next; its arguments were checked."""
+    from brokerd.queues.stream import start_of
+
+    start, value = start_of(arguments)
+    stream.begin(start, value)
+
+
 def check_get(queue: "Queue") -> None:
-    """Check that basic.get may take messages from ``queue``.  Raises ResourceLocked."""
+    """Check that basic.get may take messages from ``queue``.  Raises NotImplemented_, ResourceLocked."""
+    if queue.stream is not None:
+        raise NotImplemented_(f"basic.get not supported by stream queues {queue}")
     if queue.arguments.get("x-queue-type") == "quorum" and _single_active(queue):
         raise ResourceLocked(
             f"cannot obtain access to locked {queue}. "

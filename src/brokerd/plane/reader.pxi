@@ -1,0 +1,331 @@
+# A reader of a stream: its place, how the place is found, and the deliveries that it holds.
+#
+#    reader_t        one for each consumer, consumer_t.reader.  It belongs to the Consumer object, because deliveries of a
+#                    consumer that left may still be settled
+#    held_t          a delivery that its reader holds: unacked, or given back and waiting to go out again.  A reader's held
+#                    deliveries form a list by offset; its first is the lowest offset that is not acknowledged.  There are
+#                    at most as many as the consumer's prefetch, because what was given back goes out before anything newer
+#
+# A segment counts its readers: the last one that leaves a full segment unmaps it.
+
+
+cdef enum:
+    START_OFFSET = 0            # how a reader's first place is found: the first record from an offset on
+    START_LAST = 1              # ... in the last LAST_OCTETS of the last segment with records
+    START_TIME = 2              # ... stored at a time, or later
+    LAST_OCTETS = 65536
+    NO_HELD = 0xFFFFFFFF
+    STREAM_MAPS_MOST = 512      # segments mapped for readers, before those of all but the present reader are unmapped
+
+cdef struct held_t:
+    uint64_t offset
+    uint64_t number             # of its segment
+    uint32_t position
+    uint32_t before             # neighbours in the list by offset; after: also the list of free ones
+    uint32_t after
+    uint16_t count              # failed deliveries
+    uint8_t flags               # PLACE_*
+
+cdef struct stream_t
+
+cdef struct reader_t:
+    consumer_t *consumer
+    stream_t *stream            # NULL: the consumer has left
+    reader_t *next              # of the stream's
+    reader_t *prev
+    reader_t *end_next          # of those at the end
+    seg_t *seg                  # NULL: to be found, by `start` at first, then by `offset`
+    uint32_t position
+    uint64_t offset             # the next one to read
+    int64_t start_ns            # START_TIME
+    uint8_t start
+    bint started
+    bint at_end                 # is in stream_t.at_end
+    bint tells                  # what it finds missing at its place counts as missed
+    uint64_t missed             # messages that were gone before it came to them
+    held_t *held
+    uint32_t held_capacity, held_n
+    uint32_t unused             # the first free one; NO_HELD: none
+    uint32_t first, last        # by offset
+    uint32_t *again             # heap of those that were given back, the lowest offset on top
+    uint32_t again_n
+
+cdef struct stream_t:
+    gate_t gate
+    reader_t *readers
+    reader_t *at_end
+    uint32_t readers_n
+    seg_t *newest               # the last segment when a message was stored last: another one has retention looked at
+    int64_t max_length          # messages; -1: no limit
+    int64_t max_octets          # of segment files; -1: no limit
+    int64_t age                 # ns; -1: no limit
+    uint32_t mapped             # segments mapped for readers since all were unmapped
+    uint64_t n_removed          # messages
+    uint64_t n_removed_segments
+    uint64_t n_missed           # by all readers
+    uint8_t next_start          # of the next consumer that joins
+    bint next_tells
+    uint64_t next_offset
+    int64_t next_ns
+
+
+# ---- deliveries that a reader holds
+
+cdef int held_grow(reader_t *r) noexcept nogil:
+    cdef uint32_t n = r.held_capacity * 2 if r.held_capacity else 16
+    cdef held_t *held = <held_t *>realloc(r.held, n * sizeof(held_t))
+    cdef uint32_t *again
+    cdef uint32_t i
+    if held == NULL:
+        return ENOMEM
+    r.held = held
+    again = <uint32_t *>realloc(r.again, n * sizeof(uint32_t))
+    if again == NULL:
+        return ENOMEM
+    r.again = again
+    for i in range(r.held_capacity, n):
+        held[i].after = i + 1 if i + 1 < n else NO_HELD
+    r.unused = r.held_capacity
+    r.held_capacity = n
+    return 0
+
+
+cdef uint32_t hold(reader_t *r, uint64_t offset, uint64_t number, uint32_t position) noexcept nogil:
+    """The delivery that follows is held.  Returns its index in `held`; NO_HELD: no memory."""
+    cdef uint32_t i
+    cdef held_t *h
+    if UNLIKELY(r.unused == NO_HELD) and held_grow(r) != 0:
+        return NO_HELD
+    i = r.unused
+    h = &r.held[i]
+    r.unused = h.after
+    h.offset = offset
+    h.number = number
+    h.position = position
+    h.count = h.flags = 0
+    h.before = r.last
+    h.after = NO_HELD
+    ASSERT(r.last == NO_HELD or r.held[r.last].offset < offset)
+    if r.last == NO_HELD:
+        r.first = i
+    else:
+        r.held[r.last].after = i
+    r.last = i
+    r.held_n += 1
+    return i
+
+
+cdef void let_go(reader_t *r, uint32_t i) noexcept nogil:
+    """The delivery is settled for this reader."""
+    cdef held_t *h = &r.held[i]
+    if h.before == NO_HELD:
+        r.first = h.after
+    else:
+        r.held[h.before].after = h.after
+    if h.after == NO_HELD:
+        r.last = h.before
+    else:
+        r.held[h.after].before = h.before
+    h.after = r.unused
+    r.unused = i
+    r.held_n -= 1
+
+
+cdef void again_push(reader_t *r, uint32_t i) noexcept nogil:
+    """The delivery is to go out again.  There is room: `again` is as large as `held`."""
+    cdef uint32_t at = r.again_n, up
+    r.again_n += 1
+    while at:
+        up = (at - 1) >> 1
+        if r.held[r.again[up]].offset < r.held[i].offset:
+            break
+        r.again[at] = r.again[up]
+        at = up
+    r.again[at] = i
+
+
+cdef uint32_t again_pop(reader_t *r) noexcept nogil:
+    cdef uint32_t top = r.again[0], at = 0, down, last
+    r.again_n -= 1
+    last = r.again[r.again_n]
+    while True:
+        down = 2 * at + 1
+        if down >= r.again_n:
+            break
+        if down + 1 < r.again_n and r.held[r.again[down + 1]].offset < r.held[r.again[down]].offset:
+            down += 1
+        if r.held[last].offset < r.held[r.again[down]].offset:
+            break
+        r.again[at] = r.again[down]
+        at = down
+    r.again[at] = last
+    return top
+
+
+cdef inline uint64_t lowest_unacked(reader_t *r) noexcept nogil:
+    """The lowest offset that this reader has not acknowledged."""
+    return r.held[r.first].offset if r.first != NO_HELD else r.offset
+
+
+# ---- segments
+
+cdef void unmap_for_readers(stream_t *stream, seg_t *but) noexcept nogil:
+    cdef seg_t *s = stream.gate.queue.store.first
+    while s != NULL:
+        if s != but and s != stream.gate.queue.store.last and s.map != NULL and not s.unsynced:
+            seg_unmap(s)
+        s = s.next
+    stream.mapped = 0
+
+
+cdef bint map_for_reader(stream_t *stream, seg_t *s) noexcept nogil:
+    """False: it cannot be mapped now."""
+    if LIKELY(s.map != NULL):
+        return True
+    if stream.mapped >= STREAM_MAPS_MOST:
+        unmap_for_readers(stream, s)
+    stream.mapped += 1
+    return seg_map(s) == 0
+
+
+cdef void reader_leave_segment(reader_t *r) noexcept nogil:
+    cdef seg_t *s = r.seg
+    r.seg = NULL
+    if s == NULL:
+        return
+    s.readers -= 1
+    if s.readers == 0 and s.sealed and s != s.store.last and not s.unsynced:
+        seg_unmap(s)
+
+
+cdef void reader_enter(reader_t *r, seg_t *s) noexcept nogil:
+    reader_leave_segment(r)
+    s.readers += 1
+    r.seg = s
+    r.position = HEADER
+
+
+cdef int64_t created_of(seg_t *s) noexcept nogil:
+    """ns since the epoch: when the segment was begun.  All its records are as young, or younger.  0: it cannot be read."""
+    cdef uint8_t octets[8]
+    cdef ssize_t n
+    cdef bint was_open = s.fd >= 0
+    if s.map != NULL:
+        return <int64_t>le64(s.map + S_CREATED)
+    if seg_open(s) != 0:
+        return 0
+    n = pread(s.fd, octets, 8, S_CREATED)
+    if not was_open and not s.unlinked:
+        seg_close(s)
+    return <int64_t>le64(octets) if n == 8 else 0
+
+
+cdef void skip_damage_for_reader(reader_t *r) noexcept nogil:
+    """The record at the reader's place is damaged: go to the next whole one.  The damage is reported once."""
+    cdef seg_t *s = r.seg
+    cdef uint32_t at = r.position, p = r.position + 8
+    while p + RECORD <= s.end:
+        if le32(s.map + p) == RECORD_MAGIC and record_is_whole(s, p):
+            break
+        p += 8
+    r.position = p if p + RECORD <= s.end else s.end
+    r.tells = True
+    if not s.damaged:
+        with gil:
+            report_damage(s, at, r.position - at)
+
+
+cdef bint reader_peek(reader_t *r) noexcept nogil:
+    """Find the next record from the reader's place on, and map its segment.  False: it is at the end, or the record cannot be
+    read now."""
+    cdef seg_t *s
+    while True:
+        s = r.seg
+        if r.position >= s.end:
+            if s.next == NULL:
+                return False
+            reader_enter(r, s.next)
+            continue
+        if not map_for_reader(r.stream, s):
+            return False
+        if UNLIKELY(s.verify) and not record_is_whole(s, r.position):
+            skip_damage_for_reader(r)
+            continue
+        if UNLIKELY(le32(s.map + r.position) != RECORD_MAGIC):
+            mark_lost(s.queue)
+            return False
+        return True
+
+
+cdef seg_t *segment_before_time(store_t *st, int64_t when) noexcept nogil:
+    """The last segment that was begun before `when`, or the first one: found by halving, so that few files are read."""
+    cdef seg_t *s = st.first
+    cdef seg_t **at
+    cdef uint32_t n = 0, low = 0, high, middle
+    while s != NULL:
+        n += 1
+        s = s.next
+    at = <seg_t **>malloc(n * sizeof(seg_t *))
+    if at == NULL:
+        return st.first
+    s = st.first
+    while s != NULL:
+        at[low] = s
+        low += 1
+        s = s.next
+    low = 0
+    high = n
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if created_of(at[middle]) < when:
+            low = middle
+        else:
+            high = middle
+    s = at[low]
+    free(at)
+    return s
+
+
+cdef seg_t *segment_to_start_in(reader_t *r, store_t *st) noexcept nogil:
+    cdef seg_t *s = st.last
+    if r.start == START_TIME and not r.started:
+        return segment_before_time(st, r.start_ns)
+    if r.start == START_LAST and not r.started:
+        while s.prev != NULL and s.records == 0:
+            s = s.prev
+        return s
+    while s.prev != NULL and s.base_seq > r.offset:
+        s = s.prev
+    return s
+
+
+cdef bint is_before_start(reader_t *r) noexcept nogil:
+    """Whether the record that reader_peek() found is before the one to begin with."""
+    cdef const uint8_t *record = r.seg.map + r.position
+    if r.started or r.start == START_OFFSET:
+        return seq_of(record) < r.offset
+    if r.start == START_TIME:
+        return <int64_t>le64(record + R_TS) < r.start_ns
+    return r.seg.end > LAST_OCTETS and r.position < r.seg.end - LAST_OCTETS
+
+
+cdef bint reader_find(reader_t *r) noexcept nogil:
+    """Find the reader's place; it looks into one segment, or two.  False: its record is not there yet."""
+    cdef store_t *st = &r.stream.gate.queue.store
+    cdef uint64_t found
+    if st.last == NULL:
+        return False
+    if r.seg == NULL:
+        reader_enter(r, segment_to_start_in(r, st))
+    while reader_peek(r) and is_before_start(r):
+        r.position += room_of(r.seg.map + r.position)
+    if not reader_peek(r):
+        return False            # The reader waits at the end, and goes on there.
+    found = seq_of(r.seg.map + r.position)
+    if found > r.offset and r.tells:
+        r.missed += found - r.offset
+        r.stream.n_missed += found - r.offset
+    r.tells = False
+    r.started = True
+    r.offset = found
+    return True

@@ -1,0 +1,123 @@
+"""Streams: queues whose messages are read, not taken.  What a stream keeps, and where a reader begins.
+
+    x-max-length, x-max-length-bytes, x-max-age ── Retention ─> plane.Stream.set_limits
+    x-stream-offset of basic.consume            ── start_of  ─> plane.Stream.begin
+
+The data plane serves the readers and removes segments.  Knows nothing of permissions, nor of who reads.
+"""
+
+from collections.abc import Mapping
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.arguments import age_ms
+from brokerd.errors import NotImplemented_, PreconditionFailed
+from brokerd.wire.values import Timestamp
+
+if TYPE_CHECKING:
+    from brokerd import plane
+    from brokerd.queues.queue import Queue
+
+log = getLogger("brokerd")
+
+SEGMENTS_AT_ONCE = 64  # that retention removes before others have their turn: some 3 ms
+INT64_MAX = (1 << 63) - 1
+SECONDS_MAX = INT64_MAX // 1_000_000_000
+OFFSET_RULE = (
+    "must be 'first', 'last', 'next', a whole number, a timestamp, or a time ago with its unit (Y, M, D, h, m, s) "
+    "such as '1h'"
+)
+# Arguments of basic.consume that ask for what streams do not have.
+NOT_FOR_READERS = ("x-priority",)
+NOT_YET = ("x-stream-filter", "x-stream-filter-sql", "x-stream-reader", "x-stream-partitions")
+
+
+class Retention(NamedTuple):
+    """What a stream keeps; None: no limit.  Only whole segments go, and the last one stays."""
+
+    max_length: int | None = None
+    max_octets: int | None = None  # of segment files
+    max_age_ms: int | None = None
+
+
+def retention_of(given: Mapping[str, Any]) -> Retention | None:
+    """The retention that effective arguments ask for; None: all is kept."""
+    retention = Retention(
+        given.get("x-max-length"), given.get("x-max-length-bytes"), age_ms(given.get("x-max-age", ""))
+    )
+    return None if retention == Retention() else retention
+
+
+def put_in_force(stream: "plane.Stream", retention: Retention | None) -> None:
+    """Put another retention in force.  Segments go at once, a bounded number; the others follow each second."""
+    limits = retention or Retention()
+    stream.set_limits(
+        max_length=_number(limits.max_length), max_octets=_number(limits.max_octets),
+        age_ns=-1 if limits.max_age_ms is None else min(limits.max_age_ms * 1_000_000, INT64_MAX),
+    )  # fmt: skip
+    stream.retain(SEGMENTS_AT_ONCE)
+
+
+def _number(value: int | None) -> int:
+    return -1 if value is None else int(value)
+
+
+def retain(queue: "Queue") -> bool:
+    """Remove what the stream need not keep.  Returns whether there may be more to remove.  The log is told of what
+    readers have missed."""
+    stream = queue.stream
+    assert stream is not None
+    missed = stream.missed
+    removed = stream.retain(SEGMENTS_AT_ONCE)
+    if removed:
+        log.debug("%s: retention removed %d segments; the first offset is %d", queue, removed, stream.first_offset)
+    if stream.missed > missed:
+        log.warning("%s: readers missed %d messages that retention had removed", queue, stream.missed - missed)
+    return removed == SEGMENTS_AT_ONCE
+
+
+def check_reader(
+    queue: "Queue", arguments: Mapping[str, Any], *, no_ack: bool, prefetch: int, global_prefetch: int
+) -> None:
+    """Check that a consumer may read the stream.  Raises NotImplemented_ and PreconditionFailed, as RabbitMQ words
+    them."""
+    if global_prefetch:
+        raise NotImplemented_(f"{queue} does not support global qos")
+    if not prefetch:
+        raise PreconditionFailed(f"consumer prefetch count is not set for '{queue}'")
+    if no_ack:
+        raise NotImplemented_(f"automatic acknowledgement not supported by stream {queue}")
+    for name in NOT_FOR_READERS:
+        if name in arguments:
+            raise PreconditionFailed(f"invalid arg '{name}' for {queue} of queue type rabbit_stream_queue")
+    for name in NOT_YET:
+        if name in arguments:
+            raise NotImplemented_(f"arg '{name}' for {queue} is not supported")
+    if arguments.get("x-stream-automatic-offset-tracking", False) not in (False, "false"):
+        raise NotImplemented_(f"arg 'x-stream-automatic-offset-tracking' for {queue} is not supported")
+    reason = _start(arguments.get("x-stream-offset", "next"))
+    if isinstance(reason, str):
+        raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {queue}: {reason}")
+
+
+def start_of(arguments: Mapping[str, Any]) -> tuple[str, int]:
+    """Where a reader with these arguments begins, as plane.Stream.begin takes it.  They were checked."""
+    start = _start(arguments.get("x-stream-offset", "next"))
+    assert not isinstance(start, str)
+    return start
+
+
+def _start(value: Any) -> tuple[str, int] | str:
+    """Where a reader begins; a text: why it cannot begin there."""
+    if isinstance(value, str):
+        if value in ("last", "next"):
+            return value, 0
+        if value == "first":
+            return "offset", 1
+        ago = age_ms(value)
+        return f"'{value}' {OFFSET_RULE}" if ago is None else ("ago", min(ago * 1_000_000, INT64_MAX))
+    if isinstance(value, Timestamp):
+        return "time", min(max(int(value), 0), SECONDS_MAX) * 1_000_000_000
+    if isinstance(value, int) and not isinstance(value, bool):
+        return ("offset", min(value, INT64_MAX)) if value >= 0 else ("back", min(-value, INT64_MAX))
+    return f"it {OFFSET_RULE}"

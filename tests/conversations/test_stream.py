@@ -1,0 +1,155 @@
+"""Streams as clients see them: what is declared, who may read, where reading begins, what a delivery says."""
+
+import pytest
+from tests.conversations.peer import Peer, differs, eventually, rabbitmq
+
+from brokerd.wire import methods
+from brokerd.wire.values import Timestamp
+
+STREAM = {"x-queue-type": "stream"}
+
+
+@pytest.fixture
+def stream(peer, name):
+    """A stream with the messages 1 to 5."""
+    peer.confirming()
+    peer.declare(STREAM, name, durable=True, exclusive=False)
+    for i in range(1, 6):
+        peer.put(name, b"%d" % i, delivery_mode=2)
+    return name
+
+
+def read(peer, stream, offset=None, tag="t", prefetch=100, channel=1, **arguments):
+    if offset is not None:
+        arguments["x-stream-offset"] = offset
+    peer.prefetch(prefetch, channel)
+    peer.consume(stream, tag, channel, no_ack=False, arguments=arguments)
+
+
+def came(peer, n):
+    messages = [peer.delivered() for _ in range(n)]
+    return [(message.headers["x-stream-offset"], message.body) for message in messages]
+
+
+def expected(first, last=5):
+    return [(i, b"%d" % i) for i in range(first, last + 1)]
+
+
+@pytest.mark.parametrize(("fields", "property_"), [
+    ({"durable": False}, "non-durable"), ({"durable": True, "auto_delete": True}, "auto-delete"),
+    ({"durable": True, "exclusive": True}, "exclusive-owner"),
+])
+def test_a_stream_is_durable_and_belongs_to_no_one(peer, fields, property_):
+    method = methods.QueueDeclare(queue="q", arguments=STREAM, **fields)
+    assert peer.refusal(method) == (
+        406, f"PRECONDITION_FAILED - invalid property '{property_}' for queue 'q' in vhost '/'")
+
+
+@pytest.mark.parametrize(("argument", "value"), [
+    ("x-expires", 5), ("x-message-ttl", 5), ("x-overflow", "drop-head"), ("x-max-priority", 5),
+    ("x-dead-letter-exchange", "e"),
+])
+def test_what_a_stream_cannot_have(peer, argument, value):
+    method = methods.QueueDeclare(queue="q", durable=True, arguments=STREAM | {argument: value})
+    assert peer.refusal(method) == (
+        406, f"PRECONDITION_FAILED - invalid arg '{argument}' for queue 'q' in vhost '/' of queue type "
+        "rabbit_stream_queue")
+
+
+def test_the_age_is_a_number_with_its_unit(peer):
+    method = methods.QueueDeclare(queue="q", durable=True, arguments=STREAM | {"x-max-age": "a week"})
+    assert peer.refusal(method) == (
+        406, "PRECONDITION_FAILED - invalid arg 'x-max-age' for queue 'q' in vhost '/': invalid_max_age")
+
+
+@differs("offsets of a stream", always=False)
+@pytest.mark.parametrize(("offset", "first"), [
+    ("first", 1), (0, 1), (1, 1), (3, 3), (-2, 4), (-99, 1), ("1h", 1), (Timestamp(1), 1), ("last", 1),
+])
+def test_reading_begins_where_it_is_asked_to(peer, stream, offset, first):
+    read(peer, stream, offset)
+    assert came(peer, 6 - first) == expected(first)
+
+
+@differs("offsets of a stream", always=False)
+@pytest.mark.parametrize("offset", [None, "next", Timestamp(4_000_000_000), 6])
+def test_reading_may_begin_with_what_is_to_come(peer, stream, offset):
+    read(peer, stream, offset)
+    peer.put(stream, b"6")
+    if not isinstance(offset, Timestamp):
+        assert came(peer, 1) == [(6, b"6")]
+    read(peer, stream, "first", "other")
+    assert came(peer, 6) == expected(1, 6)
+
+
+@differs("offsets of a stream", always=False)
+def test_two_readers_get_all_messages_and_acknowledge_for_themselves(peer, stream):
+    read(peer, stream, "first", "one", 2)
+    assert came(peer, 2) == expected(1, 2)
+    peer.open_channel(2)
+    read(peer, stream, "first", "two", 5, channel=2)
+    assert came(peer, 5) == expected(1)
+    peer.send(methods.BasicAck(delivery_tag=2, multiple=True))
+    assert came(peer, 2) == expected(3, 4)
+    assert peer.count(stream) == (5, 2)
+
+
+@differs("offsets of a stream", always=False)
+def test_a_message_given_back_comes_again_to_its_reader(peer, stream):
+    read(peer, stream, "first", prefetch=2)
+    assert came(peer, 2) == expected(1, 2)
+    peer.send(methods.BasicNack(delivery_tag=1, requeue=True))
+    again = peer.delivered()
+    assert (again.headers["x-stream-offset"], again.body, again.method.redelivered) == (1, b"1", True)
+    peer.send(methods.BasicReject(delivery_tag=2, requeue=False))
+    assert came(peer, 1) == expected(3, 3)
+
+
+@pytest.mark.parametrize(("prefetch", "global_", "no_ack", "code", "text"), [
+    (0, False, False, 406, "PRECONDITION_FAILED - consumer prefetch count is not set for '{}'"),
+    (5, False, True, 540, "NOT_IMPLEMENTED - automatic acknowledgement not supported by stream {}"),
+    (5, True, False, 540, "NOT_IMPLEMENTED - {} does not support global qos"),
+])
+def test_a_reader_has_a_prefetch_of_its_own_and_acknowledges(peer, stream, prefetch, global_, no_ack, code, text):
+    peer.ask(methods.BasicQos(prefetch_count=prefetch, global_=global_))
+    method = methods.BasicConsume(queue=stream, no_ack=no_ack)
+    text = text.format(f"queue '{stream}' in vhost '/'")
+    if code == 406:
+        assert peer.refusal(method) == (code, text)
+    else:
+        peer.send(method)
+        assert peer.connection_close() == (code, text)
+
+
+@pytest.mark.parametrize("offset", ["third", "", "5w", True, 1.5, b"x", [1], {"a": 1}])
+@rabbitmq("the text differs")
+def test_another_offset_is_refused(peer, stream, offset):
+    peer.prefetch(5)
+    code, text = peer.refusal(methods.BasicConsume(queue=stream, arguments={"x-stream-offset": offset}))
+    assert code == 406
+    assert text.startswith(f"PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue '{stream}' in vhost '/': ")
+
+
+def test_no_message_is_taken_out_of_a_stream(peer, stream):
+    peer.send(methods.BasicGet(queue=stream))
+    assert peer.connection_close() == (
+        540, f"NOT_IMPLEMENTED - basic.get not supported by stream queues queue '{stream}' in vhost '/'")
+
+
+@differs("`queue.purge` of a stream")
+def test_a_purge_takes_all_that_is_there(peer, stream):
+    assert peer.ask(methods.QueuePurge(queue=stream)).message_count == 5
+    read(peer, stream, "first")
+    peer.put(stream, b"6")
+    assert came(peer, 1) == [(6, b"6")]
+
+
+def test_a_stream_that_is_deleted_cancels_its_readers(peer, stream, port):
+    read(peer, stream, "first")
+    came(peer, 5)
+    with Peer(port) as other:
+        other.open()
+        assert other.ask(methods.QueueDelete(queue=stream)).message_count == 5
+    assert peer.read().consumer_tag == "t"
+    peer.send(methods.BasicAck(delivery_tag=5, multiple=True))
+    assert eventually(lambda: peer.ask(methods.BasicQos(prefetch_count=1)))

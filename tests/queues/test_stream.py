@@ -1,0 +1,74 @@
+"""What a stream keeps, and where its readers begin, from arguments and policies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.errors import NotImplemented_, PreconditionFailed
+from brokerd.queues.rules import PLAIN, plane_rules, rules_of
+from brokerd.queues.stream import INT64_MAX, Retention, check_reader, retention_of, start_of
+from brokerd.wire.values import Timestamp
+
+STREAM = {"x-queue-type": "stream"}
+HOUR = 60 * 60 * 1000
+
+
+@pytest.mark.parametrize(("arguments", "definition", "retention"), [
+    ({}, {}, None), ({"x-max-length": 5}, {}, Retention(5)), ({"x-max-length-bytes": 5}, {}, Retention(None, 5)),
+    ({"x-max-age": "2h"}, {}, Retention(None, None, 2 * HOUR)),
+    ({"x-max-age": "2h", "x-max-length": 7}, {"max-age": "1h", "max-length": 9}, Retention(7, None, HOUR)),
+    ({"x-max-age": "90m"}, {"max-age": "2h"}, Retention(None, None, HOUR * 3 // 2)),
+    ({}, {"max-age": "1D", "max-length-bytes": 3}, Retention(None, 3, 24 * HOUR)),
+    ({}, {"message-ttl": 5, "expires": 5, "order-journal": True}, None),
+])
+def test_arguments_and_policies_make_the_retention(arguments, definition, retention):
+    rules = rules_of(STREAM | arguments, definition)
+    assert rules.stream == retention
+    assert plane_rules(rules) == plane_rules(PLAIN)     # No rule of a queue takes messages out of it.
+
+
+def test_no_limit_is_no_retention():
+    assert retention_of({"x-queue-type": "stream"}) is None
+
+
+@pytest.mark.parametrize(("offset", "start"), [
+    ("first", ("offset", 1)), ("next", ("next", 0)), ("last", ("last", 0)), (0, ("offset", 0)), (7, ("offset", 7)),
+    (-7, ("back", 7)), (Timestamp(3), ("time", 3_000_000_000)), ("2h", ("ago", 2 * HOUR * 1_000_000)),
+    ((1 << 64) - 1, ("offset", INT64_MAX)), (-(1 << 63), ("back", INT64_MAX)),
+    (Timestamp((1 << 64) - 1), ("time", INT64_MAX // 10**9 * 10**9)), ("99999999999Y", ("ago", INT64_MAX)),
+])
+def test_where_a_reader_begins(offset, start):
+    assert start_of({"x-stream-offset": offset}) == start
+    check_reader("queue 'q'", {"x-stream-offset": offset}, no_ack=False, prefetch=1, global_prefetch=0)
+
+
+def test_without_an_offset_a_reader_begins_with_what_comes():
+    assert start_of({}) == ("next", 0)
+
+
+@given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.binary(), st.lists(st.integers())))
+def test_any_offset_is_taken_or_refused_in_words(value):
+    arguments = {"x-stream-offset": value}
+    refused = None
+    try:
+        check_reader("queue 'q'", arguments, no_ack=False, prefetch=1, global_prefetch=0)
+    except PreconditionFailed as error:
+        refused = error.reply_text
+    if refused is None:
+        assert start_of(arguments)[0] in ("offset", "next", "last", "back", "time", "ago")
+    else:
+        assert refused.startswith("PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue 'q': ")
+
+
+@pytest.mark.parametrize("name", [
+    "x-stream-filter", "x-stream-filter-sql", "x-stream-reader", "x-stream-partitions",
+    "x-stream-automatic-offset-tracking",
+])
+def test_what_readers_cannot_ask_for_yet_is_refused(name):
+    with pytest.raises(NotImplemented_, match=f"arg '{name}' for queue 'q' is not supported"):
+        check_reader("queue 'q'", {name: True}, no_ack=False, prefetch=1, global_prefetch=0)
+
+
+def test_a_reader_has_no_priority():
+    with pytest.raises(PreconditionFailed, match="invalid arg 'x-priority' for queue 'q' of queue type"):
+        check_reader("queue 'q'", {"x-priority": 1}, no_ack=False, prefetch=1, global_prefetch=0)
