@@ -94,7 +94,8 @@ TESTED_ELSEWHERE = {
     # Operations on a running broker, all in one table.
     **{f"operations/{name}": "server/test_operations.py" for name in (
         "binding", "changing", "channel", "connection", "consumer", "counting", "describing", "exchange",
-        "global_parameter", "node", "operator_policy", "parameter", "permission", "policies", "policy",
+        "definitions", "definitions_export", "definitions_file", "definitions_import", "global_parameter", "node",
+        "operator_policy", "parameter", "permission", "policies", "policy",
         "messages", "topic_permission", "user", "users", "vhost", "vhost_end",
     )},
     "auth/logins": "server/test_limits.py",

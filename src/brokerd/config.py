@@ -223,6 +223,10 @@ class Config:
     default_password: Annotated[str, Option(
         "auth", "The first password of default_user.", low=1, high=255, secret=True,
     )] = field(default="guest", repr=False)
+    load_definitions: Annotated[str, Option(
+        "auth", "File of definitions (of brokerd, RabbitMQ or LavinMQ) that each start imports; empty: none.",
+        path="file",
+    )] = ""
     default_user_only_loopback: Annotated[bool, Option(
         "auth", "default_user may connect only from this machine.",
     )] = True

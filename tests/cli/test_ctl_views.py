@@ -1,6 +1,6 @@
 """Which answers have a form of their own."""
 
-from brokerd.cli import ctl_text
+from brokerd.cli import ctl_tables
 from brokerd.cli.ctl_views import VIEWS, view_of
 from brokerd.operations import table
 
@@ -11,7 +11,7 @@ def test_every_view_is_of_an_operation():
 
 def test_an_operation_without_a_view_is_shown_as_names_and_values():
     view = view_of("none", "such")
-    assert view.text is ctl_text.plain
+    assert view.text is ctl_tables.things
     assert view.progress({"number": 1, "of": 2}) == "number 1, of 2"
     assert view.remarks({}) == []
     assert view.offline is None

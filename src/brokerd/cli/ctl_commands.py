@@ -73,6 +73,9 @@ def command(row: Operation[Any, Any], name: str) -> click.Command:
         params.append(click.Option(["--watch"], is_flag=True, help="Print it again each second, until interrupted."))
 
     def run(as_json: bool, watch: bool = False, extra: str | None = None, **values: Any) -> None:
+        for each in fields:
+            if each.field.secret and values[each.name] is None and not values.get("password_hash"):
+                values[each.name] = ask_secret(each)
         request = {each.name: _value(each, values[each.name]) for each in fields if values[each.name] is not None}
         perform(row, directory_of(click.get_current_context()), request, as_json, watch, extra)
 
@@ -118,19 +121,35 @@ class _Json(click.ParamType):
             self.fail(f"not JSON: {error}", param, ctx)
 
 
+class _Words(click.ParamType):
+    """Words, separated by commas."""
+
+    name = "words"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if not isinstance(value, str) else [word.strip() for word in value.split(",") if word.strip()]
+
+
 def _parameter(each: RequestField) -> click.Parameter:
     attributes: dict[str, Any] = {"type": _type(each), "required": each.required}
     if not each.required:
         attributes["default"] = each.default  # click would take even None as a given value.
     if each.field.path:
         attributes["shell_complete"] = complete_files
+    if each.field.argument and each.type == list[str]:
+        return click.Argument([each.name], metavar=f"{each.name.upper()}...", type=str, nargs=-1)
     if each.field.argument:
+        if each.field.secret:
+            attributes |= {"required": False, "default": None}  # It is asked for: a list of processes must not show it.
         return click.Argument([each.name], metavar=each.name.upper(), **attributes)
     flag = f"--{each.name.replace('_', '-')}"
+    if each.type == list[str]:
+        attributes |= {"type": _Words(), "default": None}
     shown = f"  [default: {each.default}]" if each.default not in (None, "", False) else ""
     if each.type is bool:
         flag += f"/--no-{flag[2:]}"
-    return click.Option([flag, each.name], help=each.field.help + shown, **attributes)
+    short = ["-p"] if each.name == "vhost" else []  # rabbitmqctl's
+    return click.Option([*short, flag, each.name], help=each.field.help + shown, **attributes)
 
 
 def _type(each: RequestField) -> Any:
@@ -142,7 +161,16 @@ def _type(each: RequestField) -> Any:
 
 
 def _value(each: RequestField, value: Any) -> Any:
-    return os.path.abspath(value) if each.field.path else value
+    if isinstance(value, tuple):
+        return list(value)
+    return os.path.abspath(value) if each.field.path and value else value
+
+
+def ask_secret(each: RequestField) -> str:
+    """A password: without echo at a terminal, else the first line of standard input."""
+    if sys.stdin.isatty():
+        return str(click.prompt(each.name.replace("_", " ").capitalize(), hide_input=True, err=True))
+    return sys.stdin.readline().rstrip("\r\n")
 
 
 # --- doing it

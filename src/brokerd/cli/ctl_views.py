@@ -4,9 +4,10 @@ The answer of an operation without a row here is shown as names and values.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
-from brokerd.cli import ctl_text, ctl_trace
+from brokerd.cli import ctl_tables, ctl_text, ctl_trace
 
 
 class View(NamedTuple):
@@ -46,6 +47,7 @@ def _trace_offline(directory: str, request: dict[str, Any]) -> dict[str, Any]:
 
 
 VIEWS: dict[tuple[str, str], View] = {
+    ("definitions", "export"): View(ctl_tables.as_json),
     ("message", "trace"): View(ctl_trace.text, offline=_trace_offline, exit_status=ctl_trace.exit_status),
     ("queue", "dump"): View(
         ctl_text.dump, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks,
@@ -57,7 +59,11 @@ VIEWS: dict[tuple[str, str], View] = {
 
 def view_of(noun: str, verb: str) -> View:
     """The view of an operation."""
-    return VIEWS.get((noun, verb), PLAIN)
+    view = VIEWS.get((noun, verb))
+    if view is None:
+        columns = ctl_tables.COLUMNS.get((noun, verb))
+        view = PLAIN if columns is None else View(partial(ctl_tables.rows, columns=columns))
+    return view
 
 
-PLAIN = View()
+PLAIN = View(ctl_tables.things)

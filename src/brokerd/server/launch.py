@@ -17,7 +17,7 @@ from brokerd import __version__
 from brokerd.auth import Permissions, Users
 from brokerd.clock import Clock
 from brokerd.descriptors import Budget, raise_limit
-from brokerd.errors import BrokerError, ConfigError, in_words
+from brokerd.errors import BrokerError, ConfigError, StoreError, in_words
 from brokerd.node import LOOK_EVERY_NS, Node
 from brokerd.server import amqp, collector, listeners, lost_errors, memory, unknown
 from brokerd.server.control import Control
@@ -28,6 +28,7 @@ from brokerd.server.threads import FileSyncs, SlowThread
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
 from brokerd.store.disk import Disk
+from brokerd.store.format import IMPORT_FILE
 from brokerd.store.sync import SyncThread
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class Server:
     def _recovered_node(self, data: DataDir) -> Node:
         node = self._make_node(data)
         node.open_vhosts()
+        self._import_definitions(node)
         unknown.warn_of_missing(node)
         unknown.warn_of_permissions(node)
         unknown.warn_of_folders(node)
@@ -190,6 +192,22 @@ class Server:
             self.handlers.append(handler)
             configure(self.config, handler)
         return node
+
+    def _import_definitions(self, node: Node) -> None:
+        """Finish an import that was under way, and load the file that the options name.  Raises StoreError, OSError."""
+        under_way = os.path.exists(os.path.join(node.data.path, IMPORT_FILE))
+        path = self.config.load_definitions
+        if not under_way and not path:
+            return
+        from brokerd.operations import OperationError, definitions_import
+
+        try:
+            if definitions_import.finish(node):
+                log.warning("the import of definitions that the former broker had begun is finished")
+            if path:
+                log.info("%s: definitions loaded, %d changes", path, definitions_import.load(node, path))
+        except OperationError as error:
+            raise StoreError(f"{path or IMPORT_FILE}: {error}") from error
 
     def _make_node(
         self,

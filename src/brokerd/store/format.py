@@ -377,6 +377,7 @@ LOCK_FILE, SCHEMA_FILE, RUNNING_FILE = ".lock", "schema_version", "running"
 CONNECTION_NUMBERS_FILE = "connection_numbers"
 GARBAGE_FOLDER, SPARE_FOLDER, ARCHIVING_FOLDER = "garbage", "spare", "archiving"
 VHOST_NAME_FILE = ".vhost"
+IMPORT_FILE = "import.json"  # definitions of an import that has begun: a start finishes it
 VHOST_DELETED_FILE = ".deleted"  # in a vhost's folder: all in it is deleted
 TRANSIENT_FOLDER = "transient"
 ORPHAN = ".orphan"
