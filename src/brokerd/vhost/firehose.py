@@ -78,21 +78,23 @@ class Firehose:
             headers["redelivered"] = int(redelivered)
             self._publish(f"deliver.{queue.name}", headers, body)
 
-    def _headers(self, channel: "plane.Channel", exchange: bytes, routing_key: bytes, octets: bytes) -> dict[str, Any]:
+    def _headers(
+        self, channel: "plane.Channel | None", exchange: bytes, routing_key: bytes, octets: bytes
+    ) -> dict[str, Any]:
         try:
             _, properties = decode_header(b"\0\x3c\0\0" + bytes(8) + octets)
         except AMQPError:  # No one has decoded this table before.  The properties are shown as empty.
             properties = Properties()
-        connection: Any = channel.connection
+        connection: Any = None if channel is None else channel.connection  # None: an operator publishes
         return {
             "exchange_name": exchange.decode("utf-8", "surrogateescape"),
             "routing_keys": [routing_key.decode("utf-8", "surrogateescape"), *_carbon_copies(properties.headers)],
             "properties": properties.present(),
             "node": self._node_name,
             "vhost": self._vhost.name,
-            "connection": connection.peer,
-            "channel": channel.number,
-            "user": connection.user,
+            "connection": "" if connection is None else connection.peer,
+            "channel": 0 if channel is None else channel.number,
+            "user": "" if connection is None else connection.user,
         }
 
     def _publish(self, routing_key: str, headers: dict[str, Any], body: bytes) -> None:
