@@ -1,5 +1,6 @@
 """Keys that the data plane finds in a message's headers: the control plane's, octet for octet."""
 
+import hashlib
 import struct
 
 import pytest
@@ -14,6 +15,7 @@ from brokerd.store.key_files import KeyFiles
 from brokerd.wire.properties import Properties, encode_header
 from brokerd.wire.values import Int8, Int64, Timestamp, UInt8, UInt16, UInt32
 
+MASK = (1 << 64) - 1
 NAMES = ["x-deduplication-header", "MessageDeduplicationId", "x-cache-ttl", "id", "other", ""]
 
 
@@ -119,7 +121,7 @@ def test_a_group_parts_keys_and_a_message_without_a_group_has_its_own(files):
 
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 5000])
-def test_a_key_of_any_length_has_the_hash_of_blake2b(files, length):
+def test_a_key_of_any_length_has_its_hash(files, length):
     octets = octets_of(**{"x-deduplication-header": "k" * length})
     assert plane.find_key_hash(window_of(files), octets) == files.hash_of(b"S" + b"k" * length)
 
@@ -158,6 +160,54 @@ def test_without_a_hash_key_only_messages_without_a_key_are_for_the_plane(files)
 def test_malformed_properties_are_refused(files, octets):
     with pytest.raises(ValueError, match="malformed properties"):
         plane.find_key_hash(window_of(files), octets)
+
+
+@pytest.mark.parametrize("length", [1, 2, 126, 127, 128, 129, 255, 256, 257, 5000])
+def test_the_former_hash_is_blake2b(length):
+    octets = bytes(n % 251 for n in range(length))
+    expected = int.from_bytes(hashlib.blake2b(octets, digest_size=8, key=b"k" * 16).digest(), "little")
+    assert plane.HashKey(b"k" * 16, is_blake2b=True).hash(octets) == expected
+
+
+def siphash(key, octets):
+    """SipHash-2-4 as its paper has it."""
+    low, high = struct.unpack("<QQ", key)
+    v = [low ^ 0x736F6D6570736575, high ^ 0x646F72616E646F6D, low ^ 0x6C7967656E657261, high ^ 0x7465646279746573]
+
+    def turn(x, n):
+        return (x << n | x >> 64 - n) & MASK
+
+    def rounds(count):
+        for _ in range(count):
+            v[0] = v[0] + v[1] & MASK
+            v[1] = turn(v[1], 13) ^ v[0]
+            v[0] = turn(v[0], 32)
+            v[2] = v[2] + v[3] & MASK
+            v[3] = turn(v[3], 16) ^ v[2]
+            v[0] = v[0] + v[3] & MASK
+            v[3] = turn(v[3], 21) ^ v[0]
+            v[2] = v[2] + v[1] & MASK
+            v[1] = turn(v[1], 17) ^ v[2]
+            v[2] = turn(v[2], 32)
+
+    padded = octets + bytes(7 - len(octets) % 8) + bytes([len(octets) % 256])
+    for (word,) in struct.iter_unpack("<Q", padded):
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xFF
+    rounds(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def test_the_hash_is_siphash():
+    key = bytes(range(16))
+    assert siphash(key, bytes(range(15))) == 0xA129CA6149BE45E5     # the paper's example
+    for length in (*range(1, 70), 255, 256, 1000):
+        octets = bytes((n * 7 + length) % 256 for n in range(length))
+        assert plane.HashKey(key).hash(octets) == siphash(key, octets)
+    with pytest.raises(ValueError, match="a key has one octet at least"):
+        plane.HashKey(key).hash(b"")
 
 
 def test_a_hash_key_has_16_octets():

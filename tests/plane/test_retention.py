@@ -62,35 +62,35 @@ def test_settled_segments_stay_while_a_queue_retains_them(bench):
 
 def test_segments_beyond_the_octets_go_the_oldest_first(bench):
     queue = fill(bench, retain_octets=2 * SEGMENT)
-    assert plane.enforce_retention(bench.core, 1) == 1
-    assert plane.enforce_retention(bench.core, 9) == 1
-    assert plane.enforce_retention(bench.core, 9) == 0
+    assert bench.core.enforce_retention(1) == 1
+    assert bench.core.enforce_retention(9) == 1
+    assert bench.core.enforce_retention(9) == 0
     assert plane.describe_retention(queue)[:3:2] == (2, 21)
     queue.check()
     queue.set_rules(retain_octets=0)
-    assert plane.enforce_retention(bench.core, 9) == 2
+    assert bench.core.enforce_retention(9) == 2
     assert plane.describe_retention(queue)[0] == 0
 
 
 def test_segments_beyond_the_age_go_and_a_queue_that_is_copied_keeps_its_own(bench):
     bench.at(1_000_000)
     queue = fill(bench, retain_ms=1000)
-    assert plane.enforce_retention(bench.core, 9) == 0
+    assert bench.core.enforce_retention(9) == 0
     bench.at(1_001_000)
-    assert plane.enforce_retention(bench.core, 9) == 0
+    assert bench.core.enforce_retention(9) == 0
     bench.at(1_001_001)
     queue.copying = True
-    assert plane.enforce_retention(bench.core, 9) == 0
+    assert bench.core.enforce_retention(9) == 0
     queue.copying = False
-    assert plane.enforce_retention(bench.core, 9) == 4
+    assert bench.core.enforce_retention(9) == 4
     assert len(segment_files(queue)) == 1
 
 
 def test_a_queue_without_the_rule_any_more_gives_all_up(bench):
     queue = fill(bench, retain_ms=1 << 40)
     queue.set_rules()
-    assert plane.enforce_retention(bench.core, 99) == 4
-    assert plane.enforce_retention(bench.core, 99) == 0
+    assert bench.core.enforce_retention(99) == 4
+    assert bench.core.enforce_retention(99) == 0
     assert plane.replay(queue, 1, ALL)[0] == 5      # of the segment that is still appended to
     queue.check()
 
@@ -337,7 +337,7 @@ def follow(directory, steps, journal):
         elif verb == "retain":
             rules["retain_octets"] = value * SEGMENT
             queue.set_rules(**rules)
-            plane.enforce_retention(bench.core, 99)
+            bench.core.enforce_retention(99)
         else:
             bench, queue, client = start()
         queue.check()

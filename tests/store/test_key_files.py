@@ -1,5 +1,6 @@
 """Files of keys: what is written is read, damage is told, and rows of a folder come from records and files alike."""
 
+import hashlib
 import os
 import struct
 
@@ -120,10 +121,19 @@ def test_a_damaged_hash_key_is_told_and_another_made(files, tmp_path, told, octe
 
 
 def test_a_hash_key_of_a_later_version_is_refused_by_name(files, tmp_path):
-    octets = struct.pack("<II16s", 0x43455342, 2, SECRET)
+    octets = struct.pack("<II16s", 0x43455342, 3, SECRET)
     (tmp_path / "keys.secret").write_bytes(octets + crc32c(octets).to_bytes(4, "little"))
-    with pytest.raises(StoreError, match=r"keys.secret has version 2"):
+    with pytest.raises(StoreError, match=r"keys.secret has version 3"):
         files.hash_of(b"Sa")
+
+
+def test_a_vhost_with_a_secret_of_version_1_goes_on_with_blake2b(files, tmp_path):
+    octets = struct.pack("<II16s", 0x43455342, 1, SECRET)
+    (tmp_path / "keys.secret").write_bytes(octets + crc32c(octets).to_bytes(4, "little"))
+    expected = int.from_bytes(hashlib.blake2b(b"Sa", digest_size=8, key=SECRET).digest(), "little")
+    assert files.hash_of(b"Sa") == files.plane_key.hash(b"Sa") == expected
+    assert files.hash_of(b"Sa", SECRET) == expected
+    assert (tmp_path / "keys.secret").read_bytes()[4] == 1
 
 
 # --- a queue's folder

@@ -103,7 +103,7 @@ def test_the_types_that_settle_and_those_that_do_not_are_told_apart():
     every = [layout.entry(9, 64 * k, k) for k in range(1, 16)]
     entries = reading.read_entries(layout.acks_header(9) + b"".join(every), 9).entries
     assert reading.settled_positions(entries).tolist() == [64 * k for k in (1, 2, 4, 5, 6, 7)]
-    assert reading.last_states(entries)["position"].tolist() == [64 * k for k in (3, 8, 10, 11)]
+    assert reading.last_states(entries)["position"].tolist() == [64 * k for k in (3, 8, 10, 11, 13)]
 
 
 def test_the_last_entry_of_a_record_says_how_it_stands():
@@ -149,3 +149,10 @@ def test_a_length_of_nothing_costs_its_own_record_only():
     octets[second + 4:second + 8] = bytes(4)
     found = reading.scan_records(bytes(octets), len(octets))
     assert (found.positions.tolist(), found.gaps) == ([64, third], [(second, third)])
+
+
+def test_a_replayed_record_is_settled_only_if_an_entry_behind_that_settles_it():
+    told = [(64, layout.ACKED), (128, layout.ACKED), (192, layout.REJECTED), (64, layout.REPLAYED),
+            (192, layout.REPLAYED), (192, layout.EXPIRED), (256, layout.REPLAYED)]
+    octets = layout.acks_header(9) + b"".join(layout.entry(9, position, type_) for position, type_ in told)
+    assert reading.settled_positions(reading.read_entries(octets, 9).entries).tolist() == [128, 192]

@@ -405,6 +405,9 @@ class SpareCore:
     def release_spares(self):
         self.released += 1
 
+    def enforce_retention(self, most):
+        return 0
+
     def take_unwritten_keys(self):
         return []
 
@@ -474,6 +477,9 @@ class Turns:
 
     def turn(self):
         self.turns += 1
+
+    def enforce_retention(self, most):
+        return 0
 
     def take_unwritten_keys(self):
         return []

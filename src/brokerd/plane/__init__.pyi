@@ -94,6 +94,8 @@ class Core:
                                              # a connection with more than its share gets a fault (506)
     def close_files(self, most: int) -> int:
         """Close descriptors of segments that were not used lately, at most so many.  How many were closed."""
+    def enforce_retention(self, most: int) -> int:
+        """Give up settled segments beyond the retention of their queues, at most so many.  How many were."""
     spares: int          # settled segments that wait for a queue that needs one, at most 64, and 8 without a name
     spares_used: int     # ... and how many of those with a name queues have taken since start
     def release_spares(self) -> None:
@@ -171,8 +173,8 @@ class ExchangeWindow(Window):
 
 class HashKey:
     """With what deduplication keys are hashed."""
-    def __init__(self, octets: bytes) -> None:
-        """Raises ValueError: not 16 octets."""
+    def __init__(self, octets: bytes, *, is_blake2b: bool = False) -> None:
+        """is_blake2b: of a vhost whose secret is of version 1.  Raises ValueError: not 16 octets."""
     def hash(self, octets: bytes) -> int:
         """The hash of a key, never 0.  Raises ValueError: no octet."""
 
@@ -183,8 +185,6 @@ def find_key_hash(window: Window, properties: bytes, routing_key: bytes = b"", b
 def enter_keys_that_wait(queue: Queue, number: int = 0, level: int = 0) -> None:
     """Enter the keys of messages that are not settled into the queue's window of waiting keys: of those in the segment that
     the cursor has not passed; number 0: of all that it has passed.  Takes time in proportion to the messages."""
-def enforce_retention(core: Core, most: int) -> int:
-    """Give up segments beyond the retention of their queues, at most so many.  How many were."""
 def describe_retention(queue: Queue) -> tuple[int, int, int, int]:
     """Segments that are retained, their octets, the first message in the oldest of them (0: none), and how many messages were
     replayed since start."""

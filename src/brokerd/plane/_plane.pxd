@@ -62,7 +62,7 @@ cdef struct extracts_t
 cdef struct conn_t
 cdef struct learner_t
 
-cdef extern from "blake2b.h" nogil:
+cdef extern from "key_hash.h" nogil:
     ctypedef struct hash_key_t:
         pass
 

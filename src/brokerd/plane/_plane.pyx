@@ -5,7 +5,7 @@
 One compiled unit, so that a message's way is inlined; one concern a file:
 
     hot.h           octets, checksums, properties
-    blake2b.h       the hash of deduplication keys
+    key_hash.h      the hash of deduplication keys; blake2b.h, that of vhosts from before
     layout.pxi      numbers by their names
     window.pxi      keys seen lately
     files.pxi       opens files; descriptors that run short
@@ -145,8 +145,8 @@ cdef extern from "hot.h" nogil:
 cdef extern from "unistd.h" nogil:
     int syncfs(int fd)
 
-cdef extern from "blake2b.h" nogil:
-    void hash_key_set(hash_key_t *, const uint8_t *)
+cdef extern from "key_hash.h" nogil:
+    void hash_key_set(hash_key_t *, const uint8_t *, bint)
     uint64_t hash_with_key(const hash_key_t *, uint8_t, const uint8_t *, size_t)
     int HASH_KEY_OCTETS
 

@@ -1,4 +1,5 @@
-/* BLAKE2b (RFC 7693) with a key of 16 octets and a digest of 8: the hash of a deduplication key.
+/* BLAKE2b (RFC 7693) with a key of 16 octets and a digest of 8: the hash of a deduplication key where the vhost's secret is of
+ * version 1 (key_hash.h).
  *
  * The state after the block of the hash key is kept, so that a key of up to 127 octets costs one block. */
 #ifndef BROKERD_BLAKE2B_H
@@ -13,7 +14,7 @@
 
 typedef struct {
     uint64_t state[8];
-} hash_key_t;
+} blake2b_key_t;
 
 static const uint64_t blake2b_iv[8] = {
     0x6a09e667f3bcc908u, 0xbb67ae8584caa73bu, 0x3c6ef372fe94f82bu, 0xa54ff53a5f1d36f1u,
@@ -70,7 +71,7 @@ static void blake2b_block(uint64_t h[8], const uint8_t *block, uint64_t octets, 
         h[i] ^= v[i] ^ v[8 + i];
 }
 
-static void hash_key_set(hash_key_t *k, const uint8_t *octets)
+static void blake2b_key_set(blake2b_key_t *k, const uint8_t *octets)
 {
     uint8_t block[BLAKE2B_BLOCK] = {0};
     memcpy(block, octets, HASH_KEY_OCTETS);
@@ -80,7 +81,7 @@ static void hash_key_set(hash_key_t *k, const uint8_t *octets)
 }
 
 /* The hash of an octet and the n octets after it: the digest as a little-endian number, and 1 in place of 0. */
-static uint64_t hash_with_key(const hash_key_t *k, uint8_t first, const uint8_t *p, size_t n)
+static uint64_t blake2b_with_key(const blake2b_key_t *k, uint8_t first, const uint8_t *p, size_t n)
 {
     uint64_t h[8], octets = BLAKE2B_BLOCK;
     uint8_t block[BLAKE2B_BLOCK];

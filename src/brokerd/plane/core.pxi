@@ -305,6 +305,9 @@ cdef class Core:
             self.request_turn()
         return queues
 
+    def enforce_retention(self, uint32_t most):
+        return enforce_retention(self, most)
+
     cdef void request_turn(self):
         """Ask for a turn soon, unless one is under way or asked for."""
         if not self.in_turn and not self.scheduled:

@@ -40,8 +40,8 @@ cdef uint32_t retire_overdue(queue_t *q, uint32_t most) noexcept:
     return n
 
 
-def enforce_retention(Core core not None, uint32_t most):
-    """See plane/__init__.pyi."""
+cdef uint32_t enforce_retention(Core core, uint32_t most):
+    """Core.enforce_retention()."""
     cdef queue_t *q = core.c.retaining
     cdef queue_t *next_
     cdef uint32_t n = 0

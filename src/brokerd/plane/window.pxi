@@ -292,10 +292,10 @@ cdef int by_order(const void *a, const void *b) noexcept nogil:
 cdef class HashKey:
     """See plane/__init__.pyi."""
 
-    def __init__(self, const uint8_t[::1] octets):
+    def __init__(self, const uint8_t[::1] octets, *, bint is_blake2b=False):
         if octets.shape[0] != HASH_KEY_OCTETS:
             raise ValueError(f"a hash key has {HASH_KEY_OCTETS} octets")
-        hash_key_set(&self.k, &octets[0])
+        hash_key_set(&self.k, &octets[0], is_blake2b)
 
     def hash(self, const uint8_t[::1] octets):
         if octets.shape[0] == 0:

@@ -83,7 +83,7 @@ class Watched(NamedTuple):
 class KeyFiles:
     """The hash key of one vhost, and its key files."""
 
-    __slots__ = ("_directory", "_epoch_ns", "_last", "_last_hash", "_plane_key", "_secret", "_secret_is_kept",
+    __slots__ = ("_directory", "_epoch_ns", "_hasher", "_secret", "_secret_is_kept", "_secret_version",
                  "_watched", "disk", "report")
 
     def __init__(self, directory: str, disk: Disk, report: Report, epoch_ns: Callable[[], int]) -> None:
@@ -93,9 +93,8 @@ class KeyFiles:
         self._watched: dict[str, Watched] = {}
         self._secret = b""
         self._secret_is_kept = False
-        self._plane_key: plane.HashKey | None = None
-        self._last: tuple[bytes, bytes] = (b"", b"")
-        self._last_hash = 0
+        self._secret_version = layout.SECRET_VERSION
+        self._hasher: plane.HashKey | None = None
         self.disk = disk
         self.report = report
 
@@ -126,18 +125,22 @@ class KeyFiles:
     @property
     def plane_key(self) -> plane.HashKey:
         """The hash key as the data plane uses it; it is on disk.  Raises OSError, StoreError."""
-        if self._plane_key is None:
-            self.keep_hash_key()
-            self._plane_key = plane.HashKey(self.hash_key)
-        return self._plane_key
+        self.keep_hash_key()
+        return self._make_hasher()
+
+    def _make_hasher(self) -> plane.HashKey:
+        secret = self.hash_key
+        if self._hasher is None:
+            self._hasher = plane.HashKey(secret, is_blake2b=self._secret_version == layout.SECRET_BLAKE2B)
+        return self._hasher
 
     def hash_of(self, key: bytes, hash_key: bytes | None = None) -> int:
-        """The hash of a key, never 0.  ``hash_key``: in place of the vhost's own.  Raises OSError, StoreError."""
-        secret = self.hash_key if hash_key is None else hash_key
-        if (key, secret) != self._last:  # Several queues ask for the same key.
-            self._last_hash = _hash(key, secret)
-            self._last = (key, secret)
-        return self._last_hash
+        """The hash of a key, never 0.  ``hash_key``: that of an earlier release, in place of the vhost's own.
+
+        Raises OSError, StoreError."""
+        if hash_key is not None:
+            return _hash(key, hash_key)
+        return self._make_hasher().hash(key)
 
     def _read_secret(self) -> bytes:
         path = f"{self._directory}/{SECRET_FILE}"
@@ -148,15 +151,16 @@ class KeyFiles:
         if len(octets) == layout.SECRET.size:
             magic, version, secret, crc = layout.SECRET.unpack(octets)
             if magic == layout.SECRET_MAGIC and crc == layout.crc32c(octets[:-4]):
-                if version > layout.KEYS_VERSION:
+                if version > layout.SECRET_VERSION:
                     raise StoreError(f"{path} has version {version} at offset 4: written by a later brokerd; this one "
-                                     f"knows up to {layout.KEYS_VERSION}")
+                                     f"knows up to {layout.SECRET_VERSION}")
+                self._secret_version = version
                 return bytes(secret)
         self.report(f"{path}: damaged; duplicates of what came before may pass")
         return b""
 
     def _write_secret(self, secret: bytes) -> None:
-        octets = layout.SECRET.pack(layout.SECRET_MAGIC, layout.KEYS_VERSION, secret, 0)[:-4]
+        octets = layout.SECRET.pack(layout.SECRET_MAGIC, layout.SECRET_VERSION, secret, 0)[:-4]
         os.makedirs(self._directory, exist_ok=True)
         self.disk.replace(f"{self._directory}/{SECRET_FILE}", octets + layout.crc32c(octets).to_bytes(4, "little"))
 

@@ -12,7 +12,6 @@ from itertools import chain, islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd import plane
 from brokerd.clock import Clock
 from brokerd.pieces import add_work, do_first_piece
 from brokerd.queues.expires import CallAt, Expires, Timer
@@ -22,6 +21,7 @@ from brokerd.upkeep.keys import KeyKeeper
 from brokerd.vhost import definitions
 
 if TYPE_CHECKING:
+    from brokerd import plane
     from brokerd.policies import Policies
     from brokerd.queues.queue import Queue
     from brokerd.store.compaction import Sparse
@@ -100,7 +100,7 @@ class Upkeep:
         self.expires.run()
         self._rest(idle_since_ns)
         self._keys.tick()
-        plane.enforce_retention(self._core, RETIRED_PER_TICK)
+        self._core.enforce_retention(RETIRED_PER_TICK)
         self._retain()
         for vhost in self._vhosts.values():
             if vhost.commit_log is not None:
