@@ -46,6 +46,10 @@ steps = st.lists(
     min_size=1, max_size=60)
 
 
+replays = st.tuples(st.just("replay"), st.integers(1, 60), st.integers(0, 30))
+acks = st.tuples(st.just("ack"), st.integers(0, 1), which, st.just(True))
+
+
 class Course:
     """One queue over several lives of its broker."""
 
@@ -152,6 +156,9 @@ class Course:
     def purge(self):
         self.queue.purge()
 
+    def replay(self, first, more):
+        plane.replay(self.queue, first, first + more, level=first % (LEVELS + 1))
+
     def rest(self):
         self.queue.rest()
 
@@ -195,3 +202,9 @@ def check(rules, course):
 @given(course=steps)
 def test_the_audit_of_any_course_finds_what_the_broker_counted(rules, course):
     check(rules, course)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(course=st.lists(st.one_of(steps.map(lambda some: some[0]), replays, acks), min_size=1, max_size=60))
+def test_replays_disturb_no_audit_and_are_counted_as_the_broker_counts(course):
+    check({"retain_octets": 1 << 20}, course)

@@ -17,7 +17,7 @@ POWER_LOST_WORDS = "power was lost"
 SWITCHED_OFF_WORDS = "the journal was switched off"
 RUNS = (layout.RESTARTED, layout.POWER_LOST, layout.SWITCHED_ON)    # STARTED events with which a new run begins
 # The reasons that an event of each type may have: [type, reason].
-KNOWN_REASONS = np.zeros((layout.STARTED + 1, 256), bool)
+KNOWN_REASONS = np.zeros((layout.EVENT_REPLAYED + 1, 256), bool)
 KNOWN_REASONS[:, 0] = True
 for _type, _first, _stop in ((layout.RETURNED, layout.CAUSE_NACK, layout.CAUSE_TIMEOUT + 1),
                              (layout.DEAD_LETTERED, layout.REASON_REJECTED, layout.REASON_REMOVED + 1),
@@ -48,11 +48,12 @@ class Journal(NamedTuple):
     late: np.ndarray                # the events after the triple's cut, which are not among ``events``
     marks: np.ndarray
     mark_places: np.ndarray
+    again: np.ndarray               # the events of messages since they were replayed, which are not among ``events``
 
 
 NO_EVENTS = np.empty(0, shapes.EVENT)
 NO_PLACES = np.empty(0, np.int64)
-NO_JOURNAL = Journal(None, NO_EVENTS, NO_PLACES, NO_PLACES, [], NO_EVENTS, NO_EVENTS, NO_PLACES)
+NO_JOURNAL = Journal(None, NO_EVENTS, NO_PLACES, NO_PLACES, [], NO_EVENTS, NO_EVENTS, NO_PLACES, NO_EVENTS)
 
 
 def read_journal(source: Source, triple: Triple, damage: list[Damage], *, crc: bool = True) -> Journal:
@@ -106,6 +107,7 @@ def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap
         count = int(before[-1]) + 1 if before.size else 0
         events, late = events[:count], events[count:]
     right = (events["type"] >= layout.ACKED) & (events["type"] <= layout.STARTED)
+    right |= events["type"] == layout.EVENT_REPLAYED
     if crc:
         right &= shapes.event_checks(events, triple.number)
     if not known:
@@ -133,7 +135,20 @@ def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap
     if starts.size:
         sound, at = sound[~started], at[~started]
     runs = np.unique(starts["ts"][np.isin(starts["reason"], RUNS)])
-    return Journal(begun, sound, at, runs, gaps, late, starts, mark_places)
+    again = since_replay(sound["seq"], sound["type"] == layout.EVENT_REPLAYED)
+    return Journal(begun, sound[~again], at[~again], runs, gaps, late, starts, mark_places, sound[again])
+
+
+def since_replay(of: np.ndarray, replayed: np.ndarray) -> np.ndarray:
+    """Which rows, in the order of time, are of a message's later lives: ``replayed`` marks where those begin.
+
+    ``of``: the message of each row."""
+    if not replayed.any():
+        return np.zeros(of.size, bool)
+    rows = np.flatnonzero(replayed)
+    messages, first = np.unique(of[rows], return_index=True)
+    place = np.minimum(np.searchsorted(messages, of), messages.size - 1)
+    return (messages[place] == of) & (np.arange(of.size) >= rows[first][place])
 
 
 def _tell_odd_reasons(triple: Triple, sound: np.ndarray, at: np.ndarray, damage: list[Damage]) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from brokerd.audit._journal import NO_EVENTS
 from brokerd.audit.arrays import histogram
 from brokerd.audit.lifecycle import READY, UNACKED, Lives, messages_of
 from brokerd.audit.segment import SegmentData
@@ -42,10 +43,13 @@ def hours(data: SegmentData, life: Lives) -> dict[str, np.ndarray]:
             "settled": per_hour(settled), "octets": per_hour(published, octets)}
 
 
-def counters(life: Lives) -> np.ndarray:
-    """The events of this segment as the broker counts them, without overtakings."""
+def counters(life: Lives, again: np.ndarray = NO_EVENTS) -> np.ndarray:
+    """The events of this segment as the broker counts them, without overtakings.  ``again``: those after replays."""
     counts = dict.fromkeys(layout.ORDER_COUNTERS, 0)
-    kinds = np.bincount(life.type.astype(np.int64) << 8 | life.why, minlength=10 << 8).reshape(-1, 256)
+    again = again[again["type"] != layout.EVENT_REPLAYED]
+    every = np.concatenate((life.type.astype(np.int64) << 8 | life.why,
+                            again["type"].astype(np.int64) << 8 | again["reason"]))
+    kinds = np.bincount(every, minlength=10 << 8).reshape(-1, 256)
     for cause, name in enumerate(layout.ORDER_COUNTERS[:6], 1):
         counts[name] = int(kinds[layout.RETURNED, cause])
     flags = np.arange(256)
@@ -66,11 +70,25 @@ def standing(data: SegmentData, life: Lives) -> np.ndarray:
     """How many of the unsettled messages are out, are ready, are ready and were never delivered, are set aside or have
     been, and are not covered by the journal: ``STANDING``."""
     rows = np.flatnonzero((life.record >= 0) & ((life.ended == READY) | (life.ended == UNACKED)))
+    replayed = _standing_again(data)
     if not rows.size:
-        return np.zeros(len(STANDING), np.int64)
+        return replayed
     of, aside = messages_of(data, life.record, data.entries), np.zeros(life.seq.size, bool)
     aside[of[of >= 0]] = np.isin(data.entries["kind"] & 0x0F, layout.ASIDE_TYPES)[of >= 0]     # The last one stays.
     covered, aside, out = life.covered[rows], aside[rows], life.ended[rows] == UNACKED
     ready = covered & ~aside & ~out
-    return np.array([np.count_nonzero(some) for some in (
+    return replayed + np.array([np.count_nonzero(some) for some in (
         covered & ~aside & out, ready, ready & (life.deliveries[rows] == 0), covered & aside, ~covered)], np.int64)
+
+
+def _standing_again(data: SegmentData) -> np.ndarray:
+    """The same of messages that were replayed, and are not settled again."""
+    found, again = np.zeros(len(STANDING), np.int64), data.events_again
+    if again.size and data.headers.size:
+        last = again[::-1][np.unique(again["seq"][::-1], return_index=True)[1]]
+        last = last[np.isin(last["seq"], data.headers["seq"])]
+        live = not data.runs.size or last["ts"] > data.runs[-1]
+        out = (last["type"] == layout.DELIVERED) & live
+        found[0] = np.count_nonzero(out)
+        found[1] = np.count_nonzero(~out & ~np.isin(last["type"], tuple(layout.SETTLING_TYPES)))
+    return found

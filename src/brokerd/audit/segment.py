@@ -12,7 +12,7 @@ import numpy as np
 
 from brokerd.audit import headers
 from brokerd.audit import layout as shapes
-from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, read_journal
+from brokerd.audit._journal import NO_PLACES, POWER_LOST_WORDS, Gap, read_journal, since_replay
 from brokerd.audit.fetch import WINDOW, read, several
 from brokerd.audit.files import FOREVER, Damage, Source, Triple
 from brokerd.store import format as layout
@@ -25,6 +25,7 @@ for _type in layout.SETTLING_TYPES | layout.STANDING_TYPES:
              layout.PARKED: layout.WAS_OUT}.get(_type, 0)
     KNOWN_KINDS[_type:(_stop << 4 | _type) + 1:16] = True
 _DOUBTED_AT = 48                # in the header of acks: octets that version 1 leaves zero
+_SINCE_VERSION_3 = (layout.PARKED, layout.REPLAYED)
 _SINCE_VERSION_2 = (layout.HANDED_OUT, layout.SET_ASIDE)    # types of entries; version 3 has one more
 
 
@@ -38,6 +39,7 @@ class SegmentData(NamedTuple):
     ``gone``: the segment was removed before it could be read.  ``entries_written``: how many entries the acks hold,
     damaged ones included.  ``doubted_below``: below this position ``delivered_below`` may have been higher once.
     ``marks``: the times of all events STARTED.
+    ``entries_again``, ``events_again``: of messages that were replayed, from there on; audits judge the first lives.
     """
 
     triple: Triple
@@ -61,6 +63,8 @@ class SegmentData(NamedTuple):
     entries_written: int = 0
     doubted_below: int = 0
     marks: np.ndarray = np.empty(0, np.int64)
+    entries_again: np.ndarray = np.empty(0, shapes.ENTRY)
+    events_again: np.ndarray = np.empty(0, shapes.EVENT)
 
     @property
     def power_cuts(self) -> np.ndarray:
@@ -89,6 +93,7 @@ class _Acks(NamedTuple):
     written: int = 0                # entries, damaged ones included
     doubted: int = 0
     head: bytes = b""               # 64 octets, if there are so many
+    again: np.ndarray = np.empty(0, shapes.ENTRY)
 
 
 class _Segment(NamedTuple):
@@ -134,7 +139,7 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
     data = SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
                        positions, segment.sound, entries, acks.delivered, journal.events, journal.places,
                        journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
-                       journal.marks["ts"])
+                       journal.marks["ts"], acks.again, journal.again)
     return data if triple.cut is None else _without_late(data, triple.cut, journal.late)
 
 
@@ -392,16 +397,18 @@ def _read_acks(source: Source, triple: Triple, damage: list[Damage]) -> _Acks:
     doubted = int(header["doubted"])
     damage += [Damage(triple.acks, odd.offset, 0, 0, odd.detail, matters)
                for odd in headers.of_acks(triple, octets[:layout.HEADER_OCTETS])]
-    return _Acks(delivered if known else 0, found.entries, int(header["generation"]) if whole else None, found.written,
+    again = since_replay(found.entries["position"], found.entries["kind"] & 0x0F == layout.REPLAYED)
+    return _Acks(delivered if known else 0, found.entries[~again],
+                 int(header["generation"]) if whole else None, found.written,
                  doubted if layout.word_ok(doubted, int(header["doubted_complement"])) else 0,
-                 octets[:layout.HEADER_OCTETS])
+                 octets[:layout.HEADER_OCTETS], found.entries[again])
 
 
 def _is_of_no_version(octets: bytes, version: int, types: np.ndarray) -> bool:
     """Whether acks say version 0, which no broker writes, or an earlier version and have what came with a later one."""
     if version == 1 and (any(octets[_DOUBTED_AT:_DOUBTED_AT + 8]) or bool(np.isin(types, _SINCE_VERSION_2).any())):
         return True
-    return version == 0 or (version < layout.ACKS_VERSION and bool((types == layout.PARKED).any()))
+    return version == 0 or (version < layout.ACKS_VERSION and bool(np.isin(types, _SINCE_VERSION_3).any()))
 
 
 def read_records(source: Source, triple: Triple, *, crc: bool = True,

@@ -112,7 +112,8 @@ def _more_passed(data: SegmentData) -> bool:
 
 def settled_records(data: SegmentData) -> int:
     """How many of the records are settled by an entry."""
-    return int(np.isin(reading.settled_positions(data.entries), data.positions).sum())
+    every = np.concatenate((data.entries, data.entries_again))     # Of each record they stand in their order.
+    return int(np.isin(reading.settled_positions(every), data.positions).sum())
 
 
 def is_judged(data: SegmentData) -> bool:

@@ -296,6 +296,7 @@ cdef struct message_t:          # a message on its way in, or read from its reco
     const keys_t *keys          # NULL: none
     uint32_t keys_at            # where in them the last one was found
     uint64_t dedup_hash         # of these, what the record carries; 0: nothing
+    bint key_is_new             # ... and the queue's window does not have it
 
 cdef struct places_t:
     place_t *at

@@ -141,7 +141,7 @@ cdef void number_later_hand_out(place_t *t) noexcept nogil:
     """number_hand_out() for a message that was out before, or that the acks file's watermark has passed."""
     if t.flags & PLACE_WAS_OUT and t.seg.queue.journal != NULL:
         prepare_count(t.seg)
-    if not t.flags & PLACE_OUT_SINCE_START:
+    if not t.flags & (PLACE_OUT_SINCE_START | PLACE_REPLAYED):
         t.seg.store.handed += 1
         t.ordinal = t.seg.store.handed
     if t.flags & PLACE_WAS_OUT:

@@ -104,6 +104,8 @@ cdef void count_redelivery(place_t *t) noexcept nogil:
     if not t.flags & PLACE_OUT_SINCE_START:
         count_disturbance(q, REDELIVERED_AFTER_RESTART, 1)
         return
+    if t.flags & PLACE_REPLAYED:
+        return                  # An operator wanted it here.
     overtaken = t.seg.store.handed - t.ordinal
     if overtaken:
         count_disturbance(q, OUT_OF_SEQUENCE, 1)

@@ -288,8 +288,10 @@ cdef int check_keys(check_t *k, route_t *r, const message_t *m, const uint8_t *p
             k.has_key |= hash_ != 0
         key = k.keys.of_queues + k.keys.n
         key.replaces = 0
+        key.is_new = False
         if hash_:
             known_key = window_find(q.window, hash_)
+            key.is_new = known_key == NULL
             if known_key != NULL and known_key.expires > now_ms:
                 if q.window.action != ON_DUPLICATE_REPLACE:
                     known -= 1

@@ -176,6 +176,8 @@ cdef class Asked:
 cdef inline size_t value_length(const uint8_t *p, const uint8_t *end) noexcept nogil:
     """Octets of the value at p, its kind and all, in a whole table."""
     cdef const uint8_t *behind = p + 1
+    if LIKELY(p[0] == c'S'):
+        return 5 + <size_t>be32(p + 1)
     value_is_whole(&behind, end, PROPERTY_DEPTH, p[0])
     return <size_t>(behind - p)
 

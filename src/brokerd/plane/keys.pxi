@@ -7,14 +7,18 @@
 cdef struct queue_key_t:
     queue_t *queue
     uint64_t hash
+    bint is_new                 # the window does not have it: it may be entered without another look
     uint64_t replaces           # the older message with this key, which is to go; 0: none
 
 
-cdef void enter_key(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms) noexcept nogil:
-    """Enter the key of the record that was just appended to s into its queue's window."""
+cdef void enter_key(seg_t *s, uint64_t hash_, int64_t ts, int64_t own_ttl_ms, bint is_new) noexcept nogil:
+    """Enter the key of the record that was just appended to s into its queue's window.  is_new: it is not there."""
     cdef window_t *w = s.queue.window
     cdef int64_t expires = key_expires(w, ts // 1000000, own_ttl_ms)
-    window_enter(w, hash_, expires, s.queue.core.now // 1000000, s.queue.next_seq - 1)
+    if is_new and w.old.keys == NULL and not w.waiting:
+        window_enter_new(w, hash_, expires, s.queue.core.now, s.queue.next_seq - 1)
+    else:
+        window_enter(w, hash_, expires, s.queue.core.now // 1000000, s.queue.next_seq - 1)
     s.keys_last = w.entered
     if expires > s.keys_until:
         s.keys_until = expires

@@ -346,6 +346,7 @@ cdef void choose_key(queue_t *q, message_t *m) noexcept nogil:
     if q.window != NULL:
         key = key_of_queue(m.keys, q, &m.keys_at)
         m.dedup_hash = key.hash if key != NULL else 0
+        m.key_is_new = key != NULL and key.is_new
     else:
         m.dedup_hash = m.keys.of_exchange
         if m.dedup_hash:

@@ -129,8 +129,6 @@ cdef int replay_record(seg_t *s, uint32_t position) noexcept nogil:
     t.seg = s
     t.seq = seq_of(s.map + position)
     t.position = position
-    # Later first hand-outs overtake it from now on.
-    t.ordinal = s.store.handed
     t.flags = PLACE_PASSED | PLACE_WAS_OUT | PLACE_OUT_SINCE_START | PLACE_REPLAYED
     if heap_reserve(s.store) != 0:
         return ENOMEM

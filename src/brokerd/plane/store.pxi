@@ -324,7 +324,7 @@ cdef inline void append(store_t *st, message_t *m) noexcept nogil:
     q.ready_octets += m.body_n
     q.n_published += 1
     if UNLIKELY(m.dedup_hash != 0) and q.window != NULL:
-        enter_key(s, m.dedup_hash, ts, m.keys.ttl)
+        enter_key(s, m.dedup_hash, ts, m.keys.ttl, m.key_is_new)
 
 
 # ---- reading

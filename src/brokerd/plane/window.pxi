@@ -240,6 +240,19 @@ cdef inline void window_enter(window_t *w, uint64_t hash_, int64_t expires, int6
     key_append(w, &key)
 
 
+cdef inline void window_enter_new(window_t *w, uint64_t hash_, int64_t expires, int64_t now, uint64_t seq) noexcept nogil:
+    """window_enter() for a hash that is not in the window, which has no old ring and is not one of waiting keys.  now: ns."""
+    cdef key_t key
+    if UNLIKELY(w.entered - w.first >= min(w.size, keyring_capacity(&w.ring))):
+        window_make_room(w, now // 1000000)
+        if w.ring.keys == NULL:
+            return
+    key.hash = hash_
+    key.expires = expires
+    key.seq = seq
+    key_append(w, &key)
+
+
 cdef inline const key_t *window_find(const window_t *w, uint64_t hash_) noexcept nogil:
     """The key with this hash; NULL: it is not in the window."""
     cdef uint32_t at = slot_of(&w.ring, hash_)
@@ -452,6 +465,7 @@ cdef class Keys:
             self.k.of_queues[i].queue = &(<Queue?>owner).q
             self.k.of_queues[i].hash = <uint64_t>hash_
             self.k.of_queues[i].replaces = 0
+            self.k.of_queues[i].is_new = False
             i += 1
             self.k.n = i
         return 0

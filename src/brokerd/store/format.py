@@ -150,10 +150,11 @@ then ROWS of 24 octets::
      0 order u8       the message's seq; an exchange's: ns when it came, and bit 63 if no sync covers it
      8 hash u8        of the key, never 0               16 expires i8, ms since the epoch; 2**63-1: never
 
-The hash of a key is SipHash-2-4 with the hash key, or 1 in place of 0, over the key's octets (queues/deduplication), the
-same in records.  The hash key of a vhost is in its file ``keys.secret``: magic "BSEC", version u4, 16 octets, crc u4
-(CRC32C of all before).  Where that has version 1, the hash is the first 8 octets, as u8, of BLAKE2b(digest_size=8,
-key=hash key); such a vhost keeps its secret.  A queue's ``keys.N`` is written when the records of segment N are about to go (settled, or compacted) and never changed; where N's records are there as well, both say the same.
+The hash of a key is SipHash-2-4 with the hash key, or 1 in place of 0, over the key's octets (queues/deduplication),
+the same in records.  The hash key of a vhost is in its file ``keys.secret``: magic "BSEC", version u4, 16 octets, crc
+u4 (CRC32C of all before).  Where that has version 1, the hash is the first 8 octets, as u8, of BLAKE2b(digest_size=8,
+key=hash key); such a vhost keeps its secret.  A queue's ``keys.N`` is written when the records of segment N are about
+to go (settled, or compacted) and never changed; where N's records are there as well, both say the same.
 Files number 0 hold what a broker before version 1 of this format knew, under a hash key of their own.
 
 FORMER KEYS, files ``dedup`` and ``dedup.SHA1`` of brokers before key files, read once and removed: magic "BDUP",
