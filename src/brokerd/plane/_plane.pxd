@@ -154,9 +154,9 @@ cdef struct window_t:
     bint waiting                # a key counts until its message is settled
     uint8_t action              # ON_DUPLICATE_*: what becomes of a message whose key is known
     uint8_t group_from          # GROUP_*: a key counts in its message's group only, whose name is there
-    uint8_t group_property      # GROUP_PROPERTY: the bit of its flag
-    const uint8_t *group        # GROUP_HEADER: the header's name; borrowed from the object
     uint32_t group_n
+    uint8_t group_property      # GROUP_PROPERTY: the bit of its flag
+    const uint8_t *group        # GROUP_HEADER: the header's name; borrowed from the object.  Its octets: group_n
 
 cdef struct keys_t:
     queue_key_t *of_queues      # of those that have a window
@@ -387,8 +387,7 @@ cdef struct rules_t:
     int64_t retain_ns           # how long settled messages stay; -1: it does not matter
     int64_t retain_octets       # of settled segments that stay; -1: it does not matter.  Both -1: none stay
     uint32_t retained           # segments
-    uint64_t retained_octets
-    uint64_t n_replayed
+    uint64_t retained_octets, n_replayed
     queue_t *retaining_next
     bint is_retaining           # is in core_t.retaining
     seg_t *stand_in             # for the segment in places of unacked deliveries, where the gate lets_go
