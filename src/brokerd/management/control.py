@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from brokerd.errors import BrokerError
 from brokerd.server import local_socket
+from brokerd.server.control import REQUEST_OCTETS_MAX
 
 SURROGATE = b"\\ud"  # as JSON escapes one
 CONNECTIONS = 12
@@ -71,6 +72,8 @@ class Control:
         Raises Refused, Unavailable.  The broker cancels the operation if this call is cancelled.
         """
         request = _encode(verb, fields, user)
+        if len(request) > REQUEST_OCTETS_MAX:
+            raise Refused(f"{verb}: the request has more than {REQUEST_OCTETS_MAX} octets", 413)
         if self._waiting >= WAITING_MAX:
             raise Unavailable(f"{WAITING_MAX} requests wait for the broker already")
         self._waiting += 1
