@@ -50,5 +50,15 @@ def test_everything_is_declared_listed_and_deleted(admin):
         assert "deleted" in admin("delete", *words), words
 
 
+def test_definitions_are_exported_and_imported(admin, tmp_path):
+    file = str(tmp_path / "definitions.json")
+    admin("declare", "queue", "name=kept", "durable=true")
+    assert "Exported" in admin("export", file)
+    admin("delete", "queue", "name=kept")
+    assert "Uploaded" in admin("import", file)
+    assert "kept" in admin("list", "queues")
+    admin("delete", "queue", "name=kept")
+
+
 def test_what_is_wrong_is_told(admin):
     admin("delete", "queue", "name=none", status=1)
