@@ -91,7 +91,8 @@ class Run:
             assert not with_it
 
     def check_progress(self):
-        free = [consumer for consumer, _ in self.consumers if not consumer.prefetch or consumer.unacked < consumer.prefetch]
+        free = [consumer for consumer, _ in self.consumers
+                if not consumer.prefetch or consumer.unacked < consumer.prefetch]
         if not free:
             return
         out = {self.group_of[number] for number, _ in self.out.values()}

@@ -22,7 +22,7 @@ def test_settings_are_what_is_in_force():
         "vhost": "/", "queue": "q", "journal": True, "max_priority": 2, "delivery_limit": 3,
         "delivery_limit_action": "dead-letter", "dead_letter_exchange": "d", "dead_letter_routing_key": None,
         "dead_letter_at_least_once": False, "overflow": "reject-publish",
-        "message_ttl_ms": 5, "single_active_consumer": True, "arguments": arguments, "policy": "p",
+        "message_ttl_ms": 5, "single_active_consumer": True, "groups": None, "arguments": arguments, "policy": "p",
         "retention_octets": 9, "retention_ms": 1000,
     }
     (line,) = side_file.decode(side_file.encode(said))
@@ -39,3 +39,8 @@ def test_where_dead_letters_go_and_how_is_said():
 def test_what_is_not_limited_is_null():
     said = describe_settings(Queue({}))
     assert [said[name] for name in ("delivery_limit", "dead_letter_exchange", "message_ttl_ms")] == [None] * 3
+
+
+def test_message_groups_are_said():
+    said = describe_settings(Queue({"x-message-group": "sticky", "x-message-group-header": "customer"}))
+    assert said["groups"] == {"mode": "sticky", "by": "header", "headers": ["customer"], "keyless": "free", "most": 1}

@@ -15,6 +15,9 @@ from tests.broker import SECONDS
 from tests.conversations.peer import eventually
 from tests.server.clients import close_all, connect
 
+from brokerd.audit.files import open_source
+from brokerd.audit.scan import Options
+from brokerd.audit.verdicts import audit
 from brokerd.cli import brokerctl
 
 CUSTOMERS, ORDERS = 100, 12
@@ -123,6 +126,14 @@ def test_each_customers_orders_are_done_in_order_by_ten_workers_of_which_one_die
     assert work.settled == {customer: list(range(ORDERS)) for customer in customers}
     assert workers[1].returned
     eventually(lambda: orders.queue_declare("orders", passive=True).method.message_count == 0)
+    close_all()
+    broker.stop()
+    (queue,) = audit(open_source(str(broker.directory)), Options(group_header="customer"))
+    verdicts = {row["audit"]: row["verdict"] for row in queue.audits}
+    assert verdicts["group_fifo"] == "held"
+    assert not {"fifo", "returned_first"} & verdicts.keys()
+    assert "violated" not in verdicts.values()
+    broker.start()
 
 
 def test_brokerctl_shows_which_group_waits_and_why_and_releases_it(broker, orders, capsys):

@@ -58,6 +58,7 @@ class Rule(NamedTuple):
     max_priority: int | None = None
     letters_to: str | None = None       # the queue to which dead letters go; None: it depends on more than the settings
     at_least_once: bool = False
+    groups: bool = False                # message groups: order holds in each group, not in the queue
 
 
 class Noted(NamedTuple):
@@ -501,7 +502,7 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
     return Rule(at, bool(settings.get("journal")), number("delivery_limit"),
                 settings.get("dead_letter_exchange") is not None, number("message_ttl_ms"),
                 bool(settings.get("single_active_consumer")), number("max_priority"), _letters_to(settings),
-                bool(settings.get("dead_letter_at_least_once")))
+                bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None)
 
 
 def _letters_to(settings: dict[str, Any]) -> str | None:

@@ -314,6 +314,8 @@ def _fifo(s: Pass) -> tuple[int, int]:
     first = life.first[sure]
     unknown = int(np.count_nonzero(~life.covered & ~life.first_sure))
     never, last = never_delivered(s.data, life), last_delivered(life)
+    if any(rule.groups for rule in s.data.triple.rules):
+        return FOREVER, 0                   # Order holds in each group.
     s.never_delivered = int(life.seq[never[life.seq[never] > last]].min(initial=FOREVER))
     if not first.size:
         s.results["fifo"] = Result(0, 0, unknown)
@@ -412,6 +414,8 @@ def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
     passed = np.zeros(which.size, np.int64)
     if between.size:
         passed[between] = count_above(s.deliveries_seq, low[between], high[between], seq[between])
+    if any(rule.groups for rule in s.data.triple.rules):
+        passed[:] = 0                       # Messages of other groups go on.
     bad = passed > 0
     s.results["returned_first"] = Result(int(np.count_nonzero(bad)), which.size, _unknown(life))
     s.add_at_events("returned_first", PASSED, which[bad], passed[bad], start[bad])

@@ -18,7 +18,7 @@ def never_delivered(data: SegmentData, life: Lives) -> np.ndarray:
     """The indices of messages of which the journal says nothing, although it would, and the acks nothing that explains
     it."""
     rules, entries = data.triple.rules, data.entries
-    if rules and not any(rule.dead_letters for rule in rules):
+    if rules and not any(rule.dead_letters or rule.groups for rule in rules):
         entries = entries[~np.isin(entries["kind"] & 0x0F, layout.ASIDE_TYPES)]
     told = messages_of(data, life.record, entries)
     silent = (life.record >= 0) & life.covered & (life.deliveries == 0) & (life.ended == READY)

@@ -219,7 +219,8 @@ def returned(source: Source, level: list[Summary], options: Options, findings: F
                 _count_overtakings(overtaken, run, starts, deliveries)
             if passed.size:
                 bad = _passed_by(passed, run, deliveries)
-                _add_passed(level, findings, passed.take(bad))
+                if not any(rule.groups for rule in level[0].triple.rules):
+                    _add_passed(level, findings, passed.take(bad))
         overtaken.add(summary.overtaken, number)
         passed.add(summary.returned, number)
     _add_overtaken(level, findings, overtaken.take(np.ones(overtaken.size, bool)))

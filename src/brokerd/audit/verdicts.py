@@ -74,7 +74,7 @@ def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: 
             stitch.returned(source, level, options, found)
         if options.wants("publish_order"):
             stitch.publish_order(source, level, options, found)
-        if options.wants("fifo"):
+        if options.wants("fifo") and not has_groups(queue):
             stitch.fifo(source, level, options, found)
         if options.wants("group_fifo"):
             stitch.group_fifo(source, level, options, found)
@@ -100,6 +100,11 @@ def chain_row(queue: QueueFiles, said: chain.Verdict) -> dict[str, Any]:
             "checked": said.covered, "reason": reason, "events": said.events}
 
 
+def has_groups(queue: QueueFiles) -> bool:
+    """Whether the queue has, or had, message groups: then order holds in each group, and not in the queue."""
+    return any(rule.groups for rule in queue.rules)
+
+
 class _Case:
     """One queue while it is judged."""
 
@@ -120,6 +125,8 @@ class _Case:
         """Whether this audit can say anything about this queue."""
         if audit == "priority":
             return whole.has_levels(self.queue, self.levels)
+        if audit in ("fifo", "returned_first"):
+            return not has_groups(self.queue)
         if audit == "group_fifo":
             return bool(self.options.group_header or self.options.group_by)
         if audit == "chain":

@@ -3,9 +3,12 @@
 Readers of the files (audits, dumps) know no other settings of the queue.  Knows nothing of files or times.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.queues.rules import Rules
+
+if TYPE_CHECKING:
+    from brokerd.queues.groups import GroupRule
 
 
 class Ordered(Protocol):
@@ -39,8 +42,15 @@ def describe_settings(queue: Ordered) -> dict[str, Any]:
         "overflow": rules.overflow,
         "message_ttl_ms": rules.message_ttl_ms,
         "single_active_consumer": rules.single_active,
+        "groups": describe_groups(rules.group) if rules.group is not None else None,
         "arguments": dict(queue.arguments),
         "policy": queue.policy,
         "retention_octets": rules.retention_octets,
         "retention_ms": rules.retention_ms,
     }
+
+
+def describe_groups(rule: "GroupRule") -> dict[str, Any]:
+    """The rule of message groups."""
+    return {"mode": "sticky" if rule.sticky else "exclusive", "by": rule.by, "headers": list(rule.headers),
+            "keyless": rule.keyless, "most": rule.most}

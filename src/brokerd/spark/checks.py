@@ -99,7 +99,8 @@ FIFO = Check(
     # A message of which neither journal nor acks say anything is before all that were delivered. A queue without a dead
     # letter exchange has no reason to set a message aside and leave it there.
     found="""
-    WITH sure AS (SELECT * FROM firsts WHERE sure),
+    WITH sure AS (
+        SELECT f.* FROM firsts f LEFT ANTI JOIN in_groups g ON g.vhost = f.vhost AND g.queue = f.queue WHERE f.sure),
     before AS (
         SELECT vhost, queue, priority, segment, max(max(first)) OVER (
             PARTITION BY vhost, queue, priority ORDER BY segment
@@ -136,7 +137,8 @@ RETURNED_FIRST = Check(
     waits_by_minute AS (
         SELECT w.*, explode(sequence(w.since div {MINUTE}, least(coalesce(w.until, l.last), l.last) div {MINUTE}))
                AS minute
-        FROM waits w JOIN last l USING (vhost, queue) WHERE w.since <= l.last)
+        FROM (SELECT w.* FROM waits w LEFT ANTI JOIN in_groups g ON g.vhost = w.vhost AND g.queue = w.queue) w
+        JOIN last l USING (vhost, queue) WHERE w.since <= l.last)
     SELECT w.vhost, w.queue, w.priority, w.seq, w.segment, w.ts, 1L AS weight,
            format_string('%d later ones were delivered before it was, though it had returned at %d ns',
                          count(*), w.since) AS detail
@@ -337,7 +339,8 @@ HELPERS = {**lives.HELPERS, "limited": LIMITED, "ready": READY, "ends": ENDS, "s
            **checks_places.HELPERS, **checks_holders.HELPERS, "overtaken": OVERTAKING.found, **checks_counts.HELPERS}
 TABLES = ("messages", "events", "lifecycle", "segments", "acks")
 # Cheap to compute: their rows are not stored.
-LIGHT = ("starts", "own_starts", "back", "dead_lettering", "may_set_aside", "ready", "ends", "seen", "in_force",
+LIGHT = ("starts", "own_starts", "back", "dead_lettering", "may_set_aside", "in_groups", "ready",
+         "ends", "seen", "in_force",
          "placed", "held", "whole", "standing")
 
 

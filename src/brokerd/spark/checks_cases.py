@@ -22,7 +22,8 @@ EXCUSED = {"delivery_after_settle": "delivered_again", "double_settle": "settled
 # Audits of some queues alone, and the fact that says whether this is one.
 NEEDED = {"priority": "has_levels", "channel_order": "has_levels", "after_cut": "has_cut", "counters": "has_cut",
           "single_active": "has_single_active", "prefetch": "has_settings", "consumers": "has_settings",
-          "delivery_limit": "has_limit", "limit_kept": "has_limit"}
+          "delivery_limit": "has_limit", "limit_kept": "has_limit", "fifo": "in_sequence",
+          "returned_first": "in_sequence"}
 
 # Without a journal, the acks show a message that was settled twice, and some first deliveries are known: audits that
 # need events, and the fact that says what they miss.  The others miss whatever the journal does not cover.
@@ -49,9 +50,10 @@ def _is(name: str) -> str:
 FACTS = (
     Facts({"has_levels": "q.levels > 1 OR coalesce(q.max_priority, 0) > 0", "has_cut": "q.cut IS NOT NULL"},
           "SELECT vhost, queue FROM queues"),
-    Facts({name: _is(name) for name in ("has_limit", "has_single_active", "has_settings")}, """
+    Facts({**{name: _is(name) for name in ("has_limit", "has_single_active", "has_settings")},
+           "in_sequence": "coalesce(in_sequence, true)"}, """
     SELECT vhost, queue, bool_or(delivery_limit IS NOT NULL) AS has_limit, bool_or(single_active) AS has_single_active,
-           bool_or(known) AS has_settings
+           bool_or(known) AS has_settings, NOT bool_or(groups) AS in_sequence
     FROM settings GROUP BY ALL"""),
     Facts({name: _count(name) for name in ("uncovered", "partly")}, """
     SELECT vhost, queue, count_if(NOT covered) AS uncovered, count_if(NOT covered AND begun IS NOT NULL) AS partly

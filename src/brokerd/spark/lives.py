@@ -82,7 +82,11 @@ WAITS = """
 DEAD_LETTERING = "SELECT DISTINCT vhost, queue FROM settings WHERE dead_letters"
 
 # Queues that may set messages aside: those with dead letters, and those whose settings nobody knows.
-MAY_SET_ASIDE = "SELECT DISTINCT vhost, queue FROM settings WHERE dead_letters OR NOT known"
+MAY_SET_ASIDE = "SELECT DISTINCT vhost, queue FROM settings WHERE dead_letters OR groups OR NOT known"
+
+# Queues that have, or had, message groups: order holds in each group, and not in the queue.
+IN_GROUPS = "SELECT DISTINCT vhost, queue FROM settings WHERE groups"
 
 HELPERS = {"starts": STARTS, "own_starts": OWN_STARTS, "steps": STEPS, "firsts": FIRSTS, "back": BACK,
-           "dead_lettering": DEAD_LETTERING, "may_set_aside": MAY_SET_ASIDE, "waits": WAITS}
+           "dead_lettering": DEAD_LETTERING, "may_set_aside": MAY_SET_ASIDE, "in_groups": IN_GROUPS,
+           "waits": WAITS}
