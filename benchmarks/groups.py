@@ -9,7 +9,7 @@ prefetch of 100, and acknowledge each message by itself.  Printed: microseconds 
     plain           the queue has no groups, the messages have the same header
     exclusive       exclusive groups, 10,000 groups in rotation
     sticky          sticky groups, the same
-    hot             as exclusive, behind 1,000,000 messages of one group, of which the first is out: the cost of the others
+    hot             as exclusive, behind 1,000,000 messages of one group, of which the first is out
     scan            what it costs to look past a message of that hot group
 """
 
