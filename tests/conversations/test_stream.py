@@ -153,3 +153,54 @@ def test_a_stream_that_is_deleted_cancels_its_readers(peer, stream, port):
     assert peer.read().consumer_tag == "t"
     peer.send(methods.BasicAck(delivery_tag=5, multiple=True))
     assert eventually(lambda: peer.ask(methods.BasicQos(prefetch_count=1)))
+
+
+# --- offsets that the stream keeps
+
+NAMED = {"x-stream-reader": "billing"}
+
+
+@rabbitmq("it keeps offsets over its own protocol only")
+def test_a_named_reader_goes_on_behind_its_last_ack(peer, stream, port):
+    read(peer, stream, "first", **NAMED)
+    assert came(peer, 5) == expected(1)
+    peer.send(methods.BasicAck(delivery_tag=3, multiple=True))
+    peer.ask(methods.BasicCancel(consumer_tag="t"))
+    with Peer(port) as other:
+        other.open()
+        read(other, stream, **NAMED)
+        assert came(other, 2) == expected(4)
+
+
+@rabbitmq("it keeps offsets over its own protocol only")
+def test_a_named_reader_that_never_acknowledged_begins_where_it_began(peer, stream):
+    read(peer, stream, **NAMED)
+    peer.put(stream, b"6")
+    assert came(peer, 1) == expected(6, 6)
+    peer.ask(methods.BasicCancel(consumer_tag="t"))
+    read(peer, stream, **NAMED)
+    assert came(peer, 1) == expected(6, 6)
+
+
+@rabbitmq("it keeps offsets over its own protocol only")
+def test_an_offset_that_is_given_counts_more_than_the_one_that_is_kept(peer, stream):
+    read(peer, stream, "first", **NAMED)
+    assert came(peer, 5) == expected(1)
+    peer.send(methods.BasicAck(delivery_tag=5, multiple=True))
+    peer.ask(methods.BasicCancel(consumer_tag="t"))
+    read(peer, stream, 2, **NAMED)
+    assert came(peer, 4) == expected(2)
+    peer.send(methods.BasicAck(delivery_tag=6))
+    peer.ask(methods.BasicCancel(consumer_tag="t"))
+    read(peer, stream, **NAMED)
+    assert came(peer, 3) == expected(3)
+
+
+@rabbitmq("it keeps offsets over its own protocol only")
+def test_one_reader_of_a_name_reads_at_a_time(peer, stream):
+    read(peer, stream, **NAMED)
+    peer.open_channel(2)
+    peer.prefetch(5, 2)
+    method = methods.BasicConsume(queue=stream, consumer_tag="u", arguments=NAMED)
+    assert peer.refusal(method, 2) == (
+        403, f"ACCESS_REFUSED - reader 'billing' of queue '{stream}' in vhost '/' in exclusive use")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import NotImplemented_, PreconditionFailed
 from brokerd.queues.rules import PLAIN, plane_rules, rules_of
-from brokerd.queues.stream import INT64_MAX, Retention, check_reader, retention_of, start_of
+from brokerd.queues.stream import INT64_MAX, Retention, check_reader, reader_name, retention_of, start_of
 from brokerd.wire.values import Timestamp
 
 STREAM = {"x-queue-type": "stream"}
@@ -61,8 +61,7 @@ def test_any_offset_is_taken_or_refused_in_words(value):
 
 
 @pytest.mark.parametrize("name", [
-    "x-stream-filter", "x-stream-filter-sql", "x-stream-reader", "x-stream-partitions",
-    "x-stream-automatic-offset-tracking",
+    "x-stream-filter", "x-stream-filter-sql", "x-stream-partitions",
 ])
 def test_what_readers_cannot_ask_for_yet_is_refused(name):
     with pytest.raises(NotImplemented_, match=f"arg '{name}' for queue 'q' is not supported"):
@@ -72,3 +71,27 @@ def test_what_readers_cannot_ask_for_yet_is_refused(name):
 def test_a_reader_has_no_priority():
     with pytest.raises(PreconditionFailed, match="invalid arg 'x-priority' for queue 'q' of queue type"):
         check_reader("queue 'q'", {"x-priority": 1}, no_ack=False, prefetch=1, global_prefetch=0)
+
+
+@pytest.mark.parametrize(("arguments", "tag", "name"), [
+    ({}, "mine", None), ({"x-stream-reader": "billing"}, "amq.ctag-x", "billing"),
+    ({"x-stream-automatic-offset-tracking": True}, "mine", "mine"),
+    ({"x-stream-automatic-offset-tracking": "true"}, "mine", "mine"),
+    ({"x-stream-automatic-offset-tracking": True, "x-stream-reader": "billing"}, "mine", "billing"),
+    ({"x-stream-automatic-offset-tracking": False, "x-stream-reader": "billing"}, "mine", None),
+])
+def test_a_reader_has_the_name_that_it_gives_itself(arguments, tag, name):
+    assert reader_name("queue 'q'", arguments, tag) == name
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"x-stream-reader": ""}, "invalid arg 'x-stream-reader' for queue 'q': \"empty\""),
+    ({"x-stream-reader": 5}, "invalid arg 'x-stream-reader' for queue 'q': {unacceptable_type,"),
+    ({"x-stream-reader": "a" * 256}, "invalid arg 'x-stream-reader' for queue 'q': \"256 octets, at most 255\""),
+    ({"x-stream-automatic-offset-tracking": "yes"}, "it must be true or false"),
+    ({"x-stream-automatic-offset-tracking": True}, "the reader has no name"),
+])
+def test_a_name_that_is_none_is_refused(arguments, text):
+    with pytest.raises(PreconditionFailed) as refused:
+        reader_name("queue 'q'", arguments, "amq.ctag-x")
+    assert text in refused.value.reply_text

@@ -15,6 +15,7 @@ cdef enum:
     START_TIME = 2              # ... stored at a time, or later
     LAST_OCTETS = 65536
     NO_HELD = 0xFFFFFFFF
+    CELLS = 320                 # of a named reader's slot: see store/format.py, READERS_CELLS
     STREAM_MAPS_MOST = 512      # segments mapped for readers, before those of all but the present reader are unmapped
 
 cdef struct held_t:
@@ -43,6 +44,9 @@ cdef struct reader_t:
     bint at_end                 # is in stream_t.at_end
     bint tells                  # what it finds missing at its place counts as missed
     uint64_t missed             # messages that were gone before it came to them
+    uint8_t *slot               # where its lowest unacknowledged offset is kept; NULL: nowhere
+    uint32_t turn               # of the newer cell there
+    uint64_t kept               # what that cell says; 0: not known
     held_t *held
     uint32_t held_capacity, held_n
     uint32_t unused             # the first free one; NO_HELD: none
@@ -67,6 +71,8 @@ cdef struct stream_t:
     bint next_tells
     uint64_t next_offset
     int64_t next_ns
+    uint8_t *next_slot
+    uint32_t next_turn
 
 
 # ---- deliveries that a reader holds
@@ -165,6 +171,29 @@ cdef uint32_t again_pop(reader_t *r) noexcept nogil:
 cdef inline uint64_t lowest_unacked(reader_t *r) noexcept nogil:
     """The lowest offset that this reader has not acknowledged."""
     return r.held[r.first].offset if r.first != NO_HELD else r.offset
+
+
+cdef inline uint32_t turn_at(reader_t *r, uint32_t turn) noexcept nogil:
+    """The turn that stands in the cell where this one belongs."""
+    return le32(r.slot + CELLS + 16 * (turn & 1) + 8)
+
+
+cdef void keep_offset(reader_t *r) noexcept nogil:
+    """Write the lowest unacknowledged offset into the reader's slot, into the older of its two cells: after kill -9 at least
+    one is whole.  Not if another reader has claimed the slot since."""
+    cdef uint64_t low = lowest_unacked(r)
+    cdef uint8_t cell[16]
+    if low == r.kept:
+        return
+    if turn_at(r, r.turn) != r.turn or turn_at(r, r.turn + 1) == r.turn + 1:
+        r.slot = NULL
+        return
+    r.turn += 1
+    r.kept = low
+    put_le64(cell, low)
+    put_le32(cell + 8, r.turn)
+    put_le32(cell + 12, ~crc_update(crc_update(0xFFFFFFFF, r.slot, 4), cell, 12))
+    memcpy(r.slot + CELLS + 16 * (r.turn & 1), cell, 16)
 
 
 # ---- segments

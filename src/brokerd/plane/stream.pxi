@@ -99,9 +99,11 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
 
 cdef bint stream_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
     """A settlement moves credit, and what its reader holds; the message stays."""
-    cdef consumer_t *c = gate.consumer
-    if c != NULL and c.reader != NULL:
-        let_go(<reader_t *>c.reader, t.ordinal)
+    cdef reader_t *r = <reader_t *>gate.consumer.reader if gate.consumer != NULL else NULL
+    if r != NULL:
+        let_go(r, t.ordinal)
+        if r.slot != NULL:
+            keep_offset(r)
     return True
 
 
@@ -204,6 +206,9 @@ cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
     r.offset = stream.next_offset
     r.start_ns = stream.next_ns
     r.tells = stream.next_tells
+    r.slot = stream.next_slot
+    r.turn = stream.next_turn
+    stream.next_slot = NULL
     r.next = stream.readers
     if r.next != NULL:
         r.next.prev = r
@@ -253,6 +258,7 @@ cdef class Stream(Gate):
     """See plane/__init__.pyi."""
 
     cdef stream_t stream
+    cdef object slot            # keeps the memory there into which readers write
 
     def __cinit__(self):
         cdef gate_t *gate = &self.stream.gate
@@ -271,9 +277,16 @@ cdef class Stream(Gate):
         self.stream.max_length = self.stream.max_octets = self.stream.age = -1
         self.gate = gate
 
-    def begin(self, start, int64_t value, *, bint tells=False):
+    def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0):
         cdef queue_t *q = self.stream.gate.queue
         cdef uint64_t back
+        self.stream.next_slot = NULL
+        if slot is not None:
+            if slot.shape[0] < CELLS + 32:
+                raise ValueError("a reader's slot is longer")
+            self.slot = slot
+            self.stream.next_slot = &slot[0]
+            self.stream.next_turn = turn
         self.stream.next_start = START_OFFSET
         self.stream.next_tells = tells
         self.stream.next_offset = 1

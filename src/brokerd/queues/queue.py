@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from brokerd.queues.dead_letter import DeadLetterRule
     from brokerd.queues.deduplication import Deduplication
     from brokerd.queues.deduplication import Rule as DeduplicationRule
+    from brokerd.queues.tracked import Tracked
     from brokerd.store.key_files import KeyFiles
 
 log = getLogger("brokerd")
@@ -86,7 +87,8 @@ class Queue(plane.Queue):
 
     __slots__ = (
         "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
-        "key_files", "name", "owner", "policy", "rules", "side_file", "stream", "vhost_name",
+        "key_files", "name", "owner", "policy", "rules", "side_file", "stream", "tracked",
+        "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -128,6 +130,7 @@ class Queue(plane.Queue):
         self.stream: plane.Stream | None = None  # what serves the readers of a stream; None: the queue is no stream
         if queue_type(self.arguments) == "stream":
             self.gate = self.stream = plane.Stream()
+        self.tracked: Tracked | None = None  # offsets that a stream keeps; None: not asked for since start
 
     def __str__(self) -> str:
         return f"queue '{self.name}' in vhost '{self.vhost_name}'"
@@ -337,6 +340,10 @@ class Queue(plane.Queue):
             for _ in self._load_keys(known, suspect=suspect):
                 pass
         super().finish_recovery(next_seq, suspect=suspect, last_ts=last_ts, last_number=last_number)
+        if self.stream is not None:
+            from brokerd.queues.stream import recover_offsets
+
+            recover_offsets(self)
         if known is not None and known.rule.waits:
             for _ in self._load_keys(known, suspect=suspect):
                 pass

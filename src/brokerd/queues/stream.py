@@ -2,6 +2,7 @@
 
     x-max-length, x-max-length-bytes, x-max-age ── Retention ─> plane.Stream.set_limits
     x-stream-offset of basic.consume            ── start_of  ─> plane.Stream.begin
+    x-stream-reader                             ── Tracked   ─> its slot, where the plane keeps its offset
 
 The data plane serves the readers and removes segments.  Knows nothing of permissions, nor of who reads.
 """
@@ -10,13 +11,15 @@ from collections.abc import Mapping
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.arguments import age_ms
-from brokerd.errors import NotImplemented_, PreconditionFailed
+from brokerd.arguments import age_ms, short_string
+from brokerd.clock import Clock
+from brokerd.errors import AccessRefused, NotImplemented_, PreconditionFailed
 from brokerd.wire.values import Timestamp
 
 if TYPE_CHECKING:
     from brokerd import plane
     from brokerd.queues.queue import Queue
+    from brokerd.queues.tracked import Tracked
 
 log = getLogger("brokerd")
 
@@ -29,7 +32,8 @@ OFFSET_RULE = (
 )
 # Arguments of basic.consume that ask for what streams do not have.
 NOT_FOR_READERS = ("x-priority",)
-NOT_YET = ("x-stream-filter", "x-stream-filter-sql", "x-stream-reader", "x-stream-partitions")
+NOT_YET = ("x-stream-filter", "x-stream-filter-sql", "x-stream-partitions")
+SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made
 
 
 class Retention(NamedTuple):
@@ -93,11 +97,93 @@ def check_reader(
     for name in NOT_YET:
         if name in arguments:
             raise NotImplemented_(f"arg '{name}' for {queue} is not supported")
-    if arguments.get("x-stream-automatic-offset-tracking", False) not in (False, "false"):
-        raise NotImplemented_(f"arg 'x-stream-automatic-offset-tracking' for {queue} is not supported")
     reason = _start(arguments.get("x-stream-offset", "next"))
     if isinstance(reason, str):
         raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {queue}: {reason}")
+
+
+# --- named readers
+
+
+def reader_name(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> str | None:
+    """Under which name the stream keeps the reader's offset; None: it keeps none.  Raises PreconditionFailed."""
+    name = arguments.get("x-stream-reader")
+    if name is not None:
+        reason = short_string(name, arguments)
+        if reason is None and not name:
+            reason = '"empty"'
+        if reason is not None:
+            raise PreconditionFailed(f"invalid arg 'x-stream-reader' for {queue}: {reason}")
+    tracking = arguments.get("x-stream-automatic-offset-tracking", name is not None)
+    if tracking in (False, "false"):
+        return None
+    if tracking not in (True, "true"):
+        raise PreconditionFailed(
+            f"invalid arg 'x-stream-automatic-offset-tracking' for {queue}: it must be true or false"
+        )
+    if name is None and tag.startswith(SERVER_TAG):
+        raise PreconditionFailed(
+            f"invalid arg 'x-stream-automatic-offset-tracking' for {queue}: the reader has no name: give it a consumer "
+            "tag, or x-stream-reader"
+        )
+    return tag if name is None else str(name)
+
+
+def reading(queue: "Queue") -> frozenset[str]:
+    """The names of readers that read now."""
+    names = (reader_name(queue, consumer.arguments or {}, _text(consumer.tag)) for consumer in queue.consumers or ())
+    return frozenset(name for name in names if name is not None)
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "surrogateescape")
+
+
+def tracked_of(queue: "Queue") -> "Tracked":
+    """The offsets that the stream keeps; the first call makes their file.  Raises OSError."""
+    if queue.tracked is None:
+        from brokerd.queues.tracked import Tracked
+
+        queue.make_directory()
+        queue.tracked = Tracked(queue.directory)
+    return queue.tracked
+
+
+def recover_offsets(queue: "Queue") -> None:
+    """After a start: no offset that is kept is beyond the stream, whose end a power cut may have taken."""
+    from brokerd.queues.tracked import exists
+
+    if exists(queue.directory):
+        try:
+            tracked_of(queue).lower(queue.next_seq)
+        except OSError as error:
+            log.warning("%s: offsets of its readers cannot be kept: %s", queue, error)
+
+
+def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> None:
+    """Say where the consumer begins that joins next; its arguments were checked.  Raises AccessRefused for the name of
+    a reader that reads now, PreconditionFailed where its offset cannot be kept."""
+    stream = queue.stream
+    assert stream is not None
+    start, value = start_of(arguments)
+    name = reader_name(queue, arguments, tag)
+    if name is None:
+        stream.begin(start, value)
+        return
+    names = reading(queue)
+    if name in names:
+        raise AccessRefused(f"reader '{name}' of {queue} in exclusive use")
+    # Until the first ack it is kept from here on.  Where the place is not found yet, that may be too early, never too
+    # late.
+    begins = {"next": queue.next_seq, "offset": max(value, 1), "back": max(queue.next_seq - value, 1)}
+    try:
+        slot = tracked_of(queue).claim(name, begins.get(start, stream.first_offset), Clock().epoch_ns(), names)
+    except OSError as error:
+        raise PreconditionFailed(f"the offset of reader '{name}' of {queue} cannot be kept: {error}") from error
+    if "x-stream-offset" not in arguments and slot.offset is not None:
+        stream.begin("offset", slot.offset, tells=True, slot=slot.octets, turn=slot.turn)
+    else:
+        stream.begin(start, value, slot=slot.octets, turn=slot.turn)
 
 
 def start_of(arguments: Mapping[str, Any]) -> tuple[str, int]:

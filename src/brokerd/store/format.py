@@ -265,6 +265,7 @@ SECRET_MAGIC = 0x43455342   # "BSEC"
 SECRET_VERSION = 2
 SECRET_BLAKE2B = 1          # The version with which keys are hashed by BLAKE2b.
 FORMER_KEYS_MAGIC = 0x50554442  # "BDUP"
+READERS_MAGIC = 0x44455242  # "BRED"
 OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
 PERSISTENT = 1              # Bit 0 of a record's flags.
 LONG_META = 0xFFFF
@@ -285,6 +286,11 @@ QUEUE_NAME_FILE = ".queue"
 ORDER_FILE = "order"
 SIDE_FILE = "order.jsonl"
 KEPT_FOLDER = "kept"
+READERS_FILE = "readers"    # of a stream: slots of 512 octets, the first one the header, each other a named reader's
+READERS_VERSION = 1
+READERS_SLOT, READERS_SLOTS = 512, 512
+READERS_NAME, READERS_CELLS, READERS_SINCE = 4, 320, 352    # in a slot; a CRC of the name comes first
+READERS_HEADER = struct.Struct("<II")   # magic, version
 
 # What disturbs the order in which messages are worked on.  An out-of-sequence delivery is that of a returned message
 # when a later one of its level was handed out between its first delivery (since the broker's start) and this one;

@@ -16,7 +16,7 @@ from brokerd.exchanges import Exchange, exchange_type
 from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared_arguments
 from brokerd.queues.queue import Owner, Queue
 from brokerd.vhost import names
-from brokerd.vhost.consuming import begin_reading, check_consume, check_get
+from brokerd.vhost.consuming import check_consume, check_get
 from brokerd.vhost.deletions import auto_delete_queue, delete_exchange, delete_queue, finish
 from brokerd.vhost.direct_reply import PSEUDO_QUEUES
 from brokerd.vhost.routing import resolve, resolve_again
@@ -234,7 +234,9 @@ class Access:
         queue = self.queue_to_use(name, "read", channel.connection)
         wishes = check_consume(queue, arguments, exclusive=exclusive, no_ack=no_ack, channel=channel)
         if queue.stream is not None:
-            begin_reading(queue.stream, arguments)
+            from brokerd.queues.stream import begin_reading  # Most brokers have none.
+
+            begin_reading(queue, arguments, tag)
         consumer = channel.consume(
             queue, _octets(tag), no_ack=no_ack, exclusive=exclusive, priority=wishes.priority, arguments=arguments,
             timeout_ms=wishes.timeout_ms, timeout_closes=wishes.timeout_closes, consumer_number=next_number(),

@@ -48,14 +48,6 @@ def check_consume(
     return wishes
 
 
-def begin_reading(stream: "plane.Stream", arguments: dict[str, Any]) -> None:
-    """Say where the consumer begins that joins next; its arguments were checked."""
-    from brokerd.queues.stream import start_of
-
-    start, value = start_of(arguments)
-    stream.begin(start, value)
-
-
 def check_get(queue: "Queue") -> None:
     """Check that basic.get may take messages from ``queue``.  Raises NotImplemented_, ResourceLocked."""
     if queue.stream is not None:

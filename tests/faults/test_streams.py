@@ -1,0 +1,53 @@
+"""Streams over kill -9: confirmed messages are there, and a named reader goes on exactly behind its acks."""
+
+import random
+
+from tests.broker import Broker
+from tests.conversations.peer import Peer
+
+from brokerd.wire import methods
+
+STREAM = {"x-queue-type": "stream"}
+KILLS, MESSAGES = 6, 60
+
+
+def test_kill_9_costs_no_reader_a_message_or_an_order(tmp_path):
+    chance = random.Random(11)
+    published, acknowledged = 0, {"slow": 0, "fast": 0}
+    with Broker(tmp_path / "data") as broker:
+        with Peer(broker.port) as peer:
+            peer.open()
+            peer.declare(STREAM, "events", durable=True, exclusive=False)
+            for name in acknowledged:       # Their offsets are kept from the first message on.
+                read(peer, name)
+        for _ in range(KILLS):
+            with Peer(broker.port) as peer:
+                peer.open()
+                peer.confirming()
+                for _ in range(MESSAGES):
+                    published += 1
+                    assert peer.put("events", b"%d" % published, delivery_mode=2)
+            for name, done in acknowledged.items():
+                with Peer(broker.port) as peer:
+                    peer.open()
+                    read(peer, name)
+                    tag = 0
+                    for offset in range(done + 1, published + 1):
+                        message = peer.delivered()
+                        tag += 1
+                        assert (message.headers["x-stream-offset"], message.body) == (offset, b"%d" % offset)
+                    acked = chance.randrange(tag + 1)
+                    if acked:
+                        peer.send(methods.BasicAck(delivery_tag=acked, multiple=True))
+                    peer.prefetch(7)        # Its answer says that the broker has read the ack.
+                    acknowledged[name] = done + acked
+            broker.restart(kill=True)
+            with Peer(broker.port) as peer:
+                peer.open()
+                assert peer.count("events")[0] == published
+    broker.check_log()
+
+
+def read(peer, name):
+    peer.prefetch(1000)
+    peer.consume("events", name, no_ack=False, arguments={"x-stream-reader": name})
