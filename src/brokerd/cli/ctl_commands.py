@@ -69,10 +69,18 @@ def command(row: Operation[Any, Any], name: str) -> click.Command:
     if extra is not None:
         params.append(click.Option([extra.flag, "extra"], metavar="KEYFILE", help=extra.help,
                                    shell_complete=complete_files))  # fmt: skip
-    if not row.changes and not row.job:
+    asks_first = row.changes and row.verb in ("delete", "purge")
+    if asks_first:
+        params.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask first."))
+    if not row.changes:
         params.append(click.Option(["--watch"], is_flag=True, help="Print it again each second, until interrupted."))
 
-    def run(as_json: bool, watch: bool = False, extra: str | None = None, **values: Any) -> None:
+    def run(
+        as_json: bool, watch: bool = False, extra: str | None = None, yes: bool = False, **values: Any
+    ) -> None:  # fmt: skip
+        if asks_first and not yes and sys.stdin.isatty():
+            named = " ".join([str(values[each.name]) for each in fields if each.field.argument])
+            click.confirm(f"{row.noun} {row.verb} {named}: this cannot be undone.  Go on?", abort=True, err=True)
         for each in fields:
             if each.field.secret and values[each.name] is None and not values.get("password_hash"):
                 values[each.name] = ask_secret(each)
