@@ -34,10 +34,11 @@ def test_every_operation_refuses_a_field_that_it_does_not_know(http, row):
     ("POST", "/api/v2/queue/list", b"[" * 100_000, 400),
     ("POST", "/api/v2/queue/list", {"verb": "user list"}, 400),
     ("POST", "/api/v2/queue/list", {"as": "guest"}, 400),
+    ("POST", "/api/v2/queue/list", {"as_user": None}, 400),
     ("POST", "/api/v2/queue/list", {"page": "1"}, 400),
     ("POST", "/api/v2/queue/list", {"vhost": "none"}, 404),
     ("POST", "/api/v2/queue/list", {"name": "(", "use_regex": True}, 400),
-    ("POST", "/api/v2/queue/list", b'{"name": "\\ud800"}', 200),
+    ("POST", "/api/v2/queue/list", b'{"name": "\\ud800"}', 400),
     ("POST", "/api/v2/queue/show", {"queue": "none"}, 404),
     ("POST", "/api/v2/queue/list", b"", 200),
 ])

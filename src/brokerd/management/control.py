@@ -14,6 +14,7 @@ from brokerd.errors import BrokerError
 from brokerd.server import local_socket
 from brokerd.server.control import REQUEST_OCTETS_MAX
 
+RESERVED = ("verb", "as", "as_user")  # fields of the protocol: no client of HTTP may set them
 SURROGATE = b"\\ud"  # as JSON escapes one
 CONNECTIONS = 12
 WAITING_MAX = 500
@@ -125,6 +126,10 @@ class Control:
 
 
 def _encode(verb: str, fields: dict[str, Any], user: str | None) -> bytes:
+    """The request as a line.  Raises Refused for a field that would say who asks, or what for."""
+    for name in RESERVED:
+        if name in fields:
+            raise Refused(f"{verb}: unknown field '{name}'", 400)
     request = {**fields, "verb": verb}
     if user is not None:
         request["as"] = user

@@ -40,8 +40,6 @@ def routes() -> list[tuple[str, str, Route]]:
 def _operation(row: Operation[Any, Any]) -> Any:
     async def handler(call: Call) -> Response:
         body = await call.table()
-        if "verb" in body or "as" in body:
-            raise BadRequest(f"{row.name}: unknown field '{'verb' if 'verb' in body else 'as'}'")
         answer = await call.ask(row.name, OPERATION_SECONDS if row.job else 60.0, **body)
         if row.changes and row.noun == "user":
             call.services.logins.forget()

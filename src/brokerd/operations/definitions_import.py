@@ -40,7 +40,7 @@ def _run(node: "Node", file: str, text: str, vhost: str, dry_run: bool) -> Steps
         yield IN_THREAD
         error: Exception | None = None
         try:
-            text = text or read_text(node, file)
+            text = text or _text_of(node, file)
             content = parse(text)
             found = read(node, content, text, vhost)
         except Exception as caught:  # It must not leave this generator in the thread.
@@ -110,6 +110,14 @@ def events(found: Read) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "permission.created", permission.definition()
     for vhost, policy in found.policies:
         yield "policy.set", {"vhost": vhost, **policy.entry()}
+
+
+def _text_of(node: "Node", path: str) -> str:
+    """The text of a file that a request names.  Raises OperationError (400)."""
+    try:
+        return read_text(node, path)
+    except (OSError, ValueError) as error:
+        raise OperationError(f"{path}: {getattr(error, 'strerror', None) or error}", 400) from None
 
 
 def read_text(node: "Node", path: str) -> str:

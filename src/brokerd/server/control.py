@@ -299,6 +299,17 @@ def fault_in_words(error: Exception) -> tuple[str, int]:
     return "internal error: see the broker's log", 500
 
 
+def _is_text(asked: Any) -> bool:
+    """Whether all texts are Unicode, but for the surrogates that stand for octets that are not UTF-8."""
+    import json
+
+    try:
+        json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def ask(node: "Node", line: bytes) -> "tuple[Operation[Any, Any], Any]":
     """Perform the request in one line; return the operation's row, and its answer or job.
 
@@ -315,6 +326,8 @@ def ask(node: "Node", line: bytes) -> "tuple[Operation[Any, Any], Any]":
         raise OperationError(f"not JSON: {error}", 400) from error
     if not isinstance(asked, dict):
         raise OperationError("not a JSON object", 400)
+    if b"\\ud" in line.lower() and not _is_text(asked):
+        raise OperationError("not JSON: half of a surrogate pair", 400)
     name, user = asked.pop("verb", None), asked.pop("as", None)
     user = asked.pop("as_user", user)
     if not isinstance(name, str):
