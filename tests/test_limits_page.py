@@ -13,7 +13,7 @@ from brokerd.auth.users import MAX_CHANNELS, MAX_CONNECTIONS
 from brokerd.config import OPTIONS
 from brokerd.exchanges import recent_history
 from brokerd.exchanges.arguments import EXCHANGE_ARGUMENTS
-from brokerd.node import WORK_NS
+from brokerd.node import CALM_NS, CROWD_NS, WORK_NS
 from brokerd.queues import deduplication
 from brokerd.server import control, listeners, log
 from brokerd.session import connection, transactions
@@ -90,6 +90,8 @@ def test_every_name_that_looks_like_an_argument_or_a_setting_is_one():
     ("a client that is to close", "10 s for", connection.CLOSE_SECONDS == 10),
     ("a client that is to close", "1 s to end", connection.LINGER_SECONDS == 1),
     ("work for one client in a row", "1 ms", WORK_NS == 1_000_000),
+    ("work for one client in a row", "8 ms", CALM_NS == 8_000_000),
+    ("work on methods of all clients in a row", "4 ms", CROWD_NS == 4_000_000),
     ("work for one client in a row", "2 MiB", plane("IN_A_TURN_MOST") == 2 * MIB),
     ("unfinished messages of a connection", "1 MiB", plane("CONTENT_HEADERS_MOST") == MIB),
     ("unfinished messages of all connections", "64 KiB", plane("MUCH_UNFINISHED") == 64 * KIB),
@@ -126,7 +128,7 @@ def test_every_name_that_looks_like_an_argument_or_a_setting_is_one():
     ("buffers of messages about to be written", "16", plane("POOL_MOST") == 16),
     ("the log's lines that wait for the log exchange", "1,000", events.LINES_WAITING_MAX == 1000),
     ("connections of brokerctl", "32", control.CONNECTIONS_MAX == 32),
-    ("connections of brokerctl", "64 KiB", control.REQUEST_OCTETS_MAX == 64 * KIB),
+    ("connections of brokerctl", "16 MiB", control.REQUEST_OCTETS_MAX == 16 * MIB),
     ("open files of queues", "128", descriptors.RESERVE // 2 == 128),
     ("spare segments", "64 of", plane("SPARES_MOST") == 64),
     ("spare segments", "8 without", plane("NAMELESS_MOST") == 8),

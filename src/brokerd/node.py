@@ -50,6 +50,8 @@ EVENTS_VHOST = "/"  # the vhost of the event exchange
 
 LOOK_EVERY_NS = 10_000_000_000  # at the clock, while messages wait for a time
 WORK_NS = 1_000_000  # for one connection, before others have their turn
+CALM_NS = 8_000_000  # A connection that used no more than one turn in so long has its next one early.
+CROWD_NS = 4_000_000  # for the methods of all connections, before the loop looks after messages again
 
 
 class Node:
@@ -149,6 +151,8 @@ class Node:
             deadline=self._deadline,
             sync=settings.sync,
             work_ns=WORK_NS,
+            calm_ns=CALM_NS,
+            crowd_ns=CROWD_NS,
             go_on=self._go_on_soon,
             lost=self._lost,
             descriptors_most=self.descriptors.files_most,

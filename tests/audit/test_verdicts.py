@@ -107,6 +107,20 @@ def test_a_stretch_without_journal_is_told(tmp_path):
     assert "power was lost" in found["fifo"]["reason"]
 
 
+def test_a_damaged_record_is_not_taken_for_a_journal_that_began_later(tmp_path):
+    root = write(tmp_path / "data", writer.simple_level(100))
+    path = os.path.join(root, "vhost", "queue", "msgs.0000000001")
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        octet = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([octet ^ 1]))
+    _, found = judged(root)
+    assert found["fifo"]["verdict"] == "undecidable"
+    assert "files are missing or damaged" in found["fifo"]["reason"]
+    assert "began later" not in found["fifo"]["reason"]
+
+
 def swap(events, one, other):
     events["seq"][[one, other]] = events["seq"][[other, one]]
 

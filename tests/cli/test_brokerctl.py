@@ -295,6 +295,12 @@ def test_without_a_broker_the_socket_is_named(ctl, tmp_path):
             f"brokerctl: no broker is running on {tmp_path}: {tmp_path}/control.sock: No such file or directory\n")
 
 
+def test_a_folder_that_is_not_there_is_told_with_the_option_that_names_one(ctl, tmp_path):
+    missing = tmp_path / "none"
+    assert ctl("trace", "q", 1, data_dir=missing) == (
+        1, "", f"brokerctl: {missing}: no such folder; -D names a data directory, a dump or an archive\n")
+
+
 # --- how it ends
 
 @pytest.mark.parametrize(("arguments", "told"), [

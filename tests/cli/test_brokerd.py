@@ -210,6 +210,14 @@ def test_a_reload_reads_the_file_again_and_flags_still_win(launched, file):
     assert (new.heartbeat_seconds, new.channel_max, new.sync) == (3, 5, True)
 
 
+@pytest.mark.parametrize("value", ["abc", "70000", "-1", "1.5", ""])
+def test_a_number_that_cannot_be_is_refused_with_what_it_must_be(value):
+    said = invoke("--amqp-port", value)
+    assert (said.exit_code, said.stderr) == (
+        2, f"brokerd: Invalid value for '--amqp-port' / '-p': {value!r}: must be a whole number from 0 to 65535 "
+           "(see brokerd --help)\n")
+
+
 # --- the program itself
 
 def test_the_program_answers_without_a_server():

@@ -18,9 +18,9 @@ HOUR_NS = 3600 * 10 ** 9
 class Shared(Bench):
     """Each method is more than a connection may do at a time; ``asked``: how often the plane wanted to go on."""
 
-    def __init__(self, directory, work_ns=1):
+    def __init__(self, directory, work_ns=1, **options):
         self.asked = 0
-        super().__init__(directory, work_ns=work_ns, go_on=self._go_on)
+        super().__init__(directory, work_ns=work_ns, go_on=self._go_on, **options)
         self.order = []
 
     def _go_on(self):
@@ -96,6 +96,67 @@ def test_a_message_that_needs_more_room_in_a_file_counts_as_a_method_does(shared
     assert (queue.ready, one.yielded) == (7, False)
 
 
+def test_a_calm_connection_has_every_second_turn(tmp_path):
+    shared = Shared(tmp_path, calm_ns=HOUR_NS)
+    one, two, three, four = (shared.connection(1) for _ in range(4))
+    one.feed(METHOD * 4)
+    two.feed(METHOD * 4)
+    shared.core.calm_ns = 1         # Now every connection has used little for the time.
+    three.feed(METHOD * 2)
+    four.feed(METHOD * 2)
+    shared.core.calm_ns = HOUR_NS
+    shared.finish()
+    assert shared.order == [1, 2, 3, 4] + [3, 1, 4, 2] + [1, 2] * 2
+
+
+@pytest.mark.parametrize(("calm_ns", "waits"), [(1, False), (HOUR_NS, True), (0, True)])
+def test_a_calm_connection_that_has_nothing_more_to_do_does_not_wait(tmp_path, calm_ns, waits):
+    shared = Shared(tmp_path, calm_ns=calm_ns)
+    one = shared.connection(1)
+    one.feed(METHOD)
+    assert (one.yielded, one.out.reading) == (waits, not waits)
+    one.feed(METHOD * 2)
+    assert one.yielded
+    shared.finish()
+    assert shared.order == [1] * 3
+
+
+def test_a_calm_connection_that_goes_has_its_turn_among_the_others(tmp_path):
+    shared = Shared(tmp_path, calm_ns=HOUR_NS)
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(METHOD * 3)
+    shared.core.calm_ns = 1
+    two.rest()
+    two.feed(METHOD * 2)
+    leave(two)
+    shared.core.calm_ns = HOUR_NS
+    shared.finish()
+    assert shared.order == [1, 1, 2, 1, 2]
+
+
+def test_methods_wait_when_all_together_keep_the_control_plane_busy_and_messages_do_not(tmp_path):
+    shared = Shared(tmp_path, HOUR_NS, crowd_ns=1)
+    queue = shared.queue()
+    one, two, three = (shared.connection(1) for _ in range(3))
+    shared.core.go_on()                         # It counts from here.
+    one.feed(METHOD * 2)
+    for other in (two, three):
+        other.feed(publish(1, b"x") + METHOD + publish(1, b"y"))
+    assert (shared.order, queue.ready, two.yielded, three.yielded) == ([1, 1], 2, True, True)
+    shared.finish()
+    assert (shared.order, queue.ready) == ([1, 1, 2, 3], 4)
+    assert not two.yielded
+
+
+def test_the_plane_goes_on_with_one_connection_after_the_other_for_some_time(tmp_path):
+    shared = Shared(tmp_path, crowd_ns=HOUR_NS)
+    one, two = shared.connection(1), shared.connection(1)
+    one.feed(METHOD * 3)
+    two.feed(METHOD * 3)
+    shared.core.go_on()
+    assert shared.order == [1, 2, 1, 2, 1, 2]
+
+
 def test_the_plane_asks_once_for_each_time_that_it_goes_on(shared):
     one, two = shared.connection(1), shared.connection(1)
     one.feed(METHOD * 3)
@@ -146,10 +207,12 @@ def test_the_plane_reads_no_more_of_a_connection_that_waits_for_its_turn(shared)
 
 
 @settings(max_examples=50)
-@given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=12), finished=st.sets(st.integers(0, 12)))
+@given(cuts=st.lists(st.integers(0, len(CONVERSATION)), max_size=12), finished=st.sets(st.integers(0, 12)),
+       times=st.sampled_from(((1, 0, 0), (1, 1, 1), (1, 1, HOUR_NS), (HOUR_NS, 0, 1), (HOUR_NS, HOUR_NS, 1))))
 def test_wherever_octets_are_cut_and_whenever_the_turn_comes_the_conversation_is_the_same(
-        tmp_path_factory, cuts, finished):  # fmt: skip
-    shared = Shared(tmp_path_factory.mktemp("shared"))
+        tmp_path_factory, cuts, finished, times):  # fmt: skip
+    work_ns, calm_ns, crowd_ns = times
+    shared = Shared(tmp_path_factory.mktemp("shared"), work_ns, calm_ns=calm_ns, crowd_ns=crowd_ns)
     queue = shared.queue()
     connection, other = shared.connection(1), shared.connection(1)
     connection.bench_core = shared.core

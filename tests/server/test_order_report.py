@@ -157,6 +157,7 @@ def flat(counters):
 
 def compare(broker):
     """The broker's counters are the audit's, and all else holds; overtakings by queue."""
+    eventually(lambda: knows_consumers(broker))
     source = open_source(str(broker.directory))
     overtakings = {}
     judged = audit(source, Options())
@@ -177,7 +178,8 @@ def compare(broker):
 
 
 def knows_consumers(broker):
-    """Whether the lines of all consumers are written.  This happens beside the messages: a kill may lose some."""
+    """Whether the lines of all consumers are written.  This happens beside the messages: they may come later than what
+    is counted, and a kill may lose some."""
     rows = [row for one in audit(open_source(str(broker.directory)), Options()) for row in one.audits]
     return all(row["verdict"] == "held" for row in rows if row["audit"] == "consumers")
 

@@ -14,6 +14,7 @@ import pytest
 from tests.broker import ROOT, SECONDS, environment
 from tests.server.clients import close_all, connect, drain, permission, user_entry, write_json
 
+from brokerd.server.reload import take_steps
 from brokerd.store.format import folder_name
 
 
@@ -260,6 +261,21 @@ def test_vhosts_that_come_or_go_in_their_file_are_named_and_wait(broker):
 def test_limits_of_vhosts_are_told(broker):
     write_json(broker.directory / "vhosts.json", [{"name": "/", "limits": {"max-queues": 3}}])
     assert reload(broker)[0] == "INFO    reload: the limits of vhost '/' are now {'max-queues': 3}"
+
+
+def test_a_reload_that_takes_long_says_so_from_time_to_time(monkeypatch):
+    now, said = [100.0], []
+    monkeypatch.setattr("brokerd.server.reload.log.info", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("brokerd.server.reload.monotonic", lambda: now[0])
+    for _ in take_steps([lambda: iter(range(3)), lambda: iter(range(4))]):
+        now[0] += 2.0
+    assert said == [f"reload: not all of it is in force yet, after {seconds} s" for seconds in (6, 12)]
+
+
+def test_the_log_says_at_once_that_files_are_read_again(broker):
+    begin = len(broker.lines)
+    reload(broker)
+    assert broker.lines[begin].endswith("INFO    SIGHUP: reading options and files again")
 
 
 # --- the log file

@@ -25,7 +25,7 @@ def summarize(broker):
     """Send USR1.  Returns the lines behind ``state:``, when the one with the queues is there."""
     begin = len(broker.lines)
     broker.process.send_signal(signal.SIGUSR1)
-    broker.wait_for_log(r"INFO    state: \d+ vhosts, ", begin)
+    broker.wait_for_log(r"INFO    state: \d+ vhosts?, ", begin)
     return [line.split(" INFO    state: ")[1] for line in broker.lines[begin:] if " state: " in line]
 
 
@@ -47,8 +47,8 @@ def test_the_state_is_in_the_log(start):
                         "descriptors; no alarm", lines[1])
     descriptors = int(re.search(r"; (\d+) of", lines[1]).group(1))
     assert abs(descriptors - len(broker.open_files())) <= 2  # One is open while they are counted.
-    assert re.fullmatch(r"\d connections \(0 wait for the end of an alarm\), 2 channels", lines[2])
-    assert lines[3] == "1 vhosts, 7 queues: 19 messages ready, 2 unacked, 0 aside; 1 consumers"
+    assert re.fullmatch(r"\d connections? \(0 wait for the end of an alarm\), 2 channels", lines[2])
+    assert lines[3] == "1 vhost, 7 queues: 19 messages ready, 2 unacked, 0 aside; 1 consumer"
     broker.wait_for_log(r"state: most messages: queue 'q6' in vhost '/': 4 ready, 2 unacked; queue 'q5' in vhost '/': "
                         r"5 ready, 0 unacked; (queue 'q\d' in vhost '/': \d ready, 0 unacked(; )?){3}$")
 
@@ -64,7 +64,7 @@ def test_the_summary_comes_though_the_log_is_silent(start, tmp_path):
         while True:  # The reload is silent, too: its other option tells that it is done.
             connections.append(connect(broker))
     begin = len(broker.lines)
-    assert summarize(broker)[3].startswith("1 vhosts, 0 queues: 0 messages ready")
+    assert summarize(broker)[3].startswith("1 vhost, 0 queues: 0 messages ready")
     assert all(" state: " in line for line in broker.lines[begin:])
 
 
@@ -104,7 +104,7 @@ def test_counting_takes_turns_with_other_work(monkeypatch, caplog):
     assert pieces >= 100
     assert not server.summing_up
     text = "\n".join(record.getMessage() for record in caplog.records)
-    assert "state: 1 vhosts, 1000 queues: 499500 messages ready, 0 unacked" in text
+    assert "state: 1 vhost, 1000 queues: 499500 messages ready, 0 unacked" in text
     assert "state: most messages: 999: 999 ready, 0 unacked; 998: 998 ready" in text
     assert text.count("\n") == 4
 

@@ -3,7 +3,7 @@
 import pika
 import pytest
 from tests.conversations.peer import eventually
-from tests.server.clients import connect, drain, permission, user_entry, write_json
+from tests.server.clients import close_all, connect, drain, permission, user_entry, write_json
 
 
 @pytest.fixture
@@ -17,7 +17,8 @@ def broker(make_broker):
     write_json(broker.directory / "topic_permissions.json", [
         {"user": "ann", "vhost": "/", "exchange": "amq.topic", "write": "^{username}\\.", "read": "^news\\."}])
     broker.start()
-    return broker
+    yield broker
+    close_all()     # Else the broker waits for them when it stops.
 
 
 def refused(broker, what):

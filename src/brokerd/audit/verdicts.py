@@ -212,7 +212,9 @@ class _Case:
             if s.uncovered and s.begun is None:
                 whys.add("the queue has none")
             elif s.uncovered:
-                whys |= {gap.why for gap in s.gaps} or {"it began later"}
+                whys |= {gap.why for gap in s.gaps}
+                if not s.gaps and not self._spoiled("records") and not self._spoiled("events"):
+                    whys.add("it began later")  # Else what is damaged is the reason, which is named apart.
         return f" ({', '.join(sorted(whys))})" if whys else ""
 
     def _holes(self) -> tuple[int, int, list[str]]:

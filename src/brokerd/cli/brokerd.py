@@ -17,6 +17,21 @@ from brokerd.config import OPTIONS, Row, load
 from brokerd.errors import BrokerError, ConfigError, in_words
 
 
+class _WholeNumber(click.IntRange):
+    """A number within an option's bounds.  A refusal has the words of the other sources of options."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row.option.low, row.option.high)
+        self._rule = row.rule
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number.  Fails for other texts, and for numbers out of bounds."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            return self.fail(f"{value!r}: must be {self._rule}", param, ctx)
+
+
 def _flag(row: Row) -> click.Option:
     """The command-line option of one row."""
     names = [row.flag, row.name] + ([row.option.short] if row.option.short else [])
@@ -31,7 +46,7 @@ def _flag(row: Row) -> click.Option:
     if row.choices:
         kind = click.Choice(row.choices)
     elif row.type is int:
-        kind = click.IntRange(row.option.low, row.option.high)
+        kind = _WholeNumber(row)
     return click.Option(names, type=kind, default=None, help=text, shell_complete=COMPLETE[row.option.path])
 
 

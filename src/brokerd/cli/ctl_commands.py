@@ -16,6 +16,7 @@ from brokerd.cli.ctl_client import Client, NotRunning
 from brokerd.cli.ctl_output import Progress, remark, show
 from brokerd.cli.ctl_views import View, view_of
 from brokerd.command_line import complete_files
+from brokerd.errors import BrokerError
 from brokerd.operations import table
 from brokerd.operations.rows import Operation, RequestField, request_fields
 
@@ -201,6 +202,8 @@ def perform(
     except NotRunning:
         if view.offline is None:
             raise
+        if not os.path.isdir(directory):
+            raise BrokerError(f"{directory}: no such folder; -D names a data directory, a dump or an archive") from None
         answer = view.offline(directory, request)
     if not as_json:
         for line in view.remarks(answer):

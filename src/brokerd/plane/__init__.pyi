@@ -51,6 +51,10 @@ class Core:
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
         work_ns: int = 0,                # when a connection's octets have kept the control plane busy for so long, or are more than
                                          # 2 MiB, others have their turn; 0: when they are used up
+        calm_ns: int = 0,                # a connection that used no more than that in so long has its turn before those that
+                                         # used more, and every second one; 0: none has
+        crowd_ns: int = 0,               # when all connections together have kept the control plane busy for so long since go_on(),
+                                         # further ones wait for their turn; 0: none does
         go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call go_on() soon; None: work_ns
                                          # is 0, and there are no errands
     ) -> None: ...
@@ -61,7 +65,9 @@ class Core:
     def turn(self) -> None:
         """Deliver what is ready, send the confirms that may go, write to sockets.  Each chunk of octets ends with one."""
     def go_on(self) -> None:
-        """Work on the octets of the connection that waits longest for its turn, and on the errand that does.  Runs a turn."""
+        """Work on the octets of the connection that waits longest for its turn, and on the errand that does.  Runs a turn.
+        Calm connections and others alternate."""
+    calm_ns: int    # may be changed
     has_errands: bool
     def add_errand(self, step: Callable[[], bool]) -> None:
         """Call step() in each go_on(), in turns with other errands, until it answers True.  It takes some 1 ms at a time."""

@@ -11,8 +11,8 @@ cdef class Core:
     cdef int64_t deadline_told
     cdef public object clock, monotonic
     cdef bint _blocked, scheduled, in_turn, ended
-    cdef object go_on_upcall, yielded, errands
-    cdef bint go_on_asked
+    cdef object go_on_upcall, calm, yielded, errands
+    cdef bint go_on_asked, calm_was_last, going_on
     cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
     cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
     cdef void read_clock(self)
@@ -20,6 +20,7 @@ cdef class Core:
     cdef void request_turn(self)
     cdef void deliver_dirty(self)
     cdef void tell_lost(self)
+    cdef Connection next_connection(self)
     cdef void ask_to_go_on(self)
     cdef int do_errand(self) except -1
     cdef void send_confirms(self)
@@ -131,7 +132,9 @@ cdef class Connection:
     cdef void credit_consumers(self)
     cdef int work(self, uint8_t *p, uint8_t *end) except -1
     cdef int handle(self, int status, event_t *e) except -1
+    cdef int end_work(self, uint8_t *p, uint8_t *end, bint turn, bint crowded) except -1
     cdef void yield_turn(self)
+    cdef void count_anew(self)
     cdef void unstuff(self)
     cdef int work_on_stash(self) except -1
     cdef void stall(self, event_t *e)

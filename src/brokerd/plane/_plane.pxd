@@ -76,8 +76,8 @@ cdef struct core_t:
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
-    int64_t work_ns             # that one connection's octets may take with the control plane at a time; NEVER: no limit
-    int64_t spent               # conn_t.spent of the connection that parse() works for, and what room for its messages took
+    int64_t work_ns, calm_ns, crowd_ns      # see plane/__init__.pyi; no work_ns or crowd_ns: NEVER
+    int64_t spent, busy         # conn_t.spent of the one that parse() works for, with room for messages; of all, since go_on()
     uint32_t frame_octets_max
     queue_t *dirty              # queues that may be able to deliver
     queue_t *dirty_tail
@@ -574,7 +574,7 @@ cdef struct conn_t:
     uint32_t rests              # calls of rest() without go_on(): its octets wait for something of its own
     bint stuffed                # its output is full: its octets wait until the client has read some of it
     bint ended                  # no more octets will come; rest() holds up nothing any more
-    int64_t spent               # ns with the control plane, and for room on the disk, since it yielded last
+    int64_t spent, counted_from # ns with the control plane, and for room on the disk, since it yielded last, and when that was
     size_t taken_in             # octets since it yielded last
     bint blocked
     bint reading_paused

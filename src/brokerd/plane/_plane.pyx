@@ -112,6 +112,7 @@ cdef extern from "hot.h" nogil:
     void set_errno(int)
     int64_t realtime_ns()
     int64_t monotonic_ns()
+    int64_t processor_ns()
     uint32_t crc_update(uint32_t, const uint8_t *, size_t)
     uint32_t crc_by_table(uint32_t, const uint8_t *, size_t)
     void crc_init()

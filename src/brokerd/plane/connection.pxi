@@ -5,6 +5,17 @@ cdef enum:
     IN_A_TURN_MOST = 2 << 20    # octets of one client; the loop would read 8 MiB of a client that is quick
 
 
+cdef inline bint is_calm(conn_t *c) noexcept nogil:
+    """Whether it used at most one turn in a while: it need not wait for those that always have something to do."""
+    return c.core.calm_ns != 0 and monotonic_ns() - c.counted_from >= c.core.calm_ns
+
+
+cdef inline int64_t time_used(bint waits) noexcept nogil:
+    """Ns of a clock that goes on while the thread `waits`, or of one that does not: on a busy machine a thread often waits
+    for a processor, and no client should lose its turn to that."""
+    return monotonic_ns() if waits else processor_ns()
+
+
 @cython.no_gc_clear
 cdef class Connection:
     """See plane/__init__.pyi."""
@@ -102,6 +113,7 @@ cdef class Connection:
     def attach(self, transport, int fd):
         self.transport = transport
         self.c.fd = fd
+        self.c.counted_from = monotonic_ns()
 
     def get_buffer(self, sizehint):
         return self.core.input_view
@@ -198,21 +210,44 @@ cdef class Connection:
         cdef conn_t *c = &self.c
         cdef int64_t most = c.core.work_ns
         cdef int64_t began = 0      # of the first call from here: what the plane does alone is soon done
+        cdef int64_t before = c.spent
+        cdef bint waits = False     # A method may wait for the disk, and a look for a route only for the processor.
+        cdef bint crowded = False
         while True:
             c.core.spent = c.spent
             status = parse(c, p, end, &done, &e)
             c.spent = c.core.spent
             p += done
-            if status == MORE or status == TURN:
+            if status == MORE:
                 break
+            if status == TURN:
+                if not is_calm(c):
+                    break
+                before -= c.spent               # It has another turn at once.
+                began = 0
+                self.count_anew()
+                continue
             if status == STALL:
                 self.stall(&e)
                 break
+            if UNLIKELY(c.core.busy >= c.core.crowd_ns) and status == COLD and not self.core.going_on:
+                # The loop would go on with all that many clients have sent, before it looks after anything else.
+                p = <uint8_t *>e.payload - 7            # It comes again.
+                crowded = True
+                break
             # Not between a ROUTE and the next look at its publish: others could take the route away.
             if began == 0:
-                began = monotonic_ns() - c.spent
-            elif status == ROUTE and monotonic_ns() - began >= most:
-                break
+                waits = status != ROUTE
+                began = time_used(waits) - c.spent
+            elif status != ROUTE and not waits:
+                waits = True
+                began = time_used(True) - (time_used(False) - began)
+            elif status == ROUTE and time_used(waits) - began >= most:
+                if not is_calm(c):
+                    break
+                before -= time_used(waits) - began
+                began = time_used(waits)
+                self.count_anew()
             self.handle(status, &e)
             if c.gone:
                 return 0
@@ -227,8 +262,17 @@ cdef class Connection:
                         break
             if c.rests and not c.ended:
                 break
-            if status != ROUTE and p < end and monotonic_ns() - began >= most:
+            if status != ROUTE and p < end and time_used(waits) - began >= most:
                 break
+        if began:
+            c.spent = time_used(waits) - began
+        c.core.busy += c.spent - before
+        return self.end_work(p, end, status == TURN, crowded)
+
+    cdef int end_work(self, uint8_t *p, uint8_t *end, bint turn, bint crowded) except -1:
+        """Stash p..end, and wait for a `turn` if the connection must."""
+        cdef conn_t *c = &self.c
+        cdef int64_t most = c.core.work_ns
         if p < end and not c.gone:
             c.stash = <uint8_t *>malloc(end - p)
             if c.stash == NULL:
@@ -238,22 +282,28 @@ cdef class Connection:
         if self.core._blocked and c.publishes == c.core.alarms and not c.blocked and not c.discard:
             c.blocked = True
             self.on_publisher_blocked()
-        if began:
-            c.spent = monotonic_ns() - began
-        if UNLIKELY(status == TURN or c.spent >= most or (c.taken_in >= IN_A_TURN_MOST and most != NEVER)) \
+        if UNLIKELY(turn or crowded or c.spent >= most or (c.taken_in >= IN_A_TURN_MOST and most != NEVER)) \
                 and not c.stalled and ((not c.rests and not c.stuffed) or c.ended):
-            self.yield_turn()
+            if c.stash_n or c.ended or turn or not is_calm(c):
+                self.yield_turn()
+            else:               # Nothing waits, and what it used was little for the time.
+                self.count_anew()
         self.update_reading()
         return 0
 
-    cdef void yield_turn(self):
-        """The connection had its share of time: others have their turn before its next octets."""
+    cdef void count_anew(self):
         self.c.spent = 0
         self.c.taken_in = 0
+        self.c.counted_from = monotonic_ns()
+
+    cdef void yield_turn(self):
+        """The connection had its share of time: others have their turn before its next octets."""
+        cdef bint calm = is_calm(&self.c) and not self.c.ended
+        self.count_anew()
         if self.c.yielded:
             return
         self.c.yielded = True
-        self.core.yielded.append(self)
+        (self.core.calm if calm else self.core.yielded).append(self)
         self.core.ask_to_go_on()
 
     cdef void unstuff(self):

@@ -5,7 +5,7 @@ cdef class Core:
 
     def __cinit__(self, *, schedule, request_sync, storage_failed, damaged, segment_octets=8 << 20,
                   deliver_octets_per_turn=1 << 20, message_octets_max=128 << 20, frame_octets_max=131072, sync=True,
-                  spare_directory=None, descriptors_most=0x7FFFFFFF, deadline=None, work_ns=0, go_on=None, lost=None):
+                  spare_directory=None, descriptors_most=0x7FFFFFFF, deadline=None, work_ns=0, go_on=None, lost=None, calm_ns=0, crowd_ns=0):
         self.schedule = schedule
         self.request_sync = request_sync
         self.storage_failed = storage_failed
@@ -14,9 +14,12 @@ cdef class Core:
         self.deadline_upcall = deadline
         self.deadline_told = NEVER
         self.go_on_upcall = go_on
+        self.calm = deque()
         self.yielded = deque()
         self.errands = deque()
         self.c.work_ns = work_ns if work_ns and go_on is not None else NEVER
+        self.c.calm_ns = calm_ns
+        self.c.crowd_ns = crowd_ns if crowd_ns and go_on is not None else NEVER
         self.c.segment_octets = segment_octets & ~4095
         self.c.turn_octets = deliver_octets_per_turn
         self.c.message_octets_max = min(message_octets_max, BODY_MOST)
@@ -203,28 +206,47 @@ cdef class Core:
         deliver_dirty(&self.c, 0)
 
     def go_on(self):
-        cdef Connection connection
+        cdef int64_t began
         self.go_on_asked = False
         if self.ended:
             return
+        began = monotonic_ns()
         self.read_clock()
+        self.c.busy = 0
+        self.going_on = True
         try:
             try:
-                if self.yielded:
-                    connection = self.yielded.popleft()
-                    connection.work_on_stash()
+                while self.calm or self.yielded:
+                    self.next_connection().work_on_stash()
+                    if self.c.crowd_ns == NEVER or monotonic_ns() - began >= self.c.crowd_ns:
+                        break
             finally:
+                self.going_on = False
                 if self.errands:
                     self.do_errand()
         finally:                    # What goes wrong with one connection must not stop the others.
             self.turn()
             self.ask_to_go_on()
 
+    cdef Connection next_connection(self):
+        """The connection whose turn is next.  Every second turn is for one that is not calm, if there is any: so calm ones,
+        however many, hold up none for ever."""
+        self.calm_was_last = len(self.calm) != 0 and not (self.calm_was_last and self.yielded)
+        return self.calm.popleft() if self.calm_was_last else self.yielded.popleft()
+
     cdef void ask_to_go_on(self):
         """Have go_on() called if octets or errands wait, once for each call."""
-        if (self.yielded or self.errands) and not self.go_on_asked:
+        if (self.calm or self.yielded or self.errands) and not self.go_on_asked:
             self.go_on_asked = True
             self.go_on_upcall()
+
+    @property
+    def calm_ns(self):
+        return self.c.calm_ns
+
+    @calm_ns.setter
+    def calm_ns(self, int64_t ns):
+        self.c.calm_ns = ns
 
     def add_errand(self, step):
         self.errands.append(step)

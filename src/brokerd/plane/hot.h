@@ -91,6 +91,14 @@ static inline int64_t monotonic_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* What this thread has had of a processor. */
+static inline int64_t processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* ---- CRC32C.  These functions take and return the state; the caller inverts it at both ends. */
 
 static uint32_t crc_table[8][256];

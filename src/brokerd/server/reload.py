@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.config import changed_options
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
+TELL_SECONDS = 5  # while it is put in force: thousands of policies and queues take long
 Step = Callable[[], Iterator[None]]  # puts a file that was read and checked in force; at each yield a piece may end
 
 
@@ -60,6 +62,7 @@ def begin(server: "Server", done: Callable[[], object]) -> None:
 
     The log has the result.
     """
+    log.info("SIGHUP: reading options and files again")
     node = server.node
 
     def over() -> None:
@@ -109,8 +112,7 @@ def put_in_force(server: "Server", found: Found) -> Iterator[None]:
         for fault in faults:
             log.error("not reloaded, nothing changed: %s", fault)
         return
-    for step in found.steps:
-        yield from step()
+    yield from take_steps(found.steps)
     for line in waiting:
         log.warning("reload: %s", line)
     for name, value in taken.items():
@@ -123,6 +125,17 @@ def put_in_force(server: "Server", found: Found) -> Iterator[None]:
     unknown.warn_of_permissions(server.node)
     server.node.core.turn()
     log.info("reloaded")
+
+
+def take_steps(steps: list[Step]) -> Iterator[None]:
+    """Put files in force.  The log says from time to time that it goes on."""
+    began = told = monotonic()
+    for step in steps:
+        for _ in step():
+            yield
+            if monotonic() >= told + TELL_SECONDS:
+                told = monotonic()
+                log.info("reload: not all of it is in force yet, after %.0f s", told - began)
 
 
 def _split(server: "Server", options: "Config", context: "SSLContext | None") -> tuple[dict[str, Any], list[str]]:

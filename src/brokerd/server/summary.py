@@ -79,8 +79,9 @@ def _connections(node: "Node") -> Iterator[None]:
     for connection in list(node.connections):
         channels += len(connection.channels or ())
         yield
-    _say("%d connections (%d wait for the end of an alarm), %d channels", len(node.connections), len(node.blocked),
-         channels)
+    connections = len(node.connections)
+    _say("%d connection%s (%d wait for the end of an alarm), %d channel%s", connections, _plural(connections),
+         len(node.blocked), channels, _plural(channels))
 
 
 def _queues(node: "Node") -> Iterator[None]:
@@ -99,11 +100,16 @@ def _queues(node: "Node") -> Iterator[None]:
                 if len(largest) > LARGEST_SHOWN:
                     heapq.heappop(largest)
             yield
-    _say("%d vhosts, %d queues: %d messages ready, %d unacked, %d aside; %d consumers", len(node.vhosts), queues, ready,
-         unacked, aside, consumers)
+    vhosts = len(node.vhosts)
+    _say("%d vhost%s, %d queue%s: %d messages ready, %d unacked, %d aside; %d consumer%s", vhosts, _plural(vhosts),
+         queues, _plural(queues), ready, unacked, aside, consumers, _plural(consumers))
     if largest:
         shown = [f"{queue}: {queue.ready} ready, {queue.unacked} unacked" for _, _, queue in sorted(largest)[::-1]]
         _say("most messages: %s", "; ".join(shown))
+
+
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _say(text: str, *values: object) -> None:
