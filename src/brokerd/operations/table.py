@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 NOUNS = (  # each has its rows in a module of this package
     "binding", "channel", "connection", "consumer", "definitions", "exchange", "global_parameter", "group", "message",
-    "node", "operator_policy", "parameter", "permission", "policy", "queue", "topic_permission", "user", "vhost",
+    "node", "operator_policy", "parameter", "permission", "policy", "queue", "stream",
+    "topic_permission", "user", "vhost",
 )  # fmt: skip
 _ADAPTERS: "dict[type, TypeAdapter[Any]]" = {}
 

@@ -1,0 +1,84 @@
+"""Operations on streams: what they answer is as their models say, and does what it says."""
+
+import pytest
+from tests.operations.stand_in import Place
+
+from brokerd.operations import OperationError, table
+from brokerd.operations.rows import LOCAL
+from brokerd.operations.stream import Kept, ReadersListed
+from brokerd.wire import methods
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path / "data")
+    place.queue(queue_type="stream")
+    place.publish(10)
+    return place
+
+
+def ask(place, name, **fields):
+    _, answer = table.perform(place.node, LOCAL, f"stream {name}", {"queue": "q", **fields})
+    model = ReadersListed if name == "readers" else Kept
+    assert table.adapter(model).validate_python(answer, strict=True) == answer
+    return answer
+
+
+def read(place, reader, offset="first", prefetch=4, channel=1):
+    place.client.send((channel, methods.BasicQos(prefetch_count=prefetch)), (channel, methods.BasicConsume(
+        queue="q", consumer_tag=f"tag-{reader}",
+        arguments={"x-stream-offset": offset} | ({"x-stream-reader": reader} if reader else {}))))
+    place.node.core.turn()
+
+
+def test_readers_are_listed_with_how_far_they_are(place):
+    read(place, "billing")
+    read(place, "", offset=8)
+    place.settle(1, 2)
+    answer = ask(place, "readers")
+    assert {key: answer[key] for key in ("first_offset", "next_offset", "messages", "segments", "removed")} == {
+        "first_offset": 1, "next_offset": 11, "messages": 10, "segments": 1, "removed": 0}
+    shown = ("reader", "reads", "tag", "unacked", "prefetch", "next_offset", "lowest_unacked", "lag", "missed")
+    assert [tuple(row[key] for key in shown) for row in answer["items"]] == [
+        ("", True, "tag-", 3, 4, 11, 8, 3, 0), ("billing", True, "tag-billing", 4, 4, 7, 3, 8, 0)]
+
+
+def test_an_offset_is_kept_for_a_reader_that_left(place):
+    read(place, "billing")
+    place.settle(1, 3)
+    place.client.send((1, methods.BasicCancel(consumer_tag="tag-billing")))
+    (row,) = ask(place, "readers")["items"]
+    assert (row["reader"], row["reads"], row["lowest_unacked"], row["lag"]) == ("billing", False, 4, 7)
+    assert ask(place, "set_offset", reader="billing", offset=9) == {
+        "queue": "q", "reader": "billing", "offset": 9, "changed": True}
+    assert not ask(place, "set_offset", reader="billing", offset=9)["changed"]
+    assert ask(place, "reset", reader="billing")["offset"] == 1
+    assert ask(place, "set_offset", reader="new", offset=11)["changed"]
+    assert ask(place, "delete", reader="billing")["changed"]
+    assert [row["reader"] for row in ask(place, "readers")["items"]] == ["new"]
+
+
+@pytest.mark.parametrize(("name", "fields", "status", "text"), [
+    ("delete", {"reader": "nobody"}, 404, "no reader 'nobody' of queue 'q' in vhost '/': no offset is kept for it"),
+    ("set_offset", {"reader": "a", "offset": 12}, 400, "offset: 12 is beyond the next one of queue 'q'"),
+    ("set_offset", {"reader": "a" * 256, "offset": 1}, 400, "reader: 256 octets, but a name has 1 to 255"),
+    ("reset", {"reader": ""}, 400, "reader: 0 octets"),
+    ("reset", {"reader": "billing"}, 409, "reads now: cancel its consumer first"),
+    ("readers", {"queue": "plain"}, 409, "queue 'plain' in vhost '/' is no stream"),
+    ("readers", {"queue": "none"}, 404, "none"),
+])
+def test_what_cannot_be_done_is_refused(place, name, fields, status, text):
+    place.queue("plain")
+    read(place, "billing")
+    with pytest.raises(OperationError) as refused:
+        ask(place, name, **fields)
+    assert refused.value.code == status
+    assert text in str(refused.value)
+
+
+def test_no_message_is_taken_out_of_a_stream(place):
+    place.queue("other")
+    for name, fields in (("get", {"ackmode": "ack_requeue_false"}), ("delete", {"seqs": "1"}),
+                         ("move", {"to": "other", "seqs": "1"})):
+        with pytest.raises(OperationError, match="stay there until retention removes them"):
+            table.perform(place.node, LOCAL, f"message {name}", {"queue": "q", **fields})
