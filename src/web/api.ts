@@ -211,5 +211,9 @@ export function useMethods(path: string): Set<string> {
   return methods;
 }
 
+/** Whether the broker has that operation. */
+export const useOperation = (noun: string, verb: string): boolean =>
+  useMethods(`/api/v2/${noun}/${verb}`).has("POST");
+
 /** A name in a path. */
 export const inPath = encodeURIComponent;

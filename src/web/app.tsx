@@ -78,14 +78,14 @@ function turn(): void {
 
 function useKeys(help: () => void): void {
   useEffect(() => {
-    let after = 0; // when g was pressed
+    let after = -Infinity; // when g was pressed
     const pressed = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
-      if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input, textarea, select")) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || target.matches("input:not([type=checkbox]), textarea, select")) return;
       if (document.querySelector("dialog[open]")) return;
       if (performance.now() - after < 1500) {
         const page = PAGES.find((each) => each.key === event.key && mayShow(each));
-        after = 0;
+        after = -Infinity;
         if (page) location.hash = `#/${page.name}`;
       } else if (event.key === "g") {
         after = performance.now();

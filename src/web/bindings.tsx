@@ -1,6 +1,6 @@
 // Bindings of an exchange or a queue: what routes here, what goes on from here, new ones.
 
-import { inPath, useAsked, useMethods } from "./api.ts";
+import { useAsked, useOperation } from "./api.ts";
 import { change, FormButton, objectOf, To } from "./parts.tsx";
 import { value } from "./format.ts";
 
@@ -22,21 +22,21 @@ interface Props {
   destination?: { type: "queue" | "exchange"; name: string }; // or lead there
 }
 
-const between = (vhost: string, source: string, type: string, destination: string) =>
-  `/api/bindings/${inPath(vhost)}/e/${inPath(source)}/${type[0]}/${inPath(destination)}`;
-
 export function Bindings({ title, path, vhost, source, destination }: Props) {
   const { data, again } = useAsked<Binding[]>(path);
-  const mayBind = useMethods("/api/bindings/x/e/x/q/x").has("POST");
-  const mayUnbind = useMethods("/api/bindings/x/e/x/q/x/x").has("DELETE");
-  const bind = async (from: string, type: string, to: string, body: object) => {
-    const fine = await change("The binding is there.", between(vhost, from, type, to), "POST", body);
+  const mayBind = useOperation("binding", "add");
+  const mayUnbind = useOperation("binding", "delete");
+  const bind = async (body: object) => {
+    const fine = await change("The binding is there.", "binding", "add", { vhost, ...body });
     if (fine) again();
     return fine;
   };
   const unbind = async (row: Binding) => {
-    const at = `${between(vhost, row.source, row.destination_type, row.destination)}/${inPath(row.properties_key)}`;
-    if (await change("The binding is gone.", at, "DELETE")) again();
+    const fine = await change("The binding is gone.", "binding", "delete", {
+      vhost, source: row.source, destination: row.destination, destination_type: row.destination_type,
+      properties_key: row.properties_key,
+    });
+    if (fine) again();
   };
   const rows = data ?? [];
   return (
@@ -69,7 +69,7 @@ export function Bindings({ title, path, vhost, source, destination }: Props) {
 interface NewProps {
   source: string | undefined;
   destination: Props["destination"];
-  bind: (from: string, type: string, to: string, body: object) => Promise<boolean>;
+  bind: (body: object) => Promise<boolean>;
 }
 
 function New({ source, destination, bind }: NewProps) {
@@ -82,9 +82,10 @@ function New({ source, destination, bind }: NewProps) {
       { name: "key", label: "Routing key" },
       { name: "arguments", label: "Arguments", kind: "json" },
     ]} send={(values) => {
-      const body = { routing_key: values.key, arguments: objectOf(values, "arguments") };
-      return destination ? bind(values.other as string, destination.type, destination.name, body)
-        : bind(source!, values.type as string, values.other as string, body);
+      const shared = { routing_key: values.key, arguments: objectOf(values, "arguments") };
+      return bind(destination
+        ? { ...shared, source: values.other, destination: destination.name, destination_type: destination.type }
+        : { ...shared, source, destination: values.other, destination_type: values.type });
     }} />
   );
 }

@@ -1,6 +1,6 @@
 // Connections and channels.
 
-import { inPath, useMethods } from "./api.ts";
+import { useOperation } from "./api.ts";
 import { count, moment, octets, rate } from "./format.ts";
 import { change, DangerButton, Table, Tag } from "./parts.tsx";
 import { rateOf } from "./queues.tsx";
@@ -23,7 +23,7 @@ interface ConnectionRow {
 const octetRate = (of: { rate: number } | undefined) => (of ? `${octets(of.rate)}/s` : "–");
 
 export function Connections() {
-  const mayClose = useMethods("/api/connections/x").has("DELETE");
+  const mayClose = useOperation("connection", "close");
   return (
     <>
       <div class="title"><h1>Connections</h1></div>
@@ -42,7 +42,7 @@ export function Connections() {
           { label: "", right: true, cell: (row) => mayClose && (
             <DangerButton label="Close" title="Close the connection?" text={`${row.name} of ${row.user} will be closed. ${
               ""}What it holds unacked goes back to the queues.`}
-              act={() => change("The connection is closed.", `/api/connections/${inPath(row.name)}`, "DELETE")} />
+              act={() => change("The connection is closed.", "connection", "close", { connection: row.name })} />
           ) },
         ]} />
     </>

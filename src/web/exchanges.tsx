@@ -1,6 +1,6 @@
 // Exchanges, and one exchange with what is bound to it.
 
-import { inPath, useAsked, useMethods } from "./api.ts";
+import { inPath, useAsked, useOperation } from "./api.ts";
 import { Bindings } from "./bindings.tsx";
 import { count, rate } from "./format.ts";
 import { PublishButton } from "./messages.tsx";
@@ -34,7 +34,7 @@ function Features({ row }: { row: ExchangeRow }) {
 export function Exchanges() {
   const vhosts = useVHosts();
   const types = useAsked<{ exchange_types: { name: string }[] }>("/api/overview", 0).data?.exchange_types;
-  const mayDeclare = useMethods("/api/exchanges/x/x").has("PUT");
+  const mayDeclare = useOperation("exchange", "declare");
   return (
     <>
       <div class="title"><h1>Exchanges</h1></div>
@@ -66,9 +66,8 @@ function New({ vhosts, types, done }: { vhosts: string[]; types: string[]; done:
       { name: "internal", label: "internal: only exchanges send to it", kind: "check" },
       { name: "arguments", label: "Arguments", kind: "json" },
     ]} send={async (values) => {
-      const path = pathOf(values.vhost as string, values.name as string);
-      const fine = await change(`Exchange ${values.name} is declared.`, path, "PUT", {
-        type: values.type, durable: values.durable, auto_delete: values.auto_delete, internal: values.internal,
+      const fine = await change(`Exchange ${values.name} is declared.`, "exchange", "declare", {
+        vhost: values.vhost, exchange: values.name, type: values.type, durable: values.durable, auto_delete: values.auto_delete, internal: values.internal,
         arguments: objectOf(values, "arguments"),
       });
       if (fine) done();
@@ -81,11 +80,11 @@ export function Exchange({ vhost, name }: { vhost: string; name: string }) {
   const shown = name === "amq.default" ? "" : name;
   const path = pathOf(vhost, shown);
   const { data: row, error } = useAsked<ExchangeRow>(path);
-  const mayDelete = useMethods("/api/exchanges/x/x").has("DELETE");
+  const mayDelete = useOperation("exchange", "delete");
   if (error) return <Failed error={error} />;
   if (!row) return <p class="empty">Loading …</p>;
   const remove = async () => {
-    if (await change(`Exchange ${row.name} is deleted.`, path, "DELETE")) location.hash = "#/exchanges";
+    if (await change(`Exchange ${row.name} is deleted.`, "exchange", "delete", { vhost, exchange: shown })) location.hash = "#/exchanges";
   };
   return (
     <>

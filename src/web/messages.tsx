@@ -1,16 +1,14 @@
-// Messages: publish one, and look at those at the head of a queue.
+// Messages: publish one; look for messages in a queue without taking them; take, delete, move or copy chosen ones.
 
-import { useState } from "preact/hooks";
-import { ask, inPath, type Refusal, useMethods } from "./api.ts";
-import { count, octets, plural, value } from "./format.ts";
-import { FormButton, objectOf, say, Tag } from "./parts.tsx";
+import { useEffect, useState } from "preact/hooks";
+import { perform, type Refusal, useOperation } from "./api.ts";
+import { count, fine, octets, plural, value } from "./format.ts";
+import { DangerButton, FormButton, objectOf, say, Tag } from "./parts.tsx";
 
 interface Publish { vhost: string; exchange: string; routingKey: string; done?: () => void }
 
 export function PublishButton({ vhost, exchange, routingKey, done }: Publish) {
-  const path = `/api/exchanges/${inPath(vhost)}/${inPath(exchange || "amq.default")}/publish`;
-  const mayPublish = useMethods("/api/exchanges/x/x/publish").has("POST");
-  if (!mayPublish) return null;
+  if (!useOperation("message", "publish")) return null;
   return (
     <FormButton title="Publish" label="Publish" fields={[
       { name: "key", label: "Routing key", first: routingKey },
@@ -24,8 +22,8 @@ export function PublishButton({ vhost, exchange, routingKey, done }: Publish) {
       const headers = objectOf(values, "headers");
       if (Object.keys(headers).length) properties.headers = headers;
       try {
-        const { routed } = await ask<{ routed: boolean }>(path, "POST", {
-          properties, routing_key: values.key, payload: values.payload, payload_encoding: "string",
+        const { routed } = await perform<{ routed: boolean }>("message", "publish", {
+          vhost, exchange: exchange || "amq.default", properties, routing_key: values.key, payload: values.payload,
         });
         say(routed ? "The message is in." : "No queue wanted the message: it was not kept.", !routed);
         done?.();
@@ -39,78 +37,188 @@ export function PublishButton({ vhost, exchange, routingKey, done }: Publish) {
 }
 
 interface Message {
-  seq?: number;
+  seq: number;
+  published_at: number;
   exchange: string;
   routing_key: string;
   redelivered: boolean;
   payload: string;
   payload_bytes: number;
   payload_encoding: string;
-  message_count: number;
   properties: Record<string, unknown>;
 }
+interface Browsed { items: Message[]; next_seq: number }
+interface Place { vhost: string; queue: string }
 
-const HOW = {
-  "look, and give them back": "ack_requeue_true",
-  "take them out of the queue": "ack_requeue_false",
-  "reject them (dead-letter)": "reject_requeue_false",
-} as const;
+const PAGE = 25;
+const SHOWN_OCTETS = 4000;
 
-/** The first messages of a queue. */
-export function GetMessages({ path, trace }: { path: string; trace: (seq: number) => void }) {
-  const mayGet = useMethods("/api/queues/x/x/get").has("POST");
-  const [how, setHow] = useState<keyof typeof HOW>("look, and give them back");
-  const [number, setNumber] = useState("10");
+/** Looks for messages, and does something with those that are chosen. */
+export function Messages({ vhost, queue, trace }: Place & { trace: (seq: number) => void }) {
   const [found, setFound] = useState<Message[] | null>(null);
-  if (!mayGet) return null;
-  const get = async () => {
+  const [next, setNext] = useState(0);
+  const [chosen, setChosen] = useState<Set<number>>(new Set());
+  const [filter, setFilter] = useState<Record<string, unknown>>({});
+  const [busy, setBusy] = useState(false);
+  if (!useOperation("message", "browse")) return null;
+  const look = async (fields: Record<string, unknown>, from = 1) => {
+    setBusy(true);
     try {
-      setFound(await ask<Message[]>(`${path}/get`, "POST", {
-        count: Number(number), ackmode: HOW[how], encoding: "auto", truncate: 20000,
-      }));
+      const answer = await perform<Browsed>("message", "browse", {
+        vhost, queue, count: PAGE, truncate: SHOWN_OCTETS, from_seq: from, ...fields,
+      });
+      setFound((before) => (from > 1 ? [...(before ?? []), ...answer.items] : answer.items));
+      setNext(answer.items.length === PAGE ? answer.next_seq : 0);
+      setFilter(fields);
+      if (from === 1) setChosen(new Set());
+    } catch (error) {
+      say((error as Refusal).message, true);
+    }
+    setBusy(false);
+  };
+  const choose = (seq: number, is: boolean) => setChosen((before) => {
+    const after = new Set(before);
+    if (is) after.add(seq);
+    else after.delete(seq);
+    return after;
+  });
+  const all = found !== null && found.length > 0 && found.every((each) => chosen.has(each.seq));
+  return (
+    <section class="card">
+      <h2>Messages</h2>
+      <Search busy={busy} look={(fields) => void look(fields)} />
+      {found?.length === 0 && <p class="empty">No message is there, or none is as you ask.</p>}
+      {found && found.length > 0 && (
+        <div class="tools">
+          <label class="inline"><input type="checkbox" checked={all} onChange={(event) => setChosen(
+            new Set(event.currentTarget.checked ? found.map((each) => each.seq) : []))} /> choose all that are shown</label>
+          <span class="space" />
+          {chosen.size > 0 && <Chosen vhost={vhost} queue={queue} seqs={[...chosen]} done={() => void look(filter)} />}
+        </div>
+      )}
+      {found?.map((message) => (
+        <One key={message.seq} message={message} trace={trace} chosen={chosen.has(message.seq)} choose={choose} />
+      ))}
+      {next > 0 && <p><button type="button" disabled={busy} onClick={() => void look(filter, next)}>More</button></p>}
+      <Take vhost={vhost} queue={queue} done={() => found && void look(filter)} />
+    </section>
+  );
+}
+
+function Search({ busy, look }: { busy: boolean; look: (fields: Record<string, unknown>) => void }) {
+  const [contains, setContains] = useState("");
+  const [key, setKey] = useState("");
+  const [header, setHeader] = useState("");
+  const send = (event: Event) => {
+    event.preventDefault();
+    const fields: Record<string, unknown> = {};
+    if (contains) fields.contains = contains;
+    if (key) fields.routing_key = key;
+    if (header) {
+      const [name, ...rest] = header.split("=");
+      fields.properties = { headers: { [name.trim()]: wordOrNumber(rest.join("=").trim()) } };
+    }
+    look(fields);
+  };
+  return (
+    <form class="tools" onSubmit={send}>
+      <input class="short" aria-label="Payload contains" placeholder="payload contains" value={contains}
+        onInput={(event) => setContains(event.currentTarget.value)} />
+      <input class="short" aria-label="Routing key is" placeholder="routing key is" value={key}
+        onInput={(event) => setKey(event.currentTarget.value)} />
+      <input class="short" aria-label="Header is" placeholder="header = value" value={header}
+        onInput={(event) => setHeader(event.currentTarget.value)} />
+      <button type="submit" disabled={busy}>Browse</button>
+      <small>Browsing takes nothing and disturbs no order.</small>
+    </form>
+  );
+}
+
+const wordOrNumber = (text: string) => (/^-?\d+$/.test(text) ? Number(text) : text);
+
+interface ChosenProps extends Place { seqs: number[]; done: () => void }
+
+function Chosen({ vhost, queue, seqs, done }: ChosenProps) {
+  const mayDelete = useOperation("message", "delete");
+  const mayMove = useOperation("message", "move");
+  const what = plural(seqs.length, "message");
+  const act = async (verb: string, word: string, fields: object) => {
+    try {
+      const { messages } = await perform<{ messages: number }>("message", verb, {
+        vhost, queue, seqs: seqs.join(","), count: seqs.length, ...fields,
+      });
+      say(`${plural(messages, "message")} ${word}.`);
+      done();
+      return true;
+    } catch (error) {
+      say((error as Refusal).message, true);
+      return false;
+    }
+  };
+  return (
+    <>
+      <span>{what} chosen</span>
+      {mayMove && (
+        <FormButton title="Move or copy" label="Do it" fields={[
+          { name: "verb", label: "What", kind: "choice", choices: ["move", "copy"] },
+          { name: "to", label: "To queue", required: true, help: `${what}, in their order. The queue must be there.` },
+        ]} send={({ verb, to }) => act(verb as string, verb === "move" ? "moved" : "copied", { to })} />
+      )}
+      {mayDelete && <DangerButton label="Delete chosen" title={`Delete ${what}?`} text="They will be gone."
+        act={() => act("delete", "deleted", {})} />}
+    </>
+  );
+}
+
+/** Takes the first messages out of the queue. */
+function Take({ vhost, queue, done }: Place & { done: () => void }) {
+  const [taken, setTaken] = useState<Message[]>([]);
+  useEffect(() => setTaken([]), [queue]);
+  if (!useOperation("message", "get")) return null;
+  const take = async (ackmode: string) => {
+    try {
+      setTaken((await perform<{ items: Message[] }>("message", "get", { vhost, queue, ackmode, count: 1 })).items);
+      done();
     } catch (error) {
       say((error as Refusal).message, true);
     }
   };
   return (
-    <section class="card">
-      <h2>Messages</h2>
+    <>
       <div class="tools">
-        <label class="inline" for="get-count">The first</label>
-        <select id="get-count" value={number} onChange={(event) => setNumber(event.currentTarget.value)}>
-          {["1", "10", "50"].map((each) => <option key={each}>{each}</option>)}
-        </select>
-        <select aria-label="What becomes of them" value={how}
-          onChange={(event) => setHow(event.currentTarget.value as keyof typeof HOW)}>
-          {Object.keys(HOW).map((each) => <option key={each}>{each}</option>)}
-        </select>
-        <button type="button" onClick={() => void get()}>Get messages</button>
+        <span class="quiet">The first message:</span>
+        <DangerButton label="Get and ack" title="Take the first message?" act={() => take("ack_requeue_false")}
+          text="It leaves the queue, and is shown here." />
+        <DangerButton label="Get and reject" title="Reject the first message?" act={() => take("reject_requeue_false")}
+          text="It leaves the queue, and is dead-lettered if the queue says so." />
       </div>
-      <p class="quiet">
-        {how === "look, and give them back" ? "Messages go back to their places, and are marked as redelivered."
-          : "These messages will be gone from the queue."}
-      </p>
-      {found?.length === 0 && <p class="empty">No message is ready.</p>}
-      {found?.map((message, at) => <One key={at} message={message} trace={trace} />)}
-      {found && found.length > 0 && (
-        <p class="quiet">{plural(found.length, "message")}; behind them {count(found[found.length - 1].message_count)}.</p>
-      )}
-    </section>
+      {taken.map((message) => <One key={message.seq} message={message} />)}
+    </>
   );
 }
 
-function One({ message, trace }: { message: Message; trace: (seq: number) => void }) {
+interface OneProps {
+  message: Message;
+  trace?: (seq: number) => void;
+  chosen?: boolean;
+  choose?: (seq: number, is: boolean) => void;
+}
+
+function One({ message, trace, chosen, choose }: OneProps) {
   const { headers, ...others } = message.properties;
+  const { seq } = message;
   return (
     <article class="message">
+      {choose && <input type="checkbox" aria-label={`Choose message ${seq}`} checked={chosen}
+        onChange={(event) => choose(seq, event.currentTarget.checked)} />}{" "}
+      <b>{count(seq)}</b>{" "}
       <Tag>{message.exchange || "(default)"} → {message.routing_key}</Tag>
       <Tag>{octets(message.payload_bytes)}</Tag>
       {message.redelivered && <Tag>redelivered</Tag>}
       {message.payload_encoding === "base64" && <Tag>base64</Tag>}
-      {message.seq !== undefined && (
-        <button type="button" class="small" onClick={() => trace(message.seq!)}>Trace {message.seq}</button>
-      )}
-      <pre class="payload" tabIndex={0} aria-label="Payload">{message.payload}</pre>
+      <small>{fine(message.published_at)}</small>{" "}
+      {trace && <button type="button" class="small" onClick={() => trace(seq)}>Trace {seq}</button>}
+      <pre class="payload" tabIndex={0} role="region" aria-label={`Payload of message ${seq}`}>{message.payload}</pre>
       <small>
         {Object.entries(others).map(([name, each]) => `${name}: ${value(each)}`).join(" · ")}
         {headers ? ` · headers: ${value(headers)}` : ""}

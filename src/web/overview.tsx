@@ -45,7 +45,7 @@ const ALARMS: Record<string, { what: string; todo: string }> = {
     what: "Disk space is short, so publishers wait.",
     todo: "Free space on the disk of the data directory, purge or consume long queues, or lower the limit of free space.",
   },
-  descriptors: {
+  "file descriptors": {
     what: "File descriptors are short, so new connections may be refused.",
     todo: "Close connections that are not needed, or raise the limit of open files (LimitNOFILE in the unit).",
   },

@@ -2,8 +2,8 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ask, Followed, type Refusal, useAsked } from "./api.ts";
-import { count, plural, value } from "./format.ts";
+import { Followed, perform, type Refusal, useAsked } from "./api.ts";
+import { count, value } from "./format.ts";
 
 // --- notices: what was done, or refused, said in one line for some seconds
 
@@ -25,10 +25,10 @@ export function Notice() {
   );
 }
 
-/** Change something, and say how it went.  Whether it was done. */
-export async function change(done: string, path: string, method: string, body?: unknown): Promise<boolean> {
+/** Perform an operation that changes something, and say how it went.  Whether it was done. */
+export async function change(done: string, noun: string, verb: string, body: object): Promise<boolean> {
   try {
-    await ask(path, method, body);
+    await perform(noun, verb, body);
     say(done);
     return true;
   } catch (error) {
@@ -52,7 +52,7 @@ export function Dialog({ title, close, children }: { title: string; close: () =>
       <div class="dialog">
         <header>
           <h2>{title}</h2>
-          <button type="button" class="plain" aria-label="Close" onClick={close}>✕</button>
+          <button type="button" class="plain" aria-label="Close dialog" onClick={close}>✕</button>
         </header>
         {children}
       </div>
@@ -325,7 +325,7 @@ function Pager({ data, noun, go }: { data: Paged<unknown>; noun: string; go: (pa
   const found = data.filtered_count === data.total_count ? counted(data.total_count, noun)
     : `${count(data.filtered_count)} of ${count(data.total_count)} ${noun}`;
   return (
-    <nav class="pager" aria-label="Pages">
+    <nav class="pager" aria-label={`Pages of ${noun}`}>
       <span>{found}</span>
       {data.page_count > 1 && (
         <>
@@ -362,4 +362,4 @@ export function To({ page, names, children }: { page: string; names: string[]; c
   return <a href={`#/${[page, ...names.map(encodeURIComponent)].join("/")}`}>{children ?? (text || "(default)")}</a>;
 }
 
-export { count, plural };
+

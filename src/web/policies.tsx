@@ -1,7 +1,7 @@
 // Policies and operator policies, with a preview of what a pattern matches before it is in force.
 
 import { useEffect, useState } from "preact/hooks";
-import { hasTag, inPath, useAsked, useMethods } from "./api.ts";
+import { hasTag, inPath, useAsked, useOperation } from "./api.ts";
 import { count } from "./format.ts";
 import { Arguments, change, DangerButton, type FieldRow, FormButton, objectOf, type Paged, Table, type Values,
   } from "./parts.tsx";
@@ -24,23 +24,24 @@ export function Policies() {
       <div class="title"><h1>Policies</h1></div>
       <p class="quiet">A policy gives arguments to all queues and exchanges that its pattern matches. Of several that match,
         the one with the highest priority holds.</p>
-      <List noun="policies" path="/api/policies" may={hasTag("policymaker")} title="New policy" />
+      <List noun="policies" path="/api/policies" kind="policy" may={hasTag("policymaker")} title="New policy" />
       <div class="title"><h1>Operator policies</h1></div>
       <p class="quiet">An operator policy sets limits that neither arguments nor policies can exceed.</p>
-      <List noun="operator policies" path="/api/operator-policies" may={hasTag("administrator")}
+      <List noun="operator policies" path="/api/operator-policies" kind="operator_policy" may={hasTag("administrator")}
         title="New operator policy" />
     </>
   );
 }
 
-interface ListProps { noun: string; path: string; may: boolean; title: string }
+interface ListProps { noun: string; path: string; kind: string; may: boolean; title: string }
 
-function List({ noun, path, may, title }: ListProps) {
-  const methods = useMethods(`${path}/x/x`);
+function List({ noun, path, kind, may, title }: ListProps) {
+  const maySet = useOperation(kind, "set") && may;
+  const mayDelete = useOperation(kind, "delete") && may;
   const vhosts = useVHosts();
   return (
     <Table<PolicyRow> noun={noun} path={path} keyOf={(row) => `${row.vhost}\0${row.name}`}
-      actions={(again) => may && methods.has("PUT") && <New path={path} title={title} vhosts={vhosts} done={again} />}
+      actions={(again) => maySet && <New kind={kind} title={title} vhosts={vhosts} done={again} />}
       columns={[
         { label: "Name", sort: "name", cell: (row) => <b>{row.name}</b> },
         { label: "Vhost", sort: "vhost", wide: true, cell: (row) => row.vhost },
@@ -48,17 +49,16 @@ function List({ noun, path, may, title }: ListProps) {
         { label: "Applies to", wide: true, cell: (row) => row["apply-to"] },
         { label: "Gives", cell: (row) => <Arguments of={row.definition} /> },
         { label: "Priority", sort: "priority", right: true, cell: (row) => count(row.priority) },
-        { label: "", right: true, cell: (row) => may && methods.has("DELETE") && (
+        { label: "", right: true, cell: (row) => mayDelete && (
           <DangerButton label="Delete" title={`Delete ${row.name}?`}
             text={`What matches ${row.pattern} loses what this policy gives, at once.`}
-            act={() => change(`Policy ${row.name} is deleted.`, `${path}/${inPath(row.vhost)}/${inPath(row.name)}`,
-              "DELETE")} />
+            act={() => change(`Policy ${row.name} is deleted.`, kind, "delete", { vhost: row.vhost, name: row.name })} />
         ) },
       ]} />
   );
 }
 
-function New({ path, title, vhosts, done }: { path: string; title: string; vhosts: string[]; done: () => void }) {
+function New({ kind, title, vhosts, done }: { kind: string; title: string; vhosts: string[]; done: () => void }) {
   const fields: FieldRow[] = [
     { name: "vhost", label: "Vhost", kind: "choice", choices: vhosts },
     { name: "name", label: "Name", required: true },
@@ -70,11 +70,10 @@ function New({ path, title, vhosts, done }: { path: string; title: string; vhost
   const [values, setValues] = useState<Values>({ vhost: vhosts[0], pattern: "^", target: "all" });
   return (
     <FormButton title={title} label="Set" fields={fields} watch={setValues} send={async (all) => {
-      const fine = await change(`Policy ${all.name} is in force.`,
-        `${path}/${inPath(all.vhost as string)}/${inPath(all.name as string)}`, "PUT", {
-          pattern: all.pattern, "apply-to": all.target, priority: Number(all.priority),
-          definition: objectOf(all, "definition"),
-        });
+      const fine = await change(`Policy ${all.name} is in force.`, kind, "set", {
+        vhost: all.vhost, name: all.name, pattern: all.pattern, apply_to: all.target, priority: Number(all.priority),
+        definition: objectOf(all, "definition"),
+      });
       if (fine) done();
       return fine;
     }}>

@@ -1,11 +1,12 @@
 // One queue: the guarantee of order that holds now and why, counters, consumers, bindings, policies, messages.
 
 import { useState } from "preact/hooks";
-import { inPath, useAsked, useMethods } from "./api.ts";
+import { inPath, useAsked, useOperation } from "./api.ts";
 import { Bindings } from "./bindings.tsx";
-import { count, octets, rate } from "./format.ts";
-import { GetMessages, PublishButton } from "./messages.tsx";
-import { Arguments, change, DangerButton, Facts, Failed, plural, Tag } from "./parts.tsx";
+import { count, octets, plural, rate } from "./format.ts";
+import { Groups } from "./groups.tsx";
+import { Messages, PublishButton } from "./messages.tsx";
+import { Arguments, change, DangerButton, Facts, Failed, Tag } from "./parts.tsx";
 import { Features, type QueueRow, rateOf } from "./queues.tsx";
 import { Trace } from "./trace.tsx";
 
@@ -29,7 +30,6 @@ interface Ordering {
   counters: { since_start: Counters; since_declare: Counters };
   journal: { on: boolean; why: string; kept_octets: number; first_kept_seq: number };
   consumers: Consumer[];
-  groups?: Record<string, unknown>;
 }
 interface Counters {
   returned: Record<string, number>;
@@ -56,7 +56,7 @@ export function Queue({ vhost, name }: { vhost: string; name: string }) {
   if (!row) return error ? <Failed error={error} /> : <p class="empty">Loading …</p>;
   return (
     <>
-      <Heading row={row} path={path} again={again} />
+      <Heading row={row} again={again} />
       <div class="numbers">
         {([["Ready", count(row.messages_ready)], ["Unacked", count(row.messages_unacknowledged)],
           ["Consumers", count(row.consumers)], ["Published", rate(rateOf(row, "publish"))],
@@ -75,7 +75,8 @@ export function Queue({ vhost, name }: { vhost: string; name: string }) {
         <Rules row={row} />
         <Bindings title="Bindings" path={`${path}/bindings`} vhost={vhost} destination={{ type: "queue", name }} />
       </div>
-      <GetMessages path={path} trace={setTraced} />
+      <Groups vhost={vhost} queue={name} />
+      <Messages vhost={vhost} queue={name} trace={setTraced} />
       <Trace vhost={vhost} queue={name} last={ordering ? ordering.messages.next_seq - 1 : 0} seq={traced}
         choose={setTraced} durable={row.durable} />
     </>
@@ -91,14 +92,15 @@ function Gone({ name }: { name: string }) {
   );
 }
 
-function Heading({ row, path, again }: { row: QueueRow; path: string; again: () => void }) {
-  const mayPurge = useMethods("/api/queues/x/x/contents").has("DELETE");
-  const mayDelete = useMethods("/api/queues/x/x").has("DELETE");
+function Heading({ row, again }: { row: QueueRow; again: () => void }) {
+  const mayPurge = useOperation("queue", "purge");
+  const mayDelete = useOperation("queue", "delete");
+  const names = { vhost: row.vhost, queue: row.name };
   const remove = async () => {
-    if (await change(`Queue ${row.name} is deleted.`, path, "DELETE")) location.hash = "#/queues";
+    if (await change(`Queue ${row.name} is deleted.`, "queue", "delete", names)) location.hash = "#/queues";
   };
   const purge = async () => {
-    if (await change(`Queue ${row.name} is purged.`, `${path}/contents`, "DELETE")) again();
+    if (await change(`Queue ${row.name} is purged.`, "queue", "purge", names)) again();
   };
   return (
     <div class="title">

@@ -1,6 +1,6 @@
 // The list of queues, and a new one.
 
-import { inPath, useAsked, useMethods } from "./api.ts";
+import { useAsked, useOperation } from "./api.ts";
 import { count, rate } from "./format.ts";
 import { change, FormButton, objectOf, Table, Tag, To } from "./parts.tsx";
 
@@ -49,7 +49,7 @@ export function Features({ row }: { row: QueueRow }) {
 
 export function Queues() {
   const vhosts = useVHosts();
-  const mayDeclare = useMethods("/api/queues/x/x").has("PUT");
+  const mayDeclare = useOperation("queue", "declare");
   return (
     <>
       <div class="title"><h1>Queues</h1></div>
@@ -83,9 +83,9 @@ function NewQueue({ vhosts, done }: { vhosts: string[]; done: () => void }) {
       { name: "arguments", label: "Arguments", kind: "json",
         help: 'A JSON object, such as {"x-single-active-consumer": true}' },
     ]} send={async (values) => {
-      const path = `/api/queues/${inPath(values.vhost as string)}/${inPath(values.name as string)}`;
-      const fine = await change(`Queue ${values.name} is declared.`, path, "PUT", {
-        durable: values.durable, auto_delete: values.auto_delete, arguments: objectOf(values, "arguments"),
+      const fine = await change(`Queue ${values.name} is declared.`, "queue", "declare", {
+        vhost: values.vhost, queue: values.name, durable: values.durable, auto_delete: values.auto_delete,
+        arguments: objectOf(values, "arguments"),
       });
       if (fine) done();
       return fine;

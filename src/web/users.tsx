@@ -1,9 +1,9 @@
 // Users with their permissions, and vhosts.
 
 import { useState } from "preact/hooks";
-import { ask, inPath, type Refusal, session, useAsked, useMethods } from "./api.ts";
+import { session, useAsked, useOperation } from "./api.ts";
 import { count } from "./format.ts";
-import { change, DangerButton, Dialog, Form, FormButton, say, Table, Tag } from "./parts.tsx";
+import { change, DangerButton, Dialog, Form, FormButton, Table, Tag } from "./parts.tsx";
 import { useVHosts } from "./queues.tsx";
 
 interface UserRow { name: string; tags: string[] | string; limits?: Record<string, number> }
@@ -14,14 +14,15 @@ const TAGS = "administrator sees and changes everything; monitoring sees everyth
 const tagsOf = (row: UserRow) => (Array.isArray(row.tags) ? row.tags : row.tags.split(",")).filter(Boolean);
 
 export function Users() {
-  const methods = useMethods("/api/users/x");
+  const mayAdd = useOperation("user", "add");
+  const mayDelete = useOperation("user", "delete");
   const [shown, setShown] = useState<string | null>(null);
   const { data: permissions, again: askPermissions } = useAsked<Permission[]>("/api/permissions");
   return (
     <>
       <div class="title"><h1>Users</h1></div>
       <Table<UserRow> noun="users" path="/api/users" keyOf={(row) => row.name}
-        actions={(again) => methods.has("PUT") && <NewUser done={again} />}
+        actions={(again) => mayAdd && <NewUser done={again} />}
         columns={[
           { label: "Name", sort: "name", cell: (row) => <b>{row.name}</b> },
           { label: "Tags", cell: (row) => tagsOf(row).map((tag) => <Tag key={tag}>{tag}</Tag>) },
@@ -31,10 +32,10 @@ export function Users() {
             <div class="row-actions">
               <button type="button" aria-label={`Permissions of ${row.name}`}
                 onClick={() => setShown(row.name)}>Permissions</button>{" "}
-              {methods.has("DELETE") && row.name !== session.value?.user && (
+              {mayDelete && row.name !== session.value?.user && (
                 <DangerButton label="Delete" title={`Delete user ${row.name}?`}
                   text="Connections of this user are closed at once."
-                  act={() => change(`User ${row.name} is deleted.`, `/api/users/${inPath(row.name)}`, "DELETE")} />
+                  act={() => change(`User ${row.name} is deleted.`, "user", "delete", { user: row.name })} />
               )}
             </div>
           ) },
@@ -52,19 +53,9 @@ function NewUser({ done }: { done: () => void }) {
       { name: "password", label: "Password", kind: "password", required: true },
       { name: "tags", label: "Tags", help: TAGS },
     ]} send={async (values) => {
-      const path = `/api/users/${inPath(values.name as string)}`;
-      try {
-        await ask(path);
-        say(`User ${values.name} is there already.`, true);
-        return false;
-      } catch (error) {
-        if ((error as Refusal).status !== 404) {
-          say((error as Refusal).message, true);
-          return false;
-        }
-      }
-      const fine = await change(`User ${values.name} is added. Give permissions next.`, path, "PUT",
-        { password: values.password, tags: values.tags });
+      const tags = (values.tags as string).split(",").map((tag) => tag.trim()).filter(Boolean);
+      const fine = await change(`User ${values.name} is added. Give permissions next.`, "user", "add",
+        { user: values.name, password: values.password, tags });
       if (fine) done();
       return fine;
     }} />
@@ -75,9 +66,9 @@ interface PermissionsProps { user: string; all: Permission[]; again: () => void;
 
 function Permissions({ user, all, again, close }: PermissionsProps) {
   const vhosts = useVHosts();
-  const methods = useMethods("/api/permissions/x/x");
+  const maySet = useOperation("permission", "set");
+  const mayClear = useOperation("permission", "clear");
   const mine = all.filter((each) => each.user === user);
-  const at = (vhost: string) => `/api/permissions/${inPath(vhost)}/${inPath(user)}`;
   return (
     <Dialog title={`Permissions of ${user}`} close={close}>
       <p class="quiet">Each is a regular expression on names; an empty one matches nothing.</p>
@@ -86,21 +77,21 @@ function Permissions({ user, all, again, close }: PermissionsProps) {
           <th scope="col">Read</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
         <tbody>{mine.map((each) => (
           <tr key={each.vhost}><td>{each.vhost}</td><td><code>{each.configure}</code></td><td><code>{each.write}</code></td>
-            <td><code>{each.read}</code></td><td class="right">{methods.has("DELETE") && (
+            <td><code>{each.read}</code></td><td class="right">{mayClear && (
               <button type="button" class="small danger" aria-label={`Take ${each.vhost} away`} onClick={() =>
-                void change(`${user} may not enter ${each.vhost} any more.`, at(each.vhost), "DELETE").then(again)}>
+                void change(`${user} may not enter ${each.vhost} any more.`, "permission", "clear",
+                  { user, vhost: each.vhost }).then(again)}>
                 Take away</button>)}</td></tr>
         ))}</tbody>
       </table>
       {!mine.length && <p class="empty">This user may enter no vhost.</p>}
-      {methods.has("PUT") && (
+      {maySet && (
         <Form label="Give" fields={[
           { name: "vhost", label: "Vhost", kind: "choice", choices: vhosts },
           { name: "configure", label: "Configure", first: ".*" }, { name: "write", label: "Write", first: ".*" },
           { name: "read", label: "Read", first: ".*" },
         ]} send={async (values) => {
-          const { vhost, ...rights } = values;
-          if (await change(`${user} may enter ${vhost}.`, at(vhost as string), "PUT", rights)) again();
+          if (await change(`${user} may enter ${values.vhost}.`, "permission", "set", { user, ...values })) again();
         }} />
       )}
     </Dialog>
@@ -110,15 +101,16 @@ function Permissions({ user, all, again, close }: PermissionsProps) {
 interface VHostRow { name: string; queues?: number; exchanges?: number; limits?: Record<string, number>; tracing: boolean }
 
 export function VHosts() {
-  const methods = useMethods("/api/vhosts/x");
+  const mayAdd = useOperation("vhost", "add");
+  const mayDelete = useOperation("vhost", "delete");
   return (
     <>
       <div class="title"><h1>Vhosts</h1></div>
       <Table<VHostRow> noun="vhosts" path="/api/vhosts" keyOf={(row) => row.name}
-        actions={(again) => methods.has("PUT") && (
+        actions={(again) => mayAdd && (
           <FormButton title="New vhost" label="Add" fields={[{ name: "name", label: "Name", required: true }]}
             send={async ({ name }) => {
-              const fine = await change(`Vhost ${name} is added.`, `/api/vhosts/${inPath(name as string)}`, "PUT", {});
+              const fine = await change(`Vhost ${name} is added.`, "vhost", "add", { vhost: name });
               if (fine) again();
               return fine;
             }} />
@@ -129,10 +121,10 @@ export function VHosts() {
           { label: "Exchanges", sort: "exchanges", right: true, cell: (row) => count(row.exchanges) },
           { label: "Limits", wide: true, cell: (row) => Object.entries(row.limits ?? {})
             .map(([name, each]) => <Tag key={name}>{name} {each}</Tag>) },
-          { label: "", right: true, cell: (row) => methods.has("DELETE") && row.name !== "/" && (
+          { label: "", right: true, cell: (row) => mayDelete && row.name !== "/" && (
             <DangerButton label="Delete" title={`Delete vhost ${row.name}?`}
               text="All its queues and their messages, exchanges, policies and permissions will be gone."
-              act={() => change(`Vhost ${row.name} is deleted.`, `/api/vhosts/${inPath(row.name)}`, "DELETE")} />
+              act={() => change(`Vhost ${row.name} is deleted.`, "vhost", "delete", { vhost: row.name })} />
           ) },
         ]} />
     </>

@@ -149,6 +149,9 @@ class App:
         except Exception as error:  # A fault of ours must not end the connection, nor tell strangers about itself.
             log.error("HTTP: internal error at %s %s", scope["method"], path, exc_info=error)
             response = _in_its_shape(path, Fault(500, "internal error: see the broker's log"))
+        response.headers.setdefault("cache-control", "no-cache")
+        if response.status_code == 401 and _is_of_page(scope):
+            del response.headers["www-authenticate"]  # Browsers would ask for a password over the page.
         try:
             await response(scope, receive, send)
         except (ClientDisconnect, OSError):
@@ -182,6 +185,11 @@ def _query(text: str) -> dict[str, str]:
     except ValueError:
         raise BadRequest(f"the query has more than {QUERY_FIELDS_MAX} fields") from None
     return dict(pairs)
+
+
+def _is_of_page(scope: Any) -> bool:
+    headers = Headers(scope=scope)
+    return "x-requested-with" in headers or "text/event-stream" in headers.get("accept", "")
 
 
 def _is_own_style(path: str) -> bool:

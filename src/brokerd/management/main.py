@@ -36,7 +36,6 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "vary": "origin, cookie, authorization",
-    "cache-control": "no-cache",
 }  # fmt: skip
 
 
