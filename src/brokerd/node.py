@@ -48,6 +48,7 @@ log = getLogger("brokerd")
 EVENTS_VHOST = "/"  # the vhost of the event exchange
 
 
+_NO_PULLS: Any = None  # in place of operations.pulls.Pulls, until it is used
 LOOK_EVERY_NS = 10_000_000_000  # at the clock, while messages wait for a time
 WORK_NS = 1_000_000  # for one connection, before others have their turn
 CALM_NS = 8_000_000  # A connection that used no more than one turn in so long has its next one early.
@@ -58,10 +59,10 @@ class Node:
     """All parts of one broker.  A reload replaces ``settings`` and ``limits``."""
 
     __slots__ = (
-        "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "changing",
+        "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "call_at", "changing",
         "clock", "commit", "connections", "core", "data", "descriptors", "disk", "events", "hoarders", "later",
         "limits", "listeners", "listing", "logins", "parameters",
-        "permissions", "room", "settings", "start_frames", "started_ns", "stopping",
+        "permissions", "pulls", "room", "settings", "start_frames", "started_ns", "stopping",
         "submit_logins", "submit_slow", "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
 
@@ -112,7 +113,8 @@ class Node:
         self.core = self._make_core(data, settings, limits)
         self.descriptors.serve(self.core.close_files)
         self.room = Room(disk)  # for transactions
-        self._call_at, self._look_every_ns = call_at or self._at_a_tick, look_every_ns
+        self.call_at = self._call_at = call_at or self._at_a_tick
+        self._look_every_ns, self.pulls = look_every_ns, _NO_PULLS
         self.submit_slow, self.submit_logins = submit_slow, submit_logins or submit_slow
         self.changing, self.parameters = Turns(), Parameters(data.path, disk)  # the former: of changes of JSON files
         self._due: list[_Due] = []  # what waits for a tick
@@ -129,8 +131,7 @@ class Node:
             used_memory=used_memory, trim_memory=trim_memory, memory_octets=memory_octets,
             make_room=self.upkeep.make_room, tell=self._tell_alarm,
         )  # fmt: skip
-        self.blocked = self.alarms.blocked
-        self.hoarders = Hoarders(self.core, self.alarms)
+        self.blocked, self.hoarders = self.alarms.blocked, Hoarders(self.core, self.alarms)
         self.transaction_memory = TransactionMemory()
         self.logins = Logins(users, lambda: self.settings, clock.monotonic)
         services = Services(clock.epoch_ns, self.commit.wait, self._call_at)
@@ -479,6 +480,8 @@ class Node:
                 log.error("%s: %s", connection, error)
         if self._due:
             self._run_due()
+        if self.pulls is not None:
+            self.pulls.tick()
         if self.core.timeouts:
             self._close_overdue()
         self.room.measure_again()
@@ -526,6 +529,8 @@ class Node:
         self.stopping = True
         for connection in list(self.connections):
             connection.shut(ConnectionForced("broker forced connection closure with reason 'shutdown'"))
+        if self.pulls is not None:
+            self.pulls.close()
         self.core.turn()
 
     def check_queues(self) -> None:

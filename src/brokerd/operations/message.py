@@ -267,7 +267,101 @@ def _move(node: "Node", who: Who, request: TransferRequest) -> "Job":
     return transfer(node, who, request, move=True)
 
 
+# --- message receive, ack, nack, extend
+
+
+@request
+class ReceiveRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    count: Annotated[int, Field("How many messages at most.", low=1, high=10)] = 1
+    visibility: Annotated[int, Field("Seconds after which an unsettled message returns.", low=1, high=43_200)] = 30
+    wait: Annotated[int, Field("Seconds to wait for a message where none is ready.", low=0, high=20)] = 0
+    attempt: Annotated[str, Field("An id: for 5 minutes the same one gets the same messages again.")] = ""
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+class ReceivedRow(TypedDict):
+    receipt: str  # what ack, nack and extend ask for
+    seq: int
+    redelivered: bool
+    exchange: Name
+    routing_key: Name
+    properties: dict[str, Any]
+    payload: str
+    payload_encoding: str  # string or base64
+    payload_bytes: int
+
+
+class Received(TypedDict):
+    items: list[ReceivedRow]
+
+
+@request
+class AckRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    receipts: Annotated[str, Field("Receipts of at most 10 messages, with commas between.", argument=True)]
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+@request
+class NackRequest(AckRequest):
+    delay: Annotated[int, Field("Seconds after which the messages return.", low=0, high=43_200)] = 0
+
+
+@request
+class ExtendRequest(AckRequest):
+    visibility: Annotated[int, Field("Seconds from now after which the messages return.", low=1, high=43_200)] = 30
+
+
+class Settled(TypedDict):
+    messages: int
+
+
+def _receive(node: "Node", who: Who, request: ReceiveRequest) -> "Job":
+    from brokerd.operations.receiving import receive
+
+    return receive(node, who, request)
+
+
+def _ack(node: "Node", who: Who, request: AckRequest) -> Settled:
+    from brokerd.operations.receiving import settle
+
+    return settle(node, who, request, "ack")  # type: ignore[return-value]
+
+
+def _nack(node: "Node", who: Who, request: NackRequest) -> Settled:
+    from brokerd.operations.receiving import settle
+
+    return settle(node, who, request, "nack")  # type: ignore[return-value]
+
+
+def _extend(node: "Node", who: Who, request: ExtendRequest) -> Settled:
+    from brokerd.operations.receiving import settle
+
+    return settle(node, who, request, "extend")  # type: ignore[return-value]
+
+
 OPERATIONS = (
+    Operation(
+        "message", "receive",
+        "Take messages for a while, with a receipt for each.",
+        ReceiveRequest, Received, Right("management", "visit"), _receive, changes=True, job=True,
+    ),
+    Operation(
+        "message", "ack",
+        "Acknowledge received messages.",
+        AckRequest, Settled, Right("management", "visit"), _ack, changes=True,
+    ),
+    Operation(
+        "message", "nack",
+        "Return received messages to their places, at once or after a delay.",
+        NackRequest, Settled, Right("management", "visit"), _nack, changes=True,
+    ),
+    Operation(
+        "message", "extend",
+        "Have received messages return later.",
+        ExtendRequest, Settled, Right("management", "visit"), _extend, changes=True,
+    ),
     Operation(
         "message", "publish",
         "Publish a message; it is on the disk when that is answered.",

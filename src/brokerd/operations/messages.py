@@ -104,13 +104,18 @@ def shown(queue: "Queue", row: tuple[Any, ...], encoding: str, truncate: int) ->
     return {
         "seq": seq, "published_at": ts, "redelivered": redelivered, "exchange": exchange.decode(*_TEXT),
         "routing_key": routing_key.decode(*_TEXT),
-        "properties": {name: plain(value) for name, value in _read(properties).present().items()},
+        "properties": properties_of(properties),
         "payload": payload, "payload_encoding": kind, "payload_bytes": len(body), "message_count": queue.ready,
     }  # fmt: skip
 
 
 def _read(properties: bytes) -> Properties:
     return decode_header(_HEAD + properties)[1]
+
+
+def properties_of(properties: bytes) -> dict[str, Any]:
+    """The properties that are there, by name."""
+    return {name: plain(value) for name, value in _read(properties).present().items()}
 
 
 def _payload(body: bytes, encoding: str) -> tuple[str, str]:
@@ -218,7 +223,7 @@ class Browsing:
 # --- take, delete, copy, move
 
 
-def _check_gives(queue: Any) -> None:
+def check_gives(queue: Any) -> None:
     """Refuse to take messages out of a stream."""
     if queue.stream is not None:
         raise OperationError(f"{queue}: messages of a stream stay there until retention removes them", 400)
@@ -228,7 +233,7 @@ def get(node: "Node", who: "Who", request: Any) -> Lasting:
     """The job that takes the first messages; with a requeuing ``ackmode`` they stay where they are."""
     vhost, _, queue = queue_of(node, who, request)
     if not request.ackmode.endswith("true"):
-        _check_gives(queue)
+        check_gives(queue)
 
     def steps() -> Steps:
         pace, items = Pace(), list[dict[str, Any]]()
@@ -251,7 +256,7 @@ def get(node: "Node", who: "Who", request: Any) -> Lasting:
 def delete(node: "Node", who: "Who", request: Any) -> Lasting:
     """The job that deletes chosen messages."""
     vhost, _, queue = queue_of(node, who, request)
-    _check_gives(queue)
+    check_gives(queue)
     matches = chosen(request)
 
     def steps() -> Steps:
@@ -277,7 +282,7 @@ def transfer(node: "Node", who: "Who", request: Any, *, move: bool) -> Lasting:
     when they are on disk there."""
     vhost, access, queue = queue_of(node, who, request)
     if move:
-        _check_gives(queue)
+        check_gives(queue)
     access.check_exchange("write", "")
     target = access.vhost.queue(request.to)
     target.check_access(OPERATOR)

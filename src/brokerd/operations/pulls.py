@@ -1,0 +1,224 @@
+"""Pull: messages taken for a while by operations, with a receipt for each, by clients that do not speak AMQP.
+
+    receive ─> out, under a receipt ─ ack ──────────────> settled
+                                    ─ nack, or no word ─> ready again, at its own place
+
+A message that is out was handed out as by basic.get: counts, journals and message groups see no difference, and if the
+broker dies it is ready again.  A receipt counts until its time is over; then the message returns as one whose
+consumer timed out.  The same attempt id gets the same messages again, as far as they are still out.
+
+All receipts and attempts are in memory, and bounded.  Times are seconds of a clock that nobody sets; they are looked at
+once a second.  Knows nothing of rights.
+"""
+
+import os
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from struct import unpack_from
+from typing import TYPE_CHECKING, Any
+
+from brokerd import plane
+from brokerd.operations import OperationError
+from brokerd.store.format import CAUSE_NACK, CAUSE_TIMEOUT
+from brokerd.wire.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
+
+if TYPE_CHECKING:
+    from brokerd.queues.queue import Queue
+
+RECEIPTS_MAX = 100_000
+ATTEMPTS_MAX = 10_000
+ATTEMPT_S = 300.0  # how long an attempt id gives the same messages
+_TEXT = ("utf-8", "surrogateescape")
+
+
+class _Output:
+    """The transport of a connection without a socket: keeps what is written."""
+
+    def __init__(self) -> None:
+        self.octets = b""
+
+    def write(self, octets: bytes) -> None:
+        self.octets += octets
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class _Puller(plane.Connection):
+    """Takes messages from one queue, as a client's channel would."""
+
+    queue: "Queue"
+
+    def __init__(self, core: plane.Core, number: int, queue: "Queue") -> None:
+        super().__init__(core)
+        self.number = number
+        self.queue = queue
+        self.out = _Output()
+        self.attach(self.out, -1)
+        self.channel = plane.Channel(self, 1)
+        self.next_tag = 1
+
+    def take(self) -> tuple[int, bool, bytes, bytes, bytes, bytes] | None:
+        """Tag, redelivered, exchange, routing key, properties and body of the queue's next message; None: none can go
+        out now."""
+        if not self.channel.get(self.queue, False):
+            return None
+        self.flush()
+        octets, self.out.octets = self.out.octets, b""
+        return _parse(octets)
+
+    def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
+        raise error
+
+
+def _parse(octets: bytes) -> tuple[int, bool, bytes, bytes, bytes, bytes]:
+    """The parts of basic.get-ok and its content."""
+    at, body = 0, []
+    tag, redelivered, exchange, key, properties = 0, False, b"", b"", b""
+    while at < len(octets):
+        kind, _, size = unpack_from(">BHI", octets, at)
+        payload = octets[at + 7 : at + 7 + size]
+        at += size + 8
+        if kind == FRAME_METHOD:
+            tag, again = unpack_from(">QB", payload, 4)
+            redelivered = again != 0
+            behind = 14 + payload[13]
+            exchange, key = payload[14:behind], payload[behind + 1 : behind + 1 + payload[behind]]
+        elif kind == FRAME_HEADER:
+            properties = payload[12:]
+        elif kind == FRAME_BODY:
+            body.append(payload)
+    return tag, redelivered, exchange, key, properties, b"".join(body)
+
+
+class Receipt:
+    """One message that is out."""
+
+    __slots__ = ("back", "cause", "name", "puller", "row", "seq", "tag")
+
+    def __init__(self, puller: _Puller, tag: int, seq: int, back: float, row: dict[str, Any]) -> None:
+        self.name = urlsafe_b64encode(os.urandom(18)).decode()
+        self.puller = puller
+        self.tag = tag
+        self.seq = seq
+        self.back = back  # when it returns
+        self.cause = CAUSE_TIMEOUT
+        self.row = row | {"receipt": self.name, "seq": seq}
+
+
+class Pulls:
+    """What all queues of a broker have given out to receivers."""
+
+    __slots__ = ("_attempts", "_core", "_make_number", "_monotonic", "_pullers", "receipts")
+
+    def __init__(self, core: plane.Core, make_number: Callable[[], int], monotonic: Callable[[], float]) -> None:
+        """``make_number`` gives numbers of connections, ``monotonic`` seconds."""
+        self._core = core
+        self._make_number = make_number
+        self._monotonic = monotonic
+        self._pullers: dict[Queue, _Puller] = {}
+        self._attempts: dict[tuple[Queue, str], tuple[float, list[Receipt]]] = {}  # until when, and what it got
+        self.receipts: dict[str, Receipt] = {}
+
+    def receive(self, queue: "Queue", count: int, visible_s: float, attempt: str) -> list[dict[str, Any]]:
+        """Take messages; those of the attempt before, if that has some that are out.  Raises OperationError (409)."""
+        now = self._monotonic()
+        if attempt:
+            until, before = self._attempts.get((queue, attempt), (0.0, []))
+            again = [receipt for receipt in before if receipt.name in self.receipts] if until > now else []
+            if again:
+                for receipt in again:
+                    receipt.back = now + visible_s
+                return [receipt.row for receipt in again]
+        found: list[Receipt] = []
+        while len(found) < count:
+            if len(self.receipts) >= RECEIPTS_MAX:
+                if found:
+                    break
+                raise OperationError(f"{RECEIPTS_MAX} messages are out to receivers already", 409)
+            taken = self._take(queue, now + visible_s)
+            if taken is None:
+                break
+            self.receipts[taken.name] = taken
+            found.append(taken)
+        if found and attempt:
+            self._attempts.pop((queue, attempt), None)
+            while len(self._attempts) >= ATTEMPTS_MAX:
+                del self._attempts[next(iter(self._attempts))]
+            self._attempts[queue, attempt] = (now + ATTEMPT_S, found)
+        return [receipt.row for receipt in found]
+
+    def _take(self, queue: "Queue", back: float) -> Receipt | None:
+        puller = self._pullers.get(queue)
+        if puller is None:
+            puller = self._pullers[queue] = _Puller(self._core, self._make_number(), queue)
+        got = puller.take()
+        if got is None:
+            return None
+        tag, redelivered, exchange, key, properties, body = got
+        ((_, _, seq),) = puller.channel.deliveries(tag, False)
+        return Receipt(puller, tag, seq, back, {
+            "redelivered": redelivered, "exchange": exchange.decode(*_TEXT), "routing_key": key.decode(*_TEXT),
+            "properties": properties, "body": body,
+        })  # fmt: skip
+
+    def find(self, queue: "Queue", names: list[str]) -> list[Receipt]:
+        """The receipts of messages of the queue that are out.  Raises OperationError (404)."""
+        found = []
+        for name in names:
+            receipt = self.receipts.get(name)
+            if receipt is None or receipt.puller.queue is not queue:
+                raise OperationError(f"no receipt '{name}' in {queue}: it was settled, or its time is over", 404)
+            found.append(receipt)
+        return found
+
+    def settle(self, receipts: list[Receipt], requeue: int = 0) -> None:
+        """Acknowledge messages, or return them for this cause."""
+        for receipt in receipts:
+            if self.receipts.pop(receipt.name, None) is not None:
+                receipt.puller.channel.settle(receipt.tag, False, requeue=requeue)
+        self._core.turn()
+
+    def extend(self, receipts: list[Receipt], visible_s: float, *, nack: bool = False) -> None:
+        """Have messages return only after so many seconds from now; ``nack``: because the receiver refused them."""
+        back = self._monotonic() + visible_s
+        for receipt in receipts:
+            receipt.back = back
+            if nack:
+                receipt.cause = CAUSE_NACK
+
+    def tick(self) -> None:
+        """Return messages whose time is over, and forget what is not needed any more."""
+        now = self._monotonic()
+        for receipt in [receipt for receipt in self.receipts.values() if receipt.back <= now]:
+            self.settle([receipt], receipt.cause)
+        for key in [key for key, (until, _) in self._attempts.items() if until <= now or key[0].deleted]:
+            del self._attempts[key]
+        for queue in [queue for queue, puller in self._pullers.items() if queue.deleted or not puller.channel.unacked]:
+            puller = self._pullers.pop(queue)
+            for name in [name for name, receipt in self.receipts.items() if receipt.puller is puller]:
+                del self.receipts[name]
+            puller.detach()
+
+    def close(self) -> None:
+        """Return all messages, because the broker stops."""
+        self.receipts.clear()
+        self._attempts.clear()
+        for puller in self._pullers.values():
+            puller.detach()
+        self._pullers.clear()
+
+
+def show(row: dict[str, Any], read: Callable[[bytes], dict[str, Any]]) -> dict[str, Any]:
+    """A row for people and programs; ``read`` makes a table of properties."""
+    body = row["body"]
+    try:
+        payload, encoding = body.decode(), "string"
+    except UnicodeDecodeError:
+        payload, encoding = b64encode(body).decode(), "base64"
+    return {
+        "receipt": row["receipt"], "seq": row["seq"], "redelivered": row["redelivered"], "exchange": row["exchange"],
+        "routing_key": row["routing_key"], "properties": read(row["properties"]), "payload": payload,
+        "payload_encoding": encoding, "payload_bytes": len(body),
+    }  # fmt: skip

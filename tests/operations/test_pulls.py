@@ -1,0 +1,150 @@
+"""Messages that receivers hold by receipt."""
+
+import pytest
+from tests.plane.harness import Bench, publish
+
+from brokerd.operations import OperationError, pulls
+from brokerd.operations.pulls import Pulls, show
+
+
+class Place:
+    """A queue, and what is given out of it; ``now`` is in seconds."""
+
+    def __init__(self, bench, **rules):
+        self.bench, self.now = bench, 100.0
+        self.queue = bench.queue(**rules)
+        self.queue.deleted = False
+        self.pulls = Pulls(bench.core, iter(range(900, 999)).__next__, lambda: self.now)
+        self.client = bench.connection(1)
+
+    def publish(self, *bodies):
+        self.client.feed(b"".join(publish(1, body) for body in bodies))
+
+    def receive(self, count=1, visible_s=30, attempt=""):
+        return self.pulls.receive(self.queue, count, visible_s, attempt)
+
+    def find(self, *rows):
+        return self.pulls.find(self.queue, [row["receipt"] for row in rows])
+
+    def later(self, seconds):
+        self.now += seconds
+        self.pulls.tick()
+        self.queue.check()
+
+
+@pytest.fixture
+def place(bench):
+    place = Place(bench)
+    yield place
+    place.pulls.close()
+
+
+def bodies(rows):
+    return [row["body"] for row in rows]
+
+
+def test_messages_are_out_until_they_are_acknowledged(place):
+    place.publish(b"1", b"2", b"3")
+    rows = place.receive(2)
+    assert (bodies(rows), [row["seq"] for row in rows]) == ([b"1", b"2"], [1, 2])
+    assert (place.queue.ready, place.queue.unacked) == (1, 2)
+    place.pulls.settle(place.find(*rows))
+    assert (place.queue.ready, place.queue.unacked, place.queue.acked) == (1, 0, 2)
+    with pytest.raises(OperationError, match="it was settled, or its time is over"):
+        place.find(rows[0])
+    assert bodies(place.receive(10)) == [b"3"]
+    assert place.receive(10) == []
+
+
+def test_what_is_not_settled_in_time_returns_to_its_place_as_a_failed_delivery(place):
+    place.publish(b"1", b"2")
+    (row,) = place.receive(visible_s=30)
+    place.later(29)
+    assert place.queue.ready == 1
+    place.pulls.extend(place.find(row), 30)
+    place.later(29)
+    assert place.queue.ready == 1
+    place.later(1)
+    assert (place.queue.ready, place.queue.unacked) == (2, 0)
+    again = place.receive(2)
+    assert [(each["body"], each["redelivered"]) for each in again] == [(b"1", True), (b"2", False)]
+    with pytest.raises(OperationError):
+        place.find(row)
+
+
+def test_a_refused_message_returns_at_once_or_after_its_delay(place):
+    place.publish(b"1", b"2")
+    one, two = place.receive(2)
+    place.pulls.settle(place.find(one), 1)
+    assert place.queue.ready == 1
+    place.pulls.extend(place.find(two), 5, nack=True)
+    place.later(4)
+    assert place.queue.ready == 1
+    place.later(1)
+    assert place.queue.ready == 2
+    assert place.queue.order_counts()[0][0] == 2        # both by nack
+
+
+def test_the_same_attempt_gets_the_same_messages_while_they_are_out(place):
+    place.publish(b"1", b"2", b"3", b"4")
+    first = place.receive(2, attempt="a")
+    assert place.receive(2, attempt="a") == first
+    assert bodies(place.receive(1, attempt="b")) == [b"3"]
+    place.pulls.settle(place.find(first[0]))
+    assert place.receive(2, attempt="a") == first[1:]
+    place.pulls.settle(place.find(first[1]))
+    assert bodies(place.receive(2, attempt="a")) == [b"4"]
+
+
+def test_an_attempt_is_forgotten_after_its_time(place):
+    place.publish(b"1", b"2")
+    place.receive(1, visible_s=10_000, attempt="a")
+    place.later(pulls.ATTEMPT_S)
+    assert bodies(place.receive(1, attempt="a")) == [b"2"]
+
+
+def test_the_tables_have_bounds(place, monkeypatch):
+    monkeypatch.setattr(pulls, "RECEIPTS_MAX", 3)
+    monkeypatch.setattr(pulls, "ATTEMPTS_MAX", 2)
+    place.publish(*[b"m"] * 5)
+    for attempt in "abc":
+        assert len(place.receive(1, attempt=attempt)) == 1
+    assert len(place.pulls._attempts) == 2
+    with pytest.raises(OperationError, match="3 messages are out to receivers already"):
+        place.receive()
+
+
+def test_messages_of_a_stopped_broker_are_ready_again(place):
+    place.publish(b"1")
+    place.receive()
+    place.pulls.close()
+    assert (place.queue.ready, place.queue.unacked) == (1, 0)
+
+
+def test_receipts_of_a_deleted_queue_go(place):
+    place.publish(b"1")
+    (row,) = place.receive()
+    place.queue.deleted = True
+    place.queue.drop()
+    place.later(1)
+    assert place.pulls.receipts == {}
+    assert row["receipt"]
+
+
+def test_a_payload_is_text_or_base64(place):
+    place.publish(b"text", b"\xff")
+    shown = [show(row, lambda octets: {}) for row in place.receive(2)]
+    assert [(row["payload"], row["payload_encoding"], row["payload_bytes"]) for row in shown] == [
+        ("text", "string", 4), ("/w==", "base64", 1)]
+
+
+def test_a_large_body_is_whole(place):
+    place.publish(b"x" * 500_000)
+    assert place.receive()[0]["body"] == b"x" * 500_000
+
+
+@pytest.fixture
+def bench(tmp_path):
+    bench = Bench(tmp_path, segment_octets=1 << 20)
+    yield bench
+    bench.close()
