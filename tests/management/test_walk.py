@@ -11,8 +11,8 @@ from tests.management.http import Http, reserve_http
 from brokerd.operations import table
 from brokerd.operations.rows import request_fields
 
-STRANGE = (None, True, -1, 0, 2**70, 1.5, "", "none", "(", "a\0b", "\ud800", "x" * 70_000, [], ["\n"], {}, {"": {}}, "*",
-           "9" * 30, "../../x")
+STRANGE = (None, True, -1, 0, 2**70, 1.5, "", "none", "(", "a\0b", "\ud800", "x" * 70_000, [], ["\n"], {}, {"": {}},
+           "*", "9" * 30, "../../x")
 
 
 @pytest.fixture(scope="module")
