@@ -36,7 +36,8 @@ ELSEWHERE = {
     "mechanisms": "server/test_tls.py",
     "default user from elsewhere": "session/test_handshake.py",
     "`connection.start-ok` of more than 4,096 octets": "session/test_handshake.py",
-    "topic permissions": "auth/test_permissions.py",
+    "passwords of new users": "auth/test_passwords.py",
+    "import of definitions": "server/test_changes.py",
 }
 
 

@@ -60,7 +60,7 @@ class Exporting:
         node = self._node
         if not self._single:
             yield "users", ({"limits": {}, **user.definition()} for user in list(node.users))
-            yield "vhosts", ({"name": vhost.name} for vhost in self._vhosts)
+            yield "vhosts", (_vhost(vhost.name, node.listing.rows.get(vhost.name)) for vhost in self._vhosts)
             yield "permissions", (dict(each.definition()) for each in list(node.permissions))
             yield "topic_permissions", (dict(each.definition()) for each in list(node.permissions.topics))
             yield "global_parameters", (entry(key, value) for key, value in list(node.parameters) if not key.component)
@@ -86,6 +86,13 @@ class Exporting:
                 value = policy.entry()
                 name = value.pop("name")
                 yield {"value": value, "vhost": vhost.name, "component": OPERATOR_POLICY, "name": name}
+
+
+def _vhost(name: str, row: Any) -> dict[str, Any] | None:
+    if row is None:
+        return None  # It is being deleted.
+    about = {"description": row.description, "tags": list(row.tags)}
+    return {"name": name, **about, "metadata": about}
 
 
 def _queue(vhost: "VHost", queue: Any) -> dict[str, Any] | None:

@@ -62,6 +62,7 @@ class Read:
     def __init__(self) -> None:
         self.users: list[User] = []
         self.vhosts: list[str] = []
+        self.about: dict[str, tuple[str, tuple[str, ...]]] = {}  # description and tags of vhosts
         self.limits: dict[str, dict[str, int]] = {}
         self.permissions: list[Permission] = []
         self.topic_permissions: list[TopicPermission] = []
@@ -167,6 +168,14 @@ class _Reader:
         if not name or not name.isprintable() or name in self._found.vhosts:
             self._fail("name", f"{name!r:.80} is not the printable name of another vhost")
         self._found.vhosts.append(name)
+        metadata = self._get(entry, "metadata", dict, {})
+        description = self._get(entry, "description", default=metadata.get("description") or "")
+        tags = entry.get("tags", metadata.get("tags")) or []
+        tags = [each.strip() for each in tags.split(",")] if isinstance(tags, str) else tags
+        if not isinstance(tags, list) or not all(isinstance(each, str) for each in tags):
+            self._fail("tags", "must be a list of texts")
+        if description or tags:
+            self._found.about[name] = (description, tuple(tags))
         limits = entry.get("limits") or {}
         if isinstance(limits, list):
             limits = {each["name"]: each["value"] for each in limits if isinstance(each, dict) and len(each) >= 2}

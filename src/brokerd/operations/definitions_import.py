@@ -186,6 +186,8 @@ def missing_vhosts(node: "Node", found: Read) -> list[str]:
 def file_changes(node: "Node", found: Read) -> "Iterable[Change]":
     """The changes of JSON files, to be written in this order."""
     rows = {name: node.listing.rows.get(name, _new_row()) for name in found.vhosts}
+    for name, (description, tags) in found.about.items():
+        rows[name] = rows[name]._replace(description=description, tags=tags)
     for name, limits in found.limits.items():
         rows[name] = (rows.get(name) or node.listing.rows[name])._replace(limits=limits)
     if rows:
@@ -242,6 +244,10 @@ def differences(node: "Node", found: Read) -> Iterator[dict[str, Any]]:
     """What an import changes, and what it keeps though the file says otherwise."""
     for name in missing_vhosts(node, found):
         yield _row("add", "vhost", "", name)
+    for name, about in found.about.items():
+        row = node.listing.rows.get(name)
+        if row is not None and (row.description, row.tags) != about:
+            yield _row("replace", "vhost", "", name)
     for vhost, limits in found.limits.items():
         row = node.listing.rows.get(vhost)
         if row is None or row.limits != limits:

@@ -19,6 +19,8 @@ class VHostRow(TypedDict):
     name: Name
     tracing: bool  # the firehose is on
     limits: dict[str, int]
+    description: str
+    tags: list[str]
     queues: int
     exchanges: int
     dir: Name
@@ -28,8 +30,8 @@ def describe(node: "Node", vhost: "VHost") -> VHostRow:
     """One vhost."""
     row = node.listing.rows[vhost.name]
     return {
-        "name": vhost.name, "tracing": row.tracing, "limits": row.limits, "queues": len(vhost.queues),
-        "exchanges": len(vhost.exchanges), "dir": vhost.directory,
+        "name": vhost.name, "tracing": row.tracing, "limits": row.limits, "description": row.description,
+        "tags": list(row.tags), "queues": len(vhost.queues), "exchanges": len(vhost.exchanges), "dir": vhost.directory,
     }  # fmt: skip
 
 
@@ -72,20 +74,31 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> VHostRow:
 @request
 class AddRequest:
     vhost: Annotated[str, Field("The vhost's name.", argument=True, low=1, high=255)]
+    description: Annotated[str, Field("What it is for, in words for people.", high=1024)] = ""
+    tags: Annotated[list[str] | None, Field("Words for people.")] = None
+    replace: Annotated[bool, Field("If it is there already, change its description and tags.")] = False
 
 
 def _add(node: "Node", who: Who, request: AddRequest) -> Lasting:
     def plan() -> "Iterable[Change]":
+        row = node.listing.rows.get(request.vhost, NEW)
+        row = row._replace(description=request.description, tags=tuple(request.tags or ()))
         if request.vhost in node.vhosts:
-            raise OperationError(f"vhost '{request.vhost}' already exists", 409)
+            if not request.replace:
+                raise OperationError(f"vhost '{request.vhost}' already exists", 409)
+            return [node.listing.changed({request.vhost: row})]
         if not request.vhost.isprintable():
             raise OperationError(f"vhost name {request.vhost!r:.80} is not printable text", 400)
         node.listing.check_unedited()
         node.make_vhost(request.vhost)
-        return [node.listing.changed({request.vhost: node.listing.rows.get(request.vhost, NEW)})]
+        made.append(request.vhost)
+        return [node.listing.changed({request.vhost: row})]
+
+    made: list[str] = []
 
     def then() -> Done:
-        node.tell("vhost.created", {"name": request.vhost}, who.user)
+        if made:
+            node.tell("vhost.created", {"name": request.vhost}, who.user)
         return DONE
 
     return change_files(node, plan, then)

@@ -117,6 +117,8 @@ class TLSProtocol(AMQPProtocol):
 
     __slots__ = ("gate", "plain_fd")
 
+    encrypted = True  # as lists of connections say
+
     def __init__(self, core: "Core", node: "Node", gate: Gate) -> None:
         super().__init__(core, node)
         self.gate = gate

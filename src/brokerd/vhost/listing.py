@@ -1,9 +1,9 @@
 """vhosts.json: the names of all vhosts, and the settings of each.
 
-    [{"name": ..., "limits": {...}, "tracing": true}, ...]
+    [{"name": ..., "limits": {...}, "tracing": true, "description": ..., "tags": [...]}, ...]
 
-``limits`` and ``tracing`` (the firehose) may be left out.  The rows in memory are those of the file: if it cannot be
-written, they stay as they were.  Knows nothing of what is in a vhost.
+All but the name may be left out; ``tracing`` is the firehose, description and tags are words for people.  The rows in
+memory are those of the file: if it cannot be written, they stay as they were.  Knows nothing of what is in a vhost.
 """
 
 import os
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 VHOSTS_FILE = "vhosts.json"
 MAX_QUEUES = "max-queues"
 VHOST_LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
+OPTIONAL = ("limits", "tracing", "description", "tags")
 DEFAULT_VHOST = "/"  # what a file that is not there yet begins with
 
 
@@ -29,6 +30,8 @@ class Row(NamedTuple):
 
     limits: dict[str, int]
     tracing: bool
+    description: str = ""
+    tags: tuple[str, ...] = ()
 
     def limit(self, name: str) -> int:
         """The limit of that name; -1: no limit."""
@@ -102,17 +105,20 @@ class Listing:
 def rows(path: str, content: Any) -> dict[str, Row]:
     """The rows by name.  Raises StoreError."""
     found: dict[str, Row] = {}
-    for number, entry in enumerate(json_file.rows(path, content, ("name",), ("limits", "tracing")), 1):
+    for number, entry in enumerate(json_file.rows(path, content, ("name",), OPTIONAL), 1):
         name, tracing = entry["name"], entry.get("tracing", False)
+        description, tags = entry.get("description", ""), entry.get("tags", [])
         if not isinstance(name, str) or name in found or any("\ud800" <= c <= "\udfff" for c in name):
             raise StoreError(f"{path}: entry {number}: name is not a text of its own")
         if not isinstance(tracing, bool):
             raise StoreError(f"{path}: entry {number}: tracing is neither true nor false")
+        if not isinstance(description, str) or not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
+            raise StoreError(f"{path}: entry {number}: description is no text, or tags are no list of texts")
         try:
             limits = checked_limits(entry.get("limits", {}), VHOST_LIMITS, f"vhost '{name}'")
         except PreconditionFailed as error:
             raise StoreError(f"{path}: entry {number}: {error}") from None
-        found[name] = Row(limits, tracing)
+        found[name] = Row(limits, tracing, description, tuple(tags))
     return found
 
 
@@ -125,5 +131,9 @@ def entries(rows: dict[str, Row]) -> list[dict[str, Any]]:
             entry["limits"] = row.limits
         if row.tracing:
             entry["tracing"] = True
+        if row.description:
+            entry["description"] = row.description
+        if row.tags:
+            entry["tags"] = list(row.tags)
         content.append(entry)
     return content
