@@ -2,7 +2,9 @@
 
 import pytest
 from tests.plane.harness import ack, consume, reject
-from tests.plane.test_groups import grouped, received, send, words
+from tests.plane.test_groups import NAMES, grouped, received, send, words
+
+from brokerd import plane
 
 
 @pytest.fixture
@@ -63,3 +65,18 @@ def test_groups_that_wait_take_turns_and_none_comes_twice_before_another(bench, 
         got += received(bench, connection)
         connection.feed(ack(2, tag))
     assert words(got) == "a1 b1 c1 a2 b2 c2 a3 b3 c3"
+
+
+def test_with_too_many_waiting_no_more_are_looked_at_until_some_have_gone_out(bench, connection):
+    queue = grouped(bench)
+    queue.gate = plane.Groups(sticky=False, by="header", names=NAMES, waiting_most=10)
+    send(connection, "r " * 30 + "g1")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r"
+    assert (queue.gate.waiting, queue.ready) == (10, 20)
+    got = []
+    for tag in range(1, 31):
+        connection.feed(ack(2, tag))
+        got += words(received(bench, connection)).split()
+    assert sorted(got) == ["g1"] + ["r"] * 29
+    queue.check()

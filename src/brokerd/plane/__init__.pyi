@@ -403,11 +403,12 @@ class Groups(Gate):
     A group has a key, the octets of a text; a whole number counts as its digits.  Groups are remembered that have messages
     out or waiting, that an operator paused or parked, or, sticky ones, that have an owner."""
     def __init__(self, *, sticky: bool, by: str, names: tuple[bytes, ...] = (), keyless: str = "free", most: int = 1,
-                 idle_ms: int = 60000, max_priority: int = 0) -> None:
+                 idle_ms: int = 60000, max_priority: int = 0, waiting_most: int = 4 << 20) -> None:
         """by: "header" (the first of names that a message has), "routing-key", "correlation-id", "type", "user-id" or
         "app-id".  keyless: what becomes of a message without a key, "free", "single" (all are one group with the key b"") or
         "reject".  most: messages of a group that may be out, of a group that is not sticky.  idle_ms: how long a sticky group
-        without messages keeps its owner.  max_priority: the queue's."""
+        without messages keeps its owner.  max_priority: the queue's.  waiting_most: with so many messages waiting in groups,
+        those behind are not looked at until some have gone out."""
     def __len__(self) -> int:
         """Groups that are remembered."""
     @property

@@ -87,7 +87,7 @@ cdef class Groups(Gate):
     cdef tuple names
 
     def __cinit__(self, *, bint sticky, str by, tuple names=(), str keyless="free", uint32_t most=1, int64_t idle_ms=60000,
-                  uint8_t max_priority=0):
+                  uint8_t max_priority=0, uint32_t waiting_most=4 << 20):
         cdef int i
         if len(names) > GROUP_NAMES_MOST or any([not 0 < len(name) < 256 for name in names]) or most == 0:
             raise ValueError("1 to 4 names of headers, of 1 to 255 octets, and 1 message or more")
@@ -101,6 +101,7 @@ cdef class Groups(Gate):
         self.g.mode = STICKY if sticky else EXCLUSIVE
         self.g.keyless = GROUP_KEYLESS[keyless]
         self.g.most = most
+        self.g.waiting_most = waiting_most
         self.g.idle = idle_ms * 1000000
         self.g.levels = max_priority + 1
         self.g.owners_capacity = 4

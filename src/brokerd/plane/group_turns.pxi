@@ -40,6 +40,7 @@ cdef struct groups_t:
     bint flip                   # the shared turns come first
     bint turn_of_open           # a group's turn comes before fresh messages
     uint32_t most               # messages of one group that may be out
+    uint32_t waiting_most       # with so many waiting, no fresh message is looked at until some have gone out
     int64_t idle                # ns
     group_pool_t pool
     turns_t *turns

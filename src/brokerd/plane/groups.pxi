@@ -198,8 +198,9 @@ cdef int groups_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef store_t *st
     cdef uint32_t looks
     cdef int took = TAKE_NOTHING
+    cdef bint full = False
     if gs.levels > 1:
-        if not scan_some(gs, GROUP_LOOKS) and gate.queue.ready:
+        if gs.pool.nodes_live < gs.waiting_most and not scan_some(gs, GROUP_LOOKS) and gate.queue.ready:
             return TAKE_LATER
         took = take_open(gs, c, t)
         return TAKE_OTHERS if took == TAKE_NOTHING and gate.open else took
@@ -209,6 +210,9 @@ cdef int groups_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         if took == TAKE_DONE:
             return took
     for looks in range(GROUP_LOOKS):
+        if UNLIKELY(gs.pool.nodes_live >= gs.waiting_most):
+            full = True
+            break
         st = find_next(gate.queue, t)
         if st == NULL:
             break
@@ -222,7 +226,7 @@ cdef int groups_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     took = take_open(gs, c, t)
     if took != TAKE_NOTHING:
         return took
-    if gate.queue.ready:
+    if gate.queue.ready and not full:
         return TAKE_LATER
     return TAKE_OTHERS if gate.open else TAKE_NOTHING
 
