@@ -144,7 +144,7 @@ async def _exchange(call: Call) -> Response:
 async def _queue(call: Call) -> Response:
     vhost, queue = call.values["vhost"], call.values["queue"]
     row = await call.ask("queue show", vhost=vhost, queue=queue)
-    consumers = await call.ask("consumer list", vhost=vhost, queue=queue)
+    consumers = await call.ask("consumer list", vhost=vhost, queue=queue) if row["consumers"] else {"items": []}
     shape = await shapes_of(call)
     shown = {
         **shape.queue(row),

@@ -111,6 +111,8 @@ class Samples:
         if now - latest >= APART_SECONDS:
             when, old = latest, newest
             self._things[thing] = (when, old, now, counters)
+        if counters == old:
+            return dict.fromkeys(counters, 0.0)  # As most things are: idle.
         return {name: rate_between(old.get(name, 0), value, now - when) for name, value in counters.items()}
 
     def _forget(self) -> None:

@@ -47,7 +47,10 @@ class Consumers(Page):
 
 def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
     vhosts = vhosts_to_list(node, who, request.vhost)
-    queues = (each for vhost in vhosts for each in list(vhost.queues.values()) if request.queue in ("", each.name))
+    if request.queue:
+        queues = (vhost.queues[request.queue] for vhost in vhosts if request.queue in vhost.queues)
+    else:
+        queues = (each for vhost in vhosts for each in list(vhost.queues.values()))
     return Listing(describing.consumers_of(queues), describing.consumer, request)
 
 
