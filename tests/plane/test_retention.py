@@ -247,6 +247,44 @@ def test_what_cannot_be_is_not_replayed(bench, make_bench):
     assert plane.replay(queue, 1, ALL) == (0, 0, 0, 0)
 
 
+def test_replay_in_a_queue_with_groups_keeps_each_groups_order(make_bench):
+    bench = make_bench(segment_octets=SEGMENT)
+    queue = bench.queue(retain_octets=1 << 20)
+    queue.gate = plane.Groups(sticky=False, by="header", names=(b"group-id",), keyless="free", most=1, idle_ms=60_000,
+                              max_priority=0)
+    publisher = bench.connection(1)
+    for number in range(1, 31):
+        publisher.feed(numbered(number, 1, headers={"group-id": "ab"[number % 2]}))
+
+    def drain():
+        found = []
+        reader = bench.connection(1)
+        while reader.channels[1].get(queue, False):
+            bench.turns()
+            (got,) = reader.delivered()
+            found.append(int(got.body[:6]))
+            reader.channels[1].settle(got.tag, False)
+            queue.check()
+        return found
+
+    assert drain() == list(range(1, 31))
+    publisher.feed(numbered(31, 1, headers={"group-id": "a"}))
+    assert plane.replay(queue, 5, 12)[0] == 8
+    queue.check()
+    assert drain() == [*range(5, 13), 31]
+    # A group that is held: its replayed messages wait.
+    publisher.feed(numbered(32, 1, headers={"group-id": "a"}))
+    reader = bench.connection(1)
+    assert reader.channels[1].get(queue, False)
+    plane.replay(queue, 2, 3)
+    queue.check()
+    bench.turns()
+    (held,) = reader.delivered()
+    assert drain() == [3]
+    reader.channels[1].settle(held.tag, False)
+    assert drain() == [2]
+
+
 class Model:
     """What a queue holds: by number, "ready", "settled" or "gone"."""
 

@@ -509,7 +509,7 @@ def test_a_key_counts_in_its_group_alone(machine):
 
 
 def test_a_group_is_where_the_queues_groups_are(machine):
-    machine.queue()._deduplicate(Rule(scope="group", group="customer"))
+    machine.queue(deduplication_scope="group", message_group_header="customer")
     for customer in ("a", "b", "a"):
         machine.publish("k", customer=customer, **{"group-id": "one"})
     assert machine.ready() == 2

@@ -111,11 +111,10 @@ def read_numbers(text: str, most: int) -> "array[int]":
 
 def _groups_of(arguments: "dict[str, object]") -> plane.Window:
     """Finds the groups of the queue's messages."""
-    from brokerd.queues.deduplication import group_place
+    from brokerd.queues.deduplication import group_header, group_place
 
     window = plane.Window(1)
     window.hash_key = plane.HashKey(os.urandom(16))
-    header = arguments.get("x-message-group-header", arguments.get("qpid.group_header_key", ""))
-    place, name, bit = group_place(str(header))
+    place, name, bit = group_place(group_header(arguments))
     window.set_rule(by_content=False, waiting=False, action=0, group_from=place, group=name, group_property=bit)
     return window

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brokerd import plane
 from brokerd.errors import StoreError
 from brokerd.queues.dead_letter import read_properties
+from brokerd.queues.groups import HEADERS as USUAL_HEADER_NAMES
 from brokerd.store.format import KEY_ROW, keys_name, priority_folder
 from brokerd.store.key_files import FORMER_FILE, FORMER_NUMBER, KeyFiles, rows_of_queue
 from brokerd.store.key_files import write as write_keys
@@ -47,7 +48,6 @@ GROUPS_TTL_MS = 300_000  # of a key, unless told otherwise, in a queue with mess
 WAITING, GROUP = "waiting", "group"
 REPLACE, DEAD_LETTER, NACK = "replace", "dead-letter", "nack"
 ACTIONS = ("ack", NACK, DEAD_LETTER, REPLACE)  # by the data plane's numbers
-USUAL_GROUP_HEADERS = ("JMSXGroupID", "x-message-group-id", "MessageGroupId", "group-id")
 # Names of x-message-group-header that are no headers: the data plane's number for where the group is, and the bit of
 # the property's flag.
 NO_GROUP, USUAL_HEADERS, HEADER, ROUTING_KEY, PROPERTY = range(5)
@@ -103,7 +103,7 @@ def rule_of(arguments: Mapping[str, Any]) -> Rule | None:
         arguments.get("x-deduplication-content") is True,
         scope if scope in (GROUP, WAITING) else "",
         arguments.get("x-deduplication-action", "ack"),
-        arguments.get("x-message-group-header", arguments.get("qpid.group_header_key", "")) if scope == GROUP else "",
+        group_header(arguments) if scope == GROUP else "",
     )
 
 
@@ -132,6 +132,11 @@ def _octets_of(value: Any, text: bytes, number: bytes) -> bytes:
     return b"F" + encode_table({_ANY_KEY: value})
 
 
+def group_header(arguments: Mapping[str, Any]) -> str:
+    """Where the arguments say that a message's group is; "": in one of the usual headers."""
+    return str(arguments.get("qpid.group_header_key", arguments.get("x-message-group-header", "")))
+
+
 def group_place(group: str) -> tuple[int, bytes, int]:
     """Where the data plane finds a message's group.  ``group``: as x-message-group-header; "": the usual headers."""
     place, bit = GROUP_PLACES.get(group, (HEADER if group else USUAL_HEADERS, 0))
@@ -146,7 +151,7 @@ def group_of(rule: Rule, headers: Mapping[str, Any] | None, seen: Seen) -> bytes
     elif rule.group in GROUP_PLACES:
         value = getattr(seen.properties, rule.group.replace("-", "_"), None)
     else:
-        names = (rule.group,) if rule.group else USUAL_GROUP_HEADERS
+        names = (rule.group,) if rule.group else USUAL_HEADER_NAMES
         value = next((found for name in names if (found := (headers or {}).get(name)) is not None), None)
     return None if value is None else _octets_of(value, b"G", b"H")
 
