@@ -18,6 +18,12 @@ interface Life {
   spoiled: { file: string; detail: string }[];
 }
 
+const KNOWN: Record<string, string> = {
+  "acks only": "Without an order journal the files tell how a message was settled, but not when and to whom it went.",
+  part: "The order journal holds only part of this life.",
+  nothing: "The files hold nothing of this life any more.",
+};
+
 interface Props {
   vhost: string;
   queue: string;
@@ -35,7 +41,11 @@ export function Trace({ vhost, queue, last, seq, choose, durable }: Props) {
     if (seq === null) return;
     setText(String(seq));
     perform<Life>("message", "trace", { vhost, queue, seq }).then(
-      (found) => (setLife(found), setWrong("")),
+      (found) => {
+        setLife(found);
+        setWrong("");
+        document.getElementById("trace")?.scrollIntoView({ block: "nearest" });
+      },
       (error: Refusal) => (setLife(undefined), setWrong(error.message)),
     );
   }, [seq, vhost, queue]);
@@ -81,7 +91,7 @@ function Course({ life }: { life: Life }) {
           </li>
         ))}
       </ol>
-      {life.known !== "all" && <p class="quiet">The files hold {life.known} of this life.</p>}
+      {life.known !== "all" && <p class="quiet">{KNOWN[life.known] ?? life.known}</p>}
     </>
   );
 }
