@@ -204,3 +204,21 @@ def test_one_reader_of_a_name_reads_at_a_time(peer, stream):
     method = methods.BasicConsume(queue=stream, consumer_tag="u", arguments=NAMED)
     assert peer.refusal(method, 2) == (
         403, f"ACCESS_REFUSED - reader 'billing' of queue '{stream}' in vhost '/' in exclusive use")
+
+
+# --- filters
+
+@pytest.mark.parametrize(("wanted", "arguments", "bodies"), [
+    ("eu", {}, [b"1", b"4"]), (["eu", "us"], {}, [b"1", b"2", b"4"]),
+    (["us"], {"x-stream-match-unfiltered": True}, [b"2", b"3"]),
+])
+@rabbitmq("its filter lets through more")
+def test_a_filter_is_exact(peer, name, wanted, arguments, bodies):
+    peer.confirming()
+    peer.declare(STREAM, name, durable=True, exclusive=False)
+    for body, value in ((b"1", "eu"), (b"2", "us"), (b"3", None), (b"4", "eu"), (b"5", "e")):
+        peer.put(name, body, delivery_mode=2, headers={"x-stream-filter-value": value} if value else {})
+    read(peer, name, "first", **({"x-stream-filter": wanted} | arguments))
+    assert [body for _, body in came(peer, len(bodies))] == bodies
+    peer.put(name, b"6", headers={"x-stream-filter-value": "eu" if "eu" in wanted else "us"})
+    assert came(peer, 1) == [(6, b"6")]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import NotImplemented_, PreconditionFailed
 from brokerd.queues.rules import PLAIN, plane_rules, rules_of
-from brokerd.queues.stream import INT64_MAX, Retention, check_reader, reader_name, retention_of, start_of
+from brokerd.queues.stream import INT64_MAX, Retention, check_reader, filter_of, reader_name, retention_of, start_of
 from brokerd.wire.values import Timestamp
 
 STREAM = {"x-queue-type": "stream"}
@@ -61,7 +61,7 @@ def test_any_offset_is_taken_or_refused_in_words(value):
 
 
 @pytest.mark.parametrize("name", [
-    "x-stream-filter", "x-stream-filter-sql", "x-stream-partitions",
+    "x-stream-filter-sql", "x-stream-partitions", "x-filter-match-type",
 ])
 def test_what_readers_cannot_ask_for_yet_is_refused(name):
     with pytest.raises(NotImplemented_, match=f"arg '{name}' for queue 'q' is not supported"):
@@ -95,3 +95,24 @@ def test_a_name_that_is_none_is_refused(arguments, text):
     with pytest.raises(PreconditionFailed) as refused:
         reader_name("queue 'q'", arguments, "amq.ctag-x")
     assert text in refused.value.reply_text
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"x-stream-filter": 5}, "'x-stream-filter' for queue 'q': it must be a text, or a list of texts"),
+    ({"x-stream-filter": {"a": 1}}, "it must be a text, or a list of texts"),
+    ({"x-stream-filter": ["a", 5]}, "it must be a text, or a list of texts"),
+    ({"x-stream-filter": []}, "0 values, but a filter has 1 to 64"),
+    ({"x-stream-filter": ["a"] * 65}, "65 values, but a filter has 1 to 64"),
+    ({"x-stream-filter": "a" * 256}, "a value of 256 octets, at most 255"),
+    ({"x-stream-filter": "a", "x-stream-match-unfiltered": 1}, "'x-stream-match-unfiltered' for queue 'q': it must be"),
+])
+def test_a_filter_that_is_none_is_refused(arguments, text):
+    with pytest.raises(PreconditionFailed) as refused:
+        check_reader("queue 'q'", arguments, no_ack=False, prefetch=1, global_prefetch=0)
+    assert text in refused.value.reply_text
+
+
+def test_a_filter_is_its_values_with_their_lengths():
+    assert filter_of({}) is None
+    assert filter_of({"x-stream-filter": "ab"}) == b"\0\2ab"
+    assert filter_of({"x-stream-filter": ["a", "", "\u00fc"]}) == b"\0\1a\0\0\0\2\xc3\xbc"

@@ -350,11 +350,14 @@ class Stream(Gate):
 
     A place is an offset, which is a message's sequence number.  Deliveries carry it in the header x-stream-offset."""
     def __init__(self) -> None: ...
-    def begin(self, start: str, value: int, *, tells: bool = False, slot: memoryview | None = None, turn: int = 0) -> None:
+    def begin(self, start: str, value: int, *, tells: bool = False, slot: memoryview | None = None, turn: int = 0,
+              filter: bytes | None = None, unfiltered: bool = False) -> None:  # noqa: A002
         """Where the next consumer that joins begins: "offset" (the first record from there on), "next", "back" (so many before
         the end), "last" (in the last 64 KiB), "time" (ns since the epoch), "ago" (ns before now).  tells: messages that are gone there count as
         missed.  slot: where its lowest unacknowledged offset is written with each ack that moves it, as long as nobody else
-        has written there since `turn`.  All slots are of one memory.  Raises ValueError for another start."""
+        has written there since `turn`.  All slots are of one memory.
+        filter: the values of the header x-stream-filter-value that it wants, each behind 2 octets with its length; it gets no
+        other message, but with `unfiltered` those without a value.  Raises ValueError for another start."""
     def set_limits(self, *, max_length: int = -1, max_octets: int = -1, age_ns: int = -1) -> None:
         """What retention keeps; -1: no limit.  It is applied when a segment is full, and by retain()."""
     def retain(self, most: int) -> int:

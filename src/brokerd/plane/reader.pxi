@@ -44,6 +44,9 @@ cdef struct reader_t:
     bint at_end                 # is in stream_t.at_end
     bint tells                  # what it finds missing at its place counts as missed
     uint64_t missed             # messages that were gone before it came to them
+    uint8_t *filter             # values of x-stream-filter-value that it wants, each with 2 octets of length; NULL: all messages
+    uint32_t filter_n           # octets
+    bint unfiltered             # ... and messages without a value
     uint8_t *slot               # where its lowest unacknowledged offset is kept; NULL: nowhere
     uint32_t turn               # of the newer cell there
     uint64_t kept               # what that cell says; 0: not known
@@ -71,6 +74,9 @@ cdef struct stream_t:
     bint next_tells
     uint64_t next_offset
     int64_t next_ns
+    uint8_t *next_filter        # belongs to the reader from then on
+    uint32_t next_filter_n
+    bint next_unfiltered
     uint8_t *next_slot
     uint32_t next_turn
 

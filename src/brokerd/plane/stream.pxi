@@ -11,6 +11,7 @@
 
 cdef enum:
     RETAIN_AT_ONCE = 16         # segments that a publish removes
+    FILTER_LOOKS = 2048         # messages that a filter looks at before other readers, and other queues, have their turn
 
 
 # ---- the gate's verbs
@@ -62,6 +63,26 @@ cdef bint take_again(reader_t *r, place_t *t) noexcept nogil:
     return False
 
 
+cdef bint passes_filter(reader_t *r, const uint8_t *record) noexcept nogil:
+    """Whether the reader wants this message."""
+    cdef message_t m
+    cdef const uint8_t *table
+    cdef const uint8_t *value = NULL
+    cdef const uint8_t *p = r.filter
+    cdef size_t n
+    message_of(record, &m)
+    table = property_at(m.properties, PROPERTY_HEADERS)
+    if table != NULL:
+        value = find_header(table, b"x-stream-filter-value", 21, &n)
+    if value == NULL or value[0] != c'S':
+        return r.unfiltered
+    while p < r.filter + r.filter_n:
+        if be16(p) == be32(value + 1) and memcmp(p + 2, value + 5, be16(p)) == 0:
+            return True
+        p += 2 + be16(p)
+    return False
+
+
 cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef reader_t *r = <reader_t *>c.reader if c != NULL else NULL
     cdef uint64_t seq
@@ -82,6 +103,15 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
             r.missed += seq - r.offset
             r.stream.n_missed += seq - r.offset
             r.tells = False
+        if UNLIKELY(r.filter != NULL) and not passes_filter(r, r.seg.map + r.position):
+            r.offset = seq + 1
+            r.position += room_of(r.seg.map + r.position)
+            gate.looked += 1
+            if gate.looked < FILTER_LOOKS:
+                continue
+            ring_leave(c)
+            ring_join(c)
+            return TAKE_LATER
         i = hold(r, seq, r.seg.number, r.position)
         if UNLIKELY(i == NO_HELD):
             break
@@ -92,7 +122,7 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         r.offset = seq + 1
         r.position += room_of(r.seg.map + r.position)
         return TAKE_DONE
-    gate.looked = 1
+    gate.looked += 1
     rest_at_end(r)
     return TAKE_END
 
@@ -206,6 +236,10 @@ cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
     r.offset = stream.next_offset
     r.start_ns = stream.next_ns
     r.tells = stream.next_tells
+    r.filter = stream.next_filter
+    r.filter_n = stream.next_filter_n
+    r.unfiltered = stream.next_unfiltered
+    stream.next_filter = NULL
     r.slot = stream.next_slot
     r.turn = stream.next_turn
     stream.next_slot = NULL
@@ -245,6 +279,7 @@ cdef void reader_free(reader_t *r) noexcept nogil:
         return
     if r.stream != NULL:        # Its consumer never left: all that it belongs to goes.
         stream_leave(&r.stream.gate, r.consumer)
+    free(r.filter)
     free(r.held)
     free(r.again)
     free(r)
@@ -277,9 +312,22 @@ cdef class Stream(Gate):
         self.stream.max_length = self.stream.max_octets = self.stream.age = -1
         self.gate = gate
 
-    def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0):
+    def __dealloc__(self):
+        free(self.stream.next_filter)
+
+    def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0,
+              bytes filter=None, bint unfiltered=False):
         cdef queue_t *q = self.stream.gate.queue
         cdef uint64_t back
+        free(self.stream.next_filter)
+        self.stream.next_filter = NULL
+        if filter is not None:
+            self.stream.next_filter = <uint8_t *>malloc(len(filter) + 1)
+            if self.stream.next_filter == NULL:
+                raise MemoryError
+            memcpy(self.stream.next_filter, <const char *>filter, len(filter))
+            self.stream.next_filter_n = <uint32_t>len(filter)
+            self.stream.next_unfiltered = unfiltered
         self.stream.next_slot = NULL
         if slot is not None:
             if slot.shape[0] < CELLS + 32:

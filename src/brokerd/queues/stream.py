@@ -32,7 +32,8 @@ OFFSET_RULE = (
 )
 # Arguments of basic.consume that ask for what streams do not have.
 NOT_FOR_READERS = ("x-priority",)
-NOT_YET = ("x-stream-filter", "x-stream-filter-sql", "x-stream-partitions")
+NOT_YET = ("x-stream-filter-sql", "x-stream-partitions", "x-filter-match-type")
+FILTER_VALUES_MAX, FILTER_VALUE_OCTETS_MAX = 64, 255
 SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made
 
 
@@ -100,6 +101,38 @@ def check_reader(
     reason = _start(arguments.get("x-stream-offset", "next"))
     if isinstance(reason, str):
         raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {queue}: {reason}")
+    fault = filter_fault(arguments)
+    if fault is not None:
+        raise PreconditionFailed(f"invalid arg {fault[0]} for {queue}: {fault[1]}")
+
+
+# --- filters
+
+
+def filter_fault(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Which argument of a filter is wrong, and why."""
+    if not isinstance(arguments.get("x-stream-match-unfiltered", False), bool):
+        return "'x-stream-match-unfiltered'", "it must be true or false"
+    given = arguments.get("x-stream-filter", "")
+    values = given if isinstance(given, list) else [given]
+    if not 1 <= len(values) <= FILTER_VALUES_MAX:
+        return "'x-stream-filter'", f"{len(values)} values, but a filter has 1 to {FILTER_VALUES_MAX}"
+    for value in values:
+        if not isinstance(value, str):
+            return "'x-stream-filter'", "it must be a text, or a list of texts"
+        octets = len(value.encode("utf-8", "surrogateescape"))
+        if octets > FILTER_VALUE_OCTETS_MAX:
+            return "'x-stream-filter'", f"a value of {octets} octets, at most {FILTER_VALUE_OCTETS_MAX}"
+    return None
+
+
+def filter_of(arguments: Mapping[str, Any]) -> bytes | None:
+    """The filter as plane.Stream.begin takes it; None: the reader wants all messages.  The arguments were checked."""
+    if "x-stream-filter" not in arguments:
+        return None
+    given = arguments["x-stream-filter"]
+    values = [value.encode("utf-8", "surrogateescape") for value in (given if isinstance(given, list) else [given])]
+    return b"".join(len(value).to_bytes(2) + value for value in values)
 
 
 # --- named readers
@@ -166,9 +199,10 @@ def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> Non
     stream = queue.stream
     assert stream is not None
     start, value = start_of(arguments)
+    wanted, unfiltered = filter_of(arguments), arguments.get("x-stream-match-unfiltered", False)
     name = reader_name(queue, arguments, tag)
     if name is None:
-        stream.begin(start, value)
+        stream.begin(start, value, filter=wanted, unfiltered=unfiltered)
         return
     names = reading(queue)
     if name in names:
@@ -180,10 +214,12 @@ def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> Non
         slot = tracked_of(queue).claim(name, begins.get(start, stream.first_offset), Clock().epoch_ns(), names)
     except OSError as error:
         raise PreconditionFailed(f"the offset of reader '{name}' of {queue} cannot be kept: {error}") from error
-    if "x-stream-offset" not in arguments and slot.offset is not None:
-        stream.begin("offset", slot.offset, tells=True, slot=slot.octets, turn=slot.turn)
-    else:
-        stream.begin(start, value, slot=slot.octets, turn=slot.turn)
+    goes_on = "x-stream-offset" not in arguments and slot.offset is not None
+    if goes_on and slot.offset is not None:
+        start, value = "offset", slot.offset
+    stream.begin(
+        start, value, tells=goes_on, slot=slot.octets, turn=slot.turn, filter=wanted, unfiltered=unfiltered
+    )
 
 
 def start_of(arguments: Mapping[str, Any]) -> tuple[str, int]:
