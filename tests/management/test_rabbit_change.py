@@ -58,6 +58,8 @@ def test_permissions_bite_at_the_next_request(http):
 def test_a_vhost_has_limits_and_goes(http):
     assert put(http, "vhosts/a%2Fb") == 201
     assert put(http, "vhosts/a%2Fb") == 204
+    assert put(http, "vhosts/a%2Fb", description="for tests", tags="x, y") == 204
+    assert http.get("/api/vhosts/a%2Fb")["metadata"] == {"description": "for tests", "tags": ["x", "y"]}
     assert put(http, "vhost-limits/a%2Fb/max-queues", value=3) == 201
     assert http.get("/api/vhost-limits/a%2Fb") == [{"vhost": "a/b", "value": {"max-queues": 3}}]
     assert delete(http, "vhost-limits/a%2Fb/max-queues") == 204

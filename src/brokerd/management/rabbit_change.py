@@ -50,6 +50,11 @@ def table_of(body: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
+def _words(text: str) -> list[str]:
+    """The tags of a text with commas."""
+    return [tag.strip() for tag in text.split(",") if tag.strip()]
+
+
 async def is_there(call: Call, verb: str, **fields: Any) -> bool:
     """Whether the broker shows the thing."""
     try:
@@ -102,7 +107,7 @@ async def _put_user(call: Call) -> Response:
     required(body, "tags")
     tags = body["tags"]
     if isinstance(tags, str):
-        tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        tags = _words(tags)
     there = await is_there(call, "user show", user=user)
     await call.ask("user add", user=user, tags=tags, replace=True,
                    **{name: body[name] for name in ("password", "password_hash", "hashing_algorithm")
@@ -133,8 +138,11 @@ async def _delete_users(call: Call) -> Response:
 async def _put_vhost(call: Call) -> Response:
     vhost, body = call.values["vhost"], await call.table()
     there = await is_there(call, "vhost show", vhost=vhost)
-    if not there:
-        await call.ask("vhost add", vhost=vhost)
+    described = {name: body[name] for name in ("description", "tags") if body.get(name) is not None}
+    if isinstance(described.get("tags"), str):
+        described["tags"] = _words(described["tags"])
+    if described or not there:
+        await call.ask("vhost add", vhost=vhost, replace=there, **described)
     if "tracing" in body:
         await call.ask("vhost trace", vhost=vhost, on=truth(body, "tracing", False))
     return nothing(204 if there else 201)
