@@ -7,7 +7,6 @@ A fault names line, entry and field.  Knows nothing of what the broker has alrea
 name, and the exchanges and queues that a binding may join.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +25,8 @@ from brokerd.vhost.listing import VHOST_LIMITS
 from brokerd.vhost.names import RESERVED_PREFIX
 
 if TYPE_CHECKING:
+    from json import JSONDecoder
+
     from brokerd.node import Node
 
 SECTIONS = ("users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies",
@@ -77,6 +78,8 @@ class Read:
 
 def parse(text: str) -> Any:
     """The content.  Raises OperationError (400), which names line and column."""
+    import json
+
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -142,11 +145,13 @@ class _Reader:
                 self._fail(field, f"is missing{did_you_mean(field, entry)}")
             return default
         value = entry[field]
+        from json import dumps
+
         words = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
         if not isinstance(value, kind):
             if kind is dict and value == []:
                 return {}  # as some programs write an empty table
-            self._fail(field, f"must be {words[kind]}, not {json.dumps(value):.60}")
+            self._fail(field, f"must be {words[kind]}, not {dumps(value):.60}")
         return value
 
     def _vhost_of(self, entry: dict[str, Any]) -> str:
@@ -301,6 +306,8 @@ _SYSTEM = frozenset({"amq.direct", "amq.fanout", "amq.headers", "amq.match", "am
 
 def line_of(text: str, section: str, index: int) -> int:
     """The line on which an entry of a list begins, or with index -1 the list; 0: it cannot be found."""
+    import json
+
     decoder = json.JSONDecoder()
     try:
         for name, at in _members(text, decoder):
@@ -315,7 +322,7 @@ def line_of(text: str, section: str, index: int) -> int:
     return 0
 
 
-def _members(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[str, int]]:
+def _members(text: str, decoder: "JSONDecoder") -> Iterator[tuple[str, int]]:
     """The names in the outermost object, and where their values begin."""
     at = _skip(text, 0) + 1
     while True:
@@ -330,7 +337,7 @@ def _members(text: str, decoder: json.JSONDecoder) -> Iterator[tuple[str, int]]:
         at += text[at] == ","
 
 
-def _elements(text: str, at: int, decoder: json.JSONDecoder) -> Iterator[tuple[int, int]]:
+def _elements(text: str, at: int, decoder: "JSONDecoder") -> Iterator[tuple[int, int]]:
     """Where the elements of the list at ``at`` begin and end."""
     at += 1
     while True:
