@@ -33,8 +33,9 @@ BESIDE = {"x-dead-letter-routing-key": {"x-dead-letter-exchange": "d"}}
 INTEGERS = {name: least for least, names in {
     0: ("x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes",
         "x-max-priority", "x-consumer-timeout", "x-cache-size", "x-cache-ttl", "x-retention-bytes",
-        "x-order-journal-retention-bytes", "x-group-idle-timeout"),
-    1: ("x-expires", "x-quorum-initial-group-size", "x-group-max-inflight"),
+        "x-order-journal-retention-bytes", "x-group-idle-timeout", "x-delayed-retry-jitter"),
+    1: ("x-expires", "x-quorum-initial-group-size", "x-group-max-inflight", "x-delayed-retry-min",
+        "x-delayed-retry-max"),
     -1: ("x-delivery-limit",),
 }.items() for name in names}
 CHOICES = {
@@ -43,7 +44,10 @@ CHOICES = {
     "x-queue-mode": (("default", "lazy"), "\"unsupported queue mode 'x'\""),
     "x-queue-leader-locator": (("client-local", "balanced", "random", "least-leaders"), "invalid_queue_locator_arg"),
     "x-queue-master-locator": (("client-local", "min-masters", "random"), "invalid_queue_locator_arg"),
-    "x-delivery-limit-action": (("dead-letter", "drop"), "invalid_delivery_limit_action"),
+    "x-delivery-limit-action": (("dead-letter", "drop", "block"), "invalid_delivery_limit_action"),
+    "x-delayed-retry-type": (("disabled", "all", "failed", "returned"),
+                             "\"'x' is not disabled, all, failed or returned\""),
+    "x-delayed-retry-backoff": (("linear", "exponential", "fixed"), "\"'x' is not linear, exponential or fixed\""),
     "x-deduplication-scope": (("queue", "group", "waiting"), "\"'x' is not queue, group or waiting\""),
     "x-deduplication-action": (("ack", "nack", "dead-letter", "replace"),
                                "\"'x' is not ack, nack, dead-letter or replace\""),
@@ -390,3 +394,27 @@ def test_only_a_durable_queue_can_ask_for_an_order_journal(how):
     (-1, "{value_negative,-1}"), (1 << 50, "{value_too_large,1125899906842624}"), (True, "{unacceptable_type,bool}")])
 def test_a_retention_is_a_time_with_its_unit_or_milliseconds(value, refusal):
     assert reason("x-retention-age", value) == refusal
+
+
+# --- delayed retry
+
+
+def test_the_longest_delay_is_not_below_the_shortest():
+    retry = {"x-delayed-retry-min": 100, "x-delayed-retry-max": 99}
+    assert fault(retry, "queue 'q' in vhost '/'") == (
+        "invalid arg 'x-delayed-retry-max' for queue 'q' in vhost '/': \"99 is below x-delayed-retry-min, 100\"")
+    assert fault({**retry, "x-delayed-retry-max": 100}, "queue") is None
+
+
+def test_jitter_is_a_percentage():
+    assert fault({"x-delayed-retry-jitter": 100}, "queue") is None
+    assert fault({"x-delayed-retry-jitter": 101}, "queue") is not None
+
+
+@pytest.mark.parametrize(("name", "value", "off"), [
+    ("x-delayed-retry-type", "all", "disabled"), ("x-delivery-limit-action", "block", "drop")])
+def test_message_groups_exclude_delayed_retry_and_a_queue_that_stops(name, value, off):
+    assert fault({name: value, "x-message-group": "sticky"}, "queue q") == (
+        f"invalid arg '{name}' for queue q: \"message groups exclude '{value}'\"")
+    assert fault({name: value, "x-message-group": "off"}, "queue q") is None
+    assert fault({name: off, "x-message-group": "sticky"}, "queue q") is None

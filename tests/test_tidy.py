@@ -74,6 +74,7 @@ TESTED_ELSEWHERE = {
     "exchanges/destinations_of_key": "exchanges/test_topic.py",
     "vhost/names": "session/test_topology.py",
     "audit/layout": "store/test_reading.py",
+    "plane/dues": "plane/test_retry.py",
     # Parts of reading one segment; said through it.
     "audit/_journal": "audit/test_segment.py",
     "audit/fetch": "audit/test_segment.py",

@@ -26,6 +26,9 @@ SHORT_STRING_OCTETS_MAX = 255
 OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 DEDUPLICATION_SCOPES = ("queue", "group", "waiting")
 DEDUPLICATION_ACTIONS = ("ack", "nack", "dead-letter", "replace")
+LIMIT_ACTIONS = ("dead-letter", "drop", "block")
+RETRY_TYPES = ("disabled", "all", "failed", "returned")  # RabbitMQ 4.3
+RETRY_BACKOFFS = ("linear", "exponential", "fixed")
 STRATEGIES = ("at-most-once", "at-least-once")
 GROUP_MODES = ("off", "exclusive", "sticky")
 GROUP_DEFAULTS = ("free", "single", "reject")
@@ -131,6 +134,20 @@ def without_single_active(check: Check) -> Check:
     return both
 
 
+def without_groups(check: Check, off: tuple[str, ...]) -> Check:
+    """``check``, for what message groups exclude; the values ``off`` do not."""
+
+    def both(value: Any, arguments: Arguments) -> str | None:
+        refusal = check(value, arguments)
+        grouped = arguments.get("x-message-group", "off") != "off" or "qpid.group_header_key" in arguments
+        if refusal is None and value not in off and grouped:
+            return f"\"message groups exclude '{value}'\""
+        return refusal
+
+    RULES[both] = RULES[check]
+    return both
+
+
 _any_integer = integer()
 
 
@@ -178,6 +195,18 @@ RULES |= {
     age: f"a text of a number and its unit ({', '.join(AGE_UNITS_MS)}), such as 7D",
 }
 
+
+def retry_max(value: Any, arguments: Arguments) -> str | None:
+    """A time in ms, not below ``x-delayed-retry-min``."""
+    refusal = _retry_ms(value, arguments)
+    least = arguments.get("x-delayed-retry-min")
+    if refusal is None and _is_integer(least) and value < least:
+        return f'"{value} is below x-delayed-retry-min, {least}"'
+    return refusal
+
+
+_retry_ms = integer(1, EXPIRY_MS_MAX, too_big="value_too_large")
+RULES[retry_max] = f"{RULES[_retry_ms]}, and not below x-delayed-retry-min"
 
 # --- merge rules: how the value of an argument joins a policy's, and a policy's joins an operator policy's
 
@@ -252,8 +281,15 @@ QUEUE_ARGUMENTS = (
     _word("x-queue-master-locator", one_of(MASTER_LOCATORS, "invalid_queue_locator_arg"), "master locator",
           types=CLASSIC),
     _number("x-delivery-limit", integer(-1), "delivery limit", merge=lesser_limit(-1)),
-    _word("x-delivery-limit-action", one_of(("dead-letter", "drop"), "invalid_delivery_limit_action"),
+    _word("x-delivery-limit-action",
+          without_groups(one_of(LIMIT_ACTIONS, "invalid_delivery_limit_action"), LIMIT_ACTIONS[:2]),
           "delivery limit action"),
+    _word("x-delayed-retry-type", without_groups(listed(RETRY_TYPES), RETRY_TYPES[:1]),
+          "delayed retry type", operator=True),
+    _number("x-delayed-retry-min", _retry_ms, "delayed retry minimum"),
+    _number("x-delayed-retry-max", retry_max, "delayed retry maximum"),
+    _word("x-delayed-retry-backoff", listed(RETRY_BACKOFFS), "delayed retry backoff"),
+    _word("x-delayed-retry-jitter", integer(0, 100), "delayed retry jitter"),
     _number("x-consumer-timeout", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "consumer timeout",
             merge=lesser_limit(0), operator=False),
     _word("x-consumer-timeout-action", one_of(("return", "close"), "invalid_consumer_timeout_action"),

@@ -176,7 +176,7 @@ def test_acks_are_missing_where_the_journal_has_any_event(tmp_path, settle):
 
 REASONS_OF_ENTRIES = {
     layout.ACKED: 1, layout.REJECTED: 1, layout.EXPIRED: 1, layout.PURGED: 1, layout.HANDED_OUT: 1, layout.SET_ASIDE: 2,
-    layout.PARKED: 2,
+    layout.PARKED: 2, layout.RETRY_TIME: 3, layout.REPLAYED: 1,
     layout.RETURNED: 7, layout.DEAD_LETTERED: 6, layout.DROPPED: 6}
 
 

@@ -88,7 +88,7 @@ def test_a_policy_joins_the_arguments(arguments, definition, rules):
 
 
 @pytest.mark.parametrize("arguments", [
-    {"x-overflow": "keep-all"}, {"x-consumer-timeout": "a"}, {"x-delivery-limit-action": "block"},
+    {"x-overflow": "keep-all"}, {"x-consumer-timeout": "a"}, {"x-delivery-limit-action": "park"},
     {"x-dead-letter-strategy": "at-least-once"}, {"x-message-deduplication": "yes"}, {"x-cache-size": -1},
 ])
 def test_what_could_not_be_declared_any_more_is_as_if_it_were_not_there(arguments):
@@ -108,8 +108,8 @@ def test_the_highest_priority_is_an_argument_of_classic_queues(arguments, priori
 def test_a_plain_queue_has_no_rules_in_the_data_plane():
     assert plane_rules(PLAIN) == {
         "ttl_ms": -1, "max_length": -1, "max_octets": -1, "overflow": 0, "dead_letters": False, "delivery_limit": -1,
-        "limit_drops": False, "delivery_counts": False, "single_active": False, "consumer_timeout_ms": -1,
-        "timeout_closes": False, "retain_ms": -1, "retain_octets": -1,
+        "limit_drops": False, "limit_stops": False, "delivery_counts": False, "single_active": False,
+        "consumer_timeout_ms": -1, "timeout_closes": False, "retain_ms": -1, "retain_octets": -1,
     }
 
 
@@ -125,8 +125,8 @@ def test_all_rules_of_the_data_plane_are_told():
                   retain_ms=6, retain_octets=7)
     assert plane_rules(rules) == {
         "ttl_ms": 1, "max_length": 2, "max_octets": 3, "overflow": 2, "dead_letters": True, "delivery_limit": 5,
-        "limit_drops": True, "delivery_counts": True, "single_active": True, "consumer_timeout_ms": 5,
-        "timeout_closes": True, "retain_ms": 6, "retain_octets": 7,
+        "limit_drops": True, "limit_stops": False, "delivery_counts": True, "single_active": True,
+        "consumer_timeout_ms": 5, "timeout_closes": True, "retain_ms": 6, "retain_octets": 7,
     }
 
 

@@ -20,7 +20,8 @@ def test_settings_are_what_is_in_force():
     said = describe_settings(Queue(arguments))
     assert said == {
         "vhost": "/", "queue": "q", "journal": True, "max_priority": 2, "delivery_limit": 3,
-        "delivery_limit_action": "dead-letter", "dead_letter_exchange": "d", "dead_letter_routing_key": None,
+        "delivery_limit_action": "dead-letter", "retry": False,
+        "dead_letter_exchange": "d", "dead_letter_routing_key": None,
         "dead_letter_at_least_once": False, "overflow": "reject-publish",
         "message_ttl_ms": 5, "single_active_consumer": True, "groups": None, "arguments": arguments, "policy": "p",
         "retention_octets": 9, "retention_ms": 1000,

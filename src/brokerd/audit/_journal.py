@@ -17,12 +17,16 @@ POWER_LOST_WORDS = "power was lost"
 SWITCHED_OFF_WORDS = "the journal was switched off"
 RUNS = (layout.RESTARTED, layout.POWER_LOST, layout.SWITCHED_ON)    # STARTED events with which a new run begins
 # The reasons that an event of each type may have: [type, reason].
-KNOWN_REASONS = np.zeros((layout.EVENT_REPLAYED + 1, 256), bool)
+KNOWN_REASONS = np.zeros((256, 256), bool)
+EVENT_TYPES = np.zeros(256, bool)
+EVENT_TYPES[layout.ACKED:layout.STARTED + 1] = True
+EVENT_TYPES[[*layout.ASIDE_EVENTS, layout.EVENT_REPLAYED]] = True
 KNOWN_REASONS[:, 0] = True
 for _type, _first, _stop in ((layout.RETURNED, layout.CAUSE_NACK, layout.CAUSE_TIMEOUT + 1),
                              (layout.DEAD_LETTERED, layout.REASON_REJECTED, layout.REASON_REMOVED + 1),
                              (layout.DROPPED, layout.REASON_REJECTED, layout.REASON_REMOVED + 1),
                              (layout.DELIVERED, 0, 2 * layout.WITHOUT_ACK),
+                             (layout.PARKED_EVENT, layout.REASON_LIMIT, layout.REASON_LIMIT + 1),
                              (layout.STARTED, layout.RESTARTED, layout.SWITCHED_OFF + 1)):
     KNOWN_REASONS[_type] = False
     KNOWN_REASONS[_type, _first:_stop] = True
@@ -106,8 +110,7 @@ def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap
         before = np.flatnonzero(events["ts"] <= triple.cut)
         count = int(before[-1]) + 1 if before.size else 0
         events, late = events[:count], events[count:]
-    right = (events["type"] >= layout.ACKED) & (events["type"] <= layout.STARTED)
-    right |= events["type"] == layout.EVENT_REPLAYED
+    right = EVENT_TYPES[events["type"]]
     if crc:
         right &= shapes.event_checks(events, triple.number)
     if not known:
@@ -132,8 +135,9 @@ def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap
                              int(sound["ts"][back[0] + 1]),
                              f"{back.size} events that are not later than the one before", ("events",)))
     mark_places = at[started]
-    if starts.size:
-        sound, at = sound[~started], at[~started]
+    others = ~started & ~np.isin(sound["type"], layout.ASIDE_EVENTS)    # The audits judge by returns and settings.
+    if not others.all():
+        sound, at = sound[others], at[others]
     runs = np.unique(starts["ts"][np.isin(starts["reason"], RUNS)])
     again = since_replay(sound["seq"], sound["type"] == layout.EVENT_REPLAYED)
     return Journal(begun, sound[~again], at[~again], runs, gaps, late, starts, mark_places, sound[again])

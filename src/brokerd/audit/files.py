@@ -59,6 +59,8 @@ class Rule(NamedTuple):
     letters_to: str | None = None       # the queue to which dead letters go; None: it depends on more than the settings
     at_least_once: bool = False
     groups: bool = False                # message groups: order holds in each group, not in the queue
+    retry: bool = False                 # returned messages wait: later ones overtake them
+    stops: bool = False                 # a message at its limit stops the queue, and lives on
 
 
 class Noted(NamedTuple):
@@ -502,7 +504,8 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
     return Rule(at, bool(settings.get("journal")), number("delivery_limit"),
                 settings.get("dead_letter_exchange") is not None, number("message_ttl_ms"),
                 bool(settings.get("single_active_consumer")), number("max_priority"), _letters_to(settings),
-                bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None)
+                bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None,
+                bool(settings.get("retry")), settings.get("delivery_limit_action") == "block")
 
 
 def _letters_to(settings: dict[str, Any]) -> str | None:

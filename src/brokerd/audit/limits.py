@@ -46,8 +46,8 @@ def failures(data: SegmentData, life: Lives) -> Failures:
 
 
 def limit_of_each(life: Lives, rules: Sequence[Rule], given: int | None) -> np.ndarray | None:
-    """The highest limit in force in each message's life (FOREVER: no limit); None: the queue never had a limit.
-    ``given`` stands for all of them."""
+    """The highest limit in force in each message's life (FOREVER: none that a message dies of); None: the queue never
+    had a limit.  ``given`` stands for all of them."""
     if given is not None:
         return np.full(life.seq.size, given, np.int64)
     if all(rule.limit is None for rule in rules):
@@ -57,5 +57,5 @@ def limit_of_each(life: Lives, rules: Sequence[Rule], given: int | None) -> np.n
     for k, rule in enumerate(rules):
         start, stop = rule.at if k else 0, rules[k + 1].at if k + 1 < len(rules) else FOREVER
         lived = (life.published < stop) & (until >= start)
-        limit[lived] = np.maximum(limit[lived], FOREVER if rule.limit is None else rule.limit)
+        limit[lived] = np.maximum(limit[lived], FOREVER if rule.limit is None or rule.stops else rule.limit)
     return np.where(limit < 0, FOREVER, limit)

@@ -6,6 +6,7 @@ extremes, and the few messages that a later segment may still overtake.  ``verdi
 All times are ns.  A *run* is the life of a broker: messages that are out when it ends count as returned.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from brokerd.audit import chain, deliveries, figures, settlements, words
 from brokerd.audit._journal import Gap
 from brokerd.audit.agreement import compare
 from brokerd.audit.arrays import Numbers, as_signed, count_above, group_max_before, numbers
-from brokerd.audit.files import FOREVER, Damage, Source, Triple
+from brokerd.audit.files import FOREVER, Damage, Rule, Source, Triple
 from brokerd.audit.levels import wrong_level
 from brokerd.audit.lifecycle import Lives, lives, without_record
 from brokerd.audit.limits import failures, limit_of_each
@@ -406,7 +407,7 @@ def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
     # A message that dies at its limit or of age has no end yet while its dead letter is being stored.
     may_be_dying = any(rule.dead_letters for rule in s.data.triple.rules)
     ready = to_delivery | (life.last & (not may_be_dying))
-    which = np.flatnonzero((returned | cut) & ready & life.covered[life.of])
+    which = np.flatnonzero(((returned & ~_may_wait(life, s.data.triple.rules)) | cut) & ready & life.covered[life.of])
     start, stop, seq = since[which], until[which], life.seq[life.of[which]]
     low = np.searchsorted(s.deliveries_ts, start, "right")
     high = np.searchsorted(s.deliveries_ts, stop)
@@ -425,6 +426,16 @@ def _returned_first(s: Pass, runs: list[Run], everything: bool) -> Table:
     late = ~bad & ((stop > tops[np.searchsorted(starts, start)]) | everything)
     place = s.data.event_places[life.event[which[late]]]
     return Table({"seq": seq[late], "start": start[late], "stop": stop[late], "place": place})
+
+
+def _may_wait(life: Lives, rules: Sequence[Rule]) -> np.ndarray:
+    """Of which events the settings let the message wait that returned then."""
+    found = np.zeros(life.ts.size, bool)
+    for k, rule in enumerate(rules):
+        if rule.retry or rule.stops:
+            start, stop = rule.at if k else 0, rules[k + 1].at if k + 1 < len(rules) else FOREVER
+            found |= (life.ts >= start) & (life.ts < stop)
+    return found
 
 
 PASSED = "{a} later ones were delivered before it was, though it had returned at {b:t}"

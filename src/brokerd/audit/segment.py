@@ -24,9 +24,11 @@ for _type in layout.SETTLING_TYPES | layout.STANDING_TYPES:
              layout.DROPPED: layout.REASON_REMOVED, layout.SET_ASIDE: layout.WAS_OUT,
              layout.PARKED: layout.WAS_OUT}.get(_type, 0)
     KNOWN_KINDS[_type:(_stop << 4 | _type) + 1:16] = True
+for _part in range(layout.RETRY_PARTS):
+    KNOWN_KINDS[_part << 4 | layout.RETRY_TIME] = True
 _DOUBTED_AT = 48                # in the header of acks: octets that version 1 leaves zero
-_SINCE_VERSION_3 = (layout.PARKED, layout.REPLAYED)
-_SINCE_VERSION_2 = (layout.HANDED_OUT, layout.SET_ASIDE)    # types of entries; version 3 has one more
+_SINCE_VERSION_2 = (layout.HANDED_OUT, layout.SET_ASIDE)    # types of entries
+_SINCE_VERSION_3 = (layout.PARKED, layout.RETRY_TIME, layout.REPLAYED)
 
 
 class SegmentData(NamedTuple):

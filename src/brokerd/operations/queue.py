@@ -321,6 +321,35 @@ def _purge(node: "Node", who: Who, request: PurgeRequest) -> Lasting:
 
 
 
+# --- queue release, queue skip
+
+
+@request
+class ReleaseRequest:
+    queue: Annotated[str, Field("The queue's name.", argument=True)]
+    seq: Annotated[int, Field("The message's number; 0: the first one behind which the queue has stopped.", low=0)] = 0
+    vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
+
+
+class Released(TypedDict):
+    vhost: Name
+    queue: Name
+    seq: int
+    stopped: int  # messages behind which the queue stops even now
+
+
+def _release(node: "Node", who: Who, request: ReleaseRequest) -> Released:
+    from brokerd.operations.retries import release
+
+    return release(node, request.vhost, request.queue, request.seq)
+
+
+def _skip(node: "Node", who: Who, request: ReleaseRequest) -> Released:
+    from brokerd.operations.retries import skip
+
+    return skip(node, request.vhost, request.queue, request.seq)
+
+
 OPERATIONS = (
     Operation(
         "queue", "declare",
@@ -370,5 +399,22 @@ OPERATIONS = (
         Each queue is copied as it is at one instant.  The broker writes the folder OUT, which must be new or empty.
         """,
         DumpRequest, Dumped, Right("administrator"), _dump, changes=True, job=True, aliases=("dump",),
+    ),
+    Operation(
+        "queue", "release",
+        """Try a message again at once.
+
+        It is one behind which the queue has stopped (x-delivery-limit-action block), or one that waits for its next
+        try.  It has as many tries as before.
+        """,
+        ReleaseRequest, Released, Right("policymaker", "write", "queue"), _release, changes=True,
+    ),
+    Operation(
+        "queue", "skip",
+        """Give up a message behind which the queue has stopped.
+
+        It is dead-lettered with the reason delivery_limit, or dropped if the queue has no dead-letter exchange.
+        """,
+        ReleaseRequest, Released, Right("policymaker", "write", "queue"), _skip, changes=True,
     ),
 )  # fmt: skip

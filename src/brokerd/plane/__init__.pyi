@@ -455,6 +455,27 @@ class Groups(Gate):
     def purge(self, key: bytes, most: int) -> int:
         """Drop up to so many messages that wait in the group.  Returns how many."""
 
+class Retry(Gate):
+    """The gate of a queue in which returned messages wait before they are tried again, or which stops at a message that has
+    reached its delivery limit (the rule limit_stops).
+
+    A message that waits is aside, and others overtake it.  The queue hands out nothing behind a message at which it stops."""
+    def __init__(self) -> None: ...
+    def set_rule(self, *, causes: int = 0, min_ms: int = 1, max_ms: int = 1, backoff: int = 0, jitter: int = 0) -> None:
+        """Which returns wait (a bit 1 << cause, of the causes of acks entries), and how long: min_ms times the failed deliveries
+        (backoff 0), twice as long each time (1), or min_ms (2), at most max_ms, and up to `jitter` percent less.  What
+        waits already keeps its time."""
+    def release(self, seq: int) -> bool:
+        """Make a message ready that waits, or at which the queue stops.  False: it is neither.  Raises MemoryError."""
+    def skip(self, seq: int) -> bool:
+        """Let a message at which the queue stops die of its delivery limit.  False: the queue does not stop at it."""
+    stopped: int                 # messages at which the queue stops
+    waiting: int                 # messages that wait for their time
+    def stops(self, count: int) -> list[tuple[int, int]]:
+        """The first messages at which the queue stops: their sequence numbers and failed deliveries."""
+    def upcoming(self, count: int) -> list[tuple[int, int, int]]:
+        """The next messages to be tried again: when (ms since the epoch), sequence number, failed deliveries."""
+
 class Queue:
     """Messages in segments, by priority level; the rules of the queue; its consumers.  queues.Queue is the subclass.
 
@@ -487,7 +508,8 @@ class Queue:
 
         ttl_ms, max_length (messages), max_octets (of bodies), overflow (0 drop-head, 1 reject-publish, 2
         reject-publish-dlx), dead_letters (on_dead() is called), delivery_limit (the failed delivery that a message dies of),
-        limit_drops (it is dropped then), delivery_counts (redeliveries carry x-delivery-count and x-acquired-count),
+        limit_drops (it is dropped then), limit_stops (the gate
+        decides about it: see Retry), delivery_counts (redeliveries carry x-delivery-count and x-acquired-count),
         single_active, consumer_timeout_ms and timeout_closes (of consumers to come)."""
     letters: Letters | None      # None: on_dead() is called for each
     gate: Gate | None            # None: sequence order alone.  Setting it makes ready what the former gate let wait, and

@@ -344,6 +344,7 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     void (*visit)(gate_t *gate, visit_t visit, void *context) noexcept nogil
     void (*retiring)(gate_t *gate, seg_t *s) noexcept nogil
     void (*empty)(gate_t *gate) noexcept nogil
+    bint (*is_sound)(gate_t *gate) noexcept nogil
 
 cdef struct letters_t:          # how a queue's dead letters are made; owned by a Letters
     const uint8_t *queue        # its name
@@ -365,9 +366,8 @@ cdef struct rules_t:
     int32_t delivery_limit      # failed deliveries; -1: none
     uint8_t overflow            # OVERFLOW_*
     bint expires                # a ttl is set, or a message with an expiration came
-    bint dead_letters, limit_drops
-    bint delivery_counts
-    bint single_active
+    bint dead_letters, limit_drops, delivery_counts, single_active
+    bint limit_stops            # the gate decides what becomes of a message at its delivery limit
     bint reports_deliveries     # on_delivered() is called for each delivery
     bint draining               # the active consumer gets no more: another takes over
     bint refuses                # the publish under way

@@ -30,6 +30,8 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     consumers.pxi   who is next
     single.pxi      the single active consumer
     gate.pxi        a feature decides which message goes out, to whom and when
+    dues.pxi        times at which messages are due
+    retry.pxi       returned messages wait before they are tried again; a queue stops at a message
     deliver.pxi     messages handed out
     limits.pxi      limits of length
     settle.pxi      deliveries settled by delivery tag
@@ -177,6 +179,8 @@ include "output.pxi"
 include "consumers.pxi"
 include "single.pxi"
 include "gate.pxi"
+include "dues.pxi"
+include "retry.pxi"
 include "deliver.pxi"
 include "limits.pxi"
 include "settle.pxi"

@@ -25,6 +25,7 @@ cdef struct asides_t:           # records set aside, by sequence number: open ad
 cdef enum:
     ASIDE_HELD = 16             # reason: set aside by the control plane; REASON_*: a dead letter under way
     ASIDE_GATED = 17            # it waits because the queue's gate says so
+    ASIDE_STOPPED = 18          # ... and the gate hands out nothing behind it
 
 
 cdef void note_aside(place_t *t, uint16_t count) noexcept nogil:
@@ -151,6 +152,18 @@ cdef bint aside_take(queue_t *q, uint64_t seq, place_t *t) noexcept nogil:
     if table.n == 0 and table.capacity > 1024:
         aside_clear(q)
     return True
+
+
+cdef place_t *aside_find(queue_t *q, uint64_t seq) noexcept nogil:
+    """The place of record `seq` in the table, until the table changes; NULL: it is not aside."""
+    cdef asides_t *table = q.aside
+    cdef uint32_t slot
+    if table == NULL or table.n == 0:
+        return NULL
+    slot = aside_slot(table, seq)
+    while table.at[slot].seg != NULL and table.at[slot].seq != seq:
+        slot = (slot + 1) & (table.capacity - 1)
+    return &table.at[slot] if table.at[slot].seg != NULL else NULL
 
 
 cdef inline uint64_t aside_count(queue_t *q) noexcept nogil:

@@ -201,6 +201,8 @@ cdef int check_queue(queue_t *q) except -1:
         compare_count("octets of retained segments", q.rules.retained_octets, octets)
     compare_count("unacked", q.unacked, census.places[HOLDER_OUT])
     compare_count("aside", aside_count(q), census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
+    if q.rules != NULL and q.rules.gate != NULL and not q.rules.gate.is_sound(q.rules.gate):
+        raise AssertionError("the gate's own counts do not agree")
     check_consumers(<Queue>q.owner)
     check_channels(q)
     return check_lists(q)

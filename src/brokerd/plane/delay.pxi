@@ -13,23 +13,16 @@
 cdef enum:
     DUE_MOST = 256              # what one room's messages that go on in a turn may cost, some us each
     MAPPED = 128                # cost of a segment that must be mapped
-    DUE_ROOM = 4096             # of an empty heap
     DUE_ADDS = 16               # more octets than a new x-delay can add to the properties
 
 cdef int64_t DUE_LAST = 0x7FFFFFFFFFFFFFFF  # ms
 cdef int64_t SLACK = 1000000000             # ns that a record's time may be ahead of the clock: it rises with each record
 
-cdef struct due_t:
-    int64_t when                # ms since the epoch
-    uint64_t seq
-
 cdef struct delay_t:
     gate_t gate
     void *owner                 # borrowed: the Delay
     letters_t *letters          # to which queues a routing key leads
-    due_t *heap                 # malloc; by time, then by number
-    size_t n
-    size_t room
+    dues_t dues
     places_t stored             # messages that their queues have, in the order in which they were stored
     uint64_t settled            # of these, since the gate was made
     int64_t retry               # ms until a message that could not go on is tried again
@@ -37,62 +30,14 @@ cdef struct delay_t:
     bint waits                  # the disk is to be waited for
 
 
-# ---- the heap
-
-cdef inline bint is_due_earlier(const due_t *a, const due_t *b) noexcept nogil:
-    return a.when < b.when or (a.when == b.when and a.seq < b.seq)
-
-
-cdef int due_push(delay_t *d, int64_t when, uint64_t seq) noexcept nogil:
-    """0 or ENOMEM."""
-    cdef size_t i = d.n, parent, room
-    cdef due_t *heap
-    cdef due_t one
-    if d.n == d.room:
-        room = d.room + (d.room >> 2) + 64
-        heap = <due_t *>realloc(d.heap, room * sizeof(due_t))
-        if heap == NULL:
-            return ENOMEM
-        d.heap = heap
-        d.room = room
-    one.when = when
-    one.seq = seq
-    d.n += 1
-    while i:
-        parent = (i - 1) >> 1
-        if not is_due_earlier(&one, &d.heap[parent]):
-            break
-        d.heap[i] = d.heap[parent]
-        i = parent
-    d.heap[i] = one
-    return 0
-
-
-cdef due_t due_pop(delay_t *d) noexcept nogil:
-    cdef due_t first = d.heap[0], last
-    cdef size_t i = 0, child
-    d.n -= 1
-    last = d.heap[d.n]
-    while True:
-        child = 2 * i + 1
-        if child >= d.n:
-            break
-        if child + 1 < d.n and is_due_earlier(&d.heap[child + 1], &d.heap[child]):
-            child += 1
-        if not is_due_earlier(&d.heap[child], &last):
-            break
-        d.heap[i] = d.heap[child]
-        i = child
-    d.heap[i] = last
-    return first
-
+# ---- when
 
 cdef void set_alarm(delay_t *d, int64_t earliest) noexcept nogil:
     """Have due() called when the first message is due, and not before `earliest`, in ns."""
     cdef queue_t *q = d.gate.queue
     d.gate.deadline = NEVER
-    if d.n and d.heap[0].when < NEVER // 1000000:
-        d.gate.deadline = max(d.heap[0].when * 1000000, earliest)
+    if d.dues.n and d.dues.heap[0].when < NEVER // 1000000:
+        d.gate.deadline = max(d.dues.heap[0].when * 1000000, earliest)
     q.rules.expires = True
     deadline_bring_forward(q, d.gate.deadline)
 
@@ -242,8 +187,8 @@ cdef void delay_stored(gate_t *gate, store_t *st, message_t *m) noexcept nogil:
     cdef delay_t *d = <delay_t *>gate
     cdef uint64_t seq = gate.queue.next_seq - 1
     # Without memory the message waits for the next start.
-    due_push(d, due_after(gate.queue.last_ts, gate.queue.core.now, delay_in(m.properties)), seq)
-    if d.n and d.heap[0].seq == seq:
+    due_push(&d.dues, due_after(gate.queue.last_ts, gate.queue.core.now, delay_in(m.properties)), seq)
+    if d.dues.n and d.dues.heap[0].seq == seq:
         set_alarm(d, 0)
 
 
@@ -268,21 +213,18 @@ cdef void delay_due(gate_t *gate) noexcept nogil:
     cdef due_t one
     cdef int outcome
     d.waits = False
-    while spent < DUE_MOST and d.n and d.heap[0].when <= now // 1000000:
-        one = due_pop(d)
+    while spent < DUE_MOST and d.dues.n and d.dues.heap[0].when <= now // 1000000:
+        one = due_pop(&d.dues)
         outcome = send_on(d, one.seq, &spent) if one.when else UP
         if outcome == LATER:
-            due_push(d, now // 1000000 + d.retry, one.seq)      # There is room: it was in there.
+            due_push(&d.dues, now // 1000000 + d.retry, one.seq)      # There is room: it was in there.
         elif outcome == UP:
             spent += UPCALL
             write_stages(core)
             with gil:
                 if not tell_due(d, one.seq, one.when != 0):
                     return
-    if d.n == 0 and d.room > DUE_ROOM:
-        free(d.heap)
-        d.heap = NULL
-        d.room = 0
+    dues_shrink(&d.dues)
     if d.settled + gate.held > d.told:
         write_stages(core)
         # What needs no sync waits for those before it that do.
@@ -305,13 +247,13 @@ cdef void delay_attach(gate_t *gate) noexcept nogil:
     cdef const uint8_t *record
     cdef bint was_mapped
     for i in range(st.returned_n):
-        due_push(d, 0, st.returned[i].seq)      # on_due() reads these, too.
+        due_push(&d.dues, 0, st.returned[i].seq)      # on_due() reads these, too.
     while s != NULL:
         was_mapped = s.map != NULL
         while find_unsettled(st, s, &position):
             record = s.map + position
             message_of(record, &m)
-            due_push(d, due_after(<int64_t>le64(record + R_TS), gate.queue.core.now, delay_in(m.properties)),
+            due_push(&d.dues, due_after(<int64_t>le64(record + R_TS), gate.queue.core.now, delay_in(m.properties)),
                      seq_of(record))
             position += room_of(record)
         if not was_mapped and s != st.last:
@@ -331,7 +273,7 @@ cdef void delay_visit(gate_t *gate, visit_t visit, void *context) noexcept nogil
 cdef void delay_empty(gate_t *gate) noexcept nogil:
     cdef delay_t *d = <delay_t *>gate
     settle_stored(d, d.settled + gate.held)
-    d.n = 0
+    d.dues.n = 0
     gate.deadline = NEVER
 
 
@@ -356,7 +298,7 @@ cdef class Delay(Gate):
         self.gate = &self.d.gate
 
     def __dealloc__(self):
-        free(self.d.heap)
+        dues_free(&self.d.dues)
         free(self.d.stored.at)
 
     def on_due(self, uint64_t seq, bint known):
@@ -371,26 +313,18 @@ cdef class Delay(Gate):
     def note(self, uint64_t seq, int64_t due_ms):
         if self.d.gate.queue == NULL:
             return
-        if due_push(&self.d, due_ms, seq) != 0:
+        if due_push(&self.d.dues, due_ms, seq) != 0:
             raise MemoryError
         set_alarm(&self.d, 0)
         (<Queue>self.d.gate.queue.owner).core.request_turn()
 
     def tidy(self):
-        if self.d.gate.queue != NULL and self.d.n > 2 * self.d.gate.queue.ready + 64:
-            self.d.n = 0
+        if self.d.gate.queue != NULL and self.d.dues.n > 2 * self.d.gate.queue.ready + 64:
+            self.d.dues.n = 0
             delay_attach(&self.d.gate)
 
     def upcoming(self, size_t count):
-        cdef size_t i, child
-        cdef list found = []
-        cdef list front = [(self.d.heap[0].when, self.d.heap[0].seq, 0)] if self.d.n else []
-        while front and len(found) < count:
-            when, seq, i = heappop(front)
-            found.append((when, seq))
-            for child in range(2 * i + 1, min(2 * i + 3, self.d.n)):
-                heappush(front, (self.d.heap[child].when, self.d.heap[child].seq, child))
-        return found
+        return dues_upcoming(&self.d.dues, count)
 
 
 def plain_delay(const uint8_t[::1] properties):

@@ -90,8 +90,12 @@ cdef enum:                          # types of acks entries and journal events: 
     STARTED = 9                     # events only
     SET_ASIDE = 10                  # entries only
     PARKED = 11                     # entries only: aside until an operator acts
+    RETRY_TIME = 12                 # entries only
     REPLAYED = 13                   # entries only: settled before, and ready again
-    EVENT_REPLAYED = 20             # events only
+    PARKED_EVENT = 16               # events only, as those that follow
+    RELEASED_EVENT = 17
+    RETRY_SCHEDULED = 19
+    EVENT_REPLAYED = 20
 
     REASON_REJECTED = 1             # why a message died; the high nibble of DEAD_LETTERED and DROPPED
     REASON_EXPIRED = 2
@@ -106,7 +110,8 @@ cdef enum:                          # types of acks entries and journal events: 
     CAUSE_CONNECTION = 5
     CAUSE_TIMEOUT = 6
 
-    ASIDE_WAS_OUT = 1               # the high nibble of SET_ASIDE: it had been handed out
+    ASIDE_WAS_OUT = 1               # the high nibble of SET_ASIDE and PARKED: it had been handed out
+    RETRY_PARTS = 3                 # entries that tell a retry time, of 16 bits each
 
     BY_GET = 2                      # bits of the reason of an event HANDED_OUT; 1: redelivered
     BEFORE_START = 4

@@ -28,6 +28,7 @@ RULES = {
     "dead_letters": (<char *>&SHAPE.dead_letters - <char *>&SHAPE, RULE_BINT, 1, False),
     "delivery_limit": (<char *>&SHAPE.delivery_limit - <char *>&SHAPE, RULE_INT32, 1, -1),
     "limit_drops": (<char *>&SHAPE.limit_drops - <char *>&SHAPE, RULE_BINT, 1, False),
+    "limit_stops": (<char *>&SHAPE.limit_stops - <char *>&SHAPE, RULE_BINT, 1, False),
     "delivery_counts": (<char *>&SHAPE.delivery_counts - <char *>&SHAPE, RULE_BINT, 1, False),
     "single_active": (<char *>&SHAPE.single_active - <char *>&SHAPE, RULE_BINT, 1, False),
     "consumer_timeout_ms": (<char *>&SHAPE.timeout - <char *>&SHAPE, RULE_INT64, 1000000, -1),
@@ -112,8 +113,14 @@ cdef inline bint is_at_length_limit(queue_t *q, rules_t *r) noexcept nogil:
 
 
 cdef inline bint is_at_delivery_limit(rules_t *r, place_t *t) noexcept nogil:
-    """The message has failed as often as the delivery limit allows."""
-    return r.delivery_limit >= 0 and t.count >= max(r.delivery_limit, 1)
+    """The message has failed as often as the delivery limit allows, and dies of that."""
+    return r.delivery_limit >= 0 and t.count >= max(r.delivery_limit, 1) and not r.limit_stops
+
+
+cdef inline bint is_at_stop(rules_t *r, place_t *t) noexcept nogil:
+    """The message has failed as often as the delivery limit allows, or a multiple of that, and the gate does not let it go on:
+    a message that an operator released has as many tries as before."""
+    return r.limit_stops and r.delivery_limit >= 0 and t.count != 0 and t.count % max(r.delivery_limit, 1) == 0
 
 
 cdef void mark_over(queue_t *q) noexcept nogil:

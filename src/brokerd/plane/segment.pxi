@@ -8,9 +8,10 @@ cdef struct last_entry_t:       # the last that the acks file says of one record
     uint32_t position
     uint32_t index              # of the entry
     uint16_t count              # failed deliveries
-    uint8_t type                # RETURNED, HANDED_OUT, SET_ASIDE or REPLAYED
+    uint8_t type                # RETURNED, HANDED_OUT, SET_ASIDE, PARKED or REPLAYED
     uint8_t reason
     bint replayed               # this entry or one before it is REPLAYED
+    int64_t due                 # ms: of RETURNED, when it is to be tried again; 0: at once
 
 cdef struct anchor_t:             # where a record of a segment begins
     uint64_t seq
@@ -395,7 +396,7 @@ cdef void recall(seg_t *s, place_t *t) noexcept nogil:
     RETURNED      it lay ready after it was given back: the start adds no failed delivery
     HANDED_OUT    it was out again: one failed delivery more
     SET_ASIDE     it waited aside, and may never have been handed out
-    PARKED        the same; and it, with its group, is to wait until an operator acts
+    PARKED        the same; and it, or its group, is to wait until an operator acts
     REPLAYED      it was settled, and is ready again
     """
     cdef const last_entry_t *last = last_entry(s, t.position)
@@ -527,12 +528,28 @@ cdef int seg_load_counts(seg_t *s, uint32_t lasting) noexcept nogil:
             s.last_entries[n].replayed = s.last_entries[n].type == REPLAYED
             n += 1
     qsort(s.last_entries, n, sizeof(last_entry_t), by_position)
-    s.last_entries_n = 0
-    for i in range(n):
-        if s.last_entries_n and s.last_entries[s.last_entries_n - 1].position == s.last_entries[i].position:
-            s.last_entries[i].replayed |= s.last_entries[s.last_entries_n - 1].replayed
-            s.last_entries[s.last_entries_n - 1] = s.last_entries[i]
-        else:
-            s.last_entries[s.last_entries_n] = s.last_entries[i]
-            s.last_entries_n += 1
+    keep_last_entries(s, n)
     return 0
+
+
+cdef void keep_last_entries(seg_t *s, uint32_t n) noexcept nogil:
+    """Of n sorted entries keep the last one of each record, with the retry time that stands before it: RETRY_PARTS entries
+    that belong to the entry that follows them."""
+    cdef last_entry_t *all_ = s.last_entries
+    cdef uint32_t i, parts = 0, kept = 0
+    cdef int64_t due = 0
+    for i in range(n):
+        if i and all_[i].position != all_[i - 1].position:
+            parts = 0
+        if all_[i].type == RETRY_TIME:
+            due = all_[i].count if all_[i].reason == 0 else due | <int64_t>all_[i].count << 16 * all_[i].reason
+            parts = parts + 1 if all_[i].reason == parts else all_[i].reason == 0
+            continue
+        all_[i].due = due if parts == RETRY_PARTS and all_[i].type == RETURNED else 0
+        parts = 0
+        if kept and all_[kept - 1].position == all_[i].position:
+            kept -= 1
+            all_[i].replayed |= all_[kept].replayed
+        all_[kept] = all_[i]
+        kept += 1
+    s.last_entries_n = kept

@@ -39,9 +39,6 @@ KEYS: dict[str, PolicyKey] = {
     "delayed-message": _key(boolean, "delayed-message value"),
     # RabbitMQ's, without effect here.
     "consumer-disconnected-timeout": _key(integer(0), "consumer disconnected timeout"),
-    "delayed-retry-max": _key(integer(0), "delayed retry maximum", operator=True, merge=min),
-    "delayed-retry-min": _key(integer(0), "delayed retry minimum", operator=True, merge=min),
-    "delayed-retry-type": _key(string, "delayed retry type", operator=True),
     "federation-upstream": _key(string, "federation upstream name"),
     "federation-upstream-pattern": _key(string, "federation upstream pattern"),
     "federation-upstream-set": _key(string, "federation upstream set name"),

@@ -12,11 +12,17 @@ clients work on the messages.  Knows nothing of what has happened: ``plane.Queue
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd import plane
 from brokerd.queues.rules import PLAIN, Rules
 
 if TYPE_CHECKING:
     from brokerd.queues.groups import GroupRule
 
+RETRY_REASONS = {
+    "all": "delayed retry: later messages overtake a returned one while it waits",
+    "failed": "delayed retry: later messages overtake a rejected one, and one of a lost channel, while it waits",
+    "returned": "delayed retry: later messages overtake a returned one while it waits, unless it was rejected or lost",
+}
 STRICT, PER_PRIORITY, PER_GROUP, BEST_EFFORT = "strict-fifo", "fifo-per-priority", "fifo-per-group", "best-effort"
 
 
@@ -36,6 +42,8 @@ class Facts(NamedTuple):
     max_priority: int = 0
     getters: int = 0  # open channels that have taken messages by basic.get
     rules: Rules = PLAIN
+    stops: tuple[tuple[int, int], ...] = ()  # the first messages behind which nothing goes out: number, failures
+    waiting: int = 0  # messages that wait before they are tried again
 
 
 class Guarantee(NamedTuple):
@@ -52,7 +60,7 @@ def find_guarantee(facts: Facts) -> Guarantee:
     if facts.rules.group is not None:
         return _guarantee_of_groups(facts, facts.rules.group, working)
     weak = list(_disturbances(facts, working))
-    notes = list(_notes(facts))
+    notes = [*_standstill(facts), *_notes(facts)]
     if facts.rules.single_active and len(facts.consumers) > 1:
         notes.insert(0, f"single active consumer: 1 of {len(facts.consumers)} consumers is served")
     if weak:
@@ -99,7 +107,14 @@ def facts_of(queue: Any) -> Facts:
         max_priority=queue.max_priority,
         getters=queue.getter_count,
         rules=queue.rules,
+        **_held(queue.gate),
     )
+
+
+def _held(gate: Any) -> dict[str, Any]:
+    if not isinstance(gate, plane.Retry):
+        return {}
+    return {"stops": tuple(gate.stops(1)), "waiting": gate.waiting}
 
 
 def _reader(consumer: Any, active: Any) -> Reader:
@@ -128,11 +143,23 @@ def _disturbances(facts: Facts, working: tuple[Reader, ...]) -> Iterable[str]:
     for each in working:
         if each.no_ack:
             yield f"consumer '{each.tag}' takes messages without acks: what it loses does not come back"
+    if facts.rules.retry is not None:
+        yield RETRY_REASONS[facts.rules.retry.type]
     if facts.getters:
         yield (
             "basic.get takes messages beside the consumers" if facts.consumers
             else "basic.get takes messages, as many at a time as it likes"
         )  # fmt: skip
+
+
+def _standstill(facts: Facts) -> Iterable[str]:
+    """Why messages that are there do not go out."""
+    for seq, failed in facts.stops:
+        times = "once" if failed == 1 else f"{failed} times"
+        yield (f"the queue has stopped behind message {seq}, which has failed {times}: `queue release` tries it again, "
+               "`queue skip` gives it up")
+    if facts.waiting:
+        yield f"{facts.waiting} returned message{' waits' if facts.waiting == 1 else 's wait'} for the next try"
 
 
 def _notes(facts: Facts) -> Iterable[str]:
@@ -146,8 +173,10 @@ def _notes(facts: Facts) -> Iterable[str]:
             what = f"the oldest are {dead}" if rules.overflow == "drop-head" else "new messages are refused"
             yield f"over {limit} {unit if limit == 1 else f'{unit}s'} {what}"
     if rules.delivery_limit is not None:
-        end = "dropped" if rules.delivery_limit_action == "drop" else dead
+        end = "is dropped" if rules.delivery_limit_action == "drop" else f"is {dead}"
+        if rules.limit_stops:
+            end = "stops the queue until an operator acts"
         times = "once" if rules.delivery_limit == 1 else f"{rules.delivery_limit} times"
-        yield f"a message that has come back {times} is {end} at the next return"
+        yield f"a message that has come back {times} {end} at the next return"
     if rules.dead_letter is not None:
         yield f"rejected messages are {dead}"

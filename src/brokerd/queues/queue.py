@@ -221,10 +221,24 @@ class Queue(plane.Queue):
             self.letters = self.dead_letters.letters_of(self.name, rules.dead_letter)
         if rules.group != before.group:
             self._group(rules)
+        if (rules.retry, rules.limit_stops, rules.group) != (before.retry, before.limit_stops, before.group):
+            self._set_retry(rules)
         if rules.journal or before.journal:
             self._switch_journal(rules, policies)
         if rules.expires_ms != before.expires_ms and policies is not None and policies.on_expires is not None:
             policies.on_expires(self)
+
+    def _set_retry(self, rules: Rules) -> None:
+        """Let returned messages wait as the rules say, and the queue stop at one that has failed too often.  Without
+        such a rule all that waits is ready again."""
+        if self.gate is not None and not isinstance(self.gate, plane.Retry):
+            return  # It is out of service, or another feature decides what goes out.
+        if rules.retry is None and not rules.limit_stops:
+            self.gate = None
+            return
+        gate = self.gate or plane.Retry()
+        gate.set_rule(**(rules.retry.of_gate() if rules.retry is not None else {}))
+        self.gate = gate
 
     def _policy(self, policies: "Policies") -> tuple[str | None, dict[str, Any]]:
         """The name of the policy that applies, and the definition of all policies.  No policy applies to waiting
@@ -238,7 +252,7 @@ class Queue(plane.Queue):
 
     def _group(self, rules: Rules) -> None:
         """Put another rule of groups in force.  A queue that is out of service keeps its gate."""
-        if self.gate is not None and not isinstance(self.gate, plane.Groups):
+        if self.gate is not None and not isinstance(self.gate, plane.Groups | plane.Retry):
             return
         if rules.group is None:
             self.gate = None

@@ -11,7 +11,7 @@ of queues, nor of where policies come from.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.arguments import BY_NAME, BY_POLICY_KEY, age_ms, queue_type
+from brokerd.arguments import BY_NAME, BY_POLICY_KEY, EXPIRY_MS_MAX, RETRY_BACKOFFS, age_ms, queue_type
 
 if TYPE_CHECKING:
     from brokerd.queues import deduplication
@@ -21,7 +21,28 @@ if TYPE_CHECKING:
 
 INT32_MAX = (1 << 31) - 1  # the highest count of failed deliveries
 RETENTION_OCTETS, RETENTION_MS = 1 << 30, 7 * 24 * 60 * 60 * 1000  # of an order journal, unless told otherwise
+RETRY_CAUSES = {"all": range(1, 7), "failed": (2, 4, 5), "returned": (1, 3, 6)}  # causes of returns: see store/format
+RETRY_FIELDS = (
+    ("type", "type"), ("min_ms", "min"), ("max_ms", "max"), ("backoff", "backoff"), ("jitter", "jitter"),
+)  # fmt: skip
 OVERFLOW_NUMBERS = {"drop-head": 0, "reject-publish": 1, "reject-publish-dlx": 2}  # the data plane's
+
+
+class RetryRule(NamedTuple):
+    """Which returned messages wait before they are tried again, and how long."""
+
+    type: str  # "all"; "failed": rejected, or lost with their channel or connection; "returned": all others
+    min_ms: int = 1000
+    max_ms: int = EXPIRY_MS_MAX
+    backoff: str = "linear"  # min_ms for each failure; "exponential": twice as long each time; "fixed": min_ms
+    jitter: int = 0  # percent that a delay may be shorter
+
+    def of_gate(self) -> dict[str, int]:
+        """The keyword arguments of ``plane.Retry.set_rule``."""
+        return {
+            "causes": sum([1 << cause for cause in RETRY_CAUSES[self.type]]), "min_ms": self.min_ms,
+            "max_ms": self.max_ms, "backoff": RETRY_BACKOFFS.index(self.backoff), "jitter": self.jitter,
+        }  # fmt: skip
 
 
 class Rules(NamedTuple):
@@ -35,6 +56,8 @@ class Rules(NamedTuple):
     dead_letter: "DeadLetterRule | None" = None
     delivery_limit: int | None = None
     delivery_limit_action: str = "dead-letter"
+    limit_stops: bool = False  # the queue stops behind a message that has reached its delivery limit
+    retry: RetryRule | None = None
     delivery_counts: bool = False  # redeliveries carry x-delivery-count
     single_active: bool = False
     consumer_timeout_ms: int | None = None
@@ -85,6 +108,8 @@ ROWS = (
     Row("dead_letter", "", "dead_letters", lambda rule: rule is not None),
     Row("delivery_limit", "x-delivery-limit", "delivery_limit", _failures, lambda limit: limit if limit >= 0 else None),
     Row("delivery_limit_action", "x-delivery-limit-action", "limit_drops", "drop".__eq__),
+    Row("limit_stops", "", "limit_stops", bool),
+    Row("retry"),
     Row("delivery_counts", "", "delivery_counts", bool),
     Row("single_active", "x-single-active-consumer", "single_active", bool),
     Row("consumer_timeout_ms", "x-consumer-timeout", "consumer_timeout_ms", read=lambda ms: ms or None),
@@ -134,7 +159,11 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
         fields: dict[str, Any] = {"stream": retention_of(given)}
     else:
         fields = {row.field: row.read(given[row.argument]) for row in ROWS if row.argument in given}
-    fields["delivery_counts"] = quorum or fields.get("delivery_limit") is not None
+    limited = fields.get("delivery_limit") is not None
+    fields["limit_stops"] = limited and fields.get("delivery_limit_action") == "block"
+    if given.get("x-delayed-retry-type", "disabled") != "disabled":
+        fields["retry"] = retry_of(given)
+    fields["delivery_counts"] = quorum or limited or "retry" in fields
     if "x-dead-letter-exchange" in given:
         from brokerd.queues import dead_letter as letters
 
@@ -147,7 +176,17 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
         from brokerd.queues import groups
 
         fields["group"] = groups.rule_of(given)
+    if fields.get("group") is not None:
+        fields |= {"retry": None, "limit_stops": False}  # Declare refuses these together; a policy has no effect.
     return Rules(**fields)
+
+
+def retry_of(given: Mapping[str, Any]) -> RetryRule:
+    """The retry rule of these arguments, one of which is its type.  A maximum below the minimum holds for both: a
+    policy may lower it."""
+    names = {f"x-delayed-retry-{argument}": field for field, argument in RETRY_FIELDS}
+    rule = RetryRule(**{field: given[name] for name, field in names.items() if name in given})
+    return rule._replace(min_ms=min(rule.min_ms, rule.max_ms))
 
 
 def asks_for_journal(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:

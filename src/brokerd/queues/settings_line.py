@@ -36,6 +36,7 @@ def describe_settings(queue: Ordered) -> dict[str, Any]:
         "max_priority": queue.max_priority,
         "delivery_limit": rules.delivery_limit,
         "delivery_limit_action": rules.delivery_limit_action,
+        "retry": rules.retry is not None,
         "dead_letter_exchange": rules.dead_letter.exchange if rules.dead_letter is not None else None,
         "dead_letter_routing_key": rules.dead_letter.routing_key if rules.dead_letter is not None else None,
         "dead_letter_at_least_once": rules.dead_letter is not None and rules.dead_letter.at_least_once,

@@ -45,7 +45,8 @@ GROUPS = {"routing-key": "m.routing_key"}   # what messages can be grouped by ->
 OUT_AT_THE_END = "delivers AND life_end IS NOT NULL AND (after_life IS NULL OR after_life > life)"
 LIMITED = f"""
     WITH limits AS (
-        SELECT l.vhost, l.queue, l.priority, l.segment, l.seq, max(coalesce(s.delivery_limit, {{forever}})) AS bound
+        SELECT l.vhost, l.queue, l.priority, l.segment, l.seq,
+               max(CASE WHEN s.stops THEN {{forever}} ELSE coalesce(s.delivery_limit, {{forever}}) END) AS bound
         FROM lifecycle l JOIN settings s ON s.vhost = l.vhost AND s.queue = l.queue
          AND l.published < s.until AND coalesce(l.settled, {{forever}}) >= s.since
         GROUP BY ALL),

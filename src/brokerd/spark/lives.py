@@ -76,6 +76,8 @@ BACK = """
 WAITS = """
     SELECT b.vhost, b.queue, b.priority, b.segment, b.seq, b.ts, b.since, b.after_ts AS until
     FROM back b LEFT JOIN dead_lettering d ON d.vhost = b.vhost AND d.queue = b.queue
+    LEFT ANTI JOIN settings s ON s.vhost = b.vhost AND s.queue = b.queue AND (s.retry OR s.stops) AND b.ts = b.since
+     AND b.since >= s.since AND b.since < s.until
     WHERE b.covered AND (b.after = 'delivered' OR (b.after IS NULL AND d.queue IS NULL))"""
 
 # Queues that have had a dead letter exchange.

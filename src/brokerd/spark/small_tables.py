@@ -30,7 +30,7 @@ QUEUES = ("vhost string, queue string, folder string, journaled boolean, max_pri
           "counters map<string, long>, noted_since long")
 SETTINGS = ("vhost string, queue string, since long, until long, journal boolean, delivery_limit long, "
             "dead_letters boolean, message_ttl_ms long, single_active boolean, max_priority int, "
-            "groups boolean, known boolean")
+            "groups boolean, retry boolean, stops boolean, known boolean")
 CONSUMERS = ("vhost string, queue string, number long, at long, time timestamp, gone long, gone_time timestamp, "
              "tag string, connection long, channel int, peer string, user string, prefetch int, no_ack boolean, "
              "priority int")
@@ -120,7 +120,8 @@ def _settings(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:
             yield {"vhost": queue.vhost, "queue": queue.queue, "since": rule.at if number else 0, "until": until,
                    "journal": rule.journal, "delivery_limit": rule.limit, "dead_letters": rule.dead_letters,
                    "message_ttl_ms": rule.ttl_ms, "single_active": rule.single_active,
-                   "max_priority": rule.max_priority, "groups": rule.groups, "known": bool(queue.rules)}
+                   "max_priority": rule.max_priority, "groups": rule.groups, "retry": rule.retry,
+                   "stops": rule.stops, "known": bool(queue.rules)}
 
 
 def _consumers(queues: Iterable[QueueFiles]) -> Iterable[dict[str, Any]]:

@@ -160,7 +160,8 @@ class Compaction:
         return True
 
     def _standing(self, entries: "numpy.ndarray") -> "numpy.ndarray":
-        """One entry for each live record, which says how it stands, in the order of the records.
+        """One entry for each live record, which says how it stands, in the order of the records; before it those that
+        tell its retry time.
 
         The cursor has passed them all: one without an entry was handed out by it, and in the new file only an entry
         can say so for that record alone.
@@ -172,6 +173,11 @@ class Compaction:
         made["kind"] = layout.HANDED_OUT
         made[np.searchsorted(self.old, states["position"])] = states
         made["position"] = self.new
+        waiting, times = reading.retry_times(entries[np.isin(entries["position"], self.old)])
+        if waiting.size:
+            rows = np.searchsorted(self.old, waiting)
+            times["position"] = self.new[rows][:, None]
+            made = np.insert(made, np.repeat(rows, layout.RETRY_PARTS), times.reshape(-1))
         made["check"] = reading.entry_checks(made, self.number)
         return made
 

@@ -66,14 +66,15 @@ Type 13 replayed takes that back: the record is ready again, and another entry m
 8 handed out, 10 set aside, 11 parked and 13 replayed say how an unsettled record stands (STANDING_TYPES); the last
 of them counts.  Reasons of 4 and 6: 1 rejected, 2 expired, 3 length, 4 delivery limit, 5 taken out by an operator.
 Reasons of 3: 1 nack, 2 reject, 3 recover, 4 channel closed, 5 connection closed, 6 consumer timeout.  Reasons of 10
-and 11: 0 the record was never handed out, 1 it was.
+and 11: 0 the record was never handed out, 1 it was.  Three entries of type 12 before one of type 3, with none of the
+same record between, say when the returned record is tried again: reasons 0, 1 and 2 in this order, and in ``count`` the
+bits 0..15, 16..31 and 32..47 of the time in ms since the epoch.  Fewer than three say nothing.
 
 The cursor goes through the records once, and hands each out or sets it aside.  The first hand-out, by the cursor, has
 no entry: the word ``delivered`` tells it.  Each later hand-out has an entry of type 8.  A record that the cursor passes
 without handing it out has an entry of type 10, which is written before ``delivered`` passes the record.  One of type 11
-says besides that the record's message group waits until an operator acts; one of type 10 ends that.  So a start
-knows of each unsettled record how it stood when the broker ended, whether redelivered is true, and its failed
-deliveries::
+says besides that the record's group, or the queue behind it, waits until an operator acts; one of type 10 ends that.
+So a start knows of each unsettled record how it stood when the broker ended, if redelivered is true, and its failures::
 
     last entry          where                 how it stood           redelivered     failed deliveries
     3 returned                                lay ready              yes             as the entry says
@@ -114,10 +115,11 @@ basic.get that of the connection; 0: no client caused the event.  ``count`` is f
 9 started: seq is a time in ns up to which the events before it are all there; reason 1 the
 broker started again, what was out counts as returned; 2 it did after a loss of power; 3 the
 journal was switched on again; 4 it was switched off, and nothing is there up to the next
-event of type 9, if there is one.  20 replayed: the message was settled, and is ready again; 0 failed
-deliveries count.  ``begun``: every event of this segment's records from then
-on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record
-that was appended after ``begun`` has its whole life there.
+event of type 9, if there is one.  16 parked: the queue stops behind the message, reason 4.  17 released: an operator
+made it ready.  19 retry scheduled, after 3: ``aux`` is the delay in ms, at most 2**32-1.  20 replayed: the message was
+settled, and is ready again; 0 failed deliveries count.  ``begun``: every event of this segment's records from then on
+is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record that was appended after it
+has its whole life there.
 
 CHAIN, beside the journal whose number it has: 64-octet header::
 
@@ -226,12 +228,11 @@ old ones are read as they are until they are settled.
 
 Acks files of version 1 have neither entries of types 8 and 10 nor the word ``doubted``, and are read by the rules
 above: a message that had returned and was out again counts what its last entry says.  Those of version 2 have no
-entries of type 11.  A start gives each of them that belongs to a segment in use the header of version 3, octets 0..24
-in one write, because entries of these types will follow, and an older broker would take them for settlements.  Files in
+entries of types 11 to 13.  A start gives each of them that belongs to a segment in use the header of version 3,
+octets 0..24 in one write, because entries of these types will follow, and an older broker would misread them.  Files in
 ``kept/`` stay as they are.
 
-Acks files of version 2 have no entry of type 13.  A start gives those of segments in use the header of version 3, as
-above.  Journals of version 1 have no event of type 20; a broker that continues one gives it the header of version 2.
+Journals of version 1 have no events of types 16 to 20; a broker that opens one gives it the header of version 2.
 
 Readers of many records at once, with numpy, are in ``store.reading``.
 """
@@ -270,7 +271,9 @@ OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
 PERSISTENT = 1              # Bit 0 of a record's flags.
 LONG_META = 0xFFFF
 ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED, SET_ASIDE = range(1, 11)
-PARKED = 11                 # In acks.  12 to 15 are free.
+PARKED, RETRY_TIME = 11, 12  # In acks.  14 and 15 are free.
+PARKED_EVENT, RELEASED_EVENT, RETRY_SCHEDULED = 16, 17, 19      # In journals.
+ASIDE_EVENTS = (PARKED_EVENT, RELEASED_EVENT, RETRY_SCHEDULED)
 HANDED_OUT = DELIVERED      # In acks: of each hand-out but the first.
 SETTLING_TYPES = frozenset((ACKED, REJECTED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED))
 REPLAYED = 13               # Of entries: the record was settled before, and is ready again.
@@ -278,6 +281,7 @@ EVENT_REPLAYED = 20         # The same, of events.
 STANDING_TYPES = frozenset((RETURNED, HANDED_OUT, SET_ASIDE, PARKED, REPLAYED))     # Of a record's the last counts.
 ASIDE_TYPES = (SET_ASIDE, PARKED)
 NEVER_OUT, WAS_OUT = 0, 1   # reasons of SET_ASIDE and PARKED
+RETRY_PARTS = 3             # entries RETRY_TIME that tell one time
 REASON_REJECTED, REASON_EXPIRED, REASON_LENGTH, REASON_LIMIT, REASON_REMOVED = range(1, 6)
 CAUSE_NACK, CAUSE_REJECT, CAUSE_RECOVER, CAUSE_CHANNEL, CAUSE_CONNECTION, CAUSE_TIMEOUT = range(1, 7)
 REDELIVERED, BY_GET, BEFORE_START, WITHOUT_ACK = 1, 2, 4, 8     # bits of a delivery's reason

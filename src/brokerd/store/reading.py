@@ -280,6 +280,24 @@ def last_states(entries: "numpy.ndarray") -> "numpy.ndarray":
     return those[np.unique(those["position"], return_index=True)[1]]
 
 
+def retry_times(entries: "numpy.ndarray") -> tuple["numpy.ndarray", "numpy.ndarray"]:
+    """The records that lie returned until a retry time: their positions, rising, and the three entries of each that
+    tell the time, one row a record."""
+    import numpy as np
+
+    kind, parts = entries["kind"], layout.RETRY_PARTS
+    those = entries[np.isin(kind & 0x0F, (*layout.STANDING_TYPES, layout.RETRY_TIME))]
+    those = those[np.argsort(those["position"], kind="stable")]
+    kind, position = those["kind"], those["position"]
+    standing = np.flatnonzero(kind & 0x0F != layout.RETRY_TIME)
+    last = standing[np.append(position[standing][1:] != position[standing][:-1], True)] if standing.size else standing
+    last = last[(kind[last] & 0x0F == layout.RETURNED) & (last >= parts)]
+    before = last[:, None] + np.arange(-parts, 0)
+    wanted = layout.RETRY_TIME | np.arange(parts) << 4
+    told = ((position[before] == position[last][:, None]) & (kind[before] == wanted)).all(axis=1)
+    return position[last[told]], those[before[told]]
+
+
 class Link(NamedTuple):
     """A link of a hash chain, for one block of a file (``store.format``, CHAIN).  ``ts``: ns since the epoch."""
 

@@ -1,0 +1,39 @@
+"""What an operator does about messages that failed too often: they are tried again, or given up.
+
+The rules are in ``queues.rules``; ``plane.Retry`` holds the messages.
+"""
+
+from typing import TYPE_CHECKING
+
+from brokerd import plane
+from brokerd.operations import OperationError, find_queue
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.operations.queue import Released
+
+
+def release(node: "Node", vhost: str, name: str, seq: int) -> "Released":
+    """Make a message ready at its own place.  Raises OperationError (404, 409)."""
+    gate, seq = _held(node, vhost, name, seq)
+    if not gate.release(seq):
+        text = f"message {seq} of queue '{name}' in vhost '{vhost}' neither stops the queue nor waits for its next try"
+        raise OperationError(text, 409)
+    return {"vhost": vhost, "queue": name, "seq": seq, "stopped": gate.stopped}
+
+
+def skip(node: "Node", vhost: str, name: str, seq: int) -> "Released":
+    """Let a message die of its delivery limit.  Raises OperationError (404, 409)."""
+    gate, seq = _held(node, vhost, name, seq)
+    if not gate.skip(seq):
+        raise OperationError(f"queue '{name}' in vhost '{vhost}' has not stopped behind message {seq}", 409)
+    return {"vhost": vhost, "queue": name, "seq": seq, "stopped": gate.stopped}
+
+
+def _held(node: "Node", vhost: str, name: str, seq: int) -> tuple[plane.Retry, int]:
+    """The gate that holds the message, and its number: 0 stands for the first message behind which the queue stops."""
+    queue = find_queue(node, vhost, name)
+    stops = queue.gate.stops(1) if isinstance(queue.gate, plane.Retry) else []
+    if not isinstance(queue.gate, plane.Retry) or (seq == 0 and not stops):
+        raise OperationError(f"queue '{name}' in vhost '{vhost}' has not stopped behind a message", 409)
+    return queue.gate, seq or stops[0][0]
