@@ -148,11 +148,13 @@ def test_methods_wait_when_all_together_keep_the_control_plane_busy_and_messages
     assert not two.yielded
 
 
-def test_the_plane_goes_on_with_one_connection_after_the_other_for_some_time(tmp_path):
+def test_the_plane_goes_on_with_each_connection_once_where_there_is_time(tmp_path):
     shared = Shared(tmp_path, crowd_ns=HOUR_NS)
     one, two = shared.connection(1), shared.connection(1)
     one.feed(METHOD * 3)
     two.feed(METHOD * 3)
+    shared.core.go_on()
+    assert shared.order == [1, 2, 1, 2]
     shared.core.go_on()
     assert shared.order == [1, 2, 1, 2, 1, 2]
 

@@ -207,6 +207,7 @@ cdef class Core:
 
     def go_on(self):
         cdef int64_t began
+        cdef size_t left = len(self.calm) + len(self.yielded)
         self.go_on_asked = False
         if self.ended:
             return
@@ -216,7 +217,8 @@ cdef class Core:
         self.going_on = True
         try:
             try:
-                while self.calm or self.yielded:
+                while left and (self.calm or self.yielded):
+                    left -= 1           # No connection has two turns.
                     self.next_connection().work_on_stash()
                     if self.c.crowd_ns == NEVER or monotonic_ns() - began >= self.c.crowd_ns:
                         break
