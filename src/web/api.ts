@@ -167,6 +167,7 @@ export function useAsked<T>(path: string | null, everySeconds = 5, body?: object
     let ended = false;
     const once = async () => {
       const mine = ++number.current;
+      const begin = performance.now();
       let next: { path: string; data?: T; error?: Refusal };
       try {
         next = { path, data: await ask<T>(path, body ? "POST" : "GET", body) };
@@ -176,7 +177,8 @@ export function useAsked<T>(path: string | null, everySeconds = 5, body?: object
       if (ended || mine !== number.current) return;
       // What was seen stays while the broker is away.
       setState((before) => (next.error?.status === 0 && before.path === path ? { ...before } : next));
-      if (everySeconds) timer = setTimeout(tick, 1000 * everySeconds);
+      // What costs the broker much is asked for less often.
+      if (everySeconds) timer = setTimeout(tick, Math.max(1000 * everySeconds, 10 * (performance.now() - begin)));
     };
     const tick = () => {
       if (document.hidden) timer = setTimeout(tick, 1000);
