@@ -44,7 +44,7 @@ def make(directory, end, boot="boot-1"):
     for n in range(1, MESSAGES + 1):
         client.tell(harness.publish(1, body_of(1, n, (40, 300, 5000)[n % 3]), b"q", persistent=True))
     machine.sync()
-    machine.node.vhosts["/"].policies._store({})
+    machine.node.vhosts["/"].policies.changed().do()  # A file without policies.
     client.tell(methods.BasicConsume(queue="q").frame(1))
     for n in sorted(SETTLED):
         client.tell(harness.ack(1, n))
