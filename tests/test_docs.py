@@ -217,12 +217,18 @@ def test_the_page_on_groups_keeps_each_customers_order(demo, tmp_path):
         assert [number for each, number in done if each == customer] == list("12345")
 
 
+def test_the_page_on_streams_reads_all_from_the_first_each_time(demo, tmp_path):
+    (block,) = blocks(ROOT / "docs" / "streams.md")
+    assert run_block(block, 1, tmp_path, demo.port) == "".join(f"{n + 1} event {n}\n" for n in range(5))
+    assert run_block(block, 2, tmp_path, demo.port) == "".join(f"{n + 1} event {n % 5}\n" for n in range(10))
+
+
 def test_every_python_block_is_run_by_a_test_above():
     counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
     # Those of the recipes are run in spark: test_views.py, test_stream.py.
     # Those of testing.md are run in testing: test_examples.py.
     assert counts == {"README.md": 2, "audit-recipes.md": 2, "groups.md": 2, "ordering.md": 1, "prove.md": 2,
-                      "queues.md": 2, "running.md": 1, "testing.md": 6}
+                      "queues.md": 2, "running.md": 1, "streams.md": 1, "testing.md": 6}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

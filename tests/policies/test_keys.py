@@ -33,6 +33,7 @@ OPERATOR = {        # RabbitMQ 4.3, and our own
     "order-journal", "order-journal-retention-bytes", "order-journal-retention-age",
     "expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes",
     "delivery-limit", "queue-version", "overflow", "delayed-retry-type", "delayed-retry-min", "delayed-retry-max",
+    "retention-age", "retention-bytes",
 }
 SHOWN = [("a", '<<"a">>'), (True, "true"), (1.5, "1.5"), (None, "null"), ([1, "a"], '[1,<<"a">>]')]
 

@@ -1,5 +1,6 @@
 """The offsets that a stream keeps for named readers: never ahead of an ack, whatever stops the broker, and bounded."""
 
+import logging
 import random
 import shutil
 
@@ -39,6 +40,7 @@ def test_a_name_may_be_any_short_string(tmp_path, kept):
 
 
 def test_without_room_the_reader_that_began_longest_ago_and_does_not_read_is_forgotten(kept, caplog):
+    caplog.set_level(logging.WARNING, "brokerd")
     for i in range(1, READERS_SLOTS):
         kept.claim(f"r{i}", i, 1000 + i)
     kept.claim("one more", 5, 9999, frozenset(("r1", "r2")))

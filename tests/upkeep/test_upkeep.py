@@ -164,6 +164,7 @@ class Idle:
 
     next_seq, touched = 2, 0
     deleted = copying = journaled = False
+    stream = None
 
     def __init__(self):
         self.rests = 0
