@@ -6,6 +6,7 @@ import threading
 import pika
 import pytest
 from tests.broker import Broker
+from tests.conversations.peer import eventually
 from tests.server.clients import close_all, connect, publish_confirmed
 from tests.server.test_control import Peer
 from tests.server.test_operations import ask
@@ -198,7 +199,7 @@ def test_a_deleted_users_connections_are_closed_and_a_lost_permission_bites_at_t
     ask(peer, "user delete", user="ann")
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="user 'ann' is deleted"):
         connection.channel()
-    assert names(peer, "connection list") == []
+    eventually(lambda: names(peer, "connection list"), lambda open_: open_ == [])
 
 
 def test_a_vhost_that_is_deleted_closes_its_connections_and_no_other_client_waits(broker, peer):

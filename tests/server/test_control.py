@@ -170,6 +170,7 @@ def test_who_writes_no_more_is_answered_and_then_let_go(peer, tmp_path):
     (b'{"verb": "trace", "queue": "q", "seq": true}', "trace: seq must be a whole number, 1 or more"),
     (b'{"verb": "trace", "queue": "q", "seq": 0}', "trace: seq must be a whole number, 1 or more"),
     (b'{"verb": "dump", "out": "here"}', "'here' is not an absolute path"),
+    (b'{"verb": "ordering", "queue": "q", "vhost": "\\udc00"}', "not JSON: half of a surrogate pair"),
 ])
 def test_a_request_that_is_wrong_is_told_so_and_the_next_one_is_heard(peer, line, told):
     peer.send(line + b"\n")
@@ -182,7 +183,7 @@ def test_a_request_that_is_wrong_is_told_so_and_the_next_one_is_heard(peer, line
 @pytest.mark.parametrize("request_", [
     {"verb": "trace", "queue": "none", "seq": 1}, {"verb": "trace", "queue": "there", "seq": 1},
     {"verb": "trace", "queue": "there", "seq": 1 << 70}, {"verb": "dump", "queues": "none", "out": "/out"},
-    {"verb": "ordering", "queue": "there", "vhost": "\udc00"}, {"verb": "ordering", "queue": "\udcff"},
+    {"verb": "ordering", "queue": "\udcff"},
     {"verb": "queue ordering", "queue": "none", "as": "guest"},
 ])
 def test_what_is_not_there_is_404(peer, request_):
@@ -280,7 +281,7 @@ def test_a_start_imports_nothing_for_requests():
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_a_request_that_is_too_long_ends_its_connection(shared, peer, end):
     peer.send(b" " * (control.REQUEST_OCTETS_MAX + 1) + end)
-    assert peer.read() == {"error": "a request has at most 65536 octets", "code": 400}
+    assert peer.read() == {"error": "a request has at most 16777216 octets", "code": 400}
     assert peer.read() is None
     other = Peer(shared)
     assert other.ask(verb="ordering", queue="q")["code"] == 404
@@ -307,11 +308,13 @@ def test_a_client_that_does_not_read_holds_up_nobody(broker):
     deaf = Peer(broker)
     deaf.socket.settimeout(0.5)
     request = json.dumps({"verb": "ordering", "queue": "q"}).encode() + b"\n"
+    other = Peer(broker)
+    assert "result" in other.ask(verb="ordering", queue="q")    # What requests need is imported now.
+    before = broker.anonymous_octets()
     with pytest.raises(TimeoutError):  # The broker does not read from it either.
         for _ in range(1000):
             deaf.socket.sendall(request * 1000)
-    assert broker.anonymous_octets() < 30 << 20
-    other = Peer(broker)
+    assert broker.anonymous_octets() - before < 4 << 20
     assert "result" in other.ask(verb="ordering", queue="q")
     channel.basic_publish("", "q", b"goes on")
     assert channel.basic_get("q", auto_ack=True)[2] == b"goes on"

@@ -57,7 +57,7 @@ def test_the_process_listens_and_ends_with_its_broker(make_broker):
     broker = make_broker("--http-port", port).start()
     broker.wait_for_log(LISTENS)
     (pid,) = children(broker.pid)
-    assert Http(port).ask("GET", "/").status == 404
+    assert Http(port).ask("GET", "/api/overview").status == 200
     broker.stop()
     assert is_gone(pid)
 
@@ -86,7 +86,7 @@ def test_a_killed_process_disturbs_no_client_and_starts_again(make_broker):
     broker.wait_for_log(r"management: the process ended by signal 9: it starts again in 1 s", begin)
     broker.wait_for_log(LISTENS, begin)
     channel.queue_declare("there", passive=True)
-    assert Http(port).ask("GET", "/").status == 404
+    assert Http(port).ask("GET", "/api/overview").status == 200
     close_all()
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 REQUEST_OCTETS_MAX = 16 << 20
+WAITING_OCTETS_MAX = 64 << 10  # what is read of requests while an earlier one is worked on
 CONNECTIONS_MAX = 32
 SILENCE_SECONDS = 60.0
 BACKLOG = 128
@@ -191,7 +192,7 @@ class Peer(asyncio.Protocol):
         if self._transport.is_closing():
             return
         busy = self._job is not None or not self._control.ready
-        pause = self._slow or (busy and len(self._buffer) > REQUEST_OCTETS_MAX)
+        pause = self._slow or (busy and len(self._buffer) > WAITING_OCTETS_MAX)
         if pause and not self._paused:
             self._transport.pause_reading()
         elif self._paused and not pause:
