@@ -114,7 +114,7 @@ def completed(name, words):
     ("brokerd", ["--cert", "c"], [("file", "c")]),
     ("brokerd", ["-c", "c"], [("file", "c")]),
     ("brokerctl", ["que"], [("plain", "queue")]),
-    ("brokerctl", ["queue", "d"], [("plain", "dump")]),
+    ("brokerctl", ["queue", "du"], [("plain", "dump")]),
     ("brokerctl", ["-D", "d"], [("dir", "d")]),
     ("brokerctl", ["inspect", "d"], [("dir", "d")]),
     ("brokerctl", ["queue", "dump", "o"], [("file", "o")]),
@@ -132,5 +132,5 @@ def test_a_shell_is_told_what_to_complete(name, words, wanted):
 
 def test_every_option_that_names_a_path_says_so():
     for row in OPTIONS.values():
-        named = row.type is str and re.search(r"_(file|dir|cert|path|archive|key|chain_log)$", row.name)
+        named = row.type is str and re.search(r"_(file|dir|cert|path|archive|key|chain_log|definitions)$", row.name)
         assert bool(row.option.path) == bool(named), row.name

@@ -133,7 +133,7 @@ def delivery_with_an_unknown_reason(view, one):
 
 @message("damage", queues=ALL, suits=lambda one: bool(one.entries))
 def entry_of_an_unknown_type(view, one):
-    one.entries[-1].touch(type=13)
+    one.entries[-1].touch(type=14)
 
 
 @message("damage", queues=ALL, suits=lambda one: bool(one.entries))
@@ -239,7 +239,7 @@ def segment_gone(view, part):
 
 @segment("damage", queues=ALL, undecidable=True)
 def acks_of_a_later_version(view, part):
-    part.acks.version = 3
+    part.acks.version = 4
 
 
 @segment("damage", queues=ALL, undecidable=True)
@@ -249,7 +249,7 @@ def messages_of_a_later_version(view, part):
 
 @segment("damage", queues=BOTH, undecidable=True)
 def journal_of_a_later_version(view, part):
-    part.journal.version = 2
+    part.journal.version = 3
 
 
 @segment("damage", queues=BOTH, undecidable=True)

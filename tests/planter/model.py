@@ -376,10 +376,11 @@ def _judge_part(part, play):
     if msgs is None or acks is None:
         play.say("files", first, f"segment {part.number} has not all of its files")
         return
-    # Version 1 lacks types 8 and 10, and ``doubted``; without these both versions are read by the same rules.
-    versions = (1, 2) if acks.doubted is None and not any(entry.type in (HANDED_OUT, ASIDE) for entry in acks.entries) \
-        else (2,)
-    if (msgs.magic, msgs.version, acks.magic) != (b"BSEG", 1, b"BACK") or acks.version not in versions:
+    # Version 1 lacks types 8 and 10, and ``doubted``; version 2 lacks types 11 to 13.  Without these all versions are
+    # read by the same rules.
+    types = {entry.type for entry in acks.entries}
+    oldest = 3 if types & {11, 12, 13} else 2 if acks.doubted is not None or types & {HANDED_OUT, ASIDE} else 1
+    if (msgs.magic, msgs.version, acks.magic) != (b"BSEG", 1, b"BACK") or not oldest <= acks.version <= 3:
         play.say("versions", first, f"segment {part.number}")
     if not part.number == msgs.number == acks.number:
         play.say("numbers of files", first, f"segment {part.number}")
@@ -390,7 +391,9 @@ def _judge_part(part, play):
     if msgs.sealed not in (0, 1, 2) or (msgs.sealed == 0 and part is not _newest(play.queue, part.level)):
         play.say("words", first, f"sealed {msgs.sealed}")
     if journal is not None:
-        if (journal.magic, journal.version, journal.number) != (b"BJRN", 1, part.number):
+        # Version 1 lacks the events from type 16 on.
+        if (journal.magic, journal.number) != (b"BJRN", part.number) \
+                or not 1 + any(event.type >= 16 for event in journal.events) <= journal.version <= 2:
             play.say("versions", first, f"journal {part.number}")
         if journal.count_word != len(journal.events) or journal.lost:
             play.say("words", first, "events")
