@@ -48,7 +48,7 @@ RAW = (b"\n", b"{}\n", b"[]\n", b"5\n", b"null\n", b"\xff\xfe\n", b"{" * 500 + b
 
 
 def rows():
-    """The operations asked for.  Most that change a broker are left out: they would take away what the guard stands on."""
+    """The operations asked for.  Most that change a broker are left out: they take from it what the guard needs."""
     return [row for row in by_name().values() if not row.changes or row.name in ("queue dump", "message publish")]
 
 

@@ -169,6 +169,7 @@ def test_where_no_client_is_idle_a_new_one_is_refused():
 
 
 def test_faults_of_clients_are_logged_once_a_second(caplog):
+    caplog.set_level("WARNING", "brokerd.management")
     loop = Loop()
     room = protocol.Room(loop, 1)
     for _ in range(5):

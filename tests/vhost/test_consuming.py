@@ -22,7 +22,7 @@ def make(tmp_path):
     ({"x-consumer-timeout": 60000, "x-priority": -1}, Wishes(-1, 60000, timeout_closes=True)),
 ])
 def test_arguments_ask_for_priority_and_timeout(make, arguments, wishes):
-    assert check_consume(make(), arguments, exclusive=False) == wishes
+    assert check_consume(make(), arguments, exclusive=False, no_ack=False, channel=None) == wishes
 
 
 @pytest.mark.parametrize("arguments", [
@@ -30,14 +30,14 @@ def test_arguments_ask_for_priority_and_timeout(make, arguments, wishes):
 ])
 def test_an_argument_of_the_wrong_kind_is_told_by_its_name(make, arguments):
     with pytest.raises(PreconditionFailed, match=f"^invalid arg '{next(iter(arguments))}' for queue 'q' in vhost '/'"):
-        check_consume(make(), arguments, exclusive=False)
+        check_consume(make(), arguments, exclusive=False, no_ack=False, channel=None)
 
 
 def test_a_queue_with_one_active_consumer_is_nobodys_alone(make):
     queue = make(x_single_active_consumer=True)
-    assert check_consume(queue, {}, exclusive=False) == NO_WISHES
+    assert check_consume(queue, {}, exclusive=False, no_ack=False, channel=None) == NO_WISHES
     with pytest.raises(AccessRefused, match="in exclusive use"):
-        check_consume(queue, {}, exclusive=True)
+        check_consume(queue, {}, exclusive=True, no_ack=False, channel=None)
 
 
 @pytest.mark.parametrize(("arguments", "refused"), [
