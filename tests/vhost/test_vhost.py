@@ -140,7 +140,7 @@ def test_an_exclusive_queue_ends_with_its_connection_and_its_name_is_free(vhost,
     elif leave == "lost":
         client.connection.lost()
     else:
-        client.ask(methods.QueueDeclare(queue="p", arguments={"x-queue-type": "river"}))
+        client.ask(methods.ChannelOpen())     # This channel is open.
     assert vhost.exchange("amq.fanout").binding_count == 0
     assert Client(node).open().ask(methods.QueueDeclare(queue="q", exclusive=True)).queue == "q"
     assert vhost.log.payloads == []
