@@ -248,12 +248,13 @@ export function Table<Row>({ noun, path, columns, keyOf, actions, empty }: Table
   const [page, setPage] = useState(1);
   const [sort, setSort] = useState<{ by: string; down: boolean }>({ by: "", down: false });
   useEffect(() => {
+    if (filter === name) return; // Nothing was typed: else a page that was turned at once would turn back.
     const timer = setTimeout(() => {
       setName(filter);
       setPage(1);
     }, 200);
     return () => clearTimeout(timer);
-  }, [filter]);
+  }, [filter, name]);
   const query = new URLSearchParams({ page: String(page), page_size: String(PAGE_SIZE) });
   if (name) query.set("name", name);
   if (name && regex) query.set("use_regex", "true");
