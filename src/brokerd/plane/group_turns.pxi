@@ -142,6 +142,8 @@ cdef int find_group(groups_t *gs, const place_t *t, uint32_t *number, bint *clos
             number[0] = free_group_of(gs, t.seg.store.level)
             return 0 if number[0] else ENOMEM
         return 0
+    if key.at == NULL:
+        key.at = <const uint8_t *>key.digits    # The empty key: memcpy() and memcmp() take no NULL, not even for 0 octets.
     hash_ = hash_group_key(key.at, key.n)
     number[0] = group_find(&gs.pool, key.at, key.n, hash_)
     if number[0] == 0:
