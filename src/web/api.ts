@@ -29,9 +29,11 @@ export class Followed<T> {
   }
   use(): T {
     const [, redraw] = useState(0);
+    const shown = this.held;
     useEffect(() => {
       const tell = () => redraw((count) => count + 1);
       this.followers.add(tell);
+      if (this.held !== shown) tell(); // It changed between the drawing and now: an effect runs later than that.
       return () => void this.followers.delete(tell);
     }, []);
     return this.held;
