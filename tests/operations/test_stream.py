@@ -1,11 +1,13 @@
 """Operations on streams: what they answer is as their models say, and does what it says."""
 
+import json
+
 import pytest
-from tests.operations.stand_in import Place
+from tests.operations.stand_in import Place, work
 
 from brokerd.operations import OperationError, table
 from brokerd.operations.rows import LOCAL
-from brokerd.operations.stream import Kept, ReadersListed
+from brokerd.operations.stream import Kept, ReadersListed, Streams
 from brokerd.wire import methods
 
 
@@ -82,3 +84,21 @@ def test_no_message_is_taken_out_of_a_stream(place):
                          ("move", {"to": "other", "seqs": "1"})):
         with pytest.raises(OperationError, match="stay there until retention removes them"):
             table.perform(place.node, LOCAL, f"message {name}", {"queue": "q", **fields})
+
+
+def test_streams_are_listed_with_the_lag_of_their_readers(place):
+    place.queue("plain")
+    read(place, "billing")
+    read(place, "", offset=8)
+    place.settle(1, 2)
+    _, job = table.perform(place.node, LOCAL, "stream list", {"with_readers": True})
+    answer = json.loads(b"".join(work(job).parts))
+    assert table.adapter(Streams).validate_python(answer, strict=True) == answer
+    (row,) = answer["items"]
+    assert {name: row[name] for name in ("name", "messages", "first_offset", "next_offset", "reads", "readers", "lag",
+                                         "lag_unnamed", "missed")} == {
+        "name": "q", "messages": 10, "first_offset": 1, "next_offset": 11, "reads": 2, "readers": 2, "lag": 8,
+        "lag_unnamed": 3, "missed": 0}
+    assert row["named"] == [{"reader": "billing", "reads": True, "lag": 8, "missed": 0}]
+    assert row["octets"] > 10_000
+    assert 0 <= row["oldest_age_ms"] < 600_000

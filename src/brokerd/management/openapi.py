@@ -37,6 +37,7 @@ def document() -> bytes:
     schemas: dict[str, Any] = {"Problem": PROBLEM, "Session": SESSION}
     paths = {f"/api/v2/{row.noun}/{row.verb}": {"post": _of_row(row, schemas)} for row in table.by_name().values()}
     paths.update(_further_paths())
+    paths["/api/v2/stream/read"]["get"] = _by_query(table.find("stream read"), schemas)
     return json.dumps(
         {
             "openapi": "3.1.0",
@@ -66,6 +67,26 @@ def _of_row(row: Operation[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]
         "description": " ".join([*rest.split(), f"{right}."]),
         "requestBody": {"content": _content(_schema(row.request, schemas)), "required": True},
         "responses": {"200": {"description": "Done.", "content": _content(_schema(row.answer, schemas))}, **_faults()},
+    }  # fmt: skip
+
+
+def _by_query(row: Operation[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Reading a stream by GET: see ``stream_events``."""
+    fields = _schema(row.request, schemas)
+    parameters = [
+        {"name": name, "in": "query", "required": name in fields["required"], "schema": schema,
+         "description": schema.get("description", "")}
+        for name, schema in fields["properties"].items()
+    ]  # fmt: skip
+    wait = {"name": "wait", "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": 20},
+            "description": "Seconds to wait for a message."}  # fmt: skip
+    last = {"name": "Last-Event-ID", "in": "header", "schema": {"type": "integer"},
+            "description": "Of events: go on behind that offset."}  # fmt: skip
+    content = {**_content(_schema(row.answer, schemas)), "text/event-stream": {}}
+    return {
+        "operationId": "stream_read_get", "tags": [row.noun], "parameters": [*parameters, wait, last],
+        "summary": "Read a stream, or follow it by server-sent events.",
+        "responses": {"200": {"description": "Messages.", "content": content}, **_faults()},
     }  # fmt: skip
 
 

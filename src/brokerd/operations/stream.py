@@ -1,12 +1,15 @@
-"""Operations on streams: who reads, how far, and the offsets that are kept for named readers."""
+"""Operations on streams: what they keep, who reads and how far, the offsets that are kept for named readers, and
+reading for who speaks no AMQP."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from brokerd.operations import OperationError, find_queue
+from brokerd.operations.lists import Listing, Page, Paging, vhosts_to_list
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.operations.jobs import Job
     from brokerd.queues.queue import Queue
 
 
@@ -79,9 +82,20 @@ def _lag(queue: "Queue", offset: int) -> int:
 
 
 def _readers(node: "Node", who: Who, request: ReadersRequest) -> ReadersListed:
+    queue = _stream(node, request.vhost, request.queue)
+    stream = queue.stream
+    assert stream is not None
+    return {
+        "queue": request.queue, "vhost": request.vhost, "first_offset": stream.first_offset,
+        "next_offset": queue.next_seq, "messages": queue.ready, "segments": len(queue.segments()),
+        "removed": stream.removed, "missed": stream.missed, "items": rows_of_readers(queue),
+    }  # fmt: skip
+
+
+def rows_of_readers(queue: "Queue") -> list[ReaderRow]:
+    """All readers of a stream: those that read now, and those for which only an offset is kept."""
     from brokerd.queues.stream import reader_name
 
-    queue = _stream(node, request.vhost, request.queue)
     stream = queue.stream
     assert stream is not None
     rows: list[ReaderRow] = []
@@ -105,11 +119,138 @@ def _readers(node: "Node", who: Who, request: ReadersRequest) -> ReadersListed:
         for reader in kept if reader.name not in present
     ]  # fmt: skip
     rows.sort(key=lambda row: (row["reader"], row["connection"], row["tag"]))
+    return rows
+
+
+# --- stream list
+
+
+@request
+class ListRequest(Paging):
+    vhost: Annotated[str, Field("Only those of this vhost; empty: of all.")] = ""
+    with_readers: Annotated[bool, Field("Also list the named readers of each, 100 at most.")] = False
+
+
+class NamedReader(TypedDict):
+    reader: Name
+    reads: bool
+    lag: int
+    missed: int
+
+
+class StreamRow(TypedDict):
+    """``octets``: of the segment files.  ``oldest_age_ms``: of the first message that is kept; 0: there is none.
+    ``reads``: readers that read now; ``readers``: these, and named ones for which only an offset is kept.  ``lag``: the
+    largest of all.  ``lag_unnamed``: the largest of readers without a name."""
+
+    name: Name
+    vhost: Name
+    messages: int
+    first_offset: int
+    next_offset: int
+    segments: int
+    octets: int
+    oldest_age_ms: int
+    reads: int
+    readers: int
+    lag: int
+    lag_unnamed: int
+    removed: int
+    missed: int
+    named: list[NamedReader]  # with the greatest lags
+
+
+class Streams(Page):
+    items: list[StreamRow]
+
+
+NAMED_MOST = 100
+
+
+def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
+    things = (
+        (vhost, each) for vhost in vhosts_to_list(node, who, request.vhost)
+        for each in list(vhost.queues.values()) if each.stream is not None
+    )  # fmt: skip
+    find = (((vhost.name, each.name), each.name, (vhost.name, each)) for vhost, each in things)
+    now, named = node.clock.epoch_ns(), request.with_readers
+    return Listing(find, lambda found: row_of(found[0], found[1], now, with_readers=named), request)
+
+
+def row_of(vhost: str, queue: "Queue", now: int, *, with_readers: bool) -> StreamRow | None:
+    """The row of one stream; None: it has been deleted meanwhile."""
+    if queue.deleted or queue.lost or queue.stream is None:
+        return None
+    stream, segments, rows = queue.stream, queue.segments(), rows_of_readers(queue)
+    first = queue.browse(1, 1)
+    named = [row for row in rows if row["reader"]] if with_readers else []
+    named.sort(key=lambda row: -row["lag"])
     return {
-        "queue": request.queue, "vhost": request.vhost, "first_offset": stream.first_offset,
-        "next_offset": queue.next_seq, "messages": queue.ready, "segments": len(queue.segments()),
-        "removed": stream.removed, "missed": stream.missed, "items": rows,
+        "name": queue.name, "vhost": vhost, "messages": queue.ready, "first_offset": stream.first_offset,
+        "next_offset": queue.next_seq, "segments": len(segments),
+        "octets": sum([segment["end"] for segment in segments]),
+        "oldest_age_ms": max(now - first[0][1], 0) // 1_000_000 if first else 0,
+        "reads": sum([row["reads"] for row in rows]), "readers": len(rows),
+        "lag": max([row["lag"] for row in rows], default=0),
+        "lag_unnamed": max([row["lag"] for row in rows if not row["reader"]], default=0),
+        "removed": stream.removed, "missed": stream.missed,
+        "named": [{"reader": row["reader"], "reads": row["reads"], "lag": row["lag"], "missed": row["missed"]}
+                  for row in named[:NAMED_MOST]],
     }  # fmt: skip
+
+
+# --- stream read
+
+
+@request
+class ReadRequest:
+    queue: Annotated[str, Field("The stream's name.", argument=True)]
+    offset: Annotated[str, Field("Where to begin: first, last, next, a number, a negative one (so many before the "
+                                 "end), a time ago such as 1h, or a time such as 2026-01-31T12:00:00Z.")] = "first"
+    count: Annotated[int, Field("How many messages at most.", low=1, high=10_000)] = 100
+    examine: Annotated[int, Field("How many messages are looked at, at most.", low=1, high=1_000_000)] = 100_000
+    filter: Annotated[list[str], Field("Only messages with one of these values of x-stream-filter-value.")] = ()  # type: ignore[assignment]
+    match_unfiltered: Annotated[bool, Field("Also messages without such a value.")] = False
+    routing_key: Annotated[str, Field("Only messages with this routing key.")] = ""
+    exchange: Annotated[str, Field("Only messages that came by this exchange; amq.default is the default one.")] = ""
+    properties: Annotated[dict[str, Any] | None, Field('Only messages with these: {"headers": {"k": 1}}.')] = None
+    contains: Annotated[str, Field("Only messages with this text in their payload.")] = ""
+    since: Annotated[int, Field("Only messages that came since then: ms since 1970.", low=0)] = 0
+    until: Annotated[int, Field("Only messages that came before then: ms since 1970; 0: no limit.", low=0)] = 0
+    encoding: Annotated[Literal["auto", "base64"], Field("auto: text where the payload is UTF-8.")] = "auto"
+    truncate: Annotated[int, Field("Octets of a payload that are shown; 0: all.", low=0)] = 0
+    vhost: Annotated[str, Field("Vhost of the stream.")] = "/"
+
+
+class ReadRow(TypedDict):
+    offset: int
+    published_at: int  # ns since the epoch
+    exchange: Name
+    routing_key: Name
+    properties: dict[str, Any]
+    payload: str
+    payload_encoding: str  # string or base64
+    payload_bytes: int
+
+
+class Read(TypedDict):
+    """``next_offset``: where the next reading goes on; ``end_offset``: what the next message will have.  ``missed``:
+    messages from the wanted offset on that are gone.  ``examined``: messages that were looked at."""
+
+    queue: Name
+    vhost: Name
+    items: list[ReadRow]
+    first_offset: int
+    next_offset: int
+    end_offset: int
+    missed: int
+    examined: int
+
+
+def _read(node: "Node", who: Who, request: ReadRequest) -> "Job":
+    from brokerd.operations.stream_reading import Reading
+
+    return Reading(node, who, request)
 
 
 # --- stream set_offset, reset, delete
@@ -178,6 +319,14 @@ def _delete(node: "Node", who: Who, request: ReaderRequest) -> Kept:
 
 
 OPERATIONS = (
+    Operation(
+        "stream", "list", "List streams: what they keep, and how far their readers are behind.",
+        ListRequest, Streams, Right("management", "visit"), _list, job=True, aliases=("list_streams",),
+    ),
+    Operation(
+        "stream", "read", "Show messages of a stream from an offset or a time on; nothing is kept of who reads so.",
+        ReadRequest, Read, Right("management", "visit"), _read, job=True,
+    ),
     Operation(
         "stream", "readers", "List who reads a stream, and the offsets that are kept for named readers.",
         ReadersRequest, ReadersListed, Right("management", "visit"), _readers, aliases=("list_stream_readers",),

@@ -1,0 +1,212 @@
+"""Reads a stream for operations: a few messages at a time from an offset on, and nothing is kept of who read them.
+
+    "first" "last" "next" 5000 -20 1h 2026-01-31T12:00Z ─ find_offset ─> offset ─ Reading ─> messages that match
+
+The offset of a time is found by halving: first among the segments, then within one.  A reading looks at a bounded
+number of messages and answers a bounded number of octets; ``next_offset`` says where the next one goes on.  A client
+that reads slowly asks less often, and holds up nothing.  Knows nothing of HTTP.
+"""
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from brokerd.arguments import age_ms
+from brokerd.operations import OperationError
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps
+from brokerd.operations.messages import matcher, queue_of, shown
+from brokerd.wire.properties import decode_header
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.operations.rows import Who
+    from brokerd.operations.stream import ReadRequest
+    from brokerd.queues.queue import Queue
+
+LAST_OCTETS = 64 << 10  # as a consumer's x-stream-offset "last"
+ANSWER_OCTETS_MAX = 4 << 20  # payloads and properties; the message that goes beyond it is the last one
+LOOK_OCTETS = 256 << 10  # of messages that one look copies
+LOOK_MOST = 256
+OFFSET_RULE = (
+    "offset must be first, last, next, a number, a time ago with its unit (Y, M, D, h, m, s) such as 1h, or a time "
+    "such as 2026-01-31T12:00:00Z"
+)
+FILTER_VALUE = "x-stream-filter-value"
+_FILTER_VALUE = FILTER_VALUE.encode()
+_HEAD = b"\0\x3c" + bytes(10)  # of a content header, before the property flags
+
+Row = tuple[Any, ...]
+
+
+def stream_of(queue: "Queue") -> Any:
+    """The queue's stream.  Raises OperationError (409)."""
+    if queue.stream is None:
+        raise OperationError(f"{queue} is no stream: argument x-queue-type makes one", 409)
+    return queue.stream
+
+
+# --- where reading begins
+
+
+def read_offset(text: str, now_ns: int) -> tuple[str, int]:
+    """What a text says: ("offset", number), ("back", messages), ("time", ns), or a word and 0.
+    Raises OperationError (400)."""
+    if text in ("first", "last", "next"):
+        return text, 0
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= 18:
+        if text[0] == "-":
+            return "back", int(digits)
+        return ("offset", int(digits)) if int(digits) else ("first", 0)
+    ago = age_ms(text)
+    if ago is not None:
+        return "time", max(now_ns - ago * 1_000_000, 0)
+    from brokerd.operations.replay import read_time
+
+    if not digits.isdigit():
+        try:
+            return "time", read_time(text)
+        except OperationError:
+            pass
+    raise OperationError(f"{OFFSET_RULE}, and not '{text:.80}'", 400)
+
+
+def find_offset(queue: "Queue", start: tuple[str, int]) -> Generator[Any, None, int]:
+    """The offset of the first message to read; where it is not there yet, the one that it will have."""
+    stream, (kind, value) = stream_of(queue), start
+    end: int = queue.next_seq
+    if kind == "offset":
+        return value
+    if kind == "first":
+        return int(stream.first_offset)
+    if kind == "next":
+        return end
+    if kind == "back":
+        return max(end - value, stream.first_offset)
+    if kind == "last":
+        return max(end - _in_last_octets(queue), stream.first_offset)
+    return (yield from _at_time(queue, value))
+
+
+def _in_last_octets(queue: "Queue") -> int:
+    """How many messages the last 64 KiB have, if those of the last segment are of about the same size."""
+    full = [segment for segment in queue.segments() if segment["records"]]
+    return max(full[-1]["records"] * LAST_OCTETS // max(full[-1]["end"], 1), 1) if full else 0
+
+
+def _at_time(queue: "Queue", when: int) -> Generator[Any, None, int]:
+    """By halving: each step reads one message."""
+    end = queue.next_seq
+    firsts = [max(segment["base_seq"], 1) for segment in queue.segments()]
+    low, high = 0, len(firsts)  # The message is not in a segment before `low`, and not behind the first of `high`.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _stored_before(queue, firsts[middle], when):
+            low = middle
+        else:
+            high = middle
+        yield ON_LOOP
+    lowest = firsts[low] if firsts else end
+    highest = firsts[high] if high < len(firsts) else end
+    while lowest < highest:
+        at = (lowest + highest) // 2
+        if _stored_before(queue, at, when):
+            lowest = at + 1
+        else:
+            highest = at
+        yield ON_LOOP
+    return lowest
+
+
+def _stored_before(queue: "Queue", offset: int, when: int) -> bool:
+    rows = queue.browse(offset, 1)
+    return bool(rows) and rows[0][1] < when
+
+
+# --- which messages are read
+
+
+def wanted_of(request: "ReadRequest") -> Callable[[Row], bool]:
+    """What tells whether a message is one that was asked for.  Raises OperationError (400)."""
+    from brokerd.queues.stream import filter_fault
+
+    matches = matcher(request)
+    values = [*(request.filter or ())]
+    if not values:
+        return matches
+    fault = filter_fault({"x-stream-filter": values})
+    if fault is not None:
+        raise OperationError(f"filter: {fault[1]}", 400)
+    wanted, unfiltered = frozenset(values), request.match_unfiltered
+
+    def passes(row: Row) -> bool:
+        value = filter_value(row[5])
+        return (unfiltered if value is None else value in wanted) and matches(row)
+
+    return passes
+
+
+def filter_value(properties: bytes) -> str | None:
+    """The message's x-stream-filter-value; None: it has none, or one that is no text."""
+    if _FILTER_VALUE not in properties:
+        return None  # Most properties need not be decoded.
+    value = (decode_header(_HEAD + properties)[1].headers or {}).get(FILTER_VALUE)
+    return value if isinstance(value, str) else None
+
+
+class Reading:
+    """The job that reads."""
+
+    def __init__(self, node: "Node", who: "Who", request: "ReadRequest") -> None:
+        self._request = request
+        _, _, self._queue = queue_of(node, who, request)
+        stream_of(self._queue)
+        self._queue.check_in_service()
+        self._start = read_offset(request.offset, node.clock.epoch_ns())
+        self._wants = wanted_of(request)
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        queue, request = self._queue, self._request
+        at = yield from find_offset(queue, self._start)
+        pace, missed, examined, octets, look = Pace(), 0, 0, 0, 16
+        items: list[dict[str, Any]] = []
+        while len(items) < request.count and examined < request.examine and octets < ANSWER_OCTETS_MAX:
+            if queue.deleted:
+                raise OperationError(f"{queue} was deleted meanwhile", 404)
+            rows = queue.browse(at, min(look, request.examine - examined))
+            there = rows[0][0] if rows else queue.next_seq
+            missed += max(there - at, 0)
+            at = max(there, at)
+            if not rows:
+                break
+            for row in rows:
+                at, examined = row[0] + 1, examined + 1
+                if not self._wants(row):
+                    continue
+                items.append(_row(queue, row, request))
+                octets += len(row[5]) + min(len(row[6]), request.truncate or len(row[6]))
+                if len(items) == request.count or octets >= ANSWER_OCTETS_MAX:
+                    break
+            look = _next_look(rows)
+            if pace.is_over():
+                yield ON_LOOP
+        return {
+            "queue": request.queue, "vhost": request.vhost, "items": items,
+            "first_offset": stream_of(queue).first_offset, "next_offset": at, "end_offset": queue.next_seq,
+            "missed": missed, "examined": examined,
+        }  # fmt: skip
+
+    def clean_up(self) -> None:
+        """As ``jobs.Job``."""
+
+
+def _next_look(rows: list[Row]) -> int:
+    """How many messages the next look takes, if they are as large as these."""
+    octets = sum([128 + len(row[5]) + len(row[6]) for row in rows])
+    return min(max(LOOK_OCTETS * len(rows) // octets, 1), LOOK_MOST)
+
+
+def _row(queue: "Queue", row: Row, request: "ReadRequest") -> dict[str, Any]:
+    table = shown(queue, row, request.encoding, request.truncate)
+    names = ("published_at", "exchange", "routing_key", "properties", "payload", "payload_encoding", "payload_bytes")
+    return {"offset": row[0], **{name: table[name] for name in names}}
