@@ -65,6 +65,32 @@ def test_families_are_chosen_by_name_and_vhost(busy):
     assert busy.http.ask("GET", "/metrics/detailed?family=queue_metrics&vhost=none").status == 404
 
 
+def test_streams_show_the_lag_of_each_named_reader_also_of_one_that_left(busy):
+    channel = connect(busy).channel()
+    channel.queue_declare("log", durable=True, arguments={"x-queue-type": "stream"})
+    channel.confirm_delivery()
+    for _ in range(5):
+        channel.basic_publish("", "log", b"x")
+    busy.http.do("stream", "set_offset", queue="log", reader="billing", offset=3)
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume("log", lambda *_: None, arguments={"x-stream-offset": "first"})
+    found = read(busy.http.get("/metrics/per-object"))
+    lag = "brokerd_stream_reader_lag_messages"
+    assert value(found, lag, vhost="/", queue="log", reader="billing") == 3
+    assert value(found, lag, vhost="/", queue="log", reader="") == 5
+    assert value(found, "brokerd_stream_reader_reads", vhost="/", queue="log", reader="billing") == 0
+    assert value(found, "brokerd_stream_kept_messages", vhost="/", queue="log") == 5
+    assert value(found, "brokerd_stream_kept_bytes", vhost="/", queue="log") > 0
+    assert value(found, "brokerd_stream_lag_messages", vhost="/", queue="log") == 5
+    whole = read(busy.http.get("/metrics"))
+    while not value(whole, "brokerd_streams"):  # The page may be some hundredths of a second old.
+        whole = read(busy.http.get("/metrics"))
+    assert value(whole, "brokerd_stream_lag_messages") == 5
+    assert (value(whole, "brokerd_streams"), value(whole, "brokerd_stream_readers")) == (1, 2)
+    assert value(whole, "brokerd_stream_oldest_age_seconds") >= 0
+    channel.queue_delete("log")
+
+
 def test_a_counter_does_not_fall_when_a_queue_is_deleted():
     carried = Carried()
     assert [carried.total("a", each) for each in (10, 25, 5, 8, 0, 1)] == [10, 25, 25, 28, 28, 29]

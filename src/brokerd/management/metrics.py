@@ -182,9 +182,30 @@ def _whole(node: dict[str, Any], *, depth: bool = True) -> Iterator[Family]:
     for word, text in ORDER:
         if word in stats:
             yield Family(f"brokerd_messages_{word}_total", "counter", text, [({}, _carried.total(word, stats[word]))])
+    if depth:  # Else each stream has its own.
+        yield from _streams(node)
     yield Family("brokerd_alarms", "gauge", "Alarms in force: publishers wait.", [({}, len(node["alarms"]))])
     yield Family("brokerd_blocked_connections", "gauge", "Connections that wait for the end of an alarm.",
                  [({}, node["blocked_connections"])])  # fmt: skip
+
+
+STREAMS = (  # the figure of "node show", the metric, its kind, what one is worth, help
+    ("count", "brokerd_streams", "gauge", 1, "Streams."),
+    ("readers", "brokerd_stream_readers", "gauge", 1, "Readers of streams, and named ones that do not read now."),
+    ("octets", "brokerd_stream_kept_bytes", "gauge", 1, "Octets of the segment files of streams."),
+    ("lag", "brokerd_stream_lag_messages", "gauge", 1, "Messages that the reader furthest behind has not acked."),
+    ("oldest_age_ms", "brokerd_stream_oldest_age_seconds", "gauge", 1000, "Age of the oldest message of a stream."),
+    ("removed", "brokerd_stream_removed_messages_total", "counter", 1, "Messages that retention and purges removed."),
+    ("missed", "brokerd_stream_missed_messages_total", "counter", 1, "Messages that were gone before readers came."),
+)
+
+
+def _streams(node: dict[str, Any]) -> Iterator[Family]:
+    figures = node.get("streams", {})
+    for figure, name, kind, worth, text in STREAMS:
+        if figure in figures:
+            value = figures[figure] if kind == "gauge" else _carried.total(name, figures[figure])
+            yield Family(name, kind, text, [({}, value / worth if worth > 1 else value)])
 
 
 def _at(table: Any, place: str) -> float | None:
@@ -283,12 +304,51 @@ async def _vhosts(call: Call, vhosts: list[str], start: str) -> list[Family]:
     ]
 
 
+STREAM_COLUMNS = (
+    _Column("stream_readers", "gauge", "readers", "Readers, and named ones that do not read now."),
+    _Column("stream_kept_messages", "gauge", "messages", "Messages that are kept."),
+    _Column("stream_kept_bytes", "gauge", "octets", "Octets of the segment files."),
+    _Column("stream_oldest_age_seconds", "gauge", "oldest_age", "Age of the first message that is kept."),
+    _Column("stream_lag_messages", "gauge", "lag", "Messages that the reader furthest behind has not acked."),
+    _Column("stream_next_offset", "gauge", "next_offset", "The offset that the next message will have."),
+    _Column("stream_removed_messages_total", "counter", "removed", "Messages that retention and purges removed."),
+    _Column("stream_missed_messages_total", "counter", "missed", "Messages that were gone before readers came."),
+)
+READERS_MAX = 2000  # samples of readers on one page
+
+
+async def _of_streams(call: Call, vhosts: list[str], start: str) -> list[Family]:
+    start = start.replace("rabbitmq_", "brokerd_")
+    rows: list[dict[str, Any]] = []
+    for vhost in vhosts:
+        rows += (await call.ask("stream list", vhost=vhost, with_readers=True))["items"]
+    for row in rows:
+        row["oldest_age"] = row["oldest_age_ms"] / 1000
+    of_streams = [({"vhost": row["vhost"], "queue": row["name"]}, row) for row in rows]
+    families = [
+        Family(f"{start}{each.name}", each.kind, each.help, [(labels, row[each.field]) for labels, row in of_streams])
+        for each in STREAM_COLUMNS
+    ]
+    # Tags of readers without a name change with each connection: they have one sample together.
+    readers = [(labels | {"reader": reader["reader"]}, reader) for labels, row in of_streams for reader in row["named"]]
+    unnamed = [(labels | {"reader": ""}, row["lag_unnamed"]) for labels, row in of_streams]
+    lags = [(labels, reader["lag"]) for labels, reader in readers[:READERS_MAX]]
+    named = [(labels, int(reader["reads"])) for labels, reader in readers[:READERS_MAX]]
+    return [
+        *families,
+        Family(f"{start}stream_reader_lag_messages", "gauge", "Messages that the reader has not acked.",
+               [*lags, *unnamed]),
+        Family(f"{start}stream_reader_reads", "gauge", "1: the named reader reads now.", named),
+    ]  # fmt: skip
+
+
 DETAILED: dict[str, Any] = {
     "queue_coarse_metrics": _of_rows("queue", OF_QUEUE, QUEUE_COARSE),
     "queue_consumer_count": _of_rows("queue", OF_QUEUE, QUEUE_CONSUMERS),
     "queue_metrics": _of_rows("queue", OF_QUEUE, (*QUEUE_COARSE, *QUEUE_STATS, *QUEUE_CONSUMERS)),
     "queue_delivery_metrics": _of_rows("queue", OF_QUEUE, QUEUE_STATS),
     "queue_order_metrics": _of_rows("queue", OF_QUEUE, QUEUE_ORDER, "brokerd_"),
+    "stream_metrics": _of_streams,
     "exchange_metrics": _of_rows("exchange", OF_EXCHANGE, EXCHANGES),
     "connection_coarse_metrics": _of_rows("connection", OF_CONNECTION, CONNECTIONS),
     "connection_metrics": _of_rows("connection", OF_CONNECTION, CONNECTIONS),
@@ -296,7 +356,8 @@ DETAILED: dict[str, Any] = {
     "connection_churn_metrics": _churn,
     "vhost_status": _vhosts,
 }
-PER_OBJECT = ("queue_metrics", "queue_order_metrics", "exchange_metrics", "connection_metrics", "channel_metrics")
+PER_OBJECT = ("queue_metrics", "queue_order_metrics", "stream_metrics", "exchange_metrics", "connection_metrics",
+              "channel_metrics")  # fmt: skip
 
 
 # --- the text

@@ -16,15 +16,17 @@ QUEUE_COUNTERS = (
     ("refuse", "refused"), ("limit", "limited"), ("time_out", "timed_out"),
 )  # fmt: skip
 
+STREAM_FIGURES = ("count", "readers", "octets", "lag", "oldest_age_ms", "removed", "missed")
+
 
 def stats_of(queue: "Queue") -> dict[str, int]:
     """The counters of one queue since the start."""
     return {name: getattr(queue, attribute) for name, attribute in QUEUE_COUNTERS}
 
 
-def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, int]]]:
-    """Totals and counters of the broker."""
-    pace = Pace()
+def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, int], dict[str, int]]]:
+    """Totals, counters, and figures of the streams of the broker."""
+    pace, streams = Pace(), dict.fromkeys(STREAM_FIGURES, 0)
     totals = dict.fromkeys(
         ("connections", "channels", "consumers", "exchanges", "queues", "messages_ready", "messages_unacknowledged"), 0
     )
@@ -50,6 +52,20 @@ def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, 
             totals["messages_unacknowledged"] += queue.unacked
             for name, attribute in QUEUE_COUNTERS:
                 stats[name] += getattr(queue, attribute)
+            if queue.stream is not None:
+                _add_stream(streams, vhost.name, queue, node.clock.epoch_ns())
             if pace.is_over():
                 yield ON_LOOP
-    return totals, stats
+    return totals, stats, streams
+
+
+def _add_stream(streams: dict[str, int], vhost: str, queue: "Queue", now: int) -> None:
+    from brokerd.operations.stream import row_of
+
+    row: Any = row_of(vhost, queue, now, with_readers=False)
+    if row is not None:
+        streams["count"] += 1
+        for name in ("readers", "octets", "removed", "missed"):
+            streams[name] += row[name]
+        for name in ("lag", "oldest_age_ms"):
+            streams[name] = max(streams[name], row[name])

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from brokerd.vhost.vhost import VHost
 
 BROWSED_AT_ONCE = 16
+LOOK_OCTETS = 256 << 10  # of messages that one look copies, where many are read
+LOOK_MOST = 256
 _HEAD = b"\0\x3c" + bytes(10)  # of a content header, before the property flags
 _TEXT = ("utf-8", "surrogateescape")
 PROPERTIES = tuple(name.replace("-", "_") for name, _ in FIELDS)
@@ -143,6 +145,12 @@ def walk(queue: "Queue", from_seq: int, most: int) -> Iterator[tuple[Any, ...] |
         yield from rows
         yield None
         at, most = rows[-1][0] + 1, most - len(rows)
+
+
+def next_look(rows: list[tuple[Any, ...]]) -> int:
+    """How many messages the next look takes, if they are as large as these."""
+    octets = sum([128 + len(row[5]) + len(row[6]) for row in rows])
+    return min(max(LOOK_OCTETS * len(rows) // octets, 1), LOOK_MOST)
 
 
 def matcher(request: Any) -> Callable[[tuple[Any, ...]], bool]:

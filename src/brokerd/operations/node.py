@@ -36,6 +36,19 @@ class Totals(TypedDict):
     messages_unacknowledged: int
 
 
+class Streams(TypedDict):
+    """Of all streams.  ``lag`` and ``oldest_age_ms`` are the largest; ``missed``: messages that readers missed, because
+    retention or a purge had removed them."""
+
+    count: int
+    readers: int
+    octets: int  # of segment files
+    lag: int
+    oldest_age_ms: int
+    removed: int
+    missed: int
+
+
 class NodeShown(TypedDict):
     name: str
     version: str
@@ -57,6 +70,7 @@ class NodeShown(TypedDict):
     data_dir: Name
     blocked_connections: int
     totals: Totals
+    streams: Streams
     message_stats: dict[str, int]  # counters since the start, summed over the queues and exchanges that are there
 
 
@@ -71,8 +85,8 @@ class Showing:
         from brokerd.operations.counting import count
 
         node = self._node
-        totals, stats = yield from count(node)
-        return {**_facts(node), "totals": totals, "message_stats": stats}
+        totals, stats, streams = yield from count(node)
+        return {**_facts(node), "totals": totals, "streams": streams, "message_stats": stats}
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""

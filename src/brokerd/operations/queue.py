@@ -242,6 +242,40 @@ def _replay(node: "Node", who: Who, request: ReplayRequest) -> "Job":
 
     return Replay(node, request)
 
+
+# --- queue copy
+
+
+@request
+class CopyRequest:
+    queue: Annotated[str, Field("The queue or stream whose messages are copied.", argument=True)]
+    to: Annotated[str, Field("The queue or stream that gets them; it must be there.", argument=True)]
+    from_seq: Annotated[int, Field("Only messages from this number on.", low=1)] = 1
+    count: Annotated[int, Field("How many messages at most.", low=1, high=(1 << 62))] = 1 << 62
+    dry_run: Annotated[bool, Field("Copy nothing; say what would be copied.")] = False
+    vhost: Annotated[str, Field("Vhost of both.")] = "/"
+
+
+class Copied(TypedDict):
+    """``next_seq``: where a further copy goes on.  ``more``: the count left some out."""
+
+    vhost: Name
+    queue: Name
+    to: Name
+    copied: int
+    first_seq: int  # 0: none was copied
+    last_seq: int
+    next_seq: int
+    more: bool
+    dry_run: bool
+
+
+def _copy(node: "Node", who: Who, request: CopyRequest) -> "Job":
+    from brokerd.operations.queue_copy import Copying
+
+    return Copying(node, who, request)
+
+
 # --- queue declare
 
 
@@ -386,6 +420,15 @@ OPERATIONS = (
         operator, is not replayed.
         """,
         ReplayRequest, Replayed, Right("management", "write", on="queue"), _replay, changes=True, job=True,
+    ),
+    Operation(
+        "queue", "copy",
+        """Copy the messages of a queue or a stream into another one, in their order.
+
+        The messages that are ready now are copied, and stay where they are.  An interrupted copy goes on with
+        --from-seq.
+        """,
+        CopyRequest, Copied, Right("management", "visit"), _copy, changes=True, job=True,
     ),
     Operation(
         "queue", "ordering",

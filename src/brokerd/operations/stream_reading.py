@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd.arguments import age_ms
 from brokerd.operations import OperationError
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps
-from brokerd.operations.messages import matcher, queue_of, shown
+from brokerd.operations.messages import matcher, next_look, queue_of, shown
 from brokerd.wire.properties import decode_header
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 LAST_OCTETS = 64 << 10  # as a consumer's x-stream-offset "last"
 ANSWER_OCTETS_MAX = 4 << 20  # payloads and properties; the message that goes beyond it is the last one
-LOOK_OCTETS = 256 << 10  # of messages that one look copies
-LOOK_MOST = 256
 OFFSET_RULE = (
     "offset must be first, last, next, a number, a time ago with its unit (Y, M, D, h, m, s) such as 1h, or a time "
     "such as 2026-01-31T12:00:00Z"
@@ -187,7 +185,7 @@ class Reading:
                 octets += len(row[5]) + min(len(row[6]), request.truncate or len(row[6]))
                 if len(items) == request.count or octets >= ANSWER_OCTETS_MAX:
                     break
-            look = _next_look(rows)
+            look = next_look(rows)
             if pace.is_over():
                 yield ON_LOOP
         return {
@@ -198,12 +196,6 @@ class Reading:
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""
-
-
-def _next_look(rows: list[Row]) -> int:
-    """How many messages the next look takes, if they are as large as these."""
-    octets = sum([128 + len(row[5]) + len(row[6]) for row in rows])
-    return min(max(LOOK_OCTETS * len(rows) // octets, 1), LOOK_MOST)
 
 
 def _row(queue: "Queue", row: Row, request: "ReadRequest") -> dict[str, Any]:
