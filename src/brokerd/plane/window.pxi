@@ -23,6 +23,7 @@ cdef enum:
     KEYS_MOVED = 4              # entries that each new one moves: the old ring is empty long before the new one is full
     KEYS_FORGOTTEN = 64         # expired keys that one new key removes at most
     KEYS_SQUEEZED = 8           # oldest entries that one new key moves or drops at most
+    KEYS_AHEAD = 4              # how many entries before its turn the processor is asked for the slot of the oldest one
     KEY_ROW = 24                # octets: order u8, hash u8, expires i8, as in store/format.py
 
     ON_DUPLICATE_ACK = 0        # window_t.action: the message is confirmed, and not stored
@@ -47,6 +48,15 @@ cdef extern from *:
     uint32_t NO_SLOT
     uint32_t ENTERED            # set in each slot that is not free
     uint32_t KEYS_MOST          # places of the largest ring
+
+
+cdef extern from *:
+    void prefetch_octets "__builtin_prefetch"(const void *at, int write) noexcept nogil
+
+
+cdef inline void slot_prefetch(const keyring_t *r, uint64_t hash_) noexcept nogil:
+    """Let the processor fetch the slot where a hash would stand, so that a later look at it need not wait for memory."""
+    prefetch_octets(r.slots + (<uint32_t>(hash_ >> 32) & r.slots_mask), 1)
 
 
 cdef inline uint32_t slot_of(const keyring_t *r, uint64_t hash_) noexcept nogil:
@@ -131,6 +141,7 @@ cdef void window_move(window_t *w, uint64_t most) noexcept nogil:
 cdef inline void window_forget_oldest(window_t *w) noexcept nogil:
     cdef key_t *oldest = key_numbered(w, w.first)
     cdef bint is_old = w.moved <= w.first < w.grown
+    slot_prefetch(&w.ring, w.ring.keys[<uint32_t>(w.first + KEYS_AHEAD) & w.ring.mask].hash)
     if oldest.hash:
         if not is_old:
             slot_clear(&w.ring, slot_of(&w.ring, oldest.hash))
