@@ -11,6 +11,7 @@ import { Dialog, Form, Notice } from "./parts.tsx";
 import { Policies } from "./policies.tsx";
 import { Queue } from "./queue.tsx";
 import { Queues } from "./queues.tsx";
+import { Stream, StreamList } from "./streams.tsx";
 import { Users, VHosts } from "./users.tsx";
 import "./style.css";
 
@@ -27,6 +28,8 @@ const PAGES: Page[] = [
   { name: "overview", label: "Overview", key: "o", list: () => <Overview /> },
   { name: "queues", label: "Queues", key: "q", list: () => <Queues />,
     one: ([vhost, name]) => <Queue key={`${vhost}/${name}`} vhost={vhost} name={name} /> },
+  { name: "streams", label: "Streams", key: "s", list: () => <StreamList />,
+    one: ([vhost, name]) => <Stream key={`${vhost}/${name}`} vhost={vhost} name={name} /> },
   { name: "exchanges", label: "Exchanges", key: "e", list: () => <Exchanges />,
     one: ([vhost, name]) => <Exchange key={`${vhost}/${name}`} vhost={vhost} name={name} /> },
   { name: "connections", label: "Connections", key: "c", list: () => <Connections /> },

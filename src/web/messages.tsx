@@ -54,7 +54,7 @@ const PAGE = 25;
 const SHOWN_OCTETS = 4000;
 
 /** Looks for messages, and does something with those that are chosen. */
-export function Messages({ vhost, queue, trace }: Place & { trace: (seq: number) => void }) {
+export function Messages({ vhost, queue, trace, takes }: Place & { trace: (seq: number) => void; takes: boolean }) {
   const [found, setFound] = useState<Message[] | null>(null);
   const [next, setNext] = useState(0);
   const [chosen, setChosen] = useState<Set<number>>(new Set());
@@ -93,14 +93,14 @@ export function Messages({ vhost, queue, trace }: Place & { trace: (seq: number)
           <label class="inline"><input type="checkbox" checked={all} onChange={(event) => setChosen(
             new Set(event.currentTarget.checked ? found.map((each) => each.seq) : []))} /> choose all that are shown</label>
           <span class="space" />
-          {chosen.size > 0 && <Chosen vhost={vhost} queue={queue} seqs={[...chosen]} done={() => void look(filter)} />}
+          {chosen.size > 0 && takes && <Chosen vhost={vhost} queue={queue} seqs={[...chosen]} done={() => void look(filter)} />}
         </div>
       )}
       {found?.map((message) => (
         <One key={message.seq} message={message} trace={trace} chosen={chosen.has(message.seq)} choose={choose} />
       ))}
       {next > 0 && <p><button type="button" disabled={busy} onClick={() => void look(filter, next)}>More</button></p>}
-      <Take vhost={vhost} queue={queue} done={() => found && void look(filter)} />
+      {takes && <Take vhost={vhost} queue={queue} done={() => found && void look(filter)} />}
     </section>
   );
 }

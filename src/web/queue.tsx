@@ -1,13 +1,14 @@
 // One queue: the guarantee of order that holds now and why, counters, consumers, bindings, policies, messages.
 
 import { useState } from "preact/hooks";
-import { inPath, useAsked, useOperation } from "./api.ts";
+import { inPath, perform, type Refusal, useAsked, useOperation } from "./api.ts";
 import { Bindings } from "./bindings.tsx";
 import { count, octets, plural, rate } from "./format.ts";
 import { Groups } from "./groups.tsx";
 import { Messages, PublishButton } from "./messages.tsx";
-import { Arguments, change, DangerButton, Facts, Failed, Tag } from "./parts.tsx";
+import { Arguments, change, DangerButton, Facts, Failed, FormButton, say, Tag, To } from "./parts.tsx";
 import { Features, type QueueRow, rateOf } from "./queues.tsx";
+import { CopyButton } from "./streams.tsx";
 import { Trace } from "./trace.tsx";
 
 interface Consumer {
@@ -76,7 +77,7 @@ export function Queue({ vhost, name }: { vhost: string; name: string }) {
         <Bindings title="Bindings" path={`${path}/bindings`} vhost={vhost} destination={{ type: "queue", name }} />
       </div>
       <Groups vhost={vhost} queue={name} />
-      <Messages vhost={vhost} queue={name} trace={setTraced} />
+      <Messages vhost={vhost} queue={name} trace={setTraced} takes={row.type !== "stream"} />
       <Trace vhost={vhost} queue={name} last={ordering ? ordering.messages.next_seq - 1 : 0} seq={traced}
         choose={setTraced} durable={row.durable} />
     </>
@@ -95,6 +96,7 @@ function Gone({ name }: { name: string }) {
 function Heading({ row, again }: { row: QueueRow; again: () => void }) {
   const mayPurge = useOperation("queue", "purge");
   const mayDelete = useOperation("queue", "delete");
+  const mayReplay = useOperation("queue", "replay");
   const names = { vhost: row.vhost, queue: row.name };
   const remove = async () => {
     if (await change(`Queue ${row.name} is deleted.`, "queue", "delete", names)) location.hash = "#/queues";
@@ -109,7 +111,10 @@ function Heading({ row, again }: { row: QueueRow; again: () => void }) {
         <h1>{row.name}</h1>
       </div>
       <span><Features row={row} /></span>
+      {row.type === "stream" && <To page="streams" names={[row.vhost, row.name]}>Readers and live messages</To>}
       <span class="space" />
+      {row.type !== "stream" && <CopyButton vhost={row.vhost} queue={row.name} />}
+      {mayReplay && row.durable && row.type !== "stream" && <ReplayButton names={names} done={again} />}
       <PublishButton vhost={row.vhost} exchange="" routingKey={row.name} done={again} />
       {mayPurge && <DangerButton label="Purge" title={`Purge ${row.name}?`} act={purge}
         text={`${plural(row.messages_ready, "ready message")} will be gone. Unacked messages stay.`} />}
@@ -117,6 +122,29 @@ function Heading({ row, again }: { row: QueueRow; again: () => void }) {
         text={`The queue, ${plural(row.messages, "message")} and its bindings will be gone, and ${
           plural(row.consumers, "consumer")} will be cancelled.`} />}
     </div>
+  );
+}
+
+/** Settled messages that are still on disk become ready again. */
+function ReplayButton({ names, done }: { names: { vhost: string; queue: string }; done: () => void }) {
+  return (
+    <FormButton title="Replay" label="Do it" fields={[
+      { name: "since", label: "Since", help: "A time such as 2026-01-31T12:00:00Z; empty: all that is still on disk." },
+      { name: "seqs", label: "Numbers", help: "Such as 5,8,10-20; empty: all." },
+      { name: "group", label: "Message group", help: "Empty: all." },
+      { name: "dry_run", label: "only say how many there are", kind: "check", first: true },
+    ]} send={async (values) => {
+      try {
+        const { replayed } = await perform<{ replayed: number }>("queue", "replay", { ...names, ...values });
+        say(values.dry_run ? `${plural(replayed, "settled message")} can be replayed; nothing was changed.`
+          : `${plural(replayed, "message")} ready again.`);
+        done();
+        return !values.dry_run;
+      } catch (error) {
+        say((error as Refusal).message, true);
+        return false;
+      }
+    }} />
   );
 }
 

@@ -7,8 +7,8 @@ from playwright.sync_api import expect
 from tests.web.conftest import AXE, MS, find_barriers, log_in
 
 expect.set_options(timeout=MS)
-PAGES = ("overview", "queues", "queues/%2F/orders", "exchanges", "exchanges/%2F/amq.topic", "connections", "channels",
-         "policies", "users", "vhosts", "definitions")
+PAGES = ("overview", "queues", "queues/%2F/orders", "streams", "streams/%2F/log", "exchanges",
+         "exchanges/%2F/amq.topic", "connections", "channels", "policies", "users", "vhosts", "definitions")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,6 +22,11 @@ def goods(shared):
     for number in range(3):
         channel.basic_publish("amq.topic", "order.new", b"message %d" % number)
     channel.basic_publish("", "region-077", b"the only one")
+    channel.queue_declare("log", durable=True, arguments={"x-queue-type": "stream", "x-max-age": "7D"})
+    channel.basic_publish("", "log", b"an entry")
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume("log", lambda *_: None, arguments={"x-stream-offset": "first"})
+    channel.connection.process_data_events(0)
     yield
     channel.connection.close()
 
@@ -95,10 +100,10 @@ def test_the_broker_filters_sorts_and_cuts_pages_of_queues(site):
     window = site.open("queues")
     rows = window.locator("tbody tr")
     expect(rows).to_have_count(50)
-    expect(window.locator(".pager")).to_contain_text("121 queues")
+    expect(window.locator(".pager")).to_contain_text("122 queues")
     window.get_by_role("button", name="Next").click()
     expect(window.locator(".pager")).to_contain_text("Page 2 of 3")
-    expect(rows.first).to_contain_text("region-049")
+    expect(rows.first).to_contain_text("region-048")
     window.get_by_label("Filter queues").fill("07$")
     expect(window.get_by_text("No queues match.")).to_be_visible()
     window.get_by_label("regular expression").check()
@@ -108,7 +113,8 @@ def test_the_broker_filters_sorts_and_cuts_pages_of_queues(site):
     ready.click()
     ready.click()
     expect(rows.first).to_contain_text("orders")
-    expect(rows.nth(1)).to_contain_text("region-077")
+    expect(rows.nth(1)).to_contain_text("log")
+    expect(rows.nth(2)).to_contain_text("region-077")
 
 
 def test_a_pattern_that_is_none_is_told_in_words(site):
