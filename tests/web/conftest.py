@@ -13,9 +13,13 @@ AXE = ROOT / "src" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 MS = 60_000  # limit of every wait: none is reached while all is well
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """The browser."""
+    """The browser.
+
+    Each module has its own: as long as Playwright is there, its event loop counts as the running one of this thread,
+    and asyncio.run() refuses to run in the tests of other folders.
+    """
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("Chromium is not there: apt-get install chromium")
