@@ -322,7 +322,9 @@ HEAVY = frozenset({"numpy", "pydantic", "json", "tomllib", "hashlib", "secrets",
 
 
 NOT_IN_A_BROKER = ("cli", "audit", "auditor", "management", "spark", "testing")
-ONLY_WITH_TLS = frozenset({"brokerd.server.tls", "brokerd.server.kernel_tls"})  # heavy themselves
+ONLY_WITH_TLS = frozenset({  # heavy themselves
+    "brokerd.server.tls", "brokerd.server.tls_context", "brokerd.server.kernel_tls",
+})
 
 
 @pytest.mark.parametrize("path", [path for path in PYTHON if package(module_name(path)) not in NOT_IN_A_BROKER],

@@ -191,6 +191,12 @@ class Config:
     http_bind: Annotated[str, Option(
         "mgmt", "Address to listen on for HTTP; empty means the address of bind.",
     )] = ""
+    https_port: Annotated[int, Option(
+        "mgmt", "TCP port for the same over TLS (15671 is usual), with tls_cert; 0 means none.", low=0, high=65535,
+    )] = 0
+    http_unix_path: Annotated[str, Option(
+        "mgmt", "Path of a unix socket to listen on for HTTP as well; empty means none.", path="file",
+    )] = ""
 
     sync: Annotated[bool, Option(
         "store", "Confirm a persistent message when it is on the disk (fdatasync); false: as soon as it is written.",

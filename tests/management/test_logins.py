@@ -108,4 +108,22 @@ def test_what_a_cookie_holds_is_no_secret_and_no_password(http):
     from base64 import urlsafe_b64decode
 
     body = cookie_of(log_in(http)).partition("=")[2].partition(".")[0]
-    assert set(json.loads(urlsafe_b64decode(body))) == {"u", "e", "c"}
+    assert set(json.loads(urlsafe_b64decode(body))) == {"u", "e", "c", "m"}
+
+
+@pytest.mark.parametrize("change", ["password", "again"])
+def test_a_session_ends_with_the_password_and_a_later_user_does_not_inherit_it(http, change):
+    http.do("user", "add", user="ann", password="one", tags=["management"], replace=True)
+    cookie = cookie_of(log_in(http, "ann", "one"))
+    page = Http(http.port, None)
+    assert page.ask("GET", "/api/whoami", cookie=cookie).status == 200
+    http.do("user", "set_tags", user="ann", tags=["monitoring"])
+    assert page.ask("GET", "/api/whoami", cookie=cookie).body["tags"] == ["monitoring"]
+    if change == "password":
+        http.do("user", "set_password", user="ann", password="two")
+    else:
+        http.do("user", "delete", user="ann")
+        assert page.ask("GET", "/api/whoami", cookie=cookie).status == 401
+        http.do("user", "add", user="ann", password="one", tags=["management"])
+    assert page.ask("GET", "/api/whoami", cookie=cookie).status == 401
+    http.do("user", "delete", user="ann")

@@ -6,6 +6,7 @@ decides rights.  So HTTP's parsers and its answers of many megabytes never stand
 them can end the broker.  The process ends with its broker.
 
     main        the process: settings in, port open, end with the broker
+    doors       ports, TLS and paths that it listens on
     protocol    limits of one connection: head, time, idle clients
     control     asks the broker
     app         one HTTP request: who asks, which route, what answer

@@ -82,6 +82,11 @@ class Call:
         client = self._request.client
         return client.host if client else ""
 
+    @property
+    def is_secret(self) -> bool:
+        """Whether the request came over TLS."""
+        return bool(self._request.scope["scheme"] == "https")
+
     def has_tag(self, tag: str) -> bool:
         """Whether the user has the tag, or one that includes it."""
         return not INCLUDED_IN[tag].isdisjoint(self.login.tags)  # type: ignore[index]

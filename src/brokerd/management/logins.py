@@ -5,8 +5,9 @@ one address are slowed down, together with those of AMQP.  A right password is r
 page which asks for many things at once costs one check.
 
 A cookie holds the user's name, when it ends, and a token that a page sends in the header X-CSRF-Token with whatever
-changes something; HMAC signs it, with a key that the broker makes at its start.  A request that changes something must
-also not come from another site's page: Origin is compared with Host.
+changes something; HMAC signs it, with a key that the broker makes at its start.  It also holds a mark of the user's
+password hash: with another password the session ends, and a later user of that name does not inherit it.  A request
+that changes something must also not come from another site's page: Origin is compared with Host.
 """
 
 import asyncio
@@ -84,6 +85,15 @@ class Logins:
         known = self._remembered.get(digest)
         if known is not None and now - known[0] < REMEMBERED_SECONDS:
             return known[1]
+        login = await self._authenticate(name, password, address)
+        self._remembered[digest] = (now, login)
+        self._remembered.move_to_end(digest)
+        while len(self._remembered) > REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+        return login
+
+    async def _authenticate(self, name: str, password: str, address: str) -> Login:
+        """As ``check``, but nothing is remembered."""
         try:
             async with self._checks:
                 user = await self._control.ask("user authenticate", {"user": name, "password": password,
@@ -92,12 +102,7 @@ class Logins:
             if error.code >= 500:
                 raise
             raise Denied("Login failed") from None
-        login = Login(user["name"], tuple(user["tags"]))
-        self._remembered[digest] = (now, login)
-        self._remembered.move_to_end(digest)
-        while len(self._remembered) > REMEMBERED_MAX:
-            self._remembered.popitem(last=False)
-        return login
+        return Login(user["name"], tuple(user["tags"]))
 
     def forget(self) -> None:
         """Something about users changes: ask the broker again."""
@@ -105,9 +110,18 @@ class Logins:
 
     # --- sessions
 
-    def open(self, login: Login) -> tuple[str, dict[str, Any]]:
+    async def log_in(self, name: str, password: str, address: str) -> tuple[Login, str]:
+        """The user of this name, if the password is right, and the mark for a session.  Raises Denied, Unavailable."""
+        try:
+            # Before the check: where the password changes between the two, the session is none.
+            mark = self._mark(await self._control.ask("user show", {"user": name}))
+        except Refused:
+            mark = ""
+        return await self._authenticate(name, password, address), mark
+
+    def open(self, login: Login, mark: str) -> tuple[str, dict[str, Any]]:
         """A new session's cookie, and what it holds."""
-        session = {"u": login.user, "e": int(time.time()) + SESSION_SECONDS, "c": os.urandom(16).hex()}
+        session = {"u": login.user, "e": int(time.time()) + SESSION_SECONDS, "c": os.urandom(16).hex(), "m": mark}
         body = urlsafe_b64encode(json.dumps(session).encode())
         return f"{body.decode()}.{self._signature(body)}", session
 
@@ -117,6 +131,8 @@ class Logins:
             user = await self._control.ask("user show", {"user": session["u"]})
         except Refused:
             raise Denied("the session's user does not exist", ask=False) from None
+        if not _same(session["m"], self._mark(user)):
+            raise Denied("the session has ended: the user's password was changed", ask=False)
         return Login(user["name"], tuple(user["tags"]), session)
 
     def _session_of(self, headers: Any) -> dict[str, Any] | None:
@@ -126,6 +142,10 @@ class Logins:
             return None
         session: dict[str, Any] = json.loads(urlsafe_b64decode(body))
         return session if session["e"] > time.time() else None
+
+    def _mark(self, user: dict[str, Any]) -> str:
+        text = f"mark {user['name']}\0{user['hashing_algorithm']}\0{user['password_hash']}"
+        return hmac.new(self._key, text.encode("utf-8", "surrogateescape"), "sha256").hexdigest()[:32]
 
     def _signature(self, body: bytes) -> str:
         return hmac.new(self._key, b"session " + body, "sha256").hexdigest()

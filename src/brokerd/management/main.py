@@ -1,13 +1,14 @@
 """The main of the management process: ``brokerd management``, which the broker starts.
 
 Standard input has one line, a JSON object of settings, and stays open: its end is the broker's end, and this process
-ends too.  Standard output tells the broker what happens, a JSON object a line:
+ends too.  A later line, {"tls": {...}}, says that certificates may have changed.  Standard output tells the broker what
+happens, a JSON object a line:
 
-    {"listening": ["127.0.0.1:15672"]}      the port is open
-    {"failed": "cannot listen on ..."}      it is not; the process ends with status 1
-    {"log": ["warning", "..."]}             a line for the broker's log
+    {"listening": [["127.0.0.1:15672", "HTTP"]]}    the ports are open
+    {"failed": "cannot listen on ..."}              one is not; the process ends with status 1
+    {"log": ["warning", "..."]}                     a line for the broker's log
 
-Settings: data_dir, bind, port, key (hex; signs sessions).
+Settings: data_dir, key (hex; signs sessions), and those of ``doors``.
 """
 
 import asyncio
@@ -20,7 +21,12 @@ import signal
 import sys
 import time
 from email.utils import formatdate
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from brokerd.errors import BrokerError
+
+if TYPE_CHECKING:
+    from brokerd.management.doors import Doors
 
 SETTINGS_OCTETS_MAX = 64 << 10
 DESCRIPTORS_KEPT = 64  # for everything that is no client
@@ -87,12 +93,12 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
 
     from brokerd.management.app import App, Services
     from brokerd.management.control import Control
+    from brokerd.management.doors import Doors
     from brokerd.management.logins import Logins
     from brokerd.management.protocol import CLIENTS_MAX, Connection, Room
     from brokerd.management.routes import Routes
     from brokerd.management.samples import Samples
     from brokerd.management.table import all_routes
-    from brokerd.server import listeners
 
     control = Control(settings["data_dir"])
     samples = Samples(control)
@@ -104,21 +110,21 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
     state = ServerState()
     room = Room(loop, min(CLIENTS_MAX, max(16, _raise_limit() - DESCRIPTORS_KEPT)))
     ended = asyncio.Event()
-    loop.add_reader(0, _on_input, ended)
+    doors = Doors(loop, settings, room, lambda: Connection(config, state, room))
+    loop.add_reader(0, Input(ended, doors).read)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: None)  # The broker gets it too, and this process ends with it.
     try:
-        server = await listeners.listen(loop, lambda: Connection(config, state, room), settings["bind"],
-                                        settings["port"])  # fmt: skip
-    except listeners.ListenError as error:
+        listening = await doors.open()
+    except BrokerError as error:
         tell({"failed": str(error)})
         return 1
     gc.collect()
     gc.freeze()
-    tell({"listening": listeners.addresses(server)})
+    tell({"listening": listening})
     work = [loop.create_task(_tell_time(state)), loop.create_task(samples.run())]
     await ended.wait()
-    server.close()
+    doors.close()
     for task in work:
         task.cancel()
     for connection in list(room.open):
@@ -132,10 +138,23 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
     return 0
 
 
-def _on_input(ended: asyncio.Event) -> None:
-    if not os.read(0, 4096):
-        asyncio.get_running_loop().remove_reader(0)
-        ended.set()
+class Input:
+    """What the broker says on standard input after the settings."""
+
+    def __init__(self, ended: asyncio.Event, doors: "Doors") -> None:
+        self._ended, self._doors = ended, doors
+        self._buffer = b""
+
+    def read(self) -> None:
+        """There is something to read, or the end."""
+        octets = os.read(0, SETTINGS_OCTETS_MAX)
+        if not octets:
+            asyncio.get_running_loop().remove_reader(0)
+            self._ended.set()
+            return
+        *lines, self._buffer = (self._buffer + octets).split(b"\n")
+        for line in lines:
+            self._doors.renew(json.loads(line)["tls"])
 
 
 async def _tell_time(state: Any) -> None:

@@ -200,15 +200,17 @@ def _listeners(node: dict[str, Any], call: Call) -> list[dict[str, Any]]:
     found = [{"node": node["name"], "protocol": each["protocol"], "ip_address": each["address"], "port": each["port"],
               "socket_opts": {}} for each in node["listeners"]]  # fmt: skip
     settings = call.services.settings
-    found.append({"node": node["name"], "protocol": "http", "ip_address": settings["bind"], "port": settings["port"],
-                  "socket_opts": {}})  # fmt: skip
+    for protocol, option in (("http", "port"), ("https", "https_port")):
+        if settings[option]:
+            found.append({"node": node["name"], "protocol": protocol, "ip_address": settings["bind"],
+                          "port": settings[option], "socket_opts": {}})  # fmt: skip
     return found
 
 
 def _context(call: Call, node: dict[str, Any]) -> dict[str, Any]:
     settings = call.services.settings
     return {"node": node["name"], "description": "RabbitMQ Management", "path": "/", "ip": settings["bind"],
-            "port": str(settings["port"]), "ssl_opts": []}  # fmt: skip
+            "port": str(settings["port"] or settings["https_port"]), "ssl_opts": []}  # fmt: skip
 
 
 # --- nodes

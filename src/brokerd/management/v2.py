@@ -65,14 +65,14 @@ async def _log_in(call: Call) -> Response:
     if not isinstance(name, str) or not isinstance(password, str) or body.keys() != {"user", "password"}:
         raise BadRequest("the body must be an object with the texts user and password")
     try:
-        login = await call.services.logins.check(name, password, call.address)
+        login, mark = await call.services.logins.log_in(name, password, call.address)
     except Denied as denied:
         raise Denied(denied.text, ask=False) from None  # A page has its own form.
     call.login = login
     if not call.has_tag("management"):
         raise Fault(403, "Not management user")
-    cookie, session = call.services.logins.open(login)
-    return as_json(_session_table(login, session), 200, _cookie_header(cookie, SESSION_SECONDS))
+    cookie, session = call.services.logins.open(login, mark)
+    return as_json(_session_table(login, session), 200, _cookie_header(call, cookie, SESSION_SECONDS))
 
 
 async def _session(call: Call) -> Response:
@@ -81,11 +81,12 @@ async def _session(call: Call) -> Response:
 
 async def _log_out(call: Call) -> Response:
     logins.check_origin(call.headers)
-    return nothing(204, _cookie_header("", 0))
+    return nothing(204, _cookie_header(call, "", 0))
 
 
-def _cookie_header(value: str, seconds: int) -> dict[str, str]:
-    return {"set-cookie": f"{COOKIE}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict"}
+def _cookie_header(call: Call, value: str, seconds: int) -> dict[str, str]:
+    secure = "; Secure" if call.is_secret else ""
+    return {"set-cookie": f"{COOKIE}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict{secure}"}
 
 
 def _session_table(login: Login, session: dict[str, Any]) -> dict[str, Any]:

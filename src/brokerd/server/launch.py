@@ -34,7 +34,7 @@ from brokerd.store.sync import SyncThread
 if TYPE_CHECKING:
     from brokerd.config import Config
     from brokerd.server.management import Management
-    from brokerd.server.tls import Gate
+    from brokerd.server.tls_context import Gate
     from brokerd.vhost.features import Timer
 
 log = getLogger("brokerd")
@@ -132,7 +132,7 @@ class Server:
         self.loop.add_signal_handler(signal.SIGUSR1, self._on_summary_signal)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # It means nothing here; a slip must not kill the broker.
         if self.config.tls_cert:  # First, because a start with unusable certificates must not open or write anything.
-            from brokerd.server.tls import Gate, context
+            from brokerd.server.tls_context import Gate, context
 
             self.gate = Gate(self.config, context(self.config))
         self.notify.status("reading the data directory")
@@ -147,7 +147,7 @@ class Server:
         collector.begin()  # The objects of the start stay for ever, so it need not look at them.
         self.timer = self.loop.call_later(TICK_SECONDS, self._tick)
         self.notify.ready(self.serving)
-        if self.config.http_port:
+        if management_wanted(self.config):
             self.loop.call_soon(self._start_management)
         try:
             await self.stopped.wait()
@@ -388,6 +388,11 @@ class Server:
         self.slow_thread.stop()
         self.login_thread.stop()
         self.node.close()
+
+
+def management_wanted(config: "Config") -> bool:
+    """Whether the options ask for a port or a path of HTTP."""
+    return bool(config.http_port or config.http_unix_path or (config.https_port and config.tls_cert))
 
 
 def trim_memory(low: bool) -> None:

@@ -31,12 +31,12 @@ RESET_SIGNALS = (signal.SIGUSR2, signal.SIGPIPE)  # the broker, or Python, ignor
 class Management:
     """The process, from ``start`` to ``stop``."""
 
-    __slots__ = ("_bind", "_buffer", "_ended", "_input", "_key", "_loop", "_output", "_pause", "_port", "_said",
-                 "_started", "_stopping", "_timer", "data_dir", "pid")  # fmt: skip
+    __slots__ = ("_buffer", "_config", "_ended", "_input", "_key", "_loop", "_output", "_pause", "_said", "_started",
+                 "_stopping", "_timer", "data_dir", "pid")  # fmt: skip
 
     def __init__(self, config: "Config", loop: asyncio.AbstractEventLoop) -> None:
         self.data_dir = os.path.abspath(config.data_dir)
-        self._bind, self._port = config.http_bind or config.bind, config.http_port
+        self._config = config
         self._loop = loop
         self._key = os.urandom(KEY_OCTETS).hex()  # The same over all its starts: sessions outlive the process.
         self._buffer = b""
@@ -66,11 +66,12 @@ class Management:
     def _spawn(self) -> None:
         import json  # A broker without HTTP does without it.
 
-        settings = {"data_dir": self.data_dir, "bind": self._bind, "port": self._port, "key": self._key}
+        settings = {"data_dir": self.data_dir, "key": self._key, **settings_of(self._config)}
         theirs_in, self._input = os.pipe()
         self._output, theirs_out = os.pipe()
         try:
             os.set_blocking(self._output, False)
+            os.set_blocking(self._input, False)  # A process that hangs must not hold up the broker.
             os.write(self._input, json.dumps(settings).encode() + b"\n")
             # -P: a module that lies in the folder where the broker was started is not the broker's.
             command = [sys.executable, "-P", "-m", "brokerd", "management"]
@@ -85,6 +86,18 @@ class Management:
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
+
+    def renew(self, config: "Config") -> None:
+        """The files of TLS may have changed: the next connections have what they hold now."""
+        self._config = config
+        if self._input < 0:
+            return
+        import json  # as in _spawn
+
+        try:
+            os.write(self._input, json.dumps({"tls": tls_of(config)}).encode() + b"\n")
+        except OSError as error:
+            log.warning("management: cannot tell the process of new certificates: %s", error.strerror or error)
 
     # --- what the process says
 
@@ -112,8 +125,8 @@ class Management:
             said: dict[str, Any] = json.loads(line)
             if "listening" in said:
                 self._said = ""
-                for address in said["listening"]:
-                    log.info("listening on %s (HTTP)", address)
+                for address, kind in said["listening"]:
+                    log.info("listening on %s (%s)", address, kind)
             elif "failed" in said:
                 self._fail(f"management: {said['failed']}: no HTTP until that changes")
             else:
@@ -176,3 +189,20 @@ class Management:
         except TimeoutError:
             os.kill(self.pid, signal.SIGKILL)
             await ended.wait()
+
+
+def settings_of(config: "Config") -> dict[str, Any]:
+    """Where the process listens, and what its TLS has."""
+    return {
+        "bind": config.http_bind or config.bind,
+        "port": config.http_port,
+        "https_port": config.https_port if config.tls_cert else 0,
+        "unix_path": config.http_unix_path,
+        "tls": tls_of(config),
+    }
+
+
+def tls_of(config: "Config") -> dict[str, str]:
+    """The options of TLS that browsers meet.  None of them asks for a client's certificate."""
+    names = ("tls_cert", "tls_key", "tls_min_version", "tls_ciphers")
+    return {name: getattr(config, name) for name in names}

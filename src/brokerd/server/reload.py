@@ -89,9 +89,9 @@ def read(server: "Server", vhosts: "list[VHost]") -> Found:
     try:
         options = server.reload()
         if server.gate is not None and options.tls_cert:
-            from brokerd.server import tls
+            from brokerd.server import tls_context
 
-            context = tls.context(options)
+            context = tls_context.context(options)
     except (ConfigError, OSError) as error:
         faults.insert(0, in_words(error))
     return Found(steps, options, context, faults)
@@ -122,6 +122,8 @@ def put_in_force(server: "Server", found: Found) -> Iterator[None]:
         server.node.settings, server.node.limits = settings_of(config), limits_of(config)
     if server.gate is not None and found.context is not None:
         server.gate.config, server.gate.context = server.config, found.context
+        if server.management is not None:
+            server.management.renew(server.config)
     unknown.warn_of_permissions(server.node)
     server.node.core.turn()
     log.info("reloaded")
