@@ -48,6 +48,7 @@ CHOICES = {
     "x-delayed-retry-type": (("disabled", "all", "failed", "returned"),
                              "\"'x' is not disabled, all, failed or returned\""),
     "x-delayed-retry-backoff": (("linear", "exponential", "fixed"), "\"'x' is not linear, exponential or fixed\""),
+    "x-delayed-retry-scope": (("message", "group"), "\"'x' is not message or group\""),
     "x-deduplication-scope": (("queue", "group", "waiting"), "\"'x' is not queue, group or waiting\""),
     "x-deduplication-action": (("ack", "nack", "dead-letter", "replace"),
                                "\"'x' is not ack, nack, dead-letter or replace\""),
@@ -411,10 +412,11 @@ def test_jitter_is_a_percentage():
     assert fault({"x-delayed-retry-jitter": 101}, "queue") is not None
 
 
-@pytest.mark.parametrize(("name", "value", "off"), [
-    ("x-delayed-retry-type", "all", "disabled"), ("x-delivery-limit-action", "block", "drop")])
-def test_message_groups_exclude_delayed_retry_and_a_queue_that_stops(name, value, off):
+@pytest.mark.parametrize(("name", "value", "allowed", "reason"), [
+    ("x-delayed-retry-scope", "message", "group", "message groups exclude 'message'"),
+    ("x-delayed-retry-jitter", 10, 0, "in a message group there is no jitter")])
+def test_message_groups_exclude_what_would_break_their_order(name, value, allowed, reason):
     assert fault({name: value, "x-message-group": "sticky"}, "queue q") == (
-        f"invalid arg '{name}' for queue q: \"message groups exclude '{value}'\"")
+        f"invalid arg '{name}' for queue q: \"{reason}\"")
     assert fault({name: value, "x-message-group": "off"}, "queue q") is None
-    assert fault({name: off, "x-message-group": "sticky"}, "queue q") is None
+    assert fault({name: allowed, "qpid.group_header_key": "customer"}, "queue q") is None

@@ -26,9 +26,10 @@ SHORT_STRING_OCTETS_MAX = 255
 OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 DEDUPLICATION_SCOPES = ("queue", "group", "waiting")
 DEDUPLICATION_ACTIONS = ("ack", "nack", "dead-letter", "replace")
-LIMIT_ACTIONS = ("dead-letter", "drop", "block")
+LIMIT_ACTIONS = ("dead-letter", "drop", "block", "park-group")
 RETRY_TYPES = ("disabled", "all", "failed", "returned")  # RabbitMQ 4.3
 RETRY_BACKOFFS = ("linear", "exponential", "fixed")
+RETRY_SCOPES = ("message", "group")
 STRATEGIES = ("at-most-once", "at-least-once")
 GROUP_MODES = ("off", "exclusive", "sticky")
 GROUP_DEFAULTS = ("free", "single", "reject")
@@ -134,21 +135,32 @@ def without_single_active(check: Check) -> Check:
     return both
 
 
-def without_groups(check: Check, off: tuple[str, ...]) -> Check:
-    """``check``, for what message groups exclude; the values ``off`` do not."""
+def has_groups(arguments: Arguments) -> bool:
+    """Whether the arguments ask for message groups."""
+    return arguments.get("x-message-group", "off") != "off" or "qpid.group_header_key" in arguments
 
-    def both(value: Any, arguments: Arguments) -> str | None:
-        refusal = check(value, arguments)
-        grouped = arguments.get("x-message-group", "off") != "off" or "qpid.group_header_key" in arguments
-        if refusal is None and value not in off and grouped:
-            return f"\"message groups exclude '{value}'\""
-        return refusal
 
-    RULES[both] = RULES[check]
-    return both
+def _scope(value: Any, arguments: Arguments) -> str | None:
+    """What waits with a returned message; ``message`` would break the order of its group."""
+    refusal = _any_scope(value, arguments)
+    if refusal is None and value == "message" and has_groups(arguments):
+        return "\"message groups exclude 'message'\""
+    return refusal
+
+
+def _jitter(value: Any, arguments: Arguments) -> str | None:
+    """0 to 100; with message groups 0, because a whole group waits."""
+    refusal = _percent(value, arguments)
+    if refusal is None and value and has_groups(arguments):
+        return '"in a message group there is no jitter"'
+    return refusal
 
 
 _any_integer = integer()
+_percent = integer(0, 100)
+_any_scope = listed(RETRY_SCOPES)
+RULES[_scope] = RULES[_any_scope]
+RULES[_jitter] = f"{RULES[_percent]}, and with message groups 0"
 
 
 def queue_version(value: Any, arguments: Arguments) -> str | None:
@@ -281,15 +293,13 @@ QUEUE_ARGUMENTS = (
     _word("x-queue-master-locator", one_of(MASTER_LOCATORS, "invalid_queue_locator_arg"), "master locator",
           types=CLASSIC),
     _number("x-delivery-limit", integer(-1), "delivery limit", merge=lesser_limit(-1)),
-    _word("x-delivery-limit-action",
-          without_groups(one_of(LIMIT_ACTIONS, "invalid_delivery_limit_action"), LIMIT_ACTIONS[:2]),
-          "delivery limit action"),
-    _word("x-delayed-retry-type", without_groups(listed(RETRY_TYPES), RETRY_TYPES[:1]),
-          "delayed retry type", operator=True),
+    _word("x-delivery-limit-action", one_of(LIMIT_ACTIONS, "invalid_delivery_limit_action"), "delivery limit action"),
+    _word("x-delayed-retry-type", listed(RETRY_TYPES), "delayed retry type", operator=True),
     _number("x-delayed-retry-min", _retry_ms, "delayed retry minimum"),
     _number("x-delayed-retry-max", retry_max, "delayed retry maximum"),
     _word("x-delayed-retry-backoff", listed(RETRY_BACKOFFS), "delayed retry backoff"),
-    _word("x-delayed-retry-jitter", integer(0, 100), "delayed retry jitter"),
+    _word("x-delayed-retry-jitter", _jitter, "delayed retry jitter"),
+    _word("x-delayed-retry-scope", _scope, "delayed retry scope"),
     _number("x-consumer-timeout", integer(0, EXPIRY_MS_MAX, too_big="value_too_large"), "consumer timeout",
             merge=lesser_limit(0), operator=False),
     _word("x-consumer-timeout-action", one_of(("return", "close"), "invalid_consumer_timeout_action"),

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from tests.session.harness import Client, Node
 
 from brokerd import plane
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Wait
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 from brokerd.upkeep.upkeep import Upkeep
@@ -89,13 +89,16 @@ class Place:
 
 
 def work(job, between=None):
-    """Run a job to its end, doing ``between(place)`` after each step, where place says what comes next; its answer."""
+    """Run a job to its end, doing ``between(place)`` after each step, where place says what comes next; its answer.
+    Its syncs end at once."""
     steps, place = job.steps(), ON_LOOP
     try:
         while True:
             said = next(steps)
             if said in (IN_THREAD, ON_LOOP):
                 place = said
+            if isinstance(said, Wait):
+                said.begin(lambda: None)
             if between is not None:
                 between(place)
     except StopIteration as end:

@@ -1,7 +1,7 @@
 """What an operator does about messages that failed too often."""
 
 import pytest
-from tests.operations.stand_in import Place
+from tests.operations.stand_in import Place, work
 
 from brokerd.operations import OperationError, table
 from brokerd.operations.ordering import ordering
@@ -26,7 +26,10 @@ def stopped(place, **more):
 
 
 def perform(place, verb, **request):
-    return table.perform(place.node, LOCAL, f"queue {verb}", {"queue": "q", **request})[1]
+    place.node.submit_slow = place.thread.submit
+    row, job = table.perform(place.node, LOCAL, f"queue {verb}", {"queue": "q", **request})
+    assert row.job
+    return work(job)
 
 
 def test_a_stopped_queue_says_behind_which_message_and_what_to_do(place):

@@ -34,6 +34,14 @@ def test_a_policy_for_groups_does_nothing_to_a_queue_with_a_single_active_consum
     assert rules_of({"x-single-active-consumer": True}, {"message-group": "sticky"}).group is None
 
 
+def test_groups_wait_for_retries_without_jitter_and_are_parked_by_both_actions():
+    given = {"x-message-group": "exclusive", "x-delayed-retry-type": "all", "x-delivery-limit": 3}
+    rules = rules_of(given | {"x-delivery-limit-action": "park-group"}, {"delayed-retry-jitter": 50})
+    assert rules.retry is not None
+    assert (rules.retry.type, rules.retry.jitter, rules.limit_stops) == ("all", 0, True)
+    assert rules_of(given | {"x-delivery-limit-action": "block"}, {}).limit_stops
+
+
 def test_groups_alone_change_no_other_rule():
     assert rules_of({"x-message-group": "exclusive"}, {})._replace(group=None) == PLAIN
 

@@ -505,7 +505,7 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
                 settings.get("dead_letter_exchange") is not None, number("message_ttl_ms"),
                 bool(settings.get("single_active_consumer")), number("max_priority"), _letters_to(settings),
                 bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None,
-                bool(settings.get("retry")), settings.get("delivery_limit_action") == "block")
+                bool(settings.get("retry")), settings.get("delivery_limit_action") in ("block", "park-group"))
 
 
 def _letters_to(settings: dict[str, Any]) -> str | None:

@@ -4,7 +4,8 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from brokerd.operations import OperationError, find_queue
-from brokerd.operations.jobs import ON_LOOP, Pace, Steps
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
+from brokerd.operations.lists import find_vhost
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 SCAN_AT_ONCE = 200  # messages, or groups, between two looks at the time
 SHOWN_SCAN_MOST = 200_000  # messages that are looked at so that groups are shown with what waits in them
+ON_DISK = frozenset(("park", "release", "skip", "purge"))  # verbs that are answered when a sync has ended
 STATES = ("", "parked", "paused", "retrying", "locked", "waiting", "idle")
 
 
@@ -247,8 +249,8 @@ class Changed(TypedDict):
 
 
 class Acting:
-    """The job: looks at all messages first, so that the group is known with all of its own, then acts.  Raises
-    OperationError (404, 409)."""
+    """The job: looks at all messages first, so that the group is known with all of its own, then acts.  What
+    outlives a restart is on disk before it is answered.  Raises OperationError (404, 409)."""
 
     def __init__(self, node: "Node", verb: str, request: GroupRequest) -> None:
         self._node, self._verb, self._request = node, verb, request
@@ -264,8 +266,14 @@ class Acting:
             return row(self._node, self._queue, self._find())
         if self._verb == "purge":
             dropped = yield from self._purge()
-            return self._answer(dropped > 0, messages=dropped)
-        return getattr(self, f"_{self._verb}")()
+            answer = self._answer(dropped > 0, messages=dropped)
+        else:
+            answer = getattr(self, f"_{self._verb}")()
+        if self._verb in ON_DISK and answer["changed"]:
+            self._node.core.turn()
+            log = find_vhost(self._node, self._request.vhost).log
+            yield Wait(lambda go_on: self._node.commit.wait(go_on, log))
+        return answer
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""

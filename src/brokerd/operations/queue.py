@@ -372,13 +372,13 @@ class Released(TypedDict):
     stopped: int  # messages behind which the queue stops even now
 
 
-def _release(node: "Node", who: Who, request: ReleaseRequest) -> Released:
+def _release(node: "Node", who: Who, request: ReleaseRequest) -> Lasting:
     from brokerd.operations.retries import release
 
     return release(node, request.vhost, request.queue, request.seq)
 
 
-def _skip(node: "Node", who: Who, request: ReleaseRequest) -> Released:
+def _skip(node: "Node", who: Who, request: ReleaseRequest) -> Lasting:
     from brokerd.operations.retries import skip
 
     return skip(node, request.vhost, request.queue, request.seq)
@@ -450,7 +450,7 @@ OPERATIONS = (
         It is one behind which the queue has stopped (x-delivery-limit-action block), or one that waits for its next
         try.  It has as many tries as before.
         """,
-        ReleaseRequest, Released, Right("policymaker", "write", "queue"), _release, changes=True,
+        ReleaseRequest, Released, Right("policymaker", "write", "queue"), _release, changes=True, job=True,
     ),
     Operation(
         "queue", "skip",
@@ -458,6 +458,6 @@ OPERATIONS = (
 
         It is dead-lettered with the reason delivery_limit, or dropped if the queue has no dead-letter exchange.
         """,
-        ReleaseRequest, Released, Right("policymaker", "write", "queue"), _skip, changes=True,
+        ReleaseRequest, Released, Right("policymaker", "write", "queue"), _skip, changes=True, job=True,
     ),
 )  # fmt: skip

@@ -7,27 +7,39 @@ from typing import TYPE_CHECKING
 
 from brokerd import plane
 from brokerd.operations import OperationError, find_queue
+from brokerd.operations.changing import Lasting, settle
+from brokerd.operations.lists import find_vhost
 
 if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.operations.queue import Released
 
 
-def release(node: "Node", vhost: str, name: str, seq: int) -> "Released":
-    """Make a message ready at its own place.  Raises OperationError (404, 409)."""
-    gate, seq = _held(node, vhost, name, seq)
-    if not gate.release(seq):
-        text = f"message {seq} of queue '{name}' in vhost '{vhost}' neither stops the queue nor waits for its next try"
-        raise OperationError(text, 409)
-    return {"vhost": vhost, "queue": name, "seq": seq, "stopped": gate.stopped}
+def release(node: "Node", vhost: str, name: str, seq: int) -> Lasting:
+    """The job that makes a message ready at its own place, and answers when that is on disk.  Raises OperationError
+    (404, 409), also while it runs."""
+
+    def work() -> "Released":
+        gate, found = _held(node, vhost, name, seq)
+        if not gate.release(found):
+            raise OperationError(f"message {found} of queue '{name}' in vhost '{vhost}' neither stops the queue nor "
+                                 "waits for its next try", 409)  # fmt: skip
+        return {"vhost": vhost, "queue": name, "seq": found, "stopped": gate.stopped}
+
+    return settle(node, find_vhost(node, vhost), work)
 
 
-def skip(node: "Node", vhost: str, name: str, seq: int) -> "Released":
-    """Let a message die of its delivery limit.  Raises OperationError (404, 409)."""
-    gate, seq = _held(node, vhost, name, seq)
-    if not gate.skip(seq):
-        raise OperationError(f"queue '{name}' in vhost '{vhost}' has not stopped behind message {seq}", 409)
-    return {"vhost": vhost, "queue": name, "seq": seq, "stopped": gate.stopped}
+def skip(node: "Node", vhost: str, name: str, seq: int) -> Lasting:
+    """The job that lets a message die of its delivery limit, and answers when that is on disk.  Raises OperationError
+    (404, 409), also while it runs."""
+
+    def work() -> "Released":
+        gate, found = _held(node, vhost, name, seq)
+        if not gate.skip(found):
+            raise OperationError(f"queue '{name}' in vhost '{vhost}' has not stopped behind message {found}", 409)
+        return {"vhost": vhost, "queue": name, "seq": found, "stopped": gate.stopped}
+
+    return settle(node, find_vhost(node, vhost), work)
 
 
 def _held(node: "Node", vhost: str, name: str, seq: int) -> tuple[plane.Retry, int]:

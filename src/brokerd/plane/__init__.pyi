@@ -412,6 +412,10 @@ class Groups(Gate):
         "reject".  most: messages of a group that may be out, of a group that is not sticky.  idle_ms: how long a sticky group
         without messages keeps its owner.  max_priority: the queue's.  waiting_most: with so many messages waiting in groups,
         those behind are not looked at until some have gone out."""
+    def set_rule(self, *, causes: int = 0, min_ms: int = 1, max_ms: int = 1, backoff: int = 0) -> None:
+        """After which returns a group waits before its message is tried again, and how long: as Retry.set_rule().  Without
+        causes all that waits so goes on.  With the queue's rule limit_stops a group is parked when a message of it reaches
+        its delivery limit."""
     def __len__(self) -> int:
         """Groups that are remembered."""
     @property
@@ -449,9 +453,10 @@ class Groups(Gate):
     def park(self, key: bytes) -> bool:
         """Hand out no more of the group until release(), also after a restart.  False: no message of it waits."""
     def release(self, key: bytes) -> bool:
-        """Let the group go on at once.  False: nothing kept it."""
+        """Let the group go on at once.  False: nothing kept it.  Raises MemoryError, also if its file cannot be read."""
     def skip(self, key: bytes) -> int:
-        """Drop the group's first message.  Returns its number, or 0: none waits, or one is out."""
+        """Take out the group's first message: one that has failed too often dies of its delivery limit, any other is dropped.
+        A retry that the group waits for ends; a park does not.  Returns its number, or 0: none waits, or one is out."""
     def purge(self, key: bytes, most: int) -> int:
         """Drop up to so many messages that wait in the group.  Returns how many."""
 

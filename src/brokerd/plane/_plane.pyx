@@ -48,6 +48,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     group_keys.pxi  to which group a message belongs
     group_pool.pxi  groups, and their messages that wait
     group_turns.pxi whose turn it is
+    group_stops.pxi groups that wait for a retry, or are parked
     groups.pxi      message groups: one unit of work of each is out at a time, or all are with one consumer
     group_care.pxi  groups shown, paused, parked, released
     reader.pxi      a stream's reader: its place, and what it holds
@@ -198,6 +199,7 @@ include "delay.pxi"
 include "group_keys.pxi"
 include "group_pool.pxi"
 include "group_turns.pxi"
+include "group_stops.pxi"
 include "groups.pxi"
 include "group_care.pxi"
 include "reader.pxi"

@@ -26,47 +26,9 @@ cdef dict describe_group(groups_t *gs, uint32_t number):
     return found
 
 
-cdef bint unpark(groups_t *gs, uint32_t number) noexcept nogil:
-    """No message of the group that waits is parked on disk any more.  False: a segment cannot be read."""
-    cdef group_t *g = group_at(&gs.pool, number)
-    cdef uint32_t at = g.first
-    cdef node_t *node
-    cdef place_t *t
-    while at:
-        node = node_at(&gs.pool, at)
-        if node.seg & NODE_HAS_PLACE:
-            t = <place_t *>(node.seg - NODE_HAS_PLACE)
-            if t.flags & PLACE_PARKED:
-                t.flags &= ~<uint8_t>PLACE_PARKED
-                note_aside(t, t.count)
-        at = node.next
-    return True
-
-
-cdef bint park_first(groups_t *gs, uint32_t number) noexcept nogil:
-    """Note on disk that the group's first message, which waits, is parked.  False: no memory, or it cannot be read."""
-    cdef group_t *g = group_at(&gs.pool, number)
-    cdef node_t *node
-    cdef place_t *own
-    if g.first == 0:
-        return True
-    node = node_at(&gs.pool, g.first)
-    if not node.seg & NODE_HAS_PLACE:
-        if seg_map(<seg_t *>node.seg) != 0:
-            return False
-        own = <place_t *>malloc(sizeof(place_t))
-        if own == NULL:
-            return False
-        place_of_node(node, own)
-        node.seg = <size_t>own | NODE_HAS_PLACE
-    own = <place_t *>(node.seg - NODE_HAS_PLACE)
-    own.flags |= PLACE_PARKED
-    note_parked(own)
-    return True
-
-
 cdef uint64_t drop_first(groups_t *gs, uint32_t number, uint8_t kind) noexcept nogil:
-    """Settle the group's first message that waits; its number.  0: none waits, or it cannot be read."""
+    """Settle the group's first message that waits; its number.  One that is taken out, and at which the group was parked,
+    dies of its delivery limit.  0: none waits, or it cannot be read."""
     cdef group_t *g = group_at(&gs.pool, number)
     cdef place_t t
     if g.first == 0 or seg_map(segment_of_node(node_at(&gs.pool, g.first))) != 0:
@@ -75,6 +37,10 @@ cdef uint64_t drop_first(groups_t *gs, uint32_t number, uint8_t kind) noexcept n
     unlist_first(gs, g, &t)
     if g.state & GROUP_PARKED:
         park_first(gs, number)          # Before its predecessor is gone.
+    end_retry(gs, number)
+    if kind == DROPPED | REASON_REMOVED << 4 and is_at_stop(gs.gate.queue.rules, &t):
+        let_aside_die(&t, REASON_LIMIT)
+        return t.seq
     t.seg.aside -= 1
     settle(&t, kind)
     return t.seq
@@ -123,13 +89,25 @@ cdef class Groups(Gate):
         self.g.gate.leave = groups_leave
         self.g.gate.visit = groups_visit
         self.g.gate.empty = groups_empty
+        self.g.gate.is_sound = groups_is_sound
+        self.g.retry.least = self.g.retry.most = 1
         self.gate = &self.g.gate
 
     def __dealloc__(self):
+        dues_free(&self.g.retry.due)
         pool_clear(&self.g.pool)
         free(self.g.owners)
         free(self.g.turns)
         free(self.g.deaths)
+
+    def set_rule(self, *, uint8_t causes=0, int64_t min_ms=1, int64_t max_ms=1, uint8_t backoff=LINEAR):
+        self.g.retry.causes = causes
+        self.g.retry.least = max(min_ms, <int64_t>1)
+        self.g.retry.most = max(max_ms, self.g.retry.least)
+        self.g.retry.backoff = backoff
+        if causes == 0 and self.g.gate.queue != NULL and self.g.retry.due.n:
+            hasten_retries(&self.g, self.g.gate.queue.core.now // 1000000)
+            groups_alarm(&self.g, 0)
 
     # ---- figures
 
@@ -216,17 +194,34 @@ cdef class Groups(Gate):
 
     def park(self, bytes key not None):
         cdef uint32_t number = self.number_of(key)
+        cdef group_t *g
+        cdef place_t t
         if number == 0 or group_at(&self.g.pool, number).first == 0:
             return False
-        group_at(&self.g.pool, number).state |= GROUP_PARKED
-        park_first(&self.g, number)
+        g = group_at(&self.g.pool, number)
+        if not park_first(&self.g, number):
+            raise MemoryError
+        if not g.state & GROUP_PARKED:
+            g.state |= GROUP_PARKED
+            place_of_node(node_at(&self.g.pool, g.first), &t)
+            tell_of_group(self.g.gate.queue, &t, GROUP_PARKED_EVENT, REASON_REMOVED)
         settle_turn(&self.g, number)
         return True
 
     def release(self, bytes key not None):
         cdef uint32_t number = self.number_of(key)
-        if number and not unpark(&self.g, number):
+        cdef group_t *g
+        cdef place_t t
+        if number == 0:
+            return False
+        if not unpark(&self.g, number):
             raise MemoryError
+        g = group_at(&self.g.pool, number)
+        if g.state & (GROUP_PARKED | GROUP_RETRYING) and g.first and seg_map(segment_of_node(node_at(&self.g.pool, g.first))) == 0:
+            place_of_node(node_at(&self.g.pool, g.first), &t)
+            tell_of_group(self.g.gate.queue, &t, GROUP_RELEASED_EVENT, 0)
+        if g.state & GROUP_RETRYING:
+            due_remove(&self.g.retry.due, number)
         return self.clear(key, GROUP_PAUSED | GROUP_PARKED | GROUP_RETRYING)
 
     cdef bint clear(self, bytes key, uint16_t states) except -1:

@@ -42,6 +42,7 @@ cdef struct groups_t:
     uint32_t most               # messages of one group that may be out
     uint32_t waiting_most       # with so many waiting, no fresh message is looked at until some have gone out
     int64_t idle                # ns
+    retry_t retry               # returned messages wait; `due` has the groups' numbers
     group_pool_t pool
     turns_t *turns
     uint32_t levels
@@ -282,21 +283,28 @@ cdef int let_wait(groups_t *gs, uint32_t number, place_t *t, bint is_last) noexc
     return 0
 
 
-cdef int let_fresh_wait(groups_t *gs, store_t *st, uint32_t number, place_t *t) noexcept nogil:
-    """Let the message wait that peek() found.  0 or ENOMEM: it stays ready."""
+cdef int let_fresh_wait(groups_t *gs, store_t *st, uint32_t number, place_t *t, bint noted) noexcept nogil:
+    """Let the message wait that peek() found.  noted: its retry time stands in the acks file.  0 or ENOMEM: it stays ready."""
     cdef group_t *g = group_at(&gs.pool, number)
     cdef bint is_last = not is_returned(st, t)
     cdef place_t at = t[0]
     at.flags |= PLACE_PASSED            # As pass_aside() has it.
+    at.actor = noted
     if t.flags & PLACE_PARKED:
         g.state |= GROUP_PARKED
     elif g.state & GROUP_PARKED and g.first == 0:
         at.flags |= PLACE_PARKED
     if let_wait(gs, number, &at, is_last) != 0:
         return ENOMEM
-    pass_aside(st, t)
-    if at.flags & PLACE_PARKED:
-        note_parked(&at)
+    if at.flags & PLACE_PARKED or noted:
+        # The entry that says so must stay the last one, however often the broker ends.
+        if at.flags & PLACE_PARKED:
+            note_parked(&at)
+        take_head(st, t)
+        t.flags |= PLACE_PASSED
+        t.seg.aside += 1
+    else:
+        pass_aside(st, t)
     uncount_octets(gs.gate.queue, t.seg.map + t.position)
     gs.waits += 1
     return 0

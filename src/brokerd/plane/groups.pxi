@@ -50,6 +50,7 @@ cdef int take_fresh(groups_t *gs, store_t *st, consumer_t *c, place_t *t) noexce
     cdef uint32_t number, owner = c.at_gate if c != NULL else 0, fewest
     cdef bint closes
     cdef group_t *g
+    cdef int64_t when = 0
     if find_group(gs, t, &number, &closes) != 0:
         return TAKE_NOTHING
     if number == 0:
@@ -57,7 +58,9 @@ cdef int take_fresh(groups_t *gs, store_t *st, consumer_t *c, place_t *t) noexce
         go_out(gs, 0, c, t, False)
         return TAKE_DONE
     g = group_at(&gs.pool, number)
-    if g.first == 0 and not t.flags & PLACE_PARKED and may_have(gs, g, owner):
+    if UNLIKELY(t.flags & PLACE_WAS_OUT):
+        when = stops_of(gs, st, t)
+    if g.first == 0 and not t.flags & PLACE_PARKED and when == 0 and may_have(gs, g, owner):
         fewest = owner
         if gs.mode == STICKY and owner and g.owner == 0:
             fewest = owner_with_fewest(gs, c)
@@ -67,11 +70,13 @@ cdef int take_fresh(groups_t *gs, store_t *st, consumer_t *c, place_t *t) noexce
             go_out(gs, number, c, t, closes)
             return TAKE_DONE
         own(gs, g, fewest)
-    if let_fresh_wait(gs, st, number, t) != 0:
+    if let_fresh_wait(gs, st, number, t, when != 0) != 0:
         if g.first == 0:
             settle_turn(gs, number)
         return TAKE_NOTHING
-    if g.in_turns <= IDLE_TURNS + 1 or t.seg.store.level:
+    if when:
+        wait_for_retry(gs, number, when)
+    if when or g.state & GROUP_PARKED or g.in_turns <= IDLE_TURNS + 1 or t.seg.store.level:
         settle_turn(gs, number)
     return TAKE_LATER
 
@@ -177,6 +182,7 @@ cdef bint scan_some(groups_t *gs, uint32_t most) noexcept nogil:
     cdef place_t t
     cdef uint32_t number
     cdef bint closes
+    cdef int64_t when
     while most:
         st = find_oldest(q, &t)
         if st == NULL:
@@ -185,8 +191,13 @@ cdef bint scan_some(groups_t *gs, uint32_t most) noexcept nogil:
             return False
         if number == 0:
             number = free_group_of(gs, 0)
-        if number == 0 or let_fresh_wait(gs, st, number, &t) != 0:
+        if number == 0:
             return False
+        when = stops_of(gs, st, &t) if UNLIKELY(t.flags & PLACE_WAS_OUT) and not group_at(&gs.pool, number).state & GROUP_FREE else 0
+        if let_fresh_wait(gs, st, number, &t, when != 0) != 0:
+            return False
+        if when:
+            wait_for_retry(gs, number, when)
         settle_turn(gs, number)
         gs.gate.looked += 1
         most -= 1
@@ -199,6 +210,8 @@ cdef int groups_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef uint32_t looks
     cdef int took = TAKE_NOTHING
     cdef bint full = False
+    if UNLIKELY(gs.retry.due.n != 0):
+        groups_check_clock(gs)
     if gs.levels > 1:
         if gs.pool.nodes_live < gs.waiting_most and not scan_some(gs, GROUP_LOOKS) and gate.queue.ready:
             return TAKE_LATER
@@ -295,18 +308,33 @@ cdef bint groups_give_back(gate_t *gate, place_t *t, uint8_t cause) noexcept nog
     cdef uint32_t number = t.actor
     cdef channel_t *ch = gate.channel
     cdef group_t *g
+    cdef int64_t delay = 0
+    cdef bint stops
     if t.seq == gs.taken:
         gs.taken = 0
     if number == 0:
         return False
     g = group_at(&gs.pool, number)
-    t.flags |= PLACE_PASSED | (PLACE_PARKED if g.state & GROUP_PARKED else 0)
+    stops = cause != 0 and is_at_stop(gate.queue.rules, t)
+    t.flags |= PLACE_PASSED | (PLACE_PARKED if stops or g.state & GROUP_PARKED else 0)
+    if cause and gs.retry.causes and not gs.fencing and not t.flags & PLACE_PARKED:
+        groups_check_clock(gs)
+        delay = retry_delay(&gs.retry, t, cause)
+    t.actor = RETRY_IS_NOTED if delay else 0
     if let_wait(gs, number, t, False) != 0:
         landed(gs, number)
         return False
-    put_aside(t, t.count)
-    if t.flags & PLACE_PARKED:
-        note_parked(t)
+    if delay:
+        note_retry(t, cause, delay, retry_time(gate.queue, delay))
+        t.seg.aside += 1
+        wait_for_retry(gs, number, retry_time(gate.queue, delay))
+    elif t.flags & PLACE_PARKED:
+        note_parked(t)                  # The only entry: with a second one a crash between them could release it.
+        t.seg.aside += 1
+        if stops:
+            park_group(gs, number, t)
+    else:
+        put_aside(t, t.count)
     if cause == 0:
         uncount_octets(gate.queue, t.seg.map + t.position)
     elif g.inflight > 1 and cause != CAUSE_CHANNEL and cause != CAUSE_CONNECTION and not gs.fencing:
@@ -402,20 +430,24 @@ cdef void groups_leave(gate_t *gate, consumer_t *c) noexcept nogil:
 
 
 cdef void groups_due(gate_t *gate) noexcept nogil:
-    """Groups that were idle for long lose their owners."""
+    """Groups go on that have waited for a retry.  Groups that were idle for long lose their owners."""
     cdef groups_t *gs = <groups_t *>gate
     cdef group_t *g
-    cdef uint32_t number
-    gate.deadline = NEVER
-    while gs.turns[IDLE_TURNS].first:
+    cdef uint32_t number, n
+    groups_check_clock(gs)
+    resume_due(gs)
+    for n in range(RETRY_WAKES):
         number = gs.turns[IDLE_TURNS].first
+        if number == 0:
+            break
         g = group_at(&gs.pool, number)
         if g.until > gate.queue.core.now and not has_left(gs, g):
-            gate.deadline = g.until
             break
         leave_turns(gs, number)
         disown(gs, g)
         settle_turn(gs, number)
+    # What is due by now goes on in the next turn.
+    groups_alarm(gs, gate.queue.core.now + 1)
 
 
 # ---- the gate comes and goes
@@ -442,12 +474,13 @@ cdef void see_place(place_t *place, uint8_t holder, void *context) noexcept nogi
 cdef void groups_attach(gate_t *gate) noexcept nogil:
     cdef groups_t *gs = <groups_t *>gate
     ASSERT(gs.levels == <uint32_t>gate.queue.max_priority + 1)
-    gs.waited_at = gate.queue.core.now
+    gs.waited_at = gs.retry.latest = gate.queue.core.now
     visit_places(gate.queue, see_place, gs)
 
 
 cdef void groups_detach(gate_t *gate) noexcept nogil:
     cdef groups_t *gs = <groups_t *>gate
+    dues_free(&gs.retry.due)
     pool_clear(&gs.pool)
     free(gs.deaths)
     gs.deaths = NULL
@@ -481,6 +514,7 @@ cdef void groups_empty(gate_t *gate) noexcept nogil:
     cdef group_t *g
     cdef place_t t
     cdef uint32_t number
+    dues_free(&gs.retry.due)
     for number in range(1, gs.pool.groups_n):
         g = group_at(&gs.pool, number)
         while g.first:
@@ -493,6 +527,6 @@ cdef void groups_empty(gate_t *gate) noexcept nogil:
             count_wait_time(gs)
             uncount_waiting(&t)
         if g.state & GROUP_KNOWN:
-            g.state &= ~<uint16_t>GROUP_PARKED
+            g.state &= ~<uint16_t>(GROUP_PARKED | GROUP_RETRYING)
             settle_turn(gs, number)
     mark_dirty(gate.queue)

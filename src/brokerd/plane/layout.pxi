@@ -96,6 +96,8 @@ cdef enum:                          # types of acks entries and journal events: 
     RELEASED_EVENT = 17
     RETRY_SCHEDULED = 19
     EVENT_REPLAYED = 20
+    GROUP_PARKED_EVENT = 23
+    GROUP_RELEASED_EVENT = 24
 
     REASON_REJECTED = 1             # why a message died; the high nibble of DEAD_LETTERED and DROPPED
     REASON_EXPIRED = 2

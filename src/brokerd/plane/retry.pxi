@@ -11,7 +11,7 @@
 # Times are those of the clock.  If it is set back, no message waits longer than the rule's longest delay from then on: the
 # gate notices it when a message returns, is asked for, or is due.  If it is set forward, messages are due earlier.
 #
-# retry_t, retry_delay(), retry_put(), retry_next_due(), retry_due_of() and the stops are for other gates, too.
+# retry_t, retry_delay(), note_retry(), retry_due_of() and was_stopped() are for message groups, too.
 
 cdef enum:
     RETRY_WAKES = 1024          # messages in one call of due()
@@ -88,14 +88,11 @@ cdef void keep_aside(place_t *t, uint8_t reason, uint32_t actor) noexcept nogil:
     aside_put(t.seg.queue, t)
 
 
-cdef int retry_put(retry_t *r, place_t *t, uint8_t cause, int64_t delay) noexcept nogil:
-    """Let a message that was out wait so many ms.  0 or ENOMEM: nothing has changed."""
+cdef void note_retry(place_t *t, uint8_t cause, int64_t delay, int64_t when) noexcept nogil:
+    """Write that the message has returned, and waits so many ms, until that time.  The caller sets it aside."""
     cdef seg_t *s = t.seg
     cdef queue_t *q = s.queue
-    cdef int64_t when = (q.core.now + 999999) // 1000000 + delay
     cdef uint32_t i
-    if aside_reserve(q) != 0 or due_push(&r.due, when, t.seq) != 0:
-        return ENOMEM
     if UNLIKELY(q.journal != NULL):
         prepare_event(s)
         event_put(s, t.seq, next_ts(q), q.core.actor, <uint32_t>min(delay, <int64_t>0xFFFFFFFF), t.count,
@@ -104,6 +101,20 @@ cdef int retry_put(retry_t *r, place_t *t, uint8_t cause, int64_t delay) noexcep
     for i in range(RETRY_PARTS):
         seg_note(s, t.position, <uint8_t>(RETRY_TIME | i << 4), <uint16_t>(when >> 16 * i))
     seg_note(s, t.position, RETURNED | cause << 4, t.count)
+
+
+cdef inline int64_t retry_time(queue_t *q, int64_t delay) noexcept nogil:
+    """The time in ms that is so many ms from now."""
+    return (q.core.now + 999999) // 1000000 + delay
+
+
+cdef int retry_put(retry_t *r, place_t *t, uint8_t cause, int64_t delay) noexcept nogil:
+    """Let a message that was out wait so many ms.  0 or ENOMEM: nothing has changed."""
+    cdef queue_t *q = t.seg.queue
+    cdef int64_t when = retry_time(q, delay)
+    if aside_reserve(q) != 0 or due_push(&r.due, when, t.seq) != 0:
+        return ENOMEM
+    note_retry(t, cause, delay, when)
     keep_aside(t, ASIDE_GATED, <uint32_t>when)
     return 0
 

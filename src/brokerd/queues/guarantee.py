@@ -96,6 +96,8 @@ def _guarantee_of_groups(facts: Facts, rule: "GroupRule", working: tuple[Reader,
                    "a returned message takes the later ones of its group back"]
     else:
         reasons = ["exclusive groups: a message is settled before the next of its group is handed out"]
+    if facts.rules.retry is not None:
+        reasons.append("delayed retry: a group waits behind its returned message, and other groups go on")
     where = f"header {' or '.join(rule.headers)}" if rule.by == "header" else f"property {rule.by}"
     return Guarantee(PER_GROUP, [*reasons, f"the group is in {where}"], notes)
 
@@ -175,7 +177,8 @@ def _notes(facts: Facts) -> Iterable[str]:
     if rules.delivery_limit is not None:
         end = "is dropped" if rules.delivery_limit_action == "drop" else f"is {dead}"
         if rules.limit_stops:
-            end = "stops the queue until an operator acts"
+            stopped = "the queue" if rules.group is None else "its group"
+            end = f"stops {stopped} until an operator acts"
         times = "once" if rules.delivery_limit == 1 else f"{rules.delivery_limit} times"
         yield f"a message that has come back {times} {end} at the next return"
     if rules.dead_letter is not None:

@@ -230,7 +230,11 @@ class Queue(plane.Queue):
 
     def _set_retry(self, rules: Rules) -> None:
         """Let returned messages wait as the rules say, and the queue stop at one that has failed too often.  Without
-        such a rule all that waits is ready again."""
+        such a rule all that waits is ready again; only groups that are parked stay so until they are released."""
+        if isinstance(self.gate, plane.Groups):
+            rule = rules.retry.of_gate() if rules.retry is not None else {}
+            self.gate.set_rule(**{name: value for name, value in rule.items() if name != "jitter"})
+            return
         if self.gate is not None and not isinstance(self.gate, plane.Retry):
             return  # It is out of service, or another feature decides what goes out.
         if rules.retry is None and not rules.limit_stops:

@@ -56,7 +56,7 @@ class Rules(NamedTuple):
     dead_letter: "DeadLetterRule | None" = None
     delivery_limit: int | None = None
     delivery_limit_action: str = "dead-letter"
-    limit_stops: bool = False  # the queue stops behind a message that has reached its delivery limit
+    limit_stops: bool = False  # the queue, or the message's group, stops behind one that has reached its delivery limit
     retry: RetryRule | None = None
     delivery_counts: bool = False  # redeliveries carry x-delivery-count
     single_active: bool = False
@@ -160,7 +160,7 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
     else:
         fields = {row.field: row.read(given[row.argument]) for row in ROWS if row.argument in given}
     limited = fields.get("delivery_limit") is not None
-    fields["limit_stops"] = limited and fields.get("delivery_limit_action") == "block"
+    fields["limit_stops"] = limited and fields.get("delivery_limit_action") in ("block", "park-group")
     if given.get("x-delayed-retry-type", "disabled") != "disabled":
         fields["retry"] = retry_of(given)
     fields["delivery_counts"] = quorum or limited or "retry" in fields
@@ -176,8 +176,8 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
         from brokerd.queues import groups
 
         fields["group"] = groups.rule_of(given)
-    if fields.get("group") is not None:
-        fields |= {"retry": None, "limit_stops": False}  # Declare refuses these together; a policy has no effect.
+    if fields.get("group") is not None and fields.get("retry") is not None:
+        fields["retry"] = fields["retry"]._replace(jitter=0)  # Declare refuses it; a policy's has no effect.
     return Rules(**fields)
 
 

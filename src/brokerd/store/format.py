@@ -117,9 +117,11 @@ broker started again, what was out counts as returned; 2 it did after a loss of 
 journal was switched on again; 4 it was switched off, and nothing is there up to the next
 event of type 9, if there is one.  16 parked: the queue stops behind the message, reason 4.  17 released: an operator
 made it ready.  19 retry scheduled, after 3: ``aux`` is the delay in ms, at most 2**32-1.  20 replayed: the message was
-settled, and is ready again; 0 failed deliveries count.  ``begun``: every event of this segment's records from then on
-is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record that was appended after it
-has its whole life there.
+settled, and is ready again; 0 failed deliveries count.  23 group parked: the message and all later ones of its message
+group wait; reason 4 it has failed too often, 5 by an operator.  24 group released: an operator lets the group go on of
+which it is the first that waits, parked or before its retry.  ``begun``: every event of this segment's records from
+then on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record that was appended
+after it has its whole life there.
 
 CHAIN, beside the journal whose number it has: 64-octet header::
 
@@ -232,7 +234,7 @@ entries of types 11 to 13.  A start gives each of them that belongs to a segment
 octets 0..24 in one write, because entries of these types will follow, and an older broker would misread them.  Files in
 ``kept/`` stay as they are.
 
-Journals of version 1 have no events of types 16 to 20; a broker that opens one gives it the header of version 2.
+Journals of version 1 have no events of types 16 and above; a broker that opens one gives it the header of version 2.
 
 Readers of many records at once, with numpy, are in ``store.reading``.
 """
@@ -273,7 +275,8 @@ LONG_META = 0xFFFF
 ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED, SET_ASIDE = range(1, 11)
 PARKED, RETRY_TIME = 11, 12  # In acks.  14 and 15 are free.
 PARKED_EVENT, RELEASED_EVENT, RETRY_SCHEDULED = 16, 17, 19      # In journals.
-ASIDE_EVENTS = (PARKED_EVENT, RELEASED_EVENT, RETRY_SCHEDULED)
+GROUP_PARKED_EVENT, GROUP_RELEASED_EVENT = 23, 24
+ASIDE_EVENTS = (PARKED_EVENT, RELEASED_EVENT, RETRY_SCHEDULED, GROUP_PARKED_EVENT, GROUP_RELEASED_EVENT)
 HANDED_OUT = DELIVERED      # In acks: of each hand-out but the first.
 SETTLING_TYPES = frozenset((ACKED, REJECTED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED))
 REPLAYED = 13               # Of entries: the record was settled before, and is ready again.
