@@ -66,7 +66,7 @@ QUORUM_ONLY = ("x-dead-letter-strategy", "x-max-in-memory-length", "x-max-in-mem
                "x-quorum-initial-group-size")
 NOT_FOR_STREAMS = (
     "x-expires", "x-message-ttl", "x-dead-letter-routing-key", "x-max-priority", "x-overflow", "x-delivery-limit",
-    "x-single-active-consumer", "x-order-journal", "x-consumer-timeout", "x-queue-mode", "x-dead-letter-strategy",
+    "x-order-journal", "x-consumer-timeout", "x-queue-mode", "x-dead-letter-strategy",
 )
 CLASSIC_ONLY = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
 WRONG = [b"bin", 1.5, Float32(1), Decimal("1.5"), Timestamp(5), None, [1], {"a": 1}]

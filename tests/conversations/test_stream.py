@@ -206,6 +206,65 @@ def test_one_reader_of_a_name_reads_at_a_time(peer, stream):
         403, f"ACCESS_REFUSED - reader 'billing' of queue '{stream}' in vhost '/' in exclusive use")
 
 
+# --- readers of one name together
+
+PARTS = NAMED | {"x-stream-partitions": "hash"}
+SINGLE = NAMED | {"x-single-active-consumer": True}
+
+
+@rabbitmq("only its own protocol has a single active consumer of a stream")
+@pytest.mark.parametrize(("of_queue", "arguments"), [({}, SINGLE), ({"x-single-active-consumer": True}, NAMED),
+                                                     ({"x-single-active-consumer": True}, {})])
+def test_the_next_single_active_reader_goes_on_when_the_former_holds_nothing(peer, name, of_queue, arguments):
+    peer.confirming()
+    peer.declare(STREAM | of_queue, name, durable=True, exclusive=False)
+    for i in range(1, 6):
+        peer.put(name, b"%d" % i, delivery_mode=2)
+    read(peer, name, "first", "one", prefetch=2, **arguments)
+    assert came(peer, 2) == expected(1, 2)
+    peer.open_channel(2)
+    read(peer, name, "first", "two", channel=2, **arguments)
+    peer.ask(methods.BasicCancel(consumer_tag="one"))
+    peer.send(methods.BasicAck(delivery_tag=1))
+    assert peer.ask(methods.BasicQos(prefetch_count=2)) is not None     # The second waits: 2 is out.
+    peer.send(methods.BasicNack(delivery_tag=2, requeue=True))
+    assert came(peer, 4) == expected(2)
+
+
+@rabbitmq("it has no such readers")
+def test_readers_of_a_name_share_a_stream_and_each_key_has_one_of_them(peer, name):
+    peer.confirming()
+    peer.declare(STREAM | {"x-message-group-header": "customer"}, name, durable=True, exclusive=False)
+    for channel in (1, 2, 3):
+        if channel > 1:
+            peer.open_channel(channel)
+        read(peer, name, "first", f"t{channel}", channel=channel, **PARTS)
+    for i in range(90):
+        peer.put(name, b"%d" % i, delivery_mode=2, headers={"customer": f"c{i % 30}"})
+    by_key, bodies = {}, []
+    for message in [peer.delivered() for _ in range(90)]:
+        by_key.setdefault(message.headers["customer"], set()).add(message.method.consumer_tag)
+        bodies.append(int(message.body))
+    assert sorted(bodies) == list(range(90))
+    assert all(len(tags) == 1 for tags in by_key.values())
+    assert set.union(*by_key.values()) == {"t1", "t2", "t3"}
+
+
+@rabbitmq("it has no such readers")
+def test_readers_of_a_name_that_ask_otherwise_are_refused(peer, stream):
+    read(peer, stream, **PARTS)
+    for channel, arguments, code, text in (
+        (2, SINGLE, 406, "PRECONDITION_FAILED - readers 'billing' of {} share by key; one more must do the same"),
+        (3, PARTS | {"x-stream-filter": "eu"}, 406,
+         "PRECONDITION_FAILED - readers 'billing' of {} have another filter; one more must have the same"),
+        (4, NAMED, 403, "ACCESS_REFUSED - reader 'billing' of {} in exclusive use"),
+    ):
+        peer.open_channel(channel)
+        peer.prefetch(5, channel)
+        method = methods.BasicConsume(queue=stream, consumer_tag="u", arguments=arguments)
+        assert peer.refusal(method, channel) == (code, text.format(f"queue '{stream}' in vhost '/'"))
+
+
 # --- filters
 
 @pytest.mark.parametrize(("wanted", "arguments", "bodies"), [

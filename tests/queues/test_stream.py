@@ -61,7 +61,7 @@ def test_any_offset_is_taken_or_refused_in_words(value):
 
 
 @pytest.mark.parametrize("name", [
-    "x-stream-filter-sql", "x-stream-partitions", "x-filter-match-type",
+    "x-stream-filter-sql", "x-filter-match-type",
 ])
 def test_what_readers_cannot_ask_for_yet_is_refused(name):
     with pytest.raises(NotImplemented_, match=f"arg '{name}' for queue 'q' is not supported"):
@@ -107,6 +107,18 @@ def test_a_name_that_is_none_is_refused(arguments, text):
     ({"x-stream-filter": "a", "x-stream-match-unfiltered": 1}, "'x-stream-match-unfiltered' for queue 'q': it must be"),
 ])
 def test_a_filter_that_is_none_is_refused(arguments, text):
+    with pytest.raises(PreconditionFailed) as refused:
+        check_reader("queue 'q'", arguments, no_ack=False, prefetch=1, global_prefetch=0)
+    assert text in refused.value.reply_text
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"x-single-active-consumer": 1}, "'x-single-active-consumer' for queue 'q': it must be true or false"),
+    ({"x-stream-partitions": "range"}, "'x-stream-partitions' for queue 'q': it must be 'hash'"),
+    ({"x-stream-partitions": "hash"}, "the readers that share have no name"),
+    ({"x-stream-partitions": "hash", "x-stream-reader": "r", "x-single-active-consumer": True}, "shares with no other"),
+])
+def test_a_share_that_is_none_is_refused(arguments, text):
     with pytest.raises(PreconditionFailed) as refused:
         check_reader("queue 'q'", arguments, no_ack=False, prefetch=1, global_prefetch=0)
     assert text in refused.value.reply_text

@@ -274,13 +274,13 @@ class ReaderRequest:
 def _idle(node: "Node", request: SetOffsetRequest | ReaderRequest) -> "Queue":
     """The stream, while that reader does not read.  Raises OperationError (400, 404, 409)."""
     from brokerd.arguments import SHORT_STRING_OCTETS_MAX
-    from brokerd.queues.stream import reading
+    from brokerd.queues.stream import is_shared, reading
 
     queue = _stream(node, request.vhost, request.queue)
     octets = len(request.reader.encode("utf-8", "surrogateescape"))
     if not 1 <= octets <= SHORT_STRING_OCTETS_MAX:
         raise OperationError(f"reader: {octets} octets, but a name has 1 to {SHORT_STRING_OCTETS_MAX}", 400)
-    if request.reader in reading(queue):
+    if request.reader in reading(queue) or is_shared(queue, request.reader):
         raise OperationError(f"reader '{request.reader}' of {queue} reads now: cancel its consumer first", 409)
     return queue
 

@@ -351,13 +351,17 @@ class Stream(Gate):
     A place is an offset, which is a message's sequence number.  Deliveries carry it in the header x-stream-offset."""
     def __init__(self) -> None: ...
     def begin(self, start: str, value: int, *, tells: bool = False, slot: memoryview | None = None, turn: int = 0,
-              filter: bytes | None = None, unfiltered: bool = False) -> None:  # noqa: A002
+              filter: bytes | None = None, unfiltered: bool = False, share: bytes | None = None,  # noqa: A002
+              single: bool = False, by: str = "header", names: tuple[bytes, ...] = ()) -> None:
         """Where the next consumer that joins begins: "offset" (the first record from there on), "next", "back" (so many before
         the end), "last" (in the last 64 KiB), "time" (ns since the epoch), "ago" (ns before now).  tells: messages that are gone there count as
         missed.  slot: where its lowest unacknowledged offset is written with each ack that moves it, as long as nobody else
         has written there since `turn`.  All slots are of one memory.
         filter: the values of the header x-stream-filter-value that it wants, each behind 2 octets with its length; it gets no
-        other message, but with `unfiltered` those without a value.  Raises ValueError for another start."""
+        other message, but with `unfiltered` those without a value.
+        share: a name; consumers that give the same one have one place and one slot, those that the first has given.  single: the
+        first of them gets all messages; else each has keys of its own, which by and names find (see Groups).
+        Raises ValueError for another start."""
     def set_limits(self, *, max_length: int = -1, max_octets: int = -1, age_ns: int = -1) -> None:
         """What retention keeps; -1: no limit.  It is applied when a segment is full, and by retain()."""
     def retain(self, most: int) -> int:
@@ -367,6 +371,9 @@ class Stream(Gate):
     def readers(self) -> list[tuple[Consumer, int, int, int]]:
         """Of each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
         yet), and how many messages were gone before it came to them."""
+    def shares(self) -> list[tuple[bytes, bool, list[Consumer], int, int, int, tuple[bytes | None, bool]]]:
+        """Of each share: its name, whether it has a single active reader, its readers, the oldest first, the messages that are
+        out, those that wait for their readers, the keys of these messages, and its filter, as begin() got it."""
     first_offset: int       # of the first message that is there; next_seq: there is none
     removed: int            # messages that retention and purges removed, since start
     removed_segments: int

@@ -28,6 +28,7 @@ cdef struct held_t:
     uint8_t flags               # PLACE_*
 
 cdef struct stream_t
+cdef struct share_t
 
 cdef struct reader_t:
     consumer_t *consumer
@@ -56,12 +57,18 @@ cdef struct reader_t:
     uint32_t first, last        # by offset
     uint32_t *again             # heap of those that were given back, the lowest offset on top
     uint32_t again_n
+    share_t *share              # NULL: it reads alone; else its place, and what it holds, are there
+    reader_t *share_next        # of the share's
+    uint64_t seed               # of its hashes of keys
+    uint32_t waiting            # the lowest that waits for it there (share.pxi); NO_HELD: none
 
 cdef struct stream_t:
     gate_t gate
     reader_t *readers
     reader_t *at_end
+    share_t *shares
     uint32_t readers_n
+    uint64_t seeds              # of readers that share
     seg_t *newest               # the last segment when a message was stored last: another one has retention looked at
     int64_t max_length          # messages; -1: no limit
     int64_t max_octets          # of segment files; -1: no limit
@@ -79,6 +86,11 @@ cdef struct stream_t:
     bint next_unfiltered
     uint8_t *next_slot
     uint32_t next_turn
+    uint8_t next_name[256]      # of its share; empty, and not next_shares: it reads alone
+    bint next_shares
+    bint next_single
+    group_rule_t next_rule
+    uint8_t next_rule_names[1024]
 
 
 # ---- deliveries that a reader holds

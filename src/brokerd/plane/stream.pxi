@@ -3,6 +3,8 @@
 #
 # A record's offset is its sequence number; deliveries carry it in the header x-stream-offset.
 #
+# Readers of one name may share a place (share.pxi): a single active one, or each with keys of its own.
+#
 # The place of an unacked delivery names rules_t.stand_in in place of its segment, and in `ordinal` its held_t.  So no reader
 # holds up retention.
 #
@@ -63,24 +65,24 @@ cdef bint take_again(reader_t *r, place_t *t) noexcept nogil:
     return False
 
 
-cdef bint passes_filter(reader_t *r, const uint8_t *record) noexcept nogil:
-    """Whether the reader wants this message."""
-    cdef message_t m
-    cdef const uint8_t *table
-    cdef const uint8_t *value = NULL
-    cdef const uint8_t *p = r.filter
-    cdef size_t n
-    message_of(record, &m)
-    table = property_at(m.properties, PROPERTY_HEADERS)
-    if table != NULL:
-        value = find_header(table, b"x-stream-filter-value", 21, &n)
-    if value == NULL or value[0] != c'S':
-        return r.unfiltered
-    while p < r.filter + r.filter_n:
-        if be16(p) == be32(value + 1) and memcmp(p + 2, value + 5, be16(p)) == 0:
-            return True
-        p += 2 + be16(p)
-    return False
+cdef inline bint reader_look(reader_t *r) noexcept nogil:
+    """Find the record that the reader is to look at.  False: it is at the end, or the record cannot be read now."""
+    cdef uint64_t seq
+    if UNLIKELY(r.seg == NULL or not r.started):
+        return reader_find(r)
+    if not reader_peek(r):
+        return False
+    seq = seq_of(r.seg.map + r.position)
+    if UNLIKELY(seq > r.offset and r.tells):
+        r.missed += seq - r.offset
+        r.stream.n_missed += seq - r.offset
+        r.tells = False
+    return True
+
+
+cdef inline void step_over(reader_t *r, uint64_t seq) noexcept nogil:
+    r.offset = seq + 1
+    r.position += room_of(r.seg.map + r.position)
 
 
 cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
@@ -90,22 +92,14 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     if r == NULL or r.stream == NULL:
         return TAKE_END
     memset(t, 0, sizeof(place_t))
+    if UNLIKELY(r.share != NULL):
+        return share_take(gate, r, t)
     if UNLIKELY(r.again_n) and take_again(r, t):
         return TAKE_DONE
-    while True:
-        if UNLIKELY(r.seg == NULL or not r.started):
-            if not reader_find(r):
-                break
-        elif not reader_peek(r):
-            break
+    while reader_look(r):
         seq = seq_of(r.seg.map + r.position)
-        if UNLIKELY(seq > r.offset and r.tells):
-            r.missed += seq - r.offset
-            r.stream.n_missed += seq - r.offset
-            r.tells = False
         if UNLIKELY(r.filter != NULL) and not passes_filter(r, r.seg.map + r.position):
-            r.offset = seq + 1
-            r.position += room_of(r.seg.map + r.position)
+            step_over(r, seq)
             gate.looked += 1
             if gate.looked < FILTER_LOOKS:
                 continue
@@ -119,9 +113,46 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         t.position = r.position
         t.seq = seq
         t.ordinal = i
-        r.offset = seq + 1
-        r.position += room_of(r.seg.map + r.position)
+        step_over(r, seq)
         return TAKE_DONE
+    gate.looked += 1
+    rest_at_end(r)
+    return TAKE_END
+
+
+cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
+    """stream_take() for a reader that shares: what waits for it; else it reads on for all, until a message is its own."""
+    cdef share_t *share = r.share
+    cdef reader_t *p = &share.place
+    cdef uint64_t seq
+    cdef uint32_t i
+    cdef reader_t *owner
+    if r.waiting != NO_HELD and share_take_waiting(r, t):
+        return TAKE_DONE
+    if r.waiting != NO_HELD or not reads_for_all(r):
+        return TAKE_END
+    while reader_look(p):
+        seq = seq_of(p.seg.map + p.position)
+        if LIKELY(p.filter == NULL) or passes_filter(p, p.seg.map + p.position):
+            i = share_hold(share, p.seg.map + p.position)
+            if UNLIKELY(i == NO_HELD):
+                break
+            owner = share.flows[share.parts[i].flow].owner
+            if owner == r:
+                share_hand_out(share, i, p.seg, t)
+                step_over(p, seq)
+                return TAKE_DONE
+            wait_for(share, owner, i)
+            if share.waiting >= SHARE_WAITS_MOST:
+                share.full = True
+                step_over(p, seq)
+                return TAKE_END
+        step_over(p, seq)
+        gate.looked += 1
+        if gate.looked >= FILTER_LOOKS:
+            ring_leave(r.consumer)
+            ring_join(r.consumer)
+            return TAKE_LATER
     gate.looked += 1
     rest_at_end(r)
     return TAKE_END
@@ -130,7 +161,9 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
 cdef bint stream_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
     """A settlement moves credit, and what its reader holds; the message stays."""
     cdef reader_t *r = <reader_t *>gate.consumer.reader if gate.consumer != NULL else NULL
-    if r != NULL:
+    if r != NULL and UNLIKELY(r.share != NULL):
+        share_settle(r, t.ordinal)
+    elif r != NULL:
         let_go(r, t.ordinal)
         if r.slot != NULL:
             keep_offset(r)
@@ -140,7 +173,9 @@ cdef bint stream_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
 cdef bint stream_give_back(gate_t *gate, place_t *t, uint8_t cause) noexcept nogil:
     """Its reader gets the message again, before anything newer.  Where the reader has left, it stays held: not acknowledged."""
     cdef reader_t *r = <reader_t *>gate.consumer.reader if gate.consumer != NULL else NULL
-    if r != NULL and r.stream != NULL:
+    if r != NULL and UNLIKELY(r.share != NULL):
+        share_give_back(r, t)
+    elif r != NULL and r.stream != NULL:
         r.held[t.ordinal].count = t.count
         r.held[t.ordinal].flags = t.flags
         again_push(r, t.ordinal)
@@ -213,23 +248,27 @@ cdef void stream_stored(gate_t *gate, store_t *st, message_t *m) noexcept nogil:
         stream_retain(stream, RETAIN_AT_ONCE)
 
 
+cdef inline void reader_lose_segment(reader_t *r, seg_t *s) noexcept nogil:
+    if r.seg == s:
+        r.seg = NULL
+        r.tells = True
+        s.readers -= 1
+
+
 cdef void stream_retiring(gate_t *gate, seg_t *s) noexcept nogil:
     """Readers in a segment that goes find their place anew."""
     cdef reader_t *r = (<stream_t *>gate).readers
+    cdef share_t *share = (<stream_t *>gate).shares
     while r != NULL and s.readers:
-        if r.seg == s:
-            r.seg = NULL
-            r.tells = True
-            s.readers -= 1
+        reader_lose_segment(r, s)
         r = r.next
+    while share != NULL and s.readers:
+        reader_lose_segment(&share.place, s)
+        share = share.next
 
 
-cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
-    cdef stream_t *stream = <stream_t *>gate
-    cdef reader_t *r = <reader_t *>calloc(1, sizeof(reader_t)) if c.reader == NULL else NULL
-    if r == NULL:
-        return                  # No memory, or of a gate that went: it gets nothing.
-    r.consumer = c
+cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
+    """The place begins where begin() has said; the filter and the slot are its own from now on."""
     r.stream = stream
     r.unused = r.first = r.last = NO_HELD
     r.start = stream.next_start
@@ -243,6 +282,47 @@ cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
     r.slot = stream.next_slot
     r.turn = stream.next_turn
     stream.next_slot = NULL
+
+
+cdef share_t *new_share(stream_t *stream) noexcept nogil:
+    """A share as begin() has said; NULL: no memory."""
+    cdef share_t *share = <share_t *>calloc(1, sizeof(share_t))
+    cdef uint32_t i
+    if share == NULL:
+        return NULL
+    begin_place(stream, &share.place)
+    memcpy(share.name, stream.next_name, 256)
+    share.single = stream.next_single
+    share.unused = NO_FLOW
+    share.rule = stream.next_rule
+    memcpy(share.rule_names, stream.next_rule_names, sizeof(share.rule_names))
+    for i in range(share.rule.names_n):
+        share.rule.names[i] = share.rule_names + 256 * i
+    share.next = stream.shares
+    stream.shares = share
+    return share
+
+
+cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
+    cdef stream_t *stream = <stream_t *>gate
+    cdef share_t *share = NULL
+    cdef reader_t *r = <reader_t *>calloc(1, sizeof(reader_t)) if c.reader == NULL else NULL
+    if r == NULL:
+        return                  # No memory, or of a gate that went: it gets nothing.
+    if stream.next_shares:
+        share = find_share(stream, stream.next_name)
+        if share == NULL:
+            share = new_share(stream)
+        if share == NULL:
+            free(r)
+            return
+    r.consumer = c
+    r.waiting = r.unused = r.first = r.last = NO_HELD
+    if share == NULL:
+        begin_place(stream, r)
+    else:
+        r.stream = stream
+        share_join(share, r)
     r.next = stream.readers
     if r.next != NULL:
         r.next.prev = r
@@ -269,6 +349,8 @@ cdef void stream_leave(gate_t *gate, consumer_t *c) noexcept nogil:
     if r.next != NULL:
         r.next.prev = r.prev
     stream.readers_n -= 1
+    if UNLIKELY(r.share != NULL):
+        share_leave(r)
     reader_leave_segment(r)
     r.again_n = 0               # What was given back stays held: it is not acknowledged.
     r.stream = NULL
@@ -278,11 +360,29 @@ cdef void reader_free(reader_t *r) noexcept nogil:
     if r == NULL:
         return
     if r.stream != NULL:        # Its consumer never left: all that it belongs to goes.
+        if r.share != NULL:
+            r.share.quiet = True
         stream_leave(&r.stream.gate, r.consumer)
-    free(r.filter)
+    if r.share != NULL:
+        share_forget(r.share)
+    filter_free(r)
     free(r.held)
     free(r.again)
     free(r)
+
+
+cdef void stream_detach(gate_t *gate) noexcept nogil:
+    while (<stream_t *>gate).shares != NULL:
+        share_end((<stream_t *>gate).shares)
+
+
+cdef bint stream_is_sound(gate_t *gate) noexcept nogil:
+    cdef share_t *share = (<stream_t *>gate).shares
+    while share != NULL:
+        if not share_is_sound(share):
+            return False
+        share = share.next
+    return True
 
 
 cdef void stream_attach(gate_t *gate) noexcept nogil:
@@ -301,6 +401,8 @@ cdef class Stream(Gate):
         gate_init(gate)
         gate.reads = gate.lets_go = True
         gate.attach = stream_attach
+        gate.detach = stream_detach
+        gate.is_sound = stream_is_sound
         gate.take = stream_take
         gate.settle = stream_settle
         gate.give_back = stream_give_back
@@ -316,7 +418,8 @@ cdef class Stream(Gate):
         free(self.stream.next_filter)
 
     def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0,
-              bytes filter=None, bint unfiltered=False):
+              bytes filter=None, bint unfiltered=False, bytes share=None, bint single=False, str by="header",
+              tuple names=()):
         cdef queue_t *q = self.stream.gate.queue
         cdef uint64_t back
         free(self.stream.next_filter)
@@ -328,6 +431,7 @@ cdef class Stream(Gate):
             memcpy(self.stream.next_filter, <const char *>filter, len(filter))
             self.stream.next_filter_n = <uint32_t>len(filter)
             self.stream.next_unfiltered = unfiltered
+        self.set_share(share, single, by, names)
         self.stream.next_slot = NULL
         if slot is not None:
             if slot.shape[0] < CELLS + 32:
@@ -355,6 +459,25 @@ cdef class Stream(Gate):
             self.stream.next_offset = max(value, 1)
         else:
             raise ValueError(f"a reader cannot start at '{start}'")
+
+    cdef int set_share(self, bytes share, bint single, str by, tuple names) except -1:
+        """What the next consumer shares with others, and by which key."""
+        cdef stream_t *stream = &self.stream
+        cdef Py_ssize_t i
+        stream.next_shares = share is not None
+        if share is None:
+            return 0
+        if len(share) > 255 or len(names) > GROUP_NAMES_MOST or any([len(name) > 255 for name in names]):
+            raise ValueError("a name of more than 255 octets, or too many names")
+        stream.next_name[0] = <uint8_t>len(share)
+        memcpy(stream.next_name + 1, <const char *>share, len(share))
+        stream.next_single = single
+        stream.next_rule.by = GROUP_PLACES[by]
+        stream.next_rule.names_n = <uint8_t>len(names)
+        for i in range(len(names)):
+            stream.next_rule.name_n[i] = <uint8_t>len(<bytes?>names[i])
+            memcpy(stream.next_rule_names + 256 * i, <const char *><bytes>names[i], len(<bytes>names[i]))
+        return 0
 
     def set_limits(self, *, int64_t max_length=-1, int64_t max_octets=-1, int64_t age_ns=-1):
         self.stream.max_length = max_length
@@ -395,10 +518,32 @@ cdef class Stream(Gate):
     def readers(self):
         cdef list out = []
         cdef reader_t *r = self.stream.readers
+        cdef reader_t *p
         while r != NULL:
-            out.append((<Consumer>r.consumer.owner, r.offset if r.started or r.start == START_OFFSET else 0,
-                        lowest_unacked(r) if r.started or r.start == START_OFFSET else 0, r.missed))
+            p = r if r.share == NULL else &r.share.place
+            out.append((<Consumer>r.consumer.owner, p.offset if p.started or p.start == START_OFFSET else 0,
+                        lowest_unacked(p) if p.started or p.start == START_OFFSET else 0, p.missed))
             r = r.next
+        return out
+
+    def shares(self):
+        cdef list out = []
+        cdef list readers
+        cdef share_t *share = self.stream.shares
+        cdef reader_t *r
+        cdef uint32_t i, keys
+        while share != NULL:
+            readers = []
+            r = share.readers
+            while r != NULL:
+                readers.append(<Consumer>r.consumer.owner)
+                r = r.share_next
+            keys = 0
+            for i in range(share.capacity):
+                keys += share.flows[i].first != NO_HELD
+            out.append((<bytes>share.name[1:1 + share.name[0]], share.single != 0, readers, share.out, share.waiting, keys,
+                        filter_of(&share.place)))
+            share = share.next
         return out
 
     @property

@@ -70,6 +70,7 @@ class Rules(NamedTuple):
     retention_octets: int = RETENTION_OCTETS  # of the order journal; ``retention_ms`` is its time
     retention_ms: int = RETENTION_MS
     stream: "Retention | None" = None  # what a stream keeps; None: all, or no stream
+    partition_header: str | None = None  # of a stream: by which its readers share it; None: the usual ones
 
     @property
     def dead_letters_refused(self) -> bool:
@@ -122,6 +123,7 @@ ROWS = (
     Row("retention_octets", "x-order-journal-retention-bytes"),
     Row("retention_ms", "x-order-journal-retention-age", read=lambda age: age_ms(age) or RETENTION_MS),
     Row("stream"),
+    Row("partition_header"),
 )
 
 
@@ -156,7 +158,9 @@ def rules_of(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> Rul
     if queue_type(arguments) == "stream":
         from brokerd.queues.stream import retention_of  # Most brokers' starts need none of these modules.
 
-        fields: dict[str, Any] = {"stream": retention_of(given)}
+        fields: dict[str, Any] = {
+            "stream": retention_of(given), "partition_header": given.get("x-message-group-header"),
+        }  # fmt: skip
     else:
         fields = {row.field: row.read(given[row.argument]) for row in ROWS if row.argument in given}
     limited = fields.get("delivery_limit") is not None

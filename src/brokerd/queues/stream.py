@@ -32,7 +32,8 @@ OFFSET_RULE = (
 )
 # Arguments of basic.consume that ask for what streams do not have.
 NOT_FOR_READERS = ("x-priority",)
-NOT_YET = ("x-stream-filter-sql", "x-stream-partitions", "x-filter-match-type")
+NOT_YET = ("x-stream-filter-sql", "x-filter-match-type")
+SHARERS_MAX = 256  # readers of one name: the plane's SHARE_READERS_MOST
 FILTER_VALUES_MAX, FILTER_VALUE_OCTETS_MAX = 64, 255
 SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made
 
@@ -101,7 +102,7 @@ def check_reader(
     reason = _start(arguments.get("x-stream-offset", "next"))
     if isinstance(reason, str):
         raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {queue}: {reason}")
-    fault = filter_fault(arguments)
+    fault = filter_fault(arguments) or _sharing_fault(queue, arguments)
     if fault is not None:
         raise PreconditionFailed(f"invalid arg {fault[0]} for {queue}: {fault[1]}")
 
@@ -195,14 +196,22 @@ def recover_offsets(queue: "Queue") -> None:
 
 def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> None:
     """Say where the consumer begins that joins next; its arguments were checked.  Raises AccessRefused for the name of
-    a reader that reads now, PreconditionFailed where its offset cannot be kept."""
+    a reader that reads now, PreconditionFailed where its offset cannot be kept, or readers of its name ask otherwise."""
     stream = queue.stream
     assert stream is not None
     start, value = start_of(arguments)
-    wanted, unfiltered = filter_of(arguments), arguments.get("x-stream-match-unfiltered", False)
+    wanted: dict[str, Any] = {
+        "filter": filter_of(arguments), "unfiltered": arguments.get("x-stream-match-unfiltered", False),
+    }  # fmt: skip
     name = reader_name(queue, arguments, tag)
+    single = is_single(queue, arguments)
+    if single or "x-stream-partitions" in arguments:
+        wanted |= _share(queue, arguments, _octets(name or ""), single=single)
+        if any(share[0] == wanted["share"] for share in stream.shares()):
+            stream.begin(start, value, **wanted)  # The place of those that are there counts.
+            return
     if name is None:
-        stream.begin(start, value, filter=wanted, unfiltered=unfiltered)
+        stream.begin(start, value, **wanted)
         return
     names = reading(queue)
     if name in names:
@@ -217,9 +226,66 @@ def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> Non
     goes_on = "x-stream-offset" not in arguments and slot.offset is not None
     if goes_on and slot.offset is not None:
         start, value = "offset", slot.offset
-    stream.begin(
-        start, value, tells=goes_on, slot=slot.octets, turn=slot.turn, filter=wanted, unfiltered=unfiltered
+    stream.begin(start, value, tells=goes_on, slot=slot.octets, turn=slot.turn, **wanted)
+
+
+# --- readers of one name
+
+
+def is_single(queue: "Queue", arguments: Mapping[str, Any]) -> bool:
+    """Whether a reader with these arguments takes turns with others of its name."""
+    return (
+        arguments.get("x-single-active-consumer", queue.arguments.get("x-single-active-consumer")) is True
+        and "x-stream-partitions" not in arguments
     )
+
+
+def _sharing_fault(queue: "Queue", arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Which argument of a reader that shares is wrong, and why."""
+    single = arguments.get("x-single-active-consumer", False)
+    if not isinstance(single, bool):
+        return "'x-single-active-consumer'", "it must be true or false"
+    if "x-stream-partitions" in arguments:
+        if arguments["x-stream-partitions"] != "hash":
+            return "'x-stream-partitions'", "it must be 'hash'"
+        if "x-stream-reader" not in arguments:
+            return "'x-stream-partitions'", "the readers that share have no name: give them the same x-stream-reader"
+        if single:
+            return "'x-stream-partitions'", "a single active consumer shares with no other"
+    return None
+
+
+def _share(queue: "Queue", arguments: Mapping[str, Any], name: bytes, *, single: bool) -> dict[str, Any]:
+    """The share as plane.Stream.begin takes it.  Raises PreconditionFailed where readers of the name share otherwise,
+    AccessRefused where one reads alone, or there are as many as there may be."""
+    from brokerd.queues.groups import HEADERS, PROPERTIES
+
+    assert queue.stream is not None
+    shown = _text(name)
+    asked = (filter_of(arguments), arguments.get("x-stream-match-unfiltered", False))
+    for other, other_single, readers, *_, has in queue.stream.shares():
+        if other != name:
+            continue
+        if other_single != single:
+            how = "take turns" if other_single else "share by key"
+            raise PreconditionFailed(f"readers '{shown}' of {queue} {how}; one more must do the same")
+        if has != asked:
+            raise PreconditionFailed(f"readers '{shown}' of {queue} have another filter; one more must have the same")
+        if len(readers) >= SHARERS_MAX:
+            raise AccessRefused(f"{queue} has {SHARERS_MAX} readers '{shown}', as many as there may be")
+    header = queue.rules.partition_header
+    by = header if header in PROPERTIES else "header"
+    names = () if by != "header" else HEADERS if header is None else (header,)
+    return {"share": name, "single": single, "by": by, "names": tuple([_octets(one) for one in names])}
+
+
+def is_shared(queue: "Queue", name: str) -> bool:
+    """Whether readers of that name share a place now, or deliveries of such readers are still out."""
+    return queue.stream is not None and any(share[0] == _octets(name) for share in queue.stream.shares())
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def start_of(arguments: Mapping[str, Any]) -> tuple[str, int]:
