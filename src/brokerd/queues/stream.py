@@ -196,7 +196,8 @@ def recover_offsets(queue: "Queue") -> None:
 
 def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> None:
     """Say where the consumer begins that joins next; its arguments were checked.  Raises AccessRefused for the name of
-    a reader that reads now, PreconditionFailed where its offset cannot be kept, or readers of its name ask otherwise."""
+    a reader that reads now; PreconditionFailed where its offset cannot be kept, or readers of its name ask otherwise.
+    """
     stream = queue.stream
     assert stream is not None
     start, value = start_of(arguments)
