@@ -226,9 +226,10 @@ def test_the_page_on_streams_reads_all_from_the_first_each_time(demo, tmp_path):
 def test_every_python_block_is_run_by_a_test_above():
     counts = {page.name: len(blocks(page)) for page in PAGES if blocks(page)}
     # Those of the recipes are run in spark: test_views.py, test_stream.py.
-    # Those of testing.md are run in testing: test_examples.py.
+    # Those of testing.md are run in testing: test_examples.py; those of stream-week.md in spark: test_week.py.
     assert counts == {"README.md": 2, "audit-recipes.md": 2, "groups.md": 2, "ordering.md": 1, "prove.md": 2,
-                      "queues.md": 2, "running.md": 1, "streams.md": 1, "testing.md": 6}
+                      "queues.md": 2, "running.md": 1, "stream-week.md": 7, "streams.md": 1,
+                      "testing.md": 6}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,12 +1,23 @@
 """What a stream keeps, and where its readers begin, from arguments and policies."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import NotImplemented_, PreconditionFailed
 from brokerd.queues.rules import PLAIN, plane_rules, rules_of
-from brokerd.queues.stream import INT64_MAX, Retention, check_reader, filter_of, reader_name, retention_of, start_of
+from brokerd.queues.stream import (
+    INT64_MAX,
+    Retention,
+    check_reader,
+    filter_of,
+    reader_name,
+    retain,
+    retention_of,
+    start_of,
+)
 from brokerd.wire.values import Timestamp
 
 STREAM = {"x-queue-type": "stream"}
@@ -66,6 +77,15 @@ def test_any_offset_is_taken_or_refused_in_words(value):
 def test_what_readers_cannot_ask_for_yet_is_refused(name):
     with pytest.raises(NotImplemented_, match=f"arg '{name}' for queue 'q' is not supported"):
         check_reader("queue 'q'", {name: True}, no_ack=False, prefetch=1, global_prefetch=0)
+
+
+def test_the_log_is_told_once_of_what_readers_missed(caplog):
+    queue = SimpleNamespace(missed_told=0, stream=SimpleNamespace(missed=0, retain=lambda most: 0))
+    for missed in (0, 5, 5, 7):
+        queue.stream.missed = missed
+        assert not retain(queue)
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "readers missed 5 messages that had been removed", "readers missed 2 messages that had been removed"]
 
 
 def test_a_reader_has_no_priority():

@@ -29,7 +29,7 @@ AUDITS = (
     "publish_order", "fifo", "returned_first", "overtaking", "priority", "delivery_limit", "limit_kept",
     "ack_without_delivery", "double_settle", "delivery_after_settle", "agreement", "unacked", "duplicates", "holes",
     "damage", "group_fifo", *deliveries.AUDITS, "channel_order", "time_order", "wrong_level", "numbers", "after_cut",
-    "single_active", "prefetch", "consumers", "counters", "words", "dead_letters", "chain",
+    "single_active", "prefetch", "consumers", "counters", "words", "dead_letters", "chain", "stream",
 )
 IDS_SHOWN = 1000                # duplicates of a segment that are reported with their message-id
 

@@ -129,6 +129,8 @@ class _Case:
             return not has_groups(self.queue)
         if audit == "group_fifo":
             return bool(self.options.group_header or self.options.group_by)
+        if audit == "stream":
+            return audit in self.given
         if audit == "chain":
             return any(s.chained is not None and (s.chained.events or s.chained.faults) for s in self.summaries)
         if audit in NEED_LIMIT:

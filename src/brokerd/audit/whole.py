@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import counts, holders, letters, many, places
+from brokerd.audit import counts, holders, letters, many, places, streams
 from brokerd.audit.files import QueueFiles, Source
 from brokerd.audit.scan import Options, Summary
 from brokerd.audit.stitch import Findings
@@ -32,6 +32,11 @@ def has_levels(queue: QueueFiles, levels: dict[int, list[Summary]]) -> bool:
     return len(levels) > 1 or bool(queue.settings.get("max_priority"))
 
 
+def clipped(options: Options) -> bool:
+    """Whether only a part of the messages is judged."""
+    return bool(options.from_ns or options.to_ns)
+
+
 def cut_of(queue: QueueFiles) -> int | None:
     """When the dump copied the queue (ns); None: the files are not a dump."""
     cut = (queue.manifest or {}).get("cut")
@@ -40,15 +45,14 @@ def cut_of(queue: QueueFiles) -> int | None:
 
 def applies(audit: str, queue: QueueFiles, levels: dict[int, list[Summary]], options: Options) -> bool:
     """Whether this audit can say anything about this queue."""
-    clipped = bool(options.from_ns or options.to_ns)
     if audit == "channel_order":
         return has_levels(queue, levels)
     if audit == "words":
-        return not clipped
+        return not clipped(options)
     if audit == "dead_letters":
         return letters.applies(queue)
     if audit in ("after_cut", "counters"):
-        return cut_of(queue) is not None and not (clipped and audit == "counters")
+        return cut_of(queue) is not None and not (clipped(options) and audit == "counters")
     return audit not in holders.AUDITS or holders.applies(audit, queue)
 
 
@@ -81,6 +85,12 @@ def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], o
     if options.wants("dead_letters") and letters.applies(queue):
         said = letters.judge(source, queue, summaries, options, findings)
         given["dead_letters"] = Given(said.found, said.checked, sum(s.uncovered for s in summaries), doubts=said.doubts)
+    octets = streams.read(source, queue) if options.wants("stream") and not clipped(options) else None
+    if octets is not None:
+        verdict = streams.judge(queue, summaries, octets)
+        given["stream"] = Given(len(verdict.faults), verdict.checked, doubts=verdict.doubts,
+                                singles=tuple(f"message {seq}: {text}" if seq else text
+                                              for seq, text in verdict.faults))
     for name, held in holders.judge(source, queue, summaries, options, findings).items():
         given[name] = Given(held.found, held.checked, sum(s.uncovered for s in summaries), doubts=held.doubts)
     return given

@@ -132,6 +132,11 @@ RULES = {
         "Within a group, a message is delivered only after all earlier ones of the group are settled.",
         "A message of a group was delivered while an earlier one was not settled. The broker promises this only where "
         "groups are exclusive; elsewhere it follows from prefetch and the number of consumers.", JOURNAL),
+    "stream": Rule(
+        "Streams", PROMISE,
+        "A stream keeps every message from its first one to its last, retention takes whole segments, the oldest "
+        "first, and the offset that is kept for a reader is whole and not beyond the end.",
+        "A reader would miss messages, or begin where it should not.", "a stream with a named reader"),
     "chain": Rule(
         "Hash chain", PROMISE,
         "The events of order journals, and the acks of settled segments, are those that the broker wrote, as far as "

@@ -87,7 +87,7 @@ class Queue(plane.Queue):
 
     __slots__ = (
         "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
-        "key_files", "name", "owner", "policy", "rules", "side_file", "stream", "tracked",
+        "key_files", "missed_told", "name", "owner", "policy", "rules", "side_file", "stream", "tracked",
         "vhost_name",
     )  # fmt: skip
 
@@ -130,6 +130,7 @@ class Queue(plane.Queue):
         self.stream: plane.Stream | None = None  # what serves the readers of a stream; None: the queue is no stream
         if queue_type(self.arguments) == "stream":
             self.gate = self.stream = plane.Stream()
+        self.missed_told = 0  # messages that readers of a stream missed, as far as the log was told
         self.tracked: Tracked | None = None  # offsets that a stream keeps; None: not asked for since start
 
     def __str__(self) -> str:

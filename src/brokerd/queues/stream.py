@@ -70,15 +70,15 @@ def _number(value: int | None) -> int:
 
 def retain(queue: "Queue") -> bool:
     """Remove what the stream need not keep.  Returns whether there may be more to remove.  The log is told of what
-    readers have missed."""
+    readers have missed since it was told last."""
     stream = queue.stream
     assert stream is not None
-    missed = stream.missed
     removed = stream.retain(SEGMENTS_AT_ONCE)
     if removed:
         log.debug("%s: retention removed %d segments; the first offset is %d", queue, removed, stream.first_offset)
-    if stream.missed > missed:
-        log.warning("%s: readers missed %d messages that retention had removed", queue, stream.missed - missed)
+    if stream.missed > queue.missed_told:
+        missed, queue.missed_told = stream.missed - queue.missed_told, stream.missed
+        log.warning("%s: readers missed %d messages that had been removed", queue, missed)
     return removed == SEGMENTS_AT_ONCE
 
 

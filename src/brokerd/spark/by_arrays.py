@@ -2,22 +2,24 @@
 
     chain           a chain of octets, which SQL cannot follow
     dead_letters    the bodies of messages
+    stream          the file ``readers``
 """
 
 from typing import Any
 
-from brokerd.audit import chain, letters
+from brokerd.audit import chain, letters, streams
 from brokerd.audit.cut import find_queues
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options, scan
 from brokerd.audit.verdicts import chain_row, judge
 
-AUDITS = ("dead_letters", "chain")
+AUDITS = ("dead_letters", "chain", "stream")
 
 
 def rows(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
     """The rows of those of these audits that the options ask for.  Raises AuditError."""
     return [*(_letters(path, options, queues) if options.wants("dead_letters") else ()),
+            *(_streams(path, options, queues) if options.wants("stream") else ()),
             *(_chains(path, options, queues) if options.wants("chain") else ())]
 
 
@@ -25,6 +27,14 @@ def _letters(path: str, options: Options, queues: str | None) -> list[dict[str, 
     source, found, alone = open_source(path), [], options._replace(audits=frozenset({"dead_letters"}))
     for queue in find_queues(source, queues):
         if letters.applies(queue):
+            found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
+    return found
+
+
+def _streams(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
+    source, found, alone = open_source(path), [], options._replace(audits=frozenset({"stream"}))
+    for queue in find_queues(source, queues):
+        if streams.read(source, queue) is not None:
             found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
     return found
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGE = Path(brokerd.__file__).parent
-SHIPPED = ("__init__.py", "store/__init__.py", "store/format.py", "store/reading.py", "audit/*.py", "spark/*.py")
+SHIPPED = (
+    "__init__.py", "errors.py", "store/__init__.py", "store/format.py", "store/reading.py", "audit/*.py", "spark/*.py",
+    "wire/__init__.py", "wire/properties.py", "wire/values.py", "operations/__init__.py", "operations/plain.py",
+)  # fmt: skip
 LOGGING = """\
 status = error
 rootLogger.level = {level}

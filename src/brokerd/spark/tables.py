@@ -8,8 +8,7 @@
     acks        a row for each entry of an acks file, in order; ``last``: of a file that a broker may be writing to, the
                 last one, whose event it may not have written yet
 
-Makes only the requested columns, and reads no file for those that names and sizes give.  Knows nothing of Spark's
-sessions and tasks; of Spark itself it knows only names of types.
+Makes only the columns asked for, and reads no file for those that names and sizes give.  Knows nothing of tasks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +29,7 @@ from brokerd.audit.lifecycle import CAUSES, ENDED, REASONS, Lives, lives, messag
 from brokerd.audit.properties import ROUTING_KEY, Texts, priorities, texts
 from brokerd.audit.segment import SegmentData, read_triple
 from brokerd.spark.bounds import Bounds
+from brokerd.spark.contents import ASKED, Contents
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -67,7 +67,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }
 ARROW = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_(),
-         "timestamp": pa.timestamp("us", "UTC")}
+         "timestamp": pa.timestamp("us", "UTC"), "binary": pa.binary()}
 EVENT_TYPES = [None, "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered",
                "started"]
 ENTRY_TYPES = [*EVENT_TYPES[:8], "handed out", None, "set aside", "parked"]
@@ -78,7 +78,7 @@ ALIKE_OCTETS_MAX = 64           # longer strings of one length are gathered as s
 
 def ddl(table: str, columns: Sequence[str] | None = None) -> str:
     """The schema of a table, or of these ``columns`` in this order, as Spark writes it.  Raises AuditError."""
-    types = TABLES[table]
+    types = TABLES[table] | (ASKED.get(table, {}) if columns else {})
     for column in columns or ():
         if column not in types:
             raise AuditError(f"table {table} has no column {column} (it has {', '.join(types)})")
@@ -87,7 +87,7 @@ def ddl(table: str, columns: Sequence[str] | None = None) -> str:
 
 def arrow_schema(table: str, schema: Any) -> pa.Schema:
     """The Arrow schema for a StructType of Spark.  Raises AuditError for a column or type that the table lacks."""
-    types, fields = TABLES[table], []
+    types, fields = TABLES[table] | ASKED.get(table, {}), []
     for field in schema.fields:
         ddl(table, [field.name])
         if field.dataType.simpleString() != types[field.name]:
@@ -172,7 +172,7 @@ class Reading:
         raise NotImplementedError
 
 
-class Messages(Reading):
+class Messages(Contents, Reading):
     """Records."""
 
     @cached_property

@@ -150,6 +150,7 @@ class TemporaryServer(Server):
         self.node.core.clock = self.clock.epoch_ns
         self.node.core.monotonic = self.clock.monotonic_ns
         await self._timers.advance(ns, self.settle)
+        self.node.upkeep.begin_retention()
         self._look_around()
         await self.settle()
         return {"ahead_ns": self.clock.ahead_ns}

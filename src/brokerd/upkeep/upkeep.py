@@ -167,10 +167,14 @@ class Upkeep:
         if len(looked_at) < QUEUES_PER_TICK:
             self._resting = self._queues()
 
+    def begin_retention(self) -> None:
+        """The ticks from now on look at what streams keep: once a minute, and when a clock was set forward."""
+        self._retaining = self._queues()
+
     def _retain(self) -> None:
         """Remove what streams need not keep any more: a bounded number of segments at a time."""
         if self._ticks % RETAIN_EVERY_TICKS == 0:
-            self._retaining = self._queues()
+            self.begin_retention()
         for queue in islice(self._retaining, QUEUES_PER_TICK):
             if queue.stream is not None and not queue.deleted:
                 from brokerd.queues.stream import retain  # Most brokers have none.
