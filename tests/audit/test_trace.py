@@ -6,6 +6,7 @@ import writer
 
 from brokerd.audit.files import open_source
 from brokerd.audit.trace import trace
+from brokerd.cli import ctl_trace
 from brokerd.store import format as layout
 
 T = 1_700_000_000_000_000_000
@@ -85,3 +86,22 @@ def test_every_state_and_cause_has_a_word(tmp_path):
         "nack", "reject", "recover", "channel closed", "connection closed", "consumer timeout"]
     assert [t["reason"] for t in told] == [None, None, "delivery_limit", None, "delivery_limit", None]
     assert layout.REASON_LIMIT == 4
+
+
+def test_waiting_and_replay_are_told_in_words(tmp_path):
+    rows = [(T + 10, 12, 8, 0, 7), (T + 11, 12, 3, 1, 7, 1), (T + 12, 12, layout.RETRY_SCHEDULED, 0, 7, 1),
+            (T + 13, 12, layout.RELEASED_EVENT), (T + 14, 12, 8, 1, 7, 1), (T + 15, 12, 3, 2, 7, 2),
+            (T + 16, 12, layout.PARKED_EVENT, layout.REASON_LIMIT, 7, 2), (T + 17, 12, layout.RELEASED_EVENT),
+            (T + 18, 12, 8, 1, 7, 2), (T + 19, 12, 1, 0, 7), (T + 20, 12, layout.EVENT_REPLAYED),
+            (T + 21, 12, 8, 1, 7), (T + 22, 12, layout.GROUP_PARKED_EVENT, layout.REASON_REMOVED),
+            (T + 23, 12, layout.GROUP_RELEASED_EVENT)]
+    happened = writer.events(rows)
+    happened["aux"][happened["type"] == layout.RETRY_SCHEDULED] = 1500
+    level = writer.Level(writer.messages(range(1, 31), range(T - 40, T - 10)), happened, 33)
+    told = traced(writer.write_queue(tmp_path / "data", level, writer.Options(segment_messages=10)), 12)
+    assert [e["what"] for e in told["events"]] == [
+        "enqueued", "delivered", "returned", "retry scheduled", "released", "delivered", "returned", "parked",
+        "released", "delivered", "acked", "replayed", "delivered", "group parked", "group released"]
+    assert told["events"][3]["delay_ms"] == 1500
+    assert [e["cause"] for e in told["events"] if e["what"].endswith("parked")] == ["delivery_limit", "by an operator"]
+    assert "in 1500 ms" in ctl_trace.text(told)

@@ -54,11 +54,15 @@ class Journal(NamedTuple):
     marks: np.ndarray
     mark_places: np.ndarray
     again: np.ndarray               # the events of messages since they were replayed, which are not among ``events``
+    again_places: np.ndarray
+    aside: np.ndarray               # the events of types ``layout.ASIDE_EVENTS``, which are not among ``events``
+    aside_places: np.ndarray
 
 
 NO_EVENTS = np.empty(0, shapes.EVENT)
 NO_PLACES = np.empty(0, np.int64)
-NO_JOURNAL = Journal(None, NO_EVENTS, NO_PLACES, NO_PLACES, [], NO_EVENTS, NO_EVENTS, NO_PLACES, NO_EVENTS)
+NO_JOURNAL = Journal(None, NO_EVENTS, NO_PLACES, NO_PLACES, [], NO_EVENTS, NO_EVENTS, NO_PLACES, NO_EVENTS,
+                     NO_PLACES, NO_EVENTS, NO_PLACES)
 
 
 def read_journal(source: Source, triple: Triple, damage: list[Damage], *, crc: bool = True) -> Journal:
@@ -136,12 +140,15 @@ def _sound_events(triple: Triple, events: np.ndarray, begun: int, gaps: list[Gap
                              int(sound["ts"][back[0] + 1]),
                              f"{back.size} events that are not later than the one before", ("events",)))
     mark_places = at[started]
-    others = ~started & ~np.isin(sound["type"], layout.ASIDE_EVENTS)    # The audits judge by returns and settings.
+    is_aside = np.isin(sound["type"], layout.ASIDE_EVENTS)              # Most audits judge by returns and settings.
+    aside, aside_places = sound[is_aside], at[is_aside]
+    others = ~started & ~is_aside
     if not others.all():
         sound, at = sound[others], at[others]
     runs = np.unique(starts["ts"][np.isin(starts["reason"], RUNS)])
     again = since_replay(sound["seq"], sound["type"] == layout.EVENT_REPLAYED)
-    return Journal(begun, sound[~again], at[~again], runs, gaps, late, starts, mark_places, sound[again])
+    return Journal(begun, sound[~again], at[~again], runs, gaps, late, starts, mark_places, sound[again],
+                   at[again], aside, aside_places)
 
 
 def since_replay(of: np.ndarray, replayed: np.ndarray) -> np.ndarray:

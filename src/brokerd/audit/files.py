@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from brokerd.audit import AuditError, NoSuchQueueError
+from brokerd.audit.properties import Grouping, grouping_of
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -60,7 +61,8 @@ class Rule(NamedTuple):
     at_least_once: bool = False
     groups: bool = False                # message groups: order holds in each group, not in the queue
     retry: bool = False                 # returned messages wait: later ones overtake them
-    stops: bool = False                 # a message at its limit stops the queue, and lives on
+    stops: bool = False                 # a message at its limit stops the queue or its group, and lives on
+    grouping: Grouping | None = None    # what ``groups`` go by; None: that is not known
 
 
 class Noted(NamedTuple):
@@ -505,7 +507,8 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
                 settings.get("dead_letter_exchange") is not None, number("message_ttl_ms"),
                 bool(settings.get("single_active_consumer")), number("max_priority"), _letters_to(settings),
                 bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None,
-                bool(settings.get("retry")), settings.get("delivery_limit_action") in ("block", "park-group"))
+                bool(settings.get("retry")), settings.get("delivery_limit_action") in ("block", "park-group"),
+                grouping_of(settings.get("groups")))
 
 
 def _letters_to(settings: dict[str, Any]) -> str | None:

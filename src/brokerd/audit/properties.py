@@ -6,6 +6,8 @@ A ``Texts`` says where strings stand; ``hashes`` makes 64 bits of each.  A prope
 counts as absent: a damaged record must not make us read octets of another one.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from brokerd.store import format as layout
@@ -26,6 +28,16 @@ for _types, _octets in (("tbB", 1), ("suU", 2), ("IifF", 4), ("lLdT", 8), ("D", 
         _VALUE_OCTETS[ord(_type)] = _octets
 _VALUE_OCTETS[ord("F")] = -1
 _HEADERS_MAX = 1000             # fields of a table that we read
+
+
+class Grouping(NamedTuple):
+    """Where the group of a message is: the first of these headers that it has, or without headers the property ``by``.
+    ``most``: so many messages of a group that is not sticky may be out."""
+
+    by: str
+    headers: tuple[str, ...]
+    sticky: bool
+    most: int
 
 
 class Texts:
@@ -74,6 +86,11 @@ def texts(octets: bytes, records: reading.Records, name: str, *, header: bool = 
     return _within(index, at + 1, o.u1(at), stop)
 
 
+def with_header(octets: bytes, records: reading.Records, name: str) -> np.ndarray:
+    """The indices of the records that have the header of that name, with a value of any type."""
+    return _in_tables(_Octets(octets), *_places(octets, records, "headers"), name, any_type=True).index
+
+
 def _keys(o: _Octets, records: reading.Records) -> tuple[np.ndarray, np.ndarray]:
     """Where the routing key of each record begins, and where the record ends."""
     at = records.positions + layout.HEADER_OCTETS
@@ -115,8 +132,11 @@ def _within(index: np.ndarray, start: np.ndarray, length: np.ndarray, stop: np.n
     return Texts(index[whole], start[whole], length[whole])
 
 
-def _in_tables(o: _Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, name: str) -> Texts:
-    """Walk the tables that begin at ``at``, one field of each per step, until ``name`` is found or the tables end."""
+def _in_tables(o: _Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, name: str, *,
+               any_type: bool = False) -> Texts:
+    """Walk the tables that begin at ``at``, one field of each per step, until ``name`` is found or the tables end.
+
+    ``any_type``: values that are no strings count as well, as empty ones."""
     key = name.encode("utf-8", "surrogateescape")
     stop = np.minimum(at + 4 + o.u4(at), stop)
     at = at + 4
@@ -133,7 +153,9 @@ def _in_tables(o: _Octets, index: np.ndarray, at: np.ndarray, stop: np.ndarray, 
         for k, octet in enumerate(key):
             same &= o.u1(at + 1 + k) == octet
         string = same & ((type_ == ord("S")) | (type_ == ord("x")))
-        if string.any():
+        if any_type:
+            found.append((index[same], type_at[same], np.zeros(int(same.sum()), np.int64), stop[same]))
+        elif string.any():
             found.append((index[string], type_at[string] + 5, o.u4(type_at[string] + 1), stop[string]))
         octets = _VALUE_OCTETS[type_]
         following = type_at + 1 + np.where(octets == -1, 4 + o.u4(type_at + 1), octets)
@@ -168,3 +190,15 @@ def text(octets: bytes, where: Texts, row: int) -> str:
     """One of the strings, as text."""
     start, length = int(where.start[row]), int(where.length[row])
     return octets[start:start + length].decode("utf-8", "replace")
+
+
+def grouping_of(said: Any) -> Grouping | None:
+    """From the line of settings; None: no groups, or it is not understood."""
+    if not isinstance(said, dict):
+        return None
+    by, headers, most = said.get("by"), said.get("headers"), said.get("most")
+    if not isinstance(by, str) or not isinstance(headers, list) or not isinstance(most, int):
+        return None
+    if not (headers or by == ROUTING_KEY or by in INDEX):
+        return None
+    return Grouping(by, tuple(map(str, headers)), said.get("mode") == "sticky", most)

@@ -30,6 +30,7 @@ AUDITS = (
     "ack_without_delivery", "double_settle", "delivery_after_settle", "agreement", "unacked", "duplicates", "holes",
     "damage", "group_fifo", *deliveries.AUDITS, "channel_order", "time_order", "wrong_level", "numbers", "after_cut",
     "single_active", "prefetch", "consumers", "counters", "words", "dead_letters", "chain", "stream",
+    "group_order", "group_owner", "retry_kept", "stop_kept",
 )
 IDS_SHOWN = 1000                # duplicates of a segment that are reported with their message-id
 

@@ -42,6 +42,7 @@ class SegmentData(NamedTuple):
     damaged ones included.  ``doubted_below``: below this position ``delivered_below`` may have been higher once.
     ``marks``: the times of all events STARTED.
     ``entries_again``, ``events_again``: of messages that were replayed, from there on; audits judge the first lives.
+    ``aside``: the events that tell why a message waits, or waits no more (``layout.ASIDE_EVENTS``), in their order.
     """
 
     triple: Triple
@@ -67,6 +68,9 @@ class SegmentData(NamedTuple):
     marks: np.ndarray = np.empty(0, np.int64)
     entries_again: np.ndarray = np.empty(0, shapes.ENTRY)
     events_again: np.ndarray = np.empty(0, shapes.EVENT)
+    again_places: np.ndarray = np.empty(0, np.int64)
+    aside: np.ndarray = np.empty(0, shapes.EVENT)
+    aside_places: np.ndarray = np.empty(0, np.int64)
 
     @property
     def power_cuts(self) -> np.ndarray:
@@ -141,7 +145,8 @@ def read_triple(source: Source, triple: Triple, *, crc: bool = True, trust: bool
     data = SegmentData(triple, triple.number, generation, base_seq, created, segment.octets, segment.records.headers,
                        positions, segment.sound, entries, acks.delivered, journal.events, journal.places,
                        journal.begun, journal.runs, journal.gaps, damage, segment.gone, acks.written, acks.doubted,
-                       journal.marks["ts"], acks.again, journal.again)
+                       journal.marks["ts"], acks.again, journal.again, journal.again_places,
+                       journal.aside, journal.aside_places)
     return data if triple.cut is None else _without_late(data, triple.cut, journal.late)
 
 

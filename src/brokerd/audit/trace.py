@@ -20,7 +20,12 @@ from brokerd.store import format as layout
 from brokerd.store import reading
 
 WHAT = ("", "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered")
-IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside", layout.PARKED: "parked"}
+WHAT_BESIDES = {
+    layout.PARKED_EVENT: "parked", layout.RELEASED_EVENT: "released", layout.RETRY_SCHEDULED: "retry scheduled",
+    layout.EVENT_REPLAYED: "replayed", layout.GROUP_PARKED_EVENT: "group parked",
+    layout.GROUP_RELEASED_EVENT: "group released"}
+IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside", layout.PARKED: "parked",
+           layout.RETRY_TIME: "retry time", layout.REPLAYED: "replayed"}
 KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "nothing"
 
 
@@ -141,32 +146,48 @@ def _record(data: SegmentData, index: int) -> dict[str, Any]:
 
 
 def _events(queue: QueueFiles, data: SegmentData, life: Lives, row: int) -> list[dict[str, Any]]:
-    low, high = np.searchsorted(life.of, (row, row + 1)).tolist()
-    events: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
     by_get, out_since = False, 0
-    for k in range(low, high):
-        event = data.events[life.event[k]]
+    for event, place in _all_events(data, life, row):
         ts, type_, why = int(event["ts"]), int(event["type"]), int(event["reason"])
-        _add_restart(events, data, out_since, ts)
+        _add_restart(told, data, out_since, ts)
         if type_ == layout.DELIVERED:
             by_get = bool(why & layout.BY_GET)
-        out_since = ts if type_ == layout.DELIVERED else 0
-        one: dict[str, Any] = {
-            "ts": ts, "what": WHAT[type_], "consumer": _who(queue, int(event["consumer"]), by_get),
-            "count": int(event["count"]), "offset": int(data.event_places[life.event[k]])}
-        if type_ == layout.DELIVERED:
-            one |= {"delivery_tag": int(event["aux"]), "redelivered": bool(why & layout.REDELIVERED),
-                    "by_get": by_get, "before_start": bool(why & layout.BEFORE_START),
-                    "no_ack": bool(why & layout.WITHOUT_ACK)}
-        elif type_ == layout.RETURNED:
-            one["cause"] = CAUSES[why] if why < len(CAUSES) else str(why)
-        elif type_ in (layout.DEAD_LETTERED, layout.DROPPED):
-            one["cause"] = REASONS[why] if why < len(REASONS) else str(why)
-        elif type_ == layout.ACKED and why == 1:
-            one["cause"] = "taken without acks"
-        events.append(one)
-    _add_restart(events, data, out_since, 1 << 63)
-    return events
+        if type_ not in layout.ASIDE_EVENTS:
+            out_since = ts if type_ == layout.DELIVERED else 0
+        told.append({
+            "ts": ts, "what": WHAT_BESIDES.get(type_) or WHAT[type_],
+            "consumer": _who(queue, int(event["consumer"]), by_get), "count": int(event["count"]), "offset": place,
+            **_particulars(event, type_, why)})
+    _add_restart(told, data, out_since, 1 << 63)
+    return told
+
+
+def _all_events(data: SegmentData, life: Lives, row: int) -> list[tuple[Any, int]]:
+    """The events of a message with their offsets, in order of time: those of its lives, and those of its waiting."""
+    low, high = np.searchsorted(life.of, (row, row + 1)).tolist()
+    found = [(data.events[k], int(data.event_places[k])) for k in life.event[low:high].tolist()]
+    seq = int(life.seq[row])
+    for events, places in ((data.events_again, data.again_places), (data.aside, data.aside_places)):
+        found += [(events[k], int(places[k])) for k in np.flatnonzero(events["seq"] == seq).tolist()]
+    return sorted(found, key=lambda one: int(one[0]["ts"]))
+
+
+def _particulars(event: Any, type_: int, why: int) -> dict[str, Any]:
+    """What an event says besides, by its type."""
+    if type_ == layout.DELIVERED:
+        return {"delivery_tag": int(event["aux"]), "redelivered": bool(why & layout.REDELIVERED),
+                "by_get": bool(why & layout.BY_GET), "before_start": bool(why & layout.BEFORE_START),
+                "no_ack": bool(why & layout.WITHOUT_ACK)}
+    if type_ == layout.RETRY_SCHEDULED:
+        return {"delay_ms": int(event["aux"])}
+    if type_ == layout.RETURNED:
+        return {"cause": CAUSES[why] if why < len(CAUSES) else str(why)}
+    if type_ == layout.GROUP_PARKED_EVENT and why == layout.REASON_REMOVED:
+        return {"cause": "by an operator"}
+    if type_ in (layout.DEAD_LETTERED, layout.DROPPED, layout.PARKED_EVENT, layout.GROUP_PARKED_EVENT):
+        return {"cause": REASONS[why] if why < len(REASONS) else str(why)}
+    return {"cause": "taken without acks"} if type_ == layout.ACKED and why == 1 else {}
 
 
 def _add_restart(events: list[dict[str, Any]], data: SegmentData, since: int, until: int) -> None:

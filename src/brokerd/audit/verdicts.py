@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brokerd import __version__
-from brokerd.audit import blame, chain, deliveries, digests, holders, many, moment, places, stitch, whole
+from brokerd.audit import blame, chain, deliveries, digests, holders, many, moment, places, stitch, waits, whole
 from brokerd.audit.arrays import add_histograms, bucket_low, percentile
 from brokerd.audit.culprits import CONSEQUENCE
 from brokerd.audit.cut import find_queues
@@ -34,7 +34,7 @@ OF_USE = frozenset(("overtaking", "unacked", "duplicates", "group_fifo"))
 RECORDS_ONLY = ("publish_order", "duplicates", "wrong_level", "words", *places.AUDITS)
 NEED_EVENTS = ("fifo", "returned_first", "overtaking", "priority", "ack_without_delivery", "double_settle",
                "delivery_after_settle", "agreement", "unacked", "delivery_limit", "limit_kept", "group_fifo",
-               *deliveries.AUDITS, *holders.AUDITS, "counters", "dead_letters")
+               *deliveries.AUDITS, *holders.AUDITS, *waits.AUDITS, "counters", "dead_letters")
 NEED_ACKS = ("double_settle", "agreement", "words")
 NEED_LIMIT = ("delivery_limit", "limit_kept")
 

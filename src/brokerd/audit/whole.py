@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import counts, holders, letters, many, places, streams
+from brokerd.audit import counts, holders, letters, many, places, streams, waits
 from brokerd.audit.files import QueueFiles, Source
 from brokerd.audit.scan import Options, Summary
 from brokerd.audit.stitch import Findings
@@ -53,6 +53,8 @@ def applies(audit: str, queue: QueueFiles, levels: dict[int, list[Summary]], opt
         return letters.applies(queue)
     if audit in ("after_cut", "counters"):
         return cut_of(queue) is not None and not (clipped(options) and audit == "counters")
+    if audit in waits.AUDITS:
+        return waits.applies(audit, queue) and not clipped(options)
     return audit not in holders.AUDITS or holders.applies(audit, queue)
 
 
@@ -93,6 +95,9 @@ def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], o
                                               for seq, text in verdict.faults))
     for name, held in holders.judge(source, queue, summaries, options, findings).items():
         given[name] = Given(held.found, held.checked, sum(s.uncovered for s in summaries), doubts=held.doubts)
+    if not clipped(options):
+        for name, kept in waits.judge(source, queue, summaries, options, findings).items():
+            given[name] = Given(kept.found, kept.checked, sum(s.uncovered for s in summaries), doubts=kept.doubts)
     return given
 
 

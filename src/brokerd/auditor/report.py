@@ -53,6 +53,7 @@ class Rule(NamedTuple):
 
 
 JOURNAL = "the order journal of the queue over the whole life of its messages (queue argument x-order-journal)"
+GROUPS = "a queue with message groups, and its order journal"
 RECORDS = "the messages alone; a journal is not needed"
 EITHER = "the messages and their acks; the order journal tells it exactly"
 
@@ -137,6 +138,24 @@ RULES = {
         "A stream keeps every message from its first one to its last, retention takes whole segments, the oldest "
         "first, and the offset that is kept for a reader is whole and not beyond the end.",
         "A reader would miss messages, or begin where it should not.", "a stream with a named reader"),
+    "group_order": Rule(
+        "Order in groups", PROMISE,
+        "A message of a group goes out after all earlier ones of the group are settled, or are out with the same "
+        "consumer.",
+        "A message went out while an earlier one of its group waited or was with another consumer.", GROUPS),
+    "group_owner": Rule(
+        "Owner of a group", PROMISE,
+        "All messages of a group that are out at one time are with one consumer, and no more of them than allowed.",
+        "Two consumers had messages of one group at once, or one had too many.", GROUPS),
+    "retry_kept": Rule(
+        "Delayed retry", PROMISE,
+        "A message that returned goes out again only when its time has come, and until then nothing of its group does.",
+        "A message, or a later one of its group, went out too early.", "a queue with a delayed retry"),
+    "stop_kept": Rule(
+        "Stops", PROMISE,
+        "Behind a message that stops its queue or its group, nothing goes out until an operator acts.",
+        "A message went out though one before it had stopped its queue or group.",
+        "a queue that stops at messages which have failed too often"),
     "chain": Rule(
         "Hash chain", PROMISE,
         "The events of order journals, and the acks of settled segments, are those that the broker wrote, as far as "

@@ -100,6 +100,9 @@ def _event(event: dict[str, Any], start: int | None) -> tuple[str, str, str, str
     return (moment(at) if at is not None else "-", after, what, ", ".join(_details(event)))
 
 
+COUNTING = ("delivered", "delivered again", "returned", "set aside", "parked", "group parked")
+
+
 def _details(event: dict[str, Any]) -> list[str]:
     details = []
     delivered = event["what"] == "delivered"
@@ -107,13 +110,15 @@ def _details(event: dict[str, Any]) -> list[str]:
         details.append(f"{'to' if delivered else 'by'} {_who(event['consumer'])}")
     if event.get("cause"):
         details.append(str(event["cause"]))
+    if event.get("delay_ms") is not None:
+        details.append(f"in {event['delay_ms']} ms")
     if delivered:
         details.append(f"tag {event['delivery_tag']}")
         details += [text for name, text in (
             ("redelivered", "redelivered"), ("by_get", "by basic.get"), ("no_ack", "without ack"),
             ("before_start", "handed out before the broker's last start"),
         ) if event.get(name)]  # fmt: skip
-    if event.get("count") and event["what"] in ("delivered", "delivered again", "returned", "set aside"):
+    if event.get("count") and event["what"] in COUNTING:
         details.append(f"failed deliveries: {event['count']}")
     return details
 

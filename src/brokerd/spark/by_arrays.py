@@ -3,24 +3,26 @@
     chain           a chain of octets, which SQL cannot follow
     dead_letters    the bodies of messages
     stream          the file ``readers``
+    group_order, group_owner, retry_kept, stop_kept     the groups of messages, which are in their properties
 """
 
 from typing import Any
 
-from brokerd.audit import chain, letters, streams
+from brokerd.audit import chain, letters, streams, waits
 from brokerd.audit.cut import find_queues
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options, scan
 from brokerd.audit.verdicts import chain_row, judge
 
-AUDITS = ("dead_letters", "chain", "stream")
+AUDITS = ("dead_letters", "chain", "stream", *waits.AUDITS)
 
 
 def rows(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
     """The rows of those of these audits that the options ask for.  Raises AuditError."""
     return [*(_letters(path, options, queues) if options.wants("dead_letters") else ()),
             *(_streams(path, options, queues) if options.wants("stream") else ()),
-            *(_chains(path, options, queues) if options.wants("chain") else ())]
+            *(_chains(path, options, queues) if options.wants("chain") else ()),
+            *_waits(path, options, queues)]
 
 
 def _letters(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
@@ -35,6 +37,15 @@ def _streams(path: str, options: Options, queues: str | None) -> list[dict[str, 
     source, found, alone = open_source(path), [], options._replace(audits=frozenset({"stream"}))
     for queue in find_queues(source, queues):
         if streams.read(source, queue) is not None:
+            found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
+    return found
+
+
+def _waits(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
+    wanted = frozenset(filter(options.wants, waits.AUDITS))
+    source, found, alone = open_source(path), [], options._replace(audits=wanted)
+    for queue in find_queues(source, queues) if wanted else ():
+        if any(waits.applies(name, queue) for name in wanted):
             found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
     return found
 

@@ -70,7 +70,7 @@ ARROW = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "boolea
          "timestamp": pa.timestamp("us", "UTC"), "binary": pa.binary()}
 EVENT_TYPES = [None, "acked", "rejected", "returned", "dead-lettered", "expired", "dropped", "purged", "delivered",
                "started"]
-ENTRY_TYPES = [*EVENT_TYPES[:8], "handed out", None, "set aside", "parked"]
+ENTRY_TYPES = [*EVENT_TYPES[:8], "handed out", None, "set aside", "parked", "retry time", "replayed"]
 STARTS = [None, "restarted", "power lost", "switched on", "switched off"]
 ROWS_MAX = 1 << 17              # in one batch
 ALIKE_OCTETS_MAX = 64           # longer strings of one length are gathered as strings of any length are

@@ -1,0 +1,333 @@
+"""Judges what has to wait: messages behind earlier ones of their group, behind a message that is tried again later, and
+behind one that stops its group or its queue.
+
+===============  ====================================================================================================
+group_order      a message of a group went out after all earlier ones were settled, or were out with the same consumer
+group_owner      the messages of a group that were out at one time were with one consumer, and not too many of them
+retry_kept       no message, and nothing of its group, went out before the time of its next try
+stop_kept        nothing behind a message that stops its queue or its group went out until an operator acted
+===============  ====================================================================================================
+
+The group of a message is what the queue's settings say: a header or a property that is text.  Messages with other keys,
+and those without one, are not judged; nor is a delivery without acks, for which nothing is promised.  A settlement that
+an owner sends too late is fenced: it has no event, and ``wrong_consumer`` would find one.
+
+Of these the audits are not sure: messages that the journal does not cover, a settlement that only the acks have (kill
+-9 came before its event), what happened before a loss of power, and a try that was early by a clock that may have been
+put back.  Rules that changed leave no doubt behind: a queue whose settings changed is not judged by that audit.
+
+Reads the segments of such queues once more.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from brokerd.audit import many
+from brokerd.audit.arrays import group_max_before
+from brokerd.audit.files import FOREVER, QueueFiles, Source
+from brokerd.audit.properties import Grouping, Texts, hashes, texts, with_header
+from brokerd.audit.scan import Options, Pass, Summary
+from brokerd.audit.segment import SegmentData
+from brokerd.audit.stitch import Findings, read_again
+from brokerd.store import format as layout
+from brokerd.store import reading
+
+AUDITS = ("group_order", "group_owner", "retry_kept", "stop_kept")
+SLACK_NS = 2_000_000            # by so much a try may be early: times on disk are in ms, those of events in ns
+BY_CONNECTION = 1 << 32         # what basic.get takes belongs to a connection, whose numbers are not those of consumers
+STOPS = (layout.PARKED_EVENT, layout.GROUP_PARKED_EVENT)
+RELEASES = (layout.RELEASED_EVENT, layout.GROUP_RELEASED_EVENT)
+
+
+class Found(NamedTuple):
+    """The result of one audit; ``doubts``: why it is not sure."""
+
+    found: int
+    checked: int
+    doubts: tuple[str, ...] = ()
+
+
+class Messages(NamedTuple):
+    """Messages, rising ``seq``: columns.  ``group``: a hash, 0: none.  ``settled``: FOREVER if it is not, 0 if it
+    is not known when."""
+
+    seq: np.ndarray
+    group: np.ndarray
+    settled: np.ndarray
+    level: np.ndarray
+
+
+class Deliveries(NamedTuple):
+    """Deliveries with acks, in order of time: columns.  ``row``: of the message.  ``until``: it is out up to then."""
+
+    ts: np.ndarray
+    until: np.ndarray
+    holder: np.ndarray
+    row: np.ndarray
+    place: np.ndarray
+    segment: np.ndarray
+
+
+class Notes(NamedTuple):
+    """Events of messages that wait, in order of time: columns.  ``aux``: the delay in ms of a retry."""
+
+    ts: np.ndarray
+    type: np.ndarray
+    aux: np.ndarray
+    row: np.ndarray
+
+
+class History(NamedTuple):
+    """What happened in a queue.  ``times``: of all records and events, sorted."""
+
+    messages: Messages
+    deliveries: Deliveries
+    notes: Notes
+    times: np.ndarray
+    unclear: int                    # messages that only their acks know to be settled
+
+
+def applies(audit: str, queue: QueueFiles) -> bool:
+    """Whether this audit can say anything about this queue: its settings are known, and never changed in this."""
+    rules = queue.rules
+    if not rules or len({(rule.grouping, rule.retry, rule.stops) for rule in rules}) > 1:
+        return False
+    (rule, *_) = rules
+    if audit == "retry_kept":
+        return rule.retry
+    return rule.stops if audit == "stop_kept" else rule.grouping is not None
+
+
+def judge(source: Source, queue: QueueFiles, summaries: list[Summary], options: Options,
+          findings: Findings) -> dict[str, Found]:
+    """Judge those of ``AUDITS`` that the options ask for and that can say something about this queue."""
+    wanted = [name for name in AUDITS if options.wants(name) and applies(name, queue)]
+    if not wanted:
+        return {}
+    history = _history(source, queue.rules[0].grouping, summaries, options)
+    unclear = (f"of {many(history.unclear, 'message')} only the acks know the end",) if history.unclear else ()
+    made: dict[str, Found] = {}
+    for name in wanted:
+        if name.startswith("group_"):
+            bad = (_out_of_order if name == "group_order" else _with_others)(history, queue.rules[0].grouping)
+            _tell(name, summaries, history, bad, findings)
+            grouped = history.messages.group[history.deliveries.row] != 0
+            made[name] = Found(bad.size, int(np.count_nonzero(grouped)), unclear)
+        else:
+            made[name] = _noted(name, queue.rules[0].grouping, summaries, history, findings)
+    return made
+
+
+# ---- reading
+
+def _history(source: Source, grouping: Grouping | None, summaries: list[Summary], options: Options) -> History:
+    # What was there when all files had been read once is in each of them now, though a broker may go on writing.
+    last = max((s.last_ts for s in summaries), default=0)
+    parts = [_part(read_again(source, s, options), grouping, k, s.power_cut) for k, s in enumerate(summaries)]
+    of, rows = Messages(*_joined([part[0] for part in parts])), _joined([part[1] for part in parts])
+    notes, times = _joined([part[2] for part in parts]), np.concatenate([part[3] for part in parts])
+    order = np.argsort(of.seq, kind="stable")
+    of = Messages(*(column[order] for column in of))
+
+    def in_time(columns: list[np.ndarray], at: int) -> list[np.ndarray]:
+        """Sorted by time, up to ``last``, with the row of each message in place of its number."""
+        chosen = np.argsort(columns[0], kind="stable")
+        chosen = chosen[columns[0][chosen] <= last]
+        found = [column[chosen] for column in columns]
+        found[at] = np.searchsorted(of.seq, found[at])
+        return found
+
+    return History(of, Deliveries(*in_time(rows, 3)), Notes(*in_time(notes, 3)), np.sort(times),
+                   sum(part[4] for part in parts))
+
+
+def _joined(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tuple[
+        tuple[np.ndarray, ...], tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray, int]:
+    """The messages, deliveries, notes and times of one segment, and how many messages only their acks know to be
+    settled.  Only messages that the journal covers have a group, and only these deliveries and notes are there."""
+    data, life = p.data, p.life
+    sure = life.covered & (life.published > power_cut)
+    group = np.zeros(life.seq.size, np.int64)
+    if grouping is not None and data.positions.size:
+        of_record = np.append(_groups(data, grouping), 0)
+        group = np.where(sure, of_record[life.record], 0)       # A message without a record, -1, has the last one.
+    ended = np.zeros(life.seq.size, np.int64)
+    ends = np.flatnonzero(np.isin(life.type, tuple(layout.SETTLING_TYPES)))
+    ended[life.of[ends][::-1]] = life.ts[ends][::-1]            # The first one of each message.
+    by_acks = np.isin(np.append(data.positions, 0)[life.record], reading.settled_positions(data.entries))
+    by_acks &= (life.record >= 0) & (ended == 0)
+    settled = np.where(ended > 0, ended, np.where(by_acks | ~sure, 0, FOREVER))
+
+    which = np.flatnonzero(p.delivered & (life.why & layout.WITHOUT_ACK == 0) & sure[life.of])
+    goes_on = ~life.last[which] & (np.append(life.run[1:], 0)[which] == life.run[which])
+    until = np.where(goes_on, np.append(life.ts[1:], 0)[which], np.append(data.runs, FOREVER)[life.run[which]])
+    events = data.events[life.event[which]]
+    holder = events["consumer"].astype(np.int64) + np.where(life.why[which] & layout.BY_GET, BY_CONNECTION, 0)
+    rows = (life.ts[which], until, holder, life.seq[life.of[which]], data.event_places[life.event[which]],
+            np.full(which.size, number))
+    known = np.isin(data.aside["seq"].astype(np.int64), life.seq[sure])
+    aside = data.aside[known]
+    notes = (aside["ts"].astype(np.int64), aside["type"].astype(np.int64), aside["aux"].astype(np.int64),
+             aside["seq"].astype(np.int64))
+    times = np.concatenate((data.headers["ts"][data.sound], data.events["ts"], data.aside["ts"], data.marks,
+                            data.events_again["ts"])).astype(np.int64)
+    level = np.full(life.seq.size, data.triple.priority)
+    return (life.seq, group, settled, level), rows, notes, times, int(np.count_nonzero(by_acks & sure))
+
+
+def _groups(data: SegmentData, grouping: Grouping) -> np.ndarray:
+    """A hash of the group of each record; 0: none, or its key is no text."""
+    found, known = np.zeros(data.positions.size, np.int64), np.zeros(data.positions.size, bool)
+    for name in grouping.headers or (grouping.by,):
+        is_header = bool(grouping.headers)
+        where = texts(data.octets, data.records, name, header=is_header)
+        octet = np.frombuffer(data.octets, np.uint8)
+        right = ~known[where.index] & (where.length > 0)
+        if is_header:
+            right &= octet[np.maximum(where.start - 5, 0)] == ord("S")
+        where = Texts(where.index[right], where.start[right], where.length[right])
+        found[where.index] = hashes(data.octets, where).astype(np.int64)
+        # Of several names the first that a message has counts.  A key that is no text is not known here.
+        known[with_header(data.octets, data.records, name) if is_header else where.index] = True
+    return found
+
+
+# ---- groups
+
+def _out_of_order(history: History, grouping: Grouping | None) -> np.ndarray:
+    """The deliveries before which an earlier message of the group was neither settled nor with that consumer."""
+    of, rows = history.messages, history.deliveries
+    order = np.lexsort((of.seq, of.group))
+    before = np.zeros(of.seq.size, np.int64)        # For each message, when the last of all earlier ones was settled.
+    before[order] = group_max_before(of.group[order], of.settled[order])
+    begins = np.searchsorted(of.group[order], of.group)
+    at = np.empty(order.size, np.int64)
+    at[order] = np.arange(order.size)
+    holds = _Holds(rows)
+    bad = []
+    for k in np.flatnonzero((of.group[rows.row] != 0) & (before[rows.row] > rows.ts)).tolist():
+        row, ts = int(rows.row[k]), int(rows.ts[k])
+        earlier = order[begins[row]:at[row]]
+        if any(holds.holder(int(one), ts) != int(rows.holder[k]) for one in earlier[of.settled[earlier] > ts]):
+            bad.append(k)
+    return np.array(bad, np.int64)
+
+
+def _with_others(history: History, grouping: Grouping | None) -> np.ndarray:
+    """The deliveries during which another consumer had a message of the group, or too many of it were out."""
+    of, rows = history.messages, history.deliveries
+    group = of.group[rows.row]
+    order = np.argsort(group, kind="stable")        # Within a group still in order of time.
+    latest = group_max_before(group[order], rows.until[order])
+    begins = np.searchsorted(group[order], group[order])
+    most = grouping.most if grouping is not None and not grouping.sticky else FOREVER
+    bad = []
+    for k in np.flatnonzero((group[order] != 0) & (latest > rows.ts[order])).tolist():
+        own, earlier = order[k], order[begins[k]:k]
+        out = earlier[(rows.until[earlier] > rows.ts[own]) & (rows.row[earlier] != rows.row[own])]
+        if (rows.holder[out] != rows.holder[own]).any() or out.size >= most:
+            bad.append(int(own))
+    return np.array(sorted(bad), np.int64)
+
+
+class _Holds:
+    """Who has a message at a time."""
+
+    def __init__(self, rows: Deliveries) -> None:
+        self.rows = rows
+        self.order = np.argsort(rows.row, kind="stable")
+        self.sorted = rows.row[self.order]
+
+    def holder(self, row: int, ts: int) -> int:
+        """Who has it then; -1: nobody has."""
+        low, high = np.searchsorted(self.sorted, (row, row + 1)).tolist()
+        for k in self.order[low:high].tolist():
+            if self.rows.ts[k] < ts < self.rows.until[k]:
+                return int(self.rows.holder[k])
+        return -1
+
+
+# ---- retries and stops
+
+def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], history: History,
+           findings: Findings) -> Found:
+    """Judge by the notes of one kind: until each one ends, nothing that waits for it goes out."""
+    of, notes = history.messages, history.notes
+    kinds = (layout.RETRY_SCHEDULED,) if audit == "retry_kept" else STOPS
+    which = np.flatnonzero(np.isin(notes.type, kinds))
+    releases = notes.row[np.isin(notes.type, RELEASES)], notes.ts[np.isin(notes.type, RELEASES)]
+    of_row, of_group = _index(releases[0]), _index(of.group[releases[0]])
+    by_row, by_group = _index(history.deliveries.row), _index(of.group[history.deliveries.row])
+    by_level = _index(of.level[history.deliveries.row]) if audit == "stop_kept" else {}
+    which = which[~_cut_off(history, summaries, notes.ts[which])]
+    if grouping is not None:        # Who released a group whose key is not known here, is not known either.
+        which = which[of.group[notes.row[which]] != 0]
+    bad: set[int] = set()
+    for k in which.tolist():
+        row, ts = int(notes.row[k]), int(notes.ts[k])
+        group = int(of.group[row])
+        until = int(of.settled[row]) or ts          # Not known when it was settled: it may have been at once.
+        if audit == "retry_kept":
+            until = min(until, ts + int(notes.aux[k]) * 1_000_000 - SLACK_NS)
+        ends = releases[1][np.asarray(of_group.get(group, ()) if group else of_row.get(row, ()), np.int64)]
+        following = int(np.searchsorted(ends, ts, "right"))
+        until = min(until, int(ends[following])) if following < ends.size else until
+        if group:
+            waiting = by_group.get(group, ())
+        elif notes.type[k] == layout.PARKED_EVENT:
+            waiting = by_level.get(int(of.level[row]), ())
+        else:
+            waiting = by_row.get(row, ())
+        bad |= _early(history, waiting, ts, until, row)
+    found = np.array(sorted(bad), np.int64)
+    # If the clock was put back, each event is one ns later than the one before until the clock has caught up.
+    at = history.deliveries.ts[found] - 1
+    place = np.minimum(np.searchsorted(history.times, at), max(history.times.size - 1, 0))
+    excused = history.times[place] == at if audit == "retry_kept" and found.size else np.zeros(found.size, bool)
+    _tell(audit, summaries, history, found[~excused], findings)
+    doubts = (f"{int(excused.sum())} went out early, or the clock was put back",) if excused.any() else ()
+    return Found(int(np.count_nonzero(~excused)), int(which.size), doubts)
+
+
+def _cut_off(history: History, summaries: list[Summary], ts: np.ndarray) -> np.ndarray:
+    """Which notes are the last thing of a broker's life.  Their entries come behind them, and kill -9 may have struck
+    between: then the next life does not know of them."""
+    starts = np.unique(np.concatenate([s.starts for s in summaries]))
+    following = np.append(history.times, FOREVER)[np.searchsorted(history.times, ts, "right")]
+    return np.isin(following, starts)
+
+
+def _index(values: np.ndarray) -> dict[int, np.ndarray]:
+    """The indices of each value, rising."""
+    order = np.argsort(values, kind="stable")
+    cuts = np.flatnonzero(np.diff(values[order])) + 1
+    return {int(values[some[0]]): some for some in np.split(order, cuts) if some.size}
+
+
+def _early(history: History, waiting: "np.ndarray | tuple[()]", ts: int, until: int, row: int) -> set[int]:
+    """Those of the deliveries ``waiting`` that came between, of this message or later ones."""
+    some = np.asarray(waiting, np.int64)
+    times = history.deliveries.ts[some]
+    some = some[np.searchsorted(times, ts, "right"):np.searchsorted(times, until)]
+    return set(some[history.deliveries.row[some] >= row].tolist())
+
+
+WORDS = {
+    "group_order": "handed out before an earlier one of its group was settled",
+    "group_owner": "handed out while others of its group were with another consumer, or too many were out",
+    "retry_kept": "handed out before the time of the next try of its message or group",
+    "stop_kept": "handed out while its queue or group had stopped at a message before it",
+}
+
+
+def _tell(audit: str, summaries: list[Summary], history: History, bad: np.ndarray, findings: Findings) -> None:
+    rows, seq = history.deliveries, history.messages.seq
+    for number in np.unique(rows.segment[bad]).tolist():
+        own = bad[rows.segment[bad] == number]
+        findings.add(summaries[number], audit, "journal", WORDS[audit], seq[rows.row[own]], rows.place[own],
+                     rows.ts[own], rows.ts[own], rows.ts[own])
