@@ -2,6 +2,7 @@
 
 import { inPath, useAsked, useOperation } from "./api.ts";
 import { Bindings } from "./bindings.tsx";
+import { Delayed } from "./delayed.tsx";
 import { count, rate } from "./format.ts";
 import { PublishButton } from "./messages.tsx";
 import { Arguments, change, DangerButton, Facts, Failed, FormButton, objectOf, Table, Tag, To } from "./parts.tsx";
@@ -113,6 +114,8 @@ export function Exchange({ vhost, name }: { vhost: string; name: string }) {
         <Bindings title="Messages come from" path={`${path}/bindings/destination`} vhost={vhost}
           destination={{ type: "exchange", name: shown }} source={shown} />
       </div>
+      {shown && (row.type.startsWith("x-delayed-") || "x-delayed-type" in row.arguments || row.arguments["x-delayed-exchange"])
+        && <Delayed vhost={vhost} exchange={shown} />}
     </>
   );
 }

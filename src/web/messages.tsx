@@ -136,11 +136,13 @@ function Search({ busy, look }: { busy: boolean; look: (fields: Record<string, u
 
 const wordOrNumber = (text: string) => (/^-?\d+$/.test(text) ? Number(text) : text);
 
+interface Redriven { messages: number; left: number; reasons: { why: string }[] }
 interface ChosenProps extends Place { seqs: number[]; done: () => void }
 
 function Chosen({ vhost, queue, seqs, done }: ChosenProps) {
   const mayDelete = useOperation("message", "delete");
   const mayMove = useOperation("message", "move");
+  const mayRedrive = useOperation("message", "redrive");
   const what = plural(seqs.length, "message");
   const act = async (verb: string, word: string, fields: object) => {
     try {
@@ -163,6 +165,23 @@ function Chosen({ vhost, queue, seqs, done }: ChosenProps) {
           { name: "verb", label: "What", kind: "choice", choices: ["move", "copy"] },
           { name: "to", label: "To queue", required: true, help: `${what}, in their order. The queue must be there.` },
         ]} send={({ verb, to }) => act(verb as string, verb === "move" ? "moved" : "copied", { to })} />
+      )}
+      {mayRedrive && (
+        <FormButton title="Redrive" label="Put back" fields={[
+          { name: "to", label: "To queue", help: `${what}. Empty: for each dead letter the queue in which it died first.` },
+        ]} send={async ({ to }) => {
+          try {
+            const { messages, left, reasons } = await perform<Redriven>("message", "redrive", {
+              vhost, queue, seqs: seqs.join(","), count: seqs.length, to,
+            });
+            say(`${plural(messages, "message")} put back${left ? `, ${count(left)} not: ${reasons[0].why}` : ""}.`, left > 0);
+            done();
+            return true;
+          } catch (error) {
+            say((error as Refusal).message, true);
+            return false;
+          }
+        }} />
       )}
       {mayDelete && <DangerButton label="Delete chosen" title={`Delete ${what}?`} text="They will be gone."
         act={() => act("delete", "deleted", {})} />}

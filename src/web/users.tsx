@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { session, useAsked, useOperation } from "./api.ts";
 import { count } from "./format.ts";
-import { change, DangerButton, Dialog, Form, FormButton, Table, Tag } from "./parts.tsx";
+import { change, DangerButton, Dialog, Form, FormButton, objectOf, Table, Tag } from "./parts.tsx";
 import { useVHosts } from "./queues.tsx";
 
 interface UserRow { name: string; tags: string[] | string; limits?: Record<string, number> }
@@ -102,6 +102,7 @@ interface VHostRow { name: string; queues?: number; exchanges?: number; limits?:
 
 export function VHosts() {
   const mayAdd = useOperation("vhost", "add");
+  const mayLimit = useOperation("vhost", "set_limits");
   const mayDelete = useOperation("vhost", "delete");
   return (
     <>
@@ -121,12 +122,29 @@ export function VHosts() {
           { label: "Exchanges", sort: "exchanges", right: true, cell: (row) => count(row.exchanges) },
           { label: "Limits", wide: true, cell: (row) => Object.entries(row.limits ?? {})
             .map(([name, each]) => <Tag key={name}>{name} {each}</Tag>) },
-          { label: "", right: true, cell: (row) => mayDelete && row.name !== "/" && (
-            <DangerButton label="Delete" title={`Delete vhost ${row.name}?`}
-              text="All its queues and their messages, exchanges, policies and permissions will be gone."
-              act={() => change(`Vhost ${row.name} is deleted.`, "vhost", "delete", { vhost: row.name })} />
+          { label: "", right: true, cell: (row) => (
+            <>
+              {mayLimit && <LimitsButton row={row} />}{" "}
+              {mayDelete && row.name !== "/" && (
+                <DangerButton label="Delete" title={`Delete vhost ${row.name}?`}
+                  text="All its queues and their messages, exchanges, policies and permissions will be gone."
+                  act={() => change(`Vhost ${row.name} is deleted.`, "vhost", "delete", { vhost: row.name })} />
+              )}
+            </>
           ) },
         ]} />
     </>
+  );
+}
+
+function LimitsButton({ row }: { row: VHostRow }) {
+  const limits = row.limits ?? {};
+  return (
+    <FormButton title="Limits" label="Set" fields={[
+      { name: "limits", label: `Limits of ${row.name}`, kind: "json",
+        first: Object.keys(limits).length ? JSON.stringify(limits) : "",
+        help: 'All from now on, such as {"max-connections": 100, "max-queues": 50}; {}: none.' },
+    ]} send={(values) => change(`Limits of ${row.name} are set.`, "vhost", "set_limits",
+      { vhost: row.name, limits: objectOf(values, "limits") })} />
   );
 }

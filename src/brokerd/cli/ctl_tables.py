@@ -19,6 +19,7 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("consumer", "list"): ("vhost", "queue", "consumer_tag", "connection_name", "channel", "ack_required",
                            "prefetch_count", "messages_unacknowledged", "activity_status"),
     ("definitions", "import"): ("action", "kind", "vhost", "name"),
+    ("exchange", "delayed"): ("seq", "due_at", "routing_key", "properties", "payload_bytes", "payload"),
     ("exchange", "list"): ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "arguments"),
     ("global_parameter", "list"): ("name", "value"),
     ("message", "browse"): ("seq", "exchange", "routing_key", "redelivered", "properties", "payload_bytes", "payload"),

@@ -71,7 +71,7 @@ def queue(vhost: "VHost", thing: Any) -> dict[str, Any]:
         "bindings": len(thing.bindings),
         "exclusive_consumer_tag": _exclusive_tag(thing),
         "single_active_consumer_tag": _text(thing.active.tag) if thing.active is not None else None,
-        "owner": owner.peer if owner is not None else None,
+        "owner": getattr(owner, "peer", None),  # A waiting room for delayed messages belongs to the broker.
         "last_used": thing.touched // 1_000_000,
         "order_journal": thing.journaled,
         "message_stats": stats_of(thing),

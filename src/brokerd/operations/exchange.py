@@ -9,6 +9,7 @@ from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, T
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.operations.jobs import Job
 
 
 class Exchange(TypedDict):
@@ -117,6 +118,58 @@ def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
     return define(node, vhost, work)
 
 
+# --- exchange delayed, deliver_now, cancel_delayed
+
+
+@request
+class DelayedRequest:
+    exchange: Annotated[str, Field("The delayed exchange.", argument=True)]
+    count: Annotated[int, Field("How many messages at most.", low=1, high=1000)] = 100
+    truncate: Annotated[int, Field("Octets of a payload that are shown; 0: all.", low=0)] = 1000
+    vhost: Annotated[str, Field("Vhost of the exchange.")] = "/"
+
+
+class DelayedRow(TypedDict):
+    seq: int  # what deliver_now and cancel_delayed ask for
+    due_at: int  # ms since the epoch
+    routing_key: Name
+    properties: dict[str, Any]
+    payload: str
+    payload_encoding: str  # string or base64
+    payload_bytes: int
+
+
+class DelayedMessages(TypedDict):
+    exchange: Name
+    waiting: int  # all that wait
+    items: list[DelayedRow]  # by due time
+
+
+@request
+class DelayedMessageRequest:
+    exchange: Annotated[str, Field("The delayed exchange.", argument=True)]
+    seq: Annotated[int, Field("The message's number, as exchange delayed shows it.", argument=True, low=1)]
+    vhost: Annotated[str, Field("Vhost of the exchange.")] = "/"
+
+
+def _delayed(node: "Node", who: Who, request: DelayedRequest) -> "Job":
+    from brokerd.operations.delayed import Listing as Waiting
+
+    return Waiting(node, who, request)
+
+
+def _deliver_now(node: "Node", who: Who, request: DelayedMessageRequest) -> Lasting:
+    from brokerd.operations.delayed import deliver_now
+
+    return deliver_now(node, who, request)
+
+
+def _cancel_delayed(node: "Node", who: Who, request: DelayedMessageRequest) -> Lasting:
+    from brokerd.operations.delayed import cancel
+
+    return cancel(node, who, request)
+
+
 OPERATIONS = (
     Operation(
         "exchange", "declare",
@@ -134,6 +187,21 @@ OPERATIONS = (
         "exchange", "list",
         "List exchanges, with their policies and counters.",
         ListRequest, Exchanges, Right("management", "visit"), _list, job=True, aliases=("list_exchanges",),
+    ),
+    Operation(
+        "exchange", "delayed",
+        "List the messages that a delayed exchange holds back, the next ones first.",
+        DelayedRequest, DelayedMessages, Right("management", "visit"), _delayed, job=True,
+    ),
+    Operation(
+        "exchange", "deliver_now",
+        "Send a delayed message on before its time.",
+        DelayedMessageRequest, Done, Right("management", "visit"), _deliver_now, changes=True, job=True,
+    ),
+    Operation(
+        "exchange", "cancel_delayed",
+        "Drop a delayed message before its time.",
+        DelayedMessageRequest, Done, Right("management", "visit"), _cancel_delayed, changes=True, job=True,
     ),
     Operation(
         "exchange", "show",

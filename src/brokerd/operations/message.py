@@ -267,6 +267,29 @@ def _move(node: "Node", who: Who, request: TransferRequest) -> "Job":
     return transfer(node, who, request, move=True)
 
 
+@request
+class RedriveRequest(DeleteRequest):
+    to: Annotated[str, Field("The queue that gets them; empty: for each the one in which it died first.")] = ""
+
+
+class NotRedriven(TypedDict):
+    seq: int
+    why: str
+
+
+class Redriven(TypedDict):
+    messages: int
+    seqs: list[int]
+    left: int  # that stay where they are
+    reasons: list[NotRedriven]  # of the first 100 of these
+
+
+def _redrive(node: "Node", who: Who, request: RedriveRequest) -> "Job":
+    from brokerd.operations.redrive import redrive
+
+    return redrive(node, who, request)
+
+
 # --- message receive, ack, nack, extend
 
 
@@ -392,6 +415,14 @@ OPERATIONS = (
         "message", "move",
         "Put chosen messages into another queue; they leave theirs when they are on disk there.",
         TransferRequest, Affected, Right("management", "visit"), _move, changes=True, job=True,
+    ),
+    Operation(
+        "message", "redrive",
+        """Put dead letters back into the queue in which each died first, in their order.
+
+        They lose the headers that tell of their deaths, and get back the routing key and exchange that they had.
+        """,
+        RedriveRequest, Redriven, Right("management", "visit"), _redrive, changes=True, job=True,
     ),
     Operation(
         "message", "trace",

@@ -102,7 +102,7 @@ def _properties(table: dict[str, Any]) -> Properties:
 def shown(queue: "Queue", row: tuple[Any, ...], encoding: str, truncate: int) -> dict[str, Any]:
     """A message as people and programs see it; ``message.MessageRow`` is its shape."""
     seq, ts, redelivered, exchange, routing_key, properties, body = row
-    payload, kind = _payload(body[:truncate] if truncate else body, encoding)
+    payload, kind = payload_of(body[:truncate] if truncate else body, encoding)
     return {
         "seq": seq, "published_at": ts, "redelivered": redelivered, "exchange": exchange.decode(*_TEXT),
         "routing_key": routing_key.decode(*_TEXT),
@@ -120,7 +120,8 @@ def properties_of(properties: bytes) -> dict[str, Any]:
     return {name: plain(value) for name, value in _read(properties).present().items()}
 
 
-def _payload(body: bytes, encoding: str) -> tuple[str, str]:
+def payload_of(body: bytes, encoding: str) -> tuple[str, str]:
+    """The payload as JSON can hold it, and how it is written: string or base64."""
     if encoding == "auto":
         try:
             return body.decode(), "string"

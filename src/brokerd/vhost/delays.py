@@ -292,6 +292,16 @@ class Delays:
                 return found[:count]
             wanted *= 2  # Some entries are of messages that were taken out.
 
+    def due_times(self, exchange: str, count: int) -> list[tuple[int, int]]:
+        """When the next messages are due (ms since the epoch) and their numbers; some may have been taken out."""
+        waiting = self._waiting.get(exchange)
+        return [] if waiting is None else waiting.gate.upcoming(count)
+
+    def row(self, exchange: str, seq: int) -> Row | None:
+        """One message that waits."""
+        waiting = self._waiting.get(exchange)
+        return None if waiting is None else _find_row(waiting, seq)
+
     def cancel(self, exchange: str, seq: int) -> bool:
         """Drop one message; False: no such message waits."""
         waiting = self._waiting.get(exchange)
