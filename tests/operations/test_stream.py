@@ -7,7 +7,7 @@ from tests.operations.stand_in import Place, work
 
 from brokerd.operations import OperationError, table
 from brokerd.operations.rows import LOCAL
-from brokerd.operations.stream import Kept, ReadersListed, Streams
+from brokerd.operations.stream import Kept, ReadersListed, Streams, _by_name
 from brokerd.wire import methods
 
 
@@ -102,3 +102,11 @@ def test_streams_are_listed_with_the_lag_of_their_readers(place):
     assert row["named"] == [{"reader": "billing", "reads": True, "lag": 8, "missed": 0}]
     assert row["octets"] > 10_000
     assert 0 <= row["oldest_age_ms"] < 600_000
+
+
+def test_readers_that_share_a_name_are_one_in_the_list_of_streams():
+    def row(reader, lag, reads=True):
+        return {"reader": reader, "reads": reads, "lag": lag, "missed": 2}
+
+    assert _by_name([row("a", 3, reads=False), row("", 99), row("b", 7), row("a", 5)]) == [
+        {"reader": "b", "reads": True, "lag": 7, "missed": 2}, {"reader": "a", "reads": True, "lag": 5, "missed": 4}]

@@ -183,8 +183,7 @@ def row_of(vhost: str, queue: "Queue", now: int, *, with_readers: bool) -> Strea
         return None
     stream, segments, rows = queue.stream, queue.segments(), rows_of_readers(queue)
     first = queue.browse(1, 1)
-    named = [row for row in rows if row["reader"]] if with_readers else []
-    named.sort(key=lambda row: -row["lag"])
+    named = _by_name(rows) if with_readers else []
     return {
         "name": queue.name, "vhost": vhost, "messages": queue.ready, "first_offset": stream.first_offset,
         "next_offset": queue.next_seq, "segments": len(segments),
@@ -194,9 +193,22 @@ def row_of(vhost: str, queue: "Queue", now: int, *, with_readers: bool) -> Strea
         "lag": max([row["lag"] for row in rows], default=0),
         "lag_unnamed": max([row["lag"] for row in rows if not row["reader"]], default=0),
         "removed": stream.removed, "missed": stream.missed,
-        "named": [{"reader": row["reader"], "reads": row["reads"], "lag": row["lag"], "missed": row["missed"]}
-                  for row in named[:NAMED_MOST]],
+        "named": named[:NAMED_MOST],
     }  # fmt: skip
+
+
+def _by_name(rows: list[ReaderRow]) -> list[NamedReader]:
+    """One row for each name, which several readers may share; the greatest lag first."""
+    found: dict[str, NamedReader] = {}
+    for row in rows:
+        name = row["reader"]
+        if name in found:
+            one = found[name]
+            one["reads"] |= row["reads"]
+            one["lag"], one["missed"] = max(one["lag"], row["lag"]), one["missed"] + row["missed"]
+        elif name:
+            found[name] = {"reader": name, "reads": row["reads"], "lag": row["lag"], "missed": row["missed"]}
+    return sorted(found.values(), key=lambda one: -one["lag"])
 
 
 # --- stream read
