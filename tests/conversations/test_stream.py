@@ -281,3 +281,29 @@ def test_a_filter_is_exact(peer, name, wanted, arguments, bodies):
     assert [body for _, body in came(peer, len(bodies))] == bodies
     peer.put(name, b"6", headers={"x-stream-filter-value": "eu" if "eu" in wanted else "us"})
     assert came(peer, 1) == [(6, b"6")]
+
+
+@pytest.mark.parametrize(("arguments", "bodies"), [
+    ({"x-stream-filter": {"kind": "order", "n": 2}}, [b"2"]),
+    ({"x-stream-filter": {"kind": "order", "n": 3}, "x-filter-match-type": "any"}, [b"1", b"2", b"3"]),
+    ({"x-stream-filter-sql": "kind = 'order' AND n + 1 > 2 OR routing_key <> '' AND n IS NULL"}, [b"2", b"4"]),
+    ({"x-stream-filter": {"geo-bbox": {"min_lat": 0, "max_lat": 1, "min_lon": 0, "max_lon": 1}}}, [b"3"]),
+])
+@rabbitmq("its filters are by value alone")
+def test_a_reader_gets_what_its_table_or_its_expression_asks_for(peer, name, arguments, bodies):
+    peer.confirming()
+    peer.declare(STREAM, name, durable=True, exclusive=False)
+    for body, headers in ((b"1", {"kind": "order", "n": 1}), (b"2", {"kind": "order", "n": 2}),
+                          (b"3", {"kind": "bill", "n": 3, "x-geo-lat": 0.5, "x-geo-lon": 1}), (b"4", {"kind": "bill"})):
+        peer.put(name, body, delivery_mode=2, headers=headers)
+    read(peer, name, "first", **arguments)
+    assert [body for _, body in came(peer, len(bodies))] == bodies
+
+
+@rabbitmq("its filters are by value alone")
+def test_an_expression_that_is_wrong_says_where(peer, stream):
+    peer.prefetch(5)
+    arguments = {"x-stream-filter-sql": "kind = 'a' AND\n(n >"}
+    assert peer.refusal(methods.BasicConsume(queue=stream, consumer_tag="t", arguments=arguments)) == (
+        406, f"PRECONDITION_FAILED - invalid arg 'x-stream-filter-sql' for queue '{stream}' in vhost '/': "
+        "line 2, column 5: a value is wanted, but it ends")

@@ -1,11 +1,17 @@
 """Filters of a stream's readers: exactly what matches goes out, and others have their turn meanwhile."""
 
+import math
+import re
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plane.harness import Bench, consume, publish
 from tests.plane.test_stream import Stream, offset_of
 
 from brokerd import plane
+from brokerd.queues.filters import compile_filter
+from brokerd.wire.values import encode_table
 
 
 def valued(value):
@@ -65,3 +71,206 @@ def test_a_filter_that_matches_little_lets_other_readers_and_queues_have_their_t
     assert first + stream.offsets(3) == list(range(1, 11))
     stream.connection.feed(publish(1, b"m", properties=valued(b"rare")))
     assert stream.offsets(2) == [20_001]
+
+
+# --- programs, beside a plain evaluation in Python
+
+NAMES = ("a", "b", "c")
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from([1 << 62, -(1 << 63), (1 << 63) - 1]),
+    st.sampled_from([0.5, -1.5, 2.0, 1e300]), st.sampled_from(["", "x", "xy", "x%", "ü", "yx"]))
+HEADERS = st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, SCALARS))
+PLAIN = st.one_of(
+    st.integers(-3, 3), st.sampled_from([0.5, 2.0]), st.sampled_from(["x", "xy", ""]), st.booleans(), st.none())
+
+
+def literal(value):
+    if value is None or isinstance(value, bool):
+        return {None: "NULL", True: "TRUE", False: "FALSE"}[value]
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+
+
+def is_number(value):
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def order(one, other):
+    """Below 0, 0 or above; None: they cannot be compared."""
+    if isinstance(one, str) and isinstance(other, str):
+        one, other = one.encode(), other.encode()
+    elif not (is_number(one) and is_number(other)) and not (isinstance(one, bool) and isinstance(other, bool)):
+        return None
+    return (one > other) - (one < other)
+
+
+def compared(sign, one, other):
+    by = order(one, other)
+    found = {"=": by == 0, "<>": by != 0}
+    if by is not None:
+        found |= {"<": by < 0, "<=": by <= 0, ">": by > 0, ">=": by >= 0}
+    return None if by is None else found[sign]
+
+
+def listed(value, among):
+    found = False
+    for one in among:
+        found = joined(True, found, compared("=", value, one))
+    return found
+
+
+def joined(decides, one, other):
+    one, other = [value if isinstance(value, bool) else None for value in (one, other)]
+    return decides if decides in (one, other) and (one is decides or other is decides) \
+        else None if None in (one, other) else not decides
+
+
+def calculated(sign, one, other):
+    if not (is_number(one) and is_number(other)):
+        return None
+    if sign in "/%" and other == 0:
+        return None
+    whole = isinstance(one, int) and isinstance(other, int)
+    if whole and sign in "/%":
+        quotient = abs(one) // abs(other) * (1 if (one < 0) == (other < 0) else -1)
+        result = quotient if sign == "/" else one - other * quotient
+    elif sign == "%":
+        result = math.fmod(one, other)
+    else:
+        one, other = (one, other) if whole else (float(one), float(other))
+        result = {"+": lambda: one + other, "-": lambda: one - other, "*": lambda: one * other,
+                  "/": lambda: one / other}[sign]()
+    return None if whole and not -(1 << 63) <= result < 1 << 63 else result
+
+
+def like(pattern, text):
+    if not isinstance(text, str):
+        return None
+    regex = "".join(".*" if one == "%" else "." if one == "_" else re.escape(one) for one in pattern)
+    return re.fullmatch(regex, text, re.DOTALL) is not None
+
+
+def negated(value):
+    return not value if isinstance(value, bool) else None
+
+
+VALUE = st.recursive(
+    st.sampled_from(NAMES).map(lambda name: (name, lambda h: h.get(name)))
+    | PLAIN.map(lambda value: (literal(value), lambda h: value)),
+    lambda part: st.tuples(st.sampled_from("+-*/%"), part, part).map(
+        lambda t: (f"({t[1][0]} {t[0]} {t[2][0]})", lambda h: calculated(t[0], t[1][1](h), t[2][1](h)))), max_leaves=3)
+SIMPLE = st.one_of(
+    st.tuples(st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), VALUE, VALUE).map(
+        lambda t: (f"{t[1][0]} {t[0]} {t[2][0]}", lambda h: compared(t[0], t[1][1](h), t[2][1](h)))),
+    VALUE.map(lambda v: (f"{v[0]} IS NOT NULL", lambda h: v[1](h) is not None)),
+    st.tuples(VALUE, st.lists(PLAIN, min_size=1, max_size=3)).map(
+        lambda t: (f"{t[0][0]} IN ({', '.join(map(literal, t[1]))})",
+                   lambda h: listed(t[0][1](h), t[1]))),
+    st.tuples(VALUE, st.text("xyü%_", max_size=4)).map(
+        lambda t: (f"{t[0][0]} LIKE {literal(t[1])}", lambda h: like(t[1], t[0][1](h)))),
+    st.sampled_from(NAMES).map(lambda name: (name, lambda h: h.get(name))))
+EXPRESSION = st.recursive(SIMPLE, lambda part: st.one_of(
+    part.map(lambda p: (f"NOT ({p[0]})", lambda h: negated(p[1](h)))),
+    st.tuples(st.sampled_from(["AND", "OR"]), part, part).map(
+        lambda t: (f"({t[1][0]} {t[0]} {t[2][0]})",
+                   lambda h: joined(t[0] == "OR", t[1][1](h), t[2][1](h))))), max_leaves=5)
+
+
+def with_headers(headers):
+    """Properties with these headers; a whole number goes in the least type that holds it."""
+    table = encode_table(headers)
+    return b"\x30\x00" + table + b"\x02"
+
+
+def passing(bench, arguments, messages, **publishing):
+    """Offsets that a reader with this filter gets."""
+    stream = Stream(bench)
+    stream.connection.feed(b"".join(publish(1, b"m", properties=with_headers(headers)) for headers in messages))
+    bench.turns()
+    plane.Channel(stream.connection, 2)
+    stream.connection.channels[2].prefetch = 1000
+    asked = compile_filter(arguments)
+    stream.gate.begin("offset", 1, filter=asked.values, unfiltered=asked.unfiltered, program=asked.program)
+    consume(stream.connection.channels[2], stream.queue, b"r2")
+    return stream.offsets()
+
+
+@given(expression=EXPRESSION, messages=st.lists(HEADERS, min_size=1, max_size=20))
+@settings(deadline=None, max_examples=300)
+def test_an_expression_lets_through_what_a_plain_evaluation_does(tmp_path_factory, expression, messages):
+    text, evaluate = expression
+    bench = Bench(tmp_path_factory.mktemp("stream"))
+    expected = [i for i, headers in enumerate(messages, 1) if evaluate(headers) is True]
+    assert passing(bench, {"x-stream-filter-sql": text}, messages) == expected, text
+    bench.close()
+
+
+@given(table=st.dictionaries(st.sampled_from(NAMES), SCALARS, min_size=1), messages=st.lists(HEADERS, max_size=20),
+       match=st.sampled_from(["all", "any"]), values=st.lists(st.sampled_from(["eu", "us"]), max_size=2))
+@settings(deadline=None, max_examples=150)
+def test_a_table_agrees_as_with_a_headers_exchange(tmp_path_factory, table, messages, match, values):
+    bench = Bench(tmp_path_factory.mktemp("stream"))
+    messages = [headers | ({"x-stream-filter-value": "eu"} if i % 3 else {}) for i, headers in enumerate(messages)]
+
+    def agrees(headers, name, value):
+        if name not in headers:
+            return False
+        return value is None or order(headers[name], value) == 0
+
+    def expected(headers):
+        found = [agrees(headers, name, value) for name, value in table.items()]
+        found += ["x-stream-filter-value" in headers and "eu" in values] if values else []
+        return all(found) if match == "all" else any(found)
+
+    arguments = {"x-stream-filter": [*values, table], "x-filter-match-type": match}
+    assert passing(bench, arguments, messages) == [i for i, one in enumerate(messages, 1) if expected(one)]
+    bench.close()
+
+
+@pytest.mark.parametrize(("kind", "wanted", "inside"), [
+    ("geo-within-radius", {"lat": 52.52, "lon": 13.405, "radius_km": 30.0}, [1, 2]),
+    ("geo-within-radius", {"lat": 52.52, "lon": 13.405, "radius_km": 600}, [1, 2, 3]),
+    ("geo-bbox", {"min_lat": 48, "max_lat": 52.45, "min_lon": 11, "max_lon": 14}, [2, 3]),
+    ("geo-polygon", {"points": [[47, 10], [49, 10], [49, 13], [47, 13]]}, [3]),
+])
+def test_a_place_is_within_a_circle_a_box_or_a_polygon(bench, kind, wanted, inside):
+    berlin, potsdam, munich, sydney = (52.52, 13.405), (52.4, 13.06), (48.137, 11.575), (-33.87, 151.21)
+    places = [{"x-geo-lat": lat, "x-geo-lon": lon} for lat, lon in (berlin, potsdam, munich, sydney)]
+    assert passing(bench, {"x-stream-filter": {kind: wanted}}, [*places, {"x-geo-lat": 50}, {}]) == inside
+
+
+def test_an_expression_sees_properties_and_places_of_the_message(bench):
+    texts = {
+        "routing_key = 'q' AND exchange = '' AND size = 1 AND offset = 2": [2],
+        "properties.delivery-mode = 2": [1, 2, 3],
+        "stored > 0 AND stored < 9000000000000 AND offset BETWEEN 2 AND 3": [2, 3], "p.type IS NULL": [1, 2, 3],
+        "header('priority') = 5": [3], "priority = 5": [], "\"x-é\" = 'ü'": [1],
+    }
+    messages = [{"x-é": "ü"}, {}, {"priority": 5}]
+    for at, (text, expected) in enumerate(texts.items()):
+        if at == 0:
+            assert passing(bench, {"x-stream-filter-sql": text}, messages) == expected
+            stream = bench.queues["q"] if "q" in bench.queues else next(iter(bench.queues.values()))
+            continue
+        connection = bench.connection(1)
+        plane.Channel(connection, 2).prefetch = 100
+        asked = compile_filter({"x-stream-filter-sql": text})
+        stream.gate.begin("offset", 1, program=asked.program)
+        consume(connection.channels[2], stream, b"r")
+        bench.turns()
+        assert [offset_of(one) for one in connection.delivered()] == expected, text
+
+
+def test_a_costly_pattern_is_bounded_and_others_have_their_turn(make_bench):
+    bench = make_bench(segment_octets=1 << 20)
+    stream = Stream(bench)
+    stream.connection.feed(b"".join(publish(1, b"m", properties=with_headers({"t": "x" * 4000})) for _ in range(600)))
+    bench.turns()
+    for number, program in ((2, compile_filter({"x-stream-filter-sql": f"t LIKE '{'%x' * 60}y'"}).program), (3, None)):
+        plane.Channel(stream.connection, number)
+        stream.connection.channels[number].prefetch = 10
+        stream.gate.begin("offset", 1, program=program)
+        consume(stream.connection.channels[number], stream.queue, b"r%d" % number)
+    bench.core.turn()
+    bench.core.turn()
+    assert stream.gate.readers()[1][1] < 600            # The filter has not looked at all messages
+    assert stream.offsets(3) == list(range(1, 11))

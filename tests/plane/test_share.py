@@ -238,7 +238,7 @@ def test_a_filter_of_a_share_holds_for_all_its_readers(make_bench):
     shared.keys += ["a"] * 4
     shared.bench.turns()
     assert sorted(offset_of(one) for one in shared.connection.delivered()) == [1, 4]
-    assert shared.gate.shares()[0][-1] == (b"\0\2eu", False)
+    assert shared.gate.shares()[0][-1] == (b"\0\2eu", False, None)
 
 
 def test_retention_takes_what_waits_and_order_goes_on(make_bench):

@@ -125,15 +125,16 @@ def _stored_before(queue: "Queue", offset: int, when: int) -> bool:
 
 def wanted_of(request: "ReadRequest") -> Callable[[Row], bool]:
     """What tells whether a message is one that was asked for.  Raises OperationError (400)."""
-    from brokerd.queues.stream import filter_fault
+    from brokerd.queues.filters import FilterFault, compile_filter
 
     matches = matcher(request)
     values = [*(request.filter or ())]
     if not values:
         return matches
-    fault = filter_fault({"x-stream-filter": values})
-    if fault is not None:
-        raise OperationError(f"filter: {fault[1]}", 400)
+    try:
+        compile_filter({"x-stream-filter": values})
+    except FilterFault as fault:
+        raise OperationError(f"filter: {fault.reason}", 400) from None
     wanted, unfiltered = frozenset(values), request.match_unfiltered
 
     def passes(row: Row) -> bool:

@@ -345,6 +345,9 @@ class ClosedGate(Gate):
     """The gate of a queue that is out of service: no message comes in, and none goes out."""
     def __init__(self) -> None: ...
 
+def check_filter(program: bytes) -> None:
+    """Raise ValueError, with the reason, for what is no program of a stream's filter (filter.pxi)."""
+
 class Stream(Gate):
     """The gate of a stream: each consumer reads all messages from its own place on, and they stay until retention takes them.
 
@@ -352,7 +355,7 @@ class Stream(Gate):
     def __init__(self) -> None: ...
     def begin(self, start: str, value: int, *, tells: bool = False, slot: memoryview | None = None, turn: int = 0,
               filter: bytes | None = None, unfiltered: bool = False, share: bytes | None = None,  # noqa: A002
-              single: bool = False, by: str = "header", names: tuple[bytes, ...] = ()) -> None:
+              single: bool = False, by: str = "header", names: tuple[bytes, ...] = (), program: bytes | None = None) -> None:
         """Where the next consumer that joins begins: "offset" (the first record from there on), "next", "back" (so many before
         the end), "last" (in the last 64 KiB), "time" (ns since the epoch), "ago" (ns before now).  tells: messages that are gone there count as
         missed.  slot: where its lowest unacknowledged offset is written with each ack that moves it, as long as nobody else
@@ -361,7 +364,8 @@ class Stream(Gate):
         other message, but with `unfiltered` those without a value.
         share: a name; consumers that give the same one have one place and one slot, those that the first has given.  single: the
         first of them gets all messages; else each has keys of its own, which by and names find (see Groups).
-        Raises ValueError for another start."""
+        program: a condition that messages must meet (filter.pxi); it asks for the filter's values itself.
+        Raises ValueError for another start, and for what is no program."""
     def set_limits(self, *, max_length: int = -1, max_octets: int = -1, age_ns: int = -1) -> None:
         """What retention keeps; -1: no limit.  It is applied when a segment is full, and by retain()."""
     def retain(self, most: int) -> int:
@@ -371,7 +375,7 @@ class Stream(Gate):
     def readers(self) -> list[tuple[Consumer, int, int, int]]:
         """Of each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
         yet), and how many messages were gone before it came to them."""
-    def shares(self) -> list[tuple[bytes, bool, list[Consumer], int, int, int, tuple[bytes | None, bool]]]:
+    def shares(self) -> list[tuple[bytes, bool, list[Consumer], int, int, int, tuple[bytes | None, bool, bytes | None]]]:
         """Of each share: its name, whether it has a single active reader, its readers, the oldest first, the messages that are
         out, those that wait for their readers, the keys of these messages, and its filter, as begin() got it."""
     first_offset: int       # of the first message that is there; next_seq: there is none

@@ -48,6 +48,8 @@ cdef struct reader_t:
     uint8_t *filter             # values of x-stream-filter-value that it wants, each with 2 octets of length; NULL: all messages
     uint32_t filter_n           # octets
     bint unfiltered             # ... and messages without a value
+    uint8_t *program            # a condition (filter.pxi); NULL: none
+    uint32_t program_n
     uint8_t *slot               # where its lowest unacknowledged offset is kept; NULL: nowhere
     uint32_t turn               # of the newer cell there
     uint64_t kept               # what that cell says; 0: not known
@@ -84,6 +86,8 @@ cdef struct stream_t:
     uint8_t *next_filter        # belongs to the reader from then on
     uint32_t next_filter_n
     bint next_unfiltered
+    uint8_t *next_program
+    uint32_t next_program_n
     uint8_t *next_slot
     uint32_t next_turn
     uint8_t next_name[256]      # of its share; empty, and not next_shares: it reads alone

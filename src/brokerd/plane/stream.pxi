@@ -98,7 +98,7 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         return TAKE_DONE
     while reader_look(r):
         seq = seq_of(r.seg.map + r.position)
-        if UNLIKELY(r.filter != NULL) and not passes_filter(r, r.seg.map + r.position):
+        if UNLIKELY(is_filtered(r)) and not passes_filter(r, r.seg.map + r.position):
             step_over(r, seq)
             gate.looked += 1
             if gate.looked < FILTER_LOOKS:
@@ -133,7 +133,7 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
         return TAKE_END
     while reader_look(p):
         seq = seq_of(p.seg.map + p.position)
-        if LIKELY(p.filter == NULL) or passes_filter(p, p.seg.map + p.position):
+        if LIKELY(not is_filtered(p)) or passes_filter(p, p.seg.map + p.position):
             i = share_hold(share, p.seg.map + p.position)
             if UNLIKELY(i == NO_HELD):
                 break
@@ -279,6 +279,9 @@ cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
     r.filter_n = stream.next_filter_n
     r.unfiltered = stream.next_unfiltered
     stream.next_filter = NULL
+    r.program = stream.next_program
+    r.program_n = stream.next_program_n
+    stream.next_program = NULL
     r.slot = stream.next_slot
     r.turn = stream.next_turn
     stream.next_slot = NULL
@@ -389,6 +392,16 @@ cdef void stream_attach(gate_t *gate) noexcept nogil:
     (<stream_t *>gate).newest = NULL
 
 
+cdef uint8_t *copy_octets(bytes octets):
+    """A copy of the octets; NULL: None, or no memory."""
+    cdef uint8_t *copy = NULL
+    if octets is not None:
+        copy = <uint8_t *>malloc(len(octets) + 1)
+        if copy != NULL:
+            memcpy(copy, <const char *>octets, len(octets))
+    return copy
+
+
 cdef class Stream(Gate):
     """See plane/__init__.pyi."""
 
@@ -416,21 +429,14 @@ cdef class Stream(Gate):
 
     def __dealloc__(self):
         free(self.stream.next_filter)
+        free(self.stream.next_program)
 
     def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0,
               bytes filter=None, bint unfiltered=False, bytes share=None, bint single=False, str by="header",
-              tuple names=()):
+              tuple names=(), bytes program=None):
         cdef queue_t *q = self.stream.gate.queue
         cdef uint64_t back
-        free(self.stream.next_filter)
-        self.stream.next_filter = NULL
-        if filter is not None:
-            self.stream.next_filter = <uint8_t *>malloc(len(filter) + 1)
-            if self.stream.next_filter == NULL:
-                raise MemoryError
-            memcpy(self.stream.next_filter, <const char *>filter, len(filter))
-            self.stream.next_filter_n = <uint32_t>len(filter)
-            self.stream.next_unfiltered = unfiltered
+        self.set_filter(filter, unfiltered, program)
         self.set_share(share, single, by, names)
         self.stream.next_slot = NULL
         if slot is not None:
@@ -459,6 +465,22 @@ cdef class Stream(Gate):
             self.stream.next_offset = max(value, 1)
         else:
             raise ValueError(f"a reader cannot start at '{start}'")
+
+    cdef int set_filter(self, bytes values, bint unfiltered, bytes program) except -1:
+        """What the next consumer wants."""
+        cdef stream_t *stream = &self.stream
+        if program is not None:
+            check_filter(program)
+        free(stream.next_filter)
+        free(stream.next_program)
+        stream.next_filter = copy_octets(values)
+        stream.next_program = copy_octets(program)
+        if (values is not None and stream.next_filter == NULL) or (program is not None and stream.next_program == NULL):
+            raise MemoryError
+        stream.next_filter_n = <uint32_t>len(values or b"")
+        stream.next_program_n = <uint32_t>len(program or b"")
+        stream.next_unfiltered = unfiltered
+        return 0
 
     cdef int set_share(self, bytes share, bint single, str by, tuple names) except -1:
         """What the next consumer shares with others, and by which key."""

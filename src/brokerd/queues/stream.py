@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brokerd.arguments import age_ms, short_string
 from brokerd.clock import Clock
 from brokerd.errors import AccessRefused, NotImplemented_, PreconditionFailed
+from brokerd.queues.filters import Filter, FilterFault, compile_filter
 from brokerd.wire.values import Timestamp
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 SEGMENTS_AT_ONCE = 64  # that retention removes before others have their turn: some 3 ms
+ALL = Filter()
 INT64_MAX = (1 << 63) - 1
 SECONDS_MAX = INT64_MAX // 1_000_000_000
 OFFSET_RULE = (
@@ -32,9 +34,7 @@ OFFSET_RULE = (
 )
 # Arguments of basic.consume that ask for what streams do not have.
 NOT_FOR_READERS = ("x-priority",)
-NOT_YET = ("x-stream-filter-sql", "x-filter-match-type")
 SHARERS_MAX = 256  # readers of one name: the plane's SHARE_READERS_MOST
-FILTER_VALUES_MAX, FILTER_VALUE_OCTETS_MAX = 64, 255
 SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made
 
 
@@ -96,44 +96,29 @@ def check_reader(
     for name in NOT_FOR_READERS:
         if name in arguments:
             raise PreconditionFailed(f"invalid arg '{name}' for {queue} of queue type rabbit_stream_queue")
-    for name in NOT_YET:
-        if name in arguments:
-            raise NotImplemented_(f"arg '{name}' for {queue} is not supported")
     reason = _start(arguments.get("x-stream-offset", "next"))
     if isinstance(reason, str):
         raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {queue}: {reason}")
-    fault = filter_fault(arguments) or _sharing_fault(queue, arguments)
+    fault = _sharing_fault(arguments)
     if fault is not None:
-        raise PreconditionFailed(f"invalid arg {fault[0]} for {queue}: {fault[1]}")
+        raise PreconditionFailed(f"invalid arg '{fault[0]}' for {queue}: {fault[1]}")
+    try:
+        filter_of(arguments)
+    except FilterFault as wrong:
+        raise PreconditionFailed(f"invalid arg '{wrong.argument}' for {queue}: {wrong.reason}") from None
 
 
 # --- filters
 
-
-def filter_fault(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Which argument of a filter is wrong, and why."""
-    if not isinstance(arguments.get("x-stream-match-unfiltered", False), bool):
-        return "'x-stream-match-unfiltered'", "it must be true or false"
-    given = arguments.get("x-stream-filter", "")
-    values = given if isinstance(given, list) else [given]
-    if not 1 <= len(values) <= FILTER_VALUES_MAX:
-        return "'x-stream-filter'", f"{len(values)} values, but a filter has 1 to {FILTER_VALUES_MAX}"
-    for value in values:
-        if not isinstance(value, str):
-            return "'x-stream-filter'", "it must be a text, or a list of texts"
-        octets = len(value.encode("utf-8", "surrogateescape"))
-        if octets > FILTER_VALUE_OCTETS_MAX:
-            return "'x-stream-filter'", f"a value of {octets} octets, at most {FILTER_VALUE_OCTETS_MAX}"
-    return None
+FILTER_ARGUMENTS = ("x-stream-filter", "x-stream-match-unfiltered", "x-filter-match-type", "x-stream-filter-sql")
 
 
-def filter_of(arguments: Mapping[str, Any]) -> bytes | None:
-    """The filter as plane.Stream.begin takes it; None: the reader wants all messages.  The arguments were checked."""
-    if "x-stream-filter" not in arguments:
-        return None
-    given = arguments["x-stream-filter"]
-    values = [value.encode("utf-8", "surrogateescape") for value in (given if isinstance(given, list) else [given])]
-    return b"".join(len(value).to_bytes(2) + value for value in values)
+def filter_of(arguments: Mapping[str, Any]) -> Filter:
+    """The filter that the arguments ask for.  Raises FilterFault."""
+    for name in FILTER_ARGUMENTS:
+        if name in arguments:
+            return compile_filter(arguments)
+    return ALL
 
 
 # --- named readers
@@ -201,13 +186,12 @@ def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> Non
     stream = queue.stream
     assert stream is not None
     start, value = start_of(arguments)
-    wanted: dict[str, Any] = {
-        "filter": filter_of(arguments), "unfiltered": arguments.get("x-stream-match-unfiltered", False),
-    }  # fmt: skip
+    asked = filter_of(arguments)
+    wanted: dict[str, Any] = {"filter": asked.values, "unfiltered": asked.unfiltered, "program": asked.program}
     name = reader_name(queue, arguments, tag)
     single = is_single(queue, arguments)
     if single or "x-stream-partitions" in arguments:
-        wanted |= _share(queue, arguments, _octets(name or ""), single=single)
+        wanted |= _share(queue, _octets(name or ""), asked, single=single)
         if any(share[0] == wanted["share"] for share in stream.shares()):
             stream.begin(start, value, **wanted)  # The place of those that are there counts.
             return
@@ -241,29 +225,28 @@ def is_single(queue: "Queue", arguments: Mapping[str, Any]) -> bool:
     )
 
 
-def _sharing_fault(queue: "Queue", arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+def _sharing_fault(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
     """Which argument of a reader that shares is wrong, and why."""
     single = arguments.get("x-single-active-consumer", False)
     if not isinstance(single, bool):
-        return "'x-single-active-consumer'", "it must be true or false"
+        return "x-single-active-consumer", "it must be true or false"
     if "x-stream-partitions" in arguments:
         if arguments["x-stream-partitions"] != "hash":
-            return "'x-stream-partitions'", "it must be 'hash'"
+            return "x-stream-partitions", "it must be 'hash'"
         if "x-stream-reader" not in arguments:
-            return "'x-stream-partitions'", "the readers that share have no name: give them the same x-stream-reader"
+            return "x-stream-partitions", "the readers that share have no name: give them the same x-stream-reader"
         if single:
-            return "'x-stream-partitions'", "a single active consumer shares with no other"
+            return "x-stream-partitions", "a single active consumer shares with no other"
     return None
 
 
-def _share(queue: "Queue", arguments: Mapping[str, Any], name: bytes, *, single: bool) -> dict[str, Any]:
+def _share(queue: "Queue", name: bytes, asked: Filter, *, single: bool) -> dict[str, Any]:
     """The share as plane.Stream.begin takes it.  Raises PreconditionFailed where readers of the name share otherwise,
     AccessRefused where one reads alone, or there are as many as there may be."""
     from brokerd.queues.groups import HEADERS, PROPERTIES
 
     assert queue.stream is not None
     shown = _text(name)
-    asked = (filter_of(arguments), arguments.get("x-stream-match-unfiltered", False))
     for other, other_single, readers, *_, has in queue.stream.shares():
         if other != name:
             continue
