@@ -3,7 +3,6 @@
 import math
 import re
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plane.harness import Bench, consume, publish
@@ -224,18 +223,6 @@ def test_a_table_agrees_as_with_a_headers_exchange(tmp_path_factory, table, mess
     arguments = {"x-stream-filter": [*values, table], "x-filter-match-type": match}
     assert passing(bench, arguments, messages) == [i for i, one in enumerate(messages, 1) if expected(one)]
     bench.close()
-
-
-@pytest.mark.parametrize(("kind", "wanted", "inside"), [
-    ("geo-within-radius", {"lat": 52.52, "lon": 13.405, "radius_km": 30.0}, [1, 2]),
-    ("geo-within-radius", {"lat": 52.52, "lon": 13.405, "radius_km": 600}, [1, 2, 3]),
-    ("geo-bbox", {"min_lat": 48, "max_lat": 52.45, "min_lon": 11, "max_lon": 14}, [2, 3]),
-    ("geo-polygon", {"points": [[47, 10], [49, 10], [49, 13], [47, 13]]}, [3]),
-])
-def test_a_place_is_within_a_circle_a_box_or_a_polygon(bench, kind, wanted, inside):
-    berlin, potsdam, munich, sydney = (52.52, 13.405), (52.4, 13.06), (48.137, 11.575), (-33.87, 151.21)
-    places = [{"x-geo-lat": lat, "x-geo-lon": lon} for lat, lon in (berlin, potsdam, munich, sydney)]
-    assert passing(bench, {"x-stream-filter": {kind: wanted}}, [*places, {"x-geo-lat": 50}, {}]) == inside
 
 
 def test_an_expression_sees_properties_and_places_of_the_message(bench):

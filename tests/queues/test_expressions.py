@@ -38,7 +38,8 @@ def test_a_wrong_expression_says_where(text, reason):
 
 
 WORDS = st.sampled_from([
-    "a", "'x%'", "1", "-2.5", "NULL", "TRUE", "AND", "OR", "NOT", "(", ")", "=", "<>", "<", "+", "-", "*", "/", "%", "IN", ",",
+    "a", "'x%'", "1", "-2.5", "NULL", "TRUE", "AND", "OR", "NOT", "(", ")", "=", "<>", "<", "+", "-", "*", "/", "%",
+    "IN", ",",
     "LIKE", "IS", "BETWEEN", "priority", "header('h')", "properties.type", "\"q\"", "size"])
 
 

@@ -52,6 +52,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     groups.pxi      message groups: one unit of work of each is out at a time, or all are with one consumer
     group_care.pxi  groups shown, paused, parked, released
     reader.pxi      a stream's reader: its place, and what it holds
+    filter_values.pxi values of headers and properties, compared and calculated with
     filter.pxi      what a stream's reader wants
     share.pxi       what a stream's readers of one name share
     stream.pxi      streams: messages that are read, and stay
@@ -205,6 +206,7 @@ include "group_stops.pxi"
 include "groups.pxi"
 include "group_care.pxi"
 include "reader.pxi"
+include "filter_values.pxi"
 include "filter.pxi"
 include "share.pxi"
 include "stream.pxi"
