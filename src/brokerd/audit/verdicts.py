@@ -124,7 +124,7 @@ class _Case:
     def applies(self, audit: str) -> bool:
         """Whether this audit can say anything about this queue."""
         if audit == "priority":
-            return whole.has_levels(self.queue, self.levels)
+            return whole.has_levels(self.queue, self.levels) and not whole.has_waits(self.queue)
         if audit in ("fifo", "returned_first"):
             return not has_groups(self.queue)
         if audit == "group_fifo":

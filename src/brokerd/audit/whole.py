@@ -32,6 +32,11 @@ def has_levels(queue: QueueFiles, levels: dict[int, list[Summary]]) -> bool:
     return len(levels) > 1 or bool(queue.settings.get("max_priority"))
 
 
+def has_waits(queue: QueueFiles) -> bool:
+    """Whether the queue has, or had, a rule by which a message of a high priority may wait while others go out."""
+    return any(rule.groups or rule.retry or rule.stops for rule in queue.rules)
+
+
 def clipped(options: Options) -> bool:
     """Whether only a part of the messages is judged."""
     return bool(options.from_ns or options.to_ns)

@@ -20,7 +20,7 @@ EXCUSED = {"delivery_after_settle": "delivered_again", "double_settle": "settled
            "counters": "not_whole"}
 
 # Audits of some queues alone, and the fact that says whether this is one.
-NEEDED = {"priority": "has_levels", "channel_order": "has_levels", "after_cut": "has_cut", "counters": "has_cut",
+NEEDED = {"priority": "has_plain_levels", "channel_order": "has_levels", "after_cut": "has_cut", "counters": "has_cut",
           "single_active": "has_single_active", "prefetch": "has_settings", "consumers": "has_settings",
           "delivery_limit": "has_limit", "limit_kept": "has_limit", "fifo": "in_sequence",
           "returned_first": "in_sequence"}
@@ -48,6 +48,8 @@ def _is(name: str) -> str:
 # uncovered: messages that the journal does not cover; unsure, partly: of these, see UNKNOWN_LIVES
 # spoiled: kinds of damaged files
 FACTS = (
+    Facts({"has_plain_levels": "(q.levels > 1 OR coalesce(q.max_priority, 0) > 0) AND NOT coalesce(waits, false)"},
+          "SELECT vhost, queue, bool_or(groups OR retry OR stops) AS waits FROM settings GROUP BY ALL"),
     Facts({"has_levels": "q.levels > 1 OR coalesce(q.max_priority, 0) > 0", "has_cut": "q.cut IS NOT NULL"},
           "SELECT vhost, queue FROM queues"),
     Facts({**{name: _is(name) for name in ("has_limit", "has_single_active", "has_settings")},

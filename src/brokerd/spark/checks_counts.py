@@ -74,8 +74,11 @@ STANDING = f"""
 HELPERS = {"recount": RECOUNT, "whole": WHOLE, "standing": STANDING}
 
 _COMPARED = f"""
-    SELECT t.*, coalesce(r.value, 0L) AS mine, w.whole, w.sure
+    SELECT t.*, coalesce(r.value, 0L) AS mine, w.sure,
+           w.whole AND NOT (coalesce(g.grouped, false) AND t.name IN ('out_of_sequence', 'overtakings')) AS whole
     FROM told t JOIN whole w USING (vhost, queue)
+    LEFT JOIN (SELECT vhost, queue, bool_or(groups) AS grouped FROM settings GROUP BY ALL) g
+        ON g.vhost = t.vhost AND g.queue = t.queue
     LEFT JOIN recount r ON r.vhost = t.vhost AND r.queue = t.queue AND r.name = t.name
     WHERE t.name NOT IN {STATES} AND ({{overtaking}} OR t.name NOT IN ('out_of_sequence', 'overtakings'))"""
 
