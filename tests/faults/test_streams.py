@@ -48,6 +48,43 @@ def test_kill_9_costs_no_reader_a_message_or_an_order(tmp_path):
     broker.check_log()
 
 
+def test_kill_9_costs_readers_that_share_no_message_and_no_order_of_a_key(tmp_path):
+    chance = random.Random(12)
+    published, acknowledged = 0, set()
+    shared = {"x-stream-reader": "billing", "x-stream-partitions": "hash"}
+    with Broker(tmp_path / "data") as broker:
+        for round_ in range(3):
+            with Peer(broker.port) as peer:
+                peer.open()
+                peer.declare(STREAM, "events", durable=True, exclusive=False)
+                peer.confirming()
+                for _ in range(MESSAGES):
+                    published += 1
+                    assert peer.put("events", b"%d" % published, delivery_mode=2,
+                                    headers={"group-id": f"k{published % 7}"})
+                peer.open_channel(2)
+                begins = {} if round_ else {"x-stream-offset": "first"}
+                for channel in (1, 2):
+                    peer.prefetch(1000, channel)
+                peer.send(*[(channel, methods.BasicConsume(queue="events", consumer_tag=f"t{channel}", no_wait=True,
+                                                           arguments=shared | begins)) for channel in (1, 2)])
+                first = min(set(range(1, published + 1)) - acknowledged)
+                last, acknowledged = {}, set(range(1, first))     # Acks behind the lowest are not kept.
+                for _ in range(first, published + 1):   # from the lowest that no reader acknowledged
+                    message = peer.delivered()
+                    offset, key = message.headers["x-stream-offset"], message.headers["group-id"]
+                    assert offset > last.get(key, 0), f"round {round_}: key {key}"
+                    last[key] = offset
+                    if chance.random() < 0.7:
+                        channel = int(message.method.consumer_tag[1:])
+                        peer.send((channel, methods.BasicAck(delivery_tag=message.method.delivery_tag)))
+                        acknowledged.add(offset)
+                for channel in (1, 2):
+                    peer.prefetch(7, channel)
+            broker.restart(kill=True)
+    broker.check_log()
+
+
 def read(peer, name):
     peer.prefetch(1000)
     peer.consume("events", name, no_ack=False, arguments={"x-stream-reader": name})
