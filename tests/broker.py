@@ -18,6 +18,8 @@ import threading
 import weakref
 from pathlib import Path
 
+from tests import nursery
+
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 120  # limit of every wait: none is reached while all is well
 LISTENING = re.compile(r"listening on .*:(\d+) \(AMQP\)")
@@ -73,6 +75,8 @@ class Broker:
     between starts.  ``before``: a command that starts the broker.
     """
 
+    may_fork = True  # from the nursery; False: each start is one of a new Python
+
     def __init__(self, directory, *flags, env=None, before=()):
         self.directory = Path(directory)
         self.before = list(before)
@@ -91,12 +95,15 @@ class Broker:
         """Start, and return when it listens.  Raises AssertionError with the log when it does not."""
         assert self.process is None, "is running already"
         begin = len(self.lines)
-        self.process = subprocess.Popen(
-            [*self.before, sys.executable, "-m", "brokerd", "-D", str(self.directory), "-p", str(self.port),
-             *map(str, self.flags)],
-            env=environment(self.env), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        arguments = ["-D", str(self.directory), "-p", str(self.port), *map(str, self.flags)]
+        env = environment(self.env)
+        if not self.before and self.may_fork and nursery.can_fork(env):
+            self.process = nursery.fork(arguments, env)
+        else:
+            self.process = subprocess.Popen(
+                [*self.before, sys.executable, "-m", "brokerd", *arguments], env=env, cwd=ROOT,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            )
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
         try:

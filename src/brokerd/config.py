@@ -13,9 +13,13 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from brokerd.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 FILE_OCTETS_MAX = 1 << 20  # of a file with options, and of one with certificates
 
@@ -388,15 +392,22 @@ def _checked(values: dict[str, Any], source: str) -> dict[str, Any]:
     """``values`` with the types of their options and within their bounds; raises ConfigError."""
     if not values:
         return values
-    from pydantic import TypeAdapter, ValidationError  # Takes tens of milliseconds, so only if a value needs a check.
+    from pydantic import ValidationError  # Takes tens of milliseconds, so only if a value needs a check.
 
     try:
-        config = TypeAdapter(Config).validate_python(values)
+        config = _adapter().validate_python(values)
     except ValidationError as error:
         row = OPTIONS[str(error.errors(include_url=False)[0]["loc"][0])]
         name = row.environment if source == "environment" else row.name
         raise ConfigError(f"{source}: {name} = {_shown(row, values[row.name])}: must be {row.rule}") from None
     return {name: getattr(config, name) for name in values}
+
+
+@cache
+def _adapter() -> "TypeAdapter[Config]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Config)
 
 
 def _shown(row: Row, value: Any) -> str:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.plane.harness import publish
 
 from brokerd import plane
+from brokerd.store import checksums, reading
 from brokerd.store import format as layout
-from brokerd.store import reading
 
 
 def test_crc32c_is_right_for_octets_of_any_number_and_place():
@@ -19,12 +19,12 @@ def test_crc32c_is_right_for_octets_of_any_number_and_place():
         for begin in range(min(8, 3000 - size + 1)):
             some = memoryview(octets)[begin:begin + size]
             assert plane.crc32c(some, size) == plane.crc32c_by_table(some, size)
-    assert plane.crc32c_by_table(octets) == layout.crc32c_table(octets)
+    assert plane.crc32c_by_table(octets) == checksums.crc32c_table(octets)
 
 
 @given(st.binary(max_size=300), st.integers(0, 0xFFFFFFFF))
 def test_both_compiled_crc32c_are_the_plain_one(octets, value):
-    assert plane.crc32c(octets, value) == plane.crc32c_by_table(octets, value) == layout.crc32c_table(octets, value)
+    assert plane.crc32c(octets, value) == plane.crc32c_by_table(octets, value) == checksums.crc32c_table(octets, value)
 
 
 @pytest.mark.parametrize(("octets", "crc"), [

@@ -13,7 +13,7 @@ import time
 
 import pika
 import pytest
-from tests.broker import ROOT, SECONDS, environment, run
+from tests.broker import ROOT, SECONDS, Broker, environment, run
 from tests.conversations import peer as conversation
 
 from brokerd import __version__
@@ -21,6 +21,13 @@ from brokerd.clock import Clock
 from brokerd.server.amqp import is_loopback
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_METHOD, PROTOCOL_HEADER, FrameScanner
+
+
+@pytest.fixture(autouse=True)
+def _start(monkeypatch):
+    """Each broker is a new Python, as for users."""
+    monkeypatch.setattr(Broker, "may_fork", False)
+
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
 

@@ -57,16 +57,6 @@ def test_a_folder_is_named_by_the_sha1_of_the_name_in_hex():
     assert layout.folder_name("/") == "42099b4af021e53fd8fd4e056c2568d7c2e3ffa8"
 
 
-@given(st.binary(max_size=300), st.binary(max_size=20))
-def test_the_table_crc_is_the_compiled_one(data, more):
-    assert layout.crc32c_table(data) == plane.crc32c(data)
-    assert layout.crc32c_table(more, layout.crc32c_table(data)) == plane.crc32c(data + more)
-
-
-def test_the_crc_is_castagnolis():
-    assert layout.crc32c_table(b"123456789") == 0xE3069283
-
-
 @given(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 65535))
 def test_the_entry_check_is_the_compiled_one_and_the_vectorised_one(number, position, kind, count):
     octets = layout.entry(number, position, kind, count)

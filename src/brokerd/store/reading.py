@@ -8,6 +8,7 @@ nothing does not pay 20 MB for it.
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd.store import checksums
 from brokerd.store import format as layout
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def record_checks(octets: Any, records: Records, number: int) -> "numpy.ndarray"
     for lane in range(active):                  # The longest: what is left of them.
         rest = view[int(starts[lane] + finished[lane]):int(starts[lane] + lengths[lane])]
         state[lane] = layout.crc32c(rest, int(state[lane]) ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
-    first = np.array(layout.crc_tables()[0], np.uint32)
+    first = np.array(checksums.crc_tables()[0], np.uint32)
     tails, octet = slice(active, None), np.frombuffer(octets, np.uint8)
     for step in range(3):                       # The others: their last one to three octets.
         lanes = np.flatnonzero(lengths[tails] - finished[tails] > step) + active
@@ -214,7 +215,7 @@ def record_checks(octets: Any, records: Records, number: int) -> "numpy.ndarray"
 def _word_tables() -> tuple["numpy.ndarray", "numpy.ndarray"]:
     import numpy as np
 
-    t = np.array(layout.crc_tables(4), np.uint32)
+    t = np.array(checksums.crc_tables(4), np.uint32)
     value = np.arange(1 << 16)
     return t[3][value & 0xFF] ^ t[2][value >> 8], t[1][value & 0xFF] ^ t[0][value >> 8]
 

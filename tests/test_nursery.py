@@ -1,0 +1,86 @@
+"""Brokers that the nursery forks, beside those that a new Python runs: the kernel sees no difference between them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests import nursery
+
+
+def seen_by_the_kernel(broker):
+    """What a process has from the one that started it."""
+    proc = Path(f"/proc/{broker.pid}")
+    status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines())
+    stat = (proc / "stat").read_text().rpartition(") ")[2].split()
+    kinds = sorted(name.partition(":")[0] if ":[" in name
+                   else name.replace(str(broker.directory), "").replace(str(broker.pid), "PID")
+                   for name in broker.open_files())
+    return {
+        **{name: status[name] for name in ("PPid", "Umask", "SigBlk", "SigIgn", "SigCgt", "Cpus_allowed", "Threads")},
+        "group": stat[2], "session": stat[3], "nice": stat[16], "cwd": os.readlink(proc / "cwd"),
+        "program": os.readlink(proc / "exe"), "limits": (proc / "limits").read_text(), "files": kinds,
+    }
+
+
+def test_a_forked_broker_has_the_descriptors_signals_and_limits_of_one_that_python_starts(make_broker):
+    forked, started = make_broker(), make_broker()
+    started.may_fork = False
+    forked.start()
+    started.start()
+    assert isinstance(forked.process, nursery.Forked)
+    assert not isinstance(started.process, nursery.Forked)
+    assert seen_by_the_kernel(forked) == seen_by_the_kernel(started)
+
+
+@pytest.mark.parametrize("may_fork", [True, False])
+def test_a_broker_that_cannot_start_ends_with_its_status_and_its_reason(make_broker, tmp_path, may_fork):
+    (tmp_path / "file").write_text("")
+    broker = make_broker(directory=tmp_path / "file")
+    broker.may_fork = may_fork
+    with pytest.raises(AssertionError, match="brokerd: .*file"):
+        broker.start()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_status_of_a_forked_broker_is_its_own(make_broker, number):
+    broker = make_broker().start()
+    process = broker.process
+    os.kill(broker.pid, number)
+    assert broker.wait() == (-9 if number == signal.SIGKILL else 0)
+    assert process.poll() == process.returncode == process.wait()
+
+
+def test_a_forked_broker_reads_its_own_environment(make_broker):
+    make_broker().start()
+    broker = make_broker(env={"BROKERD_HEARTBEAT_SECONDS": "soon"})
+    with pytest.raises(AssertionError, match="environment: BROKERD_HEARTBEAT_SECONDS"):
+        broker.start()
+
+
+def test_a_limit_that_the_tests_have_changed_is_the_next_broker_s(make_broker):
+    before = os.umask(0o077)
+    try:
+        changed = make_broker().start()
+        assert seen_by_the_kernel(changed)["Umask"] == "0077"
+    finally:
+        os.umask(before)
+    assert seen_by_the_kernel(make_broker().start())["Umask"] == f"{before:04o}"
+
+
+@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "LD_PRELOAD", "TZ"])
+def test_what_python_reads_when_it_begins_needs_a_start(make_broker, name):
+    make_broker().start()
+    broker = make_broker(env={name: "0" if name == "PYTHONHASHSEED" else ""}).start()
+    assert not isinstance(broker.process, nursery.Forked)
+
+
+def test_the_nursery_ends_with_the_tests(tmp_path):
+    script = (f"import tests.broker as b; broker = b.Broker({str(tmp_path)!r}).start(); broker.stop();"
+              "print(b.nursery._nurseries[0]._process.pid)")
+    done = subprocess.run([sys.executable, "-c", script], cwd=nursery.ROOT, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 0, done.stderr
+    assert not Path(f"/proc/{done.stdout.strip()}").exists()
