@@ -99,6 +99,7 @@ TESTED_ELSEWHERE = {
         "messages", "topic_permission", "user", "users", "vhost", "vhost_end",
     )},
     "auth/logins": "server/test_limits.py",
+    "session/grants": "server/test_tokens.py",
     "policies/parameters": "server/test_operations.py",
     # Parts of one HTTP answer, said by asking for it.
     "management/answers": "management/test_v2.py",

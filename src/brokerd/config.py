@@ -119,6 +119,9 @@ class Config:
     unix_path: Annotated[str, Option(
         "amqp", "Path of a unix socket to listen on for AMQP as well; empty means none.", path="file",
     )] = ""
+    proxy_protocol_from: Annotated[str, Option(
+        "amqp", "Addresses and networks, between commas, whose connections begin with a PROXY header; empty: none.",
+    )] = ""
     tcp_nodelay: Annotated[bool, Option(
         "amqp", "Send small segments at once (TCP_NODELAY).",
     )] = True
@@ -198,6 +201,9 @@ class Config:
     https_port: Annotated[int, Option(
         "mgmt", "TCP port for the same over TLS (15671 is usual), with tls_cert; 0 means none.", low=0, high=65535,
     )] = 0
+    websocket_origins: Annotated[str, Option(
+        "mgmt", "Sites, between commas, whose pages may speak AMQP over WebSocket beside the broker's own; *: all.",
+    )] = ""
     http_unix_path: Annotated[str, Option(
         "mgmt", "Path of a unix socket to listen on for HTTP as well; empty means none.", path="file",
     )] = ""
@@ -244,6 +250,35 @@ class Config:
         "auth", "So many wrong passwords a second of one user from one address are looked at, and ten at once; 0: all.",
         low=0, high=1_000_000, reloadable=True,
     )] = 1
+    oauth2_jwks: Annotated[str, Option(
+        "auth", "URL (https), or file, of the keys that sign tokens (JSON Web Key Set); empty: no tokens.",
+        reloadable=True,
+    )] = ""
+    oauth2_resource_server_id: Annotated[str, Option(
+        "auth", "This broker's name in tokens: their aud must have it, and their scopes begin with it and a dot.",
+        reloadable=True,
+    )] = "rabbitmq"
+    oauth2_verify_aud: Annotated[bool, Option(
+        "auth", "Refuse tokens whose aud does not name this broker.", reloadable=True,
+    )] = True
+    oauth2_issuer: Annotated[str, Option(
+        "auth", "The iss that tokens must have; empty: any.", reloadable=True,
+    )] = ""
+    oauth2_preferred_username_claims: Annotated[str, Option(
+        "auth", "Claims of a token, between commas, that are the user's name, before sub and client_id.",
+        reloadable=True,
+    )] = ""
+    oauth2_scope_prefix: Annotated[str, Option(
+        "auth", "What the scopes for this broker begin with; empty: oauth2_resource_server_id and a dot.",
+        reloadable=True,
+    )] = ""
+    oauth2_additional_scopes_keys: Annotated[str, Option(
+        "auth", "Claims of a token, between commas, that hold scopes beside scope.", reloadable=True,
+    )] = ""
+    oauth2_ca_cert: Annotated[str, Option(
+        "auth", "File with the CAs (PEM) of the server that has the keys; empty: the system's.", reloadable=True,
+        path="file",
+    )] = ""
     anonymous_login_user: Annotated[str, Option(
         "auth", "User that ANONYMOUS logins become; empty turns ANONYMOUS off.",
         reloadable=True,

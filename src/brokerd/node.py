@@ -133,7 +133,7 @@ class Node:
         )  # fmt: skip
         self.blocked, self.hoarders = self.alarms.blocked, Hoarders(self.core, self.alarms)
         self.transaction_memory = TransactionMemory()
-        self.logins = Logins(users, lambda: self.settings, clock.monotonic)
+        self.logins = Logins(users, lambda: self.settings, clock)
         services = Services(clock.epoch_ns, self.commit.wait, self._call_at)
         self._give_features = make_on_demand(services, self.events, self.name, disk, self.commit.follow)
 
@@ -390,12 +390,12 @@ class Node:
         for name in names:
             self.tell("user.deleted", {"name": name})
 
-    def enter(self, vhost_name: str, user: str) -> Access:
-        """The door to a vhost for ``user``.  Raises NotAllowed (530)."""
+    def enter(self, vhost_name: str, user: str, grant: Any = None) -> Access:
+        """The door to a vhost for ``user``, whose token grants this (``session/grants``).  Raises NotAllowed (530)."""
         self._check_connection_limits(vhost_name, user)
-        if not self.permissions.has_access(user, vhost_name):
+        if not (grant or self.permissions).has_access(user, vhost_name):
             raise NotAllowed(f"access to vhost '{vhost_name}' refused for user '{user}'")
-        return self.door(vhost_name, user)
+        return grant.door(self.vhosts[vhost_name]) if grant else self.door(vhost_name, user)
 
     def door(self, vhost_name: str, user: str) -> Access:
         """The door to a vhost that is there; what the user may not do is refused there."""

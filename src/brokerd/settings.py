@@ -19,6 +19,19 @@ class Limits(NamedTuple):
     tcp_nodelay: bool
 
 
+class OAuth2(NamedTuple):
+    """Tokens in place of passwords."""
+
+    jwks: str  # the key set: a URL or a file; "": no tokens
+    resource_server_id: str  # this broker's name in aud
+    issuer: str  # "": any
+    preferred_username_claims: tuple[str, ...]
+    scope_prefix: str
+    additional_scopes_keys: tuple[str, ...]
+    verify_aud: bool
+    ca_cert: str  # of the key set's server; "": those of the system
+
+
 class Settings(NamedTuple):
     """The settings of the node."""
 
@@ -37,4 +50,5 @@ class Settings(NamedTuple):
     default_user: str
     default_user_only_loopback: bool
     failed_logins_per_second: int  # of one user from one address; 0: no limit
+    oauth2: OAuth2
     anonymous_login_user: str  # the user that ANONYMOUS logins become; "" turns ANONYMOUS off

@@ -2,7 +2,7 @@
 
 from brokerd.config import OPTIONS, Config
 from brokerd.server.values import limits_of, settings_of
-from brokerd.settings import Limits, Settings
+from brokerd.settings import Limits, OAuth2, Settings
 
 
 def test_every_value_is_that_of_the_option_of_its_name():
@@ -10,8 +10,16 @@ def test_every_value_is_that_of_the_option_of_its_name():
                for name in Settings._fields + Limits._fields if name in OPTIONS for value in [getattr(Config(), name)]}
     config = Config(**changed)
     handed_down = settings_of(config)._asdict() | limits_of(config)._asdict()
-    del handed_down["anonymous"]
+    del handed_down["anonymous"], handed_down["oauth2"]
     assert handed_down == changed
+
+
+def test_what_is_said_of_tokens_is_handed_down_with_its_lists_cut():
+    config = Config(oauth2_jwks="k.json", oauth2_resource_server_id="mq", oauth2_issuer="i", oauth2_ca_cert="ca.pem",
+                    oauth2_preferred_username_claims="a, b", oauth2_additional_scopes_keys="c d",
+                    oauth2_verify_aud=False)  # fmt: skip
+    assert settings_of(config).oauth2 == OAuth2("k.json", "mq", "i", ("a", "b"), "mq.", ("c", "d"), False, "ca.pem")
+    assert settings_of(Config(oauth2_scope_prefix="own:")).oauth2.scope_prefix == "own:"
 
 
 def test_clients_are_offered_no_name_where_anonymous_ones_become_somebody():

@@ -6,29 +6,33 @@ nothing of connections, nor of what a user may do.
 
 from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brokerd.auth.failures import FailedLogins
 from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
 from brokerd.errors import LoginRefused
 
 if TYPE_CHECKING:
+    from brokerd.auth.tokens import Token, Tokens
     from brokerd.auth.users import Users
+    from brokerd.clock import Clock
     from brokerd.settings import Settings
 
 log = getLogger("brokerd")
 
 
 class Logins:
-    """The logins of one broker.  ``settings()`` are those of the moment, ``monotonic()`` seconds."""
+    """The logins of one broker.  ``settings()`` are those of the moment."""
 
-    __slots__ = ("_failed", "_settings", "_users")
+    __slots__ = ("_clock", "_failed", "_settings", "_tokens", "_users", "submit_tokens")
 
-    def __init__(
-        self, users: "Users", settings: "Callable[[], Settings]", monotonic: Callable[[], float]
-    ) -> None:  # fmt: skip
-        self._users, self._settings = users, settings
-        self._failed = FailedLogins(monotonic)
+    submit_tokens: "Callable[[Callable[[], object], Callable[[Any], object]], object]"
+    """Runs work() in the thread of tokens, then done(error or None) on the loop.  The server sets it."""
+
+    def __init__(self, users: "Users", settings: "Callable[[], Settings]", clock: "Clock") -> None:
+        self._users, self._settings, self._clock = users, settings, clock
+        self._failed = FailedLogins(clock.monotonic)
+        self._tokens: Tokens | None = None  # None: not used yet
 
     def slow_part(self, mechanism: str, response: bytes, address: str) -> Callable[[], object] | None:
         """What must be done in a thread before ``authenticate`` is asked; None: nothing.  Raises AMQPError."""
@@ -40,6 +44,36 @@ class Logins:
             return None
         user = users.get(name) if name in users else None
         return lambda: users.verify(user, password)
+
+    # --- tokens
+
+    def token_in(self, mechanism: str, response: bytes) -> tuple[str, bytes] | None:
+        """The name and the token of a client whose password is one; None: it is none, or tokens are not used.  Raises
+        LoginRefused, SyntaxError_.
+
+        What has the form of a token is never looked for among the passwords.
+        """
+        if not self._settings().oauth2.jwks or mechanism in (EXTERNAL, ANONYMOUS):
+            return None
+        if mechanism == "PLAIN" and response.startswith(b"\0\0"):
+            name, password = "", response[2:]  # A token names its user by itself.
+        else:
+            name, password = credentials(mechanism, response)
+        return (name, password) if password.startswith(b"ey") and password.count(b".") == 2 else None
+
+    def verify_token(self, text: bytes) -> "Token":
+        """What the token says.  In the thread of tokens.  Raises LoginRefused."""
+        from brokerd.auth.tokens import Tokens
+
+        if self._tokens is None:
+            self._tokens = Tokens(lambda: self._clock.epoch_ns() / 1e9, self._clock.monotonic)
+        return self._tokens.verify(text.decode("ascii", "replace"), self._settings().oauth2)
+
+    def tell_refused(self, peer: str, reason: str) -> None:
+        """A secret that a client shows later on is refused."""
+        log.warning("%s: new secret refused: %s", peer, reason)
+
+    # --- passwords, certificates, none
 
     def authenticate(
         self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "", address: str = ""

@@ -8,6 +8,7 @@ them can end the broker.  The process ends with its broker.
     main        the process: settings in, port open, end with the broker
     doors       ports, TLS and paths that it listens on
     protocol    limits of one connection: head, time, idle clients
+    websocket   AMQP over WebSocket
     control     asks the broker
     app         one HTTP request: who asks, which route, what answer
     routes      finds the route of a raw path

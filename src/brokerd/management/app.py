@@ -140,6 +140,11 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """As ASGI has it."""
+        if scope["type"] == "websocket":
+            from brokerd.management import websocket  # The first client imports wsproto.
+
+            await websocket.serve(scope, receive, send, self._services.settings)
+            return
         path = scope["raw_path"].decode("latin-1")
         try:
             response = await self._answer(Request(scope, receive), path)

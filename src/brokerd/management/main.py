@@ -104,8 +104,9 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
     samples = Samples(control)
     services = Services(control, Logins(control, bytes.fromhex(settings["key"])), samples, settings)
     app = App(services, Routes(all_routes()))
-    config = Config(app, http="httptools", ws="none", lifespan="off", proxy_headers=False, log_config=None,
-                    access_log=False, timeout_keep_alive=60)  # fmt: skip
+    config = Config(app, http="httptools", ws="none", ws_per_message_deflate=False, ws_ping_interval=None,
+                    lifespan="off", proxy_headers=False, log_config=None, access_log=False,
+                    timeout_keep_alive=60)  # fmt: skip
     config.load()
     state = ServerState()
     room = Room(loop, min(CLIENTS_MAX, max(16, _raise_limit() - DESCRIPTORS_KEPT)))
@@ -127,13 +128,13 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
     doors.close()
     for task in work:
         task.cancel()
-    for connection in list(room.open):
-        connection.shutdown()
+    for client in [*room.open, *room.websockets]:
+        client.shutdown()
     deadline = loop.time() + GRACE_SECONDS
-    while room.open and loop.time() < deadline:  # noqa: ASYNC110 - once
+    while (room.open or room.websockets) and loop.time() < deadline:  # noqa: ASYNC110 - once
         await asyncio.sleep(0.02)
-    for connection in list(room.open):
-        connection.transport.abort()
+    for client in [*room.open, *room.websockets]:
+        client.transport.abort()
     control.close()
     return 0
 

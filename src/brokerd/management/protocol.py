@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd.management")
 
 CLIENTS_MAX = 1000
+WEBSOCKETS_MAX = 1000
 HEAD_OCTETS_MAX = 64 << 10
 HEADERS_MAX = 200
 HEAD_SECONDS = 10.0
@@ -33,13 +34,15 @@ class BadHead(Exception):
 class Room:
     """The connections that there are, those that are idle in the order in which they became so, and the log's quota."""
 
-    __slots__ = ("_logged", "_silent", "idle", "loop", "most", "open")
+    __slots__ = ("_logged", "_silent", "idle", "loop", "most", "open", "websocket_class", "websockets")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
         self.loop = loop
         self.most = most
         self.open: set[Connection] = set()
         self.idle: dict[Connection, None] = {}
+        self.websockets: set[Any] = set()  # clients that speak AMQP: see websocket
+        self.websocket_class: Any = None  # None: none has come yet
         self._logged = float("-inf")
         self._silent = 0
 
@@ -175,6 +178,31 @@ class Connection(HttpToolsProtocol):
         client = self.client[0] if self.client else "?"
         self._room.complain("HTTP: %s sent what is no request", client)
         self._refuse(self._refusal, msg)
+
+    # --- AMQP over WebSocket
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return True
+
+    def handle_websocket_upgrade(self) -> None:
+        """As ``data_received`` calls it: another protocol takes the socket over."""
+        room = self._room
+        if len(room.websockets) >= min(WEBSOCKETS_MAX, room.most):
+            room.complain("HTTP: %d clients speak AMQP over WebSocket: refused another", len(room.websockets))
+            self._refuse(503, "too many clients")
+            return
+        if room.websocket_class is None:
+            from brokerd.management.websocket import protocol_class
+
+            room.websocket_class = protocol_class(room)
+        self.ws_protocol_class = room.websocket_class
+        for timer in (self._head_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._head_timer = self._stall_timer = None
+        self._unset_keepalive_if_required()
+        room.leave(self)
+        super().handle_websocket_upgrade()
 
     def _unsupported_upgrade_warning(self) -> None:
         pass  # The request is answered as if it asked for no upgrade.

@@ -11,6 +11,8 @@ from brokerd.session.connection import Connection
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.plane import Core
+    from brokerd.server.proxy_header import Origin
 
 
 UNIX_SOCKET = "unix socket"
@@ -19,7 +21,12 @@ UNIX_SOCKET = "unix socket"
 class AMQPProtocol(Connection, BufferedProtocol):
     """One accepted socket."""
 
-    __slots__ = ()
+    __slots__ = ("_origin",)
+
+    def __init__(self, core: "Core", node: "Node", origin: "Origin | None" = None) -> None:
+        """``origin``: where the client is, if a proxy has said so."""
+        super().__init__(core, node)
+        self._origin = origin
 
     def connection_made(self, transport: Any) -> None:
         """Take the socket, and wait for the client's protocol header."""
@@ -33,7 +40,11 @@ class AMQPProtocol(Connection, BufferedProtocol):
         """Take the socket behind ``transport``; the plane writes to ``fd`` itself, or with -1 to the transport."""
         self.transport = transport
         self.peer, self.loopback = address(transport)
-        if not self.node.limits.tcp_nodelay and self.peer != UNIX_SOCKET:  # The loop has set it.
+        on_path = self.peer == UNIX_SOCKET
+        if self._origin is not None:
+            host, port = self._origin
+            self.peer, self.loopback = in_words(host, port), is_loopback(host)
+        if not self.node.limits.tcp_nodelay and not on_path:  # The loop has set it.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         # With 0 the transport pauses the plane as soon as the socket does not take all output.  TLS would read 0 as
         # "always full".
@@ -71,7 +82,12 @@ def address(transport: Any) -> tuple[str, bool]:
             return UNIX_SOCKET, True
         return "unknown address", False
     host, port = peer[:2]
-    return (f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"), is_loopback(host)
+    return in_words(host, port), is_loopback(host)
+
+
+def in_words(host: str, port: int) -> str:
+    """An address with its port, for people."""
+    return f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -82,4 +98,4 @@ def is_loopback(host: str) -> bool:
 def factory(node: "Node") -> Any:
     """The function that makes a protocol for each accepted socket."""
     core = node.core
-    return lambda: AMQPProtocol(core, node)
+    return lambda origin=None: AMQPProtocol(core, node, origin)

@@ -9,7 +9,8 @@ import signal
 import sys
 from collections.abc import Callable
 from logging import Handler, getLogger
-from typing import TYPE_CHECKING
+from socket import socket
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
@@ -89,8 +90,9 @@ class Server:
 
     __slots__ = (
         "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "lateness",
-        "login_thread", "loop", "management", "node", "notify", "reload", "reload_again", "reloading", "servers",
-        "serving", "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread", "timer",
+        "login_thread", "loop", "management", "node", "notify", "paths", "reload", "reload_again", "reloading",
+        "servers", "serving", "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread",
+        "timer", "token_thread",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +112,8 @@ class Server:
         self.stopped = asyncio.Event()
         self.stop_signals = 0
         self.failed = False
-        self.servers: list[asyncio.AbstractServer] = []
+        self.servers: list[Any] = []
+        self.paths: list[str] = []  # of unix sockets beside that, which the broker removes
         self.socket_path = ""  # of the unix socket that listens for AMQP; empty: there is none
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
@@ -228,7 +231,8 @@ class Server:
         self.sync_thread = SyncThread(call)
         self.file_syncs = FileSyncs(self.loop)
         self.slow_thread, self.login_thread = SlowThread(call), SlowThread(call, "logins")
-        return Node(
+        self.token_thread = SlowThread(call, "tokens")  # It may wait for a server of keys, and no password for it.
+        node = Node(
             settings_of(config),
             limits_of(config),
             clock=self.clock,
@@ -249,29 +253,60 @@ class Server:
             descriptors=self.descriptors,
             look_every_ns=look_every_ns,
         )
+        node.logins.submit_tokens = self.token_thread.submit
+        return node
 
     async def _listen(self) -> None:
         """Open the ports and log their addresses.  Raises ListenError, OSError."""
         config = self.config
-        plain = await listeners.listen(self.loop, amqp.factory(self.node), config.bind, config.amqp_port)
-        self.servers.append(plain)
+        plain = await self._listen_on(amqp.factory(self.node), config.bind, config.amqp_port)
         tls = None
         if self.gate is not None:
             from brokerd.server.tls import factory
 
             make = factory(self.node, self.gate, self.loop)
-            tls = await listeners.listen(self.loop, make, config.amqps_bind or config.bind, config.amqps_port)
-            self.servers.append(tls)
+            tls = await self._listen_on(make, config.amqps_bind or config.bind, config.amqps_port)
         if config.unix_path:
             local = await listeners.listen_on_path(self.loop, amqp.factory(self.node), config.unix_path)
             self.servers.append(local)
             self.socket_path = config.unix_path
+        if management_wanted(config):
+            self._listen_for_websockets()
         self.control = Control(self.node, self.loop, self.slow_thread.submit)
         await self.control.start()
         self.node.listeners = [
             *listeners.described("amqp", plain), *(listeners.described("amqp/ssl", tls) if tls is not None else ()),
         ]  # fmt: skip
         self._announce(plain, tls)
+
+    async def _listen_on(self, make: Callable[..., Any], address: str, port: int) -> Any:
+        serve = None
+        if self.config.proxy_protocol_from:
+            from brokerd.server.proxied import Acceptor, networks
+
+            trusted, seconds = networks(self.config.proxy_protocol_from), self.config.handshake_timeout_seconds
+
+            def serve(sock: socket) -> Acceptor:
+                return Acceptor(self.loop, sock, make, trusted, seconds)
+
+        server = await listeners.listen(self.loop, make, address, port, serve)
+        self.servers.append(server)
+        return server
+
+    def _listen_for_websockets(self) -> None:
+        """Where the management process brings the octets of WebSockets, behind a header with the client's address."""
+        from brokerd.server import local_socket
+        from brokerd.server.proxied import Acceptor
+
+        try:
+            sock = local_socket.bind(self.config.data_dir, local_socket.AMQP_NAME)
+        except OSError as error:
+            log.warning("%s: %s: no AMQP over WebSocket", local_socket.AMQP_NAME, error.strerror or error)
+            return
+        sock.listen(listeners.BACKLOG)
+        seconds = self.config.handshake_timeout_seconds
+        self.servers.append(Acceptor(self.loop, sock, amqp.factory(self.node), None, seconds))
+        self.paths.append(os.path.join(self.config.data_dir, local_socket.AMQP_NAME))
 
     def _start_management(self) -> None:
         from brokerd.server.management import Management  # A start without HTTP saves this import.
@@ -283,6 +318,8 @@ class Server:
     def _close_ports(self) -> None:
         for server in self.servers:
             server.close()
+        while self.paths:
+            remove_if_there(self.paths.pop())
         if self.socket_path:
             remove_if_there(self.socket_path)
             self.socket_path = ""
@@ -387,6 +424,7 @@ class Server:
         self.sync_thread.stop()
         self.slow_thread.stop()
         self.login_thread.stop()
+        self.token_thread.stop()
         self.node.close()
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Callable
 from typing import Any
 
 from brokerd.errors import BrokerError
@@ -17,8 +18,13 @@ class ListenError(BrokerError):
     """The broker cannot listen on an address; the text says which and why."""
 
 
-async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
-    """Accept connections on ``address``:``port``, and return the server.  Raises ListenError."""
+async def listen(
+    loop: Any, factory: Any, address: str, port: int, serve: Callable[[socket.socket], Any] | None = None
+) -> Any:  # fmt: skip
+    """Accept connections on ``address``:``port``, and return the server.  Raises ListenError.
+
+    ``serve``: what takes the listening socket, in place of the loop with ``factory``, and returns the server.
+    """
     try:
         # The loop's own getaddrinfo would start its pool of threads, even for a numeric address.
         host = address.encode() if address.isascii() else address  # Of a text it would import the codec of IDNA.
@@ -27,6 +33,9 @@ async def listen(loop: Any, factory: Any, address: str, port: int) -> Any:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(info[0][4])
+            if serve is not None:
+                sock.listen(BACKLOG)
+                return serve(sock)
             return await loop.create_server(factory, sock=sock, backlog=BACKLOG)
         except BaseException:
             sock.close()

@@ -198,6 +198,7 @@ def settings_of(config: "Config") -> dict[str, Any]:
         "port": config.http_port,
         "https_port": config.https_port if config.tls_cert else 0,
         "unix_path": config.http_unix_path,
+        "websocket_origins": config.websocket_origins,
         "tls": tls_of(config),
     }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from brokerd.config import Config
     from brokerd.node import Node
     from brokerd.plane import Core
+    from brokerd.server.proxy_header import Origin
 
 log = getLogger("brokerd.tls")
 
@@ -62,8 +63,8 @@ class TLSProtocol(AMQPProtocol):
 
     encrypted = True  # as lists of connections say
 
-    def __init__(self, core: "Core", node: "Node", gate: Gate) -> None:
-        super().__init__(core, node)
+    def __init__(self, core: "Core", node: "Node", gate: Gate, origin: "Origin | None" = None) -> None:
+        super().__init__(core, node, origin)
         self.gate = gate
         self.plain_fd = -1
 
@@ -108,13 +109,14 @@ def _printable(name: str) -> str:
     return name if isinstance(name, str) and name.isprintable() else ""
 
 
-def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
+def factory(node: "Node", gate: Gate, loop: Any) -> Callable[..., Any]:
     """The function that makes a protocol for each accepted socket, with TLS in front of a connection."""
     of_loop = _loop_factory(node, gate, loop)
     available = kernel_tls.is_available()
 
-    def accepted() -> Any:
-        return KernelDoor(node, gate, loop) if available and gate.config.tls_in_kernel else of_loop()
+    def accepted(origin: "Origin | None" = None) -> Any:
+        in_kernel = available and gate.config.tls_in_kernel
+        return KernelDoor(node, gate, loop, origin) if in_kernel else of_loop(origin)
 
     return accepted
 
@@ -122,8 +124,9 @@ def factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
 class KernelDoor(Protocol):
     """Has TLS agreed on with an accepted socket, for the kernel to carry it on, and puts a connection behind it."""
 
-    def __init__(self, node: "Node", gate: Gate, loop: Any) -> None:
+    def __init__(self, node: "Node", gate: Gate, loop: Any, origin: "Origin | None" = None) -> None:
         self.node = node
+        self.origin = origin
         self.gate = gate
         self.loop = loop
         self.peer = "?"
@@ -138,7 +141,7 @@ class KernelDoor(Protocol):
         handshake.begin(transport, self.gate.context, self.node.limits.handshake_timeout_seconds)
 
     def _agreed(self, sock: ssl.SSLSocket) -> None:
-        protocol = TLSProtocol(self.node.core, self.node, self.gate)
+        protocol = TLSProtocol(self.node.core, self.node, self.gate, self.origin)
         transport = kernel_tls.SocketTransport(self.loop, sock, protocol)
         if transport.kernel_writes:
             protocol.plain_fd = transport.fileno()
@@ -149,7 +152,7 @@ class KernelDoor(Protocol):
         _log_failed_handshake(self.peer, error)
 
 
-def _loop_factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
+def _loop_factory(node: "Node", gate: Gate, loop: Any) -> Callable[["Origin | None"], Any]:
     from asyncio import sslproto
 
     from uvloop import loop as compiled
@@ -167,11 +170,11 @@ def _loop_factory(node: "Node", gate: Gate, loop: Any) -> Callable[[], Any]:
             if not node.descriptors.admits(transport.get_extra_info("socket").fileno()):
                 transport.abort()
 
-    def accepted() -> Any:
+    def accepted(origin: "Origin | None") -> Any:
         done = loop.create_future()
         tls = TLS(
             loop,
-            TLSProtocol(node.core, node, gate),
+            TLSProtocol(node.core, node, gate, origin),
             gate.context,
             done,
             server_side=True,

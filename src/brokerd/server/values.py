@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from brokerd.settings import Limits, Settings
+from brokerd.settings import Limits, OAuth2, Settings
 
 if TYPE_CHECKING:
     from brokerd.config import Config
@@ -39,5 +39,25 @@ def settings_of(config: "Config") -> Settings:
         default_user=config.default_user,
         default_user_only_loopback=config.default_user_only_loopback,
         failed_logins_per_second=config.failed_logins_per_second,
+        oauth2=oauth2_of(config),
         anonymous_login_user=config.anonymous_login_user,
     )
+
+
+def oauth2_of(config: "Config") -> OAuth2:
+    """The values that the check of tokens needs.  Lists are words between commas or blanks."""
+    name = config.oauth2_resource_server_id
+    return OAuth2(
+        jwks=config.oauth2_jwks,
+        resource_server_id=name,
+        issuer=config.oauth2_issuer,
+        preferred_username_claims=_words(config.oauth2_preferred_username_claims),
+        scope_prefix=config.oauth2_scope_prefix or (f"{name}." if name else ""),
+        additional_scopes_keys=_words(config.oauth2_additional_scopes_keys),
+        verify_aud=config.oauth2_verify_aud,
+        ca_cert=config.oauth2_ca_cert,
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())

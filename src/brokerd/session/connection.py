@@ -33,6 +33,7 @@ from brokerd.wire.frames import HEARTBEAT_FRAME, method_frame
 if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.queues.queue import Queue
+    from brokerd.session.grants import Grant
     from brokerd.vhost.access import Access
     from brokerd.vhost.vhost import VHost
 
@@ -72,7 +73,7 @@ class Connection(plane.Connection):
 
     __slots__ = (
         "access", "after_leaving", "awaited_syncs", "blocked", "capabilities", "certificate_name", "channel_max",
-        "client_closes", "client_properties", "deadline", "heartbeat", "leaving", "left", "loopback", "node",
+        "client_closes", "client_properties", "deadline", "grant", "heartbeat", "leaving", "left", "loopback", "node",
         "opened_ns", "own_queues", "peer", "refusal", "relies_on", "seen_received", "seen_sent", "silent_in",
         "silent_out", "state", "transport", "user",
     )  # fmt: skip
@@ -91,6 +92,7 @@ class Connection(plane.Connection):
         self.peer = "?"
         self.loopback = False
         self.user = ""
+        self.grant: Grant | None = None  # of a token; None: the user has logged in another way
         self.certificate_name = ""  # who a verified TLS certificate says it is
         self.client_properties = b""  # a field table, as it came
         self.capabilities = 0
@@ -204,7 +206,10 @@ class Connection(plane.Connection):
         elif (self.state, index) in HANDSHAKE and not channel:
             HANDSHAKE[self.state, index](self, payload)
         elif self.state is RUNNING and index == UPDATE_SECRET and not channel:
-            methods.decode(payload)
+            secret = methods.decode(payload)
+            if self.grant is not None:
+                handshake.update_secret(self, self.grant, secret)
+                return
             # The users' passwords do not expire, so a new secret changes nothing (RabbitMQ).
             self.write(methods.ConnectionUpdateSecretOk().frame(0))
         else:
@@ -488,6 +493,8 @@ class Connection(plane.Connection):
         self.blocked = False
         self.node.blocked.discard(self)
         self.detach()
+        if self.grant is not None:
+            self.grant.end()
         if not self.opened_ns:
             return
         if self.node.events.wanted:

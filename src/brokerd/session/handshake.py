@@ -19,6 +19,7 @@ from brokerd.wire.values import decode_table
 
 if TYPE_CHECKING:
     from brokerd.session.connection import Connection
+    from brokerd.session.grants import Grant
 
 log = getLogger("brokerd.session")
 
@@ -164,6 +165,13 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
         raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
     node = connection.node
     try:
+        shown = node.logins.token_in(mechanism, method.response)
+    except (LoginRefused, SyntaxError_):
+        shown = None  # authenticate() tells of it.
+    if shown is not None:
+        _log_in_by_token(connection, method, *shown)
+        return
+    try:
         slow = node.logins.slow_part(mechanism, method.response, connection.address)
     except (LoginRefused, SyntaxError_):
         slow = None  # authenticate() tells of it.
@@ -181,24 +189,69 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
     node.submit_logins(slow, checked)
 
 
+def _log_in_by_token(connection: "Connection", method: Any, name: str, text: bytes) -> None:
+    """Check the token in a thread, and go on with tune, or refuse the client."""
+    from brokerd.session import grants  # A broker without tokens saves this import.
+
+    logins = connection.node.logins
+    address = connection.address
+
+    def checked(token: Any, why: LoginRefused | None) -> None:
+        if connection.state is not STARTING:
+            return
+        if why is None:
+            try:
+                logins.check_place(token.user, loopback=connection.loopback)
+            except LoginRefused as error:
+                why = error
+        else:
+            logins.note_failure(name, address)
+        if why is not None:
+            _refuse(connection, method, why)
+            return
+        connection.user = token.user
+        connection.grant = grants.Grant(connection, token)
+        _welcome(connection, method.mechanism)
+
+    if logins.are_too_many(name, address):
+        _refuse(connection, method, LoginRefused(f"user '{name}' - too many failed logins from {address}"))
+    else:
+        grants.check(connection, text, checked)
+
+
+def update_secret(connection: "Connection", grant: "Grant", method: Any) -> None:
+    """connection.update-secret of a client that has logged in by token."""
+    from brokerd.session import grants
+
+    grants.update_secret(connection, grant, bytes(method.new_secret))
+
+
 def _log_in(connection: "Connection", method: Any) -> None:
     """Find out who it is, and go on with tune, or refuse the client."""
-    mechanism = method.mechanism
     try:
         connection.user = connection.node.logins.authenticate(
-            mechanism, method.response, connection.loopback, connection.certificate_name, connection.address
+            method.mechanism, method.response, connection.loopback, connection.certificate_name, connection.address
         )
     except (LoginRefused, SyntaxError_) as error:
-        log.warning("%s: login refused: %s", connection.peer, error)
-        if connection.node.events.wanted:
-            connection.node.events.publish_login(connection, _claimed_user(method), mechanism, str(error))
-        connection.refuse(
-            LoginRefused(
-                f"Login was refused using authentication mechanism {mechanism}. "
-                "For details see the broker logfile."
-            )
+        _refuse(connection, method, error)
+    else:
+        _welcome(connection, method.mechanism)
+
+
+def _refuse(connection: "Connection", method: Any, error: Exception) -> None:
+    mechanism = method.mechanism
+    log.warning("%s: login refused: %s", connection.peer, error)
+    if connection.node.events.wanted:
+        connection.node.events.publish_login(connection, _claimed_user(method), mechanism, str(error))
+    connection.refuse(
+        LoginRefused(
+            f"Login was refused using authentication mechanism {mechanism}. "
+            "For details see the broker logfile."
         )
-        return
+    )
+
+
+def _welcome(connection: "Connection", mechanism: str) -> None:
     if connection.node.events.wanted:
         connection.node.events.publish_login(connection, connection.user, mechanism)
     limits = connection.node.limits
@@ -250,7 +303,7 @@ def open_(connection: "Connection", payload: bytes) -> None:
     """Enter the vhost, if it exists and the user may."""
     method: Any = methods.decode(payload)
     node = connection.node
-    connection.access = node.enter(method.virtual_host or "/", connection.user)
+    connection.access = node.enter(method.virtual_host or "/", connection.user, connection.grant)
     connection.number = node.data.next_connection_number()
     connection.routes = connection.access.routes
     connection.write(make_open_ok_frame())

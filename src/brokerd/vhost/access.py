@@ -92,6 +92,14 @@ class Access:
         self.known: dict[tuple[bytes, bytes], plane.Answer | None] = {}  # see routing.resolve_again
         self.routes = plane.Routes(vhost.core, partial(resolve_again, self))
 
+    def open(self, key: str) -> None:
+        """Be one of the vhost's doors, by this key: what changes in the vhost is told to it."""
+        self.vhost.accesses[key] = self
+
+    def shut(self, key: str) -> None:
+        """Be none of them any more."""
+        self.vhost.accesses.pop(key, None)
+
     # --- permissions
 
     def permission_changed(self) -> None:
