@@ -22,7 +22,7 @@ TESTS = ROOT / "tests"
 
 # Higher numbers may import lower ones, never the same.
 FLOORS = (
-    ("errors", "clock", "settings", "command_line"),
+    ("errors", "clock", "settings", "command_line", "named_file"),
     ("wire",),
     ("arguments", "patterns", "pieces"),
     ("plane",),

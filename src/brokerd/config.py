@@ -8,15 +8,14 @@ makes an option: ``OPTIONS`` lists the rows from which file, environment, flags,
 Knows nothing of what an option does: ``server/launch.py`` hands values down.
 """
 
-import errno
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from brokerd.errors import ConfigError, did_you_mean
+from brokerd.named_file import read_regular
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -345,19 +344,6 @@ def changed_options(old: Config, new: Config) -> list[Row]:
     A reload applies the reloadable ones, and warns that the others need a restart.
     """
     return [row for row in OPTIONS.values() if getattr(old, row.name) != getattr(new, row.name)]
-
-
-def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
-    """A file that somebody names: read at once and whole, also while a broker works.  A pipe would wait for its writer,
-    and a device never ends.  Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file")
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"has more than {most} octets")
-    return content
 
 
 def _from_file(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brokerd.auth.scopes import Scopes
 from brokerd.auth.users import checked_name
 from brokerd.errors import LoginRefused, PreconditionFailed, in_words
+from brokerd.named_file import read_regular
 from brokerd.settings import OAuth2
 
 if TYPE_CHECKING:
@@ -160,12 +161,10 @@ def fetch(settings: OAuth2) -> bytes:
 
     address = urlsplit(settings.jwks)
     if address.scheme not in ("http", "https"):
-        with open(settings.jwks, "rb") as file:
-            octets = file.read(KEYS_OCTETS_MAX + 1)
-    elif address.scheme == "http" and address.hostname not in ("127.0.0.1", "::1", "localhost"):
+        return read_regular(settings.jwks, KEYS_OCTETS_MAX)
+    if address.scheme == "http" and address.hostname not in ("127.0.0.1", "::1", "localhost"):
         raise ValueError("keys that come by plain HTTP could be anybody's: https is needed")
-    else:
-        octets = _fetch_by_http(settings)
+    octets = _fetch_by_http(settings)
     if len(octets) > KEYS_OCTETS_MAX:
         raise ValueError(f"more than {KEYS_OCTETS_MAX} octets")
     return octets

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SETTINGS_OCTETS_MAX = 64 << 10
 DESCRIPTORS_KEPT = 64  # for everything that is no client
+DESCRIPTORS_EACH = 3  # of a client, and of one that speaks AMQP over WebSocket, which has a second to the broker
 GRACE_SECONDS = 1.0
 NICE = 5  # Messages come before pages.
 SECURITY_HEADERS = {
@@ -109,7 +110,7 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
                     timeout_keep_alive=60)  # fmt: skip
     config.load()
     state = ServerState()
-    room = Room(loop, min(CLIENTS_MAX, max(16, _raise_limit() - DESCRIPTORS_KEPT)))
+    room = Room(loop, min(CLIENTS_MAX, max(16, (_raise_limit() - DESCRIPTORS_KEPT) // DESCRIPTORS_EACH)))
     ended = asyncio.Event()
     doors = Doors(loop, settings, room, lambda: Connection(config, state, room))
     loop.add_reader(0, Input(ended, doors).read)

@@ -6,8 +6,9 @@ The broker makes one for AMQP, and the management process one for HTTP.  Knows n
 import ssl
 from typing import TYPE_CHECKING
 
-from brokerd.config import FILE_OCTETS_MAX, read_regular
+from brokerd.config import FILE_OCTETS_MAX
 from brokerd.errors import ConfigError
+from brokerd.named_file import read_regular
 from brokerd.server.kernel_tls import OP_ENABLE_KTLS
 
 if TYPE_CHECKING:
