@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(brokerd.__file__).parent
 SHIPPED = (
-    "__init__.py", "errors.py", "store/__init__.py", "store/format.py", "store/reading.py", "audit/*.py", "spark/*.py",
-    "wire/__init__.py", "wire/properties.py", "wire/values.py", "operations/__init__.py", "operations/plain.py",
+    "__init__.py", "errors.py", "store/__init__.py", "store/checksums.py", "store/format.py", "store/reading.py",
+    "audit/*.py", "spark/*.py", "wire/__init__.py", "wire/properties.py", "wire/values.py", "operations/__init__.py",
+    "operations/plain.py",
 )  # fmt: skip
 LOGGING = """\
 status = error
