@@ -119,7 +119,7 @@ class Config:
         "amqp", "Path of a unix socket to listen on for AMQP as well; empty means none.", path="file",
     )] = ""
     proxy_protocol_from: Annotated[str, Option(
-        "amqp", "Addresses and networks, between commas, whose connections begin with a PROXY header; empty: none.",
+        "amqp", "Trusted proxies, addresses and networks between commas: they begin with a PROXY header.",
     )] = ""
     tcp_nodelay: Annotated[bool, Option(
         "amqp", "Send small segments at once (TCP_NODELAY).",
@@ -201,7 +201,7 @@ class Config:
         "mgmt", "TCP port for the same over TLS (15671 is usual), with tls_cert; 0 means none.", low=0, high=65535,
     )] = 0
     websocket_origins: Annotated[str, Option(
-        "mgmt", "Sites, between commas, whose pages may speak AMQP over WebSocket beside the broker's own; *: all.",
+        "mgmt", "Sites, between commas: their pages may speak AMQP over WebSocket, as the broker's own may; *: all.",
     )] = ""
     http_unix_path: Annotated[str, Option(
         "mgmt", "Path of a unix socket to listen on for HTTP as well; empty means none.", path="file",
@@ -258,7 +258,7 @@ class Config:
         reloadable=True,
     )] = "rabbitmq"
     oauth2_verify_aud: Annotated[bool, Option(
-        "auth", "Refuse tokens whose aud does not name this broker.", reloadable=True,
+        "auth", "Refuse tokens if their aud does not name this broker.", reloadable=True,
     )] = True
     oauth2_issuer: Annotated[str, Option(
         "auth", "The iss that tokens must have; empty: any.", reloadable=True,
