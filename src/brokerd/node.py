@@ -22,6 +22,7 @@ from brokerd.clock import Clock
 from brokerd.descriptors import NO_LIMIT, Budget
 from brokerd.errors import ConnectionForced, NotAllowed, PreconditionFailed
 from brokerd.hoarders import Hoarders, TransactionMemory
+from brokerd.links.book import LinkBook
 from brokerd.pieces import Turns
 from brokerd.policies.parameters import Parameters
 from brokerd.store.data_dir import CRASHED, POWER_LOST
@@ -47,7 +48,6 @@ log = getLogger("brokerd")
 
 EVENTS_VHOST = "/"  # the vhost of the event exchange
 
-
 _NO_PULLS: Any = None  # in place of operations.pulls.Pulls, until it is used
 LOOK_EVERY_NS = 10_000_000_000  # at the clock, while messages wait for a time
 WORK_NS = 1_000_000  # for one connection, before others have their turn
@@ -61,7 +61,7 @@ class Node:
     __slots__ = (
         "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "call_at", "changing",
         "clock", "commit", "connections", "core", "data", "descriptors", "disk", "events", "hoarders", "later",
-        "limits", "listeners", "listing", "logins", "parameters",
+        "limits", "links", "listeners", "listing", "logins", "parameters",
         "permissions", "pulls", "room", "settings", "start_frames", "started_ns", "stopping",
         "submit_logins", "submit_slow", "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
@@ -114,7 +114,7 @@ class Node:
         self.descriptors.serve(self.core.close_files)
         self.room = Room(disk)  # for transactions
         self.call_at = self._call_at = call_at or self._at_a_tick
-        self._look_every_ns, self.pulls = look_every_ns, _NO_PULLS
+        self._look_every_ns, self.pulls, self.links = look_every_ns, _NO_PULLS, LinkBook()
         self.submit_slow, self.submit_logins = submit_slow, submit_logins or submit_slow
         self.changing, self.parameters = Turns(), Parameters(data.path, disk)  # the former: of changes of JSON files
         self._due: list[_Due] = []  # what waits for a tick
