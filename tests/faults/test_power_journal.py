@@ -20,7 +20,8 @@ from brokerd.store.format import HEADER_OCTETS, QUEUE_NAME_FILE, folder_name
 NEED_EVENTS = ("returned_first", "overtaking", "ack_without_delivery", "delivery_after_settle")
 PROMISES = ("publish_order", "fifo", "returned_first", "ack_without_delivery", "double_settle",
             "delivery_after_settle", "holes", *deliveries.AUDITS, "time_order", "wrong_level", "numbers", "prefetch",
-            "consumers")
+            "consumers",
+            "words")
 
 
 class Journaled(Story):
@@ -73,12 +74,21 @@ class Journaled(Story):
         return lacking
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 15) for start in range(0, 30, 15)])
-def test_no_power_cut_makes_an_audit_wrong(tmp_path, seeds):
+class InGroups(Journaled):
+    """Each message is a group of its own (there is no header), waits when it comes back, and is parked in the end."""
+
+    arguments = {"x-order-journal": True, "x-message-group": "exclusive", "x-delayed-retry-type": "all",
+                 "x-delayed-retry-min": 5, "x-delivery-limit": 2, "x-delivery-limit-action": "park-group"}
+
+
+# 1009 and 1091: a settled segment whose first page, or whose acks, never came to the disk.
+@pytest.mark.parametrize(("kind", "seeds"), [(Journaled, range(15)), (Journaled, (*range(15, 29), 1063)),
+                                             (InGroups, (*range(8), 1009, 1091))])
+def test_no_power_cut_makes_an_audit_wrong(tmp_path, kind, seeds):
     lost = 0
     for seed in seeds:
         (tmp_path / str(seed)).mkdir()
-        story = Journaled(tmp_path / str(seed), seed)
+        story = kind(tmp_path / str(seed), seed)
         try:
             story.tell()
             for name, rows, lacking in story.judge():
@@ -88,7 +98,8 @@ def test_no_power_cut_makes_an_audit_wrong(tmp_path, seeds):
                 assert not wrong, (name, wrong)
                 if lacking:
                     lost += 1
-                    assert "held" not in {rows[audit]["verdict"] for audit in NEED_EVENTS}, (name, rows)
+                    judged = {rows[audit]["verdict"] for audit in NEED_EVENTS if audit in rows}
+                    assert "held" not in judged, (name, rows)
             story.end()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, data in {os.path.abspath(story.directory)}") from error

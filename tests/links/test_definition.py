@@ -2,7 +2,8 @@ from brokerd.links.definition import ShovelDefinition, UpstreamDefinition
 
 
 def test_a_shovel_has_the_peers_defaults():
-    shovel = ShovelDefinition.from_value({"src-uri": "amqp://a", "dest-uri": ["amqp://b", "amqp://c"], "src-queue": "q"})
+    value = {"src-uri": "amqp://a", "dest-uri": ["amqp://b", "amqp://c"], "src-queue": "q"}
+    shovel = ShovelDefinition.from_value(value)
     assert shovel.src_uri == ("amqp://a",)
     assert shovel.dest_uri == ("amqp://b", "amqp://c")
     assert (shovel.src_prefetch_count, shovel.ack_mode, shovel.src_delete_after) == (1000, "on-confirm", "never")

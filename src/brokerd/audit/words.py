@@ -24,7 +24,7 @@ WENT_OUT = (layout.ACKED, layout.REJECTED, layout.RETURNED, layout.HANDED_OUT)  
 
 
 class Words(NamedTuple):
-    """What the headers say; -1: the word is not whole; ``settled`` is None without an acks file.
+    """What the headers say; -1: the word is not whole; ``settled`` is None without an acks file, or if it is all zeros.
 
     ``entries``: as ``settled``, and None where a loss of power may have made it old.  ``more_records``,
     ``more_events``: whether a whole one stands behind those that are counted.  ``more_passed``: whether entries say of
@@ -52,8 +52,10 @@ def words_of(source: Source, data: SegmentData) -> Words:
     """The words of a triple."""
     triple = data.triple
     records, sealed, end = _read(source, triple.msgs, shapes.SEGMENT, ("records", "sealed", "end"))
-    settled, entries = (None, None) if triple.acks is None else _read(
-        source, triple.acks, shapes.ACKS, ("settled", "entries"))
+    settled, entries = None, None
+    # Zeros are what a power cut leaves of an acks file that was never synced: it is read as a missing one.
+    if triple.acks is not None and any(read_head(source, triple.acks)):
+        settled, entries = _read(source, triple.acks, shapes.ACKS, ("settled", "entries"))
     said = Words(records, sealed, settled)
     if not is_judged(data) or data.power_cuts.size:
         return said
@@ -123,8 +125,8 @@ def is_judged(data: SegmentData) -> bool:
 
 def wrong(source: Source, data: SegmentData) -> list[Wrong]:
     """The words that are wrong."""
-    if not is_judged(data):
-        return []
+    if not is_judged(data) or not any(read_head(source, data.triple.msgs)):
+        return []       # Zeros are what a power cut leaves of a segment that was never synced: they say nothing.
     said, found, count = words_of(source, data), [], data.headers.size
     if said.records != count:
         found.append(Wrong("msgs", RECORDS_AT, f"says that it has {said.records} records, and has {count}"))

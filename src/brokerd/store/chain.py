@@ -72,7 +72,8 @@ def finish(folder: str, number: int, disk: Disk, now: Callable[[], int], *, begi
 
     ``begin`` False: only if there is a chain already.  None: there was nothing to do, or the journal is gone.  Raises
     OSError, Foreign."""
-    _take_along(folder, number, disk)
+    if os.path.basename(folder) == layout.KEPT_FOLDER:
+        _stay_moved(folder, number, disk)
     if not begin and not disk.exists(f"{folder}/{layout.chain_name(number)}"):
         return None
     with _Writer(folder, number, disk, now) as writer:
@@ -83,11 +84,21 @@ def finish(folder: str, number: int, disk: Disk, now: Callable[[], int], *, begi
         return writer.write(more=False)
 
 
+def _stay_moved(folder: str, number: int, disk: Disk) -> None:
+    """A segment that the data plane has moved into ``kept`` can come back by no power cut from here on.
+
+    Else it would come back as one that takes events, behind the last of its chain.
+    """
+    _take_along(folder, number, disk)
+    disk.sync_directory(folder)
+    disk.sync_directory(os.path.dirname(folder))
+
+
 def _take_along(folder: str, number: int, disk: Disk) -> None:
-    """Move a chain into ``kept`` whose segment the data plane has moved there."""
-    above, name = os.path.split(folder)
+    """Move a chain into ``kept``, where the data plane has moved its segment."""
+    above = os.path.dirname(folder)
     chain = layout.chain_name(number)
-    if name == layout.KEPT_FOLDER and not disk.exists(f"{folder}/{chain}"):
+    if not disk.exists(f"{folder}/{chain}"):
         with contextlib.suppress(FileNotFoundError):
             disk.rename(f"{above}/{chain}", f"{folder}/{chain}")
 

@@ -29,6 +29,8 @@ KINDS = ("msgs", "acks", "journal", "chain")
 CUT = 3  # so many of names_of() are cut to size; the chain is never longer than what it says, and not counted
 COPY_OCTETS = 1 << 20
 SYNCED_AT = 48          # in a journal's header
+SEALED_AT = 56          # in the header of a segment
+_WORD = struct.Struct("<II")
 ALL_SYNCED = struct.pack("<qq", (1 << 63) - 1, ~((1 << 63) - 1))
 
 
@@ -144,6 +146,8 @@ def seal(folder: str, number: int, disk: Disk, *, power_lost: bool = False) -> N
 
     ``power_lost``: power was lost before this was written.  Then first append since when events may be missing.
     """
+    if power_lost:
+        _mark_full(f"{folder}/{layout.segment_name(number)}", disk)
     path = f"{folder}/{layout.journal_name(number)}"
     with _opened(path, disk) as fd:
         if fd < 0:
@@ -156,6 +160,16 @@ def seal(folder: str, number: int, disk: Disk, *, power_lost: bool = False) -> N
             _mark_loss(fd, path, number, octets, disk)
         disk.pwrite(fd, ALL_SYNCED, SYNCED_AT)
         disk.fdatasync(fd, path)
+
+
+def _mark_full(path: str, disk: Disk) -> None:
+    """Say again that a segment takes no more records: loss of power may have taken the word, as the page was not synced
+    before its file moved.  A damaged header stays as it is."""
+    with _opened(path, disk) as fd:
+        header = disk.pread(fd, layout.HEADER_OCTETS, 0) if fd >= 0 else b""
+        if len(header) == layout.HEADER_OCTETS and header[SEALED_AT:] == _WORD.pack(*layout.word(layout.OPEN)):
+            disk.pwrite(fd, _WORD.pack(*layout.word(layout.FULL)), SEALED_AT)
+            disk.fdatasync(fd, path)
 
 
 def _mark_loss(fd: int, path: str, number: int, header: bytes, disk: Disk) -> None:
@@ -173,7 +187,7 @@ def _mark_loss(fd: int, path: str, number: int, header: bytes, disk: Disk) -> No
             break
     mark = layout.event(number, since, max(last, since) + 1, layout.STARTED, layout.POWER_LOST)
     disk.pwrite(fd, mark, layout.HEADER_OCTETS + count * layout.EVENT_OCTETS)
-    disk.pwrite(fd, struct.pack("<II", *layout.word(count + 1)), 32)
+    disk.pwrite(fd, _WORD.pack(*layout.word(count + 1)), 32)
     disk.fdatasync(fd, path)
 
 
