@@ -60,6 +60,7 @@ class RabbitMQ:
         self.directory = Path(directory)
         self.port = port
         self.plugins = plugins
+        self.http_port = 0  # of its management plugin, if that is among the plugins
         self.process = None
         self.lines = []
         self._ready = threading.Event()
@@ -70,7 +71,11 @@ class RabbitMQ:
         self.port = self.port or port
         self._mapper = epmd
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "rabbitmq.conf").write_text(CONFIG.format(port=self.port))
+        config = CONFIG.format(port=self.port)
+        if "rabbitmq_management" in self.plugins:
+            self.http_port = self.http_port or free_ports(1)[0]
+            config += f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.http_port}\n"
+        (self.directory / "rabbitmq.conf").write_text(config)
         (self.directory / "enabled_plugins").write_text(f"[{','.join(self.plugins)}].\n")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RABBITMQ_")} | {
             "HOME": str(self.directory),

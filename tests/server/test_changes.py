@@ -85,8 +85,8 @@ CHANGES = [  # (operation, its fields), (question, its fields), what the answer'
      ("exchange list", {"name": "x", "use_regex": False, "vhost": "v"}),
      None),
     (("queue delete", {"queue": "q", "vhost": "v"}), ("queue list", {"name": "q", "vhost": "v"}), None),
-    (("parameter set", {"component": "shovel", "name": "s", "value": {"a": 1}, "vhost": "v"}), ("parameter list", {}),
-     {"component": "shovel", "name": "s", "vhost": "v", "value": {"a": 1}}),
+    (("parameter set", {"component": "mine", "name": "s", "value": {"a": 1}, "vhost": "v"}), ("parameter list", {}),
+     {"component": "mine", "name": "s", "vhost": "v", "value": {"a": 1}}),
     (("global_parameter set", {"name": "g", "value": [1]}), ("global_parameter list", {}), {"name": "g", "value": [1]}),
     (("global_parameter clear", {"name": "g"}), ("global_parameter list", {}), None),
     (("vhost delete", {"vhost": "v"}), ("vhost list", {"name": "v"}), None),
@@ -298,7 +298,7 @@ def definitions(queues=200):
             {"component": "operator_policy", "vhost": "v", "name": "o",
              "value": {"pattern": "^q", "definition": {"max-length": 7}, "priority": 1, "apply-to": "queues"}},
             {"component": "vhost-limits", "vhost": "v", "name": "limits", "value": {"max-connections": 9}},
-            {"component": "shovel", "vhost": "v", "name": "s", "value": {"src-uri": "amqp://"}}],
+            {"component": "mine", "vhost": "v", "name": "s", "value": {"src-uri": "amqp://"}}],
         "global_parameters": [{"name": "cluster_name", "value": "here"}],
         "policies": [{"vhost": "v", "name": "p", "pattern": "^q", "definition": {"max-length": 8}, "priority": 0,
                       "apply-to": "all"}],
@@ -352,7 +352,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(broker, peer):
     found = ask(peer, "definitions import", text=json.dumps(definitions(2)), dry_run=True)
     assert [f"{row['action']} {row['kind']} {row['name']}" for row in found["changes"]] == [
         "add vhost v", "replace limits v", "add user ann", "add permission ann", "add topic_permission ann amq.topic",
-        "add parameter shovel s", "add global_parameter cluster_name", "add policy p", "add operator_policy o",
+        "add parameter mine s", "add global_parameter cluster_name", "add policy p", "add operator_policy o",
         "add exchange x", "add queue q0", "add queue q1", "add binding x -> q0 ''", "add binding x -> q1 ''"]
     assert ask(peer, "definitions export") == before
 

@@ -21,6 +21,8 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("definitions", "import"): ("action", "kind", "vhost", "name"),
     ("exchange", "delayed"): ("seq", "due_at", "routing_key", "properties", "payload_bytes", "payload"),
     ("exchange", "list"): ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "arguments"),
+    ("federation_link", "list"): ("id", "vhost", "type", "name", "upstream", "state", "messages", "rate", "lag",
+                                  "reconnects", "reason"),
     ("global_parameter", "list"): ("name", "value"),
     ("message", "browse"): ("seq", "exchange", "routing_key", "redelivered", "properties", "payload_bytes", "payload"),
     ("message", "get"): ("seq", "exchange", "routing_key", "redelivered", "properties", "payload_bytes", "payload"),
@@ -30,14 +32,16 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("policy", "list"): ("vhost", "name", "pattern", "apply-to", "priority", "definition"),
     ("queue", "list"): ("vhost", "name", "type", "durable", "messages_ready", "messages_unacknowledged", "consumers",
                         "policy", "state", "arguments"),
+    ("shovel", "list"): ("vhost", "name", "state", "messages", "rate", "unconfirmed", "lag", "reconnects", "reason"),
     ("stream", "list"): ("vhost", "name", "messages", "first_offset", "next_offset", "octets", "oldest_age_ms", "reads",
                          "readers", "lag", "missed"),
     ("stream", "read"): ("offset", "exchange", "routing_key", "properties", "payload_bytes", "payload"),
     ("topic_permission", "list"): ("vhost", "user", "exchange", "write", "read"),
+    ("upstream", "list"): ("vhost", "name", "links", "running", "definition"),
     ("user", "list"): ("name", "tags", "hashing_algorithm", "limits"),
     ("vhost", "list"): ("name", "queues", "exchanges", "tracing", "limits"),
 }  # fmt: skip
-TIMES_MS = frozenset({"started_at", "connected_at", "last_used"})  # since the epoch
+TIMES_MS = frozenset({"started_at", "connected_at", "last_used", "since", "next_try", "last_message"})  # from 1970 on
 NUMBERS = (int, float)
 CELL_MAX = 60  # characters, where the table would be wider than the terminal
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from brokerd.links.definition import PAUSED
 from brokerd.operations.definitions_file import OPERATOR_POLICY, VHOST_LIMITS_COMPONENT
 from brokerd.operations.jobs import ON_LOOP, Encoded, Pace, Steps
 from brokerd.operations.plain import plain
@@ -76,7 +77,7 @@ class Exporting:
     def _parameters(self) -> Iterator[dict[str, Any] | None]:
         node, names = self._node, {vhost.name for vhost in self._vhosts}
         for key, value in list(node.parameters):
-            if key.component and key.vhost in names:
+            if key.component and key.component != PAUSED and key.vhost in names:  # RabbitMQ refuses what it knows not.
                 yield entry(key, value)
         for vhost in self._vhosts:
             row = node.listing.rows.get(vhost.name)

@@ -17,6 +17,7 @@ from brokerd.errors import AMQPError, did_you_mean
 from brokerd.exchanges import exchange_type
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.operations import OperationError
+from brokerd.operations.parameters import ValueFault, check_value
 from brokerd.policies.parameters import Key
 from brokerd.policies.policies import APPLY_TO, Policy
 from brokerd.policies.words import explain
@@ -127,7 +128,7 @@ class _Reader:
                     self._fail("", "must be an object")
                 try:
                     step(entry)
-                except AMQPError as error:
+                except (AMQPError, ValueFault) as error:
                     self._fail("", str(error))
         return found
 
@@ -156,7 +157,7 @@ class _Reader:
 
     def _vhost_of(self, entry: dict[str, Any]) -> str:
         name = self._get(entry, "vhost", default=self._vhost or None)
-        if name not in self._node.vhosts and name not in self._found.vhosts:
+        if not self._has_vhost(name):
             self._fail("vhost", f"no vhost '{name}' here or in the file")
         return str(name)
 
@@ -225,7 +226,12 @@ class _Reader:
         elif not component or not name:
             self._fail("component" if name else "name", "must not be empty")
         else:
-            self._found.parameters[Key(component, vhost, name)] = entry["value"]
+            key = Key(component, vhost, name)
+            check_value(key, entry["value"], user="", may_enter=self._has_vhost)
+            self._found.parameters[key] = entry["value"]
+
+    def _has_vhost(self, name: str) -> bool:
+        return name in self._node.vhosts or name in self._found.vhosts
 
     def _global_parameter(self, entry: dict[str, Any]) -> None:
         name = self._get(entry, "name")

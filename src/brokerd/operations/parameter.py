@@ -1,19 +1,22 @@
 """Operations on parameters."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
+from brokerd.links.definition import PAUSED
 from brokerd.operations import OperationError
-from brokerd.operations.changing import Lasting, change_files
-from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
-from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
+from brokerd.operations.changing import Lasting
+from brokerd.operations.lists import Listing, Page, Paging, vhosts_to_list
+from brokerd.operations.parameters import clear_parameter, set_parameter
+from brokerd.operations.rows import Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
-    from brokerd.store.json_file import Change
 
 # RabbitMQ keeps these among the parameters; here they have operations of their own.
-ELSEWHERE = {"operator_policy": "operator_policy", "policy": "policy", "vhost-limits": "vhost", "user-limits": "user"}
+ELSEWHERE = {
+    PAUSED: "shovel", "operator_policy": "operator_policy", "policy": "policy", "vhost-limits": "vhost",
+    "user-limits": "user",
+}  # fmt: skip
 
 
 class ParameterRow(TypedDict):
@@ -40,7 +43,7 @@ def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
     vhosts = {vhost.name for vhost in vhosts_to_list(node, who, request.vhost)}
     rows = [
         (key, key.name, {**key._asdict(), "value": value}) for key, value in node.parameters
-        if key.vhost in vhosts and request.component in ("", key.component)
+        if key.vhost in vhosts and request.component in ("", key.component) and key.component != PAUSED
     ]  # fmt: skip
     return Listing(rows, lambda row: row, request)
 
@@ -57,20 +60,14 @@ class SetRequest:
 
 
 def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
-    if request.component in ELSEWHERE:
-        noun = ELSEWHERE[request.component]
-        raise OperationError(f"component '{request.component}' is no parameter here: see the operations of {noun}", 400)
+    _check_component(request.component)
+    return set_parameter(node, who, _key(request), request.value)
 
-    def plan() -> "Iterable[Change]":
-        find_vhost(node, request.vhost)
-        return [node.parameters.changed({_key(request): request.value})]
 
-    def then() -> Done:
-        node.tell("parameter.set", {"vhost": request.vhost, "component": request.component, "name": request.name,
-                                    "value": request.value}, who.user)  # fmt: skip
-        return DONE
-
-    return change_files(node, plan, then)
+def _check_component(component: str) -> None:
+    if component in ELSEWHERE:
+        noun = ELSEWHERE[component]
+        raise OperationError(f"component '{component}' is no parameter here: see the operations of {noun}", 400)
 
 
 @request
@@ -81,19 +78,9 @@ class ClearRequest:
 
 
 def _clear(node: "Node", who: Who, request: ClearRequest) -> Lasting:
-    def plan() -> "Iterable[Change]":
-        find_vhost(node, request.vhost)
-        if _key(request) not in node.parameters:
-            name, component = request.name, request.component
-            raise OperationError(f"no parameter '{name}' of component '{component}' in vhost '{request.vhost}'", 404)
-        return [node.parameters.changed(gone=[_key(request)])]
-
-    def then() -> Done:
-        fields = {"vhost": request.vhost, "component": request.component, "name": request.name}
-        node.tell("parameter.cleared", fields, who.user)
-        return DONE
-
-    return change_files(node, plan, then)
+    _check_component(request.component)
+    what = f"parameter '{request.name}' of component '{request.component}'"
+    return clear_parameter(node, who, _key(request), what)
 
 
 def _key(request: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from brokerd.arguments import BY_POLICY_KEY, RULES, Check, Merge, boolean, integer, one_of, short_string, string
+from brokerd.patterns import PatternError, compiled
 
 Valid = Callable[[Any], bool]
 _BESIDE_AN_EXCHANGE = {"x-dead-letter-exchange": ""}  # a policy's dead-letter routing key may stand alone (RabbitMQ)
@@ -37,11 +38,11 @@ KEYS: dict[str, PolicyKey] = {
     **{key: _key(row.check, row.called, operator=row.operator, merge=row.merge) for key, row in BY_POLICY_KEY.items()},
     "alternate-exchange": _key(short_string, "alternate exchange name"),
     "delayed-message": _key(boolean, "delayed-message value"),
+    "federation-upstream": _key(string, "federation upstream name"),
+    "federation-upstream-pattern": _key(string, "federation upstream pattern name"),
+    "federation-upstream-set": _key(string, "federation upstream set name"),
     # RabbitMQ's, without effect here.
     "consumer-disconnected-timeout": _key(integer(0), "consumer disconnected timeout"),
-    "federation-upstream": _key(string, "federation upstream name"),
-    "federation-upstream-pattern": _key(string, "federation upstream pattern"),
-    "federation-upstream-set": _key(string, "federation upstream set name"),
     "ha-mode": _key(one_of(("all", "exactly", "nodes"), ""), "ha-mode value"),
     "ha-params": PolicyKey(_any),
     "ha-promote-on-failure": _key(string, "ha-promote-on-failure value"),
@@ -54,6 +55,9 @@ KEYS: dict[str, PolicyKey] = {
     "stream-max-segment-size-bytes": _key(integer(0), "segment size"),
     "target-group-size": _key(integer(0), "target group size"),
 }
+
+UPSTREAM_PATTERN = "federation-upstream-pattern"
+ONE_OF_UPSTREAMS = ("federation-upstream", "federation-upstream-set", UPSTREAM_PATTERN)
 
 # A policy with one of these keys does not apply to things of that kind, not even its other keys: the next policy that
 # matches applies (RabbitMQ 3.10).  RabbitMQ also lists delivery-limit for classic queues and max-length for streams,
@@ -83,6 +87,18 @@ def fault(definition: Mapping[str, Any], *, operator: bool) -> str | None:
     for key in sorted(definition):
         if not KEYS[key].valid(definition[key]):
             return f"{format_json_term(definition[key])} is not a valid {KEYS[key].called}"
+    if len(definition.keys() & ONE_OF_UPSTREAMS) > 1:
+        return "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together"
+    if UPSTREAM_PATTERN in definition:
+        return _pattern_fault(definition[UPSTREAM_PATTERN])
+    return None
+
+
+def _pattern_fault(pattern: str) -> str | None:
+    try:
+        compiled(pattern)
+    except PatternError as error:
+        return f"could not compile pattern {pattern} to a regular expression. Error: {error}"
     return None
 
 

@@ -7,7 +7,7 @@ An entry without component and vhost is a global one.  The shapes are those of `
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from brokerd.errors import StoreError
@@ -28,10 +28,12 @@ class Key(NamedTuple):
 class Parameters:
     """All parameters.  A change that cannot be written raises OSError and has no effect."""
 
-    __slots__ = ("_by_key", "_file", "path")
+    __slots__ = ("_by_key", "_file", "on_change", "path")
 
     def __init__(self, data_dir: str, disk: Disk) -> None:
         """Read the file; if it is missing there are none.  Raises StoreError, OSError."""
+        self.on_change: Callable[[], object] = _nothing
+        """Called after each change."""
         self.path = os.path.join(data_dir, FILE)
         self._file = json_file.JSONFile(self.path, disk)
         self._by_key = self.read_again()
@@ -55,6 +57,7 @@ class Parameters:
         """Let what ``read_again`` found hold.  Returns what that changes."""
         before, self._by_key = self._by_key, found
         self._file.take_over()
+        self.on_change()
         return json_file.changes(_in_words(before), _in_words(found))
 
     def __iter__(self) -> Iterator[tuple[Key, Any]]:
@@ -82,6 +85,7 @@ class Parameters:
 
         def apply() -> None:
             self._by_key = after
+            self.on_change()
 
         return json_file.Change(self._file, lambda: [entry(key, value) for key, value in after.items()], apply)
 
@@ -95,3 +99,7 @@ def entry(key: Key, value: Any) -> dict[str, Any]:
 
 def _in_words(values: dict[Key, Any]) -> dict[str, Any]:
     return {" ".join([f"'{each}'" for each in key if each]): value for key, value in values.items()}
+
+
+def _nothing() -> None:
+    pass

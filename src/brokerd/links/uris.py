@@ -1,0 +1,139 @@
+"""Addresses of brokers in parameters: what is wrong with one, and how people may see it.
+
+    amqp://user:password@host:port/vhost?heartbeat=5        without a host: this broker, as amqp:///vhost
+
+``fault`` words refusals as RabbitMQ does, in terms of Erlang.  ``masked`` hides passwords: three asterisks stand for
+each.  Knows nothing of connections.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brokerd.links.definition import SHOVEL, UPSTREAM
+
+MASK = "***"
+AMQP_SCHEMES = ("amqp", "amqps")
+URI_KEYS = {SHOVEL: ("src-uri", "dest-uri"), UPSTREAM: ("uri",)}  # the keys of a component that hold addresses
+# Parameters behind the question mark (RabbitMQ).  Others are left out.
+_NUMBERS = ("channel_max", "connection_timeout", "depth", "frame_max", "heartbeat")
+_WORDS = {
+    "auth_mechanism": ("plain", "amqplain", "external"),
+    "fail_if_no_peer_cert": ("true", "false"),
+    "verify": ("verify_none", "verify_peer"),
+}
+_AUTHORITY = re.compile(r"^([^:/?#]+://)([^/?#]*)@(.*)$", re.DOTALL)
+# A password with a raw slash: what stands before the last @ may be part of it.
+_LOOSE = re.compile(r"^([^:/?#]+://)(.*)@(.*)$", re.DOTALL)
+_SECRET_PARAMETER = re.compile(r"([?&]password=)[^&#]*")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def masked(uri: str) -> str:
+    """The address with asterisks for its passwords."""
+    found = _AUTHORITY.match(uri) or _LOOSE.match(uri)
+    if found is not None:
+        scheme, user, rest = found.groups()
+        name, colon, _ = user.partition(":")
+        uri = f"{scheme}{name}{f':{MASK}' if colon else ''}@{rest}"
+    return _SECRET_PARAMETER.sub(rf"\g<1>{MASK}", uri)
+
+
+def without_credentials(uri: str) -> str:
+    """The address without user and password, as RabbitMQ shows it in states."""
+    found = _AUTHORITY.match(uri) or _LOOSE.match(uri)
+    return masked(uri if found is None else found[1] + found[3])
+
+
+def masked_value(component: str, value: Any) -> Any:
+    """A parameter's value with asterisks for the passwords in its addresses."""
+    return _with_uris(component, value, lambda key, number, uri: masked(uri))
+
+
+def with_kept_passwords(component: str, value: Any, before: Any) -> Any:
+    """The value, where an address that is masked as one in ``before`` is gets the latter's password.
+
+    So a form may show a parameter without its passwords, and send it back.
+    """
+    if not isinstance(before, Mapping):
+        return value
+
+    def kept(key: str, number: int, uri: str) -> str:
+        if f":{MASK}@" not in uri and f"password={MASK}" not in uri:
+            return uri
+        olds = before.get(key)
+        olds = [olds] if isinstance(olds, str) else olds if isinstance(olds, list) else []
+        same = [old for old in olds if isinstance(old, str) and masked(old) == uri]
+        return same[0] if same else uri
+
+    return _with_uris(component, value, kept)
+
+
+def _with_uris(component: str, value: Any, change: Callable[[str, int, str], str]) -> Any:
+    if component not in URI_KEYS or not isinstance(value, Mapping):
+        return value
+    changed = dict(value)
+    for key in URI_KEYS[component]:
+        there = changed.get(key)
+        if isinstance(there, str):
+            changed[key] = change(key, 0, there)
+        elif isinstance(there, list):
+            changed[key] = [change(key, number, each) if isinstance(each, str) else each
+                            for number, each in enumerate(there)]  # fmt: skip
+    return changed
+
+
+def fault(uri: str, schemes: tuple[str, ...] = AMQP_SCHEMES) -> str | None:
+    """What is wrong with the address, as RabbitMQ words it, or None.  The text has no password."""
+    reason = _reason(uri, schemes)
+    return None if reason is None else f'"{masked(uri)}" not a valid URI: {{{reason},"{masked(uri)}"}}'
+
+
+def _reason(uri: str, schemes: tuple[str, ...]) -> str | None:
+    if "://" not in uri:
+        return "{unable_to_parse_uri,no_scheme}"
+    if not uri.isprintable() or " " in uri or _BAD_ESCAPE.search(uri):
+        return "{unable_to_parse_uri,invalid_character}"
+    from urllib.parse import urlsplit  # Few starts have links.
+
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        return "{unable_to_parse_uri,invalid_host_or_port}"
+    if parts.scheme not in schemes:
+        return f'{{unexpected_uri_scheme,"{parts.scheme}"}}'
+    if port == 0:
+        return "{unable_to_parse_uri,invalid_host_or_port}"
+    if not parts.hostname and (parts.scheme != "amqp" or parts.netloc):
+        return "{unable_to_parse_uri,no_host}"
+    if parts.scheme not in AMQP_SCHEMES:
+        return None
+    if "/" in parts.path[1:]:
+        return f'{{invalid_vhost,"{parts.path[1:]}"}}'
+    return _parameter_fault(parts.query)
+
+
+def _parameter_fault(query: str) -> str | None:
+    from urllib.parse import parse_qsl
+
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        wrong = ""
+        if name in _NUMBERS and not (value.isdecimal() and value.isascii() and len(value) <= 9):
+            wrong = f'{{not_an_integer,"{value}"}}'
+        elif name in _WORDS and value not in _WORDS[name]:
+            wrong = f'{{not_one_of,[{",".join(_WORDS[name])}]}}'
+        if wrong:
+            return f'{{invalid_amqp_params_parameter,{name},"{value}",{wrong}}}'
+    return None
+
+
+def local_vhost(uri: str, own: str) -> str | None:
+    """The vhost of this broker that an address without a host means; None: it has a host.  ``own`` is the parameter's
+    vhost, which an address without a path means."""
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(uri)
+    if parts.netloc:
+        return None
+    return unquote(parts.path[1:], errors="surrogateescape") if len(parts.path) > 1 else own

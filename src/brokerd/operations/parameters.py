@@ -1,0 +1,90 @@
+"""What operations on parameters share: those of the noun ``parameter``, and those of shovels and upstreams.
+
+A value of a component that makes links is checked before it is taken.  Events and refusals have no password of it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from brokerd.links.definition import COMPONENTS, PAUSED, SHOVEL
+from brokerd.links.uris import masked_value
+from brokerd.operations import OperationError
+from brokerd.operations.changing import Lasting, change_files
+from brokerd.operations.lists import find_vhost
+from brokerd.operations.rows import DONE, Done
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.operations.rows import Who
+    from brokerd.policies.parameters import Key
+    from brokerd.store.json_file import Change
+
+FAULTS_SHOWN = 10
+
+
+class ValueFault(OperationError):
+    """No link can be made of a parameter's value."""
+
+
+def set_parameter(node: "Node", who: "Who", key: "Key", value: Any) -> Lasting:
+    """The job that sets a parameter of a vhost.  Raises OperationError (400)."""
+    check_value(key, value, user=who.user, may_enter=enters(node, who))
+
+    def plan() -> "Iterable[Change]":
+        find_vhost(node, key.vhost)
+        return [node.parameters.changed({key: value})]
+
+    def then() -> Done:
+        node.tell("parameter.set", {**fields_of(key), "value": masked_value(key.component, value)}, who.user)
+        return DONE
+
+    return change_files(node, plan, then)
+
+
+def clear_parameter(node: "Node", who: "Who", key: "Key", what: str) -> Lasting:
+    """The job that removes a parameter of a vhost, ``what`` in words; a shovel's pause goes with it."""
+
+    def plan() -> "Iterable[Change]":
+        find_vhost(node, key.vhost)
+        if key not in node.parameters:
+            raise OperationError(f"no {what} in vhost '{key.vhost}'", 404)
+        gone = [key, pause_of(key)] if key.component == SHOVEL else [key]
+        return [node.parameters.changed(gone=gone)]
+
+    def then() -> Done:
+        node.tell("parameter.cleared", fields_of(key), who.user)
+        return DONE
+
+    return change_files(node, plan, then)
+
+
+def check_value(key: "Key", value: Any, *, user: str, may_enter: Callable[[str], bool]) -> None:
+    """Raise ValueFault (400) if no link can be made of the value."""
+    if key.component not in COMPONENTS:
+        return
+    from brokerd.policies.link_parameters import faults
+
+    found = faults(key.component, key.name, value, vhost=key.vhost, user=user, may_enter=may_enter)
+    if found:
+        more = len(found) - FAULTS_SHOWN
+        said = "; ".join(found[:FAULTS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        raise ValueFault(f"{key.component} '{key.name}': {said}", 400)
+
+
+def enters(node: "Node", who: "Who") -> Callable[[str], bool]:
+    """The function that tells whether a link that ``who`` makes may use a vhost of this broker: it acts for them."""
+    if who.local:
+        return lambda vhost: vhost in node.vhosts
+    return lambda vhost: vhost in node.vhosts and node.permissions.has_access(who.user, vhost)
+
+
+def fields_of(key: "Key") -> dict[str, Any]:
+    """What names a parameter in an event."""
+    return {"vhost": key.vhost, "component": key.component, "name": key.name}
+
+
+def pause_of(key: "Key") -> "Key":
+    """The parameter that says that a shovel is paused."""
+    return key._replace(component=PAUSED)
+
+
