@@ -1,4 +1,4 @@
-"""The data plane.  Its border, every verb that crosses it, is written in ``__init__.pyi``.
+"""The data plane.  Its border, every verb that crosses it, is written in ``__init__.pyi`` and the pages that it names.
 
 With BROKERD_ASSERTS in the environment it is the build for tests, in which assertions are compiled.
 """
