@@ -45,7 +45,7 @@ class Rejecter(Client):
     __slots__ = ()
 
     def reject_all(self) -> None:
-        """Reject all deliveries so far in one basic.nack; none is requeued."""
+        """Reject all deliveries so far in one basic.nack, without requeueing."""
         self._send(method(1, (60, 120), struct.pack(">QB", 0, 1)))
 
 

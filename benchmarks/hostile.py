@@ -148,7 +148,7 @@ class Peer:
         return f"siege.{self.kind}.{self.number}"
 
     def turn(self) -> bool:
-        """Do one operation; False: there was none to do."""
+        """Do one operation; False: no operation was left."""
         if self.sock is None:
             self._connect()
             return True

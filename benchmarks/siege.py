@@ -295,7 +295,7 @@ class Hostile:
         return told
 
     def kill(self) -> None:
-        """End them, whatever they do."""
+        """End them, even if they are busy."""
         for each in self._processes:
             each.kill()
             each.wait()

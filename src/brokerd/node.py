@@ -351,7 +351,7 @@ class Node:
         for queue in vhost.queues.values():
             queue.deleted = True
             queue.drop()
-        # First what was granted: a later vhost of that name must not inherit it, whatever happens between.
+        # First what was granted: a later vhost of that name must not inherit it, even if the broker dies in between.
         self.permissions.forget_vhost(name)
         self.permissions.topics.forget_vhost(name)
         self.mark_deleted(vhost)
@@ -374,7 +374,7 @@ class Node:
         self.users.get(name)
         for file in (self.permissions, self.permissions.topics, self.users):
             file.check_unedited()
-        # First what was granted: a later user of that name must not inherit it, whatever happens between.
+        # First what was granted: a later user of that name must not inherit it, even if the broker dies in between.
         self.permissions.forget_user(name)
         self.permissions.topics.forget_user(name)
         self.users.delete(name)

@@ -40,7 +40,7 @@ export class Followed<T> {
   }
 }
 
-/** undefined: it was not asked for yet; null: nobody is logged in. */
+/** undefined: it was not asked for yet; null: no user is logged in. */
 export const session = new Followed<Session | null | undefined>(undefined);
 /** Whether the broker answers. */
 export const reachable = new Followed(true);

@@ -87,7 +87,7 @@ export function Messages({ vhost, queue, trace, takes }: Place & { trace: (seq: 
     <section class="card">
       <h2>Messages</h2>
       <Search busy={busy} look={(fields) => void look(fields)} />
-      {found?.length === 0 && <p class="empty">No message is there, or none is as you ask.</p>}
+      {found?.length === 0 && <p class="empty">There is no message that matches.</p>}
       {found && found.length > 0 && (
         <div class="tools">
           <label class="inline"><input type="checkbox" checked={all} onChange={(event) => setChosen(

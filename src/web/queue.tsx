@@ -202,7 +202,7 @@ function Consumers({ ordering }: { ordering: Ordering }) {
   return (
     <section class="card">
       <h2>Consumers and what each holds</h2>
-      {!rows.length ? <p class="quiet">Nobody consumes. Messages wait until a client does.</p> : (
+      {!rows.length ? <p class="quiet">No client consumes. Messages wait until a client does.</p> : (
         <div class="scroll" tabIndex={0} role="region" aria-label="Consumers">
           <table>
             <thead><tr><th scope="col">Tag</th><th scope="col" class="right">Holds</th>

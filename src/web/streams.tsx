@@ -258,7 +258,7 @@ function Reading({ vhost, queue }: { vhost: string; queue: string }) {
       const answer = await ask<Read>(`/api/v2/stream/read?${query}`);
       setFound((before) => (more ? [...before, ...answer.items] : answer.items));
       setTold(answer.missed ? `${plural(answer.missed, "message")} before these are gone: retention removed them.`
-        : answer.items.length ? "" : `${plural(answer.examined, "message")} looked at, and none is as you ask.`);
+        : answer.items.length ? "" : `${plural(answer.examined, "message")} looked at, and no message matches.`);
       setNext(answer.next_offset < answer.end_offset ? answer.next_offset : null);
     } catch (error) {
       say((error as Refusal).message, true);

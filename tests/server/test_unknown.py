@@ -58,7 +58,7 @@ def test_the_folder_of_a_vhost_that_is_not_listed_any_more_is_named_and_its_mess
     broker.start()
     assert warnings(broker, begin) == [
         f"{broker.directory / folder_name('two')}: the folder of vhost 'two', which is not in vhosts.json: its queues "
-        "and messages stay there, and nobody can reach them"]
+        "and messages stay there, and no client can reach them"]
     broker.stop()
     write_json(broker.directory / "vhosts.json", [{"name": "/"}, {"name": "two"}])
     write_json(broker.directory / "permissions.json", [permission("guest"), permission("guest", "two")])
@@ -84,7 +84,7 @@ def test_a_start_says_what_is_gone_with_a_missing_file(broker):
     broker.start()
     told = warnings(broker, begin)
     assert f"{broker.directory}/permissions.json: was missing, and is made anew: the default user may do everything " \
-        "in vhost '/', and nobody else has any rights" in told
+        "in vhost '/', and no other user has any rights" in told
     assert f"{broker.directory}/vhosts.json: was missing, and is made anew: the only vhost is '/', without limits" \
         in told
 

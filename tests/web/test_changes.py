@@ -181,7 +181,7 @@ def test_a_message_is_published_found_without_being_taken_and_traced(site):
     expect(window.locator(".timeline")).to_contain_text("enqueued")
     window.get_by_label("Header is").fill("page = 8")
     window.get_by_role("button", name="Browse").click()
-    expect(window.get_by_text("No message is there, or none is as you ask.")).to_be_visible()
+    expect(window.get_by_text("There is no message that matches.")).to_be_visible()
     method, properties, body = channel.basic_get("letters", auto_ack=True)
     assert (body, properties.headers) == (b"Dear reader", {"tenant": "north", "page": 7})
     assert not method.redelivered

@@ -140,7 +140,7 @@ def test_a_queue_shows_its_guarantee_its_consumers_and_what_each_holds(site):
     expect(clerk.locator("td").nth(1)).to_have_text("2")
     channel.connection.close()
     expect(order.locator(".guarantee")).to_have_text("strict-fifo")
-    expect(window.get_by_text("Nobody consumes.")).to_be_visible()
+    expect(window.get_by_text("No client consumes.")).to_be_visible()
 
 
 def test_a_trace_tells_the_life_of_a_message(site):

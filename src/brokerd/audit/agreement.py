@@ -61,7 +61,7 @@ class _Told(NamedTuple):
 
 
 class _Untold(NamedTuple):
-    """Of which messages an event has no entry; ``doubtful``: of which one has none because of a kill, perhaps."""
+    """The messages with an event that lacks its entry; ``doubtful``: those with one that a kill may have prevented."""
 
     which: np.ndarray
     doubtful: np.ndarray

@@ -109,7 +109,7 @@ def read(source: Source, triple: Triple) -> Chained:
     begun, events, sealed = _facts_of(journal, whole=bool(octets))
     known = Chained(triple, begun, events=events, sealed=sealed)
     if not any(octets[:layout.HEADER_OCTETS]):
-        return known                                    # There is none, or it was made when power was lost.
+        return known                                    # It is missing, or was made when power was lost.
     try:
         chain = reading.read_chain(octets, triple.number)
     except ValueError as error:
@@ -124,7 +124,7 @@ def read(source: Source, triple: Triple) -> Chained:
 
 
 def _octets(source: Source, path: str | None, most: int = -1) -> bytes | str | None:
-    """The file, or its first ``most`` octets; None if there is none, a text if it cannot be read."""
+    """The file, or its first ``most`` octets; None if it is missing, a text if it cannot be read."""
     if path is None:
         return None
     try:

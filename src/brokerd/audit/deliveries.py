@@ -138,12 +138,12 @@ def _wrong_consumer(life: Lives, before: Before, consumer: np.ndarray, unknown: 
     by_reject = (life.type == layout.DEAD_LETTERED) & (life.why == layout.REASON_REJECTED)
     settled = np.isin(life.type, (layout.ACKED, layout.REJECTED)) | by_reject
     at_limit = dead & (life.why == layout.REASON_LIMIT) & before.same & (before.type == layout.RETURNED)
-    nobody = dead & (consumer == 0)
-    judged = covered & (returned | ((settled | at_limit) & ~nobody))
+    by_itself = dead & (consumer == 0)
+    judged = covered & (returned | ((settled | at_limit) & ~by_itself))
     had = before.out | at_limit
     wrong = np.where(had, consumer != before.consumer, returned)
     bad = np.flatnonzero(judged & wrong)
-    return Found("wrong_consumer", "{a} settled or returned it, and {b} had it (0: nobody)", bad, consumer[bad],
+    return Found("wrong_consumer", "{a} settled or returned it, and {b} had it (0: no consumer)", bad, consumer[bad],
                  np.where(had, before.consumer, 0)[bad], int(np.count_nonzero(judged)), unknown)
 
 

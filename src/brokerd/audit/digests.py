@@ -20,7 +20,7 @@ BESIDE = (layout.QUEUE_NAME_FILE, layout.ORDER_FILE, layout.SIDE_FILE)
 
 
 def check(source: Source, queue: QueueFiles) -> list[Damage]:
-    """What contradicts the digests of one queue's files; [] where the manifest has no digests, or there is none.
+    """What contradicts the digests of one queue's files; [] if the manifest has no digests, or is missing.
 
     Reads every file of the queue.  Raises AuditError for a manifest that cannot be read."""
     if queue.manifest is None:

@@ -111,7 +111,7 @@ def of_journal(triple: Triple, head: bytes, header: Any, times: np.ndarray) -> l
     if times.size and int(times.min()) <= begun:
         found.append(Odd(16, "says that it began after its first event"))
     if is_judged(triple):
-        if head[40:48] != _EMPTY:       # Eight zeros: nobody said how many were lost, which is a gap and no damage.
+        if head[40:48] != _EMPTY:       # Eight zeros: it is not known how many were lost, which is a gap and no damage.
             found += _broken_words(head, (("lost", 40),))
         synced, complement = int(header["synced"]), int(header["synced_complement"])
         if (synced or complement) and synced != ~complement:

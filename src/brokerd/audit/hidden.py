@@ -1,4 +1,4 @@
-"""Why nobody can tell of missing numbers around a segment whose header is damaged, for ``holes``.
+"""Why missing numbers around a segment with a damaged header prove nothing, for ``holes``.
 
 Such a segment does not say whether it was compacted, nor with which number it began.
 """

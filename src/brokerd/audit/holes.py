@@ -141,7 +141,7 @@ class _Ranges:
             _clear_these(absent, base, these)
 
     def doubt(self, absent: np.ndarray, base: int) -> None:
-        """Clear the flags of numbers of which nobody can tell, and count them."""
+        """Clear the flags of numbers that the files cannot decide, and count them."""
         for name in self._doubtful:
             why = getattr(self, name)
             self._doubtful[name] += (_clear_these if isinstance(why, Numbers) else _clear)(absent, base, why)

@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
 
 
 class Deaths(NamedTuple):
-    """Messages of one segment that became dead letters: columns.  ``body``: a hash; 0: it is not known, or nobody can
+    """Messages of one segment that became dead letters: columns.  ``body``: a hash; 0: it is not known, or cannot
     tell whether there must be a letter."""
 
     ts: np.ndarray

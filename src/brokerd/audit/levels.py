@@ -1,7 +1,7 @@
 """Judges whether the records of a segment stand in the folder of their priority: ``wrong_level``.
 
 A record has the priority of its properties, also if that is above the queue's highest level.  In a queue without
-priorities all records stand in one folder, whatever their priority; there a record may have none at all.
+priorities all records stand in one folder, and their priorities differ; a record there may have no priority at all.
 """
 
 import numpy as np

@@ -3,7 +3,7 @@
 ====================  ===============================================================================================
 channel_order         what one channel published stands in the queue in that order, also between levels
 time_order            the times of records rise with their sequence numbers, also between levels and over boundaries;
-                      and no two events have one time, in whichever journals they stand
+                      and no two events of any journals have the same time
 numbers               a record's number belongs to its segment, and is below the queue's next number
 after_cut             nothing in a dump is later than its cut
 ====================  ===============================================================================================

@@ -28,7 +28,8 @@ from brokerd.store import format as layout
 
 HELD, VIOLATED, EFFECTS, UNDECIDABLE = "held", "violated", "effects of use", "undecidable"
 UNCOVERED = "covers nothing"
-SEVERITY = (VIOLATED, UNDECIDABLE, EFFECTS, HELD, UNCOVERED)    # The worst comes first; the last beside others is none.
+# The worst comes first.  The last one says nothing beside others.
+SEVERITY = (VIOLATED, UNDECIDABLE, EFFECTS, HELD, UNCOVERED)
 # What these find follows from how the queue is consumed, and from what was published.  The broker does not promise it.
 OF_USE = frozenset(("overtaking", "unacked", "duplicates", "group_fifo"))
 RECORDS_ONLY = ("publish_order", "duplicates", "wrong_level", "words", *places.AUDITS)

@@ -244,7 +244,7 @@ class _Holds:
         self.sorted = rows.row[self.order]
 
     def holder(self, row: int, ts: int) -> int:
-        """Who has it then; -1: nobody has."""
+        """The consumer that has it then; -1: no consumer has."""
         low, high = np.searchsorted(self.sorted, (row, row + 1)).tolist()
         for k in self.order[low:high].tolist():
             if self.rows.ts[k] < ts < self.rows.until[k]:
@@ -265,7 +265,7 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
     by_row, by_group = _index(history.deliveries.row), _index(of.group[history.deliveries.row])
     by_level = _index(of.level[history.deliveries.row]) if audit == "stop_kept" else {}
     which = which[~_cut_off(history, summaries, notes.ts[which])]
-    if grouping is not None:        # Who released a group whose key is not known here, is not known either.
+    if grouping is not None:        # A release is of a group: without the group's key it is not known of which.
         which = which[of.group[notes.row[which]] != 0]
     bad: set[int] = set()
     for k in which.tolist():

@@ -82,7 +82,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(0.2)        # Python runs signal handlers in between, whichever thread the signal came to.
+        thread.join(0.2)        # In between Python runs signal handlers, even if the signal came to another thread.
     answer, error = done[0]
     if error is not None:
         raise error

@@ -48,7 +48,7 @@ class Logins:
     # --- tokens
 
     def token_in(self, mechanism: str, response: bytes) -> tuple[str, bytes] | None:
-        """The name and the token of a client whose password is one; None: it is none, or tokens are not used.  Raises
+        """The name and the token of a client with a token for a password; None: it has none, or tokens are off.  Raises
         LoginRefused, SyntaxError_.
 
         What has the form of a token is never looked for among the passwords.

@@ -217,7 +217,7 @@ class Permissions(Entries[Permission]):
             self.set(default_user, default_vhost, ".*", ".*", ".*")
 
     def has_access(self, user: str, vhost: str) -> bool:
-        """Whether ``user`` may open ``vhost``, which takes an entry for it, whatever the entry allows."""
+        """Whether ``user`` may open ``vhost``, which any entry for it allows, even one that allows nothing else."""
         return self.find(user, vhost) is not None
 
     def check(self, user: str, vhost: str, operation: str, name: str) -> bool:
@@ -249,7 +249,7 @@ class TopicPermissions(Entries[TopicPermission]):
     __slots__ = ()
 
     def read_again(self) -> dict[tuple[str, ...], TopicPermission]:
-        """As of all entries; but without the file there are none, because most brokers have no such file."""
+        """As of all entries.  If the file is missing there are no entries: most brokers have no such file."""
         return self._checked(self._file.read())
 
     def check(self, user: str, vhost: str, operation: str, exchange: str, routing_key: str) -> bool:

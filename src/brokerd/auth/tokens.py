@@ -69,7 +69,7 @@ class Tokens:
             header = jwt.get_unverified_header(text)
             algorithm = header.get("alg")
             if algorithm not in ALGORITHMS:
-                raise LoginRefused("the token's algorithm is none that is allowed")
+                raise LoginRefused("the token's algorithm is not one of those that are allowed")
             key = self._key(header.get("kid"), settings)
             if key.algorithm_name and key.algorithm_name != algorithm:
                 raise LoginRefused("the token's algorithm is not that of its key")

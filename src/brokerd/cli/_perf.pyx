@@ -112,7 +112,7 @@ cdef class Link:
         return -1
 
     cdef int _fill(self, bint wait) noexcept nogil:
-        """Read what there is: 1 if something came, 0 if nothing did in time, -1 at the end."""
+        """Read the octets that are there: 1 if some came, 0 if nothing did in time, -1 at the end."""
         cdef ssize_t n
         if self.parsed:
             memmove(self.taken, self.taken + self.parsed, self.filled - self.parsed)
@@ -581,7 +581,7 @@ cdef class Link:
         cdef uint64_t patience = now_ns() + <uint64_t> 5000000000
         if self.unacked:
             self._ack()
-        # Later deliveries are left to whoever comes next.
+        # Later deliveries are left to the next consumer.
         self.leaving = True
         while self.sent < self.written and now_ns() < patience:
             if self._flush() < 0 or self._read(False) < 0:

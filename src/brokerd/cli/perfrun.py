@@ -39,7 +39,7 @@ class Say(Protocol):
         """Say something once."""
 
     def at(self, share: float | None, text: str) -> None:
-        """Say how far the run is: a share of 0 to 1, None if nobody knows it, and what goes on."""
+        """Say how far the run is: a share of 0 to 1, None if it is not known, and what goes on."""
 
 
 POLL_SECONDS = 0.002

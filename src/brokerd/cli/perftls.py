@@ -122,7 +122,7 @@ class _Mover:
 
     def _write_inner(self) -> bool:
         if self.leave_by:
-            self.back = memoryview(b"")     # Nobody reads it any more.
+            self.back = memoryview(b"")     # It is not read any more.
             return True
         try:
             self.back = self.back[self.inner.send(self.back):]

@@ -24,7 +24,7 @@ ALTERNATE_EXCHANGE = ("alternate-exchange", "x-alternate-exchange")  # RabbitMQ'
 DEDUPLICATION = ("x-message-deduplication", "x-deduplication-header", "x-deduplication-content", "x-cache-size",
                  "x-cache-ttl")
 SCOPE, ACTION = "x-deduplication-scope", "x-deduplication-action"
-EXCHANGE_SCOPES = ("exchange", "group")  # No message waits in an exchange, and none is there to be replaced.
+EXCHANGE_SCOPES = ("exchange", "group")  # No message waits in an exchange, so no message is there to be replaced.
 EXCHANGE_ACTIONS = ("ack", "nack")
 DELAYED_TYPE, DELAYED_EXCHANGE = "x-delayed-type", "x-delayed-exchange"
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")

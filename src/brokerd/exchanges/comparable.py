@@ -3,7 +3,7 @@
 Python's own equality is too generous: it calls ``True``, ``1`` and ``1.0`` equal, and RabbitMQ does not.  A string
 stays as it is; every other value carries its type.
 
-Knows nothing of octets: two numbers are equal whatever width they had on the wire, and a timestamp is a whole number.
+Knows nothing of octets: numbers of different widths on the wire may be equal, and a timestamp is a whole number.
 """
 
 from collections.abc import Hashable

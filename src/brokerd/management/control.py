@@ -19,7 +19,7 @@ SURROGATE = b"\\ud"  # as JSON escapes one
 CONNECTIONS = 12
 WAITING_MAX = 500
 ANSWER_OCTETS_MAX = 256 << 20
-IDLE_SECONDS = 30.0  # The broker closes a connection after a minute of silence: none is used near that.
+IDLE_SECONDS = 30.0  # A connection is used no longer: the broker closes it after a minute of silence.
 ANSWER_SECONDS = 60.0
 
 
@@ -107,7 +107,7 @@ class Control:
         return answer
 
     async def _link(self) -> _Link:
-        """A connection that nobody uses, or a new one.  Raises OSError."""
+        """An idle connection, or a new one.  Raises OSError."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             link = self._idle.pop()
@@ -119,7 +119,7 @@ class Control:
         return _Link(reader, writer)
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             link = self._idle.pop()  # Named, so that its writer is there until it is closed.
             link.writer.transport.abort()

@@ -4,7 +4,7 @@ The broker checks passwords (``user authenticate``): there they are remembered, 
 one address are slowed down, together with those of AMQP.  A right password is remembered here for a second, so that a
 page which asks for many things at once costs one check.
 
-A cookie holds the user's name, when it ends, and a token that a page sends in the header X-CSRF-Token with whatever
+A cookie holds the user's name, when it ends, and a token that a page sends in the header X-CSRF-Token with all that
 changes something; HMAC signs it, with a key that the broker makes at its start.  It also holds a mark of the user's
 password hash: with another password the session ends, and a later user of that name does not inherit it.  A request
 that changes something must also not come from another site's page: Origin is compared with Host.
@@ -113,7 +113,7 @@ class Logins:
     async def log_in(self, name: str, password: str, address: str) -> tuple[Login, str]:
         """The user of this name, if the password is right, and the mark for a session.  Raises Denied, Unavailable."""
         try:
-            # Before the check: where the password changes between the two, the session is none.
+            # Before the check: if the password changes between the two, the session does not count.
             mark = self._mark(await self._control.ask("user show", {"user": name}))
         except Refused:
             mark = ""

@@ -2,7 +2,7 @@
 
 A head has at most ``HEAD_OCTETS_MAX`` octets and ``HEADERS_MAX`` lines, and ``HEAD_SECONDS`` to arrive.  A client that
 does not read its answer for ``STALL_SECONDS`` is cut off.  Among ``Room.most`` connections a new one takes the place of
-the one that is idle longest; if none is idle, the new one is refused.  Bad requests leave at most one line a second in
+the one that is idle longest; if all are busy, the new one is refused.  Bad requests leave at most one line a second in
 the log, and never a traceback.
 """
 
@@ -92,7 +92,7 @@ class Connection(HttpToolsProtocol):
         """As the loop calls it."""
         super().connection_made(transport)
         if not self._room.enter(self):
-            self._room.complain("HTTP: %d clients are connected, and none is idle: refused another", self._room.most)
+            self._room.complain("HTTP: %d clients are connected, and all are busy: refused another", self._room.most)
             self._refuse(503, "too many clients")
             return
         self._await_head()

@@ -42,7 +42,7 @@ async def _get(call: Call) -> Response:
         required(body, "requeue")
         mode = "ack_requeue_true" if body["requeue"] in (True, "true") else "ack_requeue_false"
     if mode not in ACKMODES:
-        raise BadRequest(f"ackmode is none of {', '.join(ACKMODES)}")
+        raise BadRequest(f"ackmode is not one of {', '.join(ACKMODES)}")
     found = await call.ask(
         "message get", vhost=call.values["vhost"], queue=call.values["queue"], count=_count(body, "count", 1),
         ackmode=mode, encoding=body["encoding"], truncate=_count(body, "truncate", 0),

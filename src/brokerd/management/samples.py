@@ -41,7 +41,7 @@ class Samples:
         # By thing: time and counters of a former list, and of the latest.
         self._things: dict[Any, tuple[float, Numbers, float, Numbers]] = {}
         self.history: deque[tuple[float, Numbers]] = deque(maxlen=KEPT)
-        self.last: dict[str, Any] | None = None  # the broker's last answer; None: there was none yet
+        self.last: dict[str, Any] | None = None  # the broker's last answer; None: it has not answered yet
 
     async def run(self) -> None:
         """Ask for ever."""
@@ -116,7 +116,7 @@ class Samples:
         return {name: rate_between(old.get(name, 0), value, now - when) for name, value in counters.items()}
 
     def _forget(self) -> None:
-        """Forget the counters of things that nobody asks for any more."""
+        """Forget the counters that no client has asked for lately."""
         oldest = time.monotonic() - REMEMBERED_SECONDS
         self._things = {thing: known for thing, known in self._things.items() if known[2] > oldest}
 

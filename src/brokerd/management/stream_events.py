@@ -1,7 +1,7 @@
 """Reading a stream by GET: ``/api/v2/stream/read?queue=events&offset=1h``, as JSON or as live server-sent events.
 
 The fields of the query are those of the operation "stream read"; ``filter`` may be there several times.  ``wait`` is
-the time in seconds to wait for a message where none is there yet.
+the time in seconds to wait for a message if the stream has no more yet.
 
 With ``Accept: text/event-stream`` each message is an event ``message``, whose id is its offset: a client that comes
 again with ``Last-Event-ID`` goes on behind it.  A block without data only moves that id, past messages that a filter

@@ -132,7 +132,7 @@ def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
 
 
 def _named(vhost: "VHost", request: DeleteRequest) -> tuple[str, dict[str, Any]]:
-    """Routing key and arguments of the binding with that properties key; keys that no binding has if there is none."""
+    """Routing key and arguments of the binding with that properties key; without such a binding, keys that none has."""
     things: Any = vhost.queues if request.destination_type == "queue" else vhost.exchanges
     destination = things.get(request.destination)
     incoming = () if destination is None else getattr(destination, "bindings_to", None) or destination.bindings

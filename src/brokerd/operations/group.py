@@ -350,6 +350,6 @@ OPERATIONS = (
     _row("resume", "Let a group go on that was paused.", Changed),
     _row("park", "Hand out no more of a group until it is released, also after a restart.", Changed),
     _row("release", "Let a group go on that was paused or parked, or waits for a retry.", Changed),
-    _row("skip", "Drop the first message of a group of which none is out.", Changed),
+    _row("skip", "Drop the first message of a group, unless a message of the group is out.", Changed),
     _row("purge", "Drop the messages of a group that are not out.", Changed),
 )  # fmt: skip

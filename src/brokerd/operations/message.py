@@ -298,7 +298,7 @@ class ReceiveRequest:
     queue: Annotated[str, Field("The queue's name.", argument=True)]
     count: Annotated[int, Field("How many messages at most.", low=1, high=10)] = 1
     visibility: Annotated[int, Field("Seconds after which an unsettled message returns.", low=1, high=43_200)] = 30
-    wait: Annotated[int, Field("Seconds to wait for a message where none is ready.", low=0, high=20)] = 0
+    wait: Annotated[int, Field("Seconds to wait for a message if no message is ready.", low=0, high=20)] = 0
     attempt: Annotated[str, Field("An id: for 5 minutes the same one gets the same messages again.")] = ""
     vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
 

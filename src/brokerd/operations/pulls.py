@@ -7,7 +7,7 @@ A message that is out was handed out as by basic.get: counts, journals and messa
 broker dies it is ready again.  A receipt counts until its time is over; then the message returns as one whose
 consumer timed out.  The same attempt id gets the same messages again, as far as they are still out.
 
-All receipts and attempts are in memory, and bounded.  Times are seconds of a clock that nobody sets; they are looked at
+All receipts and attempts are in memory, and bounded.  Times are seconds of the monotonic clock; they are looked at
 once a second.  Knows nothing of rights.
 """
 

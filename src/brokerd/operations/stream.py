@@ -139,7 +139,7 @@ class NamedReader(TypedDict):
 
 
 class StreamRow(TypedDict):
-    """``octets``: of the segment files.  ``oldest_age_ms``: of the first message that is kept; 0: there is none.
+    """``octets``: of the segment files.  ``oldest_age_ms``: of the first message that is kept; 0: the stream is empty.
     ``reads``: readers that read now; ``readers``: these, and named ones for which only an offset is kept.  ``lag``: the
     largest of all.  ``lag_unnamed``: the largest of readers without a name."""
 

@@ -113,7 +113,7 @@ def delete(node: "Node", who: Who, name: str) -> Lasting:
 
     def plan() -> Iterable["Change"]:
         find_user(node, name)
-        # First what was granted: a later user of that name must not inherit it, whatever happens between.
+        # First what was granted: a later user of that name must not inherit it, even if the broker dies in between.
         for entries in (node.permissions, node.permissions.topics):
             keys = entries.keys_of_user(name)
             if keys:

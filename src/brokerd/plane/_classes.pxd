@@ -14,7 +14,7 @@ cdef class Core:
     cdef object go_on_upcall, calm, yielded, errands
     cdef bint go_on_asked, calm_was_last, going_on
     cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
-    cdef readonly uint64_t timeouts         # consumers whose deliveries may time out
+    cdef readonly uint64_t timeouts         # consumers with deliveries that may time out
     cdef void read_clock(self)
     cdef int64_t uptime(self) except -1
     cdef void request_turn(self)
@@ -56,7 +56,7 @@ cdef class Routes:
     cdef extracts_t *extracts       # NULL: none
     cdef uint32_t slots_n, used
     cdef uint64_t generation
-    cdef bint stale                 # what is remembered is void, and still to be freed
+    cdef bint stale                 # the remembered routes do not count any more, and are still to be freed
     cdef void forget(self)
     cdef void renew(self)
     cdef route_t *find(self, const uint8_t *method, uint32_t n, uint32_t hash)

@@ -1,4 +1,4 @@
-# The data plane's structs, and who owns and frees each.
+# The data plane's structs, and for each its owner, which frees it.
 #
 #   core_t      in Core                 one per event loop; lists below hang from it, it owns none of them
 #   queue_t     in Queue                lives as long as the Queue object (an unacked delivery of a deleted
@@ -92,10 +92,10 @@ cdef struct core_t:
     seg_t *nameless             # spares for queues that are not durable: files without a name, open and mapped
     uint32_t nameless_n
     uint64_t spares_used        # of those with a name, taken by a queue, since start
-    int descriptors_most        # a segment with such a descriptor, or a higher one, has another segment close its own
+    int descriptors_most        # if a segment gets this descriptor or a higher one, another segment closes its own
     seg_t *open_first           # segments with a name and a descriptor, the last used first
     seg_t *open_last
-    bint no_spares              # the disk is full: what is settled is given back
+    bint no_spares              # the disk is full: settled segments are removed, and none is kept as a spare
     seg_t *staged               # segments with records not yet in their files: none outside of a chunk's work
     uint32_t staged_n           # at most STAGES_MOST
     queue_t *dying              # queues with dead messages, for which on_dead() is still to be called
@@ -119,7 +119,7 @@ cdef struct core_t:
     core_t *next                # of those in this process
     pthread_t thread            # that works with it
     queue_t *queues             # all
-    bint lost                   # some queue_t.lost is to be told
+    bint lost                   # of some queue with queue_t.lost the control plane has yet to hear
 
 cdef struct tally_t:
     uint64_t published
@@ -149,11 +149,11 @@ cdef struct window_t:
     const uint8_t *header       # where the key of a message is; borrowed from the object
     uint32_t header_n
     const hash_key_t *hash_key  # NULL: the plane finds no keys by itself; borrowed from a HashKey
-    uint64_t duplicates         # messages whose key was known
-    bint by_content             # the body is the key of a message whose headers have none
+    uint64_t duplicates         # messages with a key that was known
+    bint by_content             # the body is the key of a message without a key in its headers
     bint waiting                # a key counts until its message is settled
-    uint8_t action              # ON_DUPLICATE_*: what becomes of a message whose key is known
-    uint8_t group_from          # GROUP_*: a key counts in its message's group only, whose name is there
+    uint8_t action              # ON_DUPLICATE_*: what becomes of a message with a known key
+    uint8_t group_from          # GROUP_*: a key counts only in its message's group; where the group's name stands
     uint32_t group_n
     uint8_t group_property      # GROUP_PROPERTY: the bit of its flag
     const uint8_t *group        # GROUP_HEADER: the header's name; borrowed from the object.  Its octets: group_n
@@ -192,7 +192,7 @@ cdef struct seg_t:
     int fd                      # -1: not open
     seg_t *open_next            # used less lately
     seg_t *open_prev
-    core_t *opened_in           # in whose list of open segments it is; NULL: in none
+    core_t *opened_in           # the core that lists it among its open segments; NULL: it is not listed
     int64_t opened              # ns: when it was put at the head of that list
     uint32_t crc_seed           # state of the CRC after the segment's number
     uint32_t end                # first free octet
@@ -206,7 +206,7 @@ cdef struct seg_t:
     uint32_t waiting            # records the cursor has not passed yet
     uint32_t returned           # records in the store's heap of returned ones
     uint32_t aside              # records that are dying or set aside
-    uint32_t readers            # of a stream whose place is here
+    uint32_t readers            # of a stream: how many have their place here
     uint32_t passed_below       # the cursor of a broker before this one had passed these positions
     uint32_t doubted_below      # ... or may have, before power was lost
     uint32_t entries            # in the acks file
@@ -241,7 +241,7 @@ cdef struct place_t:            # one record: where it is, and how often it was 
     uint64_t seq
     uint32_t position
     uint32_t ordinal            # its number among the first hand-outs of its level since the start, modulo 2**32
-    uint32_t actor              # of a message that died: whose settlement killed it, as in core_t.actor; of one that is out:
+    uint32_t actor              # of a message that died: the consumer that killed it, as in core_t.actor; of one that is out:
                                 # what the queue's gate noted there when it took it; else meaningless
     uint16_t count              # failed deliveries
     uint8_t flags               # PLACE_*
@@ -380,7 +380,7 @@ cdef struct rules_t:
     bint timeout_closes
     places_t dying              # to be dead-lettered
     seqs_t stored               # aside: their letters are stored at least once, and not known to be on disk
-    uint64_t letters_told       # of all that were stored so since the start, as on_letters_stored() was told
+    uint64_t letters_told       # of those stored since the start, as on_letters_stored() was told
     uint64_t letters_settled    # ... and settled
     letters_t *letters          # NULL: on_dead() makes all dead letters
     gate_t *gate                # NULL: sequence order alone

@@ -336,7 +336,7 @@ cdef class Connection:
         self.c.fd = -1                          # The loop closes it, and another connection may get its number.
         if self.c.gone or self.c.stalled or not (self.c.yielded or self.c.rests or self.c.stuffed):
             return True
-        if self.core.go_on_upcall is None:      # Nobody takes turns.
+        if self.core.go_on_upcall is None:      # Connections do not take turns.
             self.core.read_clock()
             self.work_on_stash()
             return True

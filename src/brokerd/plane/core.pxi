@@ -72,7 +72,7 @@ cdef class Core:
     @blocked.setter
     def blocked(self, bint value):
         if value and not self._blocked:
-            # What was published before the alarm stops nobody: acks and gets of such a connection make room.
+            # A connection that published before the alarm is not stopped for that: its acks and gets make room.
             self.c.alarms += 1
         self._blocked = value
         self.c.no_spares = value
@@ -124,7 +124,7 @@ cdef class Core:
         self.c.ms = <uint32_t>(self.uptime() // 1000000)
 
     cdef int64_t uptime(self) except -1:
-        """ns since some moment in the past: a clock that nobody sets."""
+        """ns since some moment in the past, by a clock that cannot be set."""
         if self.monotonic is not None:
             return self.monotonic()
         return monotonic_ns() if self.clock is None else self.clock()

@@ -4,12 +4,12 @@
 #    check_keys     which of a route's queues do not know the message
 #    learn_key      the exchange learns the key of a message that a queue has stored; a queue learns it in append() (keys.pxi)
 #
-# A key is plain if it is text or a whole number, or the body, or if there is none; so is the name of a group.  Messages with
+# A key is plain if it is text, a whole number or the body; a missing key is plain, too.  So is the name of a group.  Messages with
 # other keys go up: the control plane (vhost/duplicates) finds the octets of any key, and is the model of what stands here.
 #
 # The keys of a durable exchange have a log, which the control plane writes: on_learnt() gets the rows of a chunk when the
 # chunk's records are in their files.  So kill -9 loses the rows of one chunk at most, and a start finds these keys in the
-# records.  A row has its room in the log before its message is stored (on_full()); where there is none, the publish waits.
+# records.  A row has its room in the log before its message is stored (on_full()); if there is no room, the publish waits.
 # Where a message goes to several queues, or to one with a window, its row is written before the next publish.
 
 cdef enum:

@@ -249,7 +249,7 @@ cdef void join_values(value_t *a, const value_t *b, bint decides) noexcept nogil
 
 
 cdef void calculate_whole(value_t *a, int64_t b, uint8_t code) noexcept nogil:
-    """a becomes the result; unknown: there is none, or it is out of range."""
+    """a becomes the result; it becomes unknown if the result is undefined or out of range."""
     cdef int64_t out = 0
     cdef bint over = False
     if code == DO_ADD:

@@ -5,7 +5,7 @@
 #    node_t       one message that waits, 16 octets: those of a group are a list, by rising sequence number
 #    turns_t      a list of groups, whose turn comes one after the other
 #
-# Groups and nodes come from pools, and are known by their numbers there; 0 is none.  Knows nothing of who gets a message.
+# Groups and nodes come from pools, and are known by their numbers there; 0 is none.  Does not know which consumer gets a message.
 
 cdef enum:
     GROUP_CHUNK = 1024          # of a pool, at a time

@@ -15,7 +15,7 @@
 cdef enum:
     EXTRACT_MOST = 1024         # octets; a message with a longer one is asked for each time
     BY_HEADERS_ROOM = 2048      # octets of a route, its targets and its extract: a larger one is not remembered
-    ASKED_MOST = 8              # headers exchanges on the ways from one exchange and key: with more, none is remembered
+    ASKED_MOST = 8              # headers exchanges on the ways from one exchange and key: with more, no route is remembered
     WAYS = 8
     SETS_FIRST = 16
     SETS_MOST = 2048            # 16,384 routes

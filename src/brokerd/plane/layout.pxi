@@ -152,7 +152,7 @@ cdef enum:                          # AMQP 0-9-1: class and method ids as they s
 cdef enum:                          # sizes and bounds
     FIRST_ZEROS = 16384             # blocks allocated ahead: doubled at each step, up to ...
     MOST_ZEROS = 1048576
-    BODY_MOST = 536870912           # octets of a message's body, whatever the option allows: positions are a u4
+    BODY_MOST = 536870912           # octets of a message's body, even if the option allows more: positions are a u4
     ACKS_ZEROS = 65536
     ASK_OCTETS = 1048576            # what the kernel is asked to read ahead of a queue's cursor
     OUT_ROOM = 262144 + 32768       # octets of a pooled buffer

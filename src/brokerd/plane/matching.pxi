@@ -118,7 +118,7 @@ cdef class HeaderBindings(Asked):
 
     cdef tuple queues(self, const uint8_t *properties):
         """The queues that a message with these whole properties goes to, each once.  None: the control plane must say,
-        because none is bound for it, an exchange is, or a queue that looks for duplicates."""
+        because no queue is bound for it, or an exchange is, or a queue that looks for duplicates."""
         cdef dict found = {}
         for destination in self.find_in(property_at(properties, PROPERTY_HEADERS)):
             if not isinstance(destination, Queue) or (<Queue>destination).q.window != NULL:

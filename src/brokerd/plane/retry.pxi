@@ -71,7 +71,7 @@ cdef void retry_check_clock(retry_t *r, queue_t *q) noexcept nogil:
                 place = aside_find(q, r.due.heap[i].seq)
                 if place != NULL and place.reason == ASIDE_GATED and place.actor == <uint32_t>r.due.heap[i].when:
                     place.actor = <uint32_t>latest
-                r.due.heap[i].when = latest     # Still a heap, but for the order of equal times, which matters to nobody.
+                r.due.heap[i].when = latest     # Still a heap, but for the order of equal times, which does not matter.
     r.latest = q.core.now
 
 
@@ -120,7 +120,7 @@ cdef int retry_put(retry_t *r, place_t *t, uint8_t cause, int64_t delay) noexcep
 
 
 cdef uint64_t retry_next_due(retry_t *r, queue_t *q) noexcept nogil:
-    """Take the number of a message off the heap that waits and is due; 0: none is."""
+    """Take the number of a message that waits and is due off the heap; 0: no message is due."""
     cdef due_t one
     cdef place_t *place
     while r.due.n and r.due.heap[0].when <= q.core.now // 1000000:

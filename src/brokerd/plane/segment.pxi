@@ -448,7 +448,7 @@ cdef void forget_acks(seg_t *s) noexcept nogil:
 
 cdef uint32_t settled_beside(seg_t *s, uint32_t until, uint32_t found) noexcept nogil:
     """How many of the `found` positions in settled_bits, the last of which is `until`, are no record's.  Behind a damaged
-    record nobody can tell: 0 then."""
+    record that cannot be known: 0 then."""
     cdef uint32_t p = HEADER
     while p <= until and found:
         if not record_is_whole(s, p):

@@ -31,7 +31,7 @@ class Parameters:
     __slots__ = ("_by_key", "_file", "on_change", "path")
 
     def __init__(self, data_dir: str, disk: Disk) -> None:
-        """Read the file; if it is missing there are none.  Raises StoreError, OSError."""
+        """Read the file; if it is missing there are no parameters.  Raises StoreError, OSError."""
         self.on_change: Callable[[], object] = _nothing
         """Called after each change."""
         self.path = os.path.join(data_dir, FILE)

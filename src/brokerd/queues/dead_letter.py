@@ -95,7 +95,7 @@ def make_dead_letter(
     """The dead letter of a message that died in ``queue``.
 
     ``properties``, ``exchange`` and ``routing_key`` are those it had there; ``time_s`` is now, seconds since the
-    epoch.  Raises nothing, whatever the properties hold.
+    epoch.  Raises nothing, even if the properties are malformed.
     """
     message = read_properties(properties)
     headers = message.headers or {}

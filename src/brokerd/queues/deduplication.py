@@ -110,7 +110,7 @@ def rule_of(arguments: Mapping[str, Any]) -> Rule | None:
 def key_of(rule: Rule, headers: Mapping[str, Any] | None) -> bytes | None:
     """The key of a message, as octets; None: it has none.
 
-    Equal numbers are the same key whatever their width.  A number, a text and a truth value are never the same.
+    Equal numbers of any widths are the same key.  A number, a text and a truth value are never the same.
     """
     if not headers:
         return None

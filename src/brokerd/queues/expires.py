@@ -4,7 +4,7 @@ A queue is in use if it has a consumer, or had a consumer, a basic.get or a decl
 the rule are in the heap.  A look at a queue in use pushes one new entry for the earliest time at which it can be due.
 So each queue in use is looked at once in its time, and an unused one goes within the timer's precision.
 
-Time is that of a clock that nobody sets: if the machine's clock jumps a day ahead, no queue was unused for a day.
+Time comes from the monotonic clock: when the machine's clock is set a day ahead, no queue becomes unused for a day.
 Knows neither loop nor vhosts: its builder hands in the time, a timer, and how a queue is deleted.
 """
 

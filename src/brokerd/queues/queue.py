@@ -434,7 +434,7 @@ class Queue(plane.Queue):
 
 
 def _nothing() -> None:
-    """Nobody waits for the keys."""
+    """The sync has no callback to call."""
 
 
 def _differs(field: str, queue: Queue, received: bool, current: bool) -> PreconditionFailed:

@@ -1,6 +1,6 @@
 """How late the loop is: work that keeps it from its clients shows here, and so does a busy machine.
 
-Knows no loop: whoever ticks says when the next tick is due.
+Knows no loop: the caller says at each tick when the next one is due.
 """
 
 from time import monotonic

@@ -55,7 +55,7 @@ def serve(
     configure(config)
     descriptors = Budget(raise_limit(), Clock().monotonic)
     # libuv up to 1.48 uses io_uring unless told not to, and has a thread of the kernel poll it.  Later ones use it to
-    # add sockets to epoll, whatever they are told, and do without where a container's seccomp profile forbids it.
+    # add sockets to epoll even if told not to, and do without where a container's seccomp profile forbids it.
     os.environ.setdefault("UV_USE_IO_URING", "0")
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -114,7 +114,7 @@ class Server:
         self.failed = False
         self.servers: list[Any] = []
         self.paths: list[str] = []  # of unix sockets beside that, which the broker removes
-        self.socket_path = ""  # of the unix socket that listens for AMQP; empty: there is none
+        self.socket_path = ""  # of the unix socket that listens for AMQP; empty: no unix socket does
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
         self.management: Management | None = None  # None: not started, or no HTTP

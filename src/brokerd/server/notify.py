@@ -46,12 +46,12 @@ class Notifier:
         self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """A reload begins.  One before the end of the start, or while the broker stops, is none of the manager's."""
+        """A reload begins.  The manager hears of it only between the end of the start and the begin of the stop."""
         if self._serves:
             self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}", "STATUS=reloading")
 
     def reloaded(self) -> None:
-        """The reload is over, whatever came of it."""
+        """The reload is over, and may have failed."""
         if self._serves:
             self.ready(self._status)
 
@@ -83,5 +83,5 @@ class Notifier:
         text = "\n".join(line.replace("\n", " ") for line in lines)
         try:
             self._socket.sendto(text.encode("utf-8", "backslashreplace"), self._address)
-        except OSError as error:  # Nobody listens, or the manager is busy: it hears the next line.
+        except OSError as error:  # The manager does not listen, or is busy: it hears the next line.
             log.debug("the service manager was not told %s: %s", lines[0], error)

@@ -24,7 +24,7 @@ log = getLogger("brokerd")
 WAITING_MAX = 1000
 ACCEPTS_A_TURN = 64
 READ_OCTETS = 4096 + 16
-FULL_SECONDS = 1.0  # how long none is accepted after the process had no descriptor left
+FULL_SECONDS = 1.0  # how long no connection is accepted after the process had no descriptor left
 
 Make = Callable[[Origin | None], Any]
 

@@ -105,7 +105,7 @@ def put_in_force(server: "Server", found: Found) -> Iterator[None]:
         taken = {}
     config = replace(server.config, **taken)
     try:
-        configure(config, *server.handlers)  # The log file may have been moved away, whatever else is wrong.
+        configure(config, *server.handlers)  # First: the log file may have been moved away.
     except OSError as error:
         faults.append(in_words(error))
     if faults:

@@ -33,7 +33,7 @@ def warn_of_missing(node: "Node") -> None:
     if node.data.left == NEW:
         return
     for file, default in (
-        (node.permissions, "the default user may do everything in vhost '/', and nobody else has any rights"),
+        (node.permissions, "the default user may do everything in vhost '/', and no other user has any rights"),
         (node.listing, "the only vhost is '/', without limits"),
     ):
         if file.is_new:
@@ -44,4 +44,4 @@ def warn_of_folders(node: "Node") -> None:
     """Warn of the folders of vhosts that vhosts.json does not have any more: their messages are there, but unseen."""
     for path, name in forgotten_folders(node.data.path, node.vhosts, node.disk):
         log.warning("%s: the folder of vhost '%s', which is not in vhosts.json: its queues and messages stay there, "
-                    "and nobody can reach them", path, name)
+                    "and no client can reach them", path, name)

@@ -382,7 +382,7 @@ class Connection(plane.Connection):
         done = True
         try:
             done = do_first_piece(self.leaving) is not None
-        finally:  # Whatever happens there: the connection ends.
+        finally:  # The connection ends, even if that raises.
             if done:
                 self._on_left()
             else:

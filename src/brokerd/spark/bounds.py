@@ -124,7 +124,7 @@ class Bounds:
         return True
 
     def glob(self) -> str | None:
-        """A pattern of names that all wanted queues match, for those who list folders; None: none is known."""
+        """A pattern of names that all wanted queues match, for code that lists folders; None: it is not known."""
         for condition in self.of_files:
             if condition.column == "queue" and not condition.negated and "\ufffd" not in str(condition.value):
                 if condition.kind == "EqualTo":

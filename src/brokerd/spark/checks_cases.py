@@ -26,7 +26,7 @@ NEEDED = {"priority": "has_plain_levels", "channel_order": "has_levels", "after_
           "returned_first": "in_sequence"}
 
 # Without a journal, the acks show a message that was settled twice, and some first deliveries are known: audits that
-# need events, and the fact that says what they miss.  The others miss whatever the journal does not cover.
+# need events, and the fact that says what they miss.  The others miss all that the journal does not cover.
 UNKNOWN_LIVES = {"fifo": "unsure", "double_settle": "partly"}
 
 

@@ -83,7 +83,7 @@ WAITS = """
 # Queues that have had a dead letter exchange.
 DEAD_LETTERING = "SELECT DISTINCT vhost, queue FROM settings WHERE dead_letters"
 
-# Queues that may set messages aside: those with dead letters, and those whose settings nobody knows.
+# Queues that may set messages aside: those with dead letters, and those with unknown settings.
 MAY_SET_ASIDE = "SELECT DISTINCT vhost, queue FROM settings WHERE dead_letters OR groups OR NOT known"
 
 # Queues that have, or had, message groups: order holds in each group, and not in the queue.

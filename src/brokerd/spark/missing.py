@@ -34,7 +34,7 @@ GAPS = """
     FROM gaps g JOIN promised p USING (vhost, queue) WHERE g.from_seq <= g.to_seq"""
 
 # Missing numbers that nothing explains: retention does, and compaction of what the journal saw settled.
-# lost: why nobody can tell: the message, perhaps never confirmed, came before a loss of power; the journal of a
+# lost: why that proves nothing: the message, perhaps never confirmed, came before a loss of power; the journal of a
 # compacted segment has gaps; the message's last event came before a start, and the broker may have been killed as it
 # settled it.
 ABSENT = f"""

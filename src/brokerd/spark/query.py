@@ -33,7 +33,7 @@ class Needs(NamedTuple):
     conditions: list[Condition]
 
     def option(self) -> dict[str, str]:
-        """The conditions as an option of the source; none if there are none."""
+        """The conditions as an option of the source; without conditions, no option."""
         return {"conditions": json.dumps(self.conditions)} if self.conditions else {}
 
 

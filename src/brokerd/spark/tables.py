@@ -445,7 +445,7 @@ class Segments(Reading):
             return self.data.doubted_below
         if name in ("generation", "base_seq", "begun"):
             return getattr(self.data, name)
-        if name.startswith(("said_", "more_")):     # -1: the word in the header is not whole; null: there is none.
+        if name.startswith(("said_", "more_")):     # -1: the word in the header is not whole; null: it is absent.
             return getattr(self._words, name.removeprefix("said_"))
         return super().column(name)
 

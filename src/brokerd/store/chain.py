@@ -67,7 +67,7 @@ def grow(folder: str, number: int, blocks: int, disk: Disk, now: Callable[[], in
 
 
 def finish(folder: str, number: int, disk: Disk, now: Callable[[], int], *, begin: bool = True) -> Grown | None:
-    """Make all links that are still missing.  Nobody writes into the journal and the acks file any more, and both are
+    """Make all links that are still missing.  The journal and the acks file do not change any more, and both are
     on disk.
 
     ``begin`` False: only if there is a chain already.  None: there was nothing to do, or the journal is gone.  Raises
@@ -188,7 +188,7 @@ class _Writer:
             self.add(of, left, last=True)
 
     def write(self, *, more: bool) -> Grown | None:
-        """Put the new links on disk.  None: there are none."""
+        """Put the new links on disk.  None: no link is new."""
         new = self._links[self._written :]
         if not new:
             return None
@@ -234,7 +234,7 @@ def _counted(header: bytes, of: int) -> int | None:
 
 
 def _end(fd: int, of: int, disk: Disk) -> int:
-    """The position behind the last event or entry of a file that nobody writes into any more."""
+    """The position behind the last event or entry of a file that does not change any more."""
     counted = _counted(disk.pread(fd, layout.HEADER_OCTETS, 0), of)
     size = disk.size(fd)
     if counted is not None and layout.HEADER_OCTETS + counted <= size:

@@ -88,7 +88,7 @@ class CommitLog:
         return place
 
     def adopt(self, messages: bytes) -> int:
-        """Add messages that are encoded; the position of the first.  Raises OSError: then none is added."""
+        """Add messages that are encoded; the position of the first.  Raises OSError: then no message is added."""
         if len(self._rest) + len(messages) > IN_MEMORY_OCTETS_MAX:
             self._write_rest()
         at = self._written + len(self._rest)

@@ -153,7 +153,7 @@ class DataDir:
 
     def _make(self) -> None:
         """Make the folder.  Its parent must be there: a parent that is missing is a disk that is not mounted, or a
-        slip of the pen, and the messages would go to a place where nobody looks for them."""
+        slip of the pen, and the messages would go to a place where no one looks for them."""
         parent = os.path.dirname(self.path)
         try:
             self._disk.make_directory(self.path)

@@ -17,7 +17,7 @@ Stamp = tuple[int, int, int]
 SYNCFS_FROM_FILES = 8       # From this many dirty files on, one sync of the filesystem is cheaper.
 NO_DESCRIPTORS = errno.EMFILE, errno.ENFILE     # The process, or the system, has as many as it may.
 READ_OCTETS_MAX = 1 << 32   # of a file that is read whole
-HOLE_OCTETS_MAX = 1 << 26   # A larger file that is mostly a hole is none of ours, and would fill the memory with zeros.
+HOLE_OCTETS_MAX = 1 << 26   # No file of ours is larger and mostly a hole: it would fill the memory with zeros.
 SYNC_DESCRIPTORS = SYNCFS_FROM_FILES    # that the data plane lends to one sync: with so many files it needs one.
 
 
@@ -41,7 +41,7 @@ class Disk:
         try:
             fd = os.open(path, flags | os.O_CLOEXEC, mode)
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe that nobody reads
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe without a reader
                 raise _not_regular(path) from error
             raise
         kind = os.fstat(fd).st_mode

@@ -403,7 +403,7 @@ ORPHAN = ".orphan"
 
 
 def folder_name(name: str) -> str:
-    """The folder of the vhost or queue called ``name``: 40 hex digits, whatever the name contains."""
+    """The folder of the vhost or queue called ``name``: 40 hex digits for any name."""
     return _sha1()(name.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 

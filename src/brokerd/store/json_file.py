@@ -24,7 +24,7 @@ class JSONFile:
     """One file that the broker keeps, and that an operator may edit meanwhile.
 
     ``read()`` shows what is there; with ``take_over()`` the broker's state is what it read last.  ``replace()`` writes
-    only where nobody has changed the file since: what an operator wrote and the broker has not taken over stays.
+    only if the file has not changed since: what an operator wrote stays until the broker has taken it over.
     """
 
     __slots__ = ("_disk", "_known", "_seen", "path")

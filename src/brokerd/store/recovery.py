@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy
 
 # plane.scan_segment(octets, number, start) -> (end, records, first_seq, last_seq, last_ts, body_octets): the run of
-# whole records (bounds, CRC) that begins at ``start``, whatever the header says; 0s where there is none.
+# whole records (bounds, CRC) that begins at ``start``, even if the header says else; 0s if there is no record.
 Scan = Callable[["mmap.mmap", int, int], tuple[int, int, int, int, int, int]]
 EMPTY_HEADER = bytes(layout.HEADER_OCTETS)
 ACKS_OCTETS_MIN = 4096          # An acks file is never made shorter.

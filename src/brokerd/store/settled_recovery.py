@@ -17,11 +17,11 @@ from brokerd.store.disk import Disk
 
 Scan = Callable[["mmap.mmap", int, int], tuple[int, int, int, int, int, int]]  # see recovery.py
 PREFIXES = ("journal", "chain", "msgs", "acks")
-NUMBER_MOST = 1 << 62  # A higher one is none that a broker gave: names and lines may have been edited.
+NUMBER_MOST = 1 << 62  # No broker gave a higher one: names and lines may have been edited.
 
 
 def highest_number(names: Iterable[str]) -> int:
-    """The highest number of a segment in the names of files, whichever files it has left; 0: there is none."""
+    """The highest number of a segment in the names of files of any kind; 0: no file has a number."""
     highest = 0
     for name in names:
         prefix, _, rest = name.partition(".")
@@ -37,7 +37,7 @@ def _higher(one: int, other: Any) -> int:
 
 
 def highest_seq(directory: str, kept_names: Iterable[str], disk: Disk, scan: Scan) -> int:
-    """The highest sequence number of a settled segment that was removed, or is in ``kept``; 0: there is none.
+    """The highest sequence number of a settled segment that was removed, or is in ``kept``; 0: no segment was settled.
 
     Loss of power may take the last segment's name, or all of its records, and leave settled ones with higher numbers
     than what is left.  Raises OSError.

@@ -29,11 +29,11 @@ KEPT = ("crash", "kill", "start", "power_cut", "stop")
 
 
 class ParentIsGone(BaseException):
-    """Nobody is there whom this process could serve."""
+    """The process that this one would serve is gone."""
 
 
 class BrokerIsGone(Exception):
-    """The broker has ended, though nobody asked it to."""
+    """The broker has ended without being asked to."""
 
 
 class Keeper:
@@ -45,7 +45,7 @@ class Keeper:
         self.given = given
         self.ahead_ns = 0
         self.power_cuts = 0
-        self.pid = 0  # of the broker; 0: there is none
+        self.pid = 0  # of the broker; 0: no broker runs
         self.broker: socket.socket | None = None
         options = given["options"]
         self.held = socket.socket(socket.AF_INET6 if ":" in options["bind"] else socket.AF_INET)

@@ -92,7 +92,7 @@ def take() -> KeeperProcess:
 
 
 def discard() -> bool:
-    """End the keeper that ``prepare`` began, if nobody took it.  Returns whether there was one."""
+    """End the keeper that ``prepare`` began, if no test took it.  Returns whether there was one."""
     if not _prepared:
         return False
     keeper = _prepared.pop()

@@ -116,7 +116,7 @@ def find_faults(group: Iterable[Message]) -> list[Fault]:
     holds: list[tuple[tuple[int, int], tuple[int, int], int, Message]] = []
     for message in group:
         end = next((event.at for event in message.events if event.what not in ("delivered", "returned")), (FOREVER, 0))
-        # What has expired or was dropped before it went out holds up nobody from then on.
+        # A message that expired or was dropped before it went out holds up no other from then on.
         first = next((event.at for event in message.events if event.what == "delivered"), end)
         if last_first is not None and first < last_first[0]:
             faults.append(Fault("went out before", last_first[1], message))

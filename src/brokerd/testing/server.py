@@ -63,7 +63,7 @@ class TemporaryServer(Server):
         return DataDir(self.config.data_dir, self.disk, boot=self._given["boot"])
 
     def _make_node(self, data: DataDir, **_: Any) -> "Node":
-        # Timers follow the clock, so nobody need look at it.
+        # Timers follow the clock, so no code need look at it.
         node = super()._make_node(data, later=self._later, only_by_disk=True, look_every_ns=NEVER_NS)
         if self.clock.ahead_ns:
             node.core.clock = self.clock.epoch_ns

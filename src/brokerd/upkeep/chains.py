@@ -8,7 +8,7 @@ that the option ``order_journal_chain_log`` names gets a line for each chain tha
 
     {"at": ns, "vhost": ..., "queue": ..., "level": L, "segment": N, "begun": ns, "blocks": n, "head": hex}
 
-``blocks`` links lead to the digest ``head``; ``begun`` is the journal's.  Whoever changes a journal later, and makes
+``blocks`` links lead to the digest ``head``; ``begun`` is the journal's.  One who changes a journal later, and makes
 its chain anew, has to change that file too, so it should be where the broker's files are not.
 """
 

@@ -61,7 +61,7 @@ class Upkeep:
         sync: bool = True,
         suspect: bool = False,
     ) -> None:
-        """``now()``: ns since the epoch.  ``monotonic()``: ns of a clock that nobody sets.  ``call_at(when, …)``: ns
+        """``now()``: ns since the epoch.  ``monotonic()``: ns of a clock that cannot be set.  ``call_at(when, …)``: ns
         since the epoch; without it unused queues go at a tick.
         ``suspect``: power was lost before this start."""
         self._vhosts = vhosts

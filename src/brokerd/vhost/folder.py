@@ -89,7 +89,7 @@ def forgotten_folders(data_dir: str, known: Container[str], disk: "Disk") -> lis
             path = os.path.join(data_dir, folder)
             try:
                 octets = disk.read(os.path.join(path, VHOST_NAME_FILE), NAME_OCTETS_MAX)
-            except OSError:  # It is no vhost's folder, or nobody can say whose.
+            except OSError:  # It is no vhost's folder, or its name cannot be read.
                 continue
             if (name := octets.decode("utf-8", "surrogateescape")) not in known:
                 found.append((path, name))

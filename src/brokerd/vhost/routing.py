@@ -118,7 +118,7 @@ class _Publish:
         self._cacheable = False
         self._by_headers: tuple[plane.Asked, ...] = ()
         self._delays = False  # the message waits, as others with a plain delay do
-        self._once = False  # Routes must not remember the answer, whatever the bindings say
+        self._once = False  # Routes must not remember the answer, even if the bindings would allow it
         self._keys: plane.Keys | None = None  # that its records carry
         self._checks_keys = False  # the data plane looks for duplicates
         self._window: plane.ExchangeWindow | None = None  # ... in this one as well

@@ -255,7 +255,7 @@ class VHost:
         if arguments.get("x-delayed-exchange") is True:
             from brokerd.exchanges.delayed import delayed_class  # Few exchanges ask for it.
 
-            cls = delayed_class(cls)  # type: ignore[arg-type]  # A class is hashable, whatever its instances are.
+            cls = delayed_class(cls)  # type: ignore[arg-type]  # A class is hashable, even if its instances are not.
         exchange = self.exchanges[name] = cls(name, tally=plane.Tally(), arguments=arguments, **properties)
         return exchange
 
