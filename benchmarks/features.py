@@ -91,9 +91,9 @@ def row_c(target: Target) -> float:
     return cost
 
 
-def text(values: list[float]) -> str:
+def text(values: list[float], places: int = 2) -> str:
     """Median and best."""
-    return f"{statistics.median(values):.2f} ({min(values):.2f})"
+    return f"{statistics.median(values):.{places}f} ({min(values):.{places}f})"
 
 
 def table(found: Mapping[str, Figures], machine: Figures, targets: list[str]) -> list[str]:

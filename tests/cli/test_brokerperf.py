@@ -550,6 +550,20 @@ def test_a_drain_of_some_messages_takes_so_many_and_leaves_the_others_where_they
     assert perf("drain", *queue).stderr.startswith("brokerperf: the broker answered 404 NOT_FOUND")
 
 
+def test_a_stream_is_read_from_where_the_consumers_arguments_say(broker):
+    stream = ("-u", "perf.stream", "--durable", "--queue-args", '{"x-queue-type": "stream"}')
+    figures("throughput", "--uri", uri_of(broker), *stream, "-y", "0", "-n", "300", "--keep")
+    queue = ("--uri", uri_of(broker), "-u", "perf.stream", "--ack", "multi:10", "-P", "100", "--stall", "10")
+    for _ in range(2):
+        found = figures("drain", *queue, "--consumer-args", '{"x-stream-offset": "first"}', "--verify-order")
+        assert (found["consumed"], found["left"], found["deleted"]) == (300, 300, False)
+    found = figures("drain", *queue, "-n", "7", "--consumer-args", '{"x-stream-offset": -7}', "--keep")
+    assert (found["consumed"], found["left"]) == (7, 300)
+    wrong = perf("drain", *queue, "-n", "1", "--consumer-args", '{"x-stream-offset": "noon"}')
+    assert wrong.exit_code == 1
+    assert "406 PRECONDITION_FAILED - invalid arg 'x-stream-offset'" in wrong.stderr
+
+
 # --- what the command line shows
 
 @pytest.mark.parametrize("arguments", [["-h"], ["throughput", "-h"], ["drain", "-h"], ["--help"]])

@@ -60,7 +60,7 @@ class Ack(click.ParamType):
 
 
 class Arguments(click.ParamType):
-    """Queue arguments as a JSON object."""
+    """Arguments of queues or consumers as a JSON object."""
 
     name = "json"
 
@@ -73,7 +73,7 @@ class Arguments(click.ParamType):
         except ValueError as error:
             self.fail(f"{value!r} is not JSON: {error}", param, ctx)
         if not isinstance(arguments, dict):
-            self.fail("queue arguments are a JSON object", param, ctx)
+            self.fail("arguments are a JSON object", param, ctx)
         return arguments
 
 
@@ -151,6 +151,12 @@ queue_options = stacked(
         help="Name of the queue; with --queues the first part of their names.",
     ),
     click.option("--queues", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many queues."),
+    click.option(
+        "--consumer-args",
+        type=Arguments(),
+        default="{}",
+        help='Arguments of the consumers, as in {"x-stream-offset": "first"}.',
+    ),
     click.option("--ack", type=Ack(), default="auto", show_default=True, help="How consumers acknowledge."),
     click.option(
         "-P",

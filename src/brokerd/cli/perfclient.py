@@ -252,9 +252,13 @@ class Client:
         """Ask for publisher confirms."""
         self.request((85, 10), b"\0", (85, 11))
 
-    def consume(self, queue: str, tag: str, no_ack: bool, no_wait: bool = False) -> None:
-        """Start a consumer.  With `no_wait` the link that takes over reads the answer, or the refusal."""
-        arguments = b"\0\0" + shortstr(queue) + shortstr(tag) + bytes((no_ack << 1 | no_wait << 3,)) + table({})
+    def consume(self, queue: str, tag: str, no_ack: bool, no_wait: bool = False,
+                consumer: Mapping[str, object] | None = None) -> None:
+        """Start a consumer.  With `no_wait` the link that takes over reads the answer, or the refusal.
+
+        consumer: the arguments of basic.consume."""
+        arguments = (b"\0\0" + shortstr(queue) + shortstr(tag) + bytes((no_ack << 1 | no_wait << 3,))
+                     + table(consumer or {}))
         if no_wait:
             self._send(method(1, (60, 20), arguments))
         else:

@@ -76,6 +76,7 @@ class Load:
     persistent: bool = False
     durable: bool = False
     queue_args: dict[str, object] = dataclasses.field(default_factory=dict)
+    consumer_args: dict[str, object] = dataclasses.field(default_factory=dict)
     exchange: str = ""
     exchange_type: str = ""
     routing_keys: tuple[str, ...] = ()
@@ -199,7 +200,7 @@ def consumer_link(load: Load, index: int, control: Control, clients: list[Client
     if load.prefetch:
         client.qos(load.prefetch)
     for queue in load.queues_of(index, load.consumers):
-        client.consume(load.queue_name(queue), str(queue), no_ack=load.ack == 0, no_wait=True)
+        client.consume(load.queue_name(queue), str(queue), load.ack == 0, no_wait=True, consumer=load.consumer_args)
     link = client.hand_over(control)
     link.expect(load.ack, load.queues, producers, load.verify_order, load.measure)
     return link
