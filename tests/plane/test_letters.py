@@ -369,6 +369,46 @@ def test_the_known_and_the_others_keep_the_order_of_their_deaths(bench, dying):
     assert len(dying.queue.died) == 7
 
 
+# --- at least once: a message stays until its letter is on disk
+
+
+@pytest.fixture
+def careful(bench, dying):
+    """As `dying`, with letters that are sent at least once; ``told``: what on_letters_stored() was called with."""
+    dying.queue.letters = plane.Letters(dying.routes, b"q", b"dlx", at_least_once=True)
+    dying.told = []
+    dying.queue.on_letters_stored = dying.told.append
+    return dying
+
+
+def test_a_message_is_settled_when_its_letter_is_on_disk_and_no_earlier(bench, careful):
+    careful.reject(b"one", persistent=True)
+    assert [row[2] for row in careful.stored()] == [b"one"]
+    assert (careful.told, careful.queue.aside, careful.queue.dead_lettered) == ([1], 1, 0)
+    careful.queue.settle_letters(1)
+    assert (careful.queue.aside, careful.queue.dead_lettered) == (0, 1)
+
+
+def test_a_sync_settles_the_letters_that_it_covers_and_no_later_ones(bench, careful):
+    careful.reject(b"one", persistent=True)
+    careful.reject(b"two", b"three", persistent=True)
+    assert careful.told == [1, 3]
+    careful.queue.settle_letters(1)
+    assert [row[6] for row in careful.queue.browse_aside(1, 9)] == [b"two", b"three"]
+    careful.queue.settle_letters(3)
+    assert careful.queue.aside == 0
+    careful.reject(b"four", persistent=True)
+    assert careful.told == [1, 3, 4]
+
+
+def test_a_letter_that_needs_no_sync_waits_behind_one_that_does(bench, careful):
+    careful.reject(b"one", persistent=True)
+    careful.reject(b"two")
+    assert (careful.told, careful.queue.aside) == ([1, 2], 2)
+    careful.queue.settle_letters(2)
+    careful.reject(b"three")
+    assert (careful.told, careful.queue.aside, careful.queue.dead_lettered) == ([1, 2], 0, 3)
+
 def test_dead_letters_in_a_target_that_gathers_its_records_are_there_after_a_crash(make_bench):
     bench = make_bench(segment_octets=1 << 20)
     dying = Dying(bench)

@@ -378,6 +378,34 @@ def test_a_queue_stops_behind_a_message_that_has_reached_its_limit(bench, connec
     assert not queue.gate.release(1)
 
 
+def test_a_stop_holds_back_lower_levels_and_not_higher_ones(bench, connection):
+    queue = stopping(bench, max_priority=3)
+    send(connection, b"a", properties=b"\x08\x00\x02")
+    consume_few(connection, queue, 1)
+    assert bodies(bench, connection) == [b"a"]
+    assert fail(bench, connection, 1) == [b"a"]
+    assert fail(bench, connection, 2) == []
+    send(connection, b"low", properties=b"\x08\x00\x01")
+    assert bodies(bench, connection) == []
+    send(connection, b"high", properties=b"\x08\x00\x03")
+    assert bodies(bench, connection) == [b"high"]
+    connection.feed(ack(2, 3))
+    assert queue.gate.release(1)
+    assert bodies(bench, connection) == [b"a"]
+
+
+def test_a_delay_that_doubles_stays_at_its_bound_however_often_the_message_fails(bench, connection):
+    queue = retrying(bench, rule={"causes": ALL, "backoff": 1, "min_ms": 1, "max_ms": 5})
+    send(connection, b"a")
+    consume_few(connection, queue, 1)
+    for tag in range(1, 70):            # A shift by 64 is a shift by 0.
+        assert bodies(bench, connection) == [b"a"]
+        connection.feed(nack(2, tag))
+        now = START + 5 * tag
+        assert queue.gate.upcoming(1)[0][0] - (now - 5) == min(1 << min(tag - 1, 10), 5)
+        bench.at(now)
+
+
 def test_what_lies_before_the_message_goes_out(bench, connection):
     queue = stopping(bench)
     send(connection, b"a", b"b", b"c")

@@ -165,6 +165,14 @@ def test_deliveries_that_need_no_ack_leave_the_tag_of_a_timed_out_one_known(cloc
     assert connection.fault[1] == 406
 
 
+def test_tags_that_the_session_takes_leave_that_of_a_timed_out_delivery_known(clocked):
+    connection = clocked.connection(1, 2)
+    timed_out(clocked, connection)
+    assert [connection.channels[2].take_tag() for _ in range(200)] == list(range(2, 202))
+    connection.feed(ack(2, 1))
+    assert (connection.channels[2].late, connection.errors) == (1, [])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer keeps what was freed")
 def test_once_late_acks_have_come_deliveries_that_need_none_take_no_memory(clocked):

@@ -121,6 +121,15 @@ def test_a_key_is_not_forgotten_for_an_older_message():
     assert not window.knows(7, 0)
 
 
+def test_a_key_that_is_still_to_move_to_a_larger_ring_is_not_forgotten_for_an_older_message():
+    window = Window(100_000)
+    for number in range(1, 5000):
+        window.enter(number, FOR_EVER, 0, number)
+        window.forget(number // 2 + 1, number + 1)
+        window.forget(1, 2)
+    assert all(window.knows(number, 0) for number in range(1, 5000))
+
+
 def test_rows_do_not_replace_a_newer_message_of_their_key():
     window = Window(10)
     window.enter(7, FOR_EVER, 0, 5)

@@ -366,6 +366,26 @@ def test_returned_and_unacked_messages_are_handed_out_and_settled_where_they_lie
     assert found_again() == [(5, b"5"), (300, b"300"), (4000, b"4000")]
 
 
+def test_a_segment_of_a_priority_level_is_compacted_in_its_folder(tmp_path):
+    bench = Bench(tmp_path)
+    queue, connection = bench.queue(max_priority=5), bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    urgent = b"\x18\x00\x02\x05"
+    connection.feed(b"".join(publish(1, b"%d" % number, properties=urgent) for number in range(1, 2001)))
+    bench.turns()
+    connection.feed(b"".join(ack(2, tag) for tag in range(1, 2000) if tag not in (5, 300)))
+    assert compact_all(queue) == 1
+    rows = queue.segments()
+    assert (rows[0]["level"], rows[0]["generation"], rows[0]["records"]) == (5, 1, 2)
+    connection.feed(ack(2, 5))
+    again, findings = Bench(tmp_path), []
+    found = again.recovered(max_priority=5, findings=findings)
+    assert [row[6] for row in found.browse(1, 9)] == [b"300", b"2000"]
+    assert (findings, again.damages) == ([], [])
+    again.close()
+    bench.close()
+
+
 # --- what must be on disk when
 
 def test_both_files_are_on_disk_before_either_is_renamed_and_their_names_after(files):

@@ -287,3 +287,20 @@ def test_the_log_of_a_deleted_exchange_goes_and_no_other(tmp_path):
     other.store(2)
     broker.log.remove()
     assert sorted(os.listdir(tmp_path)) == ["keys.secret", "keys.xy.0000000001"]
+
+
+def test_a_sync_marks_the_rows_up_to_the_last_that_it_covers_and_none_behind(tmp_path):
+    broker = Broker(tmp_path)
+    broker.log.append_rows(b"".join(KEY_ROW.pack(n, n, FOR_EVER) for n in (1, 2, 3)), 2, FOR_EVER)
+    broker.log.begin_sync()()
+    assert Broker(tmp_path, suspect=True).known(10) == [1, 2]
+    assert Broker(tmp_path).known(10) == [1, 2, 3]
+
+
+def test_the_last_row_is_that_of_the_newest_file(tmp_path, few_rows):
+    Broker(tmp_path).store(*range(1, 11))
+    again = Broker(tmp_path)
+    assert len(again.numbers) > 1
+    log = KeyLog(again.files, f"{tmp_path}/keys.x", plane.Window(SIZE))
+    log.read(suspect=False)
+    assert log.last_ns == 10

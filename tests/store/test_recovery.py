@@ -31,7 +31,8 @@ class Queue:
         self.segments[number] = facts
 
     def finish_recovery(self, next_seq, *, suspect, last_ts=0, last_number=0):
-        self.next_seq, self.suspect, self.last_number = next_seq, suspect, last_number
+        self.next_seq, self.suspect = next_seq, suspect
+        self.last_ts, self.last_number = last_ts, last_number
 
 
 def run(directory, suspect=False, disk=None):
@@ -792,3 +793,52 @@ def test_no_segment_gets_the_number_of_a_file_that_is_left_of_one(files, name, s
     os.mkdir(files.path("kept"))
     files.write(files.path(name), b"")
     assert run(files.directory, suspect)[0].last_number == 9
+
+
+@pytest.mark.parametrize("highest", [0, 5])
+def test_numbers_go_on_above_those_of_every_priority_level(tmp_path, highest):
+    """The level with the highest numbers, and the journal, need not be the last one that is read."""
+    levels = {0: Files(str(tmp_path)), 5: Files(str(tmp_path / layout.priority_folder(5)))}
+    levels[0].segment(4, BODIES, base_seq=1 if highest else 101)
+    levels[5].segment(9, BODIES, base_seq=101 if highest else 1)
+    levels[highest].write(levels[highest].path(layout.journal_name(12)), bytes(64))
+    os.mkdir(levels[highest].path(layout.KEPT_FOLDER))
+    queue = Queue(tmp_path)
+    queue.max_priority = 5
+    assert recover(queue, Disk(), False, lambda finding: None)      # It has a journal.
+    assert (queue.next_seq, queue.last_number) == (111, 12)
+
+
+@pytest.mark.parametrize("number_in_header", [1, 3])
+def test_a_blank_segment_of_another_number_is_removed_only_if_it_was_a_spare_of_an_older_one(files, number_in_header):
+    files.segment(number_in_header, [b"x"])
+    os.rename(files.msgs(number_in_header), files.msgs(2))
+    _, findings = run(files.directory, suspect=True)
+    assert kinds(findings) == (["leftover"] if number_in_header == 1 else ["damaged"])
+    assert os.listdir(files.directory) == ([] if number_in_header == 1 else ["msgs.0000000002.damaged"])
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_records_behind_a_header_of_zeros_are_kept(files, suspect):
+    three_segments(files)
+    files.poke(files.msgs(2), 0, bytes(64))
+    queue, findings = run(files.directory, suspect)
+    assert kinds(findings) == ["damaged"]
+    assert "at least 10 records are in it" in findings[0].text
+    assert "msgs.0000000002.damaged" in os.listdir(files.directory)
+    assert (list(queue.segments), queue.next_seq) == ([1, 3], 31)
+
+
+def test_a_damaged_first_record_is_reported_where_it_stands(files):
+    three_segments(files)
+    files.poke(files.msgs(3), 64 + 30, b"??")
+    _, findings = run(files.directory)
+    assert [(finding.kind, finding.offset, finding.octets) for finding in findings] == [
+        ("damaged", 64, files.positions[3][1] - 64)]
+
+
+def test_times_go_on_behind_the_latest_of_all_segments(files):
+    files.segment(1, BODIES, base_seq=1, sealed=layout.FULL)
+    files.segment(2, BODIES, base_seq=11, sealed=layout.FULL)
+    queue, _ = run(files.directory, suspect=True)
+    assert queue.last_ts == 1_020
