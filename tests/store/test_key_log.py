@@ -179,6 +179,18 @@ def test_files_go_when_their_keys_are_over(tmp_path, few_rows):
     assert len(broker.numbers) == 1     # the one that is written to
 
 
+def test_a_file_stays_until_the_last_of_its_keys_is_over(tmp_path, few_rows):
+    broker = Broker(tmp_path)
+    broker.store(1, expires=100)
+    broker.store(2, 3, 4, 5, expires=5)
+    broker.now_ms = 5
+    broker.files.sweep()
+    assert broker.numbers == [1, 2]
+    broker.now_ms = 100
+    broker.files.sweep()
+    assert broker.numbers == [2]
+
+
 def test_full_files_are_closed_when_no_sync_is_to_come(tmp_path, few_rows):
     broker = Broker(tmp_path)
     before = len(os.listdir("/proc/self/fd"))

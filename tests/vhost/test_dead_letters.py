@@ -566,3 +566,37 @@ def test_a_key_that_no_message_can_have_drops_it_and_is_told(real, caplog, monke
     real.reject("a")
     assert (real.bodies("dlq"), real.bodies("a")) == ([], [])
     assert len(caplog.records) == 1
+
+
+# --- a message that a newer one replaces
+
+@pytest.fixture
+def replaced(tmp_path):
+    """Two messages in a queue; the older one is to go when the newer one is on disk."""
+    real = Real(tmp_path)
+    queue = real.queue("q")
+    for body in (b"older", b"newer"):
+        real.publish(body, key="q", delivery_mode=2)
+    real.letters.remove_when_synced(queue, 1)
+    assert (queue.ready, queue.aside) == (1, 1)
+    return real
+
+
+def test_a_message_that_is_replaced_goes_when_the_newer_one_is_on_disk(replaced):
+    replaced.commit.end()
+    queue = replaced.vhost.queues["q"]
+    assert (queue.ready, queue.aside) == (1, 0)
+    replaced.restart()
+    assert [row[6] for row in replaced.vhost.queues["q"].browse(1, 9)] == [b"newer"]
+
+
+def test_a_message_that_is_replaced_is_there_again_if_the_broker_dies_before_the_sync(replaced):
+    replaced.restart()
+    assert [row[6] for row in replaced.vhost.queues["q"].browse(1, 9)] == [b"older", b"newer"]
+
+
+def test_a_queue_that_is_deleted_before_the_sync_is_left_alone(replaced):
+    queue = replaced.vhost.queues["q"]
+    replaced.vhost.delete_queue(queue)
+    replaced.commit.end()
+    assert (queue.ready, queue.aside) == (0, 0)
