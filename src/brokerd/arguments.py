@@ -285,7 +285,7 @@ QUEUE_ARGUMENTS = (
     QueueArgument("x-single-active-consumer", boolean, types=ANY),
     QueueArgument("x-quorum-initial-group-size", integer(1), types=QUORUM),
     _word("x-max-age", age, "max age", types=STREAM, merge=lesser_age),
-    QueueArgument("x-stream-max-segment-size-bytes", integer(), types=STREAM),
+    _number("x-stream-max-segment-size-bytes", integer(), "segment size", types=STREAM, operator=False),
     QueueArgument("x-stream-filter-size-bytes", integer(16, 255), types=STREAM),
     QueueArgument("x-initial-cluster-size", integer(1), types=STREAM),
     _word("x-queue-leader-locator", one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"), "queue leader locator value",

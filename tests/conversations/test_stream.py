@@ -62,6 +62,12 @@ def test_the_age_is_a_number_with_its_unit(peer):
         406, "PRECONDITION_FAILED - invalid arg 'x-max-age' for queue 'q' in vhost '/': invalid_max_age")
 
 
+def test_a_segment_has_a_greatest_size(peer):
+    arguments = STREAM | {"x-stream-max-segment-size-bytes": 3_000_000_001}
+    assert peer.refusal(methods.QueueDeclare(queue="q", durable=True, arguments=arguments)) == (
+        406, "PRECONDITION_FAILED - Exceeded max value for x-stream-max-segment-size-bytes")
+
+
 @differs("offsets of a stream", always=False)
 @pytest.mark.parametrize(("offset", "first"), [
     ("first", 1), (0, 1), (1, 1), (3, 3), (-2, 4), (-99, 1), ("1h", 1), (Timestamp(1), 1), ("last", 1),

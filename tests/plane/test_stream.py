@@ -211,6 +211,41 @@ def test_retention_takes_whole_segments_and_tells_the_readers_that_it_hits(make_
     assert len(stream.queue.segments()) == 1                # The last one stays.
 
 
+def test_a_stream_has_segments_of_the_size_that_it_asks_for(make_bench):
+    stream = Stream(make_bench())
+    sizes = []
+    for octets, expected in ((5000, 8192), (1 << 17, 1 << 17), (0, 1 << 16)):
+        stream.gate.set_limits(segment_octets=octets)
+        before = len(stream.queue.segments())
+        while len(stream.queue.segments()) < before + 3:
+            stream.publish(b"m" * 1000)
+        sizes += [segment["capacity"] for segment in stream.queue.segments()[-2:]]
+        assert sizes[-2:] == [expected] * 2
+    stream.publish(b"m" * 100_000)
+    assert stream.queue.segments()[-1]["capacity"] > 100_000
+    stream.read(2, prefetch=0)
+    last = stream.queue.next_seq - 1
+    assert stream.offsets() == list(range(1, last + 1))
+    again = recovered(lambda: Bench(stream.bench.directory))
+    again.read(2, prefetch=0)
+    assert again.offsets() == list(range(1, last + 1))
+
+
+def test_small_segments_that_retention_takes_are_written_again(make_bench):
+    stream = Stream(make_bench())
+    stream.gate.set_limits(segment_octets=4096, max_octets=8192)
+    stream.publish(*[b"m" * 1000] * 40)
+    assert {segment["capacity"] for segment in stream.queue.segments()} == {4096}
+    assert stream.gate.removed_segments > 5
+    assert stream.queue.segments()[-1]["number"] > 10
+    stream.read(2)
+    first = stream.gate.first_offset
+    assert stream.offsets() == list(range(first, 41))
+    stream.gate.set_limits()       # The spare has another size than what follows.
+    stream.publish(*[b"m" * 1000] * 80)
+    assert stream.queue.segments()[-1]["capacity"] == 1 << 16
+
+
 def test_a_purge_takes_all_that_is_there_and_offsets_go_on(make_bench):
     stream = Stream(make_bench())
     stream.publish(*[b"m" * 2000] * 100)

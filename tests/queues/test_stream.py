@@ -22,6 +22,8 @@ HOUR = 60 * 60 * 1000
     ({"x-max-age": "2h", "x-max-length": 7}, {"max-age": "1h", "max-length": 9}, Retention(7, None, HOUR)),
     ({"x-max-age": "90m"}, {"max-age": "2h"}, Retention(None, None, HOUR * 3 // 2)),
     ({}, {"max-age": "1D", "max-length-bytes": 3}, Retention(None, 3, 24 * HOUR)),
+    ({"x-stream-max-segment-size-bytes": 9}, {}, Retention(segment_octets=9)),
+    ({"x-stream-max-segment-size-bytes": 9}, {"stream-max-segment-size-bytes": 7}, Retention(segment_octets=7)),
     ({}, {"message-ttl": 5, "expires": 5, "order-journal": True}, None),
 ])
 def test_arguments_and_policies_make_the_retention(arguments, definition, retention):

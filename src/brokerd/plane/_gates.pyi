@@ -35,8 +35,9 @@ class Stream(Gate):
         share: a name.  Consumers with the same name have one place and one slot, those of the first.  single: one of them
         gets all messages; else each has keys of its own, which `by` and `names` find (see Groups).
         program: a condition that messages must meet (filter.pxi).  It checks the filter's values itself."""
-    def set_limits(self, *, max_length: int = -1, max_octets: int = -1, age_ns: int = -1) -> None:
-        """What retention keeps; -1: no limit.  It is applied when a segment is full, and by retain()."""
+    def set_limits(self, *, max_length: int = -1, max_octets: int = -1, age_ns: int = -1, segment_octets: int = 0) -> None:
+        """What retention keeps; -1: no limit.  It is applied when a segment is full, and by retain().  segment_octets: of the
+        segments that begin from now on, rounded up to 4,096; 0: as the Core's."""
     def retain(self, most: int) -> int:
         """Remove at most so many whole segments that are over a limit, never the last one; how many.  May read a file."""
     def purge(self) -> int:

@@ -421,8 +421,8 @@ cdef struct queue_t:
     uint64_t ready_octets
     uint64_t unacked
     level_t *levels             # of consumers, highest priority first
-    uint32_t levels_n
-    uint32_t consumers
+    uint32_t levels_n, consumers
+    uint32_t segment_octets     # of its next segments; 0: as core_t says
     bint confirms_have_waited   # confirms have waited for it
     queue_t *dirty_next
     queue_t *sync_next

@@ -10,6 +10,10 @@
 # Old records in a file that is written over fail their CRC, because it begins with the segment's number.
 
 
+cdef inline uint32_t segment_octets_of(queue_t *q) noexcept nogil:
+    return q.segment_octets if UNLIKELY(q.segment_octets != 0) else q.core.segment_octets
+
+
 cdef int seg_open_at(seg_t *s, const char *path) noexcept nogil:
     if s.fd < 0:
         s.fd = open_file(s.queue.core, path, O_RDWR)
@@ -154,7 +158,7 @@ cdef void give_up(seg_t *s):
         rename(old, new)
     elif not q.dropped and st.spare != NULL and give_to_core(s):
         return
-    elif (st.spare == NULL and s.capacity == q.core.segment_octets and s.allocated == s.capacity
+    elif (st.spare == NULL and s.capacity == segment_octets_of(q) and s.allocated == s.capacity
           and not q.dropped and not q.lost and not q.copying):
         path_of(s, b"msgs", old)
         snprintf(new, PATH_ROOM, b"%s/spare.msgs", st.directory)

@@ -18,6 +18,9 @@ cdef struct anchor_t:             # where a record of a segment begins
     uint32_t position
 
 
+cdef enum:
+    POPULATE_MOST = 8 << 20     # octets of a full segment that mapping it reads at once
+
 cdef extern from *:
     """
     static const unsigned char EMPTY_META[8];   /* two empty names, no properties */
@@ -212,8 +215,8 @@ cdef int seg_map(seg_t *s) noexcept nogil:
     if s.sealed:
         if not s.unlinked:
             seg_close(s)
-        madvise(m, s.end, MADV_POPULATE_READ)
-        s.asked_for = s.end
+        s.asked_for = min(s.end, <uint32_t>POPULATE_MOST)
+        madvise(m, s.asked_for, MADV_POPULATE_READ)
     else:
         madvise(m, s.capacity, MADV_RANDOM)
     return 0

@@ -109,7 +109,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     """Append an empty segment with room for a record of `need` octets; 0 or the errno."""
     cdef queue_t *q = st.queue
     cdef core_t *core = q.core
-    cdef uint32_t capacity = core.segment_octets
+    cdef uint32_t capacity = segment_octets_of(q)
     cdef seg_t *s
     cdef char path[PATH_ROOM]
     cdef int err = 0
@@ -118,7 +118,7 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
         capacity = (need + HEADER + 4095) & ~<uint32_t>4095
     if st.spare == NULL and capacity == core.segment_octets and (q.durable or not adopt_nameless(st)):
         adopt_spare(st)
-    recycled = st.spare != NULL and capacity == core.segment_octets
+    recycled = st.spare != NULL and capacity == st.spare.capacity
     if recycled:
         s = st.spare
         st.spare = NULL

@@ -375,6 +375,7 @@ cdef void reader_free(reader_t *r) noexcept nogil:
 
 
 cdef void stream_detach(gate_t *gate) noexcept nogil:
+    gate.queue.segment_octets = 0
     while (<stream_t *>gate).shares != NULL:
         share_end((<stream_t *>gate).shares)
 
@@ -501,10 +502,12 @@ cdef class Stream(Gate):
             memcpy(stream.next_rule_names + 256 * i, <const char *><bytes>names[i], len(<bytes>names[i]))
         return 0
 
-    def set_limits(self, *, int64_t max_length=-1, int64_t max_octets=-1, int64_t age_ns=-1):
+    def set_limits(self, *, int64_t max_length=-1, int64_t max_octets=-1, int64_t age_ns=-1, uint32_t segment_octets=0):
         self.stream.max_length = max_length
         self.stream.max_octets = max_octets
         self.stream.age = age_ns
+        if self.stream.gate.queue != NULL:
+            self.stream.gate.queue.segment_octets = (segment_octets + 4095) & ~<uint32_t>4095
 
     def retain(self, uint32_t most):
         cdef queue_t *q = self.stream.gate.queue

@@ -52,7 +52,6 @@ KEYS: dict[str, PolicyKey] = {
     "initial-cluster-size": _key(integer(0), "cluster size"),
     "shards-per-node": _key(integer(0), "shards-per-node value"),
     "stream-filter-size-bytes": _key(integer(16), "filter size"),
-    "stream-max-segment-size-bytes": _key(integer(0), "segment size"),
     "target-group-size": _key(integer(0), "target group size"),
 }
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 NAME_FILE = ".queue"
+STREAM_SEGMENT_OCTETS_MAX = 3_000_000_000  # RabbitMQ's limit of the argument
 WAITING_ROOM_PREFIX = "amq.delayed."  # of queues in which delayed messages wait: see vhost/delays
 NO_ARGUMENTS: dict[str, Any] = {}
 
@@ -471,3 +472,5 @@ def check_arguments(
         for property_, present in faults.items():
             if present:
                 raise PreconditionFailed(f"invalid property '{property_}' for {thing}")
+    if arguments.get("x-stream-max-segment-size-bytes", 0) > STREAM_SEGMENT_OCTETS_MAX:
+        raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")

@@ -1,6 +1,7 @@
 """Streams: queues whose messages are read, not taken.  What a stream keeps, and where a reader begins.
 
-    x-max-length, x-max-length-bytes, x-max-age ── Retention ─> plane.Stream.set_limits
+    x-max-length, x-max-length-bytes, x-max-age,
+    x-stream-max-segment-size-bytes             ── Retention ─> plane.Stream.set_limits
     x-stream-offset of basic.consume            ── start_of  ─> plane.Stream.begin
     x-stream-reader                             ── Tracked   ─> its slot, where the plane keeps its offset
 
@@ -15,6 +16,7 @@ from brokerd.arguments import age_ms, short_string
 from brokerd.clock import Clock
 from brokerd.errors import AccessRefused, NotImplemented_, PreconditionFailed
 from brokerd.queues.filters import Filter, FilterFault, compile_filter
+from brokerd.store.format import SEGMENT_OCTETS_MAX
 from brokerd.wire.values import Timestamp
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ log = getLogger("brokerd")
 
 SEGMENTS_AT_ONCE = 64  # that retention removes before others have their turn: some 3 ms
 ALL = Filter()
+SEGMENT_OCTETS_MIN = 4096
 INT64_MAX = (1 << 63) - 1
 SECONDS_MAX = INT64_MAX // 1_000_000_000
 OFFSET_RULE = (
@@ -39,18 +42,21 @@ SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made
 
 
 class Retention(NamedTuple):
-    """What a stream keeps; None: no limit.  Only whole segments go, and the last one stays."""
+    """What a stream keeps; None: no limit.  Only whole segments go, and the last one stays, so the limits are kept as
+    closely as segments are small."""
 
     max_length: int | None = None
     max_octets: int | None = None  # of segment files
     max_age_ms: int | None = None
+    segment_octets: int | None = None  # of a segment file; None: as all queues'
 
 
 def retention_of(given: Mapping[str, Any]) -> Retention | None:
     """The retention that effective arguments ask for; None: all is kept."""
     retention = Retention(
-        given.get("x-max-length"), given.get("x-max-length-bytes"), age_ms(given.get("x-max-age", ""))
-    )
+        given.get("x-max-length"), given.get("x-max-length-bytes"), age_ms(given.get("x-max-age", "")),
+        given.get("x-stream-max-segment-size-bytes"),
+    )  # fmt: skip
     return None if retention == Retention() else retention
 
 
@@ -60,12 +66,17 @@ def put_in_force(stream: "plane.Stream", retention: Retention | None) -> None:
     stream.set_limits(
         max_length=_number(limits.max_length), max_octets=_number(limits.max_octets),
         age_ns=-1 if limits.max_age_ms is None else min(limits.max_age_ms * 1_000_000, INT64_MAX),
+        segment_octets=_segment_octets(limits.segment_octets),
     )  # fmt: skip
     stream.retain(SEGMENTS_AT_ONCE)
 
 
 def _number(value: int | None) -> int:
     return -1 if value is None else int(value)
+
+
+def _segment_octets(value: int | None) -> int:
+    return 0 if value is None else min(max(value, SEGMENT_OCTETS_MIN), SEGMENT_OCTETS_MAX)
 
 
 def retain(queue: "Queue") -> bool:
