@@ -1,8 +1,5 @@
 """The audit ``stream``: what brokers leave behind is held, and each planted fault is found."""
 
-import shutil
-
-import pika
 import pytest
 
 from brokerd.audit.files import open_source
@@ -11,37 +8,8 @@ from brokerd.audit.streams import kept
 from brokerd.audit.verdicts import judge
 from brokerd.spark import by_arrays
 from brokerd.store import format as layout
-from brokerd.testing import Broker
 
 ALONE = Options(audits=frozenset({"stream"}))
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A copy of a stopped broker's files: a stream of which retention has removed the first segments, and two readers;
-    and a queue."""
-    folder = tmp_path_factory.mktemp("files") / "data"
-    with Broker(segment_octets=1 << 20, order_journal=False) as broker:
-        with pika.BlockingConnection(pika.URLParameters(broker.url())) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            channel.queue_declare("log", durable=True, arguments={"x-queue-type": "stream", "x-max-length": 60})
-            channel.queue_declare("queue", durable=True)
-            channel.basic_publish("", "queue", b"x", pika.BasicProperties(delivery_mode=2))
-            channel.basic_qos(prefetch_count=1)
-            for name in ("billing", "search"):
-                channel.basic_consume("log", print, arguments={"x-stream-reader": name, "x-stream-offset": 70})
-            for _ in range(100):
-                channel.basic_publish("", "log", bytes(50_000), pika.BasicProperties(delivery_mode=2))
-        with broker.outage():
-            shutil.copytree(broker.data_dir, folder, ignore=shutil.ignore_patterns("control.sock", ".lock"))
-    return folder
-
-
-@pytest.fixture
-def copy(files, tmp_path):
-    shutil.copytree(files, tmp_path / "data")
-    return tmp_path / "data"
 
 
 def audited(folder):
@@ -62,42 +30,42 @@ def segments(folder):
     return sorted(readers_of(folder).parent.glob("msgs.*"))
 
 
-def test_what_a_broker_leaves_behind_is_held(files):
-    row, findings = audited(files)
+def test_what_a_broker_leaves_behind_is_held(stream_files):
+    row, findings = audited(stream_files)
     assert (row["queue"], row["verdict"], findings) == ("log", "held", [])
     assert 40 < row["checked"] < 90
-    assert [(slot.name, slot.offset) for slot in kept(readers_of(files).read_bytes())[0]] == [
+    assert [(slot.name, slot.offset) for slot in kept(readers_of(stream_files).read_bytes())[0]] == [
         ("billing", 70), ("search", 70)]
 
 
-def test_both_engines_give_the_same_row(files):
-    row, _ = audited(files)
-    assert by_arrays.rows(str(files), ALONE, None) == [row]
+def test_both_engines_give_the_same_row(stream_files):
+    row, _ = audited(stream_files)
+    assert by_arrays.rows(str(stream_files), ALONE, None) == [row]
 
 
-def test_a_segment_in_the_midst_that_is_gone_is_found(copy):
-    path = segments(copy)[1]
+def test_a_segment_in_the_midst_that_is_gone_is_found(stream_copy):
+    path = segments(stream_copy)[1]
     path.unlink()
     path.with_name(path.name.replace("msgs", "acks")).unlink()
-    row, findings = audited(copy)
+    row, findings = audited(stream_copy)
     assert (row["verdict"], row["found"]) == ("violated", 1), row
     assert "are gone, and older ones not" in findings[0]
 
 
-def change(copy, at, octets):
-    path = readers_of(copy)
+def change(stream_copy, at, octets):
+    path = readers_of(stream_copy)
     whole = bytearray(path.read_bytes())
     whole[at:at + len(octets)] = octets
     path.write_bytes(whole)
 
 
-def test_an_offset_beyond_the_end_is_found(copy):
-    slot = readers_of(copy).read_bytes()[layout.READERS_SLOT:2 * layout.READERS_SLOT]
+def test_an_offset_beyond_the_end_is_found(stream_copy):
+    slot = readers_of(stream_copy).read_bytes()[layout.READERS_SLOT:2 * layout.READERS_SLOT]
     turn = max(int.from_bytes(slot[at + 8:at + 12], "little") for at in (320, 336))
     cell = (102).to_bytes(8, "little") + (turn + 1).to_bytes(4, "little")
     cell += layout.crc32c(slot[:4] + cell).to_bytes(4, "little")
-    change(copy, layout.READERS_SLOT + 320 + 16 * (turn + 1 & 1), cell)
-    row, findings = audited(copy)
+    change(stream_copy, layout.READERS_SLOT + 320 + 16 * (turn + 1 & 1), cell)
+    row, findings = audited(stream_copy)
     assert row["verdict"] == "violated"
     assert findings == ["reader 'billing' goes on with 102, beyond the last message, 100"]
 
@@ -107,15 +75,15 @@ def test_an_offset_beyond_the_end_is_found(copy):
     (512 + 6, b"X", "slot 1 of readers: its name is damaged"),
     (0, b"BAAD", "readers has another format"),
 ])
-def test_damage_of_the_file_is_found(copy, at, octets, text):
-    change(copy, at, octets)
-    row, findings = audited(copy)
+def test_damage_of_the_file_is_found(stream_copy, at, octets, text):
+    change(stream_copy, at, octets)
+    row, findings = audited(stream_copy)
     assert (row["verdict"], findings) == ("violated", [text])
 
 
-def test_one_damaged_cell_leaves_the_other(copy):
-    change(copy, 512 + 320, bytes([255]) * 16)
-    row, _ = audited(copy)
+def test_one_damaged_cell_leaves_the_other(stream_copy):
+    change(stream_copy, 512 + 320, bytes([255]) * 16)
+    row, _ = audited(stream_copy)
     assert row["verdict"] == "held"
 
 

@@ -13,10 +13,13 @@ from brokerd import plane
 from brokerd.operations import OperationError, copying
 from brokerd.operations.dump import Dump, matches
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running
+from brokerd.queues.stream import tracked_of
+from brokerd.queues.tracked import Tracked
 from brokerd.store import format as layout
 from brokerd.store import reading, side_file
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
+from brokerd.upkeep.indexes import write_index
 
 
 @pytest.fixture
@@ -472,3 +475,28 @@ def test_a_dump_that_nobody_wants_any_more_is_undone_in_the_thread(place, out, t
         loop.pop(0)() if loop else place.thread.run()
     assert len(heard) == 1
     nothing_is_left(place, tmp_path)
+
+
+def test_a_stream_is_copied_with_its_indexes_and_the_offsets_of_its_readers(place, out, tiny_steps):
+    queue = place.queue(queue_type="stream")
+    place.publish(900)
+    for number in [segment["number"] for segment in queue.segments()[:2]]:
+        write_index(queue.directory, number, Disk())
+    tracked_of(queue).set("billing", 17)
+
+    dump = Dump(place.node, "", str(out))
+
+    def moves(where):
+        if queue.copying:       # The cut has been taken.
+            tracked_of(queue).set("billing", 800)
+
+    work(dump, moves)
+    assert tracked_of(queue).offset("billing") == 800
+    copy = Copy(out)
+    folder = copy.folder("q")
+    assert Tracked(str(folder)).offset("billing") == 17
+    names = {file["path"].rpartition("/")[2] for file in copy.queues["q"]["files"]}
+    assert names >= {"readers", "index.0000000001", "index.0000000002"}
+    for name in ("index.0000000001", "index.0000000002"):
+        with open(folder / f"msgs{name[5:]}", "rb") as file:
+            assert plane.index_segment(file.fileno(), int(name[6:])) == (folder / name).read_bytes()

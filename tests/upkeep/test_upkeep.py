@@ -412,6 +412,9 @@ class SpareCore:
     def take_unwritten_keys(self):
         return []
 
+    def take_unindexed(self):
+        return []
+
     def take_garbage(self):
         return []
 
@@ -483,6 +486,9 @@ class Turns:
         return 0
 
     def take_unwritten_keys(self):
+        return []
+
+    def take_unindexed(self):
         return []
 
     def take_garbage(self):

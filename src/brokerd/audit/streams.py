@@ -3,15 +3,16 @@
     what is kept    sequence numbers follow one another from the first message that is kept to the last, and so do the
                     numbers of the segments: retention removes whole segments, the oldest first
     readers         each slot in use is whole, and no offset lies beyond the next message of the stream
+    indexes         each agrees with its segment (``indexes``)
 
-A queue is a stream here if its folder has the file ``readers``: a stream without named readers looks like any other
-queue, and ``holes`` and ``numbers`` judge it.  No file has the acks of readers, so nothing here could contradict an
-offset that is too high but within the stream; the tests of the broker do that.
+A queue is a stream here if its folder has the file ``readers`` or an index: a small stream without named readers looks
+like any other queue, and ``holes`` and ``numbers`` judge it.  No file has the acks of readers, so nothing here could
+contradict an offset that is too high but within the stream; the tests of the broker do that.
 """
 
 from typing import NamedTuple
 
-from brokerd.audit import many
+from brokerd.audit import indexes, many
 from brokerd.audit.files import QueueFiles, Source
 from brokerd.audit.scan import Summary
 from brokerd.store import format as layout
@@ -40,6 +41,11 @@ def read(source: Source, queue: QueueFiles) -> bytes | None:
         return source.read(f"{queue.folder}/{layout.READERS_FILE}")
     except OSError:
         return None
+
+
+def is_stream(source: Source, queue: QueueFiles) -> bool:
+    """Whether the files show that the queue is a stream."""
+    return bool(indexes.names(source, queue)) or read(source, queue) is not None
 
 
 def judge(queue: QueueFiles, summaries: list[Summary], octets: bytes) -> Verdict:

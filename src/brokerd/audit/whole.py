@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import counts, holders, letters, many, places, streams, waits
+from brokerd.audit import counts, holders, indexes, letters, many, places, streams, waits
 from brokerd.audit.files import QueueFiles, Source
 from brokerd.audit.scan import Options, Summary
 from brokerd.audit.stitch import Findings
@@ -92,12 +92,12 @@ def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], o
     if options.wants("dead_letters") and letters.applies(queue):
         said = letters.judge(source, queue, summaries, options, findings)
         given["dead_letters"] = Given(said.found, said.checked, sum(s.uncovered for s in summaries), doubts=said.doubts)
-    octets = streams.read(source, queue) if options.wants("stream") and not clipped(options) else None
-    if octets is not None:
-        verdict = streams.judge(queue, summaries, octets)
-        given["stream"] = Given(len(verdict.faults), verdict.checked, doubts=verdict.doubts,
-                                singles=tuple(f"message {seq}: {text}" if seq else text
-                                              for seq, text in verdict.faults))
+    if options.wants("stream") and not clipped(options) and streams.is_stream(source, queue):
+        verdict = streams.judge(queue, summaries, streams.read(source, queue) or b"")
+        misled, indexed = indexes.judge(source, queue, summaries, indexes.names(source, queue))
+        faults = (*verdict.faults, *misled)
+        given["stream"] = Given(len(faults), verdict.checked + indexed, doubts=verdict.doubts,
+                                singles=tuple(f"message {seq}: {text}" if seq else text for seq, text in faults))
     for name, held in holders.judge(source, queue, summaries, options, findings).items():
         given[name] = Given(held.found, held.checked, sum(s.uncovered for s in summaries), doubts=held.doubts)
     if not clipped(options):

@@ -45,6 +45,7 @@ class Cut(NamedTuple):
     live: dict[int, list[int]]  # numbers of segments in use, by level
     kept: list[tuple[str, int, frozenset[str]]]  # folder relative to the queue's, number, files
     order: bytes  # the file of counters; b"": none
+    readers: bytes  # the file of a stream's named readers; b"": none
     missing: list[str]  # files that should have been there
     facts: dict[str, Any]
 
@@ -58,6 +59,8 @@ def take_cut(queue: "Queue", links: str, now_ns: int) -> Cut:
     for segment in segments:
         live.setdefault(segment["level"], []).append(segment["number"])
         pieces += _segment(queue.directory, segment, links, missing)
+        if queue.stream is not None:
+            pieces += _index(queue.directory, segment["number"], links)
     kept = []
     for level in levels(queue.directory, queue.max_priority):
         for number, there in kept_segments(os.path.join(queue.directory, level.path)).items():
@@ -77,7 +80,8 @@ def take_cut(queue: "Queue", links: str, now_ns: int) -> Cut:
         "counters": dict(zip(layout.ORDER_COUNTERS, counts, strict=True)),
     }
     order = layout.order_header() + struct.pack(f"<{len(counts)}Q", *counts) if any(counts) else b""
-    return Cut(queue.directory, queue.max_priority, pieces, live, kept, order, missing, facts)
+    readers = queue.tracked.octets() if queue.tracked is not None else b""
+    return Cut(queue.directory, queue.max_priority, pieces, live, kept, order, readers, missing, facts)
 
 
 def _segment(directory: str, segment: dict[str, Any], links: str, missing: list[str]) -> Iterator[Piece]:
@@ -110,6 +114,14 @@ def _segment(directory: str, segment: dict[str, Any], links: str, missing: list[
             events = segment["events"] if segment["events"] >= 0 else _word(there, _EVENTS_AT, 0)
             octets = layout.HEADER_OCTETS + layout.EVENT_OCTETS * events
             yield Piece(there, target, octets, ((_EVENTS_AT, struct.pack("<2I", *layout.word(events))),))
+
+
+def _index(directory: str, number: int, links: str) -> Iterator[Piece]:
+    """The index of a stream's segment.  It is written once, in one go."""
+    name = layout.index_name(number)
+    there = _link(os.path.join(directory, name), links, name)
+    if there is not None:
+        yield Piece(there, name, os.stat(there).st_size)
 
 
 _EVENTS_AT = 32
@@ -194,6 +206,8 @@ class Copier:
             raise OperationError(f"no space: {needed} octets are to be copied, and {there_is} may be written", 500)
         if cut.order:
             self._write(layout.ORDER_FILE, cut.order)
+        if cut.readers:
+            self._write(layout.READERS_FILE, cut.readers)
         for piece in (*cut.pieces, *kept):
             for _ in self._copy(piece):
                 if self._clock() - since > STEP_SECONDS:

@@ -2,7 +2,8 @@
 
     out/manifest.json                       the list of all files: written last, so only a whole copy has one
     out/<vhost>/.vhost
-    out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal,chain}.N
+    out/<vhost>/<queue>/                    .queue, order, order.jsonl, [prio.NNN/][kept/]{msgs,acks,journal,chain}.N,
+                                            of a stream readers and index.N
 
 Each queue is copied as it was at one instant, its *cut*.  The loop takes down the lengths of all files, and gives each
 file a second name (a hard link) in ``<data_dir>/dumping``, so that its octets stay when the first name goes.  Files

@@ -147,6 +147,10 @@ class Core:
     def take_unwritten_keys(self) -> list[tuple[Queue, int, int]]:
         """Segments since the last call that wait for a file of their keys, as (queue, level, number).  The caller writes what
         key_rows() gives, syncs it, and calls mark_keys_written()."""
+    def take_unindexed(self) -> list[tuple[Queue, int]]:
+        """Full segments of streams, by their numbers, that want an index (index_segment()): call mark_indexed() for each."""
+    def mark_indexed(self, queue: Queue, number: int, there: bool) -> bool:
+        """The index of a segment is in its file, or none can be made.  False: the segment is gone, and needs none."""
     def take_garbage(self) -> list[str]:
         """Files that are not needed any more.  The caller unlinks them in this order, in a thread."""
 
@@ -493,6 +497,9 @@ def keys_in_segment(
     store/format.py has them, each with the time that ttl_ms gives it.  own: (index of the row, ms when the message came,
     its properties) of those whose message sets the time.  of_exchanges: (ns when the message came, hash, exchange,
     properties or None)."""
+def index_segment(fd: int, number: int) -> bytes | None:
+    """The octets of a full segment's index (index.pxi), made of its open file without Python's lock.  None: the segment is not
+    full, or not whole."""
 def scan_segment(octets: bytes | memoryview, number: int, start: int) -> tuple[int, int, int, int, int, int]:
     """Follow whole records (bounds, magic, CRC) from position start: (end, records, first_seq, last_seq, last_ts,
     body_octets); end is the first octet that belongs to no whole record."""

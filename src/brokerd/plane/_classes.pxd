@@ -13,7 +13,7 @@ cdef class Core:
     cdef bint _blocked, scheduled, in_turn, ended
     cdef object go_on_upcall, calm, yielded, errands
     cdef bint go_on_asked, calm_was_last, going_on
-    cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys
+    cdef list waiting, syncing, garbage, sealing, settled_segments, unwritten_keys, unindexed
     cdef readonly uint64_t timeouts         # consumers with deliveries that may time out
     cdef void read_clock(self)
     cdef int64_t uptime(self) except -1

@@ -207,6 +207,8 @@ cdef struct seg_t:
     uint32_t returned           # records in the store's heap of returned ones
     uint32_t aside              # records that are dying or set aside
     uint32_t readers            # of a stream: how many have their place here
+    uint8_t *index              # NULL: not read (index.pxi); only where readers are here
+    uint8_t indexed             # INDEX_*: whether there is a file to read
     uint32_t passed_below       # the cursor of a broker before this one had passed these positions
     uint32_t doubted_below      # ... or may have, before power was lost
     uint32_t entries            # in the acks file
@@ -439,12 +441,7 @@ cdef struct queue_t:
     bint dropped
     bint ghost_was              # the directory may be gone when the store is freed
     bint ghost                  # dropped with unacked deliveries: the object holds a reference to itself
-    uint64_t n_published
-    uint64_t n_delivered
-    uint64_t n_got
-    uint64_t n_acked
-    uint64_t n_redelivered
-    uint64_t n_returned
+    uint64_t n_published, n_delivered, n_got, n_acked, n_redelivered, n_returned
     uint64_t n_unrecorded       # settlements that a full disk would not take
 
 cdef struct consumer_t:

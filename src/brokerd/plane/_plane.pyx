@@ -51,10 +51,12 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     group_stops.pxi groups that wait for a retry, or are parked
     groups.pxi      message groups: one unit of work of each is out at a time, or all are with one consumer
     group_care.pxi  groups shown, paused, parked, released
+    index.pxi       the index of a full segment of a stream
     reader.pxi      a stream's reader: its place, and what it holds
     filter_values.pxi values of headers and properties, compared and calculated with
     filter.pxi      what a stream's reader wants
     share.pxi       what a stream's readers of one name share
+    stream_limits.pxi what a stream keeps
     stream.pxi      streams: messages that are read, and stay
     dead.pxi        dead letters under way
     chunk.pxi       what a chunk's end has to do
@@ -205,10 +207,12 @@ include "group_turns.pxi"
 include "group_stops.pxi"
 include "groups.pxi"
 include "group_care.pxi"
+include "index.pxi"
 include "reader.pxi"
 include "filter_values.pxi"
 include "filter.pxi"
 include "share.pxi"
+include "stream_limits.pxi"
 include "stream.pxi"
 include "dead.pxi"
 include "chunk.pxi"

@@ -39,6 +39,7 @@ cdef class Core:
         self.garbage = []
         self.settled_segments = []
         self.unwritten_keys = []
+        self.unindexed = []
         self.input_size = 262144
         # Before the octets just read there is room for what the connection could not use the last time.
         self.input_room = max(<size_t>frame_octets_max, self.input_size) * 2
@@ -405,6 +406,18 @@ cdef class Core:
         cdef list keyed = self.unwritten_keys
         self.unwritten_keys = []
         return keyed
+
+    def take_unindexed(self):
+        cdef list unindexed = self.unindexed
+        self.unindexed = []
+        return unindexed
+
+    def mark_indexed(self, Queue queue not None, uint64_t number, bint there):
+        cdef seg_t *s = segment_at(&queue.q, 0, number)
+        if s == NULL or queue.q.dropped:
+            return False
+        s.indexed = INDEX_UNKNOWN if there else INDEX_NONE
+        return True
 
     def take_settled_segments(self):
         cdef list kept = self.settled_segments

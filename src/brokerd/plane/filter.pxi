@@ -91,6 +91,26 @@ cdef str check_program(const uint8_t *program, int64_t n):
     return None
 
 
+cdef bint asks_for_values(const uint8_t *program, int64_t n) noexcept nogil:
+    """Whether a whole program is never true for a message without one of the reader's values: it begins with that question,
+    and joins its answer, at the bottom of the stack, with all else by `and`."""
+    cdef int64_t at = 0
+    cdef int depth = 0
+    cdef uint8_t code
+    while at < n:
+        code = program[at]
+        if at == 0 and code != DO_VALUES:
+            return False
+        if code <= DO_POLYGON:
+            depth += 1
+        elif code <= DO_REST and code != DO_NOT or code == DO_IN_NEXT or code == DO_IN_END:
+            depth -= 1
+        if at and depth == 1 and code != DO_AND:
+            return False
+        at += 1 + operand_length(code, program + at + 1, n - at - 1)
+    return True
+
+
 cdef bint pattern_is_whole(const uint8_t *p, uint32_t n) noexcept nogil:
     cdef uint32_t i = 0
     while i < n:

@@ -153,15 +153,12 @@ cdef void read_field(value_t *v, const uint8_t *record, message_t *m, uint8_t fi
 
 cdef bint has_value(reader_t *r, const uint8_t *table) noexcept nogil:
     """Whether the message has one of the reader's values, or none, if it wants that."""
-    cdef const uint8_t *value = NULL
+    cdef const uint8_t *value = filter_value_of(table)
     cdef const uint8_t *p = r.filter
-    cdef size_t n
-    if table != NULL:
-        value = find_header(table, b"x-stream-filter-value", 21, &n)
-    if value == NULL or value[0] != c'S':
+    if value == NULL:
         return r.unfiltered
     while p < r.filter + r.filter_n:
-        if be16(p) == be32(value + 1) and memcmp(p + 2, value + 5, be16(p)) == 0:
+        if be16(p) == be32(value) and memcmp(p + 2, value + 4, be16(p)) == 0:
             return True
         p += 2 + be16(p)
     return False

@@ -16,6 +16,8 @@ cdef enum:
     LAST_OCTETS = 65536
     NO_HELD = 0xFFFFFFFF
     CELLS = 320                 # of a named reader's slot: see store/format.py, READERS_CELLS
+    FIND_LOOKS = 16384          # records that reader_find() looks at in one turn
+    SKIP_LOOKS = 64             # messages that cost as much as a look into an index
     STREAM_MAPS_MOST = 512      # segments mapped for readers, before those of all but the present reader are unmapped
 
 cdef struct held_t:
@@ -44,6 +46,9 @@ cdef struct reader_t:
     bint started
     bint at_end                 # is in stream_t.at_end
     bint tells                  # what it finds missing at its place counts as missed
+    bint goes_on                # reader_find() has looked at so many records that others have their turn first
+    bint skips                  # it wants none of a block without its values
+    uint32_t checked            # the index has been asked about the records before this position
     uint64_t missed             # messages that were gone before it came to them
     uint8_t *filter             # values of x-stream-filter-value that it wants, each with 2 octets of length; NULL: all messages
     uint32_t filter_n           # octets
@@ -245,6 +250,8 @@ cdef void reader_leave_segment(reader_t *r) noexcept nogil:
     if s == NULL:
         return
     s.readers -= 1
+    if s.readers == 0:
+        index_forget(s)
     if s.readers == 0 and s.sealed and s != s.store.last and not s.unsynced:
         seg_unmap(s)
 
@@ -254,6 +261,7 @@ cdef void reader_enter(reader_t *r, seg_t *s) noexcept nogil:
     s.readers += 1
     r.seg = s
     r.position = HEADER
+    r.checked = 0
 
 
 cdef int64_t created_of(seg_t *s) noexcept nogil:
@@ -360,16 +368,82 @@ cdef bint is_before_start(reader_t *r) noexcept nogil:
     return r.seg.end > LAST_OCTETS and r.position < r.seg.end - LAST_OCTETS
 
 
+cdef void seek_by_index(reader_t *r) noexcept nogil:
+    """Go to the last block of the segment that begins before the place, if the segment has an index."""
+    cdef seg_t *s = r.seg
+    cdef const uint8_t *index = index_of(s)
+    cdef uint32_t row
+    if index == NULL or not map_for_reader(r.stream, s):
+        return
+    if r.started or r.start == START_OFFSET:
+        row = index_find(index, 0, r.offset)
+    elif r.start == START_TIME:
+        row = index_find(index, XR_TS, <uint64_t>r.start_ns)
+    else:
+        row = index_find(index, XR_POSITION, s.end - LAST_OCTETS if s.end > LAST_OCTETS else 0)
+    if index_agrees(s, index_row(index, row)):
+        r.position = le32(index_row(index, row) + XR_POSITION)
+
+
+cdef bint skip_blocks(reader_t *r) noexcept nogil:
+    """Go past blocks that have none of the reader's values.  True: it did, and is to look again."""
+    cdef seg_t *s = r.seg
+    cdef const uint8_t *index
+    cdef const uint8_t *row
+    cdef uint32_t first, i, rows
+    if r.position >= s.end and s.next != NULL:
+        reader_enter(r, s.next)
+        return True
+    if r.position < r.checked or r.position >= s.end:
+        return False
+    r.stream.gate.looked += SKIP_LOOKS
+    r.checked = 0xFFFFFFFF
+    index = index_of(s)
+    if index == NULL:
+        return False
+    rows = le32(index + X_ROWS)
+    first = i = index_find(index, XR_POSITION, r.position)
+    if not (r.unfiltered and le32(index + X_FLAGS) & X_WITHOUT_VALUE or may_have_one(index, NULL, r.filter, r.filter_n)):
+        i = rows
+    while i < rows:
+        row = index_row(index, i)
+        if r.unfiltered and le32(row + XR_FLAGS) & X_WITHOUT_VALUE or may_have_one(index, row, r.filter, r.filter_n):
+            break
+        i += 1
+    if i == rows:
+        r.position = s.end
+        r.offset = s.base_seq + s.records
+        return True
+    row = index_row(index, i)
+    if i == first or not map_for_reader(r.stream, s) or not index_agrees(s, row):
+        if s.index != NULL and i + 1 < rows:
+            r.checked = le32(index_row(index, first + 1) + XR_POSITION)
+        return False
+    r.position = le32(row + XR_POSITION)
+    r.offset = le64(row)
+    if i + 1 < rows:
+        r.checked = le32(index_row(index, i + 1) + XR_POSITION)
+    return True
+
+
 cdef bint reader_find(reader_t *r) noexcept nogil:
-    """Find the reader's place; it looks into one segment, or two.  False: its record is not there yet."""
+    """Find the reader's place; it looks into one segment, or two.  False: its record is not there yet, or, with goes_on, others
+    have their turn first."""
     cdef store_t *st = &r.stream.gate.queue.store
     cdef uint64_t found
+    cdef uint32_t looks = 0
     if st.last == NULL:
         return False
     if r.seg == NULL:
         reader_enter(r, segment_to_start_in(r, st))
+        seek_by_index(r)
     while reader_peek(r) and is_before_start(r):
         r.position += room_of(r.seg.map + r.position)
+        looks += 1
+        if UNLIKELY(looks == FIND_LOOKS):
+            r.goes_on = True
+            r.stream.gate.looked += FIND_LOOKS >> 2     # A filter's look costs more.
+            return False
     if not reader_peek(r):
         return False            # The reader waits at the end, and goes on there.
     found = seq_of(r.seg.map + r.position)

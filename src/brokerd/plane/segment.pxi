@@ -163,12 +163,18 @@ cdef void anchors_free(seg_t *s) noexcept nogil:
     s.anchors_n = s.anchors_capacity = s.anchored = 0
 
 
+cdef inline void index_forget(seg_t *s) noexcept nogil:
+    free(s.index)
+    s.index = NULL
+
+
 cdef void seg_free(seg_t *s) noexcept nogil:
     seg_unmap(s)
     seg_close(s)
     acks_unmap(s)
     journal_unmap(s)
     anchors_free(s)
+    index_forget(s)
     free(s.settled_bits)
     free(s.last_entries)
     free(s)

@@ -12,7 +12,6 @@
 
 
 cdef enum:
-    RETAIN_AT_ONCE = 16         # segments that a publish removes
     FILTER_LOOKS = 2048         # messages that a filter looks at before other readers, and other queues, have their turn
 
 
@@ -85,6 +84,24 @@ cdef inline void step_over(reader_t *r, uint64_t seq) noexcept nogil:
     r.position += room_of(r.seg.map + r.position)
 
 
+cdef inline bint skip_ahead(reader_t *r) noexcept nogil:
+    """Go past what the index says the reader wants none of.  False: others have their turn first."""
+    r.goes_on = False
+    if LIKELY(not r.skips):
+        return True
+    while r.started and r.seg != NULL and skip_blocks(r):
+        if r.stream.gate.looked >= FILTER_LOOKS:
+            r.goes_on = True
+            return False
+    return True
+
+
+cdef int after_others(consumer_t *c) noexcept nogil:
+    ring_leave(c)
+    ring_join(c)
+    return TAKE_LATER
+
+
 cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef reader_t *r = <reader_t *>c.reader if c != NULL else NULL
     cdef uint64_t seq
@@ -96,16 +113,14 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         return share_take(gate, r, t)
     if UNLIKELY(r.again_n) and take_again(r, t):
         return TAKE_DONE
-    while reader_look(r):
+    while skip_ahead(r) and reader_look(r):
         seq = seq_of(r.seg.map + r.position)
         if UNLIKELY(is_filtered(r)) and not passes_filter(r, r.seg.map + r.position):
             step_over(r, seq)
             gate.looked += 1
             if gate.looked < FILTER_LOOKS:
                 continue
-            ring_leave(c)
-            ring_join(c)
-            return TAKE_LATER
+            return after_others(c)
         i = hold(r, seq, r.seg.number, r.position)
         if UNLIKELY(i == NO_HELD):
             break
@@ -116,6 +131,8 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         step_over(r, seq)
         return TAKE_DONE
     gate.looked += 1
+    if UNLIKELY(r.goes_on):
+        return after_others(c)
     rest_at_end(r)
     return TAKE_END
 
@@ -131,7 +148,7 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
         return TAKE_DONE
     if r.waiting != NO_HELD or not reads_for_all(r):
         return TAKE_END
-    while reader_look(p):
+    while skip_ahead(p) and reader_look(p):
         seq = seq_of(p.seg.map + p.position)
         if LIKELY(not is_filtered(p)) or passes_filter(p, p.seg.map + p.position):
             i = share_hold(share, p.seg.map + p.position)
@@ -150,10 +167,10 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
         step_over(p, seq)
         gate.looked += 1
         if gate.looked >= FILTER_LOOKS:
-            ring_leave(r.consumer)
-            ring_join(r.consumer)
-            return TAKE_LATER
+            return after_others(r.consumer)
     gate.looked += 1
+    if UNLIKELY(p.goes_on):
+        return after_others(r.consumer)
     rest_at_end(r)
     return TAKE_END
 
@@ -188,63 +205,14 @@ cdef uint32_t stream_headers(gate_t *gate, place_t *t, uint8_t *room) noexcept n
     return 25
 
 
-cdef void remove_first(stream_t *stream) noexcept nogil:
-    """Remove the first segment, which is not the last one."""
-    cdef queue_t *q = stream.gate.queue
-    cdef seg_t *s = q.store.first
-    cdef uint64_t n = s.waiting
-    q.ready_octets -= <uint64_t>(<double>q.ready_octets * n / q.ready) if q.ready > n else q.ready_octets
-    uncount_ready(&q.store, n)
-    s.settled = s.records
-    s.waiting = 0
-    stream.n_removed += n
-    stream.n_removed_segments += 1
-    retire_if_settled(s)
-
-
-cdef uint64_t octets_of_files(store_t *st) noexcept nogil:
-    cdef seg_t *s = st.first
-    cdef uint64_t n = 0
-    while s != NULL:
-        n += s.end
-        s = s.next
-    return n
-
-
-cdef bint is_over_retention(stream_t *stream, uint64_t octets) noexcept nogil:
-    cdef queue_t *q = stream.gate.queue
-    cdef int64_t begun
-    if stream.max_length >= 0 and q.ready > <uint64_t>stream.max_length:
-        return True
-    if stream.max_octets >= 0 and octets > <uint64_t>stream.max_octets:
-        return True
-    if stream.age < 0:
-        return False
-    begun = created_of(q.store.first.next)
-    return begun != 0 and begun <= q.core.now - stream.age      # All records before that are older.
-
-
-cdef uint32_t stream_retain(stream_t *stream, uint32_t most) noexcept nogil:
-    """Remove at most so many segments that the limits ask for.  Returns how many."""
-    cdef store_t *st = &stream.gate.queue.store
-    cdef uint64_t octets
-    cdef uint32_t n = 0
-    if stream.max_length < 0 and stream.max_octets < 0 and stream.age < 0:
-        return 0
-    octets = octets_of_files(st) if stream.max_octets >= 0 else 0
-    while n < most and st.first != st.last and is_over_retention(stream, octets):
-        octets -= min(octets, <uint64_t>st.first.end)
-        remove_first(stream)
-        n += 1
-    return n
-
-
 cdef void stream_stored(gate_t *gate, store_t *st, message_t *m) noexcept nogil:
     cdef stream_t *stream = <stream_t *>gate
     if stream.at_end != NULL:
         wake_readers(stream)
     if UNLIKELY(st.last != stream.newest):
         stream.newest = st.last
+        if st.last.prev != NULL and not st.last.prev.verify:     # Of one from before the start a reader asks for it.
+            want_index(st.last.prev)
         stream_retain(stream, RETAIN_AT_ONCE)
 
 
@@ -265,6 +233,10 @@ cdef void stream_retiring(gate_t *gate, seg_t *s) noexcept nogil:
     while share != NULL and s.readers:
         reader_lose_segment(&share.place, s)
         share = share.next
+    index_forget(s)
+    if not s.unlinked and not s.queue.dropped:
+        with gil:
+            (<Queue>s.queue.owner).core.garbage.append(text_path(s, "index"))
 
 
 cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
@@ -282,6 +254,7 @@ cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
     r.program = stream.next_program
     r.program_n = stream.next_program_n
     stream.next_program = NULL
+    r.skips = r.filter != NULL and (r.program == NULL or asks_for_values(r.program, r.program_n))
     r.slot = stream.next_slot
     r.turn = stream.next_turn
     stream.next_slot = NULL

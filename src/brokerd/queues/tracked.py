@@ -78,6 +78,10 @@ class Tracked:
             if name is not None:
                 self._slots[name] = number
 
+    def octets(self) -> bytes:
+        """What the file says now."""
+        return bytes(self._view)
+
     # --- slots
 
     def _at(self, number: int) -> memoryview:

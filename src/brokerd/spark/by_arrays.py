@@ -36,7 +36,7 @@ def _letters(path: str, options: Options, queues: str | None) -> list[dict[str, 
 def _streams(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
     source, found, alone = open_source(path), [], options._replace(audits=frozenset({"stream"}))
     for queue in find_queues(source, queues):
-        if streams.read(source, queue) is not None:
+        if streams.is_stream(source, queue):
             found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
     return found
 

@@ -296,6 +296,9 @@ QUEUE_NAME_FILE = ".queue"
 ORDER_FILE = "order"
 SIDE_FILE = "order.jsonl"
 KEPT_FOLDER = "kept"
+INDEX_MAGIC, INDEX_VERSION = 0x58444942, 1    # "BIDX"
+INDEX_HEADER = struct.Struct("<IIQQqIIIIII")    # magic, version, number, base_seq, created, end, records, rows, block,
+INDEX_ROW = struct.Struct("<QqII8x32s")         # flags, crc; a row: seq, ts, position, flags, bits of values
 READERS_FILE = "readers"    # of a stream: slots of 512 octets, the first one the header, each other a named reader's
 READERS_VERSION = 1
 READERS_SLOT, READERS_SLOTS = 512, 512
@@ -445,6 +448,11 @@ def keys_number(name: str, prefix: str = "keys") -> int | None:
     if name.startswith(prefix + ".") and len(digits) >= 10 and digits.isascii() and digits.isdigit():
         return int(digits)
     return None
+
+
+def index_name(number: int) -> str:
+    """The index of a stream's full segment, beside it."""
+    return f"index.{number:010d}"
 
 
 def priority_folder(level: int) -> str:

@@ -231,8 +231,8 @@ class _Recovery:
                 seal(kept, number, self._disk, power_lost=True)
 
     def _tidy(self) -> None:
-        """Remove spare segments, and acks files, chains and journals whose records went before them; finish or undo
-        compactions."""
+        """Remove spare segments, and acks files, indexes, chains and journals whose records went before them; finish or
+        undo compactions."""
         names = self._names
         begun = {name[5:-4] for name in names if name.endswith(".new") and name[:5] in ("msgs.", "acks.")}
         for digits in sorted(begun):
@@ -242,8 +242,8 @@ class _Recovery:
             if name.startswith("spare."):
                 self._disk.unlink(path)
                 names.discard(name)
-            elif (name.startswith("acks.") and layout.segment_number(name) is not None
-                  and f"msgs.{name[5:]}" not in names):
+            elif (name.startswith(("acks.", "index.")) and f"msgs.{name[name.index('.') + 1:]}" not in names
+                  and layout.segment_number(f"acks.{name[name.index('.') + 1:]}") is not None):
                 self._disk.unlink(path)
                 names.discard(name)
                 self._add_finding("leftover", path, 0, 0, "its segment is gone; removed")

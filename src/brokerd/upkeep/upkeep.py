@@ -3,7 +3,7 @@
 Idle queues give their files back.  Sparse old segments are compacted in a thread, one at a time.  Definitions logs
 that mostly undo themselves are rewritten.  Garbage is removed.  Unused queues expire, and changed policies are put in
 force.  Each second looks at a bounded number of queues.  Order journals are the work of ``order_journals``, keys of
-deduplication that of ``keys``.
+deduplication that of ``keys``, indexes of streams that of ``indexes``.
 """
 
 import os
@@ -17,6 +17,7 @@ from brokerd.pieces import add_work, do_first_piece
 from brokerd.queues.expires import CallAt, Expires, Timer
 from brokerd.store.format import ARCHIVING_FOLDER
 from brokerd.store.garbage import Garbage, Submit
+from brokerd.upkeep.indexes import IndexKeeper
 from brokerd.upkeep.keys import KeyKeeper
 from brokerd.vhost import definitions
 
@@ -42,9 +43,9 @@ class Upkeep:
     """Called once a second by the node.  ``submit(work, done)`` runs work() in a thread that may be slow."""
 
     __slots__ = (
-        "_compacting", "_core", "_data_dir", "_disk", "_journals", "_keys", "_now", "_resting", "_retaining",
-        "_spares_used", "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive", "chain_log",
-        "expires", "garbage",
+        "_compacting", "_core", "_data_dir", "_disk", "_indexes", "_journals", "_keys", "_now", "_resting",
+        "_retaining", "_spares_used", "_sparse", "_submit", "_suspect", "_sync", "_ticks", "_vhosts", "archive",
+        "chain_log", "expires", "garbage",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Upkeep:
         self._spares_used = 0
         self.garbage = Garbage(data_dir, submit)
         self.garbage.prepare()
+        self._indexes = IndexKeeper(core, disk, submit, self.garbage)
         self._now = now or Clock().epoch_ns
         uptime = monotonic or now or Clock().monotonic_ns
 
@@ -100,6 +102,7 @@ class Upkeep:
         self.expires.run()
         self._rest(idle_since_ns)
         self._keys.tick()
+        self._indexes.tick()
         self._core.enforce_retention(RETIRED_PER_TICK)
         self._retain()
         for vhost in self._vhosts.values():

@@ -1,0 +1,58 @@
+# What a stream keeps: whole segments go, the oldest first and never the last one, until the stream is within its limits.
+#
+# Knows no readers: stream.pxi tells those that a removed segment hits.
+
+
+cdef enum:
+    RETAIN_AT_ONCE = 16         # segments that a publish removes
+
+
+cdef void remove_first(stream_t *stream) noexcept nogil:
+    """Remove the first segment, which is not the last one."""
+    cdef queue_t *q = stream.gate.queue
+    cdef seg_t *s = q.store.first
+    cdef uint64_t n = s.waiting
+    q.ready_octets -= <uint64_t>(<double>q.ready_octets * n / q.ready) if q.ready > n else q.ready_octets
+    uncount_ready(&q.store, n)
+    s.settled = s.records
+    s.waiting = 0
+    stream.n_removed += n
+    stream.n_removed_segments += 1
+    retire_if_settled(s)
+
+
+cdef uint64_t octets_of_files(store_t *st) noexcept nogil:
+    cdef seg_t *s = st.first
+    cdef uint64_t n = 0
+    while s != NULL:
+        n += s.end
+        s = s.next
+    return n
+
+
+cdef bint is_over_retention(stream_t *stream, uint64_t octets) noexcept nogil:
+    cdef queue_t *q = stream.gate.queue
+    cdef int64_t begun
+    if stream.max_length >= 0 and q.ready > <uint64_t>stream.max_length:
+        return True
+    if stream.max_octets >= 0 and octets > <uint64_t>stream.max_octets:
+        return True
+    if stream.age < 0:
+        return False
+    begun = created_of(q.store.first.next)
+    return begun != 0 and begun <= q.core.now - stream.age      # All records before that are older.
+
+
+cdef uint32_t stream_retain(stream_t *stream, uint32_t most) noexcept nogil:
+    """Remove at most so many segments that the limits ask for.  Returns how many."""
+    cdef store_t *st = &stream.gate.queue.store
+    cdef uint64_t octets
+    cdef uint32_t n = 0
+    if stream.max_length < 0 and stream.max_octets < 0 and stream.age < 0:
+        return 0
+    octets = octets_of_files(st) if stream.max_octets >= 0 else 0
+    while n < most and st.first != st.last and is_over_retention(stream, octets):
+        octets -= min(octets, <uint64_t>st.first.end)
+        remove_first(stream)
+        n += 1
+    return n
