@@ -123,7 +123,7 @@ class Fuzz:
         self.bench.turns()
         self.bench.core.return_overdue()
         for _, seq, *_ in self.ruled.dead:
-            self.ruled.settle_dead(seq)
+            self.ruled.settle_aside(seq)
         for channel, error, _, _ in connection.errors:
             assert isinstance(error, AMQPError), (channel, error)
         assert len(connection.errors) < 50

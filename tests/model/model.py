@@ -206,7 +206,7 @@ class Queue:
                 self.dead_lettered += 1
         self.dying = []
 
-    def settle_dead(self, seq):
+    def settle_aside(self, seq):
         del self.kept[seq]
         self.dead_lettered += 1
 

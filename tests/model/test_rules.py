@@ -183,8 +183,8 @@ class RulesMachine(PlaneMachine):
             real, queue = self.queue(which + at)
             if queue.kept:
                 seq = list(queue.kept)[pick % 3 % len(queue.kept)]
-                real.settle_dead(seq)
-                queue.settle_dead(seq)
+                real.settle_aside(seq)
+                queue.settle_aside(seq)
                 self.check()
                 return
 

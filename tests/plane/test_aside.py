@@ -195,7 +195,7 @@ def test_a_dead_letter_that_is_kept_cannot_be_released(bench, connection, queue,
     assert queue.aside == 1
     assert not queue.release(1)
     queue.check()
-    queue.settle_dead(1)
+    queue.settle_aside(1)
     assert queue.aside == 0
 
 

@@ -83,9 +83,9 @@ def test_a_message_that_is_kept_is_in_no_count_and_settled_when_done(bench, conn
     bench.turns()
     connection.feed(nack(2, 3, multiple=True, requeue=False))
     assert (queue.ready, queue.unacked, queue.aside) == (0, 0, 3)
-    queue.settle_dead(2)
-    queue.settle_dead(1)
-    queue.settle_dead(17)
+    queue.settle_aside(2)
+    queue.settle_aside(1)
+    queue.settle_aside(17)
     assert queue.aside == 1
     after = make_bench().recovered()
     assert after.ready == 1             # The third, as if it had not died.
@@ -181,7 +181,7 @@ def test_a_queue_deleted_with_dead_ones_kept_lets_go_of_them(bench, connection, 
     bench.turns()
     connection.feed(reject(2, 1, requeue=False))
     queue.drop()
-    queue.settle_dead(1)
+    queue.settle_aside(1)
     connection.feed(nack(2, 3, multiple=True, requeue=False))
     assert len(queue.dead) == 1
 
@@ -239,11 +239,11 @@ def test_dead_ones_that_are_done_with_make_room_for_those_that_follow(bench, con
     bench.turns()
     connection.feed(b"".join(reject(2, tag, requeue=False) for tag in range(1, 17)))
     for seq in range(1, 6):
-        queue.settle_dead(seq)
+        queue.settle_aside(seq)
     connection.feed(b"".join(reject(2, tag, requeue=False) for tag in range(17, 31)))
     assert queue.aside == 25
     for seq in range(6, 31):
-        queue.settle_dead(seq)
+        queue.settle_aside(seq)
     assert queue.aside == 0
     assert [row[0] for row in make_bench().recovered().browse(1, 100)] == list(range(31, 41))
 
@@ -275,7 +275,7 @@ def test_a_dead_letter_is_settled_with_the_reason_of_its_death(bench, connection
     bench.turns()
     connection.feed(reject(2, 1, requeue=False))
     for seq in done:
-        queue.settle_dead(seq)
+        queue.settle_aside(seq)
     with open(f"{queue.directory}/acks.0000000001", "rb") as file:
         entries = reading.read_entries(file.read(), 1).entries
     assert [int(kind) for kind in entries["kind"] if kind & 15 == layout.DEAD_LETTERED] == [
@@ -384,7 +384,7 @@ def test_octets_of_what_died_at_the_head_are_gone_with_it(bench, connection, dea
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_dead_letter_that_was_settled_while_it_was_told_of_is_settled_once(bench, connection, queue, settled):
-    queue.after_death = lambda *message: queue.settle_dead(1) if settled else None
+    queue.after_death = lambda *message: queue.settle_aside(1) if settled else None
     connection.feed(publish(1, b"x"))
     assert connection.channels[2].get(queue, False)
     connection.feed(nack(2, 1, requeue=False))
@@ -416,7 +416,7 @@ def test_the_event_of_a_death_names_the_consumer_that_caused_it_however_late_it_
     bench.turns()
     connection.channels[2].cancel(consumer)
     connection.feed(publish(1, b"another"))         # It is delivered to nobody, and settles nothing.
-    queue.settle_dead(1)
+    queue.settle_aside(1)
     _, found = read_journal(journals(queue.directory)[0])
     assert [(int(e["type"]), int(e["reason"]), int(e["consumer"])) for e in found] == [
         (layout.DELIVERED, 0, 77), *[(*event, 77) for event in events]]

@@ -124,7 +124,7 @@ def test_the_next_of_a_group_waits_until_the_dead_letter_of_the_one_before_is_st
     assert words(received(bench, connection)) == "r1 g1"
     connection.feed(reject(2, 1, requeue=False))
     assert received(bench, connection) == []
-    queue.settle_dead(1)
+    queue.settle_aside(1)
     assert words(received(bench, connection)) == "r2"
     connection.feed(nack(2, 3))
     assert words(received(bench, connection)) == "r2"
@@ -149,7 +149,7 @@ def test_the_next_of_a_group_waits_also_for_the_letter_of_one_that_died_while_it
     consume(connection.channels[2], queue)
     assert words(received(bench, connection)) == "g1"
     assert queue.died == [("expired", b"r1")]
-    queue.settle_dead(1)
+    queue.settle_aside(1)
     assert words(received(bench, connection)) == "r2"
 
 
@@ -300,7 +300,7 @@ def test_what_waits_is_settled_by_no_number_of_a_dead_letter(bench, connection, 
     send(connection, "r1 r2")
     consume(connection.channels[2], queue)
     bench.turns()
-    queue.settle_dead(2)
+    queue.settle_aside(2)
     assert (queue.aside, queue.dead_lettered) == (1, 0)
 
 

@@ -38,7 +38,7 @@ def test_the_next_of_a_group_waits_until_the_dead_letter_of_the_one_before_is_st
     assert words(received(bench, connection)) == "r1 g1"
     connection.feed(reject(2, 1, requeue=False))
     assert received(bench, connection) == []
-    queue.settle_dead(1)
+    queue.settle_aside(1)
     assert words(received(bench, connection)) == "r2"
 
 

@@ -331,7 +331,7 @@ def test_dead_letters_that_are_kept_are_settled_where_they_lie_now(bench, found_
     assert (queue.aside, queue.unacked) == (3, 2)
     assert compact_all(queue) == 1
     for seq in (5, 300)[::order]:
-        queue.settle_dead(seq)
+        queue.settle_aside(seq)
     assert queue.aside == 1
     assert found_again() == [(44, b"44"), (700, b"700"), (4000, b"4000")]
 

@@ -113,7 +113,7 @@ class Queue:
         self.deleted = self.refuses = False
         self.rules = Rules()
         self.deduplication = None
-        self.done = []  # settle_dead
+        self.done = []  # settle_aside
 
     def append(self, exchange, routing_key, properties, body):
         self.rows[self.next_seq] = (self.next_seq, self.core.clock(), False, exchange, routing_key, properties, body)
@@ -138,7 +138,7 @@ class Queue:
     def remove(self, seq):
         return self.rows.pop(seq, None)
 
-    def settle_dead(self, seq):
+    def settle_aside(self, seq):
         self.done.append(seq)
 
 

@@ -220,7 +220,7 @@ def test_at_least_once_a_message_that_was_settled_by_hand_meanwhile_changes_noth
     queue = real.queue("a", **AT_LEAST_ONCE)
     die(real, b"one")
     die(real, b"two")
-    queue.settle_dead(1)
+    queue.settle_aside(1)
     assert (queue.aside, queue.dead_lettered) == (1, 1)
     real.commit.end()
     assert (queue.aside, queue.dead_lettered, handled) == (0, 2, [])

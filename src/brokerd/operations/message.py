@@ -242,6 +242,7 @@ class DeleteRequest(Chosen):
 class Affected(TypedDict):
     messages: int
     seqs: list[int]  # their numbers in the queue
+    undo: int  # the number that undoes it; 0: it cannot be undone
 
 
 def _delete(node: "Node", who: Who, request: DeleteRequest) -> "Job":
@@ -280,6 +281,7 @@ class NotRedriven(TypedDict):
 class Redriven(TypedDict):
     messages: int
     seqs: list[int]
+    undo: int  # as of Affected
     left: int  # that stay where they are
     reasons: list[NotRedriven]  # of the first 100 of these
 
@@ -288,6 +290,27 @@ def _redrive(node: "Node", who: Who, request: RedriveRequest) -> "Job":
     from brokerd.operations.redrive import redrive
 
     return redrive(node, who, request)
+
+
+# --- message undo
+
+
+@request
+class UndoRequest:
+    number: Annotated[int, Field("The number that the change was answered with.", argument=True, low=1)]
+    dry_run: Annotated[bool, Field("Change nothing; say how many messages it would be.")] = False
+    vhost: Annotated[str, Field("Vhost of the change.")] = "/"
+
+
+class Undone(TypedDict):
+    messages: int
+    left: int  # that were taken or removed since, or have no queue to return to
+
+
+def _undo(node: "Node", who: Who, request: UndoRequest) -> "Job":
+    from brokerd.operations.messages import undo
+
+    return undo(node, who, request)
 
 
 # --- message receive, ack, nack, extend
@@ -403,17 +426,20 @@ OPERATIONS = (
     ),
     Operation(
         "message", "delete",
-        "Delete chosen messages.",
+        "Delete chosen messages, all at once.",
         DeleteRequest, Affected, Right("management", "visit"), _delete, changes=True, job=True,
     ),
     Operation(
         "message", "copy",
-        "Put chosen messages into another queue as well, in their order.",
+        "Put chosen messages into another queue as well, all at once and in their order.",
         TransferRequest, Affected, Right("management", "visit"), _copy, changes=True, job=True,
     ),
     Operation(
         "message", "move",
-        "Put chosen messages into another queue; they leave theirs when they are on disk there.",
+        """Put chosen messages into another queue, all at once and in their order.
+
+        After a crash at any moment each of them is in one of the two queues, and all are in the same.
+        """,
         TransferRequest, Affected, Right("management", "visit"), _move, changes=True, job=True,
     ),
     Operation(
@@ -423,6 +449,14 @@ OPERATIONS = (
         They lose the headers that tell of their deaths, and get back the routing key and exchange that they had.
         """,
         RedriveRequest, Redriven, Right("management", "visit"), _redrive, changes=True, job=True,
+    ),
+    Operation(
+        "message", "undo",
+        """Undo a delete, copy, move or redrive of messages.
+
+        What was put elsewhere and is still there leaves it, and what left its queue comes back, behind what is there.
+        """,
+        UndoRequest, Undone, Right("management", "visit"), _undo, changes=True, job=True,
     ),
     Operation(
         "message", "trace",

@@ -16,6 +16,7 @@ from brokerd.operations.changing import OPERATOR, Lasting, door
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.lists import find_vhost
 from brokerd.operations.plain import plain
+from brokerd.operations.transfer import Change, Taken, forget, read_undo
 from brokerd.wire.properties import FIELDS, Properties, decode_header, encode_header
 
 if TYPE_CHECKING:
@@ -192,18 +193,30 @@ def queue_of(node: "Node", who: "Who", request: Any) -> "tuple[VHost, Access, Qu
 
 def search(queue: "Queue", request: Any, matches: Callable[[tuple[Any, ...]], bool]) -> Steps:
     """The rows that match, at most ``request.count``, looked for among ``request.examine``; and the next number."""
-    pace, found, at = Pace(), list[tuple[Any, ...]](), request.from_seq
-    for row in walk(queue, request.from_seq, request.examine):
-        if row is None:
-            if pace.is_over():
-                yield ON_LOOP
-            continue
-        at = row[0] + 1
-        if matches(row):
-            found.append(row)
-            if len(found) == request.count:
-                break
+    found = list[tuple[Any, ...]]()
+
+    def take(row: tuple[Any, ...]) -> bool:
+        if not matches(row):
+            return False
+        found.append(row)
+        return True
+
+    at = yield from look_for(queue, request, take)
     return found, at
+
+
+def look_for(queue: "Queue", request: Any, take: Callable[[tuple[Any, ...]], bool]) -> Steps:
+    """Look at messages until ``take`` has taken ``request.count`` of them; returns the number to go on from."""
+    pace, taken, at = Pace(), 0, request.from_seq
+    for row in walk(queue, request.from_seq, request.examine):
+        if row is not None:
+            at = row[0] + 1
+            taken += take(row)
+            if taken == request.count:
+                break
+        if pace.is_over():
+            yield ON_LOOP
+    return at
 
 
 class Browsing:
@@ -263,32 +276,19 @@ def get(node: "Node", who: "Who", request: Any) -> Lasting:
 
 
 def delete(node: "Node", who: "Who", request: Any) -> Lasting:
-    """The job that deletes chosen messages."""
+    """The job that deletes chosen messages, all at once."""
     vhost, _, queue = queue_of(node, who, request)
     check_gives(queue)
-    matches = chosen(request)
 
-    def steps() -> Steps:
-        found, _ = yield from search(queue, request, matches)
-        if request.dry_run:
-            return {"messages": len(found), "seqs": [row[0] for row in found]}
-        seqs, pace = list[int](), Pace()
-        for row in found:
-            if not queue.deleted and queue.remove(row[0]) is not None:
-                seqs.append(row[0])
-            if pace.is_over():
-                node.core.turn()
-                yield ON_LOOP
-        node.core.turn()
-        yield Wait(partial(_wait, node, vhost))
-        return {"messages": len(seqs), "seqs": seqs}
+    def add(change: "Change", row: "plane.Row") -> bool:
+        return change.add(Taken(queue, row[0]), row[3:])
 
-    return Lasting(node, steps())
+    return Lasting(node, change_chosen(node, vhost, queue, request, add))
 
 
 def transfer(node: "Node", who: "Who", request: Any, *, move: bool) -> Lasting:
-    """The job that puts chosen messages into another queue, in their order, and with ``move`` takes them out of theirs
-    when they are on disk there."""
+    """The job that puts chosen messages into another queue, in their order and all at once, and with ``move`` takes
+    them out of theirs."""
     vhost, access, queue = queue_of(node, who, request)
     if move:
         check_gives(queue)
@@ -298,33 +298,64 @@ def transfer(node: "Node", who: "Who", request: Any, *, move: bool) -> Lasting:
     target.check_in_service()
     if target is queue:
         raise OperationError(f"{queue}: its own messages cannot be put into it again", 400)
+
+    def add(change: "Change", row: "plane.Row") -> bool:
+        return change.add(Taken(queue, row[0]) if move else None, row[3:], target, row[3:])
+
+    return Lasting(node, change_chosen(node, vhost, queue, request, add))
+
+
+def change_chosen(
+    node: "Node", vhost: "VHost", queue: "Queue", request: Any, add: "Callable[[Change, plane.Row], bool]"
+) -> Steps:
+    """Do with the chosen messages what ``add`` says, all at once; with ``dry_run`` only find them."""
     matches = chosen(request)
+    if request.dry_run:
+        found, _ = yield from search(queue, request, matches)
+        return {"messages": len(found), "seqs": [row[0] for row in found], "undo": 0}
+    change, seqs = Change(node, vhost), list[int]()
+
+    def take(row: "plane.Row") -> bool:
+        if not matches(row) or not add(change, row):
+            return False
+        seqs.append(row[0])
+        return True
+
+    try:
+        yield from look_for(queue, request, take)
+    except BaseException:
+        change.abandon()
+        raise
+    outcome = yield from change.carry_out()
+    seqs = [seqs[at] for at in outcome.done]
+    return {"messages": len(seqs), "seqs": seqs, "undo": outcome.undo}
+
+
+def undo(node: "Node", who: "Who", request: Any) -> Lasting:
+    """The job that undoes a change of messages."""
+    vhost = find_vhost(node, request.vhost)
+    access = door(node, who, vhost)
+
+    def may(name: str) -> None:
+        access.queue_to_use(name, "read", OPERATOR)
+        access.check_exchange("write", "")
 
     def steps() -> Steps:
-        found, _ = yield from search(queue, request, matches)
+        back = read_undo(node, vhost, request.number)
+        for name in sorted(back.queues & set(vhost.queues)):
+            may(name)
+        change = Change(node, vhost, can_be_undone=False)
+        try:
+            added, left = yield from back.add_to(change)
+        except BaseException:
+            change.abandon()
+            raise
         if request.dry_run:
-            return {"messages": len(found), "seqs": [row[0] for row in found]}
-        put, pace = list[int](), Pace()
-        for row in found:
-            if target.deleted or queue.deleted:
-                break
-            if node.core.put((target,), *row[3:], sync=True):
-                put.append(row[0])
-            if pace.is_over():
-                node.core.turn()
-                yield ON_LOOP
-        node.core.turn()
-        yield Wait(partial(_wait, node, vhost))
-        if move:
-            for seq in put:
-                if not queue.deleted:
-                    queue.remove(seq)
-                if pace.is_over():
-                    node.core.turn()
-                    yield ON_LOOP
-            node.core.turn()
-            yield Wait(partial(_wait, node, vhost))
-        return {"messages": len(put), "seqs": put}
+            change.abandon()
+            return {"messages": added, "left": left}
+        outcome = yield from change.carry_out()
+        forget(node, vhost, request.number)
+        return {"messages": len(outcome.done), "left": left + added - len(outcome.done)}
 
     return Lasting(node, steps())
 

@@ -1,25 +1,26 @@
 """Puts dead letters back where they died: a job that runs to its end.
 
-    browse ─> headers tell the queue ─> core.put, without the history of deaths ─> sync ─> taken out here
+    browse ─> headers tell the queue ─> one Change (transfer): taken out here, put there without the history of deaths
 
-A message leaves the queue only when it is on disk in the other one, so that a broker that dies in between has it twice,
-and never not at all.  A message that cannot go stays where it is, and the answer says why.
+A message that cannot go stays where it is, and the answer says why.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from brokerd.operations import OperationError
 from brokerd.operations.changing import OPERATOR, Lasting
-from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
-from brokerd.operations.messages import check_gives, chosen, queue_of, search
+from brokerd.operations.jobs import Steps
+from brokerd.operations.messages import check_gives, chosen, look_for, queue_of
+from brokerd.operations.transfer import Change, Content, Taken
 from brokerd.queues.dead_letter import read_properties, write_properties
 
 if TYPE_CHECKING:
+    from brokerd import plane
     from brokerd.node import Node
     from brokerd.operations.rows import Who
     from brokerd.queues.queue import Queue
     from brokerd.vhost.access import Access
+    from brokerd.vhost.vhost import VHost
 
 FIRST_QUEUE, FIRST_EXCHANGE = "x-first-death-queue", "x-first-death-exchange"
 HISTORY = (
@@ -41,38 +42,54 @@ def redrive(node: "Node", who: "Who", request: Any) -> Lasting:
     access.check_exchange("write", "")
     if request.to:
         _target(access, queue, request.to)
-    matches = chosen(request)
+    return Lasting(node, _Redrive(node, vhost, access, queue, request).steps())
 
-    def steps() -> Steps:
-        found, _ = yield from search(queue, request, matches)
-        gone, reasons, left, pace = list[int](), list[dict[str, Any]](), 0, Pace()
-        for row in found:
-            if queue.deleted:
-                break
-            try:
-                _put(node, access, queue, row, request)
-                gone.append(row[0])
-            except Stays as why:
-                left += 1
-                if len(reasons) < REASONS_MOST:
-                    reasons.append({"seq": row[0], "why": str(why)})
-            if pace.is_over():
-                node.core.turn()
-                yield ON_LOOP
-        if gone and not request.dry_run:
-            node.core.turn()
-            yield Wait(partial(_wait, node, vhost))
-            for seq in gone:
-                if not queue.deleted:
-                    queue.remove(seq)
-                if pace.is_over():
-                    node.core.turn()
-                    yield ON_LOOP
-            node.core.turn()
-            yield Wait(partial(_wait, node, vhost))
-        return {"messages": len(gone), "seqs": gone, "left": left, "reasons": reasons}
 
-    return Lasting(node, steps())
+class _Redrive:
+    def __init__(self, node: "Node", vhost: "VHost", access: "Access", queue: "Queue", request: Any) -> None:
+        self._node, self._vhost, self._access, self._queue, self._request = node, vhost, access, queue, request
+        self._matches = chosen(request)
+        self._left = 0
+        self._reasons: list[dict[str, Any]] = []
+        self._seqs: list[int] = []
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        request = self._request
+        if request.dry_run:
+            yield from look_for(self._queue, request, lambda row: self._take(row, None))
+            return self._answer(self._seqs, 0)
+        change = Change(self._node, self._vhost)
+        try:
+            yield from look_for(self._queue, request, lambda row: self._take(row, change))
+        except BaseException:
+            change.abandon()
+            raise
+        outcome = yield from change.carry_out()
+        for at in sorted(set(range(len(self._seqs))) - set(outcome.done)):
+            self._stays(self._seqs[at], "its queue refuses it")
+        return self._answer([self._seqs[at] for at in outcome.done], outcome.undo)
+
+    def _answer(self, seqs: list[int], undo: int) -> dict[str, Any]:
+        return {"messages": len(seqs), "seqs": seqs, "undo": undo, "left": self._left, "reasons": self._reasons}
+
+    def _take(self, row: "plane.Row", change: Change | None) -> bool:
+        """Whether the message is one of those that were asked for; it may stay for all that."""
+        if not self._matches(row):
+            return False
+        try:
+            target, content = _way(self._node, self._access, self._queue, row, self._request)
+        except Stays as why:
+            self._stays(row[0], str(why))
+        else:
+            if change is None or change.add(Taken(self._queue, row[0]), row[3:], target, content):
+                self._seqs.append(row[0])
+        return True
+
+    def _stays(self, seq: int, why: str) -> None:
+        self._left += 1
+        if len(self._reasons) < REASONS_MOST:
+            self._reasons.append({"seq": seq, "why": why})
 
 
 def _target(access: "Access", queue: "Queue", name: str) -> "Queue":
@@ -87,8 +104,10 @@ def _target(access: "Access", queue: "Queue", name: str) -> "Queue":
     return target
 
 
-def _put(node: "Node", access: "Access", queue: "Queue", row: tuple[Any, ...], request: Any) -> None:
-    """Put a message where it died first.  Raises Stays."""
+def _way(
+    node: "Node", access: "Access", queue: "Queue", row: "plane.Row", request: Any
+) -> "tuple[Queue, Content]":
+    """Where the message died first, and what it was there.  Raises Stays."""
     from brokerd.errors import AMQPError
 
     properties = read_properties(row[5])
@@ -102,12 +121,9 @@ def _put(node: "Node", access: "Access", queue: "Queue", row: tuple[Any, ...], r
         target = _target(access, queue, name)
     except (OperationError, AMQPError) as error:
         raise Stays(str(error)) from None
-    if request.dry_run:
-        return
     exchange, key = _first_way(headers, row)
     properties.headers = {header: value for header, value in headers.items() if header not in HISTORY} or None
-    if not node.core.put((target,), exchange, key, write_properties(properties), row[6], sync=True):
-        raise Stays(f"{target} refuses it")
+    return target, (exchange, key, write_properties(properties), row[6])
 
 
 def _first_way(headers: dict[str, Any], row: tuple[Any, ...]) -> tuple[bytes, bytes]:
@@ -123,7 +139,3 @@ def _first_way(headers: dict[str, Any], row: tuple[Any, ...]) -> tuple[bytes, by
         octets = value.encode(*_TEXT) if isinstance(value, str) else now
         ways.append(octets if len(octets) <= 255 else now)
     return ways[0], ways[1]
-
-
-def _wait(node: "Node", vhost: Any, go_on: Any) -> None:
-    node.commit.wait(go_on, vhost.log)

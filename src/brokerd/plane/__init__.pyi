@@ -165,7 +165,7 @@ class Queue:
         """Make the directory, with the queue's name in it.  Raises OSError."""
     def on_dead(self, reason: str, seq: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                 count: int) -> bool:
-        """A message died.  True: it is settled now.  False: it stays aside until settle_dead(seq).
+        """A message died.  True: it is settled now.  False: it stays aside until settle_aside(seq).
 
         reason: "rejected", "expired", "maxlen", "delivery_limit", or "duplicate" in a queue that dead-letters duplicates.
         count: failed deliveries.  seq 0: the queue refused the message, and has not stored it.  The plane calls this in the
@@ -224,8 +224,9 @@ class Queue:
         """Give a message of set_aside() back to its place.  False: set_aside() does not hold it."""
     def browse_aside(self, start_seq: int, count: int) -> list[Row]:
         """The messages that are aside, as browse() shows those that are ready."""
-    def settle_dead(self, seq: int) -> None:
-        """Settle a message that on_dead() left aside: its dead letter has arrived.  An unknown number changes nothing."""
+    def settle_aside(self, seq: int) -> None:
+        """Settle a message that is aside: on_dead() left it there, and its dead letter has arrived; or set_aside() did, and it
+        is removed.  An unknown number changes nothing."""
     def settle_letters(self, upto: int) -> None:
         """Settle the messages of the first `upto` letters that on_letters_stored() told of: these letters are on disk."""
     # --- figures

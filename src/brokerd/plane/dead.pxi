@@ -3,7 +3,7 @@
 #
 #    dying --forward()---------> settled; at least once: aside --settle_letters()--> settled
 #          --on_dead() True----> settled
-#          --on_dead() False---> aside --settle_dead()--> settled
+#          --on_dead() False---> aside --settle_aside()-> settled
 #
 # At least once, the message stays aside until its letter is on disk: on_letters_stored() has the control plane wait for a
 # sync.  What needs no sync waits for those before it that do.
@@ -62,12 +62,15 @@ cdef bint seqs_reserve(seqs_t *s) noexcept nogil:
     return True
 
 
-cdef void settle_if_dead(queue_t *q, uint64_t seq) noexcept nogil:
-    """Settle a dead message that is aside, if it still is."""
+cdef void settle_if_aside(queue_t *q, uint64_t seq) noexcept nogil:
+    """Settle a dead message, or one that the control plane has set aside, if it is still aside."""
     cdef place_t t
     if q.dropped or not aside_take(q, seq, &t):
         return
-    if t.reason >= ASIDE_HELD:
+    if t.reason == ASIDE_HELD:
+        t.seg.aside -= 1
+        settle(&t, DROPPED | REASON_REMOVED << 4)
+    elif t.reason > ASIDE_HELD:
         aside_put(q, &t)            # There is room: it was in there.
     else:
         settle_dead(q, &t)
@@ -79,7 +82,7 @@ cdef void settle_letters(queue_t *q, uint64_t upto) noexcept nogil:
     while r.letters_settled < upto and r.stored.first < r.stored.n:
         r.stored.first += 1
         r.letters_settled += 1
-        settle_if_dead(q, r.stored.at[r.stored.first - 1])
+        settle_if_aside(q, r.stored.at[r.stored.first - 1])
     if r.stored.first == r.stored.n:
         r.stored.first = r.stored.n = 0
 

@@ -165,8 +165,8 @@ cdef class Queue:
 
     # ---- set aside
 
-    def settle_dead(self, uint64_t seq):
-        settle_if_dead(&self.q, seq)
+    def settle_aside(self, uint64_t seq):
+        settle_if_aside(&self.q, seq)
 
     def settle_letters(self, uint64_t upto):
         if self.q.rules != NULL:

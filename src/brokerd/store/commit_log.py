@@ -167,6 +167,13 @@ class CommitLog:
             return False
         return True
 
+    def close(self) -> None:
+        """Leave the file as it is."""
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+        self.dirty = False
+
     def fileno(self) -> int:
         """The open file."""
         return self._fd

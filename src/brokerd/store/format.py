@@ -196,6 +196,8 @@ PLAN at ``plan_at``, up to ``end``: what commit resolved, durable queues only::
 
 A file without a whole header (zeros, until commit) is no decision: its transaction never happened.
 ``tx.again.CONNECTION`` is the same for what a start stores of transactions that it finishes (vhost/commits).
+Channel 0 is an operator's: ``undo.CONNECTION`` decides the contrary of such a change (operations/transfer), and no
+start carries it out.  Its first settlement belongs to its first message, and so on, unless it has none of one kind.
 
 DEFINITIONS LOG ``definitions.amqp`` in the vhost's folder: a header of 16 octets ::
 
@@ -373,6 +375,7 @@ FORMER_KEYS_NEVER = (1 << 48) - 1
 COMMIT_PREFIX = "tx."
 SHARED_COMMIT_PREFIX = "tx.shared."
 AGAIN_COMMIT_PREFIX = "tx.again."
+UNDO_PREFIX = "undo."
 COMMIT_MAGIC = 0x4A585442   # "BTXJ"
 COMMIT_VERSION = 1
 COMMIT_ACKED, COMMIT_REJECTED = 0, 1            # How a delivery was settled in the transaction.

@@ -254,7 +254,9 @@ class _Finish:
                     missing.append(queue)
                 elif queue.name in self._broken and again.take_out(queue, seq):
                     taken.append(queue)
-            lacking = self._new_in(message, missing, first=len(missing) == len(queues))
+            # An operator's change puts a message where it was told to, and looks for no duplicates.
+            lacking = missing if decision.channel == 0 else \
+                self._new_in(message, missing, first=len(missing) == len(queues))
             for queue in lacking:
                 self._broken.add(queue.name)
                 self._lost.setdefault((queue.name, *published[:2]), message.publish_seq)

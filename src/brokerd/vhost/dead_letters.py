@@ -73,7 +73,7 @@ class Source(Protocol):
     deleted: bool
     rules: "Rules"
 
-    def settle_dead(self, seq: int) -> None: ...
+    def settle_aside(self, seq: int) -> None: ...
     def settle_letters(self, upto: int) -> None: ...
 
 
@@ -99,7 +99,7 @@ class _Dead:
         """Settle it in the source: all targets have it on disk."""
         self.on_disk = True
         if self.retained and not self.queue.deleted:
-            self.queue.settle_dead(self.seq)
+            self.queue.settle_aside(self.seq)
 
     @property
     def octets(self) -> int:
@@ -196,7 +196,7 @@ class DeadLetters:
     ) -> bool:
         """Handle a message that died in ``queue``: the contract of plane.Queue.on_dead.
 
-        True: the source settles it.  False: the source sets it aside until this module calls ``settle_dead(seq)``.
+        True: the source settles it.  False: the source sets it aside until this module calls ``settle_aside(seq)``.
         ``seq`` 0: a refused publish, which the source does not have.  Raises nothing.
         """
         rule = queue.rules.dead_letter
@@ -372,7 +372,7 @@ class DeadLetters:
         if rule is None or not rule.at_least_once:
             done = rule is None or self._forward_once(dead, rule)
             if done:
-                dead.queue.settle_dead(dead.seq)
+                dead.queue.settle_aside(dead.seq)
             return done
         if not self._forward(dead, rule):
             return False
