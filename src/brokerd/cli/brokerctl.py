@@ -86,6 +86,23 @@ def inspect_(context: click.Context, directory: str, glob: str, as_json: bool) -
     context.exit(ctl_inspect.exit_status(table))
 
 
+@cli.command("restore", short_help="Make a data directory of a backup.")
+@click.argument("backup", metavar="BACKUP", shell_complete=complete_folders)
+@click.argument("directory", metavar="DIR", shell_complete=complete_folders)
+@click.option("--dry-run", is_flag=True, help="Check the backup, and write nothing.")
+def restore(backup: str, directory: str, dry_run: bool) -> None:
+    """Make the data directory DIR of a backup, and check every file of it.  Needs no broker.
+
+    DIR must not exist, or be empty.  Where a file of the backup is missing or is not what the manifest says, nothing is
+    restored.
+    """
+    from brokerd.cli import ctl_restore
+
+    with Progress() as progress:
+        told = ctl_restore.restore(os.path.abspath(backup), os.path.abspath(directory), progress.at, dry=dry_run)
+    show(told)
+
+
 def _complete_audit(context: click.Context, param: click.Parameter | None, incomplete: str) -> list["CompletionItem"]:
     """What the audit, which reads its own command line, says to complete."""
     from click.shell_completion import ShellComplete

@@ -56,7 +56,7 @@ class Dump:
     def __init__(self, node: "Node", glob: str, out: str, *, digests: bool = True) -> None:
         self._node = node
         self._digests = digests
-        self._out = _checked_out(out, node.data.path)
+        self._out = checked_out(out, node.data.path)
         self._partial = self._out + PARTIAL
         self._links = os.path.join(node.data.path, DUMPING_FOLDER)
         self._begun = node.clock.epoch_ns()
@@ -155,7 +155,7 @@ class Dump:
             yield {**far, "octets": self._copied + copier.octets}
         self._copied += copier.octets
         self._segments += copier.segments
-        self._entries.append(_entry(cut, copier))
+        self._entries.append(entry_of(cut, copier))
         for link in os.listdir(self._links):
             os.unlink(os.path.join(self._links, link))
 
@@ -167,19 +167,14 @@ class Dump:
             self._node.disk.replace(os.path.join(path, VHOST_FILE), vhost.encode("utf-8", "surrogateescape"))
 
     def _room(self) -> int:
-        """Octets that may be written.  On the broker's own filesystem this leaves enough free that no alarm blocks
-        publishers."""
-        free = self._node.disk.free_octets(self._partial)
-        if os.stat(self._partial).st_dev == os.stat(self._node.data.path).st_dev:
-            free -= self._node.settings.free_disk_min_octets
-        return free
+        return room_in(self._node, self._partial)
 
     def _finish(self) -> None:
         """Sync everything, write the manifest last, then rename the copy to the name that was asked for."""
         import json
 
         node, disk = self._node, self._node.disk
-        _sync_all(disk, self._partial)
+        sync_all(disk, self._partial)
         head = {
             "manifest": MANIFEST_VERSION, "brokerd": __version__, "cut": self._begun,
             "finished": node.clock.epoch_ns(), "host": gethostname(), "data_dir": node.data.path,
@@ -188,6 +183,15 @@ class Dump:
         disk.replace(os.path.join(self._partial, MANIFEST), text.encode())
         disk.rename(self._partial, self._out)
         disk.sync_directory(os.path.dirname(self._out))
+
+
+def room_in(node: "Node", path: str) -> int:
+    """Octets that a copy may write in ``path``.  On the broker's own filesystem this leaves enough free that no alarm
+    blocks publishers."""
+    free = node.disk.free_octets(path)
+    if os.stat(path).st_dev == os.stat(node.data.path).st_dev:
+        free -= node.settings.free_disk_min_octets
+    return free
 
 
 def matches(glob: str, vhost: str, name: str) -> bool:
@@ -204,7 +208,7 @@ def is_name(path: str) -> bool:
     return True
 
 
-def _checked_out(out: str, data_dir: str) -> str:
+def checked_out(out: str, data_dir: str) -> str:
     """``out`` as a normal path, if the dump can be made there.  Raises OperationError (400, 409)."""
     if not os.path.isabs(out) or "\0" in out or not is_name(out):
         raise OperationError(f"{out!r} is not an absolute path", 400)
@@ -229,7 +233,7 @@ def _checked_out(out: str, data_dir: str) -> str:
     return out
 
 
-def _entry(cut: Cut, copier: Copier) -> str:
+def entry_of(cut: Cut, copier: Copier) -> str:
     """A queue's entry in the manifest."""
     import json
 
@@ -242,13 +246,13 @@ def _entry(cut: Cut, copier: Copier) -> str:
         "arguments": settings["arguments"],
         "policy": settings["policy"],
         "first_kept_seq": first_kept_seq(copier.folder, cut.max_priority, cut.live) or facts["next_seq"],
-        "files": [_file(f"{facts['folder']}/{path}", octets, digest) for path, octets, digest in copier.files],
+        "files": [file_entry(f"{facts['folder']}/{path}", octets, digest) for path, octets, digest in copier.files],
     }
     if copier.digests:
         # With the name of its vhost the entry covers all that is read of the queue.
         name = facts["vhost"].encode("utf-8", "surrogateescape")
         path = f"{facts['folder'].partition('/')[0]}/{VHOST_FILE}"
-        entry["files"].append(_file(path, len(name), reading.sha256(name).hex()))
+        entry["files"].append(file_entry(path, len(name), reading.sha256(name).hex()))
     if copier.chains:
         entry["chains"] = [{"path": f"{facts['folder']}/{path}", "blocks": blocks, "head": head}
                            for path, blocks, head in copier.chains]  # fmt: skip
@@ -257,11 +261,11 @@ def _entry(cut: Cut, copier: Copier) -> str:
     return json.dumps(entry)
 
 
-def _file(path: str, octets: int, digest: str) -> dict[str, Any]:
+def file_entry(path: str, octets: int, digest: str) -> dict[str, Any]:
     return {"path": path, "octets": octets} | ({"sha256": digest} if digest else {})
 
 
-def _sync_all(disk: Any, folder: str) -> None:
+def sync_all(disk: Any, folder: str) -> None:
     """Sync everything in a folder by one sync of its filesystem."""
     fd = disk.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -2,12 +2,13 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from brokerd.operations.rows import Name, Operation, Right, TypedDict, Who, request
+from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.operations.jobs import Job
 
 
 # --- node show
@@ -128,7 +129,37 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> Showing:
     return Showing(node)
 
 
+# --- node backup
+
+
+@request
+class BackupRequest:
+    out: Annotated[str, Field("The folder to make.", argument=True, path=True)]
+
+
+class BackedUp(TypedDict):
+    out: Name
+    queues: int
+    segments: int
+    octets: int
+    cut: int  # ns since the epoch: what the broker had then is in the backup
+
+
+def _backup(node: "Node", who: Who, request: BackupRequest) -> "Job":
+    from brokerd.operations.backup import Backup
+
+    return Backup(node, request.out)
+
+
 OPERATIONS = (
+    Operation(
+        "node", "backup",
+        """Copy the whole data directory, as it is at one instant, to a folder on the broker's machine.
+
+        Messages go on meanwhile.  brokerctl restore makes a data directory of it.
+        """,
+        BackupRequest, BackedUp, Right("administrator"), _backup, changes=True, job=True, aliases=("backup",),
+    ),
     Operation(
         "node", "show",
         "Show the broker's state: version, memory, disk, alarms, and how much there is of everything.",
