@@ -99,6 +99,7 @@ TESTED_ELSEWHERE = {
         "messages", "topic_permission", "user", "users", "vhost", "vhost_end",
     )},
     "operations/parameters": "management/test_rabbit_links.py",
+    "operations/changes": "operations/test_change.py",
     "cli/ctl_restore": "operations/test_backup.py",
     "auth/logins": "server/test_limits.py",
     "session/grants": "server/test_tokens.py",

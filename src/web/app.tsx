@@ -3,6 +3,7 @@
 import { render, type ComponentChild } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { findSession, hasTag, logIn, logOut, reachable, session, type Refusal } from "./api.ts";
+import { Changes } from "./changes.tsx";
 import { Connections, Channels } from "./clients.tsx";
 import { Definitions } from "./definitions.tsx";
 import { Exchange, Exchanges } from "./exchanges.tsx";
@@ -37,6 +38,7 @@ const PAGES: Page[] = [
   { name: "policies", label: "Policies", key: "p", list: () => <Policies /> },
   { name: "users", label: "Users", key: "u", list: () => <Users />, tag: "administrator" },
   { name: "vhosts", label: "Vhosts", key: "v", list: () => <VHosts />, tag: "administrator" },
+  { name: "changes", label: "Changes", key: "a", list: () => <Changes />, tag: "administrator" },
   { name: "definitions", label: "Definitions", key: "d", list: () => <Definitions />, tag: "administrator" },
 ];
 

@@ -44,8 +44,8 @@ async def echo(request, writer):
 
 def test_an_answer_follows_the_progress_of_its_request(tmp_path):
     async def test(asked):
-        assert await asked.ask("queue list", {"vhost": "/"}, "alice") == {"verb": "queue list", "vhost": "/",
-                                                                          "as": "alice"}
+        assert await asked.ask("queue list", {"vhost": "/"}, "alice", "10.0.0.7") == {
+            "verb": "queue list", "vhost": "/", "as": "alice", "by": {"face": "HTTP", "address": "10.0.0.7"}}
         return await asked.ask("node show", {})
 
     assert served(tmp_path, echo, test) == ({"verb": "node show"}, 1)

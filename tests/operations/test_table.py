@@ -81,7 +81,8 @@ def test_the_manual_has_every_operation_and_no_other():
     manual = "".join([(ROOT / "docs" / page).read_text().split(f"\n## {head}\n")[1].split("\n## ")[0]
                       for page, head in parts])
     commands = set(re.findall(r"^\| `([^`]+)` \|", manual, re.MULTILINE))
-    assert commands == {row.usage for row in ROWS} | {"inspect DIR", "audit DIR", "export DIR OUT"}
+    assert commands == {row.usage for row in ROWS} | {
+        "inspect DIR", "audit DIR", "export DIR OUT", "restore BACKUP DIR"}
     assert all(f"`{alias}`" in manual for row in ROWS for alias in row.aliases)
 
 

@@ -13,6 +13,7 @@ from brokerd.cli.ctl_text import clean, moment
 # The columns of each list.  ``--json`` has all fields.
 COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("binding", "list"): ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
+    ("change", "list"): ("at", "user", "face", "address", "operation", "request", "text"),
     ("channel", "list"): ("name", "vhost", "user", "state", "consumer_count", "prefetch_count",
                           "messages_unacknowledged", "confirm", "transactional"),
     ("connection", "list"): ("number", "name", "user_provided_name", "vhost", "user", "state", "channels", "ssl"),

@@ -14,7 +14,7 @@ from brokerd.errors import BrokerError
 from brokerd.server import local_socket
 from brokerd.server.control import REQUEST_OCTETS_MAX
 
-RESERVED = ("verb", "as", "as_user")  # fields of the protocol: no client of HTTP may set them
+RESERVED = ("verb", "as", "as_user", "by")  # fields of the protocol: no client of HTTP may set them
 SURROGATE = b"\\ud"  # as JSON escapes one
 CONNECTIONS = 12
 WAITING_MAX = 500
@@ -66,13 +66,15 @@ class Control:
         self._waiting = 0
 
     async def ask(
-        self, verb: str, fields: dict[str, Any], user: str | None = None, *, seconds: float = ANSWER_SECONDS
-    ) -> Any:
-        """The answer to an operation.  ``user``: in whose name; None: in that of the broker itself.
+        self, verb: str, fields: dict[str, Any], user: str | None = None, address: str = "", *,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Any:  # fmt: skip
+        """The answer to an operation.  ``user``: in whose name; None: in that of the broker itself.  ``address``: where
+        that user is.
 
         Raises Refused, Unavailable.  The broker cancels the operation if this call is cancelled.
         """
-        request = _encode(verb, fields, user)
+        request = _encode(verb, fields, user, address)
         if len(request) > REQUEST_OCTETS_MAX:
             raise Refused(f"{verb}: the request has more than {REQUEST_OCTETS_MAX} octets", 413)
         if self._waiting >= WAITING_MAX:
@@ -125,7 +127,7 @@ class Control:
             link.writer.transport.abort()
 
 
-def _encode(verb: str, fields: dict[str, Any], user: str | None) -> bytes:
+def _encode(verb: str, fields: dict[str, Any], user: str | None, address: str) -> bytes:
     """The request as a line.  Raises Refused for a field that would say who asks, or what for."""
     for name in RESERVED:
         if name in fields:
@@ -133,6 +135,7 @@ def _encode(verb: str, fields: dict[str, Any], user: str | None) -> bytes:
     request = {**fields, "verb": verb}
     if user is not None:
         request["as"] = user
+        request["by"] = {"face": "HTTP", "address": address}
     return json.dumps(request).encode() + b"\n"
 
 

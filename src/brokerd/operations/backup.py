@@ -16,7 +16,6 @@ durable, spare segments, garbage.  ``cli/ctl_restore`` makes a data directory of
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from hashlib import sha256
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -291,6 +290,8 @@ def _state(queue: "Queue") -> list[tuple[int, ...]]:
 
 def digest_of(fd: int) -> tuple[str, int]:
     """SHA-256 in hex, and the octets, of an open file from its begin on.  Raises OSError."""
+    from hashlib import sha256  # A broker that makes no backup does without.
+
     hash_, done = sha256(), 0
     while octets := os.pread(fd, CHUNK_OCTETS, done):
         hash_.update(octets)

@@ -391,33 +391,33 @@ OPERATIONS = (
     Operation(
         "message", "receive",
         "Take messages for a while, with a receipt for each.",
-        ReceiveRequest, Received, Right("management", "visit"), _receive, changes=True, job=True,
+        ReceiveRequest, Received, Right("management", "visit"), _receive, changes=True, traffic=True, job=True,
     ),
     Operation(
         "message", "ack",
         "Acknowledge received messages.",
-        AckRequest, Settled, Right("management", "visit"), _ack, changes=True,
+        AckRequest, Settled, Right("management", "visit"), _ack, changes=True, traffic=True,
     ),
     Operation(
         "message", "nack",
         "Return received messages to their places, at once or after a delay.",
-        NackRequest, Settled, Right("management", "visit"), _nack, changes=True,
+        NackRequest, Settled, Right("management", "visit"), _nack, changes=True, traffic=True,
     ),
     Operation(
         "message", "extend",
         "Have received messages return later.",
-        ExtendRequest, Settled, Right("management", "visit"), _extend, changes=True,
+        ExtendRequest, Settled, Right("management", "visit"), _extend, changes=True, traffic=True,
     ),
     Operation(
         "message", "publish",
         "Publish a message; it is on the disk when that is answered.",
-        PublishRequest, Published, Right("management", "visit"), _publish, changes=True, job=True,
+        PublishRequest, Published, Right("management", "visit"), _publish, changes=True, traffic=True, job=True,
         aliases=("publish",),
     ),
     Operation(
         "message", "get",
         "Show the first messages of a queue, and take them if told so.",
-        GetRequest, Got, Right("management", "visit"), _get, changes=True, job=True, aliases=("get",),
+        GetRequest, Got, Right("management", "visit"), _get, changes=True, traffic=True, job=True, aliases=("get",),
     ),
     Operation(
         "message", "browse",

@@ -204,7 +204,8 @@ class Operation(Generic[Request, Answer]):
 
     ``help`` begins with one sentence that may stand alone.  ``function`` returns the answer, or, where the operation
     is a ``job``, a ``jobs.Job`` that leads to it.  ``changes``: something is different afterwards, in the broker or
-    on a disk.  ``aliases`` are other names, of one word, on the control socket and for brokerctl.
+    on a disk.  ``traffic``: what changes is where messages are, as clients change it; the change log does not name it.
+    ``aliases`` are other names, of one word, on the control socket and for brokerctl.
     """
 
     noun: str
@@ -215,6 +216,7 @@ class Operation(Generic[Request, Answer]):
     right: Right
     function: "Callable[[Node, Who, Request], Answer | Job]"
     changes: bool = False
+    traffic: bool = False
     job: bool = False
     aliases: tuple[str, ...] = ()
 

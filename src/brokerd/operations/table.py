@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from brokerd.node import Node
 
 NOUNS = (  # each has its rows in a module of this package
-    "binding", "channel", "connection", "consumer", "definitions", "exchange", "federation_link", "global_parameter",
-    "group", "message", "node", "operator_policy", "parameter", "permission", "policy", "queue", "shovel", "stream",
-    "topic_permission", "upstream", "user", "vhost",
+    "binding", "change", "channel", "connection", "consumer", "definitions", "exchange", "federation_link",
+    "global_parameter", "group", "message", "node", "operator_policy", "parameter", "permission", "policy", "queue",
+    "shovel", "stream", "topic_permission", "upstream", "user", "vhost",
 )  # fmt: skip
 _ADAPTERS: "dict[type, TypeAdapter[Any]]" = {}
 

@@ -12,7 +12,8 @@ its answer: see ``operations``.  The peer is the broker's own user and may do ev
 for a user that it has authenticated, and the operation needs that user's rights; "as_user" is the same.
 
 Codes are HTTP's: 400 the request is wrong, 403 the user may not do this, 404 the thing does not exist, 409 not now, 500
-it failed.
+it failed.  The change log is told of each change, and of each that was refused, before it is answered; with "by":
+{"face": "HTTP", "address": "10.0.0.7"} a process that asks for somebody says where that one is.
 
 The broker answers the requests of one connection one after the other; a request has at most 16 MiB.  When a client goes
 away, the broker cancels the client's job.  The broker does not read from a client that does not read, and sends it no
@@ -24,8 +25,9 @@ A start imports nothing for this module.  The first request imports it in the sl
 
 import asyncio
 import os
+from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.operations import DUMPING_FOLDER
 from brokerd.server import local_socket
@@ -33,8 +35,9 @@ from brokerd.store.garbage import remove_tree
 
 if TYPE_CHECKING:
     from brokerd.node import Node
+    from brokerd.operations.changes import By
     from brokerd.operations.jobs import Running, Submit
-    from brokerd.operations.rows import Operation
+    from brokerd.operations.rows import Who
 
 log = getLogger("brokerd")
 
@@ -43,6 +46,7 @@ WAITING_OCTETS_MAX = 64 << 10  # what is read of requests while an earlier one i
 CONNECTIONS_MAX = 32
 SILENCE_SECONDS = 60.0
 BACKLOG = 128
+GONE = {"error": "its client went before the answer: what had begun was done", "code": 408}
 
 
 class Control:
@@ -92,6 +96,20 @@ class Control:
         for peer in list(self.peers):
             peer.work()
 
+    def note(self, asked: "Asked", answer: dict[str, Any], then: Callable[[], object]) -> None:
+        """Tell the change log, then call ``then()``."""
+        from brokerd.store.change_log import ChangeLog
+
+        node = self.node
+        line = asked.note(node.clock.epoch_ns() // 1_000_000, answer)
+
+        def noted(error: object) -> None:
+            if error is not None:
+                log.warning("the change log lacks '%s' by '%s': %s", line["operation"], line["user"], error)
+            then()
+
+        self.submit(lambda: ChangeLog(node.data.path, node.disk).append(line), noted)
+
     def stop(self) -> None:
         """Close the socket and all connections; each job closes in the thread that runs it."""
         if self._server is None:
@@ -109,12 +127,15 @@ class Control:
 class Peer(asyncio.Protocol):
     """One connection."""
 
-    __slots__ = ("_buffer", "_control", "_ended", "_job", "_paused", "_slow", "_timer", "_transport")
+    __slots__ = ("_asked", "_buffer", "_control", "_ended", "_job", "_noting", "_paused", "_slow", "_timer",
+                 "_transport")  # fmt: skip
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._buffer = b""
         self._job: Running | None = None
+        self._asked: Asked | None = None  # what the answer is to, where the change log is told of it
+        self._noting = False  # True: the change log is being told of a change, whose answer waits.
         self._ended = False  # True: the client writes no more, gets its answers, and then the connection closes.
         self._slow = False  # True: the client does not read.
         self._paused = False  # True: the broker does not read from the client.
@@ -163,12 +184,14 @@ class Peer(asyncio.Protocol):
         if self._job is not None:
             self._job.cancel()
             self._job = None
+            if self._asked is not None:
+                self._control.note(self._asked, GONE, lambda: None)
 
     # --- requests
 
     def work(self) -> None:
         """Answer the requests in the buffer; after the first job the others wait."""
-        while self._job is None and not self._slow and not self._transport.is_closing():
+        while self._job is None and not self._noting and not self._slow and not self._transport.is_closing():
             line, newline, rest = self._buffer.partition(b"\n")
             if len(line) > REQUEST_OCTETS_MAX:
                 self._refuse(f"a request has at most {REQUEST_OCTETS_MAX} octets", 400)
@@ -191,7 +214,7 @@ class Peer(asyncio.Protocol):
         """Read from the client only while its requests can be answered."""
         if self._transport.is_closing():
             return
-        busy = self._job is not None or not self._control.ready
+        busy = self._job is not None or self._noting or not self._control.ready
         pause = self._slow or (busy and len(self._buffer) > WAITING_OCTETS_MAX)
         if pause and not self._paused:
             self._transport.pause_reading()
@@ -200,10 +223,13 @@ class Peer(asyncio.Protocol):
         self._paused = pause
 
     def _answer(self, line: bytes) -> None:
+        self._asked = None
         try:
-            _, answer = ask(self._control.node, line)
+            asked = read(line)
+            self._asked = asked if asked.is_noted else None
+            answer = asked.perform(self._control.node)
             if not hasattr(answer, "steps"):
-                self._write({"result": answer})
+                self._end_with({"result": answer})
                 return
         except Exception as error:  # The client gets every error as its answer, and no error ends the broker.
             self._fault(error)
@@ -228,13 +254,28 @@ class Peer(asyncio.Protocol):
         elif isinstance(answer, Encoded):
             self._write_encoded(answer.parts)
         else:
-            self._write({"result": answer})
+            self._end_with({"result": answer})
         self._rest()
         self.work()
 
     def _fault(self, error: Exception) -> None:
         text, code = fault_in_words(error)
-        self._write({"error": text, "code": code})
+        self._end_with({"error": text, "code": code})
+
+    def _end_with(self, answer: dict[str, Any]) -> None:
+        """Write the answer, once the change log is told of what was done or refused."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            self._write(answer)
+            return
+        self._noting = True
+
+        def noted() -> None:
+            self._noting = False
+            self._write(answer)
+            self.work()
+
+        self._control.note(asked, answer, noted)
 
     def _write(self, table: dict[str, Any]) -> None:
         import json  # A start saves this import.
@@ -311,14 +352,41 @@ def _is_text(asked: Any) -> bool:
     return True
 
 
-def ask(node: "Node", line: bytes) -> "tuple[Operation[Any, Any], Any]":
-    """Perform the request in one line; return the operation's row, and its answer or job.
+class Asked(NamedTuple):
+    """A request.  ``who``: in whose name."""
 
-    Raises OperationError, and the errors of the operation.
-    """
+    name: str
+    who: "Who"
+    by: "By"
+    fields: dict[str, Any]
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the change log is told of it.  Raises OperationError (400)."""
+        from brokerd.operations import changes, table
+
+        return changes.is_noted(table.find(self.name))
+
+    def perform(self, node: "Node") -> Any:
+        """The answer, or the job that leads to it.  Raises OperationError, and the errors of the operation."""
+        from brokerd.operations import table
+
+        return table.perform(node, self.who, self.name, self.fields)[1]
+
+    def note(self, at_ms: int, answer: dict[str, Any]) -> dict[str, Any]:
+        """The line of the change log."""
+        from brokerd.operations import changes, table
+
+        fault = (str(answer["error"]), int(answer["code"])) if "error" in answer else None
+        return changes.line_of(table.find(self.name), self.who, self.by, self.fields, at_ms, fault)
+
+
+def read(line: bytes) -> Asked:
+    """The request in one line.  Raises OperationError (400)."""
     import json
 
-    from brokerd.operations import OperationError, table
+    from brokerd.operations import OperationError
+    from brokerd.operations.changes import ON_MACHINE, By
     from brokerd.operations.rows import LOCAL, Who
 
     try:
@@ -329,10 +397,13 @@ def ask(node: "Node", line: bytes) -> "tuple[Operation[Any, Any], Any]":
         raise OperationError("not a JSON object", 400)
     if b"\\ud" in line.lower() and not _is_text(asked):
         raise OperationError("not JSON: half of a surrogate pair", 400)
-    name, user = asked.pop("verb", None), asked.pop("as", None)
+    name, user, by = asked.pop("verb", None), asked.pop("as", None), asked.pop("by", None)
     user = asked.pop("as_user", user)
     if not isinstance(name, str):
         raise OperationError("verb is missing: it must be a noun and a verb, as in 'queue ordering'", 400)
     if user is not None and not isinstance(user, str):
         raise OperationError("as must be the name of a user", 400)
-    return table.perform(node, LOCAL if user is None else Who(user), name, asked)
+    if by is not None and not (isinstance(by, dict) and by.keys() == set(By._fields)):
+        raise OperationError("by must be an object with face and address", 400)
+    place = ON_MACHINE if by is None else By(str(by["face"]), str(by["address"]))
+    return Asked(name, LOCAL if user is None else Who(user), place, asked)

@@ -1,0 +1,53 @@
+// The change log: who changed what, through which face, and what was refused.
+
+import { useState } from "preact/hooks";
+import { useAsked } from "./api.ts";
+import { moment } from "./format.ts";
+import { Failed, Tag } from "./parts.tsx";
+
+interface Change {
+  at: number; user: string; face: string; address: string; operation: string; request: Record<string, unknown>;
+  done: boolean; text: string;
+}
+
+export function Changes() {
+  const [filter, setFilter] = useState<object>({});
+  const { data, error } = useAsked<{ items: Change[] }>("/api/v2/change/list", 5, { count: 200, ...filter });
+  const [user, setUser] = useState("");
+  const [operation, setOperation] = useState("");
+  const [failed, setFailed] = useState(false);
+  return (
+    <>
+      <div class="title"><h1>Changes</h1></div>
+      <section class="card">
+        <p class="quiet">Who changed what through brokerctl, these pages or HTTP. The last change stands first.</p>
+        <form class="row" onSubmit={(event) => { event.preventDefault(); setFilter({ user, operation, failed }); }}>
+          <label>User <input value={user} onInput={(event) => setUser(event.currentTarget.value)} /></label>
+          <label>Operation <input value={operation} placeholder="queue delete"
+            onInput={(event) => setOperation(event.currentTarget.value)} /></label>
+          <label class="inline"><input type="checkbox" checked={failed}
+            onChange={(event) => setFailed(event.currentTarget.checked)} /> refused only</label>
+          <button type="submit">Show</button>
+        </form>
+        {error && <Failed error={error} />}
+        {data && !data.items.length && <p class="empty">Nothing has been changed.</p>}
+        {data && data.items.length > 0 && (
+          <div class="scroll" tabIndex={0} role="region" aria-label="Changes">
+            <table>
+              <thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col" class="wide">From</th>
+                <th scope="col">What</th><th scope="col">Outcome</th></tr></thead>
+              <tbody>{data.items.map((row) => (
+                <tr key={`${row.at} ${row.operation}`}>
+                  <td>{moment(row.at)}</td><td>{row.user || "the broker\u2019s owner"}</td>
+                  <td class="wide">{row.face}{row.address && ` ${row.address}`}</td>
+                  <td><b>{row.operation}</b> <code>{JSON.stringify(row.request)}</code></td>
+                  <td>{row.done ? "done" : <Tag>{row.text}</Tag>}</td>
+                </tr>
+              ))}</tbody>
+            </table>
+          </div>
+        )}
+      </section>
+    </>
+  );
+}
