@@ -22,6 +22,8 @@ from tests import nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 120  # limit of every wait: none is reached while all is well
+# Runs a test's statements in a broker's process before the program begins.
+AFTER = "\nimport sys\nfrom brokerd.__main__ import main\nsys.argv[0] = 'brokerd'\nmain()\n"
 LISTENING = re.compile(r"listening on .*:(\d+) \(AMQP\)")
 FAULTS = ("Traceback (most recent call last)", "internal error", "Fatal Python error", "Assertion", "AddressSanitizer")
 
@@ -42,10 +44,11 @@ def environment(extra=None):
 
 def run(*flags, env=None, timeout=SECONDS):
     """A brokerd that is expected to end by itself: (status, standard output, standard error)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "brokerd", *map(str, flags)],
-        env=environment(env), cwd=ROOT, capture_output=True, text=True, timeout=timeout,
-    )
+    arguments, env = list(map(str, flags)), environment(env)
+    if Broker.may_fork and nursery.can_fork(env):
+        return nursery.run(arguments, env, timeout)
+    done = subprocess.run([sys.executable, "-m", "brokerd", *arguments], env=env, cwd=ROOT, capture_output=True,
+                          text=True, timeout=timeout)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -72,14 +75,15 @@ class Broker:
     """One broker on one data directory, from ``start`` to ``stop`` or ``kill``, as often as wanted.
 
     ``port`` is kept over all starts.  ``lines`` are the log of all starts.  ``env`` and ``flags`` may be changed
-    between starts.  ``before``: a command that starts the broker.
+    between starts.  ``before``: a command that starts the broker.  ``first``: Python statements that its process runs
+    before the program: they may replace what the broker would call.
     """
 
     may_fork = True  # from the nursery; False: each start is one of a new Python
 
-    def __init__(self, directory, *flags, env=None, before=()):
+    def __init__(self, directory, *flags, env=None, before=(), first=""):
         self.directory = Path(directory)
-        self.before = list(before)
+        self.before, self.first = list(before), first
         self.flags = list(flags)
         self.env = dict(env or {})
         self.port, held = reserved_port()
@@ -98,10 +102,11 @@ class Broker:
         arguments = ["-D", str(self.directory), "-p", str(self.port), *map(str, self.flags)]
         env = environment(self.env)
         if not self.before and self.may_fork and nursery.can_fork(env):
-            self.process = nursery.fork(arguments, env)
+            self.process = nursery.fork(arguments, env, self.first)
         else:
+            program = ["-c", self.first + AFTER] if self.first else ["-m", "brokerd"]
             self.process = subprocess.Popen(
-                [*self.before, sys.executable, "-m", "brokerd", *arguments], env=env, cwd=ROOT,
+                [*self.before, sys.executable, *program, *arguments], env=env, cwd=ROOT,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)

@@ -82,8 +82,8 @@ def make_broker(tmp_path):
     """Brokers with flags and environment, each with its own directory unless one is named; not started yet."""
     made = []
 
-    def make(*flags, env=None, directory=None):
-        made.append(Broker(directory or tmp_path / f"data{len(made)}", *flags, env=env))
+    def make(*flags, env=None, directory=None, first=""):
+        made.append(Broker(directory or tmp_path / f"data{len(made)}", *flags, env=env, first=first))
         return made[-1]
 
     yield make

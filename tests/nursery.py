@@ -3,10 +3,10 @@
     the tests' process ─┬─ the nursery      imports what a start imports, and forks when it is asked to
                         └─ brokers          its forks, but children of the tests' process, as if that had started them
 
-A fork is told its arguments and its environment, has standard error from the one who asked and nothing else open, and
-runs ``main()`` of ``brokerd.__main__`` to its end.  What the tests' process changes about itself, and children inherit
-(limits, umask, nice), needs a new nursery.  What Python or the C library read when they begin needs a real start:
-``can_fork`` says so.
+A fork is told its arguments and its environment, has standard error (and output) from the one who asked and nothing
+else open, and runs ``main()`` of ``brokerd.__main__`` to its end; a test may name statements to run before that.  What
+the tests' process changes about itself, and children inherit (limits, umask, nice), needs a new nursery.  What Python
+or the C library read when they begin needs a real start: ``can_fork`` says so.
 """
 
 import atexit
@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -33,9 +34,9 @@ LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("
 
 
 class Forked:
-    """A broker of the nursery: the part of subprocess.Popen that tests use."""
+    """A broker of the nursery: the part of subprocess.Popen that tests use.  ``stderr`` may be None."""
 
-    def __init__(self, pid, stderr):
+    def __init__(self, pid, stderr=None):
         self.pid, self.stderr = pid, stderr
         self.returncode = None
         self._lock = threading.Lock()
@@ -93,17 +94,14 @@ class Nursery:
         """Whether its forks inherit what children of this process would."""
         return self.owner == os.getpid() and self.inherited == _inherited()
 
-    def fork(self, arguments, env):
-        """A broker."""
-        ours, theirs = os.pipe()
-        try:
-            with self._lock:
-                socket.send_fds(self._socket, [json.dumps([arguments, env]).encode()], [theirs])
-                answer = self._socket.recv(64)
-        finally:
-            os.close(theirs)
+    def fork(self, arguments, env, first, stderr, stdout=None):
+        """The process number of a broker with these descriptors; without ``stdout`` it has no output."""
+        files = [stderr] if stdout is None else [stderr, stdout]
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps([arguments, env, first]).encode()], files)
+            answer = self._socket.recv(64)
         assert answer, f"the nursery has ended with status {self._process.wait()}"
-        return Forked(int(answer), os.fdopen(ours, "rb"))
+        return int(answer)
 
     def end(self):
         """End the process; its brokers stay."""
@@ -120,13 +118,36 @@ def can_fork(env):
     return bool(CLONE) and (not _nurseries or _read_at_start(env) == _read_at_start(_nurseries[0].env))
 
 
-def fork(arguments, env):
-    """A broker with these arguments, as ``subprocess.Popen`` would start it."""
+def fork(arguments, env, first=""):
+    """A broker with these arguments, as ``subprocess.Popen`` would start it.  ``first``: statements it runs before."""
+    ours, theirs = os.pipe()
+    try:
+        return Forked(_nursery(env).fork(arguments, env, first, theirs), os.fdopen(ours, "rb"))
+    finally:
+        os.close(theirs)
+
+
+def run(arguments, env, timeout):
+    """A broker with these arguments to its end, as ``subprocess.run``: (status, standard output, standard error)."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = Forked(_nursery(env).fork(arguments, env, "", stderr.fileno(), stdout.fileno()))
+        try:
+            status = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        stdout.seek(0)
+        stderr.seek(0)
+        return status, stdout.read().decode(), stderr.read().decode()
+
+
+def _nursery(env):
     if _nurseries and not _nurseries[0].suits():
         _nurseries.pop().end()
     if not _nurseries:
         _nurseries.append(Nursery(env))
-    return _nurseries[0].fork(arguments, env)
+    return _nurseries[0]
 
 
 @atexit.register
@@ -162,16 +183,17 @@ def _main(fd):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the tests.
     gc.disable()
     while True:
-        octets, fds, _, _ = socket.recv_fds(asked, OCTETS_MAX, 1)
+        octets, fds, _, _ = socket.recv_fds(asked, OCTETS_MAX, 2)
         if not octets:
             return
         pid = _fork_for_parent()
         if pid == 0:
             asked.close()
-            _begin(*json.loads(octets), fds[0])
+            _begin(*json.loads(octets), fds)
             brokerd.__main__.main()
             return
-        os.close(fds[0])
+        for fd in fds:
+            os.close(fd)
         asked.send(str(pid).encode())
 
 
@@ -188,13 +210,15 @@ def _fork_for_parent():
     return pid
 
 
-def _begin(arguments, env, stderr):
-    os.dup2(stderr, 2)
+def _begin(arguments, env, first, fds):
+    for fd, number in zip(fds, (2, 1), strict=False):
+        os.dup2(fd, number)
     os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(env)
     sys.argv[:] = [str(ROOT / "src" / "brokerd" / "__main__.py"), *arguments]
+    exec(first, {"__name__": "first"})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,16 @@ from pathlib import Path
 
 import pytest
 from tests import nursery
+from tests.broker import Broker, run
+
+INSTEAD = """
+from brokerd.server import launch
+
+def serve(*arguments, **more):
+    raise SystemExit("instead of the broker")
+
+launch.serve = serve
+"""
 
 
 def seen_by_the_kernel(broker):
@@ -48,6 +58,29 @@ def test_a_broker_that_cannot_start_ends_with_its_status_and_its_reason(make_bro
     broker = make_broker(directory=tmp_path / "file")
     broker.may_fork = may_fork
     with pytest.raises(AssertionError, match="brokerd: .*file"):
+        broker.start()
+
+
+@pytest.mark.parametrize("flags", [["--version"], ["--heartbeat", "soon"], ["-D", "/proc/none"]])
+def test_a_broker_that_ends_by_itself_says_the_same_whether_it_is_forked_or_started(monkeypatch, flags):
+    forked = run(*flags)
+    assert nursery._nurseries
+    monkeypatch.setattr(Broker, "may_fork", False)
+    assert forked == run(*flags)
+    assert forked[1] or forked[2]
+
+
+def test_a_run_that_does_not_end_in_time_is_killed(make_broker, tmp_path):
+    with pytest.raises(subprocess.TimeoutExpired):
+        run("-D", tmp_path / "data", "-p", 0, timeout=0.1)
+    make_broker(directory=tmp_path / "data").start()  # The directory is in use by no other.
+
+
+@pytest.mark.parametrize("may_fork", [True, False])
+def test_what_a_test_names_first_runs_before_the_program(make_broker, may_fork):
+    broker = make_broker(first=INSTEAD)
+    broker.may_fork = may_fork
+    with pytest.raises(AssertionError, match="instead of the broker"):
         broker.start()
 
 

@@ -1,7 +1,7 @@
 """Rounds of load with duplicates, kill -9, and every key published again; ``test_kill_deduplication`` runs some,
 ``long_run --keys`` as many as wanted.
 
-    rounds = KeyRounds(broker, seed)        the broker's env: hurried(directory)
+    rounds = KeyRounds(broker, seed)        the broker: first=HURRY, env=HURRY_ENV
     rounds.run()        load, kill -9, restart, all keys tried
     rounds.finish()     all queues drained
 
@@ -13,7 +13,6 @@ import os
 import time
 from random import Random
 
-from tests.broker import ROOT
 from tests.faults.actors import Purger
 from tests.faults.client import Client
 from tests.faults.key_actors import Committer, Publisher, Worker, octets_of
@@ -27,22 +26,14 @@ RULE = {"x-message-deduplication": True, "x-cache-size": 1 << 20}
 FEW, SHORT_S = 48, 0.5
 SIZES = (0, 0, 0, 0, 100, 2000)       # octets of what is tried
 KEYS_MAX = 5_000               # tried again in one place, the newest and some of the others
-HURRIED = """
+HURRY = """
 from brokerd.server import launch
 from brokerd.store import key_log
 from brokerd.upkeep import upkeep
 
 launch.TICK_SECONDS, upkeep.COMPACT_EVERY_TICKS, key_log.ROWS_MIN = 0.02, 3, 64
 """
-
-
-def hurried(directory):
-    """The environment of such a broker; ``directory`` is for a file that it reads at its start."""
-    os.makedirs(directory, exist_ok=True)
-    with open(f"{directory}/sitecustomize.py", "w") as file:
-        file.write(HURRIED)
-    return {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT / "src")]),
-            "BROKERD_SEGMENT_OCTETS": str(1 << 20), "BROKERD_FREE_DISK_MIN_OCTETS": "0"}
+HURRY_ENV = {"BROKERD_SEGMENT_OCTETS": str(1 << 20), "BROKERD_FREE_DISK_MIN_OCTETS": "0"}
 
 
 class KeyRounds:

@@ -16,7 +16,7 @@ import time
 from random import SystemRandom
 
 from tests.broker import Broker
-from tests.faults.key_rounds import KeyRounds, hurried
+from tests.faults.key_rounds import HURRY, HURRY_ENV, KeyRounds
 from tests.faults.rounds import Rounds
 
 
@@ -44,7 +44,8 @@ def one_pass(seed, options, end):
     directory = tempfile.mkdtemp(prefix="brokerd-faults-", dir=options.directory)
     print(f"seed {seed}", end=" ", flush=True)
     environment = {"BROKERD_SEGMENT_OCTETS": str(options.segment_octets), "BROKERD_FREE_DISK_MIN_OCTETS": "0"}
-    broker = Broker(f"{directory}/data", env=(hurried(f"{directory}/hurry") if options.keys else {}) | environment)
+    broker = Broker(f"{directory}/data", env=(HURRY_ENV if options.keys else {}) | environment,
+                    first=HURRY if options.keys else "")
     rounds = None
     try:
         rounds = KeyRounds(broker, seed) if options.keys else Rounds(broker, seed, kill_seconds=options.kill_seconds)

@@ -1,13 +1,12 @@
 """kill -9 at every step of a commit: what was published and settled is there whole, or not at all.
 
-The broker kills itself: ``sitecustomize`` in its path counts the steps of a commit and ends it at one of them.
+The broker kills itself: what its process runs first counts the steps of a commit and ends it at one of them.
 """
 
-import os
 import shutil
 
 import pytest
-from tests.broker import ROOT, Broker
+from tests.broker import Broker
 from tests.conversations.peer import Peer, publish
 
 from brokerd.wire import methods
@@ -68,11 +67,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def broker(prepared, tmp_path):
-    killer = tmp_path / "killer"
-    killer.mkdir()
-    (killer / "sitecustomize.py").write_text(KILLER)
-    broker = Broker(shutil.copytree(prepared, tmp_path / "data"),
-                    env={"PYTHONPATH": os.pathsep.join([str(killer), str(ROOT / "src")])})
+    broker = Broker(shutil.copytree(prepared, tmp_path / "data"), first=KILLER)
     yield broker
     if broker.process is not None:
         broker.stop()

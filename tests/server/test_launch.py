@@ -25,7 +25,7 @@ from brokerd.wire.frames import FRAME_METHOD, PROTOCOL_HEADER, FrameScanner
 
 @pytest.fixture(autouse=True)
 def _start(monkeypatch):
-    """Each broker is a new Python, as for users."""
+    """Each broker is a new Python, as for users, and each start that fails."""
     monkeypatch.setattr(Broker, "may_fork", False)
 
 
@@ -393,7 +393,7 @@ def test_a_reload_can_silence_the_log_and_wake_it_again(configured, connect, tmp
 
 # --- a disk that fails
 
-SITE = """
+FAILING = """
 import errno, os
 from brokerd.server.threads import FileSyncs
 from brokerd.store.disk import Disk
@@ -432,12 +432,8 @@ FileSyncs.begin = begin
 @pytest.fixture
 def failing(make_broker, tmp_path):
     """Make a broker whose syncs of files of one name fail; from when on, is for the test to say."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
-
     def make(name, **more):
-        path = os.pathsep.join([str(tmp_path / "site"), str(ROOT / "src")])
-        return make_broker(env={"PYTHONPATH": path, "FAILS": name, "FROM": str(tmp_path / "now")} | more).start()
+        return make_broker(first=FAILING, env={"FAILS": name, "FROM": str(tmp_path / "now")} | more).start()
 
     make.begin = (tmp_path / "now").touch
     return make
@@ -459,7 +455,7 @@ def test_a_sync_that_fails_stops_the_broker_and_nothing_is_confirmed(failing):
     assert re.search(r" CRITICAL sync failed, stopping at once: \[Errno 22\] Invalid argument: '.*/msgs\.0+1'$", last)
     broker.check_log()
     assert (broker.directory / "running").exists()
-    broker.env = {}
+    broker.env, broker.first = {}, ""
     broker.start()
     with blocking(broker) as connection:
         assert connection.channel().basic_get("q")[2] == b"kept"

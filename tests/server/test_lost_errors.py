@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
-from tests.broker import ROOT, Broker
+from tests.broker import Broker
 
 from brokerd.server import lost_errors
 
-SITE = """
+FAULTY = """
 from brokerd.node import Node
 
 class Leaves:
@@ -44,9 +43,7 @@ def raised(error):
 
 
 def test_a_broker_logs_each_exception_that_nothing_can_catch_in_one_line_and_goes_on(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SITE)
-    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
-    broker = Broker(tmp_path / "data", env={"PYTHONPATH": path}).start()
+    broker = Broker(tmp_path / "data", first=FAULTY).start()
     try:
         first = broker.wait_for_log("ValueError")
         second = broker.wait_for_log("KeyError")
