@@ -322,3 +322,10 @@ def test_what_the_control_plane_holds_is_no_dead_letter_and_stays(bench, connect
     assert queue.aside == 1
     assert queue.release(1)
     assert [row[6] for row in queue.browse(1, 9)] == [b"one"]
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+def test_after_a_power_cut_what_was_aside_may_have_been_handed_out(bench, connection, queue, make_bench, suspect):
+    connection.feed(publish(1, b"one", persistent=True))
+    assert queue.set_aside(1)
+    assert [row[2] for row in make_bench().recovered(suspect=suspect).browse(1, 9)] == [suspect]

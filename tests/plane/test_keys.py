@@ -160,6 +160,21 @@ def test_a_settled_segment_stays_until_its_keys_are_kept(bench):
     queue.mark_keys_written(99)
 
 
+def test_a_file_that_is_written_over_waits_for_its_own_keys(bench):
+    queue = keyed_queue(bench)
+    for hash_ in range(1, 8):
+        put(bench, queue, hash_)
+    queue.mark_keys_written(1)
+    settle_all(bench, queue)
+    assert os.path.exists(f"{queue.directory}/spare.msgs")
+    bench.core.take_unwritten_keys()
+    for hash_ in range(8, 14):
+        put(bench, queue, hash_)
+    settle_all(bench, queue)
+    assert [number for _, _, number in bench.core.take_unwritten_keys()] == [3, 4]
+    assert [hash_ for _, hash_, _ in rows(queue.key_rows(4))] == [10, 11, 12]
+
+
 def test_keys_that_are_over_or_out_of_the_window_hold_no_segment(bench):
     small, short, none = (keyed_queue(bench, b"small", size=2), keyed_queue(bench, b"short", ttl_ms=0),
                           keyed_queue(bench, b"none"))

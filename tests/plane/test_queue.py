@@ -354,6 +354,70 @@ def test_spoiled_acks_entries_settle_nothing(bench, queue, connection, again):
     assert after.damages == [(f"{queue.directory}/acks.0000000001", 64, 8)]
 
 
+def test_after_a_power_cut_what_may_not_have_been_out_has_not_failed(bench, queue, connection, again):
+    connection.feed(numbered(1, 2))
+    after, found = again(suspect=True, delivery_limit=1)
+    assert flags(everything(after, found)) == [(1, True), (2, True)]
+    assert found.limited == 0
+
+
+def test_an_entry_for_a_place_behind_the_records_is_damage_and_settles_nothing(bench, queue, connection, again):
+    connection.feed(numbered(1, 2))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(ack(2, 1))
+    spoil(f"{queue.directory}/acks.0000000001", 64, layout.entry(1, 1 << 20, layout.ACKED, 0))
+    after, found = again()
+    assert order(everything(after, found)) == [1, 2]
+    assert after.damages == [(f"{queue.directory}/acks.0000000001", 64, 8)]
+
+
+def test_a_start_reads_more_entries_than_a_segment_has_room_for_at_first(bench, queue, connection, again):
+    connection.feed(numbered(1, 1))
+    for tag in range(1, 701):
+        assert connection.channels[2].get(queue, False)
+        connection.feed(nack(2, tag))
+    connection.frames()
+    assert queue.segments()[0]["entries"] > 4096 // 8
+    after, found = again()
+    reader = after.connection(1)
+    assert reader.channels[1].get(found, False)
+    reader.feed(ack(1, 1))
+    assert (found.ready, found.unacked, after.damages) == (0, 0, [])
+
+
+def test_a_file_that_is_written_over_begins_without_the_entries_of_the_old_one(bench, queue, connection, again):
+    consume(connection.channels[2], queue, no_ack=True)
+    connection.feed(numbered(1, 9))         # Its spare has had entries.
+    connection.channels[2].cancel(next(iter(queue.consumers)))
+    connection.frames()
+    before = queue.segments()[-1]["number"]
+    connection.feed(numbered(10, 15))
+    assert queue.segments()[-1]["number"] > before
+    reader = bench.connection(1)
+    while reader.channels[1].get(queue, False):
+        pass
+    reader.feed(ack(1, 5))
+    after, found = again()
+    assert order(everything(after, found)) == [at for at in range(10, 16) if at != 14]
+    assert after.damages == []
+
+
+def test_a_segment_that_counts_more_records_than_it_has_is_put_aside_and_not_written_over(bench, queue, connection):
+    connection.feed(numbered(1, 7))
+    rows = queue.segments()
+    queue.close()
+    found = bench.queue(b"again", folder="q")
+    for row in rows:
+        found.attach_segment(row["number"], end=row["end"], records=row["records"] + (row is rows[0]), settled=0,
+                             base_seq=row["base_seq"], delivered=0, acks=0, capacity=row["capacity"], ready_octets=0,
+                             synced=False)
+    found.finish_recovery(8, suspect=False)
+    assert order(everything(bench, found)) == list(range(1, 8))
+    assert "msgs.0000000001.damaged" in os.listdir(found.directory)
+    assert found.ready == 0
+
+
 @pytest.mark.parametrize("at", [0, 4])
 @pytest.mark.parametrize("octets", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x40\0\0\0"])
 def test_where_the_mark_of_what_was_handed_out_cannot_be_read_all_may_have_been(

@@ -382,3 +382,25 @@ def follow(directory, steps, journal):
         assert [row[0] for row in queue.browse(0, 1 << 20)] == model.of("ready")
     for each in benches:
         each.close()
+
+
+def test_a_replayed_message_holds_its_waiting_key_again(bench):
+    queue = bench.queue(retain_octets=1 << 20)
+    queue.window = plane.Window(100)
+    queue.window.set_rule(by_content=False, waiting=True, action=0, group_from=0)
+    bench.core.put((queue,), b"x", b"q", b"\x10\x00\x02", BODY, keys=plane.Keys({queue: 7}))
+    assert queue.window.seq_of(7) == 1
+    read(bench, queue)
+    assert queue.window.seq_of(7) == 0
+    assert plane.replay(queue, 1, 1)[0] == 1
+    assert queue.window.seq_of(7) == 1
+
+
+def test_a_start_finds_no_damage_where_messages_were_replayed(bench):
+    queue = fill(bench, retain_octets=1 << 20)
+    plane.replay(queue, 38, 43)
+    again = Bench(bench.directory, segment_octets=SEGMENT)
+    found = again.recovered(retain_octets=1 << 20)
+    assert numbers(read(again, found)) == [38, 39, 40, 41, 42, 43]
+    assert again.damages == []
+    again.close()

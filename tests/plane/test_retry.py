@@ -198,6 +198,39 @@ def test_entries_of_a_retry_time_that_a_crash_cut_short_make_the_message_ready_a
     assert (queue.ready, queue.aside) == (1, 0)
 
 
+def test_a_start_gives_no_message_the_retry_time_of_another(make_bench):
+    """The message before it waits; or its times were written, and the entry that makes them count was not."""
+    for cut_short in (False, True):
+        bench = make_bench()
+        bench.at(START)
+        name = b"cut" if cut_short else b"whole"
+        queue = retrying(bench, name, rule={"causes": FAILED, "min_ms": 100, "max_ms": 1000})
+        connection = bench.connection(1, 2)
+        send(connection, b"a", b"b", key=name)
+        consume(connection.channels[2], queue)
+        bench.turns()
+        connection.feed(reject(2, 1))
+        queue.paused = True
+        connection.feed(nack(2, 2))
+        if cut_short:
+            path = f"{queue.directory}/{layout.acks_name(1)}"
+            with open(path, "r+b") as file:
+                file.seek(64 + 8 * layout.RETRY_PARTS)
+                assert file.read(8)[4] & 15 == layout.RETURNED
+                file.seek(64 + 8 * layout.RETRY_PARTS)
+                file.write(bytes(8))
+        bench = make_bench()
+        bench.at(START + 1)
+        queue = bench.recovered(name)
+        queue.gate = plane.Retry()
+        queue.gate.set_rule(causes=FAILED, min_ms=100, max_ms=1000)
+        bench.at(START + 2)
+        reader = bench.connection(1)
+        while reader.channels[1].get(queue, True):
+            pass
+        assert reader.bodies() == ([b"a", b"b"] if cut_short else [b"b"])
+
+
 def test_compaction_keeps_retry_times(make_bench):
     bench = make_bench()
     bench.at(START)

@@ -121,3 +121,9 @@ def test_messages_of_several_levels_and_segments_are_all_stored(bench, committer
     assert kept.stores == 300
     bodies = [int(one.body[:-500]) for one in read(bench, bench.queues[b"p"])]
     assert bodies == sorted(range(300), key=lambda n: (-(n % 4), n))
+
+
+def test_a_message_that_must_be_returned_does_not_go_the_way_of_one_that_need_not(bench, committer):
+    committer.feed(publish(1, b"x", b"nowhere"))
+    committer.feed(publish(1, b"x", b"nowhere", mandatory=True))
+    assert not committer.channels[1].take_kept().route(committer.channels[1])

@@ -211,6 +211,15 @@ def test_the_commit_log_of_a_start_that_was_cut_off_goes_before_all_others(vhost
     assert vhost.bodies == [b"1", b"2", b"3"]
 
 
+def test_of_two_starts_that_were_cut_off_the_later_one_counts(vhost):
+    """It has read the log of the earlier one, and died before it removed that."""
+    for number, messages in ((7, 5), (12, 3), (9, 4)):
+        decide(vhost, messages, number=number)
+        os.rename(f"{vhost.directory}/tx.{number}.1", f"{vhost.directory}/tx.again.{number}")
+    recover(vhost)
+    assert vhost.bodies == [b"1", b"2", b"3"]
+
+
 def test_a_commit_log_that_a_start_had_not_decided_counts_for_nothing(vhost):
     decide(vhost, 3)
     with open(f"{vhost.directory}/tx.again.9", "wb") as file:
