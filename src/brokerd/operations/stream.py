@@ -223,6 +223,11 @@ class ReadRequest:
     examine: Annotated[int, Field("How many messages are looked at, at most.", low=1, high=1_000_000)] = 100_000
     filter: Annotated[list[str], Field("Only messages with one of these values of x-stream-filter-value.")] = ()  # type: ignore[assignment]
     match_unfiltered: Annotated[bool, Field("Also messages without such a value.")] = False
+    filter_table: Annotated[dict[str, Any] | None, Field('Only messages with these headers, or at a place: '
+                                                         '{"paid": true}, as a table of x-stream-filter.')] = None
+    filter_match: Annotated[Literal["all", "any"], Field("Whether all of the values and the table's entries must "
+                                                         "agree, or one.")] = "all"
+    filter_sql: Annotated[str, Field("Only messages for which this expression is true, as x-stream-filter-sql.")] = ""
     routing_key: Annotated[str, Field("Only messages with this routing key.")] = ""
     exchange: Annotated[str, Field("Only messages that came by this exchange; amq.default is the default one.")] = ""
     properties: Annotated[dict[str, Any] | None, Field('Only messages with these: {"headers": {"k": 1}}.')] = None

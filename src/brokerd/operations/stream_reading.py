@@ -10,11 +10,11 @@ that reads slowly asks less often, and holds up nothing.  Knows nothing of HTTP.
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from brokerd import plane
 from brokerd.arguments import age_ms
 from brokerd.operations import OperationError
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps
 from brokerd.operations.messages import matcher, next_look, queue_of, shown
-from brokerd.wire.properties import decode_header
 
 if TYPE_CHECKING:
     from brokerd.node import Node
@@ -28,9 +28,7 @@ OFFSET_RULE = (
     "offset must be first, last, next, a number, a time ago with its unit (Y, M, D, h, m, s) such as 1h, or a time "
     "such as 2026-01-31T12:00:00Z"
 )
-FILTER_VALUE = "x-stream-filter-value"
-_FILTER_VALUE = FILTER_VALUE.encode()
-_HEAD = b"\0\x3c" + bytes(10)  # of a content header, before the property flags
+FILTER_FIELDS = {"x-stream-filter": "filter", "x-stream-filter-sql": "filter_sql"}  # by the consumer's argument
 
 Row = tuple[Any, ...]
 
@@ -128,28 +126,37 @@ def wanted_of(request: "ReadRequest") -> Callable[[Row], bool]:
     from brokerd.queues.filters import FilterFault, compile_filter
 
     matches = matcher(request)
-    values = [*(request.filter or ())]
-    if not values:
+    arguments = filter_arguments(request)
+    if not arguments:
         return matches
     try:
-        compile_filter({"x-stream-filter": values})
+        asked = compile_filter(arguments)
     except FilterFault as fault:
-        raise OperationError(f"filter: {fault.reason}", 400) from None
-    wanted, unfiltered = frozenset(values), request.match_unfiltered
+        raise OperationError(f"{FILTER_FIELDS[fault.argument]}: {fault.reason}", 400) from None
+    except ValueError as error:  # JSON has numbers and texts that AMQP has not.
+        raise OperationError(f"filter_table: {error}", 400) from None
 
     def passes(row: Row) -> bool:
-        value = filter_value(row[5])
-        return (unfiltered if value is None else value in wanted) and matches(row)
+        return plane.filter_passes(
+            *asked, seq=row[0], ts=row[1], exchange=row[3], routing_key=row[4], properties=row[5],
+            body_octets=len(row[6]),
+        ) and matches(row)  # fmt: skip
 
     return passes
 
 
-def filter_value(properties: bytes) -> str | None:
-    """The message's x-stream-filter-value; None: it has none, or one that is no text."""
-    if _FILTER_VALUE not in properties:
-        return None  # Most properties need not be decoded.
-    value = (decode_header(_HEAD + properties)[1].headers or {}).get(FILTER_VALUE)
-    return value if isinstance(value, str) else None
+def filter_arguments(request: "ReadRequest") -> dict[str, Any]:
+    """The filter as a consumer would ask for it; {}: none."""
+    wanted: list[Any] = [*(request.filter or ())]
+    if request.filter_table is not None:
+        wanted.append(request.filter_table)
+    arguments: dict[str, Any] = {"x-stream-filter-sql": request.filter_sql} if request.filter_sql else {}
+    if wanted:
+        arguments["x-stream-filter"] = wanted
+    if arguments:
+        arguments["x-filter-match-type"] = request.filter_match
+        arguments["x-stream-match-unfiltered"] = request.match_unfiltered
+    return arguments
 
 
 class Reading:

@@ -56,6 +56,11 @@ class Stream(Gate):
 def check_filter(program: bytes) -> None:
     """Raise ValueError, with the reason, unless these octets are a program of a stream's filter (filter.pxi)."""
 
+def filter_passes(values: bytes | None, unfiltered: bool, program: bytes | None, *, seq: int, ts: int, exchange: bytes,
+                  routing_key: bytes, properties: bytes, body_octets: int) -> bool:
+    """Whether a reader with this filter (see Stream.begin()) would get a message.  properties: as on the wire.  Raises
+    ValueError for what is no program, and for malformed properties."""
+
 class Delay(Gate):
     """The gate of a delayed exchange's waiting room.  A message that is due goes where the exchange sends its routing key,
     and is settled here.  No consumer gets a message.

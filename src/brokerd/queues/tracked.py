@@ -13,6 +13,7 @@ from logging import getLogger
 from typing import NamedTuple
 
 from brokerd import plane
+from brokerd.store.disk import Disk
 from brokerd.store.format import (
     READERS_CELLS,
     READERS_FILE,
@@ -50,16 +51,17 @@ class TrackedReader(NamedTuple):
 class Tracked:
     """The file of one stream.  Raises OSError where it cannot be made or read."""
 
-    __slots__ = ("_map", "_slots", "_view", "path")
+    __slots__ = ("_disk", "_map", "_slots", "_view", "path")
 
     def __init__(self, directory: str) -> None:
         self.path = os.path.join(directory, READERS_FILE)
         size = READERS_SLOT * READERS_SLOTS
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._disk = disk = Disk()
+        fd = disk.open(self.path, os.O_RDWR | os.O_CREAT)
         try:
-            there = os.fstat(fd).st_size
+            there = disk.size(fd)
             if there < size:  # Blocks are written now: a store into a hole fails on a full disk.
-                os.pwrite(fd, bytes(size - there), there)
+                disk.pwrite(fd, bytes(size - there), there)
             self._map = mmap.mmap(fd, size)
             self._view = memoryview(self._map)
             magic, version = READERS_HEADER.unpack_from(self._map)
@@ -68,10 +70,10 @@ class Tracked:
                 READERS_HEADER.pack_into(self._map, 0, READERS_MAGIC, READERS_VERSION)
             elif (magic, version) != (READERS_MAGIC, READERS_VERSION):
                 raise OSError(f"{self.path} has another format: magic {magic:#x}, version {version}")
-            os.fsync(fd)
+            disk.fsync(fd, self.path)
         finally:
-            os.close(fd)
-        _sync_directory(directory)
+            disk.close(fd)
+        disk.sync_directory(directory)
         self._slots: dict[str, int] = {}
         for number in range(1, READERS_SLOTS):
             name = self._name_at(number)
@@ -81,6 +83,14 @@ class Tracked:
     def octets(self) -> bytes:
         """What the file says now."""
         return bytes(self._view)
+
+    def _sync(self) -> None:
+        """Have on the disk what the map says."""
+        fd = self._disk.open(self.path, os.O_RDWR)
+        try:
+            self._disk.fdatasync(fd, self.path)
+        finally:
+            self._disk.close(fd)
 
     # --- slots
 
@@ -146,7 +156,7 @@ class Tracked:
         number, turn = self._put(name, begins if former is None else former, reading)
         self._at(number)[READERS_SINCE : READERS_SINCE + 8] = now.to_bytes(8, "little")
         if former is None:
-            self._map.flush()
+            self._sync()
         return Slot(self._at(number), turn & 0xFFFFFFFF, former)
 
     def _put(self, name: str, offset: int, reading: "frozenset[str]" = frozenset()) -> tuple[int, int]:
@@ -168,7 +178,7 @@ class Tracked:
     def set(self, name: str, offset: int) -> None:
         """Keep another offset for a reader, on the disk when this returns."""
         self._put(name, offset)
-        self._map.flush()
+        self._sync()
 
     def forget(self, name: str) -> bool:
         """Keep no offset for a reader.  False: it was unknown."""
@@ -176,7 +186,7 @@ class Tracked:
         if number is None:
             return False
         self._at(number)[:] = bytes(READERS_SLOT)
-        self._map.flush()
+        self._sync()
         return True
 
     def readers(self) -> list[TrackedReader]:
@@ -203,10 +213,3 @@ def exists(directory: str) -> bool:
 def _name_crc(octets: bytes) -> int:
     return plane.crc32c(bytes((len(octets),)) + octets)
 
-
-def _sync_directory(directory: str) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
