@@ -93,6 +93,16 @@ def test_a_start_lowers_what_is_beyond_the_stream(kept):
     assert (kept.offset("a"), kept.offset("b")) == (5, 7)
 
 
+def test_the_newer_cell_is_known_when_its_turn_begins_anew(tmp_path, kept):
+    kept.set("a", 5)
+    number = kept._slots["a"]
+    kept._write(number, 0xFFFFFFFE, 6)
+    kept._write(number, 0xFFFFFFFF, 7)
+    assert kept.offset("a") == 7
+    kept.set("a", 8)
+    assert Tracked(str(tmp_path)).offset("a") == 8
+
+
 # --- the plane writes them
 
 @pytest.fixture

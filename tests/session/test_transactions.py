@@ -800,6 +800,43 @@ def test_one_sync_on_the_loop_is_enough_for_decisions_that_stand_in_the_log_toge
     assert entry.file.synced == 0
 
 
+def test_a_decision_that_begins_where_the_last_sync_ended_is_not_on_disk(peer):
+    for body in (b"1", b"2"):
+        peer.publish(body=body)
+        peer.publish(body=body)
+        peer.say(methods.TxCommit())
+        entry = peer.channel.transaction._entry
+        if body == b"1":
+            peer.synced()
+            entry.file.sync()                       # Another channel of the connection went.
+    assert entry.at == entry.file.synced
+    peer.node.disk.synced.clear()
+    peer.connection.on_put = lambda: peer.connection.log.append(entry.file.path in peer.node.disk.synced)
+    peer.channel.transaction.leave()
+    assert peer.seen() == [True, ("q", b"2", 3), True, ("q", b"2", 4)]
+
+
+def test_a_channel_that_goes_has_the_decision_of_a_large_commit_on_disk_before_anything_is_stored(peer):
+    peer.publish(body=b"1")
+    peer.publish(body=bytes(600_000))
+    peer.say(methods.TxCommit())
+    decision = {str(peer.directory / "tx.7.1"), str(peer.directory)}
+    peer.node.disk.synced.clear()
+    peer.connection.on_put = lambda: peer.connection.log.append(decision <= set(peer.node.disk.synced))
+    peer.channel.transaction.leave()
+    assert peer.seen() == [True, ("q", b"1", 1), True, ("q", bytes(600_000), 2)]
+
+
+def test_a_message_and_a_settlement_are_decided_together(peer):
+    peer.delivered(1)
+    peer.publish()
+    peer.say(methods.BasicAck(delivery_tag=1))
+    peer.say(methods.TxCommit())
+    assert peer.files == ["tx.shared.7.0"]
+    assert peer.seen() == []
+    assert peer.synced() == [("q", b"x", 1), ("ack", "q", 101), "tx.commit-ok"]
+
+
 def test_one_large_commit_after_the_other_is_stored_and_answered(peer):
     for round_ in range(3):
         peer.publish(body=b"%d" % round_)

@@ -12,7 +12,7 @@ from brokerd.store.disk import Disk
 from brokerd.store.format import DEFINITIONS_FILE, folder_name
 from brokerd.store.garbage import Garbage
 from brokerd.store.recovery import recover
-from brokerd.vhost.folder import load_vhost
+from brokerd.vhost.folder import load_vhost, mark_deleted, remove_deleted
 from brokerd.vhost.vhost import queue_declare
 from brokerd.wire import methods
 from brokerd.wire.frames import body_frames, header_frame
@@ -301,3 +301,30 @@ def test_files_of_a_queue_that_is_deleted_are_removed_by_whoever_was_given_for_i
     queue = place.vhost.queue("a")
     place.vhost.delete_queue(queue)
     assert removed == [queue]
+
+
+def test_only_the_folder_of_a_vhost_that_was_marked_is_removed(tmp_path):
+    place = Place(tmp_path)
+    place.open()
+    place.close()
+    folder = os.path.join(tmp_path, folder_name("/"))
+    remove_deleted("/", str(tmp_path), place.garbage)
+    place.garbage.flush()
+    assert os.path.exists(folder)
+    mark_deleted(folder, Disk())
+    remove_deleted("/", str(tmp_path), place.garbage)
+    place.garbage.flush()
+    assert not os.path.exists(folder)
+
+
+def test_a_vhost_that_is_listed_has_no_mark_after_a_start(tmp_path):
+    """Its deletion was not listed before the broker died; a later start must not take it as deleted."""
+    place = Place(tmp_path)
+    place.open()
+    place.close()
+    mark_deleted(os.path.join(tmp_path, folder_name("/")), Disk())
+    place.open()
+    place.close()
+    remove_deleted("/", str(tmp_path), place.garbage)
+    place.garbage.flush()
+    assert os.path.exists(os.path.join(tmp_path, folder_name("/")))
