@@ -33,6 +33,7 @@ KUBERNETES_NAMES = frozenset({"BROKERD_PORT"})
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 MIB = 1 << 20
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 TLSVersion = Literal["1.2", "1.3"]
 LoginFrom = Literal["distinguished_name", "common_name", "subject_alternative_name"]
 SANType = Literal["dns", "ip", "email", "uri"]
@@ -85,6 +86,9 @@ class Config:
     log_file: Annotated[str, Option(
         "main", "File to log to; empty means standard error.", path="file",
     )] = ""
+    log_format: Annotated[LogFormat, Option(
+        "main", "How lines of the log are written: for people, or each as a JSON object.",
+    )] = "text"
     log_exchange: Annotated[bool, Option(
         "main", "Publish each log line also to the exchange amq.rabbitmq.log in the vhost /.",
     )] = False

@@ -1,11 +1,16 @@
 """Lines of the log: what logging's own records and formats say, in one line."""
 
+import json
 import logging
+import os
+import subprocess
+import sys
 import time
 
 import pytest
+from tests.broker import ROOT
 
-from brokerd.server.log import FORMAT, LINE_CHARACTERS_MAX, TIME_FORMAT, OneLine, Record
+from brokerd.server.log import FORMAT, LINE_CHARACTERS_MAX, TIME_FORMAT, OneLine, OneObject, Record
 
 
 def record_of(cls, message, *args, level=logging.INFO, exc_info=None):
@@ -68,3 +73,40 @@ def test_a_long_line_is_cut_and_says_by_how_much():
     assert line.endswith(f"x... ({130_000 - LINE_CHARACTERS_MAX} characters more)")
     assert len(line) < LINE_CHARACTERS_MAX + 100
     assert OneLine().format(record_of(Record, "%s", "x" * LINE_CHARACTERS_MAX)).endswith("x")
+
+
+def test_an_object_says_what_a_line_says(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1700000000.0625)
+    shown = OneObject().format(record_of(Record, "a\n%s \u2028", "\x1b[31m", level=logging.WARNING))
+    assert shown.isascii()
+    assert "\n" not in shown
+    assert json.loads(shown) == {"time": "2023-11-14T22:13:20.062500Z", "level": "warning", "logger": "brokerd",
+                                 "message": "a\n\x1b[31m \u2028"}
+
+
+def test_an_object_has_the_traceback_and_is_one_line():
+    try:
+        raise ValueError("wrong\nhere")
+    except ValueError as error:
+        shown = OneObject().format(record_of(Record, "x" * 5000, exc_info=(type(error), error, error.__traceback__)))
+    assert "\n" not in shown
+    line = json.loads(shown)
+    assert line["exception"].startswith("Traceback ")
+    assert line["exception"].endswith("ValueError: wrong\nhere")
+    assert line["message"].endswith(f"({5000 - LINE_CHARACTERS_MAX} characters more)")
+
+
+def test_a_broker_that_logs_objects_logs_nothing_else(tmp_path):
+    command = [sys.executable, "-m", "brokerd", "-D", str(tmp_path / "data"), "-p", "0", "--http-port", "0",
+               "--log-format", "json"]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, cwd=tmp_path) as broker:
+        assert broker.stderr is not None
+        lines = []
+        for text in broker.stderr:
+            lines.append(json.loads(text))
+            if lines[-1]["message"].startswith("listening on"):
+                broker.terminate()
+    assert broker.returncode == 0
+    assert len(lines) > 2
+    assert {line["level"] for line in lines} <= {"info", "warning"}
