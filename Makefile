@@ -18,7 +18,8 @@ ASSERTED := BROKERD_ASSERTS=1
 # Else each worker would compile all tests anew, which takes it 10 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 COMPILED := setup.py $(wildcard src/brokerd/plane/*.pyx src/brokerd/plane/*.pxd src/brokerd/plane/*.pxi \
-	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi)
+	src/brokerd/plane/*.h src/brokerd/cli/*.pyx src/brokerd/cli/*.pxd src/brokerd/cli/*.pxi src/brokerd/client/*.pyx \
+	src/brokerd/client/*.pxi)
 PAGES := $(wildcard src/web/*.ts src/web/*.tsx src/web/*.css src/web/*.html src/web/*.mjs src/web/*.json)
 # Node of the system, or of PyPI.
 WITH_NODE := PATH="$$PATH:$(abspath $(BIN))"

@@ -21,6 +21,7 @@ PLANE = Path("src/brokerd/plane")
 # Extension name, its main source, and the folder whose other sources it includes (None: it includes none).
 MODULES = (
     ("brokerd.plane._plane", PLANE / "_plane.pyx", PLANE),
+    ("brokerd.client._relay", Path("src/brokerd/client/_relay.pyx"), Path("src/brokerd/client")),
     ("brokerd.cli._perf", Path("src/brokerd/cli/_perf.pyx"), Path("src/brokerd/cli")),
 )
 # The same plane with its assertions, beside the other: what the tests run.

@@ -1,4 +1,7 @@
-"""The program ``brokerd``, also ``python -m brokerd``.  The broker starts ``brokerd management`` beside itself."""
+"""The program ``brokerd``, also ``python -m brokerd``.
+
+The broker starts ``brokerd management`` and ``brokerd links`` beside itself.
+"""
 
 import gc
 import sys
@@ -11,6 +14,10 @@ def main() -> None:
         from brokerd.management.main import main as management
 
         sys.exit(management())
+    if sys.argv[1:] == ["links"]:
+        from brokerd.carriers.main import main as links
+
+        sys.exit(links())
     from brokerd.cli.brokerd import command
 
     command().main(prog_name="brokerd")

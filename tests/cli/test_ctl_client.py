@@ -7,10 +7,10 @@ import threading
 import pytest
 from tests.broker import SECONDS
 
+from brokerd import local_socket
 from brokerd.cli import ctl_client
 from brokerd.cli.ctl_client import Client, NotRunning, Refused
 from brokerd.errors import BrokerError
-from brokerd.server import local_socket
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import pytest
 from tests.broker import SECONDS
 
+from brokerd import local_socket
 from brokerd.cli import brokerctl
 from brokerd.operations import table
 from brokerd.operations.rows import Field, Operation, Right, TypedDict, request
-from brokerd.server import local_socket
 
 
 @request

@@ -10,9 +10,10 @@ from tests.broker import SECONDS, Broker
 from tests.server.clients import PERSISTENT, close_all, connect, publish_confirmed
 from tests.test_config import imported_by
 
+from brokerd import local_socket
 from brokerd.operations import table
 from brokerd.operations.rows import Field, Operation, Right, TypedDict, request
-from brokerd.server import control, local_socket
+from brokerd.server import control
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from brokerd import local_socket
 from brokerd.errors import BrokerError
-from brokerd.server import local_socket
 
 ANSWER_SECONDS = 60.0
 

@@ -1,5 +1,5 @@
-"""Links: shovels and federation, which carry messages from one broker to another in order.
+"""Links: shovels and federation, as types that the broker, its operations and the process of links share.
 
 ``definition`` is what parameters and policies say a link is, ``state`` what is known of one that runs, ``book`` the
-broker's list of both.  The process that runs the links is ``main``; the broker starts it (``server/children``).
+broker's list of both.  ``carriers`` runs the links, in a process that the broker starts (``server/links``).
 """

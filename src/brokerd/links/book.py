@@ -22,10 +22,12 @@ def _no_restart(key: "LinkKey") -> bool:
 class LinkBook:
     """``states`` has every link that the process runs, by key."""
 
-    __slots__ = ("changed", "restart", "states")
+    __slots__ = ("changed", "restart", "secret", "states")
 
     def __init__(self) -> None:
         self.states: dict[LinkKey, LinkState] = {}
+        self.secret = ""
+        """What the process logs in with; "": there is no process."""
         self.changed: Callable[[], None] = _nothing
         """Parameters, policies, queues, exchanges or bindings have changed: links may have to begin or end."""
         self.restart: Callable[[LinkKey], bool] = _no_restart

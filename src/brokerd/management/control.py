@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from brokerd import local_socket
 from brokerd.errors import BrokerError
-from brokerd.server import local_socket
 from brokerd.server.control import REQUEST_OCTETS_MAX
 
 RESERVED = ("verb", "as", "as_user", "by")  # fields of the protocol: no client of HTTP may set them

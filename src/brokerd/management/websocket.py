@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from wsproto.events import BytesMessage
 
-from brokerd.server import local_socket
+from brokerd import local_socket
 from brokerd.server.proxy_header import Origin, make
 
 if TYPE_CHECKING:

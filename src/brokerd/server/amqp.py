@@ -21,7 +21,7 @@ UNIX_SOCKET = "unix socket"
 class AMQPProtocol(Connection, BufferedProtocol):
     """One accepted socket."""
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_origin", "on_local_socket")
 
     def __init__(self, core: "Core", node: "Node", origin: "Origin | None" = None) -> None:
         """``origin``: where the client is, if a proxy has said so."""
@@ -41,6 +41,7 @@ class AMQPProtocol(Connection, BufferedProtocol):
         self.transport = transport
         self.peer, self.loopback = address(transport)
         on_path = self.peer == UNIX_SOCKET
+        self.on_local_socket = on_path and self._origin is None
         if self._origin is not None:
             host, port = self._origin
             self.peer, self.loopback = in_words(host, port), is_loopback(host)

@@ -29,8 +29,8 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd import local_socket
 from brokerd.operations import DUMPING_FOLDER
-from brokerd.server import local_socket
 from brokerd.store.garbage import remove_tree
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from brokerd.store.sync import SyncThread
 
 if TYPE_CHECKING:
     from brokerd.config import Config
+    from brokerd.server.links import Links
     from brokerd.server.management import Management
     from brokerd.server.tls_context import Gate
     from brokerd.vhost.features import Timer
@@ -90,7 +91,7 @@ class Server:
 
     __slots__ = (
         "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "lateness",
-        "login_thread", "loop", "management", "node", "notify", "paths", "reload", "reload_again", "reloading",
+        "links", "login_thread", "loop", "management", "node", "notify", "paths", "reload", "reload_again", "reloading",
         "servers", "serving", "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread",
         "timer", "token_thread",
     )  # fmt: skip
@@ -118,6 +119,7 @@ class Server:
         self.gate: Gate | None = None  # None: no TLS
         self.control: Control | None = None  # None: not made yet
         self.management: Management | None = None  # None: not started, or no HTTP
+        self.links: Links | None = None  # None: there has been no link yet
         self.lateness = Lateness()
         self.summing_up = False  # a summary of the state is under way
         self.reloading = self.reload_again = False  # a reload is under way; another was asked for meanwhile
@@ -152,6 +154,7 @@ class Server:
         self.notify.ready(self.serving)
         if management_wanted(self.config):
             self.loop.call_soon(self._start_management)
+        self._start_links_if_wanted()
         try:
             await self.stopped.wait()
         finally:
@@ -271,7 +274,7 @@ class Server:
             self.servers.append(local)
             self.socket_path = config.unix_path
         if management_wanted(config):
-            self._listen_for_websockets()
+            self._listen_for_own()
         self.control = Control(self.node, self.loop, self.slow_thread.submit)
         await self.control.start()
         self.node.listeners = [
@@ -293,20 +296,38 @@ class Server:
         self.servers.append(server)
         return server
 
-    def _listen_for_websockets(self) -> None:
-        """Where the management process brings the octets of WebSockets, behind a header with the client's address."""
-        from brokerd.server import local_socket
+    def _listen_for_own(self) -> None:
+        """Where the broker's own processes come: the one of management brings the octets of WebSockets, behind a header
+        with the client's address, and the one of links its own."""
+        from brokerd import local_socket
         from brokerd.server.proxied import Acceptor
 
+        path = os.path.join(self.config.data_dir, local_socket.AMQP_NAME)
+        if path in self.paths:
+            return
         try:
             sock = local_socket.bind(self.config.data_dir, local_socket.AMQP_NAME)
         except OSError as error:
-            log.warning("%s: %s: no AMQP over WebSocket", local_socket.AMQP_NAME, error.strerror or error)
+            log.warning("%s: %s: no AMQP over WebSocket, and no links to this broker", path, error.strerror or error)
             return
         sock.listen(listeners.BACKLOG)
         seconds = self.config.handshake_timeout_seconds
         self.servers.append(Acceptor(self.loop, sock, amqp.factory(self.node), None, seconds))
-        self.paths.append(os.path.join(self.config.data_dir, local_socket.AMQP_NAME))
+        self.paths.append(path)
+
+    def _start_links_if_wanted(self) -> None:
+        """Start what looks after links, with the first parameter that may be one; most brokers have none."""
+        if any(key.component for key, _ in self.node.parameters):
+            self.node.parameters.on_change = _nothing
+            self.loop.call_soon(self._start_links)
+        else:
+            self.node.parameters.on_change = self._start_links_if_wanted
+
+    def _start_links(self) -> None:
+        from brokerd.server.links import Links
+
+        if not self.stopped.is_set():
+            self.links = Links(self.node, self.loop, self._listen_for_own)
 
     def _start_management(self) -> None:
         from brokerd.server.management import Management  # A start without HTTP saves this import.
@@ -402,8 +423,10 @@ class Server:
         return bool(node.core.has_errands or not node.commit.idle or any(each.ended for each in node.connections))
 
     async def _stop(self) -> None:
-        if self.management is not None:
-            await self.management.stop()
+        self.node.parameters.on_change = _nothing
+        for child in (self.management, self.links):
+            if child is not None:
+                await child.stop()
         self.node.stop_connections()
         deadline = self.loop.time() + self.config.stop_timeout_seconds
         while self.node.connections and self.loop.time() < deadline:  # noqa: ASYNC110 - once, and both may end it
@@ -426,6 +449,10 @@ class Server:
         self.login_thread.stop()
         self.token_thread.stop()
         self.node.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def management_wanted(config: "Config") -> bool:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.queues.queue import Queue
     from brokerd.session.grants import Grant
+    from brokerd.session.internal import Everything
     from brokerd.vhost.access import Access
     from brokerd.vhost.vhost import VHost
 
@@ -78,6 +79,7 @@ class Connection(plane.Connection):
         "silent_out", "state", "transport", "user",
     )  # fmt: skip
 
+    on_local_socket = False  # whether the client came over a unix socket, and no proxy brought it
     access: "Access"  # None until connection.open
     channels: "dict[int, Channel]"  # type: ignore[assignment]  # None until the first; all made here
     transport: Transport  # None once the socket is gone
@@ -92,7 +94,7 @@ class Connection(plane.Connection):
         self.peer = "?"
         self.loopback = False
         self.user = ""
-        self.grant: Grant | None = None  # of a token; None: the user has logged in another way
+        self.grant: Grant | Everything | None = None  # None: what the user may do is in permissions.json
         self.certificate_name = ""  # who a verified TLS certificate says it is
         self.client_properties = b""  # a field table, as it came
         self.capabilities = 0
@@ -206,12 +208,7 @@ class Connection(plane.Connection):
         elif (self.state, index) in HANDSHAKE and not channel:
             HANDSHAKE[self.state, index](self, payload)
         elif self.state is RUNNING and index == UPDATE_SECRET and not channel:
-            secret = methods.decode(payload)
-            if self.grant is not None:
-                handshake.update_secret(self, self.grant, secret)
-                return
-            # The users' passwords do not expire, so a new secret changes nothing (RabbitMQ).
-            self.write(methods.ConnectionUpdateSecretOk().frame(0))
+            handshake.update_secret(self, methods.decode(payload))
         else:
             methods.decode_bounded(payload)
             raise ChannelStateError(f"unexpected method in connection state {self.state}")

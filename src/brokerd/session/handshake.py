@@ -19,7 +19,6 @@ from brokerd.wire.values import decode_table
 
 if TYPE_CHECKING:
     from brokerd.session.connection import Connection
-    from brokerd.session.grants import Grant
 
 log = getLogger("brokerd.session")
 
@@ -28,6 +27,7 @@ REFUSED, CLOSING, CLOSED = "refused", "closing", "closed"
 
 PROTOCOL_HEADERS = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # 0-9-1; 0-9 has the same methods
 LOCALES = b"en_US"
+LINK_MECHANISM = "BROKERD-LINK"  # see session/internal; it is offered to nobody
 
 # Clients of one program say the same of themselves, so what was read of the last ones is remembered.
 CLIENTS_REMEMBERED, CLIENT_OCTETS_REMEMBERED = 256, 2048
@@ -161,6 +161,9 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
     """Log the client in.  On success tune follows; a refused client is told at the next tick."""
     connection.client_properties, connection.capabilities, method = _decode_start_ok(payload)
     mechanism = method.mechanism
+    if mechanism == LINK_MECHANISM and connection.node.links.secret:
+        _log_in_link(connection, method)
+        return
     if mechanism not in offered_mechanisms(connection).split():
         raise CommandInvalid(f"unknown authentication mechanism '{mechanism}'")
     node = connection.node
@@ -187,6 +190,17 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
 
     connection.rest()
     node.submit_logins(slow, checked)
+
+
+def _log_in_link(connection: "Connection", method: Any) -> None:
+    """Log the process of links in, or refuse who is not it."""
+    from brokerd.session import internal  # A broker without links saves this import.
+
+    if connection.on_local_socket and internal.is_right(connection.node, method.response):
+        connection.user, connection.grant = internal.INTERNAL_USER, internal.Everything()
+        _welcome(connection, method.mechanism)
+    else:
+        _refuse(connection, method, LoginRefused("not the broker's process of links"))
 
 
 def _log_in_by_token(connection: "Connection", method: Any, name: str, text: bytes) -> None:
@@ -219,11 +233,18 @@ def _log_in_by_token(connection: "Connection", method: Any, name: str, text: byt
         grants.check(connection, text, checked)
 
 
-def update_secret(connection: "Connection", grant: "Grant", method: Any) -> None:
-    """connection.update-secret of a client that has logged in by token."""
+def update_secret(connection: "Connection", method: Any) -> None:
+    """connection.update-secret.  Passwords of users do not expire: to a client that has logged in by one, a new secret
+    changes nothing (RabbitMQ)."""
+    if connection.grant is None:
+        connection.write(methods.ConnectionUpdateSecretOk().frame(0))
+        return
     from brokerd.session import grants
 
-    grants.update_secret(connection, grant, bytes(method.new_secret))
+    if isinstance(connection.grant, grants.Grant):
+        grants.update_secret(connection, connection.grant, bytes(method.new_secret))
+    else:
+        connection.write(methods.ConnectionUpdateSecretOk().frame(0))
 
 
 def _log_in(connection: "Connection", method: Any) -> None:

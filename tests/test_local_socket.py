@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from brokerd.server import local_socket
+from brokerd import local_socket
 
 
 @pytest.fixture(params=[1, 60, 200])

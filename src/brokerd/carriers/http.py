@@ -1,0 +1,176 @@
+"""A shovel's way to a web server: one POST a message, in order, each answered before the next.
+
+    2xx                                settled at the source
+    408, 425, 429, 5xx, no answer      tried again after 1 s, 2 s, ... 60 s; nothing passes it meanwhile
+    any other                          will never pass: left to the dead-letter rules of the source, and told in the log
+
+The body is the message's; headers are those that LavinMQ sends: X-Shovel, X-Message-Id, Content-Type, and X-NAME for
+each header of the message.  The path is the address's; a message's header ``uri_path`` replaces it.
+"""
+
+import asyncio
+import http.client
+import ssl
+from base64 import b64encode
+from collections import deque
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from brokerd import __version__
+from brokerd.client.connection import ClientError, Connection, Delivery
+from brokerd.links import state as states
+from brokerd.links.definition import NO_ACK, ON_CONFIRM
+from brokerd.wire import methods
+from brokerd.wire.properties import Properties, decode_header
+
+if TYPE_CHECKING:
+    from brokerd.carriers.shovel import Shovel
+
+log = getLogger("brokerd.links")
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
+ANSWER_SECONDS = 30.0
+LATER = frozenset((408, 425, 429))  # with these, and 5xx, the server may take the same message later
+WAITING_MAX = 10_000  # messages of a no-ack shovel, before the source waits
+
+
+class Poster:
+    """The messages of one shovel that wait for the web server."""
+
+    def __init__(self, shovel: "Shovel", source: Connection, limit: int) -> None:
+        self._shovel, self._source, self._limit = shovel, source, limit
+        self._waiting: deque[Delivery] = deque()
+        self._came = asyncio.Event()
+        self._server = Server(shovel.definition.dest_uri[0])
+        source.on_delivery = self._take
+        source.closed.add_done_callback(lambda _: self._came.set())
+
+    def _take(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        if len(self._waiting) >= WAITING_MAX:
+            self._source.pause(True)
+        self._came.set()
+
+    async def run(self) -> None:
+        """Post until the limit is reached.  Raises ClientError when the source ends."""
+        self._shovel.become(states.RUNNING)
+        acks = self._shovel.definition.ack_mode
+        try:
+            while self._limit:
+                if self._source.closed.done():
+                    raise ClientError(f"source: {self._source.closed.result()}")
+                if not self._waiting:
+                    self._came.clear()
+                    self._source.pause(False)
+                    await self._came.wait()
+                    continue
+                delivery = self._waiting[0]
+                if acks not in (ON_CONFIRM, NO_ACK):
+                    self._source.write(methods.BasicAck(delivery_tag=delivery.tag).frame(1))
+                passed = await self._post(delivery)
+                self._waiting.popleft()
+                self._limit -= self._limit > 0
+                self._count(passed)
+                if acks == ON_CONFIRM:
+                    answer = methods.BasicAck if passed else methods.BasicReject
+                    self._source.write(answer(delivery_tag=delivery.tag).frame(1))
+        finally:
+            self._server.close()
+
+    def _count(self, passed: bool) -> None:
+        import time
+
+        state = self._shovel.state
+        state.messages += 1
+        state.rejected += not passed
+        state.last_message = time.time()
+
+    async def _post(self, delivery: Delivery) -> bool:
+        """Whether the server took it; False: it never will."""
+        _, properties = decode_header(delivery.header)
+        tries = 0
+        while True:
+            try:
+                code, text = await asyncio.to_thread(self._server.post, *self._request(delivery, properties))
+            except (OSError, http.client.HTTPException) as error:
+                code, text = 0, str(error) or type(error).__name__
+            if 200 <= code < 300:
+                if tries:
+                    self._shovel.become(states.RUNNING)
+                return True
+            told = f"the web server answered {code} {text}" if code else f"the web server cannot be reached: {text}"
+            tries += 1
+            retries = self._shovel.definition.dest_retries
+            if (400 <= code < 500 and code not in LATER) or (retries >= 0 and tries > retries):
+                log.warning("%s: %s: the message is left to the dead-letter rules of its source", self._shovel.title,
+                            told)  # fmt: skip
+                return False
+            delay = min(FIRST_RETRY_SECONDS * 2 ** min(tries - 1, 16), LAST_RETRY_SECONDS)
+            self._shovel.state.retried += 1
+            self._shovel.become(states.BLOCKED, f"{told}: tried again in {delay:g} s, {tries} times so far")
+            await asyncio.wait([self._source.closed], timeout=delay)
+            if self._source.closed.done():
+                raise ClientError(f"source: {self._source.closed.result()}")
+
+    def _request(self, delivery: Delivery, properties: Properties) -> tuple[str, dict[str, str], bytes]:
+        headers = {"User-Agent": f"brokerd {__version__}", "X-Shovel": self._shovel.spec.key.name}
+        if properties.content_type:
+            headers["Content-Type"] = properties.content_type
+        if properties.message_id:
+            headers["X-Message-Id"] = properties.message_id
+        path = ""
+        for name, value in (properties.headers or {}).items():
+            if name == "uri_path":
+                path = str(value)
+            elif isinstance(value, str | int | float):
+                headers[f"X-{name}"] = str(value)
+        clean = {name: value for name, value in headers.items() if _is_plain(name + value)}
+        return path, clean, delivery.body
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a header of HTTP can have it."""
+    return text.isprintable() and text.isascii()
+
+
+class Server:
+    """The web server, over one connection that stays open.  Used in one thread at a time."""
+
+    def __init__(self, uri: str) -> None:
+        parts = urlsplit(uri)
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._headers: dict[str, str] = {}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        self._link: Any = (
+            http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS,
+                                        context=ssl.create_default_context())
+            if parts.scheme.lower() == "https"
+            else http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
+        )  # fmt: skip
+
+    def post(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
+        """Status and reason of the answer.  Raises OSError, HTTPException."""
+        fresh = self._link.sock is None
+        try:
+            return self._post_once(path, headers, body)
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            if fresh:
+                raise
+            return self._post_once(path, headers, body)  # The server had closed a connection that was idle.
+
+    def _post_once(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
+        try:
+            self._link.request("POST", path or self._path, body, {**self._headers, **headers})
+            answer = self._link.getresponse()
+            answer.read()
+            return answer.status, answer.reason
+        except BaseException:
+            self._link.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()

@@ -1,0 +1,80 @@
+"""How a shovel changes the properties of messages on their way.
+
+    x-shovelled              an array, a table in front for each shovel that the message has passed
+    x-shovelled-timestamp    when, in seconds since 1970
+    x-shovel-redelivered     true: the destination may have this message already
+
+The first two are RabbitMQ's, and are written if the shovel says so.  Knows nothing of connections.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from brokerd.client.address import shown
+from brokerd.wire.properties import Properties, decode_header, encode_header
+from brokerd.wire.values import Int64, Timestamp
+
+if TYPE_CHECKING:
+    from brokerd.client._relay import Rewrite
+    from brokerd.links.definition import ShovelDefinition
+
+REDELIVERED = "x-shovel-redelivered"
+Change = Callable[[Properties], None]
+
+
+def changing(*changes: Change) -> "Rewrite":
+    """A relay's function that makes these changes, in this order."""
+
+    def rewrite(exchange: bytes, key: bytes, header: bytes, redelivered: bool) -> tuple[bytes, bytes, bytes]:
+        size, properties = decode_header(header)
+        for change in changes:
+            change(properties)
+        return exchange, key, encode_header(size, properties)
+
+    return rewrite
+
+
+def mark_redelivered(properties: Properties) -> None:
+    """Say that the destination may have the message already."""
+    properties.headers = {**(properties.headers or {}), REDELIVERED: True}
+
+
+def override(values: Mapping[str, Any]) -> Change:
+    """Give messages these properties; names are those of AMQP, with "-" or "_"."""
+    found = {name.replace("-", "_"): value for name, value in values.items()}
+    if "timestamp" in found:
+        found["timestamp"] = Timestamp(found["timestamp"])
+
+    def change(properties: Properties) -> None:
+        for name, value in found.items():
+            setattr(properties, name, value)
+
+    return change
+
+
+def add_forward_headers(
+    shovel: "ShovelDefinition", name: str, vhost: str, broker: str, uris: tuple[str, str]
+) -> Change:  # fmt: skip
+    """Put a table about this shovel in front of ``x-shovelled``.  ``uris``: of source and destination."""
+    table: dict[str, Any] = {
+        "shovelled-by": broker, "shovel-type": "dynamic", "shovel-name": name, "shovel-vhost": vhost,
+        "src-uri": shown(uris[0]), "dest-uri": shown(uris[1]),
+    }  # fmt: skip
+    ends = {"src-queue": shovel.src_queue, "src-exchange": shovel.src_exchange, "dest-queue": shovel.dest_queue,
+            "dest-exchange": shovel.dest_exchange, "dest-exchange-key": shovel.dest_exchange_key}  # fmt: skip
+    table |= {end: value for end, value in ends.items() if value is not None}
+    if shovel.src_exchange is not None:
+        table["src-exchange-key"] = shovel.src_exchange_key
+
+    def change(properties: Properties) -> None:
+        headers = properties.headers or {}
+        before = headers.get("x-shovelled")
+        properties.headers = {**headers, "x-shovelled": [table, *(before if isinstance(before, list) else ())]}
+
+    return change
+
+
+def add_timestamp_header(properties: Properties) -> None:
+    """Say when the message passed."""
+    properties.headers = {**(properties.headers or {}), "x-shovelled-timestamp": Int64(int(time.time()))}

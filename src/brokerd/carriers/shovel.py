@@ -1,0 +1,160 @@
+"""A shovel: what comes to a queue or an exchange of one broker goes to another broker, or to a web server.
+
+    source: queue, or exchange + key (by a queue of the shovel's own) -> relay -> destination: queue, exchange, HTTP
+
+Its order is the source queue's: one consumer, one channel, publishes as deliveries came.  After a reconnect the source
+delivers again what it was not told of; the destination may get that twice, and its header says so.
+"""
+
+from typing import Any
+
+from brokerd.carriers import rewriting
+from brokerd.carriers.carriage import Carriage
+from brokerd.carriers.link import Finished, Link, Spec, Surroundings, ensure_queue
+from brokerd.client._relay import Relay
+from brokerd.client.connection import Connection
+from brokerd.links import state as states
+from brokerd.links.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, ShovelDefinition
+from brokerd.wire import methods
+
+
+class Shovel(Link):
+    """One shovel."""
+
+    def __init__(self, spec: Spec, around: Surroundings) -> None:
+        super().__init__(spec, around)
+        self.definition = ShovelDefinition.from_value(spec.value)
+        self.reconnect_delay = self.definition.reconnect_delay
+        self._left = -1  # messages until it has done its work; -1: it has no end
+        self._counted_left = False
+        self.state.source = self.definition.src_queue or self.definition.src_exchange or ""
+        self.state.dest = self.definition.dest_queue or self.definition.dest_exchange or ""
+
+    async def carry(self) -> None:
+        """See ``Link``."""
+        self.become(states.STARTING, self.state.reason)
+        vhost = self.spec.key.vhost
+        source, self.state.source_uri = await self.open_any(self.definition.src_uri, vhost)
+        try:
+            if self.definition.is_http:
+                from brokerd.carriers.http import Poster  # Few shovels end at a web server.
+
+                self.state.dest_uri = rewriting.shown(self.definition.dest_uri[0])
+                queue = await self._prepare_source(source)
+                poster = Poster(self, source, self._left)
+                await self._consume(source, queue)
+                await poster.run()
+                raise Finished("it has carried all that it was to carry")
+            destination, self.state.dest_uri = await self.open_any(self.definition.dest_uri, vhost)
+            try:
+                await self._carry_to(source, destination)
+            finally:
+                await destination.close()
+        finally:
+            await source.close()
+
+    async def _carry_to(self, source: Connection, destination: Connection) -> None:
+        definition = self.definition
+        await self._prepare_destination(destination)
+        queue = await self._prepare_source(source)
+        exchange, key = self._where()
+        self.relay = relay = Relay(
+            definition.ack_mode, exchange, key, mandatory=definition.ack_mode == ON_CONFIRM,
+            rewrite=self._rewrite(), mark=rewriting.changing(rewriting.mark_redelivered), limit=self._left,
+            frame_max=destination.frame_max,
+        )  # fmt: skip
+        carriage = Carriage(relay, source, destination, blocked=self._on_blocked, retries=definition.dest_retries,
+                            before_retry=lambda: self._declare_again(destination), title=self.title)  # fmt: skip
+        if self._left == 0:
+            raise Finished("there was nothing to carry")
+        await self._consume(source, queue)
+        self.become(states.RUNNING)
+        before = self._left
+        try:
+            await carriage.run()
+        finally:
+            if before > 0:
+                self._left = before - (relay.received - relay.unsettled)
+        raise Finished("it has carried all that it was to carry")
+
+    def _on_blocked(self, reason: str) -> None:
+        self.become(states.BLOCKED if reason else states.RUNNING, reason)
+
+    # --- topology
+
+    async def _prepare_source(self, source: Connection) -> str:
+        """The name of the queue to consume from."""
+        definition = self.definition
+        if definition.src_queue is None:
+            made = await source.request(methods.QueueDeclare(queue="", exclusive=True, arguments={}))
+            await source.request(methods.QueueBind(queue=made.queue, exchange=definition.src_exchange or "",
+                                                   routing_key=definition.src_exchange_key, arguments={}))  # fmt: skip
+            queue, waiting = made.queue, 0
+        else:
+            made = await ensure_queue(source, definition.src_queue, definition.src_queue_args,
+                                      predeclared=definition.src_predeclared)  # fmt: skip
+            queue, waiting = definition.src_queue, made.message_count
+        if not self._counted_left and definition.src_delete_after != NEVER:
+            self._left = waiting if definition.src_delete_after == QUEUE_LENGTH else int(definition.src_delete_after)
+            self._counted_left = True
+        prefetch = definition.src_prefetch_count
+        if self._left >= 0:
+            prefetch = min(prefetch or self._left, self._left)
+        if definition.ack_mode != NO_ACK:
+            await source.request(methods.BasicQos(prefetch_count=min(prefetch, 65535)))
+        return queue
+
+    async def _consume(self, source: Connection, queue: str) -> None:
+        definition = self.definition
+        await source.request(methods.BasicConsume(
+            queue=queue, no_ack=definition.ack_mode == NO_ACK, arguments=dict(definition.src_consumer_args),
+        ))  # fmt: skip
+
+    async def _prepare_destination(self, destination: Connection) -> None:
+        definition = self.definition
+        if definition.dest_queue is not None:
+            await ensure_queue(destination, definition.dest_queue, definition.dest_queue_args,
+                               predeclared=definition.dest_predeclared)  # fmt: skip
+        elif definition.dest_exchange and definition.dest_predeclared:
+            await destination.request(methods.ExchangeDeclare(exchange=definition.dest_exchange, passive=True,
+                                                              arguments={}))  # fmt: skip
+        if definition.ack_mode == ON_CONFIRM:
+            await destination.request(methods.ConfirmSelect())
+
+    def _declare_again(self, destination: Connection) -> None:
+        """The destination's queue may have been deleted since: that is why it returned a message."""
+        definition = self.definition
+        if definition.dest_queue is not None and not definition.dest_predeclared:
+            declare = methods.QueueDeclare(queue=definition.dest_queue, durable=True, no_wait=True,
+                                           arguments=dict(definition.dest_queue_args))  # fmt: skip
+            destination.write(declare.frame(1))
+
+    def _where(self) -> tuple[bytes | None, bytes | None]:
+        """Exchange and routing key of publishes; None: the message's own."""
+        definition = self.definition
+        if definition.dest_queue is not None:
+            return b"", definition.dest_queue.encode()
+        key = definition.dest_exchange_key
+        exchange = definition.dest_exchange
+        return None if exchange is None else exchange.encode(), None if key is None else key.encode()
+
+    def _rewrite(self) -> Any:
+        definition, key = self.definition, self.spec.key
+        changes = []
+        if definition.dest_publish_properties:
+            changes.append(rewriting.override(definition.dest_publish_properties))
+        if definition.dest_add_forward_headers:
+            uris = (self.state.source_uri, self.state.dest_uri)
+            changes.append(rewriting.add_forward_headers(definition, key.name, key.vhost, self.around.broker, uris))
+        if definition.dest_add_timestamp_header:
+            changes.append(rewriting.add_timestamp_header)
+        if not changes:
+            return None
+        plain, marking = rewriting.changing(*changes), rewriting.changing(*changes, rewriting.mark_redelivered)
+
+        def rewrite(exchange: bytes, key: bytes, header: bytes, redelivered: bool) -> Any:
+            return (marking if redelivered else plain)(exchange, key, header, redelivered)
+
+        return rewrite
+
+

@@ -1,0 +1,146 @@
+"""The broker's side of the process of links: which links there are, and what is known of each.
+
+    parameters, policies, queues, exchanges, bindings -> rows -> ``brokerd links`` -> states -> node.links
+
+The process runs while there is at least one link, and gets all rows anew when one of them may have changed.  Its
+protocol: ``carriers/main``.  A row is {"key": [kind, vhost, name, upstream], "value": ..., "paused": ..., ...}.
+"""
+
+import asyncio
+import os
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from brokerd.links.definition import COMPONENTS, PAUSED, SHOVEL
+from brokerd.links.state import TERMINATED, LinkKey, LinkState
+from brokerd.policies.parameters import Key
+from brokerd.server.child import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from brokerd.node import Node
+
+log = getLogger("brokerd")
+
+SECRET_OCTETS = 32
+SOON_SECONDS = 0.02  # Changes that come together are told together.
+LOOK_SECONDS = 0.25  # while there is federation: how often queues, exchanges and bindings are looked at, if any changed
+
+
+class Links(Child):
+    """The process, and the book of links that the node has."""
+
+    __slots__ = ("_listen", "_node", "_revisions", "_rows", "_soon", "_stop", "_work")
+
+    def __init__(self, node: "Node", loop: asyncio.AbstractEventLoop, listen: "Callable[[], object]") -> None:
+        """``listen()``: see that the socket is there over which the process comes."""
+        super().__init__("links", loop, self._first, self._on_said_of_link, "no shovels, no federation")
+        self._node, self._listen = node, listen
+        self._rows: list[dict[str, Any]] = []
+        self._soon: asyncio.TimerHandle | None = None
+        self._revisions: dict[str, int] | None = None  # of vhosts, when they were last looked at; None: no federation
+        self._work: asyncio.Task[None] | None = None
+        self._stop = False
+        book = node.links
+        book.changed, book.restart = self.changed, self.restart
+        node.parameters.on_change = self.changed
+        self.changed()
+
+    def changed(self) -> None:
+        """See soon which links there are now."""
+        if self._soon is None and not self._stop:
+            self._soon = self._loop.call_later(SOON_SECONDS, self._renew)
+
+    def restart(self, key: LinkKey) -> bool:
+        """Have a link begun anew."""
+        if key not in self._node.links.states:
+            return False
+        self.tell({"restart": list(key)})
+        return True
+
+    def _renew(self) -> None:
+        self._soon = None
+        if self._work is not None:
+            self.changed()  # The process ends just now.
+            return
+        self._rows = list(self._all_rows())
+        if self._rows and self.pid:
+            self.tell({"links": self._rows})
+        elif self._rows and self._timer is None:
+            self._listen()
+            self.start()
+        elif not self._rows and (self.pid or self._timer is not None):
+            self._work = self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        await Child.stop(self)
+        self._node.links.secret = ""
+        self._node.links.states.clear()
+        self._timer = self._work = None
+
+    async def stop(self) -> None:
+        """End the process, and look at nothing any more."""
+        self._stop = True
+        if self._soon is not None:
+            self._soon.cancel()
+        if self._work is not None:
+            await self._work
+        await super().stop()
+
+    def _first(self) -> dict[str, Any]:
+        book = self._node.links
+        book.secret = os.urandom(SECRET_OCTETS).hex()
+        for state in book.states.values():
+            if state.state != TERMINATED:
+                state.state, state.unconfirmed, state.rate = "starting", 0, 0.0
+        return {"directory": os.path.abspath(self._node.data.path), "secret": book.secret, "broker": self._node.name,
+                "links": self._rows}  # fmt: skip
+
+    # --- which links there are
+
+    def _all_rows(self) -> "list[dict[str, Any]]":
+        parameters = self._node.parameters
+        found = []
+        federates = False
+        for key, value in parameters:
+            if key.component == SHOVEL and key.vhost in self._node.vhosts and isinstance(value, dict):
+                paused = Key(PAUSED, key.vhost, key.name) in parameters
+                found.append({"key": [SHOVEL, key.vhost, key.name, ""], "value": value, "paused": paused})
+            federates = federates or key.component in COMPONENTS[1:]
+        self._revisions = None
+        return found
+
+    # --- what the process says
+
+    def _on_said_of_link(self, said: dict[str, Any]) -> None:
+        states = self._node.links.states
+        if "state" in said:
+            state = LinkState.from_row(said["state"])
+            states[state.key] = state
+        elif "gone" in said:
+            states.pop(LinkKey(*said["gone"]), None)
+        elif "finished" in said:
+            self._remove_shovel(LinkKey(*said["finished"]))
+
+    def _remove_shovel(self, key: LinkKey) -> None:
+        """The shovel has done its work: its parameter goes (RabbitMQ)."""
+        from brokerd.operations.changing import change_files
+        from brokerd.operations.jobs import Running
+
+        node = self._node
+        name = Key(SHOVEL, key.vhost, key.name)
+        log.info("shovel '%s' in vhost '%s' has done its work, and is removed", key.name, key.vhost)
+
+        def plan() -> "list[Any]":
+            return [node.parameters.changed(gone=[name, name._replace(component=PAUSED)])]
+
+        def then() -> None:
+            node.tell("parameter.cleared", {"vhost": key.vhost, "component": SHOVEL, "name": key.name})
+
+        def done(_: object, error: Exception | None) -> None:
+            if error is not None:
+                log.error("shovel '%s' in vhost '%s' cannot be removed: %s", key.name, key.vhost, error)
+
+        Running(change_files(node, plan, then), submit=node.submit_slow, later=node.later,
+                progress=lambda table: None, done=done)  # fmt: skip

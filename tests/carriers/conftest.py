@@ -1,0 +1,3 @@
+from tests.server.conftest import left_by_clients
+
+__all__ = ["left_by_clients"]

@@ -1,0 +1,138 @@
+"""Rounds of kill -9 under load: of the source's broker, the destination's, or the process of links.
+
+    python -m tests.carriers.rounds 100
+
+A producer publishes numbers with confirms; a shovel carries them on-confirm; something is killed at a random moment.
+At the destination each confirmed number must be there, and numbers must grow but for those that are marked as perhaps
+delivered before.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+
+import pika
+from tests.broker import SECONDS, Broker
+from tests.carriers.ends import shovel, uri
+from tests.server import clients
+
+from brokerd.carriers.rewriting import REDELIVERED
+
+
+class Producer(threading.Thread):
+    """Publishes numbers until told to stop, reconnecting; knows which were confirmed."""
+
+    def __init__(self, broker, first):
+        super().__init__(daemon=True)
+        self.broker, self.stopping = broker, False
+        self.confirmed, self.number = set(), first
+        self.enough = threading.Event()
+
+    def run(self):
+        while not self.stopping:
+            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
+                self.publish()
+
+    def publish(self):
+        connection = pika.BlockingConnection(clients.parameters(self.broker))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        try:
+            while not self.stopping:
+                self.number += 1
+                channel.basic_publish("", "from", b"%d" % self.number, clients.PERSISTENT)
+                self.confirmed.add(self.number)
+                if len(self.confirmed) % 50 == 0:
+                    self.enough.set()
+        finally:
+            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
+                connection.close()
+
+
+def process_of_links(broker):
+    """Its pid; 0 if it does not run just now."""
+    for task in os.listdir(f"/proc/{broker.pid}/task"):
+        with open(f"/proc/{broker.pid}/task/{task}/children") as file:
+            for pid in file.read().split():
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as command:
+                    if "links" in command.read():
+                        return int(pid)
+    return 0
+
+
+def one_round(victim, source, destination, choose, first):
+    """Kill once, then see that all comes; numbers begin behind ``first``.  The last number."""
+    producer = Producer(source, first)
+    producer.start()
+    producer.enough.wait(SECONDS)
+    threading.Event().wait(choose.random() / 5)
+    if victim == "links":
+        pid = process_of_links(source)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+    else:
+        (source if victim == "source" else destination).restart(kill=True)
+    producer.enough.clear()
+    producer.enough.wait(SECONDS)
+    producer.stopping = True
+    producer.join()
+    with contextlib.closing(pika.BlockingConnection(clients.parameters(source))) as connection:
+        channel = connection.channel()
+        producer.number += 1
+        clients.publish_confirmed(channel, "from", [b"%d" % producer.number])
+    check(producer.confirmed, *received(destination, producer.number), first)
+    return producer.number
+
+
+def received(destination, last):
+    """Numbers that arrived, in order, and those of them that were marked."""
+    found, marked = [], []
+    with contextlib.closing(pika.BlockingConnection(clients.parameters(destination))) as connection:
+        channel = connection.channel()
+        for method, properties, body in channel.consume("to", inactivity_timeout=SECONDS):
+            assert method is not None, f"{len(found)} came, and not the last"
+            channel.basic_ack(method.delivery_tag)
+            found.append(int(body))
+            marked.append(bool((properties.headers or {}).get(REDELIVERED)))
+            if found[-1] == last:
+                break
+    return found, marked
+
+
+def check(confirmed, found, marked, top):
+    """Nothing is lost, and the order holds but for what is marked."""
+    assert confirmed <= set(found), sorted(confirmed - set(found))[:10]
+    first = [number for number, again in zip(found, marked, strict=True) if not again]
+    assert first == sorted(set(first)), "the order of messages that are not marked"
+    seen = set()
+    for number, again in zip(found, marked, strict=True):
+        assert again or number > top, f"{number} came behind {top}"
+        assert number not in seen or again, f"{number} came twice without a mark"
+        seen.add(number)
+        top = max(top, number)
+
+
+def run(rounds, directory, seed=None):
+    """So many rounds."""
+    choose = random.Random(seed)
+    with Broker(f"{directory}/source") as source, Broker(f"{directory}/destination") as destination:
+        for broker, queue in ((source, "from"), (destination, "to")):
+            with contextlib.closing(pika.BlockingConnection(clients.parameters(broker))) as connection:
+                connection.channel().queue_declare(queue, durable=True)
+        shovel(source, src_queue="from", dest_uri=uri(destination), dest_queue="to")
+        last = 0
+        for number in range(rounds):
+            victim = ("source", "destination", "links")[number % 3]
+            last = one_round(victim, source, destination, choose, last)
+            if rounds > 3:
+                sys.stdout.write(f"{number + 1} {victim}\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        run(int(sys.argv[1]), made)

@@ -1,0 +1,152 @@
+"""Shovels between real brokers."""
+
+import pika
+import pytest
+from tests.carriers.ends import ask, await_true, bodies, fill, headers, numbered, shovel, take, uri
+from tests.server import clients
+
+
+@pytest.fixture
+def pair(make_broker):
+    yield make_broker().start(), make_broker().start()
+    clients.close_all()     # Else the brokers would wait for them.
+
+
+@pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
+def test_all_messages_come_in_the_order_of_their_queue_with_properties_and_large_bodies(pair, mode):
+    here, there = pair
+    sent = [*numbered(500), b"x" * 300_000, b"", b"end"]
+    fill(here, "from", sent, properties=pika.BasicProperties(
+        delivery_mode=2, content_type="text/plain", message_id="m", headers={"h": [1, {"a": True}]}))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", ack_mode=mode)
+    found = take(there, "to", len(sent))
+    assert bodies(found) == sent
+    assert {(p.content_type, p.message_id, p.delivery_mode) for _, p, _ in found} == {("text/plain", "m", 2)}
+    assert found[0][1].headers == {"h": [1, {"a": True}]}
+    await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 0)
+
+
+def test_a_shovel_pulls_from_elsewhere_to_an_exchange_with_the_messages_own_key(pair):
+    here, there = pair
+    channel = clients.connect(here).channel()
+    channel.queue_declare("to", durable=True)
+    channel.queue_bind("to", "amq.topic", "a.#")
+    fill(there, "a.b", numbered(3))
+    shovel(here, src_uri=["amqp://nobody:x@127.0.0.1:1", uri(there)], src_queue="a.b", dest_exchange="amq.topic")
+    found = take(here, "to", 3)
+    assert bodies(found) == numbered(3)
+    assert {key for key, _, _ in found} == {"a.b"}
+
+
+def test_what_goes_to_an_exchange_is_shovelled_by_its_key(pair):
+    here, there = pair
+    shovel(here, src_exchange="amq.topic", src_exchange_key="wanted.*", dest_uri=uri(there), dest_queue="to")
+    channel = clients.connect(here).channel()
+    await_true(lambda: any(
+        row["source"] == "amq.topic" for row in ask(here, "binding list")["items"]))
+    channel.basic_publish("amq.topic", "other.1", b"no")
+    channel.basic_publish("amq.topic", "wanted.1", b"yes")
+    assert bodies(take(there, "to", 1)) == [b"yes"]
+
+
+def test_messages_that_the_destination_refuses_come_later_in_their_order(pair):
+    here, there = pair
+    limited = {"x-max-length": 10, "x-overflow": "reject-publish"}
+    fill(there, "to", [], limited)
+    fill(here, "from", numbered(25))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to")
+    await_true(lambda: ask(there, "queue show", queue="to")["messages"] == 10)
+    # Acknowledged is what was confirmed, and no more.
+    await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 15)
+    assert ask(here, "queue show", queue="from")["messages"] == 15
+    assert bodies(take(there, "to", 25, limited)) == numbered(25)
+
+
+def test_after_dest_retries_a_refused_message_goes_where_dead_letters_go(pair):
+    here, there = pair
+    fill(there, "to", [b"full"], {"x-max-length": 1, "x-overflow": "reject-publish"})
+    fill(here, "dead", [])
+    fill(here, "from", numbered(2), {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dest_retries=0)
+    assert bodies(take(here, "dead", 2)) == numbered(2)
+    assert here.wait_for_log(r"shovel 's' in vhost '/': the destination refused a message \(basic.nack\)")
+
+
+def test_a_destination_queue_that_is_deleted_is_made_again_and_gets_what_was_returned(pair):
+    here, there = pair
+    fill(here, "from", numbered(1))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to")
+    take(there, "to", 1)
+    clients.connect(there).channel().queue_delete("to")
+    fill(here, "from", numbered(50))
+    assert bodies(take(there, "to", 50)) == numbered(50)
+
+
+def test_a_source_queue_that_is_deleted_is_made_again(pair):
+    here, there = pair
+    fill(here, "from", numbered(1))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to")
+    take(there, "to", 1)
+    clients.connect(here).channel().queue_delete("from")
+    fill(here, "from", numbered(5, start=5))
+    assert bodies(take(there, "to", 5)) == numbered(5, start=5)
+
+
+def test_a_predeclared_queue_that_is_not_there_is_waited_for(pair):
+    here, there = pair
+    shovel(here, src_queue="from", src_predeclared=True, dest_uri=uri(there), dest_queue="to")
+    here.wait_for_log(r"shovel 's' in vhost '/': the broker answered 404 .*no queue 'from' in vhost '/'.*next try in")
+    fill(here, "from", numbered(2))
+    assert bodies(take(there, "to", 2)) == numbered(2)
+
+
+def test_a_shovel_with_an_end_stops_there_and_its_parameter_goes(pair):
+    here, there = pair
+    fill(here, "from", numbered(20))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", src_delete_after=7)
+    here.wait_for_log("shovel 's' in vhost '/' has done its work, and is removed")
+    await_true(lambda: not ask(here, "parameter list")["items"])
+    assert bodies(take(there, "to", 7)) == numbered(7)
+    await_true(lambda: ask(here, "queue show", queue="from")["messages_ready"] == 13)
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", src_delete_after="queue-length")
+    await_true(lambda: not ask(here, "parameter list")["items"])
+    assert bodies(take(there, "to", 13)) == numbered(13, start=7)
+
+
+def test_a_paused_shovel_carries_nothing_also_after_a_restart(pair):
+    here, there = pair
+    fill(here, "from", numbered(1))
+    ask(here, "parameter set", component="paused-shovel", name="s", value=True)
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to")
+    clients.close_all()
+    here.restart()
+    shovel(here, "other", src_queue="nothing", dest_uri=uri(there), dest_queue="mark")
+    fill(here, "nothing", [b"mark"])
+    take(there, "mark", 1)
+    assert ask(here, "queue show", queue="from")["messages_ready"] == 1
+    ask(here, "parameter clear", component="paused-shovel", name="s")
+    assert bodies(take(there, "to", 1)) == numbered(1)
+
+
+def test_headers_tell_of_the_way_and_properties_are_replaced(pair):
+    here, there = pair
+    fill(here, "from", [b"a"], properties=headers(x=1))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dest_add_forward_headers=True,
+           dest_add_timestamp_header=True, dest_publish_properties={"content_type": "a/b", "delivery-mode": 1})
+    ((_, properties, _),) = take(there, "to", 1)
+    (passed,) = properties.headers["x-shovelled"]
+    assert passed["shovel-name"] == "s"
+    assert passed["src-queue"] == "from"
+    assert passed["dest-queue"] == "to"
+    assert "guest:guest" not in str(passed)
+    assert properties.headers["x"] == 1
+    assert properties.headers["x-shovelled-timestamp"] > 1_600_000_000
+    assert (properties.content_type, properties.delivery_mode) == ("a/b", 1)
+
+
+def test_no_password_is_in_the_log(pair):
+    here, _ = pair
+    shovel(here, src_queue="from", dest_uri="amqp://me:secret@127.0.0.1:1/v?heartbeat=5", dest_queue="to")
+    line = here.wait_for_log("shovel 's' in vhost '/': amqp://me@127.0.0.1:1/v: Connection refused: next try in")
+    assert line
+    assert "secret" not in here.log_text()

@@ -1,0 +1,286 @@
+"""The relay by itself: octets in, octets out, with a model of both brokers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.client._relay import Frames, Relay, StreamError
+from brokerd.wire import methods
+from brokerd.wire.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameScanner, body_frames, header_frame
+from brokerd.wire.properties import encode_header
+
+
+def delivery(tag, body, redelivered=False, key="k", frame_max=4096):
+    method = methods.BasicDeliver(consumer_tag="c", delivery_tag=tag, redelivered=redelivered, exchange="e",
+                                  routing_key=key)
+    return method.frame(1) + header_frame(1, encode_header(len(body))) + body_frames(1, body, frame_max)
+
+
+class Pipe:
+    """A relay with the octets of both sides, in pieces of some size."""
+
+    def __init__(self, mode="on-confirm", exchange=b"", key=b"q", piece=1 << 20, **more):
+        self.relay = Relay(mode, exchange, key, **more)
+        self.others = []
+        self.source = Frames(lambda *frame: self.others.append(frame), 1 << 16)
+        self.destination = Frames(lambda *frame: self.others.append(frame), 1 << 16)
+        self.source.give(self.relay, True)
+        self.destination.give(self.relay, False)
+        self.piece = piece
+        self._scanner = FrameScanner()
+
+    def feed(self, frames, octets):
+        while octets:
+            piece = octets[:min(self.piece, len(frames.room()))]
+            frames.room()[:len(piece)] = piece
+            frames.fed(len(piece))
+            octets = octets[len(piece):]
+
+    def deliver(self, *arguments, **more):
+        self.feed(self.source, delivery(*arguments, **more))
+
+    def confirm(self, tag, multiple=False):
+        self.feed(self.destination, methods.BasicAck(delivery_tag=tag, multiple=multiple).frame(1))
+
+    def refuse(self, tag, multiple=False):
+        self.feed(self.destination, methods.BasicNack(delivery_tag=tag, multiple=multiple).frame(1))
+
+    def published(self):
+        """The bodies that are to be sent now."""
+        bodies, left = [], 0
+        for frame in FrameScanner().feed(self.relay.take()):
+            if frame.kind == FRAME_METHOD:
+                assert isinstance(methods.decode(frame.payload), methods.BasicPublish)
+                assert not left
+            elif frame.kind == FRAME_HEADER:
+                left = int.from_bytes(frame.payload[4:12])
+                bodies.append(b"")
+            else:
+                assert frame.kind == FRAME_BODY
+                bodies[-1] += frame.payload
+                left -= len(frame.payload)
+        assert not left
+        return bodies
+
+    def settled(self):
+        """What is to be told to the source: (name, tag, multiple or requeue)."""
+        found = []
+        for frame in FrameScanner().feed(self.relay.acks()):
+            method = methods.decode(frame.payload)
+            found.append((method.NAME, method.delivery_tag, getattr(method, "multiple", getattr(method, "requeue", 0))))
+        return found
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+def test_deliveries_become_publishes_whatever_pieces_they_come_in(piece):
+    pipe = Pipe(piece=piece)
+    sent = [b"one", b"", b"x" * 9000]
+    for tag, body in enumerate(sent, 1):
+        pipe.deliver(tag, body)
+    assert pipe.published() == sent
+    assert not pipe.others
+
+
+def test_what_is_confirmed_out_of_order_is_acknowledged_as_far_as_there_is_no_gap():
+    pipe = Pipe()
+    for tag in range(1, 6):
+        pipe.deliver(tag, b"")
+    assert len(pipe.published()) == 5
+    pipe.confirm(2)
+    pipe.confirm(3)
+    assert pipe.settled() == []
+    pipe.confirm(1)
+    assert pipe.settled() == [("basic.ack", 3, True)]
+    pipe.confirm(5, multiple=True)
+    assert pipe.settled() == [("basic.ack", 5, True)]
+    assert pipe.relay.unsettled == 0
+
+
+def test_refused_messages_go_again_one_at_a_time_before_new_ones():
+    pipe = Pipe()
+    for tag in range(1, 5):
+        pipe.deliver(tag, b"%d" % tag)
+    assert len(pipe.published()) == 4
+    pipe.confirm(1)
+    pipe.refuse(2)
+    pipe.confirm(3)
+    pipe.refuse(4)
+    pipe.deliver(5, b"5")
+    assert pipe.relay.halted
+    assert pipe.published() == []
+    assert pipe.settled() == [("basic.ack", 1, True)]
+    pipe.relay.retry()
+    assert pipe.published() == [b"2"]
+    assert pipe.published() == []
+    pipe.confirm(5)
+    assert pipe.settled() == [("basic.ack", 3, True)]
+    assert pipe.published() == [b"4"]
+    pipe.confirm(6)
+    assert pipe.published() == [b"5"]
+    pipe.confirm(7)
+    assert pipe.settled() == [("basic.ack", 5, True)]
+
+
+def test_a_message_that_is_given_up_is_rejected_at_its_place():
+    pipe = Pipe()
+    for tag in range(1, 4):
+        pipe.deliver(tag, b"")
+    pipe.published()
+    pipe.refuse(2)
+    pipe.confirm(1)
+    pipe.confirm(3)
+    assert pipe.relay.tries == 1
+    pipe.relay.give_up()
+    pipe.relay.retry()
+    assert pipe.settled() == [("basic.ack", 1, True), ("basic.reject", 2, False), ("basic.ack", 3, True)]
+
+
+def test_a_returned_message_counts_as_refused_although_it_is_confirmed():
+    pipe = Pipe(mandatory=True)
+    pipe.deliver(1, b"a")
+    pipe.deliver(2, b"bb")
+    pipe.published()
+    back = methods.BasicReturn(reply_code=312, reply_text="NO_ROUTE", exchange="", routing_key="q").frame(1)
+    pipe.feed(pipe.destination, back + header_frame(1, encode_header(2)) + body_frames(1, b"bb", 0))
+    pipe.confirm(2, multiple=True)
+    assert pipe.settled() == [("basic.ack", 1, True)]
+    assert pipe.relay.halted
+    assert pipe.relay.reason == "the destination returned a message: 312 NO_ROUTE"
+
+
+def test_without_acknowledgements_nothing_is_kept_and_on_publish_all_is_acknowledged_once_sent():
+    pipe = Pipe("no-ack")
+    pipe.deliver(1, b"a")
+    assert pipe.published() == [b"a"]
+    assert (pipe.settled(), pipe.relay.kept_octets) == ([], 0)
+    pipe = Pipe("on-publish")
+    pipe.deliver(1, b"a")
+    assert pipe.settled() == []
+    assert pipe.published() == [b"a"]
+    assert pipe.settled() == [("basic.ack", 1, True)]
+
+
+def test_beyond_its_limit_a_relay_takes_nothing():
+    pipe = Pipe(limit=1)
+    pipe.deliver(1, b"a")
+    pipe.deliver(2, b"b")
+    assert pipe.published() == [b"a"]
+    pipe.confirm(1)
+    assert pipe.settled() == [("basic.ack", 1, True)]
+    assert pipe.relay.finished
+
+
+def test_a_function_may_change_or_drop_messages():
+    def rewrite(exchange, key, header, redelivered):
+        assert (exchange, key, redelivered) == (b"e", b"k", False)
+        return None if header.startswith(encode_header(1)[:12]) else (exchange, b"other", header)
+
+    pipe = Pipe(exchange=None, key=None, rewrite=rewrite)
+    pipe.deliver(1, b"x")
+    pipe.deliver(2, b"xx")
+    octets = pipe.relay.take()
+    assert methods.decode(FrameScanner().feed(octets)[0].payload).routing_key == "other"
+    assert pipe.settled() == [("basic.ack", 1, True)]
+
+
+def test_only_redelivered_messages_are_marked():
+    pipe = Pipe(mark=lambda exchange, key, header, redelivered: (exchange, key, encode_header(1)))
+    pipe.deliver(1, b"")
+    pipe.deliver(2, b"", redelivered=True)
+    sizes = [frame.payload[4:12] for frame in FrameScanner().feed(pipe.relay.take()) if frame.kind == FRAME_HEADER]
+    assert [int.from_bytes(size) for size in sizes] == [0, 1]
+
+
+@pytest.mark.parametrize("octets", [b"AMQP\0\0\x09\x01", b"\1\0\1\0\0\0\4abcdX", b"\3\0\1\0\0\0\1a\xce",
+                                    b"\2\0\1\0\0\0\1a\xce", b"\1\0\1\xff\0\0\0abc",
+                                    b"\1\0\1\0\0\0\4\0\x3c\0\x3c\xce", b"\1\0\1\0\0\0\x06\0\x3c\0\x3c\x20a\xce"])
+def test_what_is_not_amqp_is_refused(octets):
+    pipe = Pipe()
+    with pytest.raises(StreamError):
+        pipe.feed(pipe.source, octets)
+
+
+@pytest.mark.parametrize("tag", [0, 1, 3])
+def test_a_confirm_of_what_was_not_sent_is_refused(tag):
+    pipe = Pipe()
+    if tag:
+        pipe.deliver(1, b"")
+    with pytest.raises(StreamError, match="not sent"):
+        pipe.confirm(tag)
+
+
+class Model:
+    """What both brokers see of a relay that works on-confirm."""
+
+    def __init__(self):
+        self.pipe = Pipe()
+        self.delivered = 0
+        self.sent = []          # tags of publishes by sequence number, from 1
+        self.open = []          # sequence numbers that are not settled
+        self.taken = set()      # tags that the destination has
+        self.acknowledged = 0
+
+    def deliver(self, count):
+        for _ in range(count):
+            self.delivered += 1
+            self.pipe.deliver(self.delivered, b"%d" % self.delivered)
+
+    def take(self):
+        relay = self.pipe.relay
+        bodies = self.pipe.published()
+        assert not (relay.halted and bodies)
+        for body in bodies:
+            tag = int(body)
+            assert tag not in self.taken
+            # What goes now goes before all that has not gone.
+            assert set(range(1, tag)) <= set(self.sent)
+            self.sent.append(tag)
+            self.open.append(len(self.sent))
+
+    def settle(self, which, positive, multiple):
+        if not self.open:
+            return
+        seq = self.open[which % len(self.open)]
+        seqs = [each for each in self.open if each <= seq] if multiple else [seq]
+        self.open = [each for each in self.open if each not in seqs]
+        if positive:
+            self.taken.update(self.sent[each - 1] for each in seqs)
+        (self.pipe.confirm if positive else self.pipe.refuse)(seq, multiple)
+
+    def retry(self):
+        if self.pipe.relay.halted and not self.open:
+            self.pipe.relay.retry()
+
+    def look(self):
+        for name, tag, multiple in self.pipe.settled():
+            assert (name, multiple) == ("basic.ack", True)
+            self.acknowledged = tag
+        expected = self.acknowledged
+        while expected + 1 in self.taken:
+            expected += 1
+        assert self.acknowledged == expected
+        assert self.pipe.relay.unsettled == self.delivered - self.acknowledged
+        assert self.pipe.relay.in_flight == len(self.open)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("deliver"), st.integers(1, 40)),
+    st.tuples(st.just("take")),
+    st.tuples(st.just("settle"), st.integers(0, 50), st.booleans(), st.booleans()),
+    st.tuples(st.just("retry")),
+)
+
+
+@given(st.lists(STEPS, max_size=80))
+def test_what_is_acknowledged_is_exactly_the_run_of_messages_that_the_destination_has(steps):
+    model = Model()
+    for name, *arguments in steps:
+        getattr(model, name)(*arguments)
+        model.look()
+    while model.pipe.relay.unsettled:       # A destination that takes everything gets everything.
+        model.retry()
+        model.take()
+        while model.open:
+            model.settle(0, True, False)
+        model.look()
+    assert model.taken == set(range(1, model.delivered + 1))
