@@ -115,16 +115,17 @@ def test_a_shovel_with_an_end_stops_there_and_its_parameter_goes(pair):
 
 def test_a_paused_shovel_carries_nothing_also_after_a_restart(pair):
     here, there = pair
-    fill(here, "from", numbered(1))
-    ask(here, "parameter set", component="paused-shovel", name="s", value=True)
     shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to")
+    ask(here, "shovel pause", name="s")
+    await_true(lambda: ask(here, "shovel show", name="s")["state"] == "paused")
+    fill(here, "from", numbered(1))
     clients.close_all()
     here.restart()
     shovel(here, "other", src_queue="nothing", dest_uri=uri(there), dest_queue="mark")
     fill(here, "nothing", [b"mark"])
     take(there, "mark", 1)
     assert ask(here, "queue show", queue="from")["messages_ready"] == 1
-    ask(here, "parameter clear", component="paused-shovel", name="s")
+    ask(here, "shovel resume", name="s")
     assert bodies(take(there, "to", 1)) == numbered(1)
 
 
@@ -132,7 +133,7 @@ def test_headers_tell_of_the_way_and_properties_are_replaced(pair):
     here, there = pair
     fill(here, "from", [b"a"], properties=headers(x=1))
     shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dest_add_forward_headers=True,
-           dest_add_timestamp_header=True, dest_publish_properties={"content_type": "a/b", "delivery-mode": 1})
+           dest_add_timestamp_header=True, dest_publish_properties={"content_type": "a/b", "delivery_mode": 1})
     ((_, properties, _),) = take(there, "to", 1)
     (passed,) = properties.headers["x-shovelled"]
     assert passed["shovel-name"] == "s"

@@ -41,8 +41,8 @@ def mark_redelivered(properties: Properties) -> None:
 
 
 def override(values: Mapping[str, Any]) -> Change:
-    """Give messages these properties; names are those of AMQP, with "-" or "_"."""
-    found = {name.replace("-", "_"): value for name, value in values.items()}
+    """Give messages these properties, by RabbitMQ's names, such as content_type."""
+    found = dict(values)
     if "timestamp" in found:
         found["timestamp"] = Timestamp(found["timestamp"])
 
