@@ -88,3 +88,49 @@ def test_kill_9_costs_readers_that_share_no_message_and_no_order_of_a_key(tmp_pa
 def read(peer, name):
     peer.prefetch(1000)
     peer.consume("events", name, no_ack=False, arguments={"x-stream-reader": name})
+
+
+WINDOW = 40
+
+
+def test_a_stream_knows_its_publishers_keys_over_kill_9_restarts_and_retention(tmp_path):
+    arguments = STREAM | {"x-message-deduplication": True, "x-cache-size": WINDOW, "x-max-length": 10,
+                          "x-stream-max-segment-size-bytes": 4096}
+    keys, offsets = [], 0
+    with Broker(tmp_path / "data") as broker:
+        for round_ in range(4):
+            with Peer(broker.port) as peer:
+                peer.open()
+                peer.declare(arguments, "events", durable=True, exclusive=False)
+                peer.confirming()
+                if keys:                # What was stored before is known: also the keys of messages that are removed.
+                    for key in keys[-WINDOW:]:
+                        assert put(peer, key)
+                for key in [f"{round_}-{i}" for i in range(30)]:
+                    assert put(peer, key)
+                    assert put(peer, key)
+                    keys.append(key)
+                    offsets += 1
+                assert kept_offsets(peer)[-1] == offsets, f"round {round_}"
+                assert len(kept_offsets(peer)) < 30         # Retention has taken segments.
+            broker.restart(kill=round_ % 2 == 0)
+        with Peer(broker.port) as peer:
+            peer.open()
+            peer.confirming()
+            assert put(peer, keys[-WINDOW - 1])             # The window has forgotten it: it is stored once more.
+            assert kept_offsets(peer)[-1] == offsets + 1
+    broker.check_log()
+
+
+def put(peer, key):
+    return peer.put("events", b"." * 900, delivery_mode=2, headers={"x-deduplication-header": key})
+
+
+def kept_offsets(peer):
+    """The offsets of all messages that are kept."""
+    count = peer.count("events")[0]
+    peer.prefetch(1000)
+    peer.consume("events", "all", no_ack=False, arguments={"x-stream-offset": "first"})
+    offsets = [peer.delivered().headers["x-stream-offset"] for _ in range(count)]
+    peer.ask(methods.BasicCancel(consumer_tag="all"))
+    return offsets

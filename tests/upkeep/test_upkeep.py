@@ -397,6 +397,30 @@ def test_at_the_end_nothing_is_left_for_the_next_start_to_remove(place):
     assert os.listdir(place.path / "garbage") == []
 
 
+def test_each_minute_retention_looks_at_the_age_of_what_streams_keep(place):
+    minute = 60_000_000_000
+    now = 1000 * minute
+    place.node.core.clock = lambda: now
+    queue = place.vhost.add_queue("q", durable=True, auto_delete=False,
+                                  arguments={"x-queue-type": "stream", "x-max-age": "10m"})
+    place.publish(*range(300))
+    now += 9 * minute
+    place.publish(*range(40))
+    before = len(queue.segments())
+    assert before > 4
+    place.ticks(upkeep.RETAIN_EVERY_TICKS)
+    assert len(queue.segments()) == before          # Nothing is as old as that yet.
+    now += minute + 1
+    place.ticks(upkeep.RETAIN_EVERY_TICKS - 1)
+    assert len(queue.segments()) == before
+    place.ticks(1)
+    assert queue.stream.removed_segments >= before - 3
+    assert queue.stream.first_offset > 200
+    now += 100 * minute
+    place.ticks(upkeep.RETAIN_EVERY_TICKS)
+    assert len(queue.segments()) == 1               # The last one stays, however old it is.
+
+
 class SpareCore:
     """What upkeep asks of the data plane about segments kept for later."""
 
