@@ -252,6 +252,31 @@ def test_a_skipped_message_of_a_parked_group_is_dead_lettered_and_the_group_stay
     assert words(received(bench, connection)) == "r2"
 
 
+@pytest.mark.parametrize("waits", ["before the skip", "after the skip"])
+def test_a_parked_group_stays_so_over_a_crash_with_the_message_behind_the_one_that_was_skipped(make_bench, waits):
+    rules = {"delivery_limit": 2, "limit_stops": True}
+    bench = make_bench()
+    queue = grouped(bench, **rules)
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2" if waits == "before the skip" else "r1")
+    for tag in (1, 2):
+        assert received(bench, connection) == [(tag, "r1")]
+        connection.feed(nack(2, tag))
+    assert queue.gate.skip(b"r") == 1
+    if waits == "after the skip":
+        send(connection, "r2")
+    assert received(bench, connection) == []
+    bench = make_bench()
+    queue = grouped(bench, recovered=True, **rules)
+    assert queue.gate.scan(100)
+    assert state(queue, b"r") == (["parked"], 0, 1, 0)
+    assert queue.gate.release(b"r")
+    connection = bench.connection(1, 2)
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r2"
+
+
 @pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("again", [1, 2])
 def test_a_start_knows_that_a_group_is_parked_unless_it_was_released(make_bench, released, again):

@@ -173,6 +173,25 @@ def test_sequence_numbers_go_on_though_all_was_settled(bench, queue, connection,
     assert (found.ready, found.next_seq) == (0, 10)
 
 
+def test_a_start_has_the_names_of_the_files_synced_that_it_found(bench, queue, connection, again):
+    """The broker before it may have died before it synced them."""
+    connection.feed(numbered(1, 1))
+    after, found = again()
+    publisher = after.connection(1)
+    publisher.channels[1].select_confirm()
+    publisher.feed(numbered(2, 2))
+    assert {f"{found.directory}/", f"{os.path.dirname(found.directory)}/"} <= set(after.sync())
+
+
+def test_sequence_numbers_go_on_after_a_power_cut_though_all_was_settled(bench, queue, connection, again, make_bench):
+    connection.feed(numbered(1, 2))
+    consume(connection.channels[2], queue, no_ack=True)
+    bench.turns()
+    _, found = again(suspect=True)
+    assert (found.ready, found.next_seq) == (0, 3)
+    assert make_bench(segment_octets=4096).recovered().next_seq == 3
+
+
 def test_what_had_been_handed_out_comes_as_redelivered(bench, queue, connection, again):
     connection.channels[2].prefetch = 7
     connection.feed(numbered(1, 12))

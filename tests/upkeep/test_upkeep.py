@@ -527,6 +527,22 @@ def unused(tmp_path):
     return keeper, core, vhosts, now
 
 
+def test_a_tick_has_each_vhost_s_commit_log_give_up_what_is_stored(unused):
+    keeper, _, vhosts, _ = unused
+
+    class Log:
+        rotated = 0
+
+        def rotate(self):
+            self.rotated += 1
+
+    vhosts.update({"/": Vhost(Unused("q")), "other": Vhost(Unused("q"))})
+    vhosts["/"].commit_log = Log()
+    for _ in range(3):
+        keeper.tick(NEVER)
+    assert vhosts["/"].commit_log.rotated == 3
+
+
 def test_a_queue_that_nobody_uses_goes_at_a_tick_and_others_stay(unused):
     keeper, core, vhosts, now = unused
     queue, other = Unused("q"), Unused("q", "other", 900)

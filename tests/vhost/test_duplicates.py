@@ -11,7 +11,8 @@ from brokerd.queues.deduplication import Rule
 from brokerd.store import key_log
 from brokerd.store.commit_log import CommitLog, Message, Plan, encode_plan
 from brokerd.store.disk import Disk
-from brokerd.store.format import SECRET, SECRET_MAGIC, SECRET_VERSION, crc32c
+from brokerd.store.format import KEY_ROW, NOT_LASTING, SECRET, SECRET_MAGIC, SECRET_VERSION, crc32c
+from brokerd.store.key_files import read
 from brokerd.store.key_log import ROOM_ROWS, KeyLog
 from brokerd.store.recovery import recover
 from brokerd.testing.disk import FillableDisk
@@ -349,6 +350,15 @@ def test_the_group_commit_follows_the_keys_of_persistent_messages(machine):
     assert machine.followed == []
     machine.publish("b", exchange="x")
     assert machine.followed == [machine.vhost.duplicates.get().exchanges["x"].log]
+
+
+def test_a_row_says_whether_the_next_sync_covers_its_message(machine):
+    machine.exchange()
+    for key, mode in (("a", 1), ("b", 2), (1.5, 1), (2.5, 2)):      # The last two are not for the data plane.
+        machine.publish(key, exchange="x", delivery_mode=mode)
+    log = machine.vhost.duplicates.get().exchanges["x"].log
+    rows = KEY_ROW.iter_unpack(read(log.path(1), Disk(), log=True).rows)
+    assert [order & NOT_LASTING != 0 for order, hashed, _ in rows if hashed] == [True, False, True, False]
 
 
 def test_an_exchange_that_is_not_durable_has_no_files(machine):
