@@ -7,6 +7,7 @@ import { Changes } from "./changes.tsx";
 import { Connections, Channels } from "./clients.tsx";
 import { Definitions } from "./definitions.tsx";
 import { Exchange, Exchanges } from "./exchanges.tsx";
+import { Federation, Shovels } from "./links.tsx";
 import { Overview } from "./overview.tsx";
 import { Dialog, Form, Notice } from "./parts.tsx";
 import { Policies } from "./policies.tsx";
@@ -36,6 +37,8 @@ const PAGES: Page[] = [
   { name: "connections", label: "Connections", key: "c", list: () => <Connections /> },
   { name: "channels", label: "Channels", key: "h", list: () => <Channels /> },
   { name: "policies", label: "Policies", key: "p", list: () => <Policies /> },
+  { name: "shovels", label: "Shovels", key: "l", list: () => <Shovels /> },
+  { name: "federation", label: "Federation", key: "f", list: () => <Federation /> },
   { name: "users", label: "Users", key: "u", list: () => <Users />, tag: "administrator" },
   { name: "vhosts", label: "Vhosts", key: "v", list: () => <VHosts />, tag: "administrator" },
   { name: "changes", label: "Changes", key: "a", list: () => <Changes />, tag: "administrator" },

@@ -196,16 +196,18 @@ function Field({ row, value: held, set }: FieldProps) {
 }
 
 /** A button that opens a dialog with a form.  ``send`` says whether it was done. */
-export function FormButton({ title, label, ...form }: FormProps & { title: string }) {
+export function FormButton({ title, heading, label, small, ...form }: FormProps & {
+  title: string; heading?: string; small?: boolean;
+}) {
   const [open, setOpen] = useState(false);
   const send = async (values: Values) => {
     if (await form.send(values)) setOpen(false);
   };
   return (
     <>
-      <button type="button" class="solid" onClick={() => setOpen(true)}>{title}</button>
+      <button type="button" class={small ? "small" : "solid"} onClick={() => setOpen(true)}>{title}</button>
       {open && (
-        <Dialog title={title} close={() => setOpen(false)}><Form {...form} label={label} send={send} /></Dialog>
+        <Dialog title={heading ?? title} close={() => setOpen(false)}><Form {...form} label={label} send={send} /></Dialog>
       )}
     </>
   );
