@@ -55,6 +55,19 @@ def test_each_object_has_its_sample(busy):
     assert [name for name, _ in found if name == "rabbitmq_channel_consumers"]
 
 
+def test_each_link_has_its_samples(busy):
+    value_ = {"src-uri": "amqp://", "src-queue": "links", "dest-uri": "amqp://127.0.0.1:1"}
+    assert busy.http.ask("PUT", "/api/parameters/shovel/%2F/s", {"value": value_}).status == 201
+    assert busy.http.ask("PUT", "/api/shovels/%2F/s/pause").status == 204
+    found = read(busy.http.get("/metrics/detailed?family=link_metrics"))
+    labels = {"vhost": "/", "type": "shovel", "link": "s", "upstream": ""}
+    assert value(found, "brokerd_detailed_link_up", **labels) == 0
+    assert value(found, "brokerd_detailed_link_messages_total", **labels) == 0
+    assert "brokerd_detailed_link_idle_seconds" not in {name for name, _ in found}  # It has had no message.
+    assert busy.http.ask("DELETE", "/api/parameters/shovel/%2F/s").status == 204
+    assert value(read(busy.http.get("/metrics")), "brokerd_links", state="running") == 0
+
+
 def test_families_are_chosen_by_name_and_vhost(busy):
     found = read(busy.http.get("/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count&vhost=%2F"))
     assert {name for name, _ in found} == {

@@ -9,6 +9,7 @@ Tests read it with prometheus_client's parser.  A counter that is the sum of que
 is deleted: see ``Carried``.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -184,6 +185,8 @@ def _whole(node: dict[str, Any], *, depth: bool = True) -> Iterator[Family]:
             yield Family(f"brokerd_messages_{word}_total", "counter", text, [({}, _carried.total(word, stats[word]))])
     if depth:  # Else each stream has its own.
         yield from _streams(node)
+    yield Family("brokerd_links", "gauge", "Shovels and federation links, by what each does.",
+                 [({"state": state}, number) for state, number in node.get("links", {}).items()])
     yield Family("brokerd_alarms", "gauge", "Alarms in force: publishers wait.", [({}, len(node["alarms"]))])
     yield Family("brokerd_blocked_connections", "gauge", "Connections that wait for the end of an alarm.",
                  [({}, node["blocked_connections"])])  # fmt: skip
@@ -342,6 +345,40 @@ async def _of_streams(call: Call, vhosts: list[str], start: str) -> list[Family]
     ]  # fmt: skip
 
 
+LINK_COLUMNS = (
+    _Column("link_up", "gauge", "up", "1: the link runs, or waits for consumers."),
+    _Column("link_messages_total", "counter", "messages", "Messages that have arrived."),
+    _Column("link_messages_unconfirmed", "gauge", "unconfirmed", "Messages sent and not yet confirmed."),
+    _Column("link_messages_retried_total", "counter", "retried", "Refused messages that were sent again."),
+    _Column("link_messages_rejected_total", "counter", "rejected", "Messages left to the source's dead-letter rules."),
+    _Column("link_lag_messages", "gauge", "lag", "Messages that wait at the source, as last told."),
+    _Column("link_reconnects_total", "counter", "reconnects", "How often the link has connected again."),
+    _Column("link_idle_seconds", "gauge", "idle_seconds", "Time since the last message; links without one have none."),
+)
+
+
+async def _of_links(call: Call, vhosts: list[str], start: str) -> list[Family]:
+    start = start.replace("rabbitmq_", "brokerd_")
+    found: list[tuple[Labels, dict[str, Any]]] = []
+    for vhost in vhosts:
+        shovels = (await call.ask("shovel list", vhost=vhost))["items"]
+        links = (await call.ask("federation_link list", vhost=vhost))["items"]
+        found += [
+            ({"vhost": row["vhost"], "type": row.get("type", "shovel"), "link": row["name"],
+              "upstream": row.get("upstream", "")}, row)
+            for row in [*shovels, *links]
+        ]  # fmt: skip
+    for _, row in found:
+        row["up"] = int(row["state"] in ("running", "idle"))
+        if row["last_message"]:
+            row["idle_seconds"] = max(0.0, time.time() - row["last_message"] / 1000)
+    return [
+        Family(f"{start}{each.name}", each.kind, each.help,
+               [(labels, row[each.field]) for labels, row in found if each.field in row])
+        for each in LINK_COLUMNS
+    ]  # fmt: skip
+
+
 DETAILED: dict[str, Any] = {
     "queue_coarse_metrics": _of_rows("queue", OF_QUEUE, QUEUE_COARSE),
     "queue_consumer_count": _of_rows("queue", OF_QUEUE, QUEUE_CONSUMERS),
@@ -349,6 +386,7 @@ DETAILED: dict[str, Any] = {
     "queue_delivery_metrics": _of_rows("queue", OF_QUEUE, QUEUE_STATS),
     "queue_order_metrics": _of_rows("queue", OF_QUEUE, QUEUE_ORDER, "brokerd_"),
     "stream_metrics": _of_streams,
+    "link_metrics": _of_links,
     "exchange_metrics": _of_rows("exchange", OF_EXCHANGE, EXCHANGES),
     "connection_coarse_metrics": _of_rows("connection", OF_CONNECTION, CONNECTIONS),
     "connection_metrics": _of_rows("connection", OF_CONNECTION, CONNECTIONS),
@@ -356,8 +394,8 @@ DETAILED: dict[str, Any] = {
     "connection_churn_metrics": _churn,
     "vhost_status": _vhosts,
 }
-PER_OBJECT = ("queue_metrics", "queue_order_metrics", "stream_metrics", "exchange_metrics", "connection_metrics",
-              "channel_metrics")  # fmt: skip
+PER_OBJECT = ("queue_metrics", "queue_order_metrics", "stream_metrics", "link_metrics", "exchange_metrics",
+              "connection_metrics", "channel_metrics")  # fmt: skip
 
 
 # --- the text

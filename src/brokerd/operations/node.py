@@ -4,6 +4,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
+from brokerd.links.state import STATES
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class NodeShown(TypedDict):
     blocked_connections: int
     totals: Totals
     streams: Streams
+    links: dict[str, int]  # shovels and federation links, by state
     message_stats: dict[str, int]  # counters since the start, summed over the queues and exchanges that are there
 
 
@@ -114,7 +116,15 @@ def _facts(node: "Node") -> dict[str, Any]:
         "exchange_types": sorted(EXCHANGE_TYPES),
         "data_dir": node.data.path,
         "blocked_connections": len(node.blocked),
+        "links": _links(node),
     }
+
+
+def _links(node: "Node") -> dict[str, int]:
+    found = dict.fromkeys(STATES, 0)
+    for link in node.links.states.values():
+        found[link.state] += 1
+    return found
 
 
 def _descriptors() -> int:
