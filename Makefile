@@ -47,7 +47,8 @@ pages:
 test: $(VENV)/asserted $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools $(VENV)/web-tools
 	$(ASSERTED) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
-# The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT
+# The conversations held with RabbitMQ: Debian's, started for the purpose, or one that runs: make test-peer PEER=HOST:PORT.
+# tests/links/test_migration.py has both brokers side by side, and runs in each suite where RabbitMQ is.
 test-peer: build $(VENV)/test-tools
 	@[ "$(PEER)" != rabbitmq ] || [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || \
 		{ echo "test-peer needs RabbitMQ: apt-get install rabbitmq-server (or set PEER=HOST:PORT)" >&2; exit 1; }

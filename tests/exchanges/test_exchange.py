@@ -173,5 +173,5 @@ def test_types_that_few_have_are_not_imported_with_the_others():
     code = "import sys, brokerd.vhost.vhost; print(*[m for m in sys.modules if m.startswith('brokerd.exchanges.')])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     late = {name.partition(".")[0] for name in EXCHANGE_TYPES.values() if isinstance(name, str)}
-    assert late == {"consistent_hash", "modulus_hash", "delayed"}
+    assert late == {"consistent_hash", "modulus_hash", "delayed", "federation_upstream"}
     assert late.isdisjoint(name.rpartition(".")[2] for name in answer)

@@ -33,6 +33,7 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange] | str] = {
 } | {
     "x-consistent-hash": "consistent_hash.ConsistentHashExchange",
     "x-modulus-hash": "modulus_hash.ModulusHashExchange",
+    "x-federation-upstream": "federation_upstream.FederationUpstreamExchange",
     "x-delayed-message": "delayed.DelayedExchange",
     "x-delayed-exchange": "delayed.DelayedExchangeByItsOtherName",
 }

@@ -33,6 +33,8 @@ RING, JUMP = "ring", "jump"
 _CONSISTENT_HASH = ("x-consistent-hash",)
 _DELAYED = ("x-delayed-message", "x-delayed-exchange")
 _RECENT_HISTORY = ("x-recent-history",)
+_FEDERATION_UPSTREAM = ("x-federation-upstream",)
+MAX_HOPS = "x-max-hops"
 
 
 class ExchangeArgument(NamedTuple):
@@ -128,6 +130,13 @@ def _history_length(value: Any, _: Arguments, __: str) -> str | None:
     return f"Invalid argument {format_amqp_term(value)}, 'x-recent-history-length' must be a positive integer"
 
 
+def _max_hops(value: Any, arguments: Arguments, _: str) -> str | None:
+    if MAX_HOPS not in arguments:
+        return f"Argument {MAX_HOPS} missing"
+    is_number = isinstance(value, int) and not isinstance(value, bool | Timestamp)
+    return None if is_number else f"Argument {MAX_HOPS} must be of type long"
+
+
 EXCHANGE_ARGUMENTS = (
     *(ExchangeArgument(name, string(name)) for name in ALTERNATE_EXCHANGE),
     ExchangeArgument(DELAYED_TYPE, _delayed_type, _DELAYED, required=True),
@@ -140,6 +149,7 @@ EXCHANGE_ARGUMENTS = (
     ExchangeArgument("hash-property", _hash_property, _CONSISTENT_HASH),
     ExchangeArgument("x-algorithm", _algorithm, _CONSISTENT_HASH),
     ExchangeArgument("x-recent-history-length", _history_length, _RECENT_HISTORY),
+    ExchangeArgument(MAX_HOPS, _max_hops, _FEDERATION_UPSTREAM, required=True),
 )
 
 
@@ -151,7 +161,7 @@ def rows_of(type_: str, arguments: Arguments) -> list[ExchangeArgument]:
 
 def check_arguments(type_: str, arguments: Arguments, thing: str) -> None:
     """Raise PreconditionFailed for arguments that no exchange of this type can have."""
-    if not arguments and type_ not in _DELAYED:
+    if not arguments and type_ not in (*_DELAYED, *_FEDERATION_UPSTREAM):
         return
     for row in rows_of(type_, arguments):
         if row.required or row.name in arguments:
