@@ -65,9 +65,9 @@ def test_questions_and_traffic_are_not_in_it(broker):
 
 def test_no_password_is_in_the_file(broker):
     ask(broker, "user add", user="ann", password="s3cret-1")
-    ask(broker, "parameter set", component="shovel", name="s", vhost="/", value={
-        "src-uri": "amqp://bob:s3cret-2@host", "src-queue": "a", "dest-uri": ["amqp://x:s3cret-3@h"],
-        "dest-queue": "b"})
+    ask(broker, "parameter set", component="mine", name="s", vhost="/", value={
+        "src-uri": "amqp://bob:s3cret-2@host",
+        "dest-uri": ["amqp://x:s3cret-3@h", "amqp://x:s3/cret@h?password=s3cret-4", "amqp://x:/s3cret-5@h"]})
     texts = [(broker.directory / "changes.jsonl").read_text()]
     assert all("s3cret" not in text for text in texts)
     assert "amqp://***@host" in texts[0]

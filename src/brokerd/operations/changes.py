@@ -7,6 +7,8 @@ message that is published by HTTP, is no change that the log is told of.
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd.links.uris import masked
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -59,7 +61,7 @@ def _shown(name: str, value: Any) -> Any:
 
 def _without_secrets(value: Any, depth: int) -> Any:
     if isinstance(value, str):
-        return _IN_ADDRESS.sub(f"://{HIDDEN}@", value)
+        return _IN_ADDRESS.sub(f"://{HIDDEN}@", masked(value))
     if not depth:
         return HIDDEN
     if isinstance(value, dict):
