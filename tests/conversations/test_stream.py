@@ -313,3 +313,70 @@ def test_an_expression_that_is_wrong_says_where(peer, stream):
     assert peer.refusal(methods.BasicConsume(queue=stream, consumer_tag="t", arguments=arguments)) == (
         406, f"PRECONDITION_FAILED - invalid arg 'x-stream-filter-sql' for queue '{stream}' in vhost '/': "
         "line 2, column 5: a value is wanted, but it ends")
+
+
+# --- what is refused
+
+@pytest.mark.parametrize(("argument", "value", "text"), [
+    ("x-stream-filter", 5, "it must be a text, a table, or a list of these"),
+    ("x-stream-filter", [], "0 values, but a filter has 1 to 64"),
+    ("x-stream-filter", ["v"] * 65, "65 values, but a filter has 1 to 64"),
+    ("x-stream-filter", "v" * 256, "a value of 256 octets, at most 255"),
+    ("x-stream-filter", {}, "a table without a condition"),
+    ("x-stream-filter", {"geo-circle": {}},
+     "'geo-circle' is unknown: there are geo-within-radius, geo-bbox, geo-polygon"),
+    ("x-stream-match-unfiltered", "yes", "it must be true or false"),
+    ("x-filter-match-type", "some", "it must be 'all' or 'any'"),
+    ("x-stream-filter-sql", "", None), ("x-stream-filter-sql", 5, None), ("x-stream-filter-sql", "a = ", None),
+    ("x-stream-filter-sql", "a" * 4097, None),
+    ("x-stream-reader", "", '"empty"'), ("x-stream-reader", 5, None),
+    ("x-stream-partitions", "range", "it must be 'hash'"),
+    ("x-single-active-consumer", "yes", "it must be true or false"),
+    ("x-stream-automatic-offset-tracking", "often", "it must be true or false"),
+])
+@rabbitmq("it has fewer arguments, and other words")
+def test_a_wrong_argument_of_a_reader_is_refused_in_words_and_costs_the_channel_alone(
+        peer, stream, argument, value, text):
+    peer.prefetch(5)
+    method = methods.BasicConsume(queue=stream, arguments={"x-stream-offset": "first", argument: value})
+    code, said = peer.refusal(method)
+    begins = f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{stream}' in vhost '/': "
+    assert (code, said[:len(begins)]) == (406, begins)
+    assert text is None or said == begins + text
+    assert len(said) > len(begins)
+    peer.open_channel(2)
+    read(peer, stream, "first", channel=2)
+    assert came(peer, 5) == expected(1)
+
+
+@rabbitmq("it lets a stream's reader have a priority")
+def test_a_reader_has_no_priority(peer, stream):
+    peer.prefetch(5)
+    assert peer.refusal(methods.BasicConsume(queue=stream, arguments={"x-priority": 5})) == (
+        406, f"PRECONDITION_FAILED - invalid arg 'x-priority' for queue '{stream}' in vhost '/' of queue type "
+        "rabbit_stream_queue")
+
+
+@differs("offsets of a stream", always=False)
+def test_a_reader_that_never_acknowledges_holds_its_own_credit_alone(peer, name):
+    peer.confirming()
+    arguments = STREAM | {"x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 4096}
+    peer.declare(arguments, name, durable=True, exclusive=False)
+    read(peer, name, "next", "lazy", 2)
+    peer.open_channel(2)
+    read(peer, name, "next", "busy", 50, channel=2)
+    bodies = {"lazy": [], "busy": []}
+    for i in range(60):
+        assert peer.put(name, b"%d" % i + b"." * 1000, delivery_mode=2)     # The publisher is confirmed.
+        for _ in range(2 if i < 2 else 1):
+            message = peer.delivered()
+            bodies[message.method.consumer_tag].append(int(message.body.rstrip(b".")))
+            if message.method.consumer_tag == "busy":
+                peer.send((2, methods.BasicAck(delivery_tag=message.method.delivery_tag)))
+    assert bodies == {"lazy": [0, 1], "busy": list(range(60))}
+    assert peer.count(name)[0] < 40                     # Retention has gone on.
+    peer.send(methods.BasicAck(delivery_tag=2, multiple=True))
+    message = peer.delivered()                          # What is kept, from the first one on.
+    assert (message.method.consumer_tag, int(message.body.rstrip(b"."))) == (
+        "lazy", message.headers["x-stream-offset"] - 1)
+    assert message.headers["x-stream-offset"] > 20
