@@ -25,7 +25,7 @@ PAGES := $(wildcard src/web/*.ts src/web/*.tsx src/web/*.css src/web/*.html src/
 WITH_NODE := PATH="$$PATH:$(abspath $(BIN))"
 NPM := npm ci --prefix src/web --ignore-scripts --no-audit --no-fund --loglevel error
 
-.PHONY: run build pages test test-peer audit lint sanitize bench clean check-tools
+.PHONY: run build pages dist test test-peer audit lint sanitize bench clean check-tools
 
 # Said before anything is installed.
 ifneq ($(filter audit,$(MAKECMDGOALS)),)
@@ -43,6 +43,10 @@ build: $(VENV)/compiled $(VENV)/pages
 pages:
 	@rm -f $(VENV)/pages $(VENV)/web-packages
 	@$(MAKE) --no-print-directory $(VENV)/pages
+
+# The source distribution and a wheel in dist/, each tried in a bare environment.
+dist: build
+	PYTHON='$(PYTHON)' .ci/dist
 
 test: $(VENV)/asserted $(VENV)/test-tools $(VENV)/spark-tools $(VENV)/node-tools $(VENV)/web-tools
 	$(ASSERTED) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)

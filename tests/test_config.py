@@ -188,3 +188,9 @@ def test_a_file_that_is_none_of_ours_is_refused_at_once(tmp_path, kind):
     why = "is no regular file|has more than 1048576 octets|Is a directory"
     with pytest.raises(ConfigError, match=f"brokerd.toml: ({why})"):
         load(path, {}, {})
+
+
+def test_the_options_for_production_can_be_used():
+    config = load(ROOT / "config" / "production.toml", {}, {})
+    assert config.tls_cert
+    assert config.bind == config.http_bind == "127.0.0.1"  # What is not encrypted is not offered to other machines.

@@ -1,7 +1,10 @@
 """/metrics: read by prometheus_client's parser."""
 
+import re
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.broker import ROOT
 from tests.conversations.peer import eventually
 from tests.server.clients import close_all, connect
 
@@ -46,6 +49,16 @@ def test_the_whole_broker_is_counted(busy):
     assert {"rabbitmq_identity_info", "rabbitmq_build_info", "rabbitmq_process_resident_memory_bytes",
             "rabbitmq_disk_space_available_bytes", "rabbitmq_process_open_fds", "rabbitmq_erlang_uptime_seconds",
             "brokerd_messages_return_to_queue_total"} <= names
+
+
+def test_every_alert_asks_for_metrics_that_are_there(busy):
+    names = {name for name, _ in read(busy.http.get("/metrics"))}
+    text = (ROOT / "config" / "alerts.yml").read_text()
+    expressions = re.findall(r"expr: (?:>-\n)?(.*)", text)
+    asked = {name for each in expressions for name in re.findall(r"\b(?:rabbitmq|brokerd)_\w+", each)}
+    assert len(expressions) == text.count("- alert:") > 5
+    assert len(asked) > 8
+    assert asked <= names
 
 
 def test_each_object_has_its_sample(busy):
