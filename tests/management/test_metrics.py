@@ -51,6 +51,23 @@ def test_the_whole_broker_is_counted(busy):
             "brokerd_messages_return_to_queue_total"} <= names
 
 
+def test_what_comes_and_goes_is_counted(busy):
+    def churn():
+        found = read(busy.http.get("/metrics"))
+        return [value(found, f"rabbitmq_{name}_total") for name in (
+            "connections_opened", "connections_closed", "channels_opened", "channels_closed", "queues_declared",
+            "queues_created", "queues_deleted")]
+
+    before = churn()
+    channel = connect(busy).channel()
+    for _ in range(2):
+        channel.queue_declare("passing")
+    channel.queue_delete("passing")
+    channel.connection.close()
+    wanted = [old + more for old, more in zip(before, (1, 1, 1, 1, 2, 1, 1), strict=True)]
+    eventually(churn, lambda each: each == wanted)
+
+
 def test_every_alert_asks_for_metrics_that_are_there(busy):
     names = {name for name, _ in read(busy.http.get("/metrics"))}
     text = (ROOT / "config" / "alerts.yml").read_text()

@@ -4,6 +4,7 @@ Permissions and equivalence are told through a session too: tests/session/test_t
 """
 
 import gc
+from collections import Counter
 
 import pytest
 from tests.session.harness import Client
@@ -151,6 +152,7 @@ def test_events_name_who_asked(access, node):
 
     class Events:
         wanted = True
+        counts = Counter()
 
         def __getattr__(self, name):
             return lambda *fields: told.append((name, fields[-1]))

@@ -1,5 +1,6 @@
 """The deletion of queues and exchanges in pieces: what others see between two pieces, and what a refusal leaves."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -130,7 +131,8 @@ def test_who_deletes_a_queue_that_somebody_else_has_deleted_meanwhile_removes_no
 def test_a_queue_that_two_delete_at_the_same_time_is_told_of_once(vhost, queue, monkeypatch):
     told = []
     monkeypatch.setattr(vhost, "events", SimpleNamespace(
-        wanted=True, binding_deleted=lambda *_: None, queue_deleted=lambda queue, user: told.append(user)))
+        wanted=True, counts=Counter(), binding_deleted=lambda *_: None,
+        queue_deleted=lambda queue, user: told.append(user)))
     one, other = (do(deletions.delete_queue(vhost, queue, user=user), 10) for user in ("one", "other"))
     deletions.finish(other)
     deletions.finish(one)

@@ -74,6 +74,7 @@ class NodeShown(TypedDict):
     totals: Totals
     streams: Streams
     links: dict[str, int]  # shovels and federation links, by state
+    churn: dict[str, int]  # counters since the start: what came and went
     message_stats: dict[str, int]  # counters since the start, summed over the queues and exchanges that are there
 
 
@@ -89,7 +90,8 @@ class Showing:
 
         node = self._node
         totals, stats, streams = yield from count(node)
-        return {**_facts(node), "totals": totals, "streams": streams, "message_stats": stats}
+        return {**_facts(node), "totals": totals, "streams": streams, "message_stats": stats,
+                "churn": dict(node.events.counts)}  # fmt: skip
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""

@@ -74,6 +74,7 @@ class Channel(plane.Channel):
             self.transaction.leave(connection_closes=connection_closes)
         self.connection.access.cancel_replies(self)  # type: ignore[attr-defined]
         self.return_unacked(connection_closes=connection_closes)
+        events.counts["channel_closed"] += is_first
         if events.wanted and is_first:
             events.channel_closed(self)
         return queues

@@ -230,6 +230,7 @@ class Connection(plane.Connection):
             )
         self.node.check_channel_limit(self.user)
         channel = Channel(self, number)
+        self.node.events.counts["channel_created"] += 1
         if self.node.events.wanted:
             self.node.events.channel_created(channel)
         self.write(method_frame(number, CHANNEL_OPEN_OK))
@@ -414,6 +415,7 @@ class Connection(plane.Connection):
         self.opened_ns = self.node.clock.epoch_ns()
         client = handshake.read_client(self.client_properties)
         log.info("%s: opened%s", self, "" if client.name is None else f" ({client.name})")
+        self.node.events.counts["connection_created"] += 1
         if self.node.events.wanted:
             self.node.events.connection_created(self)
         log.debug("%s: %s %s, %s", self, *client.program)
@@ -494,6 +496,7 @@ class Connection(plane.Connection):
             self.grant.end()
         if not self.opened_ns:
             return
+        self.node.events.counts["connection_closed"] += 1
         if self.node.events.wanted:
             self.node.events.connection_closed(self)
             self.node.core.turn()

@@ -182,6 +182,7 @@ class Access:
             names.check_not_reserved("queue", name)
         self._check("configure", "queue", name)
         owner = connection if exclusive else None
+        self.vhost.events.counts["queue_declared"] += 1
         queue_ = self.vhost.queues.get(name)
         if queue_ is not None:
             queue_.check_equivalent(

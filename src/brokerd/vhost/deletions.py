@@ -84,6 +84,7 @@ def delete_queue(
             vhost.events.consumer_deleted(consumer)
         yield
     yield from _tell_unbound(vhost, unbound, user)
+    vhost.events.counts["queue_deleted"] += bool(removed)
     if removed and vhost.events.wanted:
         vhost.events.queue_deleted(queue, user)
     return count

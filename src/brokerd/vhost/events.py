@@ -58,6 +58,11 @@ def install(vhost: "VHost", name: str) -> WatchedExchange:
     exchange = vhost.exchanges[name] = WatchedExchange(name, durable=True, internal=True, tally=Tally())
     return exchange
 
+COUNTED = (
+    "connection_created", "connection_closed", "channel_created", "channel_closed", "queue_declared", "queue_created",
+    "queue_deleted",
+)  # fmt: skip
+
 
 class Events:
     """Publishes events to ``amq.rabbitmq.event``.  Each event has a method, which is called only where ``wanted``.
@@ -67,9 +72,10 @@ class Events:
     and after ``end``, while the vhost of the exchange is not there, no event is wanted.
     """
 
-    __slots__ = ("_clock", "_exchange", "_node_name", "_vhost")
+    __slots__ = ("_clock", "_exchange", "_node_name", "_vhost", "counts")
 
     def __init__(self, clock: "Clock", node_name: str) -> None:
+        self.counts = dict.fromkeys(COUNTED, 0)  # of all vhosts since the start, whether or not the event is wanted
         self._clock = clock
         self._node_name = node_name
         self._vhost: VHost | None = None

@@ -165,6 +165,7 @@ class VHost:
             self.unsynced[queue] = self.appended
         queue.apply_rules(self.policies)
         self._there_is_more()
+        self.events.counts["queue_created"] += 1
         if self.events.wanted:
             self.events.queue_created(queue, user)
         return queue
