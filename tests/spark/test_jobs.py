@@ -69,7 +69,8 @@ def test_the_job_starts_as_the_page_says_where_no_environment_is_activated(root,
     """In place of the page's cluster, bucket and checkout stand this process, a folder, and what runs the tests."""
     try:
         environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1",
-                   "PYTHONPATH": str(ROOT / "src"), "JAVA_HOME": java_home(dict(os.environ))}
+                   "PYTHONPATH": str(ROOT / "src"), "JAVA_HOME": java_home(dict(os.environ)),
+                   "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
     except JavaError as error:
         pytest.skip(str(error))
     told = command.replace("spark://HOST:7077", "local[1]").replace("s3://bucket/today", root).replace(
