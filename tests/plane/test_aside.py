@@ -314,14 +314,13 @@ def test_one_that_comes_back_waits_for_those_before_it_that_the_cursor_has_not_r
     assert received(bench, connection, queue) == [(b"2", False), (b"3", False), (b"4", False), (b"5", False)]
 
 
-def test_what_the_control_plane_holds_is_no_dead_letter_and_stays(bench, connection, queue):
+def test_what_the_control_plane_holds_is_settled_as_removed_and_is_no_dead_letter(bench, connection, queue):
     connection.feed(publish(1, b"one"))
-    assert queue.set_aside(1)
     queue.set_rules(dead_letters=True)
-    queue.settle_dead(1)
-    assert queue.aside == 1
-    assert queue.release(1)
-    assert [row[6] for row in queue.browse(1, 9)] == [b"one"]
+    assert queue.set_aside(1)
+    queue.settle_aside(1)
+    assert (queue.aside, queue.ready, queue.dead_lettered, queue.died) == (0, 0, 0, [])
+    queue.check()
 
 
 @pytest.mark.parametrize("suspect", [False, True])

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from tests.plane.harness import Bench, ack, consume, nack, publish, shortstr
+from tests.plane.harness import Bench, ack, consume, nack, publish, reject, shortstr
 
 from brokerd import plane
 from brokerd.store import compaction
@@ -190,6 +190,35 @@ def test_a_hot_group_in_front_does_not_hide_the_others(bench, connection):
         assert words(received(bench, connection)) == "r"
 
 
+def test_each_of_many_groups_goes_on_when_its_dead_letter_is_stored(bench, connection):
+    queue = grouped(bench, dead_letters=True)
+    queue.keeps = True
+    names = "abcdefg"
+    send(connection, " ".join([f"{name}1" for name in names] + [f"{name}2" for name in names]))
+    consume(connection.channels[2], queue)
+    bench.turns()
+    tags = {one.body.decode(): one.tag for one in connection.delivered()}
+    for name in names:
+        connection.feed(reject(2, tags[f"{name}1"], requeue=False))
+    bench.turns()
+    assert connection.delivered() == []
+    for at, name in enumerate(names):
+        queue.settle_aside(at + 1)
+        bench.core.turn()
+        bench.turns()
+        assert words(received(bench, connection)) == f"{name}2"
+    queue.check()
+
+
+def test_no_two_owners_have_one_token_though_the_clock_stands_still(bench, connection):
+    bench.at(1000)
+    queue = grouped(bench)
+    send(connection, "a1 b1 c1")
+    consume(connection.channels[2], queue)
+    bench.turns()
+    assert len({queue.gate.find(key)["token"] for key in (b"a", b"b", b"c")}) == 3
+
+
 # --- sticky
 
 
@@ -225,6 +254,21 @@ def test_a_sticky_group_without_messages_has_a_new_owner_after_its_idle_time(ben
     assert len(queue.gate) == 1
     bench.at(1002)
     assert len(queue.gate) == 0
+
+
+def test_groups_that_a_consumer_has_lost_do_not_count_when_new_ones_are_shared_out(bench, connection):
+    bench.at(1000)
+    queue = grouped(bench, sticky=True, idle_ms=10)
+    consume(connection.channels[2], queue)
+    send(connection, "a1 b1 c1 d1")
+    bench.turns()
+    connection.feed(ack(2, 0, multiple=True))
+    connection.frames()
+    bench.at(2000)
+    consume(connection.channels[3], queue)
+    send(connection, "e1 f1 g1 h1")
+    bench.turns()
+    assert sorted(one.channel for one in connection.delivered()) == [2, 2, 3, 3]
 
 
 def test_a_sticky_group_ends_with_its_closing_message(bench, connection):

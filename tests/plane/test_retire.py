@@ -211,6 +211,16 @@ def test_a_transient_queue_goes_on_in_what_another_has_settled(bench, connection
     assert connection.bodies() == [BODY] * 4
 
 
+def test_a_spare_file_that_was_cut_off_meanwhile_is_not_used(bench, connection, spare):
+    drained(bench, connection, b"first", 10)
+    assert os.listdir(spare) != []
+    for name in os.listdir(spare):
+        os.truncate(f"{spare}/{name}", 0)
+    queue = bench.queue(b"second")
+    connection.feed(publish(1, BODY, key=b"second") * 4)
+    assert (queue.lost, [row[6] for row in queue.browse(1, 9)]) == (False, [BODY] * 4)
+
+
 def test_what_somebody_copies_is_not_written_over_by_other_queues_either(bench, connection, spare, tmp_path):
     queue = bench.queue(b"first")
     consume(connection.channels[2], queue, b"first")

@@ -253,6 +253,16 @@ def test_compaction_keeps_retry_times(make_bench):
     assert [(when, seq) for when, seq, _ in queue.gate.upcoming(9)] == [(START + 70_000, 3), (START + 70_000, 50)]
 
 
+def test_what_waits_is_no_dead_letter_and_stays(bench, connection, queue):
+    send(connection, b"a")
+    consume_few(connection, queue, 1)
+    bench.turns()
+    connection.feed(nack(2, 1))
+    queue.settle_aside(1)
+    assert (queue.aside, queue.gate.waiting, queue.dead_lettered) == (1, 1, 0)
+    queue.check()
+
+
 def test_a_purge_takes_what_waits(bench, connection, queue):
     send(connection, b"a", b"b")
     consume(connection.channels[2], queue)

@@ -205,6 +205,7 @@ def test_a_deleted_users_connections_are_closed_and_a_lost_permission_bites_at_t
 def test_a_vhost_that_is_deleted_closes_its_connections_and_no_other_client_waits(broker, peer):
     ask(peer, "vhost add", vhost="v")
     ask(peer, "permission set", user="guest", vhost="v", **EVERYTHING)
+    ask(peer, "topic_permission set", user="guest", vhost="v", exchange="amq.topic", write="^a", read="^b")
     there = connect(broker, vhost="v")
     channel = there.channel()
     for number in range(50):
@@ -217,6 +218,7 @@ def test_a_vhost_that_is_deleted_closes_its_connections_and_no_other_client_wait
     publish_confirmed(here, "mine", [b"x"])
     ask(peer, "vhost add", vhost="v")
     assert names(peer, "queue list", vhost="v") == names(peer, "permission list", vhost="v") == []
+    assert ask(peer, "topic_permission list", vhost="v")["items"] == []
 
 
 def test_a_connection_is_closed_and_a_consumer_cancelled_by_an_operator(broker, peer):
