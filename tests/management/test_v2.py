@@ -81,6 +81,15 @@ def test_head_is_get_without_a_body(http):
     assert (answer.status, answer.body) == (200, b"")
 
 
+def test_the_change_log_names_the_user_of_http_and_from_where(http):
+    assert http.ask("POST", "/api/v2/queue/declare", {"queue": "noted"}).status == 200
+    assert http.ask("PUT", "/api/queues/%2F/noted2", {}).status == 201
+    rows = http.ask("POST", "/api/v2/change/list", {"contains": "noted"}).body["items"]
+    assert [(row["request"]["queue"], row["user"], row["face"], row["address"], row["operation"]) for row in rows] == [
+        (name, "guest", "HTTP", "127.0.0.1", "queue declare") for name in ("noted2", "noted")]
+    assert http.ask("POST", "/api/v2/queue/list", {"by": {"face": "x", "address": "y"}}).status == 400
+
+
 def test_live_samples_come_as_events(http):
     client = HTTPConnection("127.0.0.1", http.port, timeout=SECONDS)
     client.request("GET", "/api/v2/live", headers={"authorization": basic("guest", "guest")})

@@ -41,6 +41,7 @@ def routes() -> list[tuple[str, str, Route]]:
         ("GET", f"{checks}/node-is-mirror-sync-critical", Route(_ok)),
         ("GET", f"{checks}/node-is-quorum-critical", Route(_ok)),
         ("GET", f"{checks}/is-in-service", Route(_ok)),
+        ("GET", f"{checks}/below-node-connection-limit", Route(_below_limit)),
         ("GET", f"{checks}/ready-to-serve-clients", Route(_ok)),
         ("GET", f"{checks}/metadata-store/initialized", Route(_ok)),
         ("GET", "/api/healthchecks/node", Route(_ok)),
@@ -296,6 +297,14 @@ async def _alarms(call: Call) -> Response:
         return as_json({"status": "ok"})
     alarms = [{"node": node["name"], "resource": each} for each in node["alarms"]]
     return _failed("There are alarms in effect in the cluster", alarms=alarms)
+
+
+async def _below_limit(call: Call) -> Response:
+    node = await call.services.samples.take()
+    current, limit = node["totals"]["connections"], node["connection_max"]
+    if limit and current >= limit:
+        return _failed("node connection limit is reached", current=current, limit=limit)
+    return as_json({"status": "ok", "current": current, "limit": limit or "infinity"})
 
 
 async def _virtual_hosts(call: Call) -> Response:

@@ -71,6 +71,7 @@ class NodeShown(TypedDict):
     exchange_types: list[str]
     data_dir: Name
     blocked_connections: int
+    connection_max: int  # 0: no limit
     totals: Totals
     streams: Streams
     links: dict[str, int]  # shovels and federation links, by state
@@ -118,6 +119,7 @@ def _facts(node: "Node") -> dict[str, Any]:
         "exchange_types": sorted(EXCHANGE_TYPES),
         "data_dir": node.data.path,
         "blocked_connections": len(node.blocked),
+        "connection_max": node.settings.connection_max,
         "links": _links(node),
     }
 
