@@ -1,18 +1,19 @@
 // The change log: who changed what, through which face, and what was refused.
 
 import { useState } from "preact/hooks";
-import { useAsked } from "./api.ts";
-import { moment } from "./format.ts";
-import { Failed, Tag } from "./parts.tsx";
+import { useAsked, useOperation } from "./api.ts";
+import { count, moment } from "./format.ts";
+import { change, DangerButton, Failed, Tag } from "./parts.tsx";
 
 interface Change {
   at: number; user: string; face: string; address: string; operation: string; request: Record<string, unknown>;
-  done: boolean; text: string;
+  done: boolean; text: string; undo: number;
 }
 
 export function Changes() {
   const [filter, setFilter] = useState<object>({});
-  const { data, error } = useAsked<{ items: Change[] }>("/api/v2/change/list", 5, { count: 200, ...filter });
+  const mayUndo = useOperation("message", "undo");
+  const { data, error, again } = useAsked<{ items: Change[] }>("/api/v2/change/list", 5, { count: 200, ...filter });
   const [user, setUser] = useState("");
   const [operation, setOperation] = useState("");
   const [failed, setFailed] = useState(false);
@@ -41,7 +42,11 @@ export function Changes() {
                   <td>{moment(row.at)}</td><td>{row.user || "the broker\u2019s owner"}</td>
                   <td class="wide">{row.face}{row.address && ` ${row.address}`}</td>
                   <td><b>{row.operation}</b> <code>{JSON.stringify(row.request)}</code></td>
-                  <td>{row.done ? "done" : <Tag>{row.text}</Tag>}</td>
+                  <td>{row.done ? "done" : <Tag>{row.text}</Tag>}{" "}{mayUndo && row.undo > 0 && (
+                    <DangerButton label="Undo" title={`Undo ${row.operation}, change ${count(row.undo)}?`}
+                      text="What it moved and is still there goes back, behind what is in its queue now."
+                      act={() => change(`Change ${count(row.undo)} is undone.`, "message", "undo",
+                        { number: row.undo, vhost: row.request.vhost ?? "/" }).then((fine) => (again(), fine))} />)}</td>
                 </tr>
               ))}</tbody>
             </table>

@@ -63,6 +63,14 @@ def test_questions_and_traffic_are_not_in_it(broker):
     assert listed(broker, count=1)[0]["operation"] == "message delete"
 
 
+def test_a_change_of_messages_has_the_number_that_undoes_it(broker):
+    ask(broker, "queue declare", queue="q4")
+    ask(broker, "message publish", exchange="", routing_key="q4", payload="x")
+    number = ask(broker, "message delete", queue="q4")["undo"]
+    assert number
+    assert listed(broker, count=1)[0]["undo"] == number
+
+
 def test_no_password_is_in_the_file(broker):
     ask(broker, "user add", user="ann", password="s3cret-1")
     ask(broker, "parameter set", component="mine", name="s", vhost="/", value={

@@ -37,6 +37,7 @@ class ChangeRow(TypedDict):
     done: bool
     text: str  # why not
     code: int
+    undo: int  # the number that undoes a change of messages; 0: none
 
 
 class Changes(TypedDict):

@@ -38,14 +38,15 @@ def is_noted(row: "Operation[Any, Any]") -> bool:
 
 def line_of(
     row: "Operation[Any, Any]", who: "Who", by: By, fields: "Mapping[str, Any]", at_ms: int,
-    fault: tuple[str, int] | None,
+    fault: tuple[str, int] | None, undo: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """The line: ``change.ChangeRow`` is its shape.  ``fault``: text and code, where it was refused or failed."""
+    """The line: ``change.ChangeRow`` is its shape.  ``fault``: text and code, where it was refused or failed.
+    ``undo``: what ``message undo`` asks for."""
     shown = {name[:100]: _shown(name, value) for name, value in list(fields.items())[:FIELDS_MAX]}
     return {
         "at": at_ms, "user": who.user[:1000], "face": by.face, "address": by.address[:200], "operation": row.name,
         "request": shown, "done": fault is None, "text": "" if fault is None else fault[0][:VALUE_CHARACTERS_MAX],
-        "code": 0 if fault is None else fault[1],
+        "code": 0 if fault is None else fault[1], "undo": undo,
     }  # fmt: skip
 
 

@@ -378,7 +378,9 @@ class Asked(NamedTuple):
         from brokerd.operations import changes, table
 
         fault = (str(answer["error"]), int(answer["code"])) if "error" in answer else None
-        return changes.line_of(table.find(self.name), self.who, self.by, self.fields, at_ms, fault)
+        result = answer.get("result")
+        undo = result.get("undo", 0) if isinstance(result, dict) else 0
+        return changes.line_of(table.find(self.name), self.who, self.by, self.fields, at_ms, fault, undo)
 
 
 def read(line: bytes) -> Asked:
