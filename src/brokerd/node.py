@@ -30,7 +30,7 @@ from brokerd.store.disk import Room
 from brokerd.store.format import SPARE_FOLDER
 from brokerd.store.sync import Done, Files, GroupCommit
 from brokerd.upkeep.upkeep import Submit, Upkeep
-from brokerd.vhost import commits, events
+from brokerd.vhost import commits, events, redrives
 from brokerd.vhost.access import Access
 from brokerd.vhost.features import CallAt, Services, Timer, make_on_demand
 from brokerd.vhost.folder import load_vhost, mark_deleted, remove_deleted
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 EVENTS_VHOST = "/"  # the vhost of the event exchange
-
 _NO_PULLS: Any = None  # in place of operations.pulls.Pulls, until it is used
 LOOK_EVERY_NS = 10_000_000_000  # at the clock, while messages wait for a time
 WORK_NS = 1_000_000  # for one connection, before others have their turn
@@ -300,8 +299,9 @@ class Node:
                 vhost.duplicates.mark_all_synced()
         self.vhosts[name] = vhost
         sync = self.data.sync if self.settings.sync else _sync_nothing
-        number = self.data.next_connection_number
-        commits.finish_commits(vhost, commits.Start(self.disk, suspect, log.warning, sync, number))
+        start = commits.Start(self.disk, suspect, log.warning, sync, self.data.next_connection_number)
+        commits.finish_commits(vhost, start)
+        redrives.finish_redrives(vhost, start)
         return vhost
 
     def _install_events(self, vhost: VHost) -> None:

@@ -18,6 +18,8 @@ from brokerd.store.format import (
     PARKED_EVENT,
     REASON_LIMIT,
     REDELIVERED,
+    REDRIVEN,
+    REDRIVEN_EVENT,
     RELEASED_EVENT,
     RESTARTED,
     RETRY_SCHEDULED,
@@ -50,15 +52,23 @@ def meta(key):
     return table((b"x", b"t\x01"), (b"customer", text(key.encode())))
 
 
-def judged(root, steps, *, groups=GROUPS, keys="aaaabbbb", segment=3, delay=DELAY, log=(), **settings):
+def redriven(key, place):
+    return table((b"customer", text(key.encode())), (b"x-group-seq", b"l" + place.to_bytes(8, "big")))
+
+
+def judged(root, steps, *, groups=GROUPS, keys="aaaabbbb", segment=3, delay=DELAY, log=(), again=None, **settings):
     """``steps``: (seq, type, consumer[, reason]), ten ms apart; type STARTED: the broker starts.  What is said:
     {audit: (verdict, numbers of the messages)}"""
     rows = [(T + STEP * k, seq or T, type_, *(more or (0,)), consumer) for k, (seq, type_, consumer, *more) in
             enumerate(steps, 1)]
     happened = writer.events(rows)
     happened["aux"][happened["type"] == RETRY_SCHEDULED] = delay
-    level = writer.Level(writer.messages(range(1, len(keys) + 1), range(T - 100, T - 100 + len(keys))), happened,
-                         metas=[meta(key) for key in keys])
+    messages, metas = writer.messages(range(1, len(keys) + 1), range(T - 100, T - 100 + len(keys))), map(meta, keys)
+    metas = list(metas)
+    for seq, place in (again or {}).items():        # Redriven messages, and where they stand.
+        messages["flags"][seq - 1] |= REDRIVEN
+        metas[seq - 1] = redriven(keys[seq - 1], place)
+    level = writer.Level(messages, happened, metas=metas)
     settings = {"groups": groups, **settings}
     written = writer.Options(segment_messages=segment, settings=settings, log=list(log))
     path = str(writer.write_queue(root, level, written))
@@ -112,6 +122,25 @@ def test_so_many_of_a_group_as_are_allowed_are_out_in_order_with_one_consumer(tm
     assert said["group_owner"] == (HELD if most > 2 else ("violated", [3, 4]))
     other = judged(tmp_path / "other", [out(1), out(3), acked(1), acked(3)], groups=GROUPS | groups)
     assert other["group_order"] == ("violated", [3])            # 2 waits.
+
+
+PUT_BACK = (4, REDRIVEN_EVENT, 0)
+
+
+@pytest.mark.parametrize(("steps", "wrong"), [
+    ([out(2), acked(2), PUT_BACK, out(4), acked(4), out(3)], []),
+    ([out(2), acked(2), PUT_BACK, out(3), acked(3), out(4)], [3]),
+    ([out(2), acked(2), out(3), acked(3), PUT_BACK, out(4)], []),          # They went out before it was put back.
+    ([out(2), PUT_BACK, out(4, OTHER), acked(4, OTHER), acked(2)], []),
+    ([out(2), PUT_BACK, acked(2), out(4), back(4), out(3)], [3]),
+], ids=["in place", "passed", "put back later", "before one that is out", "passed after its return"])
+def test_a_redriven_message_goes_before_the_later_ones_of_its_group(tmp_path, steps, wrong):
+    said = judged(tmp_path, [out(1), acked(1), *steps], again={4: 1})
+    assert said["group_order"] == (("violated" if wrong else "held"), wrong)
+
+
+def test_a_redriven_message_that_passes_an_earlier_one_is_found(tmp_path):
+    assert judged(tmp_path, [PUT_BACK, out(4), acked(4)], again={4: 2})["group_order"] == ("violated", [4])
 
 
 def test_messages_without_a_group_or_with_a_key_that_is_no_text_accuse_nobody(tmp_path):

@@ -14,7 +14,7 @@ from brokerd.store import format as layout
 from brokerd.store import reading
 
 MESSAGE = np.dtype([("seq", "u8"), ("ts", "i8"), ("connection", "u4"), ("channel", "u2"), ("flags", "u2"),
-                    ("publish_seq", "u8")])
+                    ("publish_seq", "u8"), ("dedup_hash", "u8")])
 HAPPENED = np.dtype([("seq", "u8"), ("ts", "i8"), ("consumer", "u4"), ("aux", "u4"), ("count", "u2"), ("type", "u1"),
                      ("reason", "u1")])
 

@@ -1,5 +1,7 @@
 """Dead letters go back where they died, in order and as they were; what cannot go stays, and is told."""
 
+import contextlib
+
 import pika
 import pytest
 from tests.broker import Broker
@@ -89,3 +91,81 @@ def test_a_queue_that_is_gone_keeps_them_where_they_are(broker, channel):
 def test_what_cannot_be_is_refused(broker, channel, fields, text):
     with pytest.raises(BrokerError, match=text):
         redrive(broker, **fields)
+
+
+# --- message groups
+
+
+@pytest.fixture
+def orders(broker):
+    """Queue "orders" with groups; its dead letters go to "late", which keeps the order of groups too."""
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("late", durable=True, arguments={
+        "x-message-group": "exclusive", "x-message-group-header": "x-group-id"})
+    channel.queue_declare("orders", durable=True, arguments={
+        "x-message-group": "exclusive", "x-message-group-header": "customer", "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "late", "x-order-journal": True})
+    for number in range(1, 5):
+        for customer in ("ann", "bob"):
+            channel.basic_publish("", "orders", f"{customer} {number}".encode(), pika.BasicProperties(
+                delivery_mode=2, headers={"customer": customer}))
+    yield channel
+    with contextlib.suppress(pika.exceptions.AMQPError):  # The broker may have been killed.
+        channel.queue_delete("orders")
+        channel.queue_delete("late")
+        connection.close()
+
+
+def reject_first(channel, count):
+    """Let the first messages of the queue die."""
+    for _ in range(count):
+        method, _, _ = channel.basic_get("orders")
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        channel.queue_declare("late", passive=True)
+
+
+def worked_off(channel, queue):
+    """Bodies of all messages of the queue, one after the other."""
+    found = []
+    while True:
+        method, _, body = channel.basic_get(queue)
+        if method is None:
+            return found
+        found.append(body.decode())
+        channel.basic_ack(method.delivery_tag)
+
+
+def test_dead_letters_of_a_group_keep_its_order_and_say_where_they_stood(broker, orders):
+    reject_first(orders, 4)
+    seen = []
+    for _ in range(2):
+        _, properties, body = orders.basic_get("late")
+        seen.append((body, properties.headers["x-group-id"], properties.headers["x-group-seq"]))
+    orders.basic_recover(requeue=True)
+    assert sorted(seen) == [(b"ann 1", "ann", 1), (b"bob 1", "bob", 2)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")    # pika leaves lost sockets open.
+@pytest.mark.parametrize("kill", [False, True])
+def test_redriven_messages_go_before_the_later_ones_of_their_group(broker, orders, kill):
+    reject_first(orders, 4)
+    if kill:                    # Letters that wait in groups of their queue go, too.
+        orders.basic_get("late")
+        orders.basic_recover(requeue=True)
+    with Client(str(broker.directory)) as client:
+        answer = client.ask("message redrive", {"queue": "late", "group": "ann"})
+    assert (answer["messages"], answer["left"]) == (2, 0)
+    if kill:
+        broker.restart(kill=True)
+        again = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+        orders = again.channel()
+    done = worked_off(orders, "orders")
+    assert [one for one in done if one.startswith("ann")] == ["ann 1", "ann 2", "ann 3", "ann 4"]
+    assert [one for one in done if one.startswith("bob")] == ["bob 3", "bob 4"]
+    assert worked_off(orders, "late") == ["bob 1", "bob 2"]
+    orders.queue_delete("orders")
+    orders.queue_delete("late")
+    if kill:
+        again.close()

@@ -32,6 +32,23 @@ def by_plane(properties, queue, reason, exchange="x", key="key", time_s=1, rule=
     return letters.make(reason, exchange.encode(), key.encode(), properties, time_s)
 
 
+@pytest.mark.parametrize("before", [{}, {"x-group-id": "other", "x-group-seq": Int64(3)}])
+@pytest.mark.parametrize("dead", [False, True])
+def test_where_a_message_stood_in_its_group_is_told_by_its_first_queue(before, dead):
+    message = write_properties(Properties(headers={"a": "1", "z": "2", **before}))
+    if dead:
+        message = both(message, "r", "expired")
+    own = {"x-group-id": "mine", "x-group-seq": Int64(7)}
+    octets = b"\x0ax-group-idS\0\0\0\4mine\x0bx-group-seql" + (7).to_bytes(8)
+    letters = plane.Letters(ROUTES, b"q", b"dlx")
+    made = letters.make("rejected", b"x", b"key", message, 1, octets)
+    python = make_dead_letter(message, DeadLetterRule("dlx"), queue="q", reason="rejected", exchange="x",
+                              routing_key="key", time_s=1, own=own)
+    assert made == python.properties
+    kept = before if dead and before else own
+    assert {name: python.headers[name] for name in own} == kept
+
+
 def both(properties, queue="q", reason="rejected", **more):
     """The letter's octets, which both make alike."""
     made = by_plane(properties, queue, reason, **more)

@@ -235,7 +235,7 @@ class AcksFile:
     entries: list[Entry]
     tail: bytes
     magic: bytes = b"BACK"
-    version: int = 2
+    version: int = 3
     wrong: bool = False
     blank: bytes = field(default=bytes(8))
 

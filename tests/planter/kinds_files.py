@@ -249,7 +249,7 @@ def messages_of_a_later_version(view, part):
 
 @segment("damage", queues=BOTH, undecidable=True)
 def journal_of_a_later_version(view, part):
-    part.journal.version = 3
+    part.journal.version = 4
 
 
 @segment("damage", queues=BOTH, undecidable=True)

@@ -48,6 +48,11 @@ MS = 1_000_000
 SLACK = 1_000_000_000           # ns: the side file tells of a consumer a moment after it has come
 
 
+def needed_version(events):
+    """The first version of a journal that may hold these events."""
+    return max([1, *(3 if event.type in (18, 21, 22, 25) else 2 for event in events if event.type >= 16)])
+
+
 class Broken(NamedTuple):
     rule: str
     seq: int
@@ -345,7 +350,7 @@ def _judge_places(queue, play):
         last[stream] = max(record.publish_seq, last.get(stream, 0))
         if record.wrong:
             play.say("damage", seq, "the CRC of a record")
-        if record.kind or record.flags & ~15:
+        if record.kind or record.flags & ~31:
             play.say("kinds and flags", seq, f"kind {record.kind}, flags {record.flags:#x}")
     _judge_holes(queue, play, [seq for seq, *_ in records])
     for part in queue.parts:
@@ -393,7 +398,7 @@ def _judge_part(part, play):
     if journal is not None:
         # Version 1 lacks the events from type 16 on.
         if (journal.magic, journal.number) != (b"BJRN", part.number) \
-                or not 1 + any(event.type >= 16 for event in journal.events) <= journal.version <= 2:
+                or not needed_version(journal.events) <= journal.version <= 3:
             play.say("versions", first, f"journal {part.number}")
         if journal.count_word != len(journal.events) or journal.lost:
             play.say("words", first, "events")

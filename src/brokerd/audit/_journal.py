@@ -28,6 +28,7 @@ for _type, _first, _stop in ((layout.RETURNED, layout.CAUSE_NACK, layout.CAUSE_T
                              (layout.DELIVERED, 0, 2 * layout.WITHOUT_ACK),
                              (layout.PARKED_EVENT, layout.REASON_LIMIT, layout.REASON_LIMIT + 1),
                              (layout.GROUP_PARKED_EVENT, layout.REASON_LIMIT, layout.REASON_REMOVED + 1),
+                             (layout.TOKEN_EVENT, 0, 256), (layout.DUPLICATE_EVENT, 1, 5),
                              (layout.STARTED, layout.RESTARTED, layout.SWITCHED_OFF + 1)):
     KNOWN_REASONS[_type] = False
     KNOWN_REASONS[_type, _first:_stop] = True

@@ -47,6 +47,16 @@ class Damage(NamedTuple):
     matters: tuple[str, ...] = ()
 
 
+class Deduplicating(NamedTuple):
+    """The window of deduplication keys: so many, each for so long (None: without end); ``waits``: until its message is
+    settled."""
+
+    size: int
+    ttl_ms: int | None
+    waits: bool
+    action: str
+
+
 class Rule(NamedTuple):
     """The settings that were in force from ``at`` (ns) on, by order.jsonl; None: none, or not said."""
 
@@ -63,6 +73,7 @@ class Rule(NamedTuple):
     retry: bool = False                 # returned messages wait: later ones overtake them
     stops: bool = False                 # a message at its limit stops the queue or its group, and lives on
     grouping: Grouping | None = None    # what ``groups`` go by; None: that is not known
+    dedup: Deduplicating | None = None  # which messages are duplicates; None: that is not known, or none
 
 
 class Noted(NamedTuple):
@@ -508,7 +519,15 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
                 bool(settings.get("single_active_consumer")), number("max_priority"), _letters_to(settings),
                 bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None,
                 bool(settings.get("retry")), settings.get("delivery_limit_action") in ("block", "park-group"),
-                grouping_of(settings.get("groups")))
+                grouping_of(settings.get("groups")), _deduplicating(settings.get("deduplication")))
+
+
+def _deduplicating(said: Any) -> Deduplicating | None:
+    if not isinstance(said, dict) or not isinstance(said.get("size"), int):
+        return None
+    ttl = said.get("ttl_ms")
+    return Deduplicating(said["size"], ttl if isinstance(ttl, int) else None, said.get("scope") == "waiting",
+                         str(said.get("action")))
 
 
 def _letters_to(settings: dict[str, Any]) -> str | None:

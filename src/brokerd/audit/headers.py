@@ -14,7 +14,7 @@ from brokerd.audit.files import Triple
 from brokerd.store import format as layout
 from brokerd.store.reading import Records
 
-FLAGS = 0b1111                  # the bits of a record's flags that mean something
+FLAGS = 0b11111                 # the bits of a record's flags that mean something
 _EMPTY = bytes(8)               # what may stand in place of some words
 _COUNTS = (("entries", 32), ("settled", 40))            # in the header of acks
 _SEGMENT_WORDS = (("records", 48), ("sealed", 56))      # Segment looks at ``end``, which decides what can be read.

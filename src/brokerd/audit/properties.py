@@ -91,6 +91,16 @@ def with_header(octets: bytes, records: reading.Records, name: str) -> np.ndarra
     return _in_tables(_Octets(octets), *_places(octets, records, "headers"), name, any_type=True).index
 
 
+def whole_numbers(octets: bytes, records: reading.Records, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The indices of the records that have a header of that name which is a number of 64 bits, and these numbers."""
+    where = _in_tables(_Octets(octets), *_places(octets, records, "headers"), name, any_type=True)
+    octet = np.frombuffer(octets + bytes(9), np.uint8)
+    right = octet[where.start] == ord("l")
+    at = where.start[right]
+    numbers = octet[at[:, None] + np.arange(1, 9)].copy().view(">i8").reshape(-1).astype(np.int64)
+    return where.index[right], numbers
+
+
 def _keys(o: _Octets, records: reading.Records) -> tuple[np.ndarray, np.ndarray]:
     """Where the routing key of each record begins, and where the record ends."""
     at = records.positions + layout.HEADER_OCTETS

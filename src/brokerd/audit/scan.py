@@ -30,7 +30,7 @@ AUDITS = (
     "ack_without_delivery", "double_settle", "delivery_after_settle", "agreement", "unacked", "duplicates", "holes",
     "damage", "group_fifo", *deliveries.AUDITS, "channel_order", "time_order", "wrong_level", "numbers", "after_cut",
     "single_active", "prefetch", "consumers", "counters", "words", "dead_letters", "chain", "stream",
-    "group_order", "group_owner", "retry_kept", "stop_kept",
+    "group_order", "group_owner", "retry_kept", "stop_kept", "token_kept", "dedup_kept", "replay_exact",
 )
 IDS_SHOWN = 1000                # duplicates of a segment that are reported with their message-id
 
@@ -166,6 +166,7 @@ class Summary(NamedTuple):
     explained: Numbers                  # without a record, and settled by the journal: a compaction took them
     unexplained: Table                  # seq, ts of the last event: without a record, and not settled
     rising: bool = True                 # the times of its records, with their numbers
+    replayed: bool = False              # some of its messages were settled, and are ready again
     chained: chain.Chained | None = None     # what its hash chain says; None: that was not asked for
 
 
@@ -248,7 +249,8 @@ def scan(source: Source, triple: Triple, options: Options = DEFAULTS, *, everyth
     return Summary(
         triple=triple, generation=data.generation, base_seq=data.base_seq, created=data.created, begun=data.begun,
         gone=data.gone, damage=damage, gaps=data.gaps, records=int(np.count_nonzero(data.sound)),
-        events=data.events.size, octets=triple.octets, first_ts=int(min((t.min() for t in times), default=0)),
+        events=data.events.size, octets=triple.octets, replayed=data.events_again.size > 0,
+        first_ts=int(min((t.min() for t in times), default=0)),
         last_ts=int(max((t.max() for t in times), default=0)),
         first_record_ts=int(published.min()) if published.size else 0,
         last_record_ts=int(published.max()) if published.size else 0,

@@ -23,7 +23,9 @@ WHAT = ("", "acked", "rejected", "returned", "dead-lettered", "expired", "droppe
 WHAT_BESIDES = {
     layout.PARKED_EVENT: "parked", layout.RELEASED_EVENT: "released", layout.RETRY_SCHEDULED: "retry scheduled",
     layout.EVENT_REPLAYED: "replayed", layout.GROUP_PARKED_EVENT: "group parked",
-    layout.GROUP_RELEASED_EVENT: "group released"}
+    layout.GROUP_RELEASED_EVENT: "group released", layout.TOKEN_EVENT: "token told", layout.REPLAY_EVENT: "replay",
+    layout.DUPLICATE_EVENT: "duplicate came", layout.REDRIVEN_EVENT: "put back into its group"}
+DUPLICATE = ("", "confirmed", "refused", "dead-lettered", "stored in its place")
 IN_ACKS = {layout.HANDED_OUT: "delivered again", layout.SET_ASIDE: "set aside", layout.PARKED: "parked",
            layout.RETRY_TIME: "retry time", layout.REPLAYED: "replayed"}
 KNOWN_ALL, KNOWN_PART, KNOWN_ACKS, KNOWN_NOTHING = "all", "part", "acks only", "nothing"
@@ -181,6 +183,12 @@ def _particulars(event: Any, type_: int, why: int) -> dict[str, Any]:
                 "no_ack": bool(why & layout.WITHOUT_ACK)}
     if type_ == layout.RETRY_SCHEDULED:
         return {"delay_ms": int(event["aux"])}
+    if type_ == layout.TOKEN_EVENT:
+        return {"token": int(event["aux"]) | int(event["count"]) << 32 | why << 48}
+    if type_ == layout.REPLAY_EVENT:
+        return {"messages": int(event["aux"])}
+    if type_ == layout.DUPLICATE_EVENT:
+        return {"cause": DUPLICATE[why] if why < len(DUPLICATE) else str(why)}
     if type_ == layout.RETURNED:
         return {"cause": CAUSES[why] if why < len(CAUSES) else str(why)}
     if type_ == layout.GROUP_PARKED_EVENT and why == layout.REASON_REMOVED:

@@ -32,10 +32,11 @@ UNCOVERED = "covers nothing"
 SEVERITY = (VIOLATED, UNDECIDABLE, EFFECTS, HELD, UNCOVERED)
 # What these find follows from how the queue is consumed, and from what was published.  The broker does not promise it.
 OF_USE = frozenset(("overtaking", "unacked", "duplicates", "group_fifo"))
-RECORDS_ONLY = ("publish_order", "duplicates", "wrong_level", "words", *places.AUDITS)
+RECORDS_ONLY = ("publish_order", "duplicates", "wrong_level", "words", "dedup_kept", *places.AUDITS)
 NEED_EVENTS = ("fifo", "returned_first", "overtaking", "priority", "ack_without_delivery", "double_settle",
                "delivery_after_settle", "agreement", "unacked", "delivery_limit", "limit_kept", "group_fifo",
-               *deliveries.AUDITS, *holders.AUDITS, *waits.AUDITS, "counters", "dead_letters")
+               *deliveries.AUDITS, *holders.AUDITS, *waits.AUDITS, "token_kept", "replay_exact", "counters",
+               "dead_letters")
 NEED_ACKS = ("double_settle", "agreement", "words")
 NEED_LIMIT = ("delivery_limit", "limit_kept")
 

@@ -26,7 +26,7 @@ import numpy as np
 from brokerd.audit import many
 from brokerd.audit.arrays import group_max_before
 from brokerd.audit.files import FOREVER, QueueFiles, Source
-from brokerd.audit.properties import Grouping, Texts, hashes, texts, with_header
+from brokerd.audit.properties import Grouping, Texts, hashes, texts, whole_numbers, with_header
 from brokerd.audit.scan import Options, Pass, Summary
 from brokerd.audit.segment import SegmentData
 from brokerd.audit.stitch import Findings, read_again
@@ -34,6 +34,7 @@ from brokerd.store import format as layout
 from brokerd.store import reading
 
 AUDITS = ("group_order", "group_owner", "retry_kept", "stop_kept")
+PLACE = "x-group-seq"
 SLACK_NS = 2_000_000            # by so much a try may be early: times on disk are in ms, those of events in ns
 BY_CONNECTION = 1 << 32         # what basic.get takes belongs to a connection, whose numbers are not those of consumers
 STOPS = (layout.PARKED_EVENT, layout.GROUP_PARKED_EVENT)
@@ -50,12 +51,13 @@ class Found(NamedTuple):
 
 class Messages(NamedTuple):
     """Messages, rising ``seq``: columns.  ``group``: a hash, 0: none.  ``settled``: FOREVER if it is not, 0 if it
-    is not known when."""
+    is not known when.  ``place``: its number in its group, another than ``seq`` if it was redriven."""
 
     seq: np.ndarray
     group: np.ndarray
     settled: np.ndarray
     level: np.ndarray
+    place: np.ndarray
 
 
 class Deliveries(NamedTuple):
@@ -154,7 +156,7 @@ def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tu
     sure = life.covered & (life.published > power_cut)
     group = np.zeros(life.seq.size, np.int64)
     if grouping is not None and data.positions.size:
-        of_record = np.append(_groups(data, grouping), 0)
+        of_record = np.append(groups_of(data, grouping), 0)
         group = np.where(sure, of_record[life.record], 0)       # A message without a record, -1, has the last one.
     ended = np.zeros(life.seq.size, np.int64)
     ends = np.flatnonzero(np.isin(life.type, tuple(layout.SETTLING_TYPES)))
@@ -177,10 +179,22 @@ def _part(p: Pass, grouping: Grouping | None, number: int, power_cut: int) -> tu
     times = np.concatenate((data.headers["ts"][data.sound], data.events["ts"], data.aside["ts"], data.marks,
                             data.events_again["ts"])).astype(np.int64)
     level = np.full(life.seq.size, data.triple.priority)
-    return (life.seq, group, settled, level), rows, notes, times, int(np.count_nonzero(by_acks & sure))
+    places = np.append(_places(data), 0)[life.record]
+    place = np.where((life.record >= 0) & (places > 0) & (places < life.seq), places, life.seq)
+    return (life.seq, group, settled, level, place), rows, notes, times, int(np.count_nonzero(by_acks & sure))
 
 
-def _groups(data: SegmentData, grouping: Grouping) -> np.ndarray:
+def _places(data: SegmentData) -> np.ndarray:
+    """Where each record that was redriven stood in its group; 0 of others."""
+    found = np.zeros(data.positions.size, np.int64)
+    if data.positions.size and (data.headers["flags"] & layout.REDRIVEN).any():
+        index, numbers = whole_numbers(data.octets, data.records, PLACE)
+        found[index] = numbers
+        found[data.headers["flags"] & layout.REDRIVEN == 0] = 0
+    return found
+
+
+def groups_of(data: SegmentData, grouping: Grouping) -> np.ndarray:
     """A hash of the group of each record; 0: none, or its key is no text."""
     found, known = np.zeros(data.positions.size, np.int64), np.zeros(data.positions.size, bool)
     for name in grouping.headers or (grouping.by,):
@@ -202,20 +216,44 @@ def _groups(data: SegmentData, grouping: Grouping) -> np.ndarray:
 def _out_of_order(history: History, grouping: Grouping | None) -> np.ndarray:
     """The deliveries before which an earlier message of the group was neither settled nor with that consumer."""
     of, rows = history.messages, history.deliveries
+    again = of.place != of.seq                      # Redriven: it stands before others only since it was put back.
     order = np.lexsort((of.seq, of.group))
     before = np.zeros(of.seq.size, np.int64)        # For each message, when the last of all earlier ones was settled.
-    before[order] = group_max_before(of.group[order], of.settled[order])
+    before[order] = group_max_before(of.group[order], np.where(again, 0, of.settled)[order])
     begins = np.searchsorted(of.group[order], of.group)
     at = np.empty(order.size, np.int64)
     at[order] = np.arange(order.size)
     holds = _Holds(rows)
     bad = []
-    for k in np.flatnonzero((of.group[rows.row] != 0) & (before[rows.row] > rows.ts)).tolist():
+    for k in np.flatnonzero((of.group[rows.row] != 0) & (before[rows.row] > rows.ts) & ~again[rows.row]).tolist():
         row, ts = int(rows.row[k]), int(rows.ts[k])
         earlier = order[begins[row]:at[row]]
-        if any(holds.holder(int(one), ts) != int(rows.holder[k]) for one in earlier[of.settled[earlier] > ts]):
+        if any(holds.holder(int(one), ts) != int(rows.holder[k])
+               for one in earlier[(of.settled[earlier] > ts) & ~again[earlier]]):
             bad.append(k)
-    return np.array(bad, np.int64)
+    return np.union1d(np.array(bad, np.int64), _past_redriven(history, again, holds)) if again.any() else np.array(
+        bad, np.int64)
+
+
+def _past_redriven(history: History, again: np.ndarray, holds: "_Holds") -> np.ndarray:
+    """The deliveries that passed a redriven message of their group, and those of redriven ones that passed others."""
+    of, rows, notes = history.messages, history.deliveries, history.notes
+    put_back = notes.type == layout.REDRIVEN_EVENT
+    since = dict(zip(notes.row[put_back].tolist(), notes.ts[put_back].tolist(), strict=True))
+    bad: set[int] = set()
+    by_group = _index(of.group[rows.row])
+    for row in np.flatnonzero(again & (of.group != 0)).tolist():
+        waiting = by_group.get(int(of.group[row]), np.empty(0, np.int64))
+        ts, other = rows.ts[waiting], rows.row[waiting]
+        until = int(of.settled[row])                # 0: it is not known when.
+        passed = (of.place[other] > of.place[row]) & (ts > since.get(row, FOREVER)) & (ts < until) & (other != row)
+        bad |= {k for k in waiting[passed].tolist() if holds.holder(row, int(rows.ts[k])) != int(rows.holder[k])}
+        same = np.flatnonzero((of.group == of.group[row]) & (of.place < of.place[row]) & ~again)
+        for k in waiting[other == row].tolist():
+            open_ = same[of.settled[same] > rows.ts[k]]
+            if any(holds.holder(int(one), int(rows.ts[k])) != int(rows.holder[k]) for one in open_.tolist()):
+                bad.add(k)
+    return np.array(sorted(bad), np.int64)
 
 
 def _with_others(history: History, grouping: Grouping | None) -> np.ndarray:
@@ -314,7 +352,8 @@ def _early(history: History, waiting: "np.ndarray | tuple[()]", ts: int, until: 
     some = np.asarray(waiting, np.int64)
     times = history.deliveries.ts[some]
     some = some[np.searchsorted(times, ts, "right"):np.searchsorted(times, until)]
-    return set(some[history.deliveries.row[some] >= row].tolist())
+    place = history.messages.place
+    return set(some[place[history.deliveries.row[some]] >= place[row]].tolist())
 
 
 WORDS = {

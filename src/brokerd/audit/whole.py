@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brokerd.audit import counts, holders, indexes, letters, many, places, streams, waits
+from brokerd.audit import counts, holders, indexes, kept, letters, many, places, streams, waits
 from brokerd.audit.files import QueueFiles, Source
 from brokerd.audit.scan import Options, Summary
 from brokerd.audit.stitch import Findings
@@ -60,6 +60,9 @@ def applies(audit: str, queue: QueueFiles, levels: dict[int, list[Summary]], opt
         return cut_of(queue) is not None and not (clipped(options) and audit == "counters")
     if audit in waits.AUDITS:
         return waits.applies(audit, queue) and not clipped(options)
+    if audit in kept.AUDITS:
+        return kept.applies(audit, queue) and not clipped(options) and (audit != "replay_exact" or any(
+            summary.replayed for level in levels.values() for summary in level))
     return audit not in holders.AUDITS or holders.applies(audit, queue)
 
 
@@ -71,10 +74,10 @@ def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], o
     records = sum(s.records for s in summaries)
     if options.wants("channel_order") or options.wants("time_order"):
         found = places.orders(source, levels, options, findings, several=has_levels(queue, levels))
-        for name, one in found.items():
+        for name, order in found.items():
             same = places.equal_times(source, summaries, options, findings) if name == "time_order" else 0
-            more = {"consequences": one.consequences, "by_rule": one.by_rule + same} if one.by_rule else {}
-            given[name] = Given(one.found + same, one.checked, more=more, doubts=_lost(one.stale))
+            more = {"consequences": order.consequences, "by_rule": order.by_rule + same} if order.by_rule else {}
+            given[name] = Given(order.found + same, order.checked, more=more, doubts=_lost(order.stale))
     if options.wants("numbers"):
         count, excused = places.numbers(source, queue, levels, options, findings)
         given["numbers"] = Given(count, records, doubts=_lost(excused))
@@ -101,8 +104,10 @@ def judge(source: Source, queue: QueueFiles, levels: dict[int, list[Summary]], o
     for name, held in holders.judge(source, queue, summaries, options, findings).items():
         given[name] = Given(held.found, held.checked, sum(s.uncovered for s in summaries), doubts=held.doubts)
     if not clipped(options):
-        for name, kept in waits.judge(source, queue, summaries, options, findings).items():
-            given[name] = Given(kept.found, kept.checked, sum(s.uncovered for s in summaries), doubts=kept.doubts)
+        for name, one in (waits.judge(source, queue, summaries, options, findings)
+                          | kept.judge(source, queue, summaries, options, findings)).items():
+            uncovered = 0 if name == "dedup_kept" else sum(s.uncovered for s in summaries)
+            given[name] = Given(one.found, one.checked, uncovered, doubts=one.doubts)
     return given
 
 

@@ -151,6 +151,18 @@ RULES = {
         "Delayed retry", PROMISE,
         "A message that returned goes out again only when its time has come, and until then nothing of its group does.",
         "A message, or a later one of its group, went out too early.", "a queue with a delayed retry"),
+    "token_kept": Rule(
+        "Fencing", PROMISE,
+        "The fencing tokens of a group rise, and a former owner settles nothing after a newer one was told.",
+        "A token did not rise, or a former owner's settlement counted.", "a queue with message groups"),
+    "dedup_kept": Rule(
+        "Deduplication", PROMISE,
+        "No deduplication key is accepted twice within its window.",
+        "A message was stored though another one had its key.", "a queue that drops duplicates"),
+    "replay_exact": Rule(
+        "Replays", PROMISE,
+        "A replay makes ready exactly the messages that it says, and only settled ones.",
+        "Another number of messages was replayed, or one that was not settled.", "a queue with replayed messages"),
     "stop_kept": Rule(
         "Stops", PROMISE,
         "Behind a message that stops its queue or its group, nothing goes out until an operator acts.",

@@ -271,6 +271,7 @@ def _move(node: "Node", who: Who, request: TransferRequest) -> "Job":
 @request
 class RedriveRequest(DeleteRequest):
     to: Annotated[str, Field("The queue that gets them; empty: for each the one in which it died first.")] = ""
+    group: Annotated[str, Field("Only letters of this message group, as their header x-group-id says.")] = ""
 
 
 class NotRedriven(TypedDict):
@@ -447,6 +448,7 @@ OPERATIONS = (
         """Put dead letters back into the queue in which each died first, in their order.
 
         They lose the headers that tell of their deaths, and get back the routing key and exchange that they had.
+        In a queue with message groups each stands again where it stood, before later ones of its group.
         """,
         RedriveRequest, Redriven, Right("management", "visit"), _redrive, changes=True, job=True,
     ),

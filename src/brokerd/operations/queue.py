@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.operations import OperationError, describing, find_queue
-from brokerd.operations.changing import OPERATOR, Lasting, define, door, settle
+from brokerd.operations.changing import OPERATOR, Lasting, define, door
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
@@ -351,7 +352,22 @@ class PurgeRequest:
 def _purge(node: "Node", who: Who, request: PurgeRequest) -> Lasting:
     vhost = find_vhost(node, request.vhost)
     access = door(node, who, vhost)
-    return settle(node, vhost, lambda: {"messages": access.purge_queue(request.queue, OPERATOR)})
+    work = access.purge_queue_in_pieces(request.queue, OPERATOR)
+
+    def steps() -> Steps:
+        pace = Pace()
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                node.core.turn()
+                yield Wait(lambda go_on: node.commit.wait(go_on, vhost.log))
+                return {"messages": end.value}
+            if pace.is_over():
+                node.core.turn()
+                yield ON_LOOP
+
+    return Lasting(node, steps())
 
 
 

@@ -115,11 +115,11 @@ class Core:
         consumers that ask for their channel to be closed instead."""
     def put(self, queues: tuple[Queue, ...], exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, *,
             connection: int = 0, channel: int = 0, publish_seq: int = 0, sync: bool = False,
-            keys: Keys | None = None) -> tuple[Any, ...]:
+            keys: Keys | None = None, redriven: bool = False) -> tuple[Any, ...]:
         """Store a message of the broker's own in each queue, by its rules.  The answer names the queues that have it now:
         the others refused it, or are deleted.  properties: flags and list as on the wire.  sync: the next begin_sync()
-        covers it.  It may be larger than what clients may publish now.  Raises OSError: no space, then it is stored nowhere;
-        ValueError."""
+        covers it.  redriven: its header x-group-seq is its number in its message group, after Groups.put_back().  It may be
+        larger than what clients may publish now.  Raises OSError: no space, then it is stored nowhere; ValueError."""
     def sync_next(self, queues: Iterable[Queue]) -> None:
         """Have the next sync cover all that was put into these queues."""
     def begin_sync(self, descriptors: int) -> list[tuple[int, str]]:
@@ -469,6 +469,13 @@ class Syncer:
 def describe_retention(queue: Queue) -> tuple[int, int, int, int]:
     """Segments that are retained, their octets, the first message in the oldest of them (0: none), and how many messages were
     replayed since start."""
+def letter_headers(queue: Queue, seq: int) -> bytes:
+    """The headers that the queue's gate adds to the dead letter of a message that is aside: items of a table."""
+def purge_some(queue: Queue, below: int, most: int) -> tuple[int, bool]:
+    """Drop up to so many messages: those that wait in the queue's gate, then ready ones with numbers below that; a whole file
+    counts as one.  Returns how many were dropped, and whether no other is left."""
+def parked_in_segment(queue: Queue, number: int, level: int = 0) -> list[int]:
+    """The messages of a segment, settled ones left out, whose last entry says that they are parked."""
 def replay(queue: Queue, start_seq: int, stop_seq: int, *, level: int = 0, since_ns: int = 0, chosen: Any = None,
            groups: Window | None = None, group: bytes = b"", most: int = 0xFFFFFFFF, looks: int = 4096,
            dry: bool = False) -> tuple[int, int, int, int]:

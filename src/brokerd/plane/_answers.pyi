@@ -126,5 +126,8 @@ class Letters:
         x-dead-letter-exchange or -routing-key; at_least_once, and there is no target, or one may refuse.  Raises ValueError
         for a name of more than 255 octets."""
     routes: Routes
-    def make(self, reason: str, exchange: bytes, routing_key: bytes, properties: bytes, time_s: int) -> bytes | None:
-        """The properties of the dead letter of such a message; None: on_dead() is called for it.  For tests."""
+    def make(self, reason: str, exchange: bytes, routing_key: bytes, properties: bytes, time_s: int, own: bytes = b""
+             ) -> bytes | None:
+        """The properties of the dead letter of such a message; None: on_dead() is called for it.  own: what letter_headers()
+        says of the message.  For tests."""
+

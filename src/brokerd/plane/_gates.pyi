@@ -153,6 +153,12 @@ class Groups(Gate):
         failed too often dies of its delivery limit, any other is dropped.  This ends a retry, but not a park."""
     def purge(self, key: bytes, most: int) -> int:
         """Drop up to so many messages that wait in the group.  Returns how many."""
+    def unlist(self, most: int) -> bool:
+        """Make up to so many messages that wait ready again, at their own places; no group is parked or waits for a retry any
+        more.  True: no other is left.  Until then the queue must be paused."""
+    def put_back(self, seq: int) -> bool:
+        """Let a message wait in its group now that is ready, or that set_aside() has set aside.  A message that was redriven
+        goes before later ones of its group.  False: it is neither.  Raises MemoryError, also if a file cannot be read."""
 
 class Retry(Gate):
     """The gate of a queue in which returned messages wait before they are tried again, or which stops at a message that has

@@ -20,8 +20,7 @@
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
 #   channel_t   in Channel              freed with the object; Channel.close() empties it
 #   reader_t    malloc, by Stream       what a stream's reader is at; freed with its Consumer
-#   gate_t      in Gate                 which message goes out, where sequence order alone does not say; queue_t.rules.gate
-#                                       is that of an object that the Queue holds
+#   gate_t      in Gate                 which message goes out; queue_t.rules.gate is that of an object that the Queue holds
 #   window_t    in Window               keys seen lately; queue_t.window is that of an object that the Queue holds
 #   learner_t   in ExchangeWindow       keys that an exchange has learnt since the chunk began; core_t.learnt holds a reference
 #   seqs_t      in rules_t              an array of sequence numbers, freed with it
@@ -321,6 +320,7 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     queue_t *queue              # NULL: of no queue now
     bint reads                  # messages stay: one may be out to several consumers at once
     bint lets_go                # ... and the places of those that are out name no segment, but rules_t.stand_in
+    bint drops                  # a length limit drops messages that wait
     bint sent_away              # a consumer left its ring because of TAKE_OTHERS
     uint32_t looked             # messages that take() looked at without handing them out; deliver() reads and clears it
     uint64_t open               # messages that wait and could go out now
@@ -339,6 +339,9 @@ cdef struct gate_t:             # see gate.pxi, where each verb is explained
     bint (*give_back)(gate_t *gate, place_t *t, uint8_t cause) noexcept nogil
     bint (*admits)(gate_t *gate, message_t *m) noexcept nogil
     uint32_t (*headers)(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil
+    uint32_t (*letter)(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil
+    bint (*drop)(gate_t *gate) noexcept nogil
+    uint32_t (*purge)(gate_t *gate, uint32_t most) noexcept nogil
     void (*stored)(gate_t *gate, store_t *st, message_t *m) noexcept nogil
     void (*due)(gate_t *gate) noexcept nogil
     void (*join)(gate_t *gate, consumer_t *c) noexcept nogil
@@ -372,9 +375,8 @@ cdef struct rules_t:
     bint limit_stops            # the gate decides what becomes of a message at its delivery limit
     bint reports_deliveries     # on_delivered() is called for each delivery
     bint draining               # the active consumer gets no more: another takes over
-    bint refuses                # the publish under way
-    bint is_over
-    bint is_dying
+    bint refuses, unadmitted    # the publish under way; because the gate does not admit it
+    bint is_over, is_dying
     queue_t *over_next
     queue_t *dying_next
     consumer_t *active
@@ -395,12 +397,7 @@ cdef struct rules_t:
     seg_t *stand_in             # for the segment in places of unacked deliveries, where the gate lets_go
     int64_t deadline            # ns: no message expires before
     uint32_t deadline_at        # place in core_t.deadlines plus 1; 0: none
-    uint64_t n_expired
-    uint64_t n_dropped
-    uint64_t n_dead_lettered
-    uint64_t n_refused
-    uint64_t n_limited
-    uint64_t n_timed_out
+    uint64_t n_expired, n_dropped, n_dead_lettered, n_refused, n_limited, n_timed_out
 
 cdef struct queue_t:
     core_t *core

@@ -46,9 +46,11 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     letters.pxi     dead letters made and stored
     delay.pxi       messages that wait for their time
     group_keys.pxi  to which group a message belongs
+    group_places.pxi where it stands there
     group_pool.pxi  groups, and their messages that wait
     group_turns.pxi whose turn it is
     group_stops.pxi groups that wait for a retry, or are parked
+    group_limits.pxi messages that wait are dropped, purged, made ready
     groups.pxi      message groups: one unit of work of each is out at a time, or all are with one consumer
     group_care.pxi  groups shown, paused, parked, released
     index.pxi       the index of a full segment of a stream
@@ -69,6 +71,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     core.pxi        the turn
     transaction.pxi what was kept, committed
     recovery.pxi    segments found at start, and rewritten
+    purge.pxi       all messages of a queue dropped, in pieces
     check.pxi       every count compared with what it counts: for tests
     queue.pxi       Queue, as the control plane sees it
     channel.pxi     Channel and Consumer, as the session sees them
@@ -202,9 +205,11 @@ include "content.pxi"
 include "letters.pxi"
 include "delay.pxi"
 include "group_keys.pxi"
+include "group_places.pxi"
 include "group_pool.pxi"
 include "group_turns.pxi"
 include "group_stops.pxi"
+include "group_limits.pxi"
 include "groups.pxi"
 include "group_care.pxi"
 include "index.pxi"
@@ -225,6 +230,7 @@ include "routes.pxi"
 include "core.pxi"
 include "transaction.pxi"
 include "recovery.pxi"
+include "purge.pxi"
 include "check.pxi"
 include "queue.pxi"
 include "channel.pxi"

@@ -289,7 +289,7 @@ cdef class Core:
 
     def put(self, tuple queues, bytes exchange, bytes routing_key, bytes properties, bytes body, *,
             uint32_t connection=0, uint16_t channel=0, uint64_t publish_seq=0, bint sync=False,
-            Keys keys=None):
+            Keys keys=None, bint redriven=False):
         cdef message_t m
         cdef known_t known
         cdef uint32_t i, stored = STORED, n = <uint32_t>len(queues)
@@ -316,6 +316,8 @@ cdef class Core:
             if m.body_n > BODY_MOST:
                 raise ValueError("the message is too large")
             complete(&m, &known)
+            if redriven:
+                m.flags |= REDRIVEN
             if keys is not None:
                 m.keys = &keys.k
             err = store_message(targets, n, &m, sync, &stored, took)

@@ -296,6 +296,7 @@ cdef int check_keys(check_t *k, route_t *r, const message_t *m, const uint8_t *p
                 if q.window.action != ON_DUPLICATE_REPLACE:
                     known -= 1
                     k.left[known] = q
+                    k.keys.of_queues[known].replaces = known_key.seq        # Beyond those that count.
                     continue
                 k.replaced += 1
                 key.replaces = known_key.seq
@@ -314,6 +315,25 @@ cdef inline void check_free(check_t *k) noexcept nogil:
     free(k.room)
 
 
+cdef void tell_duplicate_of(queue_t *q, uint64_t seq) noexcept nogil:
+    """Write into the order journal that a duplicate of message `seq` came, and what becomes of it.  Not where its segment is no
+    longer in use, nor with priorities: their segments do not say which of them has it."""
+    cdef seg_t *s = q.store.first
+    if q.levels_above != NULL or s == NULL or s.base_seq > seq:
+        return
+    while s.next != NULL and s.next.base_seq <= seq:
+        s = s.next
+    if not s.unlinked and seq < q.next_seq:
+        prepare_event(s)
+        event_put(s, seq, next_ts(q), 0, 0, 0, DUPLICATE_EVENT, q.window.action + 1)
+
+
+cdef inline void note_duplicate(queue_t *q, uint64_t seq) noexcept nogil:
+    """A duplicate of message `seq` came; 0: it is not known of which one."""
+    if UNLIKELY(q.journal != NULL) and seq:
+        tell_duplicate_of(q, seq)
+
+
 cdef uint32_t count_duplicates(check_t *k, route_t *r) noexcept nogil:
     """The publish is done: count it where the key was known.  REFUSED, if its publisher is to be told so."""
     cdef uint32_t i, told = STORED
@@ -322,6 +342,7 @@ cdef uint32_t count_duplicates(check_t *k, route_t *r) noexcept nogil:
         return REFUSED if r.learner.window.action == ON_DUPLICATE_NACK else STORED
     for i in range(k.left_n, r.targets_n):
         k.left[i].window.duplicates += 1
+        note_duplicate(k.left[i], k.keys.of_queues[i].replaces)
         if k.left[i].window.action == ON_DUPLICATE_NACK:
             told |= REFUSED
     return told
@@ -341,6 +362,7 @@ cdef void act_on_duplicates(check_t *k, route_t *r, message_t *m) noexcept:
                     and k.keys.of_queues[i].queue.window != NULL \
                     and window_has_newer(k.keys.of_queues[i].queue.window, &k.keys.of_queues[i]):
                 k.keys.of_queues[i].queue.window.duplicates += 1
+                note_duplicate(k.keys.of_queues[i].queue, k.keys.of_queues[i].replaces)
                 replaced.append((<Queue>k.keys.of_queues[i].queue.owner, k.keys.of_queues[i].replaces))
     for queue, seq in replaced:
         queue.on_replaced(seq)

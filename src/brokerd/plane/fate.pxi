@@ -188,20 +188,26 @@ cdef int give_back(place_t *t, uint8_t cause) noexcept nogil:
 
 # ---- purge
 
+cdef bint purge_whole_segment(store_t *st) noexcept:
+    """Drop the file under the cursor, if all its unsettled records wait, and nothing asks for an event or a key of each."""
+    cdef queue_t *q = st.queue
+    cdef seg_t *s = st.cursor
+    if q.journal != NULL or q.window != NULL or (q.rules != NULL and retains(q)) or st.returned_n or s == NULL \
+            or st.position != HEADER or not s.sealed or s == st.last or s.waiting != s.records - s.settled or s.unacked or s.aside:
+        return False
+    count_disturbance(q, PURGED_N, s.waiting)
+    uncount_ready(st, s.waiting)
+    s.settled = s.records
+    s.waiting = 0
+    retire_if_settled(s)
+    return True
+
+
 cdef void purge_store(store_t *st) noexcept:
     """Settle every ready message."""
     cdef place_t t
-    cdef seg_t *s
     while st.ready:
-        s = st.cursor
-        if st.queue.journal == NULL and st.queue.window == NULL and (st.queue.rules == NULL or not retains(st.queue)) and st.returned_n == 0 and s != NULL \
-                and st.position == HEADER and s.sealed and s != st.last and s.waiting == s.records - s.settled and s.unacked == 0 and s.aside == 0:
-            # All unsettled records of this segment are waiting: the whole file goes.
-            count_disturbance(st.queue, PURGED_N, s.waiting)
-            uncount_ready(st, s.waiting)
-            s.settled = s.records
-            s.waiting = 0
-            retire_if_settled(s)
+        if purge_whole_segment(st):
             continue
         if not find_head(st, &t):
             return

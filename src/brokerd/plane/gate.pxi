@@ -20,6 +20,8 @@
 #                unacked.  True: the gate has set it aside instead, by put_aside().  A delivery limit comes first
 #    admits      False: the queue refuses this publish, as one beyond its length with reject-publish
 #    stored      a message came.  It may not be in its file yet: do not look into it (take() may)
+#    letter      writes headers that a dead letter of a message gets, items of a table, and returns their octets: at most
+#                LETTER_HEADERS
 #    headers     writes headers that a delivery adds, items of a table, and returns their octets: at most 400
 #    due         `deadline` is over, and is to be set anew.  A gate that sets it also sets rules_t.expires, and calls
 #                deadline_bring_forward()
@@ -27,6 +29,10 @@
 #    visit       shows each place in the gate's own containers, as HOLDER_ASIDE; `held` counts them.  Most gates need none:
 #                wait() and wake() use the queue's table of what is aside
 #    retiring    a segment goes, with all its records
+#    drop        a length limit that drops the head asks for it, of a gate that `drops`: the message that waits and is the
+#                oldest dies of the queue's length.  False: there is none
+#    purge       drops up to so many of the messages that wait, and returns how many; fewer: none is left, or all that is left
+#                is ready
 #    is_sound    for tests: False: its own counts do not agree
 #    empty       all that waits is to be ready again, because the queue is purged, or gets another gate
 #
@@ -128,6 +134,15 @@ cdef uint32_t gate_adds_no_headers(gate_t *gate, place_t *t, uint8_t *room) noex
     return 0
 
 
+cdef bint gate_drops_nothing(gate_t *gate) noexcept nogil:
+    return False
+
+
+cdef uint32_t gate_purges_what_is_ready(gate_t *gate, uint32_t most) noexcept nogil:
+    gate.empty(gate)
+    return 0
+
+
 cdef void gate_ignores_message(gate_t *gate, place_t *t) noexcept nogil:
     pass
 
@@ -173,6 +188,9 @@ cdef void gate_init(gate_t *gate) noexcept nogil:
     gate.admits = gate_admits
     gate.stored = gate_ignores_store
     gate.headers = gate_adds_no_headers
+    gate.letter = gate_adds_no_headers
+    gate.drop = gate_drops_nothing
+    gate.purge = gate_purges_what_is_ready
     gate.due = gate_ignores
     gate.join = gate_ignores_consumer
     gate.leave = gate_ignores_consumer

@@ -26,24 +26,39 @@ cdef dict describe_group(groups_t *gs, uint32_t number):
     return found
 
 
-cdef uint64_t drop_first(groups_t *gs, uint32_t number, uint8_t kind) noexcept nogil:
-    """Settle the group's first message that waits; its number.  One that is taken out, and at which the group was parked,
-    dies of its delivery limit.  0: none waits, or it cannot be read."""
-    cdef group_t *g = group_at(&gs.pool, number)
-    cdef place_t t
-    if g.first == 0 or seg_map(segment_of_node(node_at(&gs.pool, g.first))) != 0:
-        return 0
-    place_of_node(node_at(&gs.pool, g.first), &t)
-    unlist_first(gs, g, &t)
-    if g.state & GROUP_PARKED:
-        park_first(gs, number)          # Before its predecessor is gone.
-    end_retry(gs, number)
-    if kind == DROPPED | REASON_REMOVED << 4 and is_at_stop(gs.gate.queue.rules, &t):
-        let_aside_die(&t, REASON_LIMIT)
-        return t.seq
-    t.seg.aside -= 1
-    settle(&t, kind)
-    return t.seq
+cdef list parked_positions(seg_t *s):
+    """Where records of a segment stand whose last entry says that they are parked.  The acks are mapped."""
+    cdef set found = set()
+    cdef uint64_t entry
+    cdef uint32_t i
+    cdef uint8_t kind
+    for i in range(s.entries):
+        entry = le64(s.acks + HEADER + ENTRY * i)
+        kind = entry >> 32 & 15
+        if kind == PARKED:
+            if entry_is_sound(s, entry):
+                found.add(<uint32_t>entry)
+        elif found and kind != RETRY_TIME and entry_is_sound(s, entry):
+            found.discard(<uint32_t>entry)
+    return sorted(found)
+
+
+def parked_in_segment(Queue queue not None, uint64_t number, uint8_t level=0):
+    """See plane/__init__.pyi."""
+    cdef seg_t *s = segment_at(&queue.q, level, number)
+    cdef bint was_mapped
+    cdef list found = []
+    cdef uint32_t position
+    if s == NULL or s.entries == 0 or s.unlinked:
+        return found
+    was_mapped = s.acks != NULL
+    if acks_map(s) == 0 and seg_map(s) == 0:
+        for position in parked_positions(s):
+            if le32(s.map + position) == RECORD_MAGIC:
+                found.append(seq_of(s.map + position))
+    if not was_mapped and s != s.store.cursor and s != s.store.last:
+        acks_unmap(s)
+    return found
 
 
 cdef class Groups(Gate):
@@ -84,6 +99,10 @@ cdef class Groups(Gate):
         self.g.gate.give_back = groups_give_back
         self.g.gate.admits = groups_admits
         self.g.gate.headers = groups_headers
+        self.g.gate.letter = groups_letter
+        self.g.gate.drop = groups_drop
+        self.g.gate.purge = groups_purge
+        self.g.gate.drops = True
         self.g.gate.due = groups_due
         self.g.gate.join = groups_join
         self.g.gate.leave = groups_leave
@@ -95,6 +114,7 @@ cdef class Groups(Gate):
 
     def __dealloc__(self):
         dues_free(&self.g.retry.due)
+        dues_free(&self.g.oldest)
         pool_clear(&self.g.pool)
         free(self.g.owners)
         free(self.g.turns)
@@ -175,6 +195,72 @@ cdef class Groups(Gate):
         cdef uint32_t number = self.number_of(key)
         return describe_group(&self.g, number) if number else None
 
+    def unlist(self, uint32_t most):
+        cdef queue_t *q = self.g.gate.queue
+        if q == NULL:
+            return True
+        write_stages(q.core)
+        return unlist_some(&self.g, most)
+
+    # ---- messages that go to their places before they are looked at
+
+    def put_back(self, uint64_t seq):
+        cdef queue_t *q = self.g.gate.queue
+        cdef store_t *st = NULL
+        cdef place_t t
+        cdef bint is_aside
+        if q == NULL:
+            return False
+        write_stages(q.core)
+        is_aside = aside_take(q, seq, &t)
+        if is_aside and t.reason != ASIDE_HELD:
+            aside_put(q, &t)            # There is room: it was in there.
+            return False
+        while not is_aside:
+            st = next_store(q, st)
+            if st == NULL:
+                return False
+            if st.ready and take_out(st, seq, &t):
+                uncount_octets(q, t.seg.map + t.position)
+                break
+        if not self.list_taken(&t, is_aside):
+            if is_aside:
+                aside_put(q, &t)
+            else:
+                make_ready(&t)
+            raise MemoryError
+        (<Queue>q.owner).core.request_turn()
+        return True
+
+    cdef bint list_taken(self, place_t *t, bint is_aside) except -1:
+        """Let a message wait in its group that was taken.  False: no memory, or its file cannot be read."""
+        cdef groups_t *gs = &self.g
+        cdef queue_t *q = gs.gate.queue
+        cdef uint32_t number = 0
+        cdef bint closes
+        cdef int64_t when
+        if seg_map(t.seg) != 0 or find_group(gs, t, &number, &closes) != 0:
+            return False
+        if number == 0 or group_at(&gs.pool, number).state & GROUP_FREE:
+            if not is_aside:
+                return make_ready(t) == 0
+            if return_from_aside(t) != 0:
+                return False
+            apply_rules_on_return(t)
+            mark_dirty(q)
+            return True
+        gs.redriven |= was_redriven(t.seg.map + t.position)
+        when = stops_of(gs, t.seg.store, t)
+        if let_taken_wait(gs, number, t, when != 0, is_aside) != 0:
+            settle_turn(gs, number)
+            return False
+        if when:
+            wait_for_retry(gs, number, when)
+        if is_aside and was_redriven(t.seg.map + t.position) and q.journal != NULL:
+            tell_of_group(q, t, REDRIVEN_EVENT, 0)
+        settle_turn(gs, number)
+        return True
+
     # ---- what an operator does
 
     def pause(self, bytes key not None):
@@ -252,6 +338,4 @@ cdef class Groups(Gate):
         cdef uint32_t number = self.number_of(key), n = 0
         while number and n < most and drop_first(&self.g, number, PURGED):
             n += 1
-        if number:
-            settle_turn(&self.g, number)
         return n

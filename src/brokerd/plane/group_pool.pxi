@@ -2,7 +2,8 @@
 #
 #    group_t      a group with messages that wait or are out, or with something to remember; found by the hash of its key,
 #                 and by the key itself where two hashes are equal.  Other groups are not remembered
-#    node_t       one message that waits, 16 octets: those of a group are a list, by rising sequence number
+#    node_t       one message that waits, 16 octets: those of a group are a list, by rising number (group_places.pxi)
+#    listed_t     besides, of a message that was out before, or was redriven
 #    turns_t      a list of groups, whose turn comes one after the other
 #
 # Groups and nodes come from pools, and are known by their numbers there; 0 is none.  Does not know which consumer gets a message.
@@ -21,9 +22,13 @@ cdef enum:
     GROUP_CHANGED = 64          # it has another owner than before: the next delivery says so
 
 cdef struct node_t:
-    size_t seg                  # the segment; or the place_t of a message that was out before, and NODE_HAS_PLACE.  0: free
+    size_t seg                  # the segment; or a listed_t, and NODE_HAS_PLACE.  0: free
     uint32_t position           # in the segment
     uint32_t next
+
+cdef struct listed_t:
+    place_t at                  # first: node_t.seg is its address
+    uint64_t number             # in its group
 
 cdef union group_name_t:
     uint8_t here[16]            # GROUP_KEY_INLINE
@@ -127,11 +132,11 @@ cdef inline seg_t *segment_of_node(const node_t *node) noexcept nogil:
     return <seg_t *>node.seg
 
 
-cdef uint64_t seq_of_node(const node_t *node) noexcept nogil:
-    """The message's sequence number; 0: its segment cannot be read."""
+cdef uint64_t number_of_node(const node_t *node) noexcept nogil:
+    """The message's number in its group; 0: its segment cannot be read."""
     cdef seg_t *s
     if node.seg & NODE_HAS_PLACE:
-        return (<place_t *>(node.seg - NODE_HAS_PLACE)).seq
+        return (<listed_t *>(node.seg - NODE_HAS_PLACE)).number
     s = <seg_t *>node.seg
     return seq_of(s.map + node.position) if seg_map(s) == 0 else 0
 
@@ -150,36 +155,47 @@ cdef void place_of_node(const node_t *node, place_t *t) noexcept nogil:
         t.seq = seq_of(t.seg.map + t.position)
 
 
+cdef listed_t *list_place(node_t *node, const place_t *t) noexcept nogil:
+    """Have the node remember the place as it is.  NULL: no memory."""
+    cdef listed_t *own = <listed_t *>malloc(sizeof(listed_t))
+    if own != NULL:
+        own.at = t[0]
+        own.at.reason = ASIDE_GATED
+        own.number = number_in_group(t.seg.map + t.position) if t.seg.map != NULL else t.seq
+        node.seg = <size_t>own | NODE_HAS_PLACE
+    return own
+
+
 cdef uint32_t node_for(group_pool_t *pool, const place_t *t) noexcept nogil:
     """A node for this place; 0: no memory."""
     cdef uint32_t number = node_new(pool)
     cdef node_t *node
-    cdef place_t *own
     if number == 0:
         return 0
     node = node_at(pool, number)
     node.position = t.position
     node.next = 0
     node.seg = <size_t>t.seg
-    if t.count or t.flags & ~<uint8_t>PLACE_PASSED:
-        own = <place_t *>malloc(sizeof(place_t))
-        if own == NULL:
+    if t.count or t.flags & ~<uint8_t>PLACE_PASSED or (t.seg.map != NULL and was_redriven(t.seg.map + t.position)):
+        if list_place(node, t) == NULL:
             node_free(pool, number)
             return 0
-        own[0] = t[0]
-        own.reason = ASIDE_GATED
-        node.seg = <size_t>own | NODE_HAS_PLACE
     return number
 
 
-cdef void group_list(group_pool_t *pool, group_t *g, uint32_t number, uint64_t seq, bint is_last) noexcept nogil:
-    """Put a node into its group's list, where its sequence number belongs.  is_last: it is higher than all."""
+cdef inline bint is_listed_before(const node_t *node, uint64_t number) noexcept nogil:
+    """Whether a message that waits stands before a fresh one of that number: only one that was redriven may not."""
+    return not node.seg & NODE_HAS_PLACE or (<listed_t *>(node.seg - NODE_HAS_PLACE)).number < number
+
+
+cdef void group_list(group_pool_t *pool, group_t *g, uint32_t number, uint64_t place, bint is_last) noexcept nogil:
+    """Put a node into its group's list, where its number `place` belongs.  is_last: its message is fresh."""
     cdef node_t *node = node_at(pool, number)
     cdef uint32_t at = g.first, before = 0
-    if is_last and g.last:
+    if is_last and g.last and is_listed_before(node_at(pool, g.last), place):
         before = g.last
         at = 0
-    while at and seq_of_node(node_at(pool, at)) < seq:
+    while at and number_of_node(node_at(pool, at)) < place:
         before = at
         at = node_at(pool, at).next
     node.next = at

@@ -109,7 +109,7 @@ cdef void park_group(groups_t *gs, uint32_t number, place_t *t) noexcept nogil:
 cdef bint unpark(groups_t *gs, uint32_t number) noexcept nogil:
     """No message of the group that waits is parked on disk any more, nor waits for its time.  False: a segment cannot be read.
 
-    Messages that were out are its first, so the walk ends at the first that was not."""
+    Messages that were out are its first, so the walk ends at the first that was not, unless some were redriven."""
     cdef group_t *g = group_at(&gs.pool, number)
     cdef uint32_t at = g.first
     cdef node_t *node
@@ -117,7 +117,10 @@ cdef bint unpark(groups_t *gs, uint32_t number) noexcept nogil:
     while at:
         node = node_at(&gs.pool, at)
         if not node.seg & NODE_HAS_PLACE:
-            break
+            if not gs.redriven:
+                break
+            at = node.next
+            continue
         t = <place_t *>(node.seg - NODE_HAS_PLACE)
         if t.flags & PLACE_PARKED or t.actor == RETRY_IS_NOTED:
             if seg_map(t.seg) != 0:
@@ -134,22 +137,49 @@ cdef bint park_first(groups_t *gs, uint32_t number) noexcept nogil:
     cdef group_t *g = group_at(&gs.pool, number)
     cdef node_t *node
     cdef place_t *own_place
+    cdef place_t place
     if g.first == 0:
         return True
     node = node_at(&gs.pool, g.first)
     if seg_map(segment_of_node(node)) != 0:
         return False
     if not node.seg & NODE_HAS_PLACE:
-        own_place = <place_t *>malloc(sizeof(place_t))
-        if own_place == NULL:
+        place_of_node(node, &place)
+        if list_place(node, &place) == NULL:
             return False
-        place_of_node(node, own_place)
-        own_place.actor = 0
-        node.seg = <size_t>own_place | NODE_HAS_PLACE
     own_place = <place_t *>(node.seg - NODE_HAS_PLACE)
     own_place.flags |= PLACE_PARKED
     note_parked(own_place)
     return True
+
+
+# ---- a message that waits goes without having been handed out
+
+cdef uint64_t drop_first(groups_t *gs, uint32_t number, uint8_t kind) noexcept nogil:
+    """Settle the group's first message that waits; its number.  One that is taken out, and at which the group was parked,
+    dies of its delivery limit; one that is too many dies of the queue's length.  0: none waits, or it cannot be read."""
+    cdef group_t *g = group_at(&gs.pool, number)
+    cdef place_t t
+    if g.first == 0 or seg_map(segment_of_node(node_at(&gs.pool, g.first))) != 0:
+        return 0
+    place_of_node(node_at(&gs.pool, g.first), &t)
+    unlist_first(gs, g, &t)
+    if g.state & GROUP_PARKED:
+        park_first(gs, number)          # Before its predecessor is gone.
+    if kind != DROPPED | REASON_LENGTH << 4:
+        end_retry(gs, number)
+    if kind == DROPPED | REASON_REMOVED << 4 and is_at_stop(gs.gate.queue.rules, &t):
+        let_aside_die(&t, REASON_LIMIT)
+        return t.seq
+    if kind == DROPPED | REASON_LENGTH << 4:
+        let_aside_die(&t, REASON_LENGTH)
+        settle_turn(gs, number)
+        return t.seq
+    t.seg.aside -= 1
+    settle(&t, kind)
+    if kind == PURGED:
+        settle_turn(gs, number)
+    return t.seq
 
 
 # ---- after a start
@@ -173,20 +203,20 @@ cdef int64_t stops_of(groups_t *gs, store_t *st, place_t *t) noexcept nogil:
 cdef bint group_is_sound(groups_t *gs, group_t *g) noexcept nogil:
     """Its messages are in order and as many as it says; those that are parked, or wait for their time, are the first."""
     cdef uint32_t at = g.first, n = 0
-    cdef uint64_t seq, before = 0
+    cdef uint64_t number, before = 0
     cdef bint plain = False
     cdef node_t *node
     cdef place_t *t
     while at:
         node = node_at(&gs.pool, at)
-        seq = seq_of_node(node)
-        if seq and not g.state & GROUP_FREE:
-            if seq <= before:
+        number = number_of_node(node)
+        if number and not g.state & GROUP_FREE:
+            if number < before or (number == before and not gs.redriven):
                 return False
-            before = seq
+            before = number
         if node.seg & NODE_HAS_PLACE:
             t = <place_t *>(node.seg - NODE_HAS_PLACE)
-            if plain and (t.flags & PLACE_PARKED or t.actor == RETRY_IS_NOTED):
+            if plain and not gs.redriven and (t.flags & PLACE_PARKED or t.actor == RETRY_IS_NOTED):
                 return False
         else:
             plain = True

@@ -61,6 +61,10 @@ cdef struct groups_t:
     uint64_t waited_ns          # ... and how long, all together, up to waited_at
     int64_t waited_at
     uint64_t refused            # messages without a key
+    bint redriven               # the queue has messages that were redriven
+    bint drops                  # `oldest` has the first messages of all groups: a length limit drops them
+    dues_t oldest
+    uint32_t walked             # how far a walk over all groups has come that is done in pieces; 0: none is under way
 
 
 # ---- messages that died
@@ -271,12 +275,31 @@ cdef void settle_turn(groups_t *gs, uint32_t number) noexcept nogil:
 
 # ---- messages that wait
 
+cdef inline int64_t age_of(const node_t *node) noexcept nogil:
+    """The lower, the sooner a length limit drops the message: by priority level, then by its number in its group."""
+    return <int64_t>segment_of_node(node).store.level << 56 | <int64_t>number_of_node(node)
+
+
+cdef uint64_t number_of_place(groups_t *gs, place_t *t) noexcept nogil:
+    """The number of a message in its group."""
+    if LIKELY(not gs.redriven) or seg_map(t.seg) != 0:
+        return t.seq
+    return number_in_group(t.seg.map + t.position)
+
+
 cdef int let_wait(groups_t *gs, uint32_t number, place_t *t, bint is_last) noexcept nogil:
     """List a message, which the caller sets aside if this answers 0.  0 or ENOMEM."""
-    cdef uint32_t node = node_for(&gs.pool, t)
+    cdef uint32_t node
+    if UNLIKELY(gs.redriven):
+        seg_map(t.seg)
+    node = node_for(&gs.pool, t)
     if node == 0:
         return ENOMEM
-    group_list(&gs.pool, group_at(&gs.pool, number), node, t.seq, is_last)
+    group_list(&gs.pool, group_at(&gs.pool, number), node,
+               number_of_node(node_at(&gs.pool, node)) if UNLIKELY(gs.redriven) else t.seq, is_last)
+    if UNLIKELY(gs.drops) and group_at(&gs.pool, number).first == node \
+            and due_push(&gs.oldest, age_of(node_at(&gs.pool, node)), number) != 0:
+        gs.drops = False                # It is made anew.
     count_wait_time(gs)
     count_waiting(t)
     gs.gate.held += 1
@@ -306,6 +329,28 @@ cdef int let_fresh_wait(groups_t *gs, store_t *st, uint32_t number, place_t *t, 
     else:
         pass_aside(st, t)
     uncount_octets(gs.gate.queue, t.seg.map + t.position)
+    gs.waits += 1
+    return 0
+
+
+cdef int let_taken_wait(groups_t *gs, uint32_t number, place_t *t, bint noted, bint is_aside) noexcept nogil:
+    """let_fresh_wait() for a message that was taken out of the middle, or is aside already.  0 or ENOMEM: nothing has changed."""
+    cdef group_t *g = group_at(&gs.pool, number)
+    cdef place_t at = t[0]
+    at.flags |= PLACE_PASSED
+    at.actor = noted
+    if at.flags & PLACE_PARKED:
+        g.state |= GROUP_PARKED
+    elif g.state & GROUP_PARKED and (g.first == 0 or number_of_place(gs, t) < number_of_node(node_at(&gs.pool, g.first))):
+        at.flags |= PLACE_PARKED        # A start must find the group's first message parked.
+    if let_wait(gs, number, &at, False) != 0:
+        return ENOMEM
+    if at.flags & PLACE_PARKED:
+        note_parked(&at)
+    elif not noted and not is_aside:
+        note_aside(&at, at.count)
+    if not is_aside:
+        t.seg.aside += 1
     gs.waits += 1
     return 0
 

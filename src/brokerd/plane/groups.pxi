@@ -23,6 +23,12 @@ cdef enum:
 
 # ---- a message goes out
 
+cdef void tell_token(const group_t *g, consumer_t *c, place_t *t) noexcept nogil:
+    """Write into the order journal the token that this delivery tells to the group's new owner: 56 bits of it."""
+    event_put(t.seg, t.seq, next_ts(t.seg.queue), c.number, <uint32_t>g.token, <uint16_t>(g.token >> 32), TOKEN_EVENT,
+              <uint8_t>(g.token >> 48))
+
+
 cdef void go_out(groups_t *gs, uint32_t number, consumer_t *c, place_t *t, bint closes) noexcept nogil:
     """The message, the first of its group, was taken for c."""
     cdef group_t *g
@@ -43,6 +49,8 @@ cdef void go_out(groups_t *gs, uint32_t number, consumer_t *c, place_t *t, bint 
         g.state |= GROUP_CLOSING
     gs.taken_first = g.state & GROUP_CHANGED != 0
     g.state &= ~<uint16_t>GROUP_CHANGED
+    if UNLIKELY(gs.taken_told and gs.taken_first) and gs.gate.queue.journal != NULL:
+        tell_token(g, c, t)
 
 
 cdef int take_fresh(groups_t *gs, store_t *st, consumer_t *c, place_t *t) noexcept nogil:
@@ -286,7 +294,7 @@ cdef void groups_dying(gate_t *gate, place_t *t) noexcept nogil:
         landed(gs, number)
 
 
-cdef void fence(groups_t *gs, uint32_t number, channel_t *ch, uint64_t seq, uint8_t cause) noexcept nogil:
+cdef void fence(groups_t *gs, uint32_t number, channel_t *ch, uint64_t place, uint8_t cause) noexcept nogil:
     """Take back the deliveries of later messages of a group, of which an earlier one returns: their consumer may not settle
     them before it."""
     cdef uint64_t tag
@@ -294,7 +302,7 @@ cdef void fence(groups_t *gs, uint32_t number, channel_t *ch, uint64_t seq, uint
     gs.fencing = True
     for tag in range(ch.base_tag, ch.next_tag):
         e = &ch.ring[tag & (ch.ring_capacity - 1)]
-        if e.at.seg == NULL or e.at.actor != number or e.at.seg.queue != gs.gate.queue or e.at.seq < seq \
+        if e.at.seg == NULL or e.at.actor != number or e.at.seg.queue != gs.gate.queue or number_of_place(gs, &e.at) < place \
                 or tag <= ch.returning_upto or e.claimed:
             continue
         take_back(ch, e, cause)
@@ -338,10 +346,12 @@ cdef bint groups_give_back(gate_t *gate, place_t *t, uint8_t cause) noexcept nog
     if cause == 0:
         uncount_octets(gate.queue, t.seg.map + t.position)
     elif g.inflight > 1 and cause != CAUSE_CHANNEL and cause != CAUSE_CONNECTION and not gs.fencing:
-        fence(gs, number, ch, t.seq, cause)
+        fence(gs, number, ch, number_of_place(gs, t), cause)
     landed(gs, number)
     return True
 
+
+# ---- a message comes
 
 cdef bint groups_admits(gate_t *gate, message_t *m) noexcept nogil:
     cdef groups_t *gs = <groups_t *>gate
@@ -361,20 +371,32 @@ cdef uint32_t groups_headers(gate_t *gate, place_t *t, uint8_t *room) noexcept n
     if not gs.taken_told or t.seq != gs.taken or gs.taken_group == 0:
         return 0
     g = group_at(&gs.pool, gs.taken_group)
-    if g.key_n <= 255:
-        memcpy(p, b"\x0ax-group-idS", 12)
-        put_be32(p + 12, g.key_n)
-        memcpy(p + 16, key_of_group(g), g.key_n)
-        p += 16 + g.key_n
-    memcpy(p, b"\x0bx-group-seql", 13)
-    put_be64(p + 13, t.seq)
-    p += 21
+    if UNLIKELY(gs.redriven) and was_redriven(t.seg.map + t.position):
+        pass                            # It has the first two as headers of its own.
+    else:
+        p += write_group_headers(p, key_of_group(g) if g.key_n <= 255 else NULL, g.key_n, t.seq)
     memcpy(p, b"\x0dx-group-tokenl", 15)
     put_be64(p + 15, g.token)
     p += 23
     memcpy(p, b"\x0dx-group-firstt", 15)
     p[15] = gs.taken_first
     return <uint32_t>(p + 16 - room)
+
+
+cdef uint32_t groups_letter(gate_t *gate, place_t *t, uint8_t *room) noexcept nogil:
+    """x-group-id and x-group-seq, for a dead letter."""
+    cdef groups_t *gs = <groups_t *>gate
+    cdef message_t m
+    cdef group_key_t key
+    if seg_map(t.seg) != 0:
+        return 0
+    message_of(t.seg.map + t.position, &m)
+    find_group_key(&gs.rule, &m, &key)
+    if key.at == NULL:
+        if gs.keyless != KEYLESS_SINGLE:
+            return 0
+        key.at = <const uint8_t *>key.digits
+    return write_group_headers(room, key.at, key.n, number_in_group(t.seg.map + t.position))
 
 
 # ---- consumers come and go
@@ -481,12 +503,16 @@ cdef void groups_attach(gate_t *gate) noexcept nogil:
 cdef void groups_detach(gate_t *gate) noexcept nogil:
     cdef groups_t *gs = <groups_t *>gate
     dues_free(&gs.retry.due)
+    dues_free(&gs.oldest)
+    gs.drops = False
+    gs.walked = 0
     pool_clear(&gs.pool)
     free(gs.deaths)
     gs.deaths = NULL
     gs.deaths_n = gs.deaths_capacity = 0
     gs.owners_n = 1
     gs.taken = 0
+    gs.redriven = False
     memset(gs.turns, 0, (SHARED_TURNS + gs.owners_capacity * gs.levels) * sizeof(turns_t))
 
 
@@ -510,23 +536,4 @@ cdef void groups_visit(gate_t *gate, visit_t visit, void *context) noexcept nogi
 
 cdef void groups_empty(gate_t *gate) noexcept nogil:
     """All that waits is ready again, at its own place."""
-    cdef groups_t *gs = <groups_t *>gate
-    cdef group_t *g
-    cdef place_t t
-    cdef uint32_t number
-    dues_free(&gs.retry.due)
-    for number in range(1, gs.pool.groups_n):
-        g = group_at(&gs.pool, number)
-        while g.first:
-            seg_map(segment_of_node(node_at(&gs.pool, g.first)))
-            place_of_node(node_at(&gs.pool, g.first), &t)
-            if return_from_aside(&t) != 0:
-                break                   # No memory: what is left stays, and is ready after a restart.
-            group_unlist_first(&gs.pool, g)
-            gate.held -= 1
-            count_wait_time(gs)
-            uncount_waiting(&t)
-        if g.state & GROUP_KNOWN:
-            g.state &= ~<uint16_t>(GROUP_PARKED | GROUP_RETRYING)
-            settle_turn(gs, number)
-    mark_dirty(gate.queue)
+    unlist_some(<groups_t *>gate, 0xFFFFFFFF)

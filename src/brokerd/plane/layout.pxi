@@ -13,7 +13,7 @@ cdef enum:
     ORDER_MAGIC = 0x44524F42        # "BORD"
     SEGMENT_VERSION = 1
     ACKS_VERSION = 3
-    JOURNAL_VERSION = 2
+    JOURNAL_VERSION = 3
     ORDER_VERSION = 1
 
 cdef enum:                          # a file's header: magic and version are at one place in all of them
@@ -67,6 +67,7 @@ cdef enum:                          # record
     EXPIRES = 2                     # it has an expiration of its own
     KEY_OF_EXCHANGE = 4             # its deduplication key belongs to the exchange in its meta, not to the queue
     KEY_TTL = 8                     # its header x-cache-ttl says how long its key counts
+    REDRIVEN = 16                   # its header x-group-seq says where it stands in its message group
 
 cdef enum:                          # event of a journal
     E_SEQ = 0
@@ -94,10 +95,14 @@ cdef enum:                          # types of acks entries and journal events: 
     REPLAYED = 13                   # entries only: settled before, and ready again
     PARKED_EVENT = 16               # events only, as those that follow
     RELEASED_EVENT = 17
+    TOKEN_EVENT = 18
     RETRY_SCHEDULED = 19
     EVENT_REPLAYED = 20
+    REPLAY_EVENT = 21
+    DUPLICATE_EVENT = 22
     GROUP_PARKED_EVENT = 23
     GROUP_RELEASED_EVENT = 24
+    REDRIVEN_EVENT = 25
 
     REASON_REJECTED = 1             # why a message died; the high nibble of DEAD_LETTERED and DROPPED
     REASON_EXPIRED = 2

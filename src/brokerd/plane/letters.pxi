@@ -14,7 +14,9 @@ cdef enum:
     DEATH_FIELDS_MOST = 16      # in one death
     UPCALL = 8                  # cost of a call to the control plane; a letter that the plane makes costs 1,
     COPIED_OCTETS = 4096        # ... and 1 more for each so many octets that are copied to a target
-    LETTER_ADDS = 4096          # more octets than a death can add to the properties: seven names of 255
+    LETTER_ADDS = 4096          # more octets than a death can add to the properties: seven names of 255, and LETTER_HEADERS
+    LETTER_HEADERS = 1100       # octets that the queue's gate adds
+    OWN_HEADERS = 2             # ... and how many headers
 
 
 cdef struct field_t:            # of a table: name (short string) and value
@@ -313,6 +315,23 @@ cdef int headers_that_stay(const letters_t *l, field_t *fields, int n, bint firs
     return left
 
 
+cdef int add_own_headers(field_t *fields, int n, const uint8_t *own, uint32_t own_n, bint first) noexcept nogil:
+    """Add what the queue's gate says of the message, items of a table, and return how many fields there are then.  After the
+    first death what an earlier queue said of it stays."""
+    cdef field_t added[OWN_HEADERS]
+    cdef int i, k, count = read_fields(own, own + own_n, added, OWN_HEADERS, NULL)
+    for k in range(count):
+        i = 0
+        while i < n and (fields[i].at[0] != added[k].at[0] or memcmp(fields[i].at + 1, added[k].at + 1, added[k].at[0]) != 0):
+            i += 1
+        if i == n:
+            n += 1
+        elif not first:
+            continue
+        fields[i] = added[k]
+    return n
+
+
 cdef uint8_t *write_deaths(uint8_t *p, const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s,
                            const uint8_t *expiration, const uint8_t *deaths) noexcept nogil:
     """Write the field x-death, with this death in front.  NULL: the control plane must continue the history."""
@@ -336,11 +355,11 @@ cdef uint8_t *write_deaths(uint8_t *p, const letters_t *l, uint8_t reason, const
     return p
 
 
-cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s, uint8_t *out,
-                          uint8_t *made) noexcept nogil:
+cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m, uint64_t time_s, const uint8_t *own,
+                          uint32_t own_n, uint8_t *out, uint8_t *made) noexcept nogil:
     """Write the dead letter's properties at `out`, and return how many octets.  -1: the control plane must make them.
 
-    made: room for new fields.  Both have room for m.properties_n + LETTER_ADDS octets."""
+    own: what the queue's gate adds.  made: room for new fields.  Both have room for m.properties_n + LETTER_ADDS octets."""
     cdef const uint8_t *properties = m.properties
     cdef const uint8_t *end = properties + m.properties_n
     cdef uint16_t flags = be16(properties)
@@ -351,7 +370,7 @@ cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m
     cdef const uint8_t *after
     cdef const uint8_t *why = <const uint8_t *>REASON_NAMES[reason]
     cdef uint32_t why_n = <uint32_t>strlen(<const char *>why)
-    cdef field_t fields[HEADERS_MOST + 7]
+    cdef field_t fields[HEADERS_MOST + 7 + OWN_HEADERS]
     cdef uint8_t *p
     cdef uint8_t *length
     cdef int i, n = 0
@@ -374,6 +393,8 @@ cdef int64_t write_letter(const letters_t *l, uint8_t reason, const message_t *m
         return -1
     fields[n].n = <uint32_t>(p - made)
     n += 1
+    if own_n:
+        n = add_own_headers(fields, n, own, own_n, deaths == NULL)
     if deaths == NULL:
         add_text(fields, &n, &p, b"x-first-death-exchange", m.names + 1, m.names[0])
         add_text(fields, &n, &p, b"x-first-death-queue", l.queue, l.queue_n)
@@ -456,6 +477,8 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) 
     cdef uint8_t *room
     cdef size_t half
     cdef int64_t n
+    cdef uint8_t own[LETTER_HEADERS]
+    cdef uint32_t own_n = 0
     if seg_map(dead.seg) != 0:
         return False
     message_of(dead.seg.map + dead.position, &m)
@@ -472,7 +495,10 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) 
     room = letter_room(q.core, 2 * half)
     if room == NULL:
         return False
-    n = write_letter(l, dead.reason, &m, <uint64_t>(q.core.now // 1000000000), room, room + half)
+    if UNLIKELY(q.rules.gate != NULL):
+        own_n = q.rules.gate.letter(q.rules.gate, dead, own)
+        ASSERT(own_n <= LETTER_HEADERS)
+    n = write_letter(l, dead.reason, &m, <uint64_t>(q.core.now // 1000000000), own, own_n, room, room + half)
     if n < 0 or not properties_are_whole(room, room + n, &known):
         return False
     m.names = names
@@ -510,7 +536,7 @@ cdef class Letters:
         self.l.at_least_once = at_least_once
 
     def make(self, str reason not None, bytes exchange not None, bytes routing_key not None, bytes properties not None,
-             uint64_t time_s):
+             uint64_t time_s, bytes own not None=b""):
         cdef message_t m
         cdef size_t half = len(properties) + LETTER_ADDS
         cdef bytearray room = bytearray(2 * half)
@@ -521,5 +547,16 @@ cdef class Letters:
         m.names_n = <uint32_t>len(names)
         m.properties = <const uint8_t *>properties
         m.properties_n = <uint32_t>len(properties)
-        n = write_letter(&self.l, REASONS.index(reason), &m, time_s, out, out + half)
+        n = write_letter(&self.l, REASONS.index(reason), &m, time_s, <const uint8_t *>own, <uint32_t>len(own), out, out + half)
         return None if n < 0 else (<const char *>out)[:n]
+
+
+def letter_headers(Queue queue not None, uint64_t seq):
+    """See plane/__init__.pyi."""
+    cdef queue_t *q = &queue.q
+    cdef uint8_t own[LETTER_HEADERS]
+    cdef uint32_t n = 0
+    cdef place_t *t = aside_find(q, seq)
+    if t != NULL and q.rules != NULL and q.rules.gate != NULL:
+        n = q.rules.gate.letter(q.rules.gate, t, own)
+    return (<const char *>own)[:n]

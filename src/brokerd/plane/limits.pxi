@@ -19,7 +19,8 @@ cdef int check_admission(queue_t *q, message_t *m, bint expires) noexcept nogil:
     if r == NULL:
         return ENOMEM
     r.expires |= expires and (r.gate == NULL or not r.gate.reads)
-    r.refuses = (r.overflow != DROP_HEAD and is_full(q, r)) or (r.gate != NULL and not r.gate.admits(r.gate, m))
+    r.unadmitted = r.gate != NULL and not r.gate.admits(r.gate, m)
+    r.refuses = r.unadmitted or (r.overflow != DROP_HEAD and is_full(q, r))
     return 0
 
 
@@ -41,6 +42,10 @@ cdef uint64_t enforce_limits(queue_t *q, uint64_t budget) noexcept nogil:
     cdef store_t *st = NULL
     cdef place_t t
     cdef uint64_t n = 0
+    if q.rules.gate != NULL and q.rules.gate.drops:
+        # What waits is older than what is ready, unless it was looked past.
+        while n < budget and is_over_length_limit(q, q.rules) and q.rules.gate.drop(q.rules.gate):
+            n += 1
     while is_over_length_limit(q, q.rules) and n < budget:
         st = next_store(q, st)
         if st == NULL:

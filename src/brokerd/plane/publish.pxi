@@ -103,6 +103,8 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
     if UNLIKELY(e.error != 0):
         return STALL
     count_publish(ch, r, 1)
+    if UNLIKELY(stored & UNADMITTED):
+        return_unadmitted(ch, r, &m, stored)
     if ch.confirm:
         note_confirm(ch, stored)
     return DONE
@@ -184,12 +186,21 @@ cdef inline void note_confirm(channel_t *ch, uint32_t stored) noexcept nogil:
         ch.sync_tag = ch.publishes
 
 
+cdef void return_unadmitted(channel_t *ch, route_t *r, message_t *m, uint32_t stored) noexcept nogil:
+    """A queue does not take the message because of what it is: one that is mandatory, and that no other queue has taken, goes
+    back to its publisher."""
+    if r.mandatory and not stored & TAKEN:
+        write_return(ch, m, 312, b"\x1aNO_ROUTE: no message group")
+
+
 cdef void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
     """End a publish: count it, note the confirm that it needs, and return the message to its publisher if it was immediate
-    and no queue would hand it out at once."""
+    and no queue would hand it out at once, or mandatory and has no place in any queue."""
     count_publish(ch, r, queues_n)
     if r.immediate and not stored & (TAKEN | REFUSED) and queues_n:
         write_return(ch, m, 313, b"\x0cNO_CONSUMERS")
+    elif UNLIKELY(stored & UNADMITTED):
+        return_unadmitted(ch, r, m, stored)
     if ch.confirm:
         note_confirm(ch, stored)
 
@@ -319,6 +330,7 @@ cdef enum:
     WAITS = 1               # the confirm must wait for a sync
     REFUSED = 2             # a queue refused the message
     TAKEN = 4               # a queue stored it
+    UNADMITTED = 8          # a queue refused it because its gate does not admit it
 
 
 cdef inline void complete(message_t *m, known_t *known) noexcept nogil:
@@ -405,7 +417,7 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
             continue
         if UNLIKELY(q.rules != NULL) and q.rules.refuses:
             q.rules.n_refused += 1
-            done |= REFUSED
+            done |= REFUSED | (UNADMITTED if q.rules.unadmitted else 0)
             dlx |= q.rules.overflow == REJECT_PUBLISH_DLX
             continue
         st = store_for(q, m.priority)

@@ -212,6 +212,7 @@ def replay(Queue queue not None, uint64_t start_seq, uint64_t stop_seq, *, uint8
     cdef seg_t *s = st.first if st != NULL else NULL
     cdef replay_t p
     cdef int err = 0
+    cdef uint32_t before
     if q.dropped or q.lost or not q.durable:
         return 0, 0, 0, 0
     memset(&p, 0, sizeof(replay_t))
@@ -234,7 +235,11 @@ def replay(Queue queue not None, uint64_t start_seq, uint64_t stop_seq, *, uint8
     while s != NULL and err == 0 and p.next_seq == 0 and s.base_seq <= stop_seq:
         if (s.next == NULL or s.next.base_seq > start_seq) and not s.damaged and s.settled \
                 and (s.next == NULL or s.next.created >= since_ns):
+            before = p.found
             err = replay_segment(s, start_seq, &p)
+            if p.found > before and not dry and q.journal != NULL:
+                prepare_event(s)
+                event_put(s, p.last_seq, next_ts(q), 0, p.found - before, 0, REPLAY_EVENT, 0)
         s = s.next
     if p.found and not dry:
         mark_dirty(q)

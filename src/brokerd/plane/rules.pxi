@@ -102,9 +102,10 @@ cdef inline uint64_t counted_octets(queue_t *q, rules_t *r) noexcept nogil:
 
 
 cdef inline bint is_over_length_limit(queue_t *q, rules_t *r) noexcept nogil:
-    """A ready message is to be dropped; those that wait are not dropped."""
+    """A message is to be dropped: a ready one, or one that waits if its gate lets it be dropped."""
     return ((r.max_length >= 0 and counted_messages(q, r) > <uint64_t>r.max_length) or
-            (r.max_octets >= 0 and counted_octets(q, r) > <uint64_t>r.max_octets)) and q.ready > 0
+            (r.max_octets >= 0 and counted_octets(q, r) > <uint64_t>r.max_octets)) \
+        and (q.ready > 0 or (UNLIKELY(r.gate != NULL) and r.gate.drops and r.gate.waiting > 0))
 
 
 cdef inline bint is_at_length_limit(queue_t *q, rules_t *r) noexcept nogil:

@@ -13,6 +13,8 @@ dead letter, with its history in the headers, sorted by name as RabbitMQ does::
         original-expiration   longstr, when there was one
     x-first-death-reason, -queue, -exchange    longstr, set once
     x-last-death-reason, -queue, -exchange     longstr, set at each death (RabbitMQ 4)
+    x-group-id             longstr: its message group, in a queue with groups, set once; so is
+    x-group-seq            long: its number there, which rises within the group
 
 The expiration goes.  A dead-letter routing key takes the place of all keys and removes CC; without one the
 message keeps its keys, CC's (and BCC's, which are removed from the headers) among them.
@@ -36,13 +38,14 @@ from typing import Any, NamedTuple
 
 from brokerd.errors import SyntaxError_
 from brokerd.wire.properties import Properties, decode_header, encode_header
-from brokerd.wire.values import Int64, Timestamp
+from brokerd.wire.values import Int64, Timestamp, decode_table
 
 REJECTED, EXPIRED, MAXLEN, DELIVERY_LIMIT = "rejected", "expired", "maxlen", "delivery_limit"
 AT_LEAST_ONCE = "at-least-once"
 STRATEGIES = ("at-most-once", AT_LEAST_ONCE)
 COUNT_MAX = (1 << 63) - 1
 
+NOTHING: Mapping[str, Any] = {}
 EXCHANGE_HEADER = "x-dead-letter-exchange"
 ROUTING_KEY_HEADER = "x-dead-letter-routing-key"
 _HEAD = b"\0\x3c\0\0\0\0\0\0\0\0\0\0"  # class 60, weight 0, body size 0: what stands before the property flags
@@ -91,11 +94,13 @@ def make_dead_letter(
     routing_key: str,
     time_s: int,
     per_message: bool = False,
+    own: Mapping[str, Any] = NOTHING,
 ) -> DeadLetter:
     """The dead letter of a message that died in ``queue``.
 
     ``properties``, ``exchange`` and ``routing_key`` are those it had there; ``time_s`` is now, seconds since the
-    epoch.  Raises nothing, even if the properties are malformed.
+    epoch.  ``own``: headers that tell where it stood in its queue; of an earlier queue they stay.  Raises nothing,
+    even if the properties are malformed.
     """
     message = read_properties(properties)
     headers = message.headers or {}
@@ -105,6 +110,8 @@ def make_dead_letter(
     copies = keys_in(headers.get("CC"))
     keys = (key,) if key is not None else (routing_key, *copies, *keys_in(headers.pop("BCC", None)))
     entry = _entry(reason, queue, time_s, exchange, [routing_key, *copies], message.expiration)
+    first = "x-death" not in headers
+    headers.update({name: value for name, value in own.items() if first or name not in headers})
     _record(headers, entry)
     if key is not None:
         headers.pop("CC", None)
@@ -157,6 +164,11 @@ def read_properties(octets: bytes) -> Properties:
 def write_properties(properties: Properties) -> bytes:
     """The octets that are stored of ``properties``: flags and list."""
     return encode_header(0, properties)[len(_HEAD) :]
+
+
+def read_headers(octets: bytes) -> dict[str, Any]:
+    """The headers that ``octets``, items of a table, hold."""
+    return decode_table(len(octets).to_bytes(4) + octets)[0]
 
 
 def headers_span(octets: bytes) -> tuple[int, int]:

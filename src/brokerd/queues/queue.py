@@ -6,7 +6,7 @@ exclusive queue belongs to.  Knows nothing of permissions, channels, or of other
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import WeakSet
@@ -15,6 +15,7 @@ from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
 from brokerd.errors import NotFound, PreconditionFailed, ResourceLocked
 from brokerd.pieces import add_work, do_first_piece
+from brokerd.queues.redriven import read_redriven
 from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of, plane_rules, rules_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ NAME_FILE = ".queue"
 STREAM_SEGMENT_OCTETS_MAX = 3_000_000_000  # RabbitMQ's limit of the argument
 WAITING_ROOM_PREFIX = "amq.delayed."  # of queues in which delayed messages wait: see vhost/delays
 NO_ARGUMENTS: dict[str, Any] = {}
+PURGED_AT_ONCE = 1000  # messages, in one piece
+UNLISTED_AT_ONCE = 1000  # messages that wait by a former rule of groups, in one piece
 
 
 class Owner(Protocol):
@@ -88,8 +91,8 @@ class Queue(plane.Queue):
 
     __slots__ = (
         "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
-        "key_files", "missed_told", "name", "owner", "policy", "rules", "side_file", "stream", "tracked",
-        "vhost_name",
+        "key_files", "missed_told", "name", "owner", "policy", "redriven", "regrouping", "rules", "side_file", "stream",
+        "tracked", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -127,6 +130,8 @@ class Queue(plane.Queue):
         self.deduplication: Deduplication | None = None  # has the rule that is in ``rules``
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
         self.policy: str | None = None  # the name of the policy in force
+        self.redriven: list[int] | None = None  # messages that stand before later ones of their groups; None: not read
+        self.regrouping = False  # another rule of groups is being put in force
         self.side_file: SideFile | None = None  # notes consumers while there is an order journal
         self.stream: plane.Stream | None = None  # what serves the readers of a stream; None: the queue is no stream
         if queue_type(self.arguments) == "stream":
@@ -258,7 +263,13 @@ class Queue(plane.Queue):
 
     def _group(self, rules: Rules) -> None:
         """Put another rule of groups in force.  A queue that is out of service keeps its gate."""
-        if self.gate is not None and not isinstance(self.gate, plane.Groups | plane.Retry):
+        gate = self.gate
+        if gate is not None and not isinstance(gate, plane.Groups | plane.Retry):
+            return
+        if isinstance(gate, plane.Groups) and gate.waiting > UNLISTED_AT_ONCE:
+            if not self.regrouping:
+                self.regrouping = True
+                add_work(self.core, self._regroup(gate), _nothing)
             return
         if rules.group is None:
             self.gate = None
@@ -266,6 +277,32 @@ class Queue(plane.Queue):
         from brokerd.queues.groups import gate_of  # Few queues ask for it.
 
         self.gate = gate_of(rules.group, self.max_priority)
+        self._put_redriven_back()
+
+    def _regroup(self, gate: plane.Groups) -> Iterator[None]:
+        """Put another rule of groups in force where many messages wait by the former.  Nothing goes out meanwhile."""
+        paused, self.paused = self.paused, True
+        while not self.deleted and self.gate is gate and not gate.unlist(UNLISTED_AT_ONCE):
+            yield
+        self.paused, self.regrouping = paused, False
+        if not self.deleted:
+            self._group(self.rules)
+            self._set_retry(self.rules)
+
+    def _put_redriven_back(self) -> None:
+        """Messages that were redriven stand in their groups before any other is looked at."""
+        if self.redriven is None:
+            self.redriven = read_redriven(self.directory)
+        groups = self.groups
+        if groups is not None:
+            for seq in self.redriven:
+                groups.put_back(seq)
+
+    def add_redriven(self, seqs: list[int]) -> list[int]:
+        """These messages stand before later ones of their groups, too; all that do, for ``write_redriven``."""
+        lowest = min([segment["base_seq"] for segment in self.segments()], default=0)
+        self.redriven = [seq for seq in [*(self.redriven or ()), *seqs] if seq >= lowest]
+        return self.redriven
 
     @property
     def groups(self) -> plane.Groups | None:
@@ -278,6 +315,18 @@ class Queue(plane.Queue):
         """Messages that are ready, and those that wait in their groups."""
         gate = self.gate
         return self.ready + (gate.waiting if isinstance(gate, plane.Groups) else 0)
+
+    def purge_in_pieces(self) -> Generator[None, None, int]:
+        """Drop the messages that are ready, or wait in their groups, by now.  Returns how many."""
+        if self.stream is not None:
+            return self.purge()
+        below, dropped, whole = self.next_seq, 0, False
+        while not whole and not self.deleted:
+            some, whole = plane.purge_some(self, below, PURGED_AT_ONCE)
+            dropped += some
+            if not whole:
+                yield
+        return dropped
 
     # --- the order journal
 
@@ -408,6 +457,10 @@ class Queue(plane.Queue):
         if self.dead_letters is None:
             return True
         return self.dead_letters.handle_dead(self, reason, seq, exchange, routing_key, properties, body)
+
+    def letter_headers(self, seq: int) -> bytes:
+        """Where a dead message, which is aside, stood in its message group: headers of its dead letter."""
+        return plane.letter_headers(self, seq)
 
     def on_letters_stored(self, upto: int) -> None:
         """The data plane calls this for dead letters that must be on disk before their messages are settled."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from brokerd.queues.rules import Rules
 
 if TYPE_CHECKING:
+    from brokerd.queues.deduplication import Rule as DeduplicationRule
     from brokerd.queues.groups import GroupRule
 
 
@@ -44,11 +45,18 @@ def describe_settings(queue: Ordered) -> dict[str, Any]:
         "message_ttl_ms": rules.message_ttl_ms,
         "single_active_consumer": rules.single_active,
         "groups": describe_groups(rules.group) if rules.group is not None else None,
+        "deduplication": describe_deduplication(rules.deduplication) if rules.deduplication is not None else None,
         "arguments": dict(queue.arguments),
         "policy": queue.policy,
         "retention_octets": rules.retention_octets,
         "retention_ms": rules.retention_ms,
     }
+
+
+def describe_deduplication(rule: "DeduplicationRule") -> dict[str, Any]:
+    """The rule of duplicates."""
+    return {"size": rule.size, "ttl_ms": rule.ttl_ms, "scope": rule.scope, "action": rule.action,
+            "content": rule.content}
 
 
 def describe_groups(rule: "GroupRule") -> dict[str, Any]:

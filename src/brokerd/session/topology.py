@@ -105,8 +105,8 @@ def queue_unbind(connection: "Connection", channel: "Channel", method: Any) -> A
 
 def queue_purge(connection: "Connection", channel: "Channel", method: Any) -> Any:
     """queue.purge: ready messages only."""
-    count = connection.access.purge_queue(channel.queue_name(method.queue), connection)
-    return None if method.no_wait else methods.QueuePurgeOk(message_count=count)
+    work = connection.access.purge_queue_in_pieces(channel.queue_name(method.queue), connection)
+    return connection.answer_when_done(channel, method, work, lambda count: methods.QueuePurgeOk(message_count=count))
 
 
 def queue_delete(connection: "Connection", channel: "Channel", method: Any) -> Any:

@@ -3,18 +3,19 @@
     chain           a chain of octets, which SQL cannot follow
     dead_letters    the bodies of messages
     stream          the file ``readers``
-    group_order, group_owner, retry_kept, stop_kept     the groups of messages, which are in their properties
+    group_order, group_owner, retry_kept, stop_kept, token_kept    the groups of messages, which are in their properties
+    dedup_kept, replay_exact    hashes of keys, and events of replays
 """
 
 from typing import Any
 
-from brokerd.audit import chain, letters, streams, waits
+from brokerd.audit import chain, kept, letters, streams, waits
 from brokerd.audit.cut import find_queues
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options, scan
 from brokerd.audit.verdicts import chain_row, judge
 
-AUDITS = ("dead_letters", "chain", "stream", *waits.AUDITS)
+AUDITS = ("dead_letters", "chain", "stream", *waits.AUDITS, *kept.AUDITS)
 
 
 def rows(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
@@ -42,10 +43,10 @@ def _streams(path: str, options: Options, queues: str | None) -> list[dict[str, 
 
 
 def _waits(path: str, options: Options, queues: str | None) -> list[dict[str, Any]]:
-    wanted = frozenset(filter(options.wants, waits.AUDITS))
+    wanted = frozenset(filter(options.wants, (*waits.AUDITS, *kept.AUDITS)))
     source, found, alone = open_source(path), [], options._replace(audits=wanted)
     for queue in find_queues(source, queues) if wanted else ():
-        if any(waits.applies(name, queue) for name in wanted):
+        if any(waits.applies(name, queue) if name in waits.AUDITS else kept.applies(name, queue) for name in wanted):
             found += judge(source, queue, [scan(source, triple, alone) for triple in queue.triples], alone).audits
     return found
 

@@ -43,7 +43,8 @@ at position + length rounded up to 8.  ``crc`` is the CRC32C of the segment's nu
 65,535 octets or more: ``meta_len`` is 0xFFFF, a u4 with the true length L stands at
 64, the meta at 68, the body at 68 + L.  Flags: bit 0 persistent (delivery_mode 2), bit
 1: it has an expiration that counts, bit 2: dedup_hash is that of the exchange's key, not the queue's, bit 3: its header
-x-cache-ttl counts.  ``dedup_hash``: the key that duplicates are known by, 0: none; see KEY FILE.
+x-cache-ttl counts, bit 4: it was redriven, and its header x-group-seq is its number in its group.  ``dedup_hash``: the
+key that duplicates are known by, 0: none; see KEY FILE.
 ``kind`` is 0.  ``connection`` and ``publish_seq`` say which publish of whom it was.
 
 ACKS FILE, 64-octet header::
@@ -117,11 +118,16 @@ broker started again, what was out counts as returned; 2 it did after a loss of 
 journal was switched on again; 4 it was switched off, and nothing is there up to the next
 event of type 9, if there is one.  16 parked: the queue stops behind the message, reason 4.  17 released: an operator
 made it ready.  19 retry scheduled, after 3: ``aux`` is the delay in ms, at most 2**32-1.  20 replayed: the message was
-settled, and is ready again; 0 failed deliveries count.  23 group parked: the message and all later ones of its message
-group wait; reason 4 it has failed too often, 5 by an operator.  24 group released: an operator lets the group go on of
-which it is the first that waits, parked or before its retry.  ``begun``: every event of this segment's records from
-then on is in the file, as far as lost, synced and events of type 9 do not say otherwise.  A record that was appended
-after it has its whole life there.
+settled, and is ready again; 0 failed deliveries count.  18 token: the delivery that follows tells its consumer, the
+new owner of its message group, a fencing token: bits 0..31 in ``aux``, 32..47 in ``count``, 48..55 in reason.  21
+replay: ``aux`` messages of this segment were replayed, seq is the last of them; their events stand before it.  22
+duplicate: a message with the deduplication key of this one came; reason 1 it was confirmed, 2 refused, 3
+dead-lettered, 4 stored in place of this one.  25 redriven: from now on the message stands in its group before later
+ones.  23 group parked: the message and all later ones of its message group wait; reason 4 it has failed too often, 5
+by an operator.  24 group released: an operator lets the group go on of which it is the first that waits, parked or
+before its retry.  Version 1 has none of types 16 and above, version 2 none of 18, 21, 22 and 25.  ``begun``: every
+event of this segment's records from then on is in the file, as far as lost, synced and events of type 9 do
+not say otherwise.  A record that was appended after it has its whole life there.
 
 CHAIN, beside the journal whose number it has: 64-octet header::
 
@@ -251,7 +257,7 @@ from brokerd.store.checksums import crc_tables
 
 SEGMENT_VERSION = 1
 ACKS_VERSION = 3
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 ORDER_VERSION = 1
 KEYS_VERSION = 1
 CHAIN_VERSION = 1
@@ -276,12 +282,14 @@ FORMER_KEYS_MAGIC = 0x50554442  # "BDUP"
 READERS_MAGIC = 0x44455242  # "BRED"
 OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
 PERSISTENT = 1              # Bit 0 of a record's flags.
+REDRIVEN = 16               # Bit 4: it stands in its message group where it stood before it died.
 LONG_META = 0xFFFF
 ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED, SET_ASIDE = range(1, 11)
 PARKED, RETRY_TIME = 11, 12  # In acks.  14 and 15 are free.
-PARKED_EVENT, RELEASED_EVENT, RETRY_SCHEDULED = 16, 17, 19      # In journals.
-GROUP_PARKED_EVENT, GROUP_RELEASED_EVENT = 23, 24
-ASIDE_EVENTS = (PARKED_EVENT, RELEASED_EVENT, RETRY_SCHEDULED, GROUP_PARKED_EVENT, GROUP_RELEASED_EVENT)
+PARKED_EVENT, RELEASED_EVENT, TOKEN_EVENT, RETRY_SCHEDULED = 16, 17, 18, 19     # In journals, as those that follow.
+REPLAY_EVENT, DUPLICATE_EVENT, GROUP_PARKED_EVENT, GROUP_RELEASED_EVENT, REDRIVEN_EVENT = 21, 22, 23, 24, 25
+ASIDE_EVENTS = (PARKED_EVENT, RELEASED_EVENT, TOKEN_EVENT, RETRY_SCHEDULED, REPLAY_EVENT, DUPLICATE_EVENT,
+                GROUP_PARKED_EVENT, GROUP_RELEASED_EVENT, REDRIVEN_EVENT)
 HANDED_OUT = DELIVERED      # In acks: of each hand-out but the first.
 SETTLING_TYPES = frozenset((ACKED, REJECTED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED))
 REPLAYED = 13               # Of entries: the record was settled before, and is ready again.
@@ -372,6 +380,8 @@ SECRET = struct.Struct("<II16sI")
 FORMER_KEYS = struct.Struct("<IIQ16sI4xQQQ")
 FORMER_KEYS_NEVER = (1 << 48) - 1
 
+REDRIVE_PREFIX = "redrive."   # of files in a vhost's folder: dead letters on their way back (vhost/redrives)
+REDRIVEN_FILE = "redriven"     # in a queue's folder: messages that stand in their group before later ones
 COMMIT_PREFIX = "tx."
 SHARED_COMMIT_PREFIX = "tx.shared."
 AGAIN_COMMIT_PREFIX = "tx.again."

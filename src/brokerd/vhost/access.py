@@ -222,8 +222,12 @@ class Access:
         return (yield from delete_queue(self.vhost, queue, if_unused=if_unused, if_empty=if_empty, user=self.user))
 
     def purge_queue(self, name: str, connection: object) -> int:
-        """Drop the ready messages.  Returns how many."""
-        return self.queue_to_use(names.strip_cr_lf(name), "read", connection).purge()
+        """Do what ``purge_queue_in_pieces`` does, in one go."""
+        return finish(self.purge_queue_in_pieces(name, connection))
+
+    def purge_queue_in_pieces(self, name: str, connection: object) -> "Generator[None, None, int]":
+        """Drop the messages that are ready, or wait in their groups, by now.  Returns how many."""
+        return (yield from self.queue_to_use(names.strip_cr_lf(name), "read", connection).purge_in_pieces())
 
     # --- consumers
 

@@ -31,11 +31,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
 from brokerd.queues.dead_letter import (
+    NOTHING,
     REJECTED,
     DeadLetter,
     DeadLetterRule,
     is_cycle,
     make_dead_letter,
+    read_headers,
     read_properties,
 )
 from brokerd.vhost.routing import find, route
@@ -74,14 +76,15 @@ class Source(Protocol):
     rules: "Rules"
 
     def settle_aside(self, seq: int) -> None: ...
+    def letter_headers(self, seq: int) -> bytes: ...
     def settle_letters(self, upto: int) -> None: ...
 
 
 class _Dead:
     """A dead message that may stay in its source, and the targets that have it."""
 
-    __slots__ = ("body", "exchange", "on_disk", "properties", "queue", "reason", "retained", "routing_key", "seq",
-                 "stored", "time_s")
+    __slots__ = ("body", "exchange", "on_disk", "own", "properties", "queue", "reason", "retained", "routing_key",
+                 "seq", "stored", "time_s")
 
     def __init__(
         self, queue: Source, reason: str, seq: int, message: tuple[bytes, bytes, bytes, bytes], time_s: int
@@ -90,6 +93,7 @@ class _Dead:
         self.reason = reason
         self.seq = seq
         self.exchange, self.routing_key, self.properties, self.body = message
+        self.own = read_headers(queue.letter_headers(seq)) if seq else NOTHING  # where it stood
         self.time_s = time_s
         self.stored: list[Any] = []
         self.retained = False  # the source was told to set it aside
@@ -295,6 +299,7 @@ class DeadLetters:
             routing_key=dead.routing_key.decode(*_TEXT),
             time_s=dead.time_s,
             per_message=self.per_message,
+            own=dead.own,
         )
         exchange = self._vhost.exchanges.get(letter.exchange)
         if exchange is None:

@@ -1,0 +1,111 @@
+"""Messages that wait in their groups go without having been handed out: by a length limit, a purge, another rule."""
+
+import pytest
+from tests.plane.harness import ack, consume, publish
+from tests.plane.test_groups import grouped, properties, received, send, words
+
+from brokerd import plane
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2, 3)
+
+
+def kept(bench, queue, connection):
+    """What comes out of the queue, one after the other."""
+    consume(connection.channels[2], queue)
+    got, tag = [], 0
+    while some := received(bench, connection):
+        got += some
+        for _ in some:
+            tag += 1
+            connection.feed(ack(2, tag))
+    return words(got)
+
+
+def test_a_length_limit_drops_the_oldest_message_that_waits(bench, connection):
+    queue = grouped(bench, max_length=4)
+    send(connection, "r1 g1 r2 g2")
+    queue.gate.scan(10)
+    send(connection, "r3 b1")
+    bench.turns()
+    assert (queue.gate.waiting + queue.ready, queue.discarded) == (4, 2)
+    queue.check()
+    assert sorted(kept(bench, queue, connection).split()) == ["b1", "g2", "r2", "r3"]
+
+
+def test_it_goes_on_when_groups_come_and_go(bench, connection):
+    queue = grouped(bench, max_length=3)
+    for number in range(300):
+        send(connection, f"{'abcdefg'[number % 7]}{number}")
+        queue.gate.scan(10)
+        bench.turns()
+        assert queue.gate.waiting + queue.ready <= 3
+        queue.check()
+    assert queue.discarded == 297
+    assert sorted(kept(bench, queue, connection).split()) == ["d297", "e298", "f299"]
+
+
+def test_with_priorities_the_lowest_level_makes_way(bench, connection):
+    queue = grouped(bench, max_length=2, max_priority=2)
+    send(connection, "r1:2 g1:0 b1:1 c1:0")
+    queue.gate.scan(10)
+    bench.turns()
+    assert sorted(kept(bench, queue, connection).split()) == ["b1", "r1"]
+
+
+def test_the_dropped_of_a_group_that_is_out_do_not_unlock_it(bench, connection):
+    queue = grouped(bench, max_length=1)
+    consume(connection.channels[2], queue)
+    send(connection, "r1")
+    assert words(received(bench, connection)) == "r1"
+    send(connection, "r2 r3")
+    assert received(bench, connection) == []
+    queue.check()
+    connection.feed(ack(2, 1))
+    assert words(received(bench, connection)) == "r3"
+
+
+def test_purge_drops_what_waits_in_pieces_and_leaves_what_came_later(bench, connection):
+    queue = grouped(bench)
+    send(connection, " ".join(f"{group}{number}" for number in range(10) for group in "abc"))
+    queue.gate.scan(20)
+    queue.gate.park(b"a")
+    below = queue.next_seq
+    dropped = []
+    while True:
+        some, whole = plane.purge_some(queue, below, 7)
+        dropped.append(some)
+        if len(dropped) == 1:
+            send(connection, "d1")
+        queue.check()
+        if whole:
+            break
+    assert (sum(dropped), max(dropped)) == (30, 7)
+    assert kept(bench, queue, connection) == "d1"
+    assert len(queue.gate) == 0
+
+
+def test_all_that_waits_is_ready_again_in_pieces(bench, connection):
+    queue = grouped(bench)
+    send(connection, " ".join(f"{group}{number}" for number in range(10) for group in "abc"))
+    queue.gate.scan(30)
+    queue.paused = True
+    while not queue.gate.unlist(7):
+        queue.check()
+    assert (queue.gate.waiting, queue.ready) == (0, 30)
+    queue.check()
+    queue.paused = False
+    got = kept(bench, queue, connection).split()
+    assert [word for word in got if word[0] == "a"] == [f"a{number}" for number in range(10)]
+    assert len(got) == 30
+
+
+def test_a_mandatory_message_without_a_group_is_returned_where_groups_are_asked_for(bench, connection):
+    grouped(bench, keyless="reject")
+    connection.feed(publish(1, b"none", mandatory=True))
+    connection.feed(publish(1, b"some", mandatory=True, properties=properties({b"group-id": b"r"})))
+    bench.turns()
+    (back,) = connection.said()
+    assert (back.method, back.reply, back.reply_text, back.body) == (50, 312, b"NO_ROUTE: no message group", b"none")

@@ -1,0 +1,151 @@
+"""Where a redriven message stands in its group: where it stood before it died, also after a crash."""
+
+import pytest
+from tests.plane.harness import Bench, ack, consume, nack
+from tests.plane.test_groups import grouped, headers, properties, received, send, words
+
+from brokerd import plane
+
+
+@pytest.fixture
+def connection(bench):
+    return bench.connection(1, 2, 3)
+
+
+def redrive(bench, queue, group, place, body):
+    """Put a message back that stood there; its number now."""
+    bench.core.put((queue,), b"", b"q", properties({b"group-id": group, b"x-group-seq": place}), body, redriven=True)
+    seq = queue.next_seq - 1
+    assert queue.set_aside(seq)
+    return seq
+
+
+def test_a_redriven_message_goes_before_the_later_ones_of_its_group_and_returns_there(bench, connection):
+    queue = grouped(bench)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2 r3 g1")
+    assert words(received(bench, connection)) == "r1 g1"
+    connection.feed(ack(2, 1))
+    assert received(bench, connection) == [(3, "r2")]
+    again = redrive(bench, queue, b"r", 1, b"r1-again")
+    assert received(bench, connection) == []
+    assert queue.gate.put_back(again)
+    assert not queue.gate.put_back(again)
+    queue.check()
+    connection.feed(ack(2, 3))
+    assert received(bench, connection) == [(4, "r1-again")]
+    connection.feed(nack(2, 4))
+    assert received(bench, connection) == [(5, "r1-again")]
+    connection.feed(ack(2, 5))
+    assert received(bench, connection) == [(6, "r3")]
+    queue.check()
+
+
+def test_several_go_back_by_their_places_and_fresh_messages_behind_them(bench, connection):
+    queue = grouped(bench)
+    queue.paused = True
+    send(connection, "r1 r2 r3 r4 r5")
+    for seq in (1, 3):
+        queue.remove(seq)
+    third, first = redrive(bench, queue, b"r", 3, b"r3-again"), redrive(bench, queue, b"r", 1, b"r1-again")
+    queue.gate.scan(2)
+    assert queue.gate.put_back(third)
+    assert queue.gate.put_back(first)
+    queue.check()
+    queue.paused = False
+    consume(connection.channels[2], queue)
+    got = []
+    for tag in range(1, 6):
+        got += received(bench, connection)
+        connection.feed(ack(2, tag))
+    assert words(got) == "r1-again r2 r3-again r4 r5"
+
+
+def test_a_place_that_is_no_number_or_not_before_its_own_is_the_last(bench, connection):
+    queue = grouped(bench)
+    queue.paused = True
+    send(connection, "r1 r2")
+    for place in (b"text", 99):
+        assert queue.gate.put_back(redrive(bench, queue, b"r", place, b"again"))
+    queue.paused = False
+    consume(connection.channels[2], queue)
+    got = []
+    for tag in range(1, 5):
+        got += received(bench, connection)
+        connection.feed(ack(2, tag))
+    assert words(got) == "r1 r2 again again"
+
+
+def test_without_a_group_it_is_ready_at_its_own_place(bench, connection):
+    queue = grouped(bench)
+    consume(connection.channels[2], queue)
+    bench.core.put((queue,), b"", b"q", properties({b"x-group-seq": 1}), b"free", redriven=True)
+    assert queue.set_aside(1)
+    assert queue.gate.put_back(1)
+    assert words(received(bench, connection)) == "free"
+    queue.check()
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_after_a_crash_it_stands_there_again(tmp_path, parked):
+    bench = Bench(tmp_path)
+    connection, queue = bench.connection(1, 2), grouped(bench)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2 r3")
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(ack(2, 1))
+    assert words(received(bench, connection)) == "r2"
+    if parked:
+        assert queue.gate.park(b"r")
+    again = redrive(bench, queue, b"r", 1, b"r1-again")
+    assert queue.gate.put_back(again)
+    queue.check()
+
+    second = Bench(tmp_path)
+    other = second.connection(1, 2)
+    recovered = grouped(second, recovered=True)
+    assert recovered.gate.put_back(again)
+    consume(other.channels[2], recovered)
+    if parked:
+        assert received(second, other) == []
+        assert recovered.gate.release(b"r")
+    got = []
+    for tag in range(1, 4):
+        got += received(second, other)
+        other.feed(ack(2, tag))
+    assert words(got) == "r1-again r2 r3"
+    recovered.check()
+    second.close()
+
+
+def test_a_dead_letter_tells_its_group_and_its_number(bench, connection):
+    queue = grouped(bench, dead_letters=True)
+    queue.keeps = True
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2 _1")
+    received(bench, connection)
+    connection.feed(nack(2, 1, requeue=False) + nack(2, 2, requeue=False))
+    bench.turns()
+    assert plane.letter_headers(queue, 1) == headers({b"x-group-id": b"r", b"x-group-seq": 1})
+    assert plane.letter_headers(queue, 3) == b""        # It has no group.
+    assert plane.letter_headers(queue, 2) == b""        # It is not dead.
+
+
+def test_what_is_parked_is_found_in_the_acks_of_a_segment(tmp_path):
+    bench = Bench(tmp_path)
+    connection, queue = bench.connection(1, 2), grouped(bench)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2 g1 g2 b1 b2")
+    received(bench, connection)
+    for group in (b"r", b"g", b"b"):
+        assert queue.gate.park(group)
+    assert queue.gate.release(b"g")
+    second = Bench(tmp_path)
+    recovered = grouped(second, recovered=True)
+    assert plane.parked_in_segment(recovered, recovered.segments()[0]["number"]) == [2, 6]
+    for seq in (2, 6):
+        assert recovered.gate.put_back(seq)
+    assert recovered.gate.find(b"b")["states"] == ["parked"]
+    assert recovered.gate.find(b"g") is None
+    recovered.check()
+    second.close()
