@@ -23,8 +23,9 @@ def test_settings_are_what_is_in_force():
         "delivery_limit_action": "dead-letter", "retry": False,
         "dead_letter_exchange": "d", "dead_letter_routing_key": None,
         "dead_letter_at_least_once": False, "overflow": "reject-publish",
-        "message_ttl_ms": 5, "single_active_consumer": True, "groups": None, "deduplication": None, "arguments": arguments, "policy": "p",
-        "retention_octets": 9, "retention_ms": 1000,
+        "message_ttl_ms": 5, "single_active_consumer": True, "groups": None,
+        "deduplication": None, "arguments": arguments,
+        "policy": "p", "retention_octets": 9, "retention_ms": 1000,
     }
     (line,) = side_file.decode(side_file.encode(said))
     assert line["arguments"]["x-of-others"] == "\udcff"

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from brokerd.audit import AuditError, NoSuchQueueError
-from brokerd.audit.properties import Grouping, grouping_of
+from brokerd.audit.properties import Deduplicating, Grouping, deduplicating_of, grouping_of
 from brokerd.store import format as layout
 from brokerd.store import reading
 
@@ -45,16 +45,6 @@ class Damage(NamedTuple):
     ts: int
     detail: str
     matters: tuple[str, ...] = ()
-
-
-class Deduplicating(NamedTuple):
-    """The window of deduplication keys: so many, each for so long (None: without end); ``waits``: until its message is
-    settled."""
-
-    size: int
-    ttl_ms: int | None
-    waits: bool
-    action: str
 
 
 class Rule(NamedTuple):
@@ -519,15 +509,8 @@ def _rule(at: int, settings: dict[str, Any]) -> Rule:
                 bool(settings.get("single_active_consumer")), number("max_priority"), _letters_to(settings),
                 bool(settings.get("dead_letter_at_least_once")), settings.get("groups") is not None,
                 bool(settings.get("retry")), settings.get("delivery_limit_action") in ("block", "park-group"),
-                grouping_of(settings.get("groups")), _deduplicating(settings.get("deduplication")))
+                grouping_of(settings.get("groups")), deduplicating_of(settings.get("deduplication")))
 
-
-def _deduplicating(said: Any) -> Deduplicating | None:
-    if not isinstance(said, dict) or not isinstance(said.get("size"), int):
-        return None
-    ttl = said.get("ttl_ms")
-    return Deduplicating(said["size"], ttl if isinstance(ttl, int) else None, said.get("scope") == "waiting",
-                         str(said.get("action")))
 
 
 def _letters_to(settings: dict[str, Any]) -> str | None:

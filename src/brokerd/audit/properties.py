@@ -40,6 +40,16 @@ class Grouping(NamedTuple):
     most: int
 
 
+class Deduplicating(NamedTuple):
+    """The window of deduplication keys: so many, each for so long (None: without end); ``waits``: until its message is
+    settled."""
+
+    size: int
+    ttl_ms: int | None
+    waits: bool
+    action: str
+
+
 class Texts:
     """Strings in a segment: the ``index`` of the record of each, and its ``start`` and ``length`` in the octets."""
 
@@ -212,3 +222,12 @@ def grouping_of(said: Any) -> Grouping | None:
     if not (headers or by == ROUTING_KEY or by in INDEX):
         return None
     return Grouping(by, tuple(map(str, headers)), said.get("mode") == "sticky", most)
+
+
+def deduplicating_of(said: Any) -> Deduplicating | None:
+    """From the line of settings; None: no rule, or it is not understood."""
+    if not isinstance(said, dict) or not isinstance(said.get("size"), int):
+        return None
+    ttl = said.get("ttl_ms")
+    return Deduplicating(said["size"], ttl if isinstance(ttl, int) else None, said.get("scope") == "waiting",
+                         str(said.get("action")))
