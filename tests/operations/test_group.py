@@ -80,3 +80,12 @@ def test_what_cannot_be_done_says_why(place):
     with pytest.raises(OperationError, match="queue 'plain' in vhost '/' has no message groups") as caught:
         ask(place, "group list", queue="plain")
     assert caught.value.code == 409
+
+
+def test_after_a_start_parked_groups_are_shown_before_their_messages_are_looked_at(place, monkeypatch):
+    monkeypatch.setattr("brokerd.operations.group.SHOWN_SCAN_MOST", 0)
+    send(place, *["green"] * 300, "red", "red")
+    place.vhost.queues["q"].groups.scan(1000)
+    assert place.vhost.queues["q"].groups.park(b"red")
+    again = Place(place.path)
+    assert [one["group"] for one in ask(again, "group list", state="parked")["items"]] == ["red"]

@@ -89,6 +89,26 @@ def scanned(groups: "plane.Groups", most: int | None = None) -> Steps:
             yield ON_LOOP
 
 
+def parked(queue: "Queue", groups: "plane.Groups") -> Steps:
+    """After a start, find the groups that were parked before it, however far behind their messages are."""
+    if queue.parks_of is groups:
+        return
+    pace = Pace()
+    for segment in queue.segments():
+        for seq in parked_in(queue, segment):
+            groups.put_back(seq)
+        if pace.is_over():
+            yield ON_LOOP
+    queue.parks_of = groups
+
+
+def parked_in(queue: "Queue", segment: dict[str, Any]) -> list[int]:
+    """The messages of a segment that are parked."""
+    from brokerd import plane
+
+    return plane.parked_in_segment(queue, segment["number"], segment["level"])
+
+
 # --- showing it
 
 
@@ -203,6 +223,7 @@ class Listing:
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
+        yield from parked(self._queue, self._groups)
         yield from scanned(self._groups, SHOWN_SCAN_MOST)
         pace, start, best = Pace(), 1, []
         wanted, by_age = self._request.state, self._request.sort == "age"
@@ -259,6 +280,7 @@ class Acting:
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
+        yield from parked(self._queue, self._groups)
         yield from scanned(self._groups, SHOWN_SCAN_MOST if self._verb == "show" else None)
         if self._queue.groups is not self._groups:
             raise OperationError(f"{self._queue} was deleted, or has other rules for groups, meanwhile", 409)

@@ -91,8 +91,8 @@ class Queue(plane.Queue):
 
     __slots__ = (
         "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
-        "key_files", "missed_told", "name", "owner", "policy", "redriven", "regrouping", "rules", "side_file", "stream",
-        "tracked", "vhost_name",
+        "key_files", "missed_told", "name", "owner", "parks_of", "policy", "redriven", "regrouping", "rules",
+        "side_file", "stream", "tracked", "vhost_name",
     )  # fmt: skip
 
     def __new__(
@@ -131,6 +131,7 @@ class Queue(plane.Queue):
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
         self.policy: str | None = None  # the name of the policy in force
         self.redriven: list[int] | None = None  # messages that stand before later ones of their groups; None: not read
+        self.parks_of: plane.Groups | None = None  # the rule under which parked groups were looked for
         self.regrouping = False  # another rule of groups is being put in force
         self.side_file: SideFile | None = None  # notes consumers while there is an order journal
         self.stream: plane.Stream | None = None  # what serves the readers of a stream; None: the queue is no stream

@@ -118,16 +118,12 @@ broker started again, what was out counts as returned; 2 it did after a loss of 
 journal was switched on again; 4 it was switched off, and nothing is there up to the next
 event of type 9, if there is one.  16 parked: the queue stops behind the message, reason 4.  17 released: an operator
 made it ready.  19 retry scheduled, after 3: ``aux`` is the delay in ms, at most 2**32-1.  20 replayed: the message was
-settled, and is ready again; 0 failed deliveries count.  18 token: the delivery that follows tells its consumer, the
-new owner of its message group, a fencing token: bits 0..31 in ``aux``, 32..47 in ``count``, 48..55 in reason.  21
-replay: ``aux`` messages of this segment were replayed, seq is the last of them; their events stand before it.  22
-duplicate: a message with the deduplication key of this one came; reason 1 it was confirmed, 2 refused, 3
-dead-lettered, 4 stored in place of this one.  25 redriven: from now on the message stands in its group before later
-ones.  23 group parked: the message and all later ones of its message group wait; reason 4 it has failed too often, 5
-by an operator.  24 group released: an operator lets the group go on of which it is the first that waits, parked or
-before its retry.  Version 1 has none of types 16 and above, version 2 none of 18, 21, 22 and 25.  ``begun``: every
-event of this segment's records from then on is in the file, as far as lost, synced and events of type 9 do
-not say otherwise.  A record that was appended after it has its whole life there.
+settled, and is ready again; 0 failed deliveries count.  18 token, 21 replay, 22 duplicate, 25 redriven: see
+docs/formats.md.  23 group parked: the message and all later ones of its message group wait; reason 4 it has failed
+too often, 5 by an operator.  24 group released: an operator lets the group go on of which it is the first that
+waits, parked or before its retry.  Version 1 has none of types 16 and above, version 2 none of 18, 21, 22 and 25.
+``begun``: every event of this segment's records from then on is in the file, as far as lost, synced and events of
+type 9 do not say otherwise.  A record that was appended after it has its whole life there.
 
 CHAIN, beside the journal whose number it has: 64-octet header::
 
@@ -281,8 +277,7 @@ SECRET_BLAKE2B = 1          # The version with which keys are hashed by BLAKE2b.
 FORMER_KEYS_MAGIC = 0x50554442  # "BDUP"
 READERS_MAGIC = 0x44455242  # "BRED"
 OPEN, FULL, SYNCED = 0, 1, 2    # Values of ``sealed``.
-PERSISTENT = 1              # Bit 0 of a record's flags.
-REDRIVEN = 16               # Bit 4: it stands in its message group where it stood before it died.
+PERSISTENT, REDRIVEN = 1, 16     # Bits 0 and 4 of a record's flags.
 LONG_META = 0xFFFF
 ACKED, REJECTED, RETURNED, DEAD_LETTERED, EXPIRED, DROPPED, PURGED, DELIVERED, STARTED, SET_ASIDE = range(1, 11)
 PARKED, RETRY_TIME = 11, 12  # In acks.  14 and 15 are free.
