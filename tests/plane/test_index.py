@@ -33,7 +33,9 @@ def fill(stream, *values, body=BODY):
 
 
 def make_indexes(stream):
-    """What the control plane does each second.  Returns the segments that got one."""
+    """Have a reader want an index of each segment, and do what the control plane does each second.  Returns the
+    segments that got one."""
+    read(stream, 9, filter=wants(b"nobody's"))
     made = []
     for queue, number in stream.bench.core.take_unindexed():
         there = write_index(queue.directory, number, Disk())
@@ -74,6 +76,16 @@ def test_a_segment_that_is_full_wants_an_index_once(stream):
     assert paths(stream) == [f"index.{number:010d}" for number in full]
     fill(stream, *[b"a"] * 10)
     assert make_indexes(stream) == []
+
+
+def test_a_stream_gets_indexes_when_a_reader_has_a_use_for_them(stream):
+    fill(stream, *[b"a"] * 600)
+    assert read(stream) == list(range(1, 601))
+    assert read(stream, start=("offset", 256))[0] == 256
+    assert [number for _, number in stream.bench.core.take_unindexed()] == [2]      # 256 is within it.
+    read(stream, start=("next", 0), filter=wants(b"x"))
+    fill(stream, *[b"a"] * 600)
+    assert [number for _, number in stream.bench.core.take_unindexed()] == [3, 4]
 
 
 def test_an_index_says_where_each_block_begins_and_which_values_it_has(stream):
@@ -245,3 +257,35 @@ def test_long_meta_and_large_messages_are_indexed(stream):
     assert make_indexes(stream) != []
     assert read(stream, filter=wants(b"x")) == []
     assert read(stream, filter=wants(b"a")) == [2, 5, 8, 11, *range(13, 313)]
+
+
+NUMBER = st.one_of(st.integers(0, 700), st.sampled_from([0, 64, 65536, 1 << 31, (1 << 32) - 1, (1 << 32) - 8]))
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 7), st.sampled_from([0, 8, 16, 20, 32, 60]), NUMBER), max_size=4),
+       head=st.lists(st.tuples(st.sampled_from([0, 4, 8, 16, 32, 36, 40, 44, 48]), NUMBER), max_size=1),
+       size=st.sampled_from([None, None, None, 4160, 4224, 12480]))
+@settings(deadline=None, max_examples=60)
+def test_no_index_however_wrong_reaches_beyond_its_segment(tmp_path_factory, changes, head, size):
+    bench = Bench(tmp_path_factory.mktemp("stream"), segment_octets=SEGMENT)
+    stream = Stream(bench)
+    fill(stream, *[b"a", b"a", b"b"] * 100)
+    make_indexes(stream)
+    path = Path(f"{stream.queue.directory}/index.0000000001")
+    octets = bytearray(path.read_bytes())
+    for row, at, number in changes:
+        octets[4160 + 64 * row + at:4160 + 64 * row + at + 4] = number.to_bytes(4, "little")
+    for at, number in head:
+        octets[at:at + 4] = number.to_bytes(4, "little")
+    octets = octets if size is None else octets.ljust(size, b"\0")[:size]
+    octets[52:56] = crc32c(bytes(octets[64:]), crc32c(bytes(octets[:52]))).to_bytes(4, "little")
+    path.write_bytes(octets)
+    again = recovered(lambda: Bench(stream.bench.directory, segment_octets=SEGMENT))
+    assert set(read(again, filter=wants(b"b"))) <= set(range(3, 301, 3))
+    for offset in (1, 40, 150, 250, 300):
+        assert read(again, start=("offset", offset)) == list(range(offset, 301))
+    found = read(again, start=("time", HOUR + 2_000_000))
+    assert found == list(range(found[0], 301))
+    assert again.bench.damages == []
+    bench.close()
+    again.bench.close()

@@ -19,6 +19,9 @@ class StreamPlace(Place):
 
     def fill(self, messages=300):
         queue = self.queue()
+        arguments = {"x-stream-filter": "nobody's"}
+        self.client.send((1, methods.BasicQos(prefetch_count=1)), (1, methods.BasicConsume(queue="q",
+                                                                                           arguments=arguments)))
         self.publish(*range(messages))
         assert len(queue.segments()) > 3
         return [segment["number"] for segment in queue.segments()[:-1]]

@@ -149,7 +149,7 @@ class Core:
         """Segments since the last call that wait for a file of their keys, as (queue, level, number).  The caller writes what
         key_rows() gives, syncs it, and calls mark_keys_written()."""
     def take_unindexed(self) -> list[tuple[Queue, int]]:
-        """Full segments of streams, by their numbers, that want an index (index_segment()): call mark_indexed() for each."""
+        """Full segments of streams, by their numbers, that want an index (index_segment()).  Call mark_indexed() for each."""
     def mark_indexed(self, queue: Queue, number: int, there: bool) -> bool:
         """The index of a segment is in its file, or none can be made.  False: the segment is gone, and needs none."""
     def take_garbage(self) -> list[str]:

@@ -12,9 +12,10 @@
 # bits in a row, h >> 40, h >> 48 and h >> 56, each modulo 256, and three for the segment, h >> 19, h >> 34 and h >> 49, each
 # modulo 32,768.  Bit n is bit n modulo 8 of octet n div 8.  A block has 64 KiB, or 1/128 of the segment if that is more.
 #
-# A thread makes the file when its segment is full: publishers pay nothing for it, and no start reads a segment for it.
-# All of it follows from the segment, so it is never synced.  One that is missing, torn, or of another segment is made again when
-# a reader would have used it; until then readers look at the records.
+# A thread makes the file when a reader would have used it; once a stream has had a reader whose filter it serves, it makes one
+# for each segment that is full, whose pages are still in memory.  So publishers pay nothing for it, a stream without such
+# readers has none, and no start reads a segment for it.  All of it follows from the segment, so it is never synced.  One that is
+# missing, torn, or of another segment is made again; until then readers look at the records.
 #
 # Knows no readers: what they want comes as octets.
 

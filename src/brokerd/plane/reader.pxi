@@ -76,6 +76,7 @@ cdef struct stream_t:
     share_t *shares
     uint32_t readers_n
     uint64_t seeds              # of readers that share
+    bint filtered               # a reader came whose filter an index serves: each segment gets one when it is full
     seg_t *newest               # the last segment when a message was stored last: another one has retention looked at
     int64_t max_length          # messages; -1: no limit
     int64_t max_octets          # of segment files; -1: no limit
@@ -371,8 +372,11 @@ cdef bint is_before_start(reader_t *r) noexcept nogil:
 cdef void seek_by_index(reader_t *r) noexcept nogil:
     """Go to the last block of the segment that begins before the place, if the segment has an index."""
     cdef seg_t *s = r.seg
-    cdef const uint8_t *index = index_of(s)
+    cdef const uint8_t *index
     cdef uint32_t row
+    if (r.started or r.start == START_OFFSET) and r.offset <= s.base_seq:
+        return
+    index = index_of(s)
     if index == NULL or not map_for_reader(r.stream, s):
         return
     if r.started or r.start == START_OFFSET:

@@ -211,7 +211,7 @@ cdef void stream_stored(gate_t *gate, store_t *st, message_t *m) noexcept nogil:
         wake_readers(stream)
     if UNLIKELY(st.last != stream.newest):
         stream.newest = st.last
-        if st.last.prev != NULL and not st.last.prev.verify:     # Of one from before the start a reader asks for it.
+        if stream.filtered and st.last.prev != NULL:
             want_index(st.last.prev)
         stream_retain(stream, RETAIN_AT_ONCE)
 
@@ -255,6 +255,7 @@ cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
     r.program_n = stream.next_program_n
     stream.next_program = NULL
     r.skips = r.filter != NULL and (r.program == NULL or asks_for_values(r.program, r.program_n))
+    stream.filtered = stream.filtered or r.skips
     r.slot = stream.next_slot
     r.turn = stream.next_turn
     stream.next_slot = NULL

@@ -2,7 +2,8 @@
 
     plane.Core.take_unindexed ─> queue, segment ─ plane.index_segment ─> index.N beside the segment ─> mark_indexed
 
-The data plane names a segment when it is full, or when a reader would have used its index and found none.  An index
+The data plane names a segment when a reader would have used its index and found none, and each one that is full once
+a reader has had a use for them.  An index
 follows from its segment alone and carries a checksum, so nothing here is synced: after a crash a reader asks again.
 ``plane/index.pxi`` describes the file.  Knows nothing of readers or filters.
 """
