@@ -10,7 +10,7 @@ from brokerd import pieces
 
 SPARK = "tests/spark/"
 SPARK_QUERIES = tuple(f"{SPARK}test_{name}.py" for name in ("cluster", "follow", "source", "stream", "views"))
-LONG = (SPARK, "tests/faults/", "tests/server/", "tests/model/", "tests/test_docs.py")
+LONG = (SPARK, "tests/faults/", "tests/planter/", "tests/web/", "tests/server/", "tests/model/", "tests/test_docs.py")
 
 # A busy machine makes every example slow: that says nothing of what is tested.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[
