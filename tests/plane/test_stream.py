@@ -243,6 +243,39 @@ def test_a_damaged_record_is_skipped_counted_and_reported_once(make_bench):
     assert {row[3] for row in stream.gate.readers()} == {1}
 
 
+def spoil(stream, body):
+    path = f"{stream.queue.directory}/msgs.{stream.queue.segments()[0]['number']:010d}"
+    with open(path, "r+b") as file:
+        at = file.read().index(body)
+        file.seek(at)
+        file.write(bytes(len(body)))
+
+
+def test_a_start_forgets_which_records_readers_have_checked(make_bench):
+    stream = Stream(make_bench())
+    stream.publish(*[b"body%d" % i for i in range(1, 6)])
+    stream = recovered(make_bench)
+    stream.read(2)
+    assert stream.offsets(2) == [1, 2, 3, 4, 5]
+    spoil(stream, b"body2")
+    stream = recovered(make_bench)
+    stream.read(2)
+    assert stream.offsets(2) == [1, 3, 4, 5]
+    assert len(stream.bench.damages) == 1
+
+
+def test_a_record_that_a_reader_has_passed_from_the_first_one_on_is_not_checked_again(make_bench):
+    stream = Stream(make_bench())
+    stream.publish(*[b"body%d" % i for i in range(1, 4)])
+    stream = recovered(make_bench)
+    stream.read(2)
+    assert stream.offsets(2) == [1, 2, 3]
+    spoil(stream, b"body2")
+    stream.read(3)
+    assert [body for _, body, _ in stream.got(3)] == [b"body1", bytes(5), b"body3"]
+    assert stream.bench.damages == []
+
+
 def test_a_message_with_a_time_to_live_stays(make_bench):
     bench = make_bench()
     stream = Stream(bench)

@@ -210,6 +210,7 @@ cdef struct seg_t:
     uint8_t indexed             # INDEX_*: whether there is a file to read
     uint32_t passed_below       # the cursor of a broker before this one had passed these positions
     uint32_t doubted_below      # ... or may have, before power was lost
+    uint32_t whole_below        # readers of a stream have checked these positions, from the first record on
     uint32_t entries            # in the acks file
     uint32_t acks_zeroed
     uint32_t acks_capacity      # octets mapped

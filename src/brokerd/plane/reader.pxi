@@ -295,6 +295,18 @@ cdef void skip_damage_for_reader(reader_t *r) noexcept nogil:
             report_damage(s, at, r.position - at)
 
 
+cdef inline bint is_whole_for_readers(seg_t *s, uint32_t position) noexcept nogil:
+    """record_is_whole(), but a record is checked once after a start, however often it is read: where readers came to it through
+    all records before."""
+    if position < s.whole_below:
+        return True
+    if not record_is_whole(s, position):
+        return False
+    if position <= max(s.whole_below, <uint32_t>HEADER):
+        s.whole_below = position + room_of(s.map + position)
+    return True
+
+
 cdef bint reader_peek(reader_t *r) noexcept nogil:
     """Find the next record from the reader's place on, and map its segment.  False: it is at the end, or the record cannot be
     read now."""
@@ -308,7 +320,7 @@ cdef bint reader_peek(reader_t *r) noexcept nogil:
             continue
         if not map_for_reader(r.stream, s):
             return False
-        if UNLIKELY(s.verify) and not record_is_whole(s, r.position):
+        if UNLIKELY(s.verify) and not is_whole_for_readers(s, r.position):
             skip_damage_for_reader(r)
             continue
         if UNLIKELY(le32(s.map + r.position) != RECORD_MAGIC):

@@ -19,8 +19,7 @@ cdef void seg_begin(seg_t *s) noexcept nogil:
     s.crc_seed = seed_of(s.number)
     s.end = HEADER
     s.records = s.settled = s.unacked = s.waiting = s.returned = s.aside = s.passed_below = s.doubted_below = 0
-    s.readers = 0
-    s.indexed = 0
+    s.readers = s.indexed = s.whole_below = 0
     s.entries = s.acks_zeroed = 0
     s.events = s.events_lost = 0
     s.journal_known = s.journal_dirty = s.journal_syncing = False
