@@ -137,6 +137,25 @@ def test_a_change_is_whole_or_it_never_was(killed, verb, whole, step):
             assert both(peer) == ([], [])
 
 
+def test_a_start_moves_a_message_that_its_queue_would_take_for_a_duplicate(killed):
+    killed.env["KILL_AT"] = "_do:1"
+    killed.start()
+    with Peer(killed.port).open() as peer:
+        peer.ask(methods.QueueDeclare(queue="once", durable=True, arguments={"x-message-deduplication": True}))
+        peer.ask(methods.QueueDeclare(queue="plain", durable=True))
+        peer.confirming()
+        peer.put_all([publish(name, b"same", delivery_mode=2, headers={"x-deduplication-header": "k"})
+                      for name in ("once", "plain")])  # fmt: skip
+        assert peer.bodies("once") == [b"same"]
+        with pytest.raises((BrokerError, OSError)):
+            ask(killed, "move", queue="plain", to="once")
+    assert killed.wait() == -9
+    killed.env["KILL_AT"] = "never:0"
+    killed.start()
+    with Peer(killed.port).open() as peer:
+        assert (peer.bodies("plain"), peer.bodies("once")) == ([], [b"same"])
+
+
 @pytest.mark.parametrize(("verb", "whole"), [("move", MOVED), ("delete", DELETED), ("copy", COPIED)])
 def test_an_undo_takes_back_what_is_still_there_and_is_done_once(running, peer, verb, whole):
     fields = {**chosen(running), **({} if verb == "delete" else {"to": "to"})}
