@@ -126,3 +126,13 @@ def test_what_is_not_there_is_named(place, vhost, name, told):
 def test_the_table_can_be_written_as_json(place):
     place.queue("q\udcff", max_priority=3)
     assert json.loads(json.dumps(ordering(place.node, "/", "q\udcff")))["queue"] == "q\udcff"
+
+
+def test_groups_are_counted(place):
+    place.queue("q")
+    assert ordering(place.node, "/", "q")["groups"] is None
+    place.queue("g", message_group="exclusive", message_group_header="routing-key")
+    place.publish(3, key="g")
+    place.consume(prefetch=5, queue="g")
+    groups = ordering(place.node, "/", "g")["groups"]
+    assert (groups["groups"], groups["waiting"], groups["waits"], groups["fenced"]) == (1, 2, 2, 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from brokerd import plane
 from brokerd.operations import find_queue
 from brokerd.operations.files import first_kept_seq, has_kept_folder
+from brokerd.operations.group import totals
 from brokerd.queues.guarantee import facts_of, find_guarantee
 from brokerd.store.format import ORDER_COUNTERS
 
@@ -36,6 +37,7 @@ def ordering(node: "Node", vhost: str, name: str) -> "Ordering":
         "counters": {"since_start": group_counters(since_start), "since_declare": group_counters(since_declare)},
         "journal": _journal(node, queue),
         "retention": _retention(queue),
+        "groups": totals(queue, queue.groups) if queue.groups is not None else None,
         "consumers": [_consumer(queue, consumer) for consumer in queue.consumers or ()],
     }
 

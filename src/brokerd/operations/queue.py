@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.operations import OperationError, describing, find_queue
 from brokerd.operations.changing import OPERATOR, Lasting, define, door
+from brokerd.operations.group import GroupTotals
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
@@ -173,6 +174,7 @@ class Ordering(TypedDict):
     counters: CountersSince
     journal: Journal
     retention: Retention
+    groups: GroupTotals | None  # None: the queue has no message groups
     consumers: list[Consumer]
 
 
