@@ -22,15 +22,20 @@ UNIT = ROOT / "config" / "brokerd.service"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", "data", "node_modules", "*.egg-info", ".*_cache",
-                                  ".hypothesis")
+EVERYWHERE = shutil.ignore_patterns(".git", ".venv", "build", "data", "node_modules", "*.egg-info", ".*_cache",
+                                    ".hypothesis")
+
+
+def left_out(folder, names):
+    """What is built, or belongs to this machine; `dist` at the top alone, because .ci has a program of that name."""
+    return EVERYWHERE(folder, names) | ({"dist"} & set(names) if Path(folder) == ROOT else set())
 
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory):
     """Run commands of setup.py in a copy of the tree, with what is compiled in it: they write beside the sources."""
     tree = tmp_path_factory.mktemp("tree") / "tree"
-    shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
+    shutil.copytree(ROOT, tree, ignore=left_out)
 
     def run(*commands):
         done = subprocess.run([sys.executable, "setup.py", "-q", *map(str, commands)], cwd=tree, capture_output=True,
