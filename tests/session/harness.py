@@ -7,6 +7,7 @@ from brokerd.config import Config
 from brokerd.descriptors import NO_LIMIT, Budget
 from brokerd.errors import LoginRefused, NotAllowed
 from brokerd.hoarders import TransactionMemory
+from brokerd.links.book import LinkBook
 from brokerd.server.values import limits_of, settings_of
 from brokerd.session.connection import Connection
 from brokerd.vhost.access import Access
@@ -78,6 +79,13 @@ class Data:
         return self.number
 
 
+class Names:
+    """No parameter."""
+
+    def cluster_name(self, name):
+        return name
+
+
 class Node:
     """What a session asks of the node, with one vhost and users whose password is their name."""
 
@@ -93,7 +101,7 @@ class Node:
         self.refused = set()  # (operation, name)
         self.blocked = set()
         self.alarm_reason = "low on disk"
-        self.start_frames = {}
+        self.start_frames, self.name, self.parameters, self.links = {}, "brokerd@here", Names(), LinkBook()
         self.stopping = False
         self.transaction_memory = TransactionMemory()
         self.descriptors = Budget(NO_LIMIT, self.clock.monotonic)

@@ -23,6 +23,7 @@ from typing import Any
 
 from brokerd.carriers.link import Link, Spec, Surroundings
 from brokerd.client.connection import Identity
+from brokerd.links import state as states
 from brokerd.links.state import LinkKey
 
 READ_OCTETS = 1 << 20
@@ -159,9 +160,13 @@ def spec_of(row: dict[str, Any]) -> Spec:
 
 def make(spec: Spec, around: Surroundings) -> Link:
     """The link."""
-    from brokerd.carriers.shovel import Shovel
+    if spec.key.kind == states.SHOVEL:
+        from brokerd.carriers.shovel import Shovel
 
-    return Shovel(spec, around)
+        return Shovel(spec, around)
+    from brokerd.carriers.federation import ExchangeLink, QueueLink
+
+    return (QueueLink if spec.key.kind == states.QUEUE_LINK else ExchangeLink)(spec, around)
 
 
 def main() -> int:

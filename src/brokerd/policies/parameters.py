@@ -73,6 +73,11 @@ class Parameters:
         """The value.  Raises KeyError."""
         return self._by_key[key]
 
+    def cluster_name(self, name: str) -> str:
+        """The broker's name for links: the global parameter ``cluster_name`` (RabbitMQ); without it ``name``."""
+        found = self._by_key.get(Key("", "", "cluster_name"))
+        return found if isinstance(found, str) and found else name
+
     def check_unedited(self) -> None:
         """Raise OSError if the file was edited since it was read: then no change can be written."""
         self._file.check_unedited()

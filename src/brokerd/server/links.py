@@ -11,7 +11,7 @@ import os
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.links.definition import COMPONENTS, PAUSED, SHOVEL
+from brokerd.links.definition import PAUSED, SHOVEL, UPSTREAM
 from brokerd.links.state import TERMINATED, LinkKey, LinkState
 from brokerd.policies.parameters import Key
 from brokerd.server.child import Child
@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.25  # while there is federation: how often queues, exchanges an
 class Links(Child):
     """The process, and the book of links that the node has."""
 
-    __slots__ = ("_listen", "_node", "_revisions", "_rows", "_soon", "_stop", "_work")
+    __slots__ = ("_listen", "_looking", "_node", "_revisions", "_rows", "_soon", "_stop", "_work")
 
     def __init__(self, node: "Node", loop: asyncio.AbstractEventLoop, listen: "Callable[[], object]") -> None:
         """``listen()``: see that the socket is there over which the process comes."""
@@ -40,6 +40,7 @@ class Links(Child):
         self._rows: list[dict[str, Any]] = []
         self._soon: asyncio.TimerHandle | None = None
         self._revisions: dict[str, int] | None = None  # of vhosts, when they were last looked at; None: no federation
+        self._looking: asyncio.TimerHandle | None = None
         self._work: asyncio.Task[None] | None = None
         self._stop = False
         book = node.links
@@ -74,6 +75,7 @@ class Links(Child):
             self._work = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
+        self.tell({"links": []})  # What links have made elsewhere goes before the process does.
         await Child.stop(self)
         self._node.links.secret = ""
         self._node.links.states.clear()
@@ -82,8 +84,9 @@ class Links(Child):
     async def stop(self) -> None:
         """End the process, and look at nothing any more."""
         self._stop = True
-        if self._soon is not None:
-            self._soon.cancel()
+        for timer in (self._soon, self._looking):
+            if timer is not None:
+                timer.cancel()
         if self._work is not None:
             await self._work
         await super().stop()
@@ -94,7 +97,8 @@ class Links(Child):
         for state in book.states.values():
             if state.state != TERMINATED:
                 state.state, state.unconfirmed, state.rate = "starting", 0, 0.0
-        return {"directory": os.path.abspath(self._node.data.path), "secret": book.secret, "broker": self._node.name,
+        name = self._node.parameters.cluster_name(self._node.name)
+        return {"directory": os.path.abspath(self._node.data.path), "secret": book.secret, "broker": name,
                 "links": self._rows}  # fmt: skip
 
     # --- which links there are
@@ -107,9 +111,31 @@ class Links(Child):
             if key.component == SHOVEL and key.vhost in self._node.vhosts and isinstance(value, dict):
                 paused = Key(PAUSED, key.vhost, key.name) in parameters
                 found.append({"key": [SHOVEL, key.vhost, key.name, ""], "value": value, "paused": paused})
-            federates = federates or key.component in COMPONENTS[1:]
-        self._revisions = None
+            federates = federates or key.component == UPSTREAM
+        self._watch(federates)
+        if federates:
+            from brokerd.server import federated
+
+            found += federated.rows(self._node)
         return found
+
+    def _watch(self, federates: bool) -> None:
+        """While there is an upstream, look from time to time whether queues, exchanges, bindings or policies have
+        changed."""
+        self._revisions = self._seen() if federates else None
+        if federates and self._looking is None:
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _seen(self) -> dict[str, int]:
+        return {name: vhost.revision for name, vhost in self._node.vhosts.items()}
+
+    def _look(self) -> None:
+        self._looking = None
+        if self._revisions is None or self._stop:
+            return
+        if self._revisions != self._seen():
+            self.changed()
+        self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
 
     # --- what the process says
 

@@ -58,9 +58,8 @@ def offered_mechanisms(connection: "Connection") -> str:
     return list_mechanisms(certificate=bool(connection.certificate_name), anonymous=connection.node.limits.anonymous)
 
 
-def make_start_frame(mechanisms: str) -> bytes:
+def make_start_frame(mechanisms: str, cluster_name: str) -> bytes:
     """connection.start.  It is made once for all clients that are offered the same mechanisms."""
-    from socket import gethostname
     from sys import version_info
 
     from brokerd import __version__
@@ -70,7 +69,7 @@ def make_start_frame(mechanisms: str) -> bytes:
         version_minor=9,
         server_properties={
             "capabilities": SERVER_CAPABILITIES,
-            "cluster_name": f"brokerd@{gethostname()}",
+            "cluster_name": cluster_name,
             "copyright": "Copyright (c) the authors of brokerd",
             "information": "Licensed under the Apache License 2.0",
             "platform": f"brokerd {__version__}, Python " + ".".join(map(str, version_info[:3])),
@@ -95,9 +94,10 @@ def accept_header(connection: "Connection", octets: bytes) -> None:
         return
     node = connection.node
     names = offered_mechanisms(connection)
-    frame = node.start_frames.get(names)
+    cluster_name = node.parameters.cluster_name(node.name)
+    frame = node.start_frames.get((names, cluster_name))
     if frame is None:
-        frame = node.start_frames[names] = make_start_frame(names)
+        frame = node.start_frames[names, cluster_name] = make_start_frame(names, cluster_name)
     connection.write(frame)
     connection.state = STARTING
 

@@ -62,7 +62,7 @@ class VHost:
     __slots__ = (
         "accesses", "appended", "commit_log", "core", "dead_letters", "delays", "deletes", "deletions_under_way",
         "directory", "duplicates", "events", "exchanges", "firehose", "log", "max_queues", "name", "on_disk",
-        "policies", "queues", "remove_files", "replies", "unsynced",
+        "policies", "queues", "remove_files", "replies", "revision", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,7 @@ class VHost:
         self.log = log
         self.appended = 0  # entries written to the definitions log since start
         self.on_disk = 0  # of these, known to be synced
+        self.revision = 0  # grows with each change of where messages go, and of what is there
         self.unsynced: dict[Queue | Exchange, int] = {}  # made by entries up to this one, which is not on disk
         self.deletes = 0  # entries in the log that only undo earlier ones
         self.deletions_under_way = 0
@@ -131,6 +132,7 @@ class VHost:
 
     def forget_routes(self) -> None:
         """Clear all remembered routes, because where messages go has changed."""
+        self.revision += 1
         for access in self.accesses.values():
             access.forget_routes()
         self.dead_letters.forget_routes()

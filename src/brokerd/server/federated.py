@@ -1,0 +1,80 @@
+"""Which queues and exchanges are federated, with which upstreams: policies and parameters together, as rows of links.
+
+A policy names an upstream, a set of upstreams (``all`` has each of the vhost), or a pattern that their names match.  An
+entry of a set overrides keys of its upstream.  A row is that of ``server/links``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from brokerd.links.definition import ALL, UPSTREAM, UPSTREAM_SET
+from brokerd.links.state import EXCHANGE_LINK, QUEUE_LINK
+from brokerd.operations.plain import plain
+
+if TYPE_CHECKING:
+    from brokerd.node import Node
+    from brokerd.vhost.vhost import VHost
+
+NAMING = ("federation-upstream", "federation-upstream-set", "federation-upstream-pattern")
+INTERNAL_TYPE = "x-federation-upstream"
+
+
+class Upstreams:
+    """The upstreams and sets of one vhost."""
+
+    def __init__(self, node: "Node", vhost: str) -> None:
+        self.by_name = {key.name: value for key, value in node.parameters
+                        if (key.component, key.vhost) == (UPSTREAM, vhost) and isinstance(value, dict)}  # fmt: skip
+        self.sets = {key.name: value for key, value in node.parameters
+                     if (key.component, key.vhost) == (UPSTREAM_SET, vhost) and isinstance(value, list)}  # fmt: skip
+
+    def named_by(self, definition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The upstreams that a policy means, by name, with what their set overrides."""
+        if "federation-upstream-set" in definition:
+            name = definition["federation-upstream-set"]
+            if name == ALL and name not in self.sets:
+                return dict(self.by_name)
+            return {
+                entry["upstream"]: {**self.by_name[entry["upstream"]],
+                                    **{key: value for key, value in entry.items() if key != "upstream"}}
+                for entry in self.sets.get(name, ()) if entry.get("upstream") in self.by_name
+            }  # fmt: skip
+        if "federation-upstream-pattern" in definition:
+            from brokerd.patterns import compiled
+
+            search = compiled(definition["federation-upstream-pattern"])
+            return {name: value for name, value in self.by_name.items() if search(name)}
+        name = definition.get("federation-upstream")
+        return {name: self.by_name[name]} if name in self.by_name else {}
+
+
+def rows(node: "Node") -> Iterator[dict[str, Any]]:
+    """A row for each link."""
+    for vhost in list(node.vhosts.values()):
+        if vhost.policies and any(name in policy.definition for policy in vhost.policies for name in NAMING):
+            upstreams = Upstreams(node, vhost.name)
+            if upstreams.by_name:
+                yield from _of_vhost(vhost, upstreams)
+
+
+def _of_vhost(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any]]:
+    policies = vhost.policies
+    assert policies is not None
+    for queue in vhost.queues.values():
+        if queue.exclusive:
+            continue
+        for name, value in upstreams.named_by(policies.effective(queue.name, queue.kind).definition).items():
+            yield {"key": [QUEUE_LINK, vhost.name, queue.name, name], "value": value,
+                   "place": {"arguments": plain(queue.arguments)}}  # fmt: skip
+    for exchange in vhost.exchanges.values():
+        if not exchange.name or exchange.type == INTERNAL_TYPE:
+            continue
+        found = upstreams.named_by(policies.effective(exchange.name, "exchanges").definition)
+        if not found:
+            continue
+        bindings = [[binding.routing_key, plain(binding.arguments)] for binding in exchange.bindings()]
+        place = {"type": exchange.type, "durable": exchange.durable, "auto_delete": exchange.auto_delete,
+                 "internal": exchange.internal, "arguments": plain(exchange.arguments)}  # fmt: skip
+        for name, value in found.items():
+            yield {"key": [EXCHANGE_LINK, vhost.name, exchange.name, name], "value": value, "bindings": bindings,
+                   "place": place}  # fmt: skip
