@@ -38,6 +38,10 @@ ELSEWHERE = {
     "`connection.start-ok` of more than 4,096 octets": "session/test_handshake.py",
     "passwords of new users": "auth/test_passwords.py",
     "import of definitions": "server/test_changes.py",
+    "a parameter of a shovel or an upstream that cannot be": "policies/test_link_parameters.py",
+    "passwords in addresses of links": "management/test_rabbit_links.py",
+    "who sees shovels and federation links": "management/test_rabbit_links.py",
+    "a message that a link's destination refuses": "carriers/test_shovel.py",
 }
 
 

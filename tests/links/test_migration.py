@@ -63,6 +63,16 @@ class Side:
                                        "definition": {"federation-upstream": "other"}})):
             assert self.http.ask("PUT", f"/api/{path}", body, content_type="application/json").status == 201
 
+    def shovel(self, other):
+        """Bring what waits in the other's queue, and what comes there, into its own."""
+        body = {"value": {"src-uri": other.uri, "src-queue": "orders", "src-predeclared": True, "reconnect-delay": 1,
+                          "dest-uri": "amqp://", "dest-queue": "orders", "dest-predeclared": True}}
+        assert self.http.ask("PUT", "/api/parameters/shovel/shop/migrate", body).status == 201
+
+    def end_shovel(self):
+        """Take it away again."""
+        assert self.http.ask("DELETE", "/api/parameters/shovel/shop/migrate").status == 204
+
     def end_federation(self):
         """Take it away again."""
         for path in ("policies/shop/migrate", "parameters/federation-upstream/shop/other"):
@@ -147,11 +157,10 @@ def wait_for_more(found, count=MOVED_AT):
     eventually(lambda: len(found), lambda there: there >= wanted)
 
 
-def move(old, new, consumer, publisher, numbers):
+def move(old, new, consumer, publisher, numbers, begin=Side.federate, stop=Side.end_federation):
     """Steps 2 to 5 of the page; the clients work at ``old``.  Returns those that work at ``new``."""
-    new.federate(old)
     consumer.stop()
-    wait_for_more(consumer.found, 0)
+    begin(new, old)
     consumer = Consumer(new, consumer.found)
     wait_for_more(consumer.found)  # They come over the link while publishers are at the old broker.
     publisher.stop()
@@ -159,7 +168,7 @@ def move(old, new, consumer, publisher, numbers):
     eventually(lambda: consumer.found[-1], lambda last: last == numbers.next - 1)
     publisher = Publisher(new, numbers)
     wait_for_more(consumer.found)
-    new.end_federation()
+    stop(new)
     return consumer, publisher
 
 
@@ -193,6 +202,16 @@ def test_clients_move_from_brokerd_to_rabbitmq_and_every_message_comes_once_and_
     end(*move(brokerd, rabbit, consumer, publisher, numbers), numbers)
     # What RabbitMQ's page says may be some seconds old.
     eventually(lambda: rabbit.http.get("/api/queues/shop/quiet")["policy"], lambda policy: policy == "short")
+
+
+def test_clients_move_from_rabbitmq_to_brokerd_and_every_message_comes_once_and_in_order(rabbit, brokerd):
+    numbers = Numbers()
+    publisher, consumer = Publisher(rabbit, numbers), Consumer(rabbit, [])
+    wait_for_more(consumer.found)
+    brokerd.load(rabbit.http.get("/api/definitions"))
+    moved = move(rabbit, brokerd, consumer, publisher, numbers, Side.shovel, Side.end_shovel)
+    end(*moved, numbers)
+    assert brokerd.http.get("/api/queues/shop/quiet")["policy"] == "short"
 
 
 def test_rabbitmq_has_an_exchange_of_brokerd_as_upstream_and_leaves_nothing_there(rabbit, brokerd):

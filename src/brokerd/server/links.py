@@ -15,6 +15,7 @@ from brokerd.links.definition import PAUSED, SHOVEL, UPSTREAM
 from brokerd.links.state import TERMINATED, LinkKey, LinkState
 from brokerd.policies.parameters import Key
 from brokerd.server.child import Child
+from brokerd.server.link_events import tell_change, tell_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,9 +144,13 @@ class Links(Child):
         states = self._node.links.states
         if "state" in said:
             state = LinkState.from_row(said["state"])
+            before = states.get(state.key)
             states[state.key] = state
+            tell_change(self._node, before, state)
         elif "gone" in said:
-            states.pop(LinkKey(*said["gone"]), None)
+            last = states.pop(LinkKey(*said["gone"]), None)
+            if last is not None:
+                tell_end(self._node, last)
         elif "finished" in said:
             self._remove_shovel(LinkKey(*said["finished"]))
 
