@@ -204,12 +204,15 @@ def test_clients_move_from_brokerd_to_rabbitmq_and_every_message_comes_once_and_
     eventually(lambda: rabbit.http.get("/api/queues/shop/quiet")["policy"], lambda policy: policy == "short")
 
 
-def test_clients_move_from_rabbitmq_to_brokerd_and_every_message_comes_once_and_in_order(rabbit, brokerd):
+@pytest.mark.parametrize(("begin", "stop"), [
+    (Side.shovel, Side.end_shovel), (Side.federate, Side.end_federation),
+], ids=["by a shovel", "by federation"])
+def test_clients_move_from_rabbitmq_to_brokerd_and_every_message_comes_once_and_in_order(rabbit, brokerd, begin, stop):
     numbers = Numbers()
     publisher, consumer = Publisher(rabbit, numbers), Consumer(rabbit, [])
     wait_for_more(consumer.found)
     brokerd.load(rabbit.http.get("/api/definitions"))
-    moved = move(rabbit, brokerd, consumer, publisher, numbers, Side.shovel, Side.end_shovel)
+    moved = move(rabbit, brokerd, consumer, publisher, numbers, begin, stop)
     end(*moved, numbers)
     assert brokerd.http.get("/api/queues/shop/quiet")["policy"] == "short"
 
