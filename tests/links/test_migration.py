@@ -62,12 +62,18 @@ class Side:
             ("policies/shop/migrate", {"pattern": pattern, "apply-to": apply_to, "priority": 100,
                                        "definition": {"federation-upstream": "other"}})):
             assert self.http.ask("PUT", f"/api/{path}", body, content_type="application/json").status == 201
+        rows = eventually(lambda: self.http.get("/api/federation-links/shop"),
+                          lambda rows: rows and {row["status"] for row in rows} == {"running"})
+        assert {(row["upstream"], row["uri"]) for row in rows} == {
+            ("other", f"amqp://127.0.0.1:{other.amqp_port}/shop")}
 
     def shovel(self, other):
         """Bring what waits in the other's queue, and what comes there, into its own."""
         body = {"value": {"src-uri": other.uri, "src-queue": "orders", "src-predeclared": True, "reconnect-delay": 1,
                           "dest-uri": "amqp://", "dest-queue": "orders", "dest-predeclared": True}}
         assert self.http.ask("PUT", "/api/parameters/shovel/shop/migrate", body).status == 201
+        row = eventually(lambda: self.http.get("/api/shovels/shop/migrate"), lambda row: row["state"] == "running")
+        assert row["src_uri"] == f"amqp://127.0.0.1:{other.amqp_port}/shop"
 
     def end_shovel(self):
         """Take it away again."""
