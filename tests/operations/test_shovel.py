@@ -27,7 +27,7 @@ def test_a_shovel_of_which_the_process_has_not_told_is_starting_and_its_password
 def test_a_shovel_is_shown_as_the_process_tells_with_times_in_milliseconds(linked):
     linked.put("shovel", "s", VALUE)
     linked.state("shovel", "s", state="blocked", reason="the queue is full", next_try=2.5, since=1.25, messages=7,
-                 rate=0.5, unconfirmed=3, reconnects=1, last_message=1.0, lag=9, source_uri="amqp://h")
+                 rate=0.5, unconfirmed=3, reconnects=1, last_message=1.0, lag=9, source_uri="amqp://bob@h")
     linked.state("shovel", "s", vhost="v", state="running")
     linked.state("queue", "s", state="running")
     row = linked.do(ROWS["show"], name="s")

@@ -6,6 +6,7 @@ Policies and upstreams make links; the process that runs them tells their states
 from typing import TYPE_CHECKING, Annotated
 
 from brokerd.links.state import EXCHANGE_LINK, QUEUE_LINK, LinkState
+from brokerd.links.uris import without_credentials
 from brokerd.operations import OperationError
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
 from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
@@ -44,7 +45,7 @@ def _row(link: LinkState) -> LinkRow:
     return {
         "id": link_id(link), "vhost": link.vhost, "type": link.kind, "name": link.name, "upstream": link.upstream,
         "state": link.state, "reason": link.reason, "next_try": as_ms(link.next_try), "since": as_ms(link.since),
-        "uri": link.source_uri, "source": link.source, "consumer_tag": link.consumer_tag, "messages": link.messages,
+        "uri": without_credentials(link.source_uri), "source": link.source, "consumer_tag": link.consumer_tag, "messages": link.messages,
         "rate": link.rate, "unconfirmed": link.unconfirmed, "retried": link.retried, "rejected": link.rejected,
         "reconnects": link.reconnects, "last_message": as_ms(link.last_message), "lag": link.lag,
     }  # fmt: skip
