@@ -45,7 +45,8 @@ def _row(link: LinkState) -> LinkRow:
     return {
         "id": link_id(link), "vhost": link.vhost, "type": link.kind, "name": link.name, "upstream": link.upstream,
         "state": link.state, "reason": link.reason, "next_try": as_ms(link.next_try), "since": as_ms(link.since),
-        "uri": without_credentials(link.source_uri), "source": link.source, "consumer_tag": link.consumer_tag, "messages": link.messages,
+        "uri": without_credentials(link.source_uri),
+        "source": link.source, "consumer_tag": link.consumer_tag, "messages": link.messages,
         "rate": link.rate, "unconfirmed": link.unconfirmed, "retried": link.retried, "rejected": link.rejected,
         "reconnects": link.reconnects, "last_message": as_ms(link.last_message), "lag": link.lag,
     }  # fmt: skip

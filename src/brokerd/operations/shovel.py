@@ -78,8 +78,9 @@ def _row(node: "Node", key: "Key") -> ShovelRow | None:
         link = LinkState(KIND, key.vhost, key.name, state=IS_PAUSED if is_paused else STARTING)
     return {
         "vhost": key.vhost, "name": key.name, "state": link.state, "reason": link.reason,
-        "next_try": as_ms(link.next_try), "since": as_ms(link.since), "source_uri": without_credentials(link.source_uri),
-        "dest_uri": without_credentials(link.dest_uri), "messages": link.messages, "rate": link.rate, "unconfirmed": link.unconfirmed,
+        "next_try": as_ms(link.next_try), "since": as_ms(link.since),
+        "source_uri": without_credentials(link.source_uri), "dest_uri": without_credentials(link.dest_uri),
+        "messages": link.messages, "rate": link.rate, "unconfirmed": link.unconfirmed,
         "retried": link.retried, "rejected": link.rejected, "reconnects": link.reconnects,
         "last_message": as_ms(link.last_message), "lag": link.lag,
         "definition": masked_value(SHOVEL, node.parameters.get(key)),
