@@ -2,13 +2,12 @@
 
 import json
 import logging
-import os
 import subprocess
 import sys
 import time
 
 import pytest
-from tests.broker import ROOT
+from tests.broker import environment
 
 from brokerd.server.log import FORMAT, LINE_CHARACTERS_MAX, TIME_FORMAT, OneLine, OneObject, Record
 
@@ -99,8 +98,7 @@ def test_an_object_has_the_traceback_and_is_one_line():
 def test_a_broker_that_logs_objects_logs_nothing_else(tmp_path):
     command = [sys.executable, "-m", "brokerd", "-D", str(tmp_path / "data"), "-p", "0", "--http-port", "0",
                "--log-format", "json"]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, cwd=tmp_path) as broker:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path) as broker:
         assert broker.stderr is not None
         lines = []
         for text in broker.stderr:

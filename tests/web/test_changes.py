@@ -120,7 +120,8 @@ def test_a_user_gets_permissions_and_sees_only_what_its_tag_allows(site):
     expect(other.locator(".number", has_text="Queues")).to_be_visible()
     links = other.get_by_role("navigation", name="Pages").get_by_role("link")
     assert links.all_text_contents() == [
-        "Overview", "Queues", "Streams", "Exchanges", "Connections", "Channels", "Policies"]
+        "Overview", "Queues", "Streams", "Exchanges", "Connections", "Channels", "Policies",
+        "Shovels", "Federation"]
     other.goto(site.address("policies"))
     other.get_by_role("heading", name="Operator policies").wait_for()
     expect(other.get_by_role("button", name="New policy")).to_have_count(0)
