@@ -282,6 +282,41 @@ class Config:
         "auth", "File with the CAs (PEM) of the server that has the keys; empty: the system's.", reloadable=True,
         path="file",
     )] = ""
+    auth_backends: Annotated[Literal["internal", "http", "internal,http", "http,internal"], Option(
+        "auth", "Who knows names and passwords, asked in this order: users.json (internal), a web server (http).",
+        reloadable=True,
+    )] = "internal"
+    auth_http_method: Annotated[Literal["get", "post"], Option(
+        "auth", "How the web server is asked; post keeps passwords out of its access log.", reloadable=True,
+    )] = "get"
+    auth_http_user_path: Annotated[str, Option(
+        "auth", "URL that knows who may log in: username, password; it answers allow and tags, or deny.",
+        reloadable=True,
+    )] = "http://localhost:8000/auth/user"
+    auth_http_vhost_path: Annotated[str, Option(
+        "auth", "URL that knows who may enter a vhost: username, vhost, ip, tags.",
+        reloadable=True,
+    )] = "http://localhost:8000/auth/vhost"
+    auth_http_resource_path: Annotated[str, Option(
+        "auth", "URL that knows permissions: username, vhost, resource, name, permission, tags.",
+        reloadable=True,
+    )] = "http://localhost:8000/auth/resource"
+    auth_http_topic_path: Annotated[str, Option(
+        "auth", "URL that knows permissions for routing keys of topic exchanges: the same, and routing_key.",
+        reloadable=True,
+    )] = "http://localhost:8000/auth/topic"
+    auth_http_timeout_seconds: Annotated[int, Option(
+        "auth", "The web server must answer in so many seconds, else it has denied.", low=1, high=300, reloadable=True,
+    )] = 5
+    auth_http_cache_seconds: Annotated[int, Option(
+        "auth", "An answer of the web server counts for so many seconds.", low=1, high=86400, reloadable=True,
+    )] = 15
+    auth_http_cache_entries: Annotated[int, Option(
+        "auth", "So many answers of the web server are remembered.", low=1000, high=10_000_000, reloadable=True,
+    )] = 20_000
+    auth_http_ca_cert: Annotated[str, Option(
+        "auth", "File with the CAs (PEM) of the web server; empty: the system's.", reloadable=True, path="file",
+    )] = ""
     anonymous_login_user: Annotated[str, Option(
         "auth", "User that ANONYMOUS logins become; empty turns ANONYMOUS off.",
         reloadable=True,

@@ -40,6 +40,17 @@ class AMQPError(BrokerError):
         return octets[:255].decode(errors="ignore")
 
 
+class NotAnsweredYet(BrokerError):
+    """Whether something is allowed is known to another program, which has not been asked, or some time ago.
+
+    Raised before anything has happened.  Ask it ``question`` (see ``auth/http_backend``), then do the same again.
+    """
+
+    def __init__(self, question: Any) -> None:
+        super().__init__("not answered yet")
+        self.question = question
+
+
 class ChannelError(AMQPError):
     """Soft error: closes the channel on which it happened; the connection stays open."""
 

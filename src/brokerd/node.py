@@ -391,9 +391,9 @@ class Node:
             self.tell("user.deleted", {"name": name})
 
     def enter(self, vhost_name: str, user: str, grant: Any = None) -> Access:
-        """The door to a vhost for ``user``, whose token grants this (``session/grants``).  Raises NotAllowed (530)."""
+        """The door to a vhost for ``user``, who is granted this (``session/grants``).  Raises NotAllowed (530)."""
         self._check_connection_limits(vhost_name, user)
-        if not (grant or self.permissions).has_access(user, vhost_name):
+        if not (grant.has_access(vhost_name) if grant else self.permissions.has_access(user, vhost_name)):
             raise NotAllowed(f"access to vhost '{vhost_name}' refused for user '{user}'")
         return grant.door(self.vhosts[vhost_name]) if grant else self.door(vhost_name, user)
 
@@ -404,7 +404,7 @@ class Node:
         if access is None:
             check = self.permissions.check
 
-            def may(operation: str, name: str) -> bool:
+            def may(operation: str, name: str, kind: str) -> bool:
                 return check(user, vhost_name, operation, name)
 
             def has_tag(tag: str) -> bool:

@@ -32,6 +32,17 @@ class OAuth2(NamedTuple):
     ca_cert: str  # of the key set's server; "": those of the system
 
 
+class HTTPAuth(NamedTuple):
+    """The back-end that asks a web server."""
+
+    method: str  # get or post
+    paths: dict[str, str]  # the URLs for user, vhost, resource, topic
+    timeout_seconds: int  # of one question
+    cache_seconds: int
+    cache_entries: int
+    ca_cert: str  # of an https server; "": those of the system
+
+
 class Settings(NamedTuple):
     """The settings of the node."""
 
@@ -51,4 +62,6 @@ class Settings(NamedTuple):
     default_user_only_loopback: bool
     failed_logins_per_second: int  # of one user from one address; 0: no limit
     oauth2: OAuth2
+    auth_backends: tuple[str, ...]  # internal, http: who is asked about a password, in this order
+    http_auth: HTTPAuth
     anonymous_login_user: str  # the user that ANONYMOUS logins become; "" turns ANONYMOUS off

@@ -4,7 +4,9 @@ import json
 import re
 
 import pytest
-from tests.management.http import Http, basic
+from tests.auth.tokens import Issuer
+from tests.broker import Broker
+from tests.management.http import Http, basic, reserve_http
 
 SESSION = "/api/v2/session"
 
@@ -127,3 +129,87 @@ def test_a_session_ends_with_the_password_and_a_later_user_does_not_inherit_it(h
         http.do("user", "add", user="ann", password="one", tags=["management"])
     assert page.ask("GET", "/api/whoami", cookie=cookie).status == 401
     http.do("user", "delete", user="ann")
+
+
+# --- tokens
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory):
+    return Issuer(tmp_path_factory.mktemp("tokens"))
+
+
+@pytest.fixture(scope="module")
+def with_tokens(tmp_path_factory, issuer):
+    port = reserve_http()
+    with Broker(tmp_path_factory.mktemp("tokens") / "data", "--http-port", port, "--oauth2-jwks", issuer.file,
+                "--failed-logins-per-second", 0) as broker:
+        broker.wait_for_log(r"\(HTTP\)")
+        broker.http = Http(port, None)
+        yield broker
+
+
+def bearer(token):
+    return {"authorization": f"Bearer {token}"}
+
+
+EVERYTHING = ("configure:%2F/*", "write:%2F/*", "read:%2F/*")
+
+
+@pytest.mark.parametrize("tag", ["management", "policymaker", "monitoring", "administrator"])
+def test_a_token_logs_in_with_the_tags_and_the_rights_of_its_scopes(with_tokens, issuer, tag):
+    http = with_tokens.http
+    headers = bearer(issuer.token(f"tag:{tag}", "configure:%2F/mine*", "read:%2F/mine*"))
+    assert http.get("/api/whoami", **headers) == {"name": "ann", "tags": [tag]}
+    assert http.ask("PUT", "/api/queues/%2F/mine", {}, **headers).status in (201, 204)
+    assert http.ask("PUT", "/api/queues/%2F/other", {}, **headers).status == 401
+    assert http.ask("POST", "/api/v2/queue/declare", {"queue": "other"}, **headers).status == 403
+    assert http.ask("GET", "/api/users", **headers).status == (200 if tag == "administrator" else 401)
+    assert http.ask("GET", "/metrics", **headers).status == (200 if tag in ("monitoring", "administrator") else 401)
+    assert [each["name"] for each in http.get("/api/queues", **headers)] == ["mine"]
+
+
+def test_a_token_without_a_tag_may_log_in_but_do_nothing(with_tokens, issuer):
+    answer = with_tokens.http.ask("GET", "/api/whoami", **bearer(issuer.token(*EVERYTHING)))
+    assert answer.status in (200, 401)
+    assert with_tokens.http.ask("GET", "/api/queues", **bearer(issuer.token(*EVERYTHING))).status == 401
+
+
+def test_a_vhost_that_the_scopes_do_not_name_is_not_seen(with_tokens, issuer):
+    headers = bearer(issuer.token("tag:management", "read:other/*"))
+    assert with_tokens.http.get("/api/vhosts", **headers) == []
+    assert with_tokens.http.get("/api/queues", **headers) == []
+
+
+@pytest.mark.parametrize("spoil", ["expired", "audience", "unsigned", "no token", "empty"])
+def test_a_token_that_does_not_count_is_a_401(with_tokens, issuer, spoil):
+    token = {
+        "expired": lambda: issuer.token("tag:administrator", seconds=-5),
+        "audience": lambda: issuer.token("tag:administrator", aud="other"),
+        "unsigned": lambda: issuer.token("tag:administrator").rpartition(".")[0] + ".",
+        "no token": lambda: "guest", "empty": lambda: "",
+    }[spoil]()
+    answer = with_tokens.http.ask("GET", "/api/whoami", **bearer(token))
+    assert answer.status == 401
+    assert not token or token not in with_tokens.log_text()
+
+
+def test_a_token_is_taken_as_the_password_of_basic_too_and_opens_the_session_of_a_page(with_tokens, issuer):
+    token = issuer.token("tag:management", *EVERYTHING)
+    http = with_tokens.http
+    assert http.get("/api/whoami", authorization=basic("", token))["name"] == "ann"
+    opened = http.ask("POST", SESSION, {"user": "x", "password": token})
+    assert opened.status == 200
+    assert opened.body["user"] == "ann"
+    cookie = cookie_of(opened)
+    assert http.get("/api/whoami", cookie=cookie) == {"name": "ann", "tags": ["management"]}
+    assert http.ask("GET", "/api/queues", cookie=cookie).status == 200
+
+
+def test_nobody_takes_over_a_grant_by_a_field_of_a_request(with_tokens, issuer):
+    headers = bearer(issuer.token("tag:management", *EVERYTHING))
+    answer = with_tokens.http.ask("POST", "/api/v2/queue/list", {"grant": "x"}, **headers)
+    assert answer.status == 400
+
+
+def test_passwords_count_beside_tokens(with_tokens):
+    assert with_tokens.http.get("/api/whoami", authorization=basic("guest", "guest"))["name"] == "guest"

@@ -1,6 +1,8 @@
 """/metrics: read by prometheus_client's parser."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -49,6 +51,30 @@ def test_the_whole_broker_is_counted(busy):
     assert {"rabbitmq_identity_info", "rabbitmq_build_info", "rabbitmq_process_resident_memory_bytes",
             "rabbitmq_disk_space_available_bytes", "rabbitmq_process_open_fds", "rabbitmq_erlang_uptime_seconds",
             "brokerd_messages_return_to_queue_total"} <= names
+
+
+PROMTOOL = shutil.which("promtool")
+PAGES = ("/metrics", "/metrics/per-object", "/metrics/detailed?" + "&".join(f"family={name}" for name in DETAILED))
+# promtool's taste, against names that RabbitMQ has given, which dashboards ask for.
+TASTE = re.compile(r"no help text|counter metrics should have|non-counter metrics should not|metric names should not "
+                   r"contain|use base unit|label name .* should|camelCase|non-histogram and non-summary")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not installed")
+@pytest.mark.parametrize("page", PAGES)
+def test_promtool_can_read_every_page(busy, page):
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=busy.http.get(page), capture_output=True, timeout=60)
+    said = (done.stdout + done.stderr).decode().splitlines()
+    assert [line for line in said if line and not TASTE.search(line)] == []
+    assert done.returncode in (0, 3)  # 3: something is not to its taste.
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not installed")
+def test_promtool_takes_the_alert_rules():
+    done = subprocess.run([PROMTOOL, "check", "rules", ROOT / "config" / "alerts.yml"], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rules found" in done.stdout
 
 
 def test_what_comes_and_goes_is_counted(busy):

@@ -238,7 +238,8 @@ def test_a_connection_is_closed_and_a_consumer_cancelled_by_an_operator(broker, 
 
 def test_a_password_counts_as_those_of_amqp_logins_do(broker, peer):
     ask(peer, "user add", user="ann", password="right")
-    assert ask(peer, "user authenticate", user="ann", password="right") == {"name": "ann", "tags": []}
+    assert ask(peer, "user authenticate", user="ann", password="right") == {
+        "name": "ann", "tags": [], "grant": "", "expires": None}
     for _ in range(100):  # One is forgotten each second, and a check takes a while.
         refused = peer.ask(verb="user authenticate", user="ann", password="wrong", address="10.0.0.9")
         assert refused["code"] == 401

@@ -372,4 +372,4 @@ def test_the_end_of_a_job_whose_client_has_just_gone_is_no_fault():
     peer = control.Peer(SimpleNamespace(peers=set(), loop=SimpleNamespace(call_later=lambda *_: None)))
     peer._transport = Gone()
     peer._write({"result": {}})
-    peer._fault(ValueError("too late"))
+    peer._fault(ValueError("too late"), b"{}")

@@ -116,13 +116,16 @@ class Node:
     def logins(self):
         return self
 
+    def asks_others(self, mechanism):
+        return False
+
     def token_in(self, mechanism, response):
         return None
 
     def slow_part(self, mechanism, response, address):
         return None
 
-    def authenticate(self, mechanism, response, loopback, certificate_name="", address=""):
+    def authenticate(self, mechanism, response, loopback, certificate_name="", address="", *, counts=True):
         if mechanism in ("EXTERNAL", "ANONYMOUS"):
             return certificate_name or self.settings.anonymous_login_user
         _, user, password = response.decode().split("\0")
@@ -134,7 +137,7 @@ class Node:
         assert grant is None
         if vhost != "/":
             raise NotAllowed(f"vhost {vhost} not found")
-        access = Access(self.vhost, user, lambda operation, name: (operation, name) not in self.refused)
+        access = Access(self.vhost, user, lambda operation, name, kind: (operation, name) not in self.refused)
         return self.vhost.accesses.setdefault(user, access)
 
 

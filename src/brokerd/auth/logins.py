@@ -9,10 +9,12 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from brokerd.auth.failures import FailedLogins
+from brokerd.auth.granted import GrantedLogins
 from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
 from brokerd.errors import LoginRefused
 
 if TYPE_CHECKING:
+    from brokerd.auth.http_backend import HTTPBackend, Question
     from brokerd.auth.tokens import Token, Tokens
     from brokerd.auth.users import Users
     from brokerd.clock import Clock
@@ -20,19 +22,30 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
+INTERNAL, HTTP = "internal", "http"  # back-ends: see the option auth_backends
+
 
 class Logins:
     """The logins of one broker.  ``settings()`` are those of the moment."""
 
-    __slots__ = ("_clock", "_failed", "_settings", "_tokens", "_users", "submit_tokens")
+    __slots__ = (
+        "_asking", "_clock", "_failed", "_http", "_settings", "_tokens", "_users", "granted", "submit_http",
+        "submit_tokens",
+    )  # fmt: skip
 
     submit_tokens: "Callable[[Callable[[], object], Callable[[Any], object]], object]"
     """Runs work() in the thread of tokens, then done(error or None) on the loop.  The server sets it."""
+
+    submit_http: "Callable[[Callable[[], object], Callable[[Any], object]], object]"
+    """The same in one of several threads, which wait for a web server."""
 
     def __init__(self, users: "Users", settings: "Callable[[], Settings]", clock: "Clock") -> None:
         self._users, self._settings, self._clock = users, settings, clock
         self._failed = FailedLogins(clock.monotonic)
         self._tokens: Tokens | None = None  # None: not used yet
+        self._http: HTTPBackend | None = None  # the same
+        self._asking: dict[Question, list[Callable[[], object]]] = {}  # what is called when the answer is there
+        self.granted = GrantedLogins(lambda: clock.epoch_ns() / 1e9)  # logins over HTTP
 
     def slow_part(self, mechanism: str, response: bytes, address: str) -> Callable[[], object] | None:
         """What must be done in a thread before ``authenticate`` is asked; None: nothing.  Raises AMQPError."""
@@ -59,7 +72,11 @@ class Logins:
             name, password = "", response[2:]  # A token names its user by itself.
         else:
             name, password = credentials(mechanism, response)
-        return (name, password) if password.startswith(b"ey") and password.count(b".") == 2 else None
+        return (name, password) if self.is_token(password) else None
+
+    def is_token(self, password: bytes) -> bool:
+        """Whether it has the form of a token, and tokens are on."""
+        return bool(self._settings().oauth2.jwks) and password.startswith(b"ey") and password.count(b".") == 2
 
     def verify_token(self, text: bytes) -> "Token":
         """What the token says.  In the thread of tokens.  Raises LoginRefused."""
@@ -73,12 +90,65 @@ class Logins:
         """A secret that a client shows later on is refused."""
         log.warning("%s: new secret refused: %s", peer, reason)
 
+    # --- a web server
+
+    def asks_others(self, mechanism: str) -> bool:
+        """Whether others than ``users.json`` are asked about a login by this mechanism."""
+        return self._settings().auth_backends != (INTERNAL,) and mechanism not in (EXTERNAL, ANONYMOUS)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Who is asked about a password, in this order."""
+        return self._settings().auth_backends
+
+    @property
+    def http(self) -> "HTTPBackend":
+        """The questions to the web server."""
+        if self._http is None:
+            from brokerd.auth.http_backend import HTTPBackend  # Most brokers have none.
+
+            self._http = HTTPBackend(lambda: self._settings().http_auth, self._clock.monotonic)
+        return self._http
+
+    def ask(self, question: "Question", then: Callable[[], object]) -> None:
+        """Ask the web server, once for all who want to know; then call ``then()``: its answer is in ``http``."""
+        waiting = self._asking.get(question)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._asking[question] = [then]
+        http, found = self.http, list[bool]()
+
+        def done(error: object) -> None:
+            http.note(question, found[0] if found else None, error)
+            for each in self._asking.pop(question):
+                each()
+
+        self.submit_http(lambda: found.append(http.fetch(question)), done)
+
+    def ask_login(
+        self, name: str, password: bytes, then: "Callable[[tuple[str, ...] | None, LoginRefused | None], object]"
+    ) -> None:
+        """Ask the web server about a password; then call ``then(tags, None)`` or ``then(None, why)``."""
+        http, found = self.http, list[tuple[str, ...]]()
+
+        def done(error: object) -> None:
+            if found:
+                http.note_login(name, password, found[0])
+                then(found[0], None)
+            else:
+                then(None, http.refusal(name, error))
+
+        self.submit_http(lambda: found.append(http.fetch_login(name, password)), done)
+
     # --- passwords, certificates, none
 
     def authenticate(
-        self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "", address: str = ""
-    ) -> str:
-        """The user who logs in, from this address.  Raises LoginRefused with the reason for the log."""
+        self, mechanism: str, response: bytes, loopback: bool, certificate_name: str = "", address: str = "", *,
+        counts: bool = True,
+    ) -> str:  # fmt: skip
+        """The user who logs in, from this address.  ``counts``: a wrong password is noted as a failure.  Raises
+        LoginRefused with the reason for the log."""
         users, settings = self._users, self._settings()
         if mechanism in (EXTERNAL, ANONYMOUS):
             name = certificate_name if mechanism == EXTERNAL else settings.anonymous_login_user
@@ -89,7 +159,8 @@ class Logins:
             if self.are_too_many(name, address):
                 raise LoginRefused(f"user '{name}' - too many failed logins from {address}: not looked at")
             if not (users.remembers(name, password) if users.is_slow(name) else users.authenticate(name, password)):
-                self.note_failure(name, address)
+                if counts:
+                    self.note_failure(name, address)
                 raise LoginRefused(f"user '{name}' - invalid credentials")
         self.check_place(name, loopback=loopback)
         return name

@@ -48,8 +48,9 @@ class Scopes:
         """Whether the vhost may be entered: any permission there is enough."""
         return any(matches(scope.vhost, vhost) for scope in self._scopes)
 
-    def check(self, vhost: str, operation: str, name: str) -> bool:
-        """Whether the operation (configure, write or read) is allowed with the exchange or queue of this name."""
+    def check(self, vhost: str, operation: str, name: str, kind: str = "") -> bool:
+        """Whether the operation (configure, write or read) is allowed with the exchange or queue of this name; scopes
+        do not tell these ``kind``s apart."""
         return any(
             scope.permission == operation and matches(scope.vhost, vhost) and matches(scope.name, name)
             for scope in self._scopes

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd.auth import fetching
 from brokerd.auth.scopes import Scopes
 from brokerd.auth.users import checked_name
 from brokerd.errors import LoginRefused, PreconditionFailed, in_words
@@ -164,32 +165,9 @@ def fetch(settings: OAuth2) -> bytes:
         return read_regular(settings.jwks, KEYS_OCTETS_MAX)
     if address.scheme == "http" and address.hostname not in ("127.0.0.1", "::1", "localhost"):
         raise ValueError("keys that come by plain HTTP could be anybody's: https is needed")
-    octets = _fetch_by_http(settings)
-    if len(octets) > KEYS_OCTETS_MAX:
-        raise ValueError(f"more than {KEYS_OCTETS_MAX} octets")
-    return octets
-
-
-def _fetch_by_http(settings: OAuth2) -> bytes:
-    import ssl
-    from time import monotonic
-    from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
-
-    class NoRedirects(HTTPRedirectHandler):
-        def redirect_request(self, *arguments: Any) -> None:
-            return None  # It could lead from HTTPS to HTTP.
-
-    secure = HTTPSHandler(context=ssl.create_default_context(cafile=settings.ca_cert or None))
-    deadline, octets = monotonic() + FETCH_SECONDS, b""
-    with build_opener(NoRedirects, secure).open(settings.jwks, timeout=FETCH_SECONDS) as answer:
-        while len(octets) <= KEYS_OCTETS_MAX:
-            more = answer.read1(65536)
-            if not more:
-                break
-            octets += more
-            if monotonic() > deadline:  # The timeout is that of each octet.
-                raise TimeoutError("no whole answer in time")
-    return octets
+    return fetching.fetch(
+        settings.jwks, seconds=FETCH_SECONDS, octets_most=KEYS_OCTETS_MAX, ca_cert=settings.ca_cert
+    )[1]
 
 
 # --- claims

@@ -93,7 +93,10 @@ class Call:
 
     async def ask(self, verb: str, seconds: float = 60.0, /, **fields: Any) -> Any:
         """Ask the broker in the user's name.  Raises Refused, Unavailable."""
-        return await self.services.control.ask(verb, fields, self.login.user, self.address, seconds=seconds)
+        login = self.login
+        return await self.services.control.ask(
+            verb, fields, login.user, self.address, seconds=seconds, grant=login.grant
+        )
 
     async def ask_as_broker(self, verb: str, /, **fields: Any) -> Any:
         """Ask in the broker's own name, where the caller has checked the user's rights."""

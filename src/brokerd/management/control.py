@@ -14,7 +14,7 @@ from brokerd import local_socket
 from brokerd.errors import BrokerError
 from brokerd.server.control import REQUEST_OCTETS_MAX
 
-RESERVED = ("verb", "as", "as_user", "by")  # fields of the protocol: no client of HTTP may set them
+RESERVED = ("verb", "as", "as_user", "by", "grant")  # fields of the protocol: no client of HTTP may set them
 SURROGATE = b"\\ud"  # as JSON escapes one
 CONNECTIONS = 12
 WAITING_MAX = 500
@@ -67,14 +67,14 @@ class Control:
 
     async def ask(
         self, verb: str, fields: dict[str, Any], user: str | None = None, address: str = "", *,
-        seconds: float = ANSWER_SECONDS,
+        seconds: float = ANSWER_SECONDS, grant: str = "",
     ) -> Any:  # fmt: skip
         """The answer to an operation.  ``user``: in whose name; None: in that of the broker itself.  ``address``: where
-        that user is.
+        that user is.  ``grant``: see Login.
 
         Raises Refused, Unavailable.  The broker cancels the operation if this call is cancelled.
         """
-        request = _encode(verb, fields, user, address)
+        request = _encode(verb, fields, user, address, grant)
         if len(request) > REQUEST_OCTETS_MAX:
             raise Refused(f"{verb}: the request has more than {REQUEST_OCTETS_MAX} octets", 413)
         if self._waiting >= WAITING_MAX:
@@ -127,7 +127,7 @@ class Control:
             link.writer.transport.abort()
 
 
-def _encode(verb: str, fields: dict[str, Any], user: str | None, address: str) -> bytes:
+def _encode(verb: str, fields: dict[str, Any], user: str | None, address: str, grant: str) -> bytes:
     """The request as a line.  Raises Refused for a field that would say who asks, or what for."""
     for name in RESERVED:
         if name in fields:
@@ -135,6 +135,8 @@ def _encode(verb: str, fields: dict[str, Any], user: str | None, address: str) -
     request = {**fields, "verb": verb}
     if user is not None:
         request["as"] = user
+        if grant:
+            request["grant"] = grant
         request["by"] = {"face": "HTTP", "address": address}
     return json.dumps(request).encode() + b"\n"
 

@@ -1,4 +1,4 @@
-"""Who asks: HTTP Basic, or the signed cookie that pages get from ``/api/v2/session``.
+"""Who asks: HTTP Basic, Bearer (a token of OAuth 2), or the signed cookie that pages get from ``/api/v2/session``.
 
 The broker checks passwords (``user authenticate``): there they are remembered, and there wrong ones of one user from
 one address are slowed down, together with those of AMQP.  A right password is remembered here for a second, so that a
@@ -6,8 +6,9 @@ page which asks for many things at once costs one check.
 
 A cookie holds the user's name, when it ends, and a token that a page sends in the header X-CSRF-Token with all that
 changes something; HMAC signs it, with a key that the broker makes at its start.  It also holds a mark of the user's
-password hash: with another password the session ends, and a later user of that name does not inherit it.  A request
-that changes something must also not come from another site's page: Origin is compared with Host.
+password hash: with another password the session ends, and a later user of that name does not inherit it.  If the user's
+rights come from a token or a web server, it holds the key by which the broker knows them instead.  A request that
+changes something must also not come from another site's page: Origin is compared with Host.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import os
 import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -38,7 +40,9 @@ class Login(NamedTuple):
 
     user: str
     tags: tuple[str, ...]
-    session: dict[str, Any] | None = None  # what the cookie holds; None: Basic
+    session: dict[str, Any] | None = None  # what the cookie holds; None: Basic or Bearer
+    grant: str = ""  # by which the broker knows the user's rights; "": users.json has them
+    expires: int | None = None  # seconds since the epoch: when the token ends
 
 
 class Logins:
@@ -66,8 +70,10 @@ class Logins:
         if not authorization:
             raise Denied
         kind, _, text = authorization.partition(" ")
+        if kind.lower() == "bearer":
+            return await self.check_token(text.strip(), address)
         if kind.lower() != "basic":
-            raise Denied("only Basic is known")
+            raise Denied("only Basic and Bearer are known")
         try:
             octets = b64decode(text.strip(), validate=True)
         except ValueError:
@@ -79,13 +85,21 @@ class Logins:
 
     async def check(self, name: str, password: str, address: str) -> Login:
         """The user of this name, if the password is right.  Raises Denied, Unavailable."""
-        text = f"{address}\0{name}\0{password}".encode("utf-8", "surrogateescape")
+        return await self._once(self._authenticate, name, password, address)
+
+    async def check_token(self, token: str, address: str) -> Login:
+        """Whose token it is, if it counts.  Raises Denied, Unavailable."""
+        return await self._once(self._authenticate_token, token, address)
+
+    async def _once(self, check: Callable[..., Awaitable[Login]], *proof: str) -> Login:
+        """What ``check(*proof)`` answers, or has answered less than a second ago."""
+        text = "\0".join((check.__name__, *proof)).encode("utf-8", "surrogateescape")
         digest = hashlib.blake2b(text, key=self._salt, digest_size=16).digest()
         now = time.monotonic()
         known = self._remembered.get(digest)
         if known is not None and now - known[0] < REMEMBERED_SECONDS:
             return known[1]
-        login = await self._authenticate(name, password, address)
+        login = await check(*proof)
         self._remembered[digest] = (now, login)
         self._remembered.move_to_end(digest)
         while len(self._remembered) > REMEMBERED_MAX:
@@ -94,15 +108,20 @@ class Logins:
 
     async def _authenticate(self, name: str, password: str, address: str) -> Login:
         """As ``check``, but nothing is remembered."""
+        return await self._ask("user authenticate", user=name, password=password, address=address)
+
+    async def _authenticate_token(self, token: str, address: str) -> Login:
+        return await self._ask("user authenticate_token", token=token, address=address)
+
+    async def _ask(self, verb: str, **fields: str) -> Login:
         try:
             async with self._checks:
-                user = await self._control.ask("user authenticate", {"user": name, "password": password,
-                                                                     "address": address})  # fmt: skip
+                user = await self._control.ask(verb, fields)
         except Refused as error:
             if error.code >= 500:
                 raise
             raise Denied("Login failed") from None
-        return Login(user["name"], tuple(user["tags"]))
+        return Login(user["name"], tuple(user["tags"]), None, user["grant"], user["expires"])
 
     def forget(self) -> None:
         """Something about users changes: ask the broker again."""
@@ -121,12 +140,18 @@ class Logins:
 
     def open(self, login: Login, mark: str) -> tuple[str, dict[str, Any]]:
         """A new session's cookie, and what it holds."""
-        session = {"u": login.user, "e": int(time.time()) + SESSION_SECONDS, "c": os.urandom(16).hex(), "m": mark}
+        end = int(time.time()) + SESSION_SECONDS
+        session = {"u": login.user, "e": end if login.expires is None else min(end, login.expires),
+                   "c": os.urandom(16).hex(), "m": mark}  # fmt: skip
+        if login.grant:
+            session.update(g=login.grant, t=login.tags)
         body = urlsafe_b64encode(json.dumps(session).encode())
         return f"{body.decode()}.{self._signature(body)}", session
 
     async def _known(self, session: dict[str, Any]) -> Login:
         """The user of a session, with the tags of now.  Raises Denied if the user has gone."""
+        if "g" in session:
+            return Login(session["u"], tuple(session["t"]), session, session["g"])
         try:
             user = await self._control.ask("user show", {"user": session["u"]})
         except Refused:

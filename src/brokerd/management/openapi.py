@@ -47,10 +47,11 @@ def document() -> bytes:
                 "schemas": schemas,
                 "securitySchemes": {
                     "basic": {"type": "http", "scheme": "basic"},
+                    "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
                     "session": {"type": "apiKey", "in": "cookie", "name": "brokerd_session"},
                 },
             },
-            "security": [{"basic": []}, {"session": []}],
+            "security": [{"basic": []}, {"bearer": []}, {"session": []}],
         }
     ).encode()
 

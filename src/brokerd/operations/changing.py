@@ -166,13 +166,17 @@ def settle(node: "Node", vhost: "VHost", work: Callable[[], Any]) -> Lasting:
 
 def door(node: "Node", who: "Who", vhost: "VHost") -> "Access":
     """The vhost as ``who`` may use it.  The broker's owner may do everything."""
+    if who.granted is not None:
+        from brokerd.vhost.access import access_by
+
+        return access_by(vhost, who.user, who.granted)
     if not who.local:
         return node.door(vhost.name, who.user)
     access = vhost.accesses.get("")
     if access is None:
         from brokerd.vhost.access import Access
 
-        access = vhost.accesses[""] = Access(vhost, "", lambda operation, name: True, lambda tag: True)
+        access = vhost.accesses[""] = Access(vhost, "", lambda operation, name, kind: True, lambda tag: True)
     return access
 
 

@@ -11,6 +11,7 @@ from brokerd.links.uris import masked_value
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting, change_files
 from brokerd.operations.lists import find_vhost
+from brokerd.operations.rights import has_access
 from brokerd.operations.rows import DONE, Done
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def enters(node: "Node", who: "Who") -> Callable[[str], bool]:
     """The function that tells whether a link that ``who`` makes may use a vhost of this broker: it acts for them."""
     if who.local:
         return lambda vhost: vhost in node.vhosts
-    return lambda vhost: vhost in node.vhosts and node.permissions.has_access(who.user, vhost)
+    return lambda vhost: vhost in node.vhosts and has_access(node, who, vhost)
 
 
 def fields_of(key: "Key") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from brokerd.operations import OperationError
 
 if TYPE_CHECKING:
     from brokerd.node import Node
-    from brokerd.operations.rows import Operation, Tag, Who
+    from brokerd.operations.rows import Operation, Right, Tag, Who
 
 # The tags that include a tag, itself among them.  RabbitMQ's tags, and its order of them.
 INCLUDED_IN: "dict[Tag, frozenset[str]]" = {
@@ -30,7 +30,7 @@ def check(node: "Node", who: "Who", row: "Operation[Any, Any]", request: Any) ->
         return
     right = row.right
     try:
-        tags = node.users.get(who.user).tags
+        tags = who.granted.tags if who.granted is not None else node.users.get(who.user).tags
     except NotFound:
         raise OperationError(f"{row.name} refused: no user '{who.user}'", 403) from None
     if INCLUDED_IN[right.tag].isdisjoint(tags):
@@ -41,11 +41,11 @@ def check(node: "Node", who: "Who", row: "Operation[Any, Any]", request: Any) ->
     if right.permission == "visit":
         if not vhost:
             return  # It asks for all that the user may see: see visible_vhosts().
-        if SEES_ALL_VHOSTS.isdisjoint(tags) and not node.permissions.has_access(who.user, vhost):
+        if SEES_ALL_VHOSTS.isdisjoint(tags) and not has_access(node, who, vhost):
             raise OperationError(f"{row.name} refused: user '{who.user}' has no permissions in vhost '{vhost}'", 403)
         return
     thing = asdict(request)[right.on]
-    if not node.permissions.check(who.user, vhost, right.permission, thing):
+    if not _is_allowed(node, who, vhost, right, thing):
         raise OperationError(
             f"{row.name} refused: user '{who.user}' may not {right.permission} '{thing}' in vhost '{vhost}'", 403
         )
@@ -53,15 +53,29 @@ def check(node: "Node", who: "Who", row: "Operation[Any, Any]", request: Any) ->
 
 def has_tag(node: "Node", who: "Who", tag: "Tag") -> bool:
     """Whether one of the user's tags is this one or includes it."""
-    return who.local or (who.user in node.users and not INCLUDED_IN[tag].isdisjoint(node.users.get(who.user).tags))
+    if who.local:
+        return True
+    if who.granted is not None:
+        return not INCLUDED_IN[tag].isdisjoint(who.granted.tags)
+    return who.user in node.users and not INCLUDED_IN[tag].isdisjoint(node.users.get(who.user).tags)
+
+
+def has_access(node: "Node", who: "Who", vhost: str) -> bool:
+    """Whether the user may enter the vhost.  Raises NotAnsweredYet."""
+    return who.granted.has_access(vhost) if who.granted is not None else node.permissions.has_access(who.user, vhost)
+
+
+def _is_allowed(node: "Node", who: "Who", vhost: str, right: "Right", name: str) -> bool:
+    if who.granted is not None:
+        return who.granted.check(vhost, right.permission, name, "exchange" if right.on == "exchange" else "queue")
+    return node.permissions.check(who.user, vhost, right.permission, name)
 
 
 def visible_vhosts(node: "Node", who: "Who") -> "Callable[[str], bool]":
     """The function that tells whether the user may see a vhost."""
     if has_tag(node, who, "monitoring"):
         return lambda vhost: True
-    has_access = node.permissions.has_access
-    return lambda vhost: has_access(who.user, vhost)
+    return lambda vhost: has_access(node, who, vhost)
 
 
 def visible_clients(node: "Node", who: "Who") -> "Callable[[Any], bool]":

@@ -29,6 +29,7 @@ else:
     from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12.
 
 if TYPE_CHECKING:
+    from brokerd.auth.granted import Granted
     from brokerd.node import Node
     from brokerd.operations.jobs import Job
 
@@ -46,10 +47,14 @@ Answer = TypeVar("Answer")
 
 
 class Who(NamedTuple):
-    """Who asks for an operation: a user by name, or the broker's own user (``local``), who may do everything."""
+    """Who asks for an operation: a user by name, or the broker's own user (``local``), who may do everything.
+
+    ``granted``: what the user may do, where that does not stand in ``users.json`` and ``permissions.json``.
+    """
 
     user: str
     local: bool = False
+    granted: "Granted | None" = None
 
 
 LOCAL = Who("", local=True)

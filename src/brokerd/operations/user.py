@@ -177,12 +177,29 @@ class AuthenticateRequest:
 class Authenticated(TypedDict):
     name: Name
     tags: list[str]
+    grant: str  # on the control socket it stands for what the user may do; "": users.json says it
+    expires: int | None  # seconds since the epoch: when a token ends
 
 
 def _authenticate(node: "Node", who: Who, request: AuthenticateRequest) -> "Job":
     from brokerd.operations.users import Authenticating
 
     return Authenticating(node, request.user, request.password, request.address)
+
+
+# --- user authenticate_token
+
+
+@request
+class TokenRequest:
+    token: Annotated[str, Field("The token.", argument=True, secret=True)]
+    address: Annotated[str, Field("The address that the user comes from; empty: this machine.")] = ""
+
+
+def _authenticate_token(node: "Node", who: Who, request: TokenRequest) -> "Job":
+    from brokerd.operations.users import CheckingToken
+
+    return CheckingToken(node, request.token, request.address)
 
 
 # --- user hash_password
@@ -243,6 +260,11 @@ OPERATIONS = (
         "Check a user's password; failures count as those of AMQP logins.",
         AuthenticateRequest, Authenticated, Right("administrator"), _authenticate, job=True,
         aliases=("authenticate_user",),
+    ),
+    Operation(
+        "user", "authenticate_token",
+        "Check a user's token (OAuth 2); failures count as those of AMQP logins.",
+        TokenRequest, Authenticated, Right("administrator"), _authenticate_token, job=True,
     ),
     Operation(
         "user", "hash_password",

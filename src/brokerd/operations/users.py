@@ -3,9 +3,11 @@
 A password is hashed and checked in the thread: that may take tens of milliseconds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from brokerd.auth.logins import INTERNAL
 from brokerd.auth.passwords import hash_new, verify_nothing
 from brokerd.auth.users import User, checked_name
 from brokerd.errors import ConnectionForced, LoginRefused
@@ -16,8 +18,14 @@ from brokerd.operations.lists import find_user
 from brokerd.operations.rows import DONE, Who
 
 if TYPE_CHECKING:
+    from brokerd.auth.tokens import Token
     from brokerd.node import Node
     from brokerd.store.json_file import Change
+
+
+log = getLogger("brokerd")
+
+SESSION_SECONDS = 8 * 3600  # that a login by a web server may last over HTTP: a page's session
 
 
 class Hashing:
@@ -136,7 +144,7 @@ def _shut(node: "Node", name: str) -> Iterable[None]:
 
 
 class Authenticating:
-    """The job that checks a password, with the limits of AMQP logins.  Raises OperationError (401)."""
+    """The job that checks a password as AMQP logins do, with their limits.  Raises OperationError (401)."""
 
     def __init__(self, node: "Node", name: str, password: str, address: str) -> None:
         self._node, self._name, self._password, self._address = node, name, password, address
@@ -154,6 +162,25 @@ class Authenticating:
         node, name, address = self._node, self._name, self._address
         if node.logins.are_too_many(name, address):
             raise OperationError(f"user '{name}': too many failed logins from {address or 'this machine'}", 401)
+        octets = self._password.encode("utf-8", "surrogateescape")
+        if node.logins.is_token(octets):
+            return (yield from _check_token(node, name, octets, address))
+        backends = node.logins.backends
+        for backend in backends:
+            if backend != INTERNAL:
+                answer = yield from self._ask_web_server(octets)
+            elif name in node.users or len(backends) == 1:
+                answer = yield from self._look_up()
+            else:
+                continue
+            if answer is not None:
+                check_place(node, name, address)
+                return answer
+        node.logins.note_failure(name, address)
+        raise OperationError(f"user '{name}': invalid credentials", 401)
+
+    def _look_up(self) -> Generator[Any, None, dict[str, Any] | None]:
+        node, name = self._node, self._name
         user = node.users.get(name) if name in node.users else None
         right = node.users.remembers(name, self._password)
         if not right:
@@ -161,16 +188,86 @@ class Authenticating:
             right = self._right
         # Between the two the user may have gone, or got another password.
         if not right or user is None or name not in node.users or node.users.get(name) is not user:
-            node.logins.note_failure(name, address)
-            raise OperationError(f"user '{name}': invalid credentials", 401)
-        try:
-            node.logins.check_place(name, loopback=_is_loopback(address))
-        except LoginRefused as error:
-            raise OperationError(str(error), 401) from None
-        return {"name": name, "tags": list(user.tags)}
+            return None
+        return {"name": name, "tags": list(user.tags), "grant": "", "expires": None}
+
+    def _ask_web_server(self, password: bytes) -> Generator[Any, None, dict[str, Any] | None]:
+        from brokerd.auth.http_backend import HTTPGranted  # Most brokers have none.
+
+        node, name, http = self._node, self._name, self._node.logins.http
+        tags = http.known_login(name, password)
+        if tags is None:
+            found: list[Any] = []
+
+            def begin(go_on: Callable[[], object]) -> None:
+                def answered(tags: tuple[str, ...] | None, why: LoginRefused | None) -> None:
+                    found.append((tags, why))
+                    go_on()
+
+                node.logins.ask_login(name, password, answered)
+
+            yield Wait(begin)
+            tags, why = found[0]
+            if tags is None:
+                log.warning("HTTP login refused: %s", why)
+                return None
+        granted = HTTPGranted(http, name, tags, self._address)
+        until = node.clock.epoch_ns() / 1e9 + SESSION_SECONDS
+        return {"name": name, "tags": list(tags), "expires": None,
+                "grant": node.logins.granted.keep(name, granted, until, "http", self._address)}  # fmt: skip
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""
+
+
+class CheckingToken:
+    """The job that checks a token as AMQP logins do, with their limits.  Raises OperationError (401)."""
+
+    def __init__(self, node: "Node", token: str, address: str) -> None:
+        self._node, self._token, self._address = node, token.encode("utf-8", "surrogateescape"), address
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        node = self._node
+        if not node.logins.is_token(self._token):
+            raise OperationError("no token, or this broker takes none", 401)
+        if node.logins.are_too_many("", self._address):
+            raise OperationError(f"too many failed logins from {self._address or 'this machine'}", 401)
+        return (yield from _check_token(node, "", self._token, self._address))
+
+    def clean_up(self) -> None:
+        """As ``jobs.Job``."""
+
+
+def _check_token(node: "Node", name: str, octets: bytes, address: str) -> Steps:
+    """Check a token that was shown beside this user's name, as connections do."""
+    found: list[Token] = []
+    errors: list[object] = []
+
+    def begin(go_on: Callable[[], object]) -> None:
+        def done(error: object) -> None:
+            errors.append(error)
+            go_on()
+
+        node.logins.submit_tokens(lambda: found.append(node.logins.verify_token(octets)), done)
+
+    yield Wait(begin)
+    if not found:
+        node.logins.note_failure(name, address)
+        log.warning("HTTP login refused: %s", errors[0])
+        raise OperationError("the token is refused", 401)
+    token = found[0]
+    check_place(node, token.user, address)
+    key = node.logins.granted.keep(token.user, token.scopes, token.expires, "token", octets.decode("ascii", "replace"))
+    return {"name": token.user, "tags": list(token.scopes.tags), "grant": key, "expires": int(token.expires)}
+
+
+def check_place(node: "Node", name: str, address: str) -> None:
+    """Raise OperationError (401) if the user may not come from there."""
+    try:
+        node.logins.check_place(name, loopback=_is_loopback(address))
+    except LoginRefused as error:
+        raise OperationError(str(error), 401) from None
 
 
 def _is_loopback(address: str) -> bool:

@@ -422,6 +422,11 @@ class Connection:
         """Leave the client's next octets alone until go_on().  Each rest() needs its go_on()."""
     def go_on(self) -> None:
         """Take one rest() back; after the last one the octets that wait have their turn."""
+    def await_answer(self, comes_again: bool) -> None:
+        """Rest until answered(), also where the client has gone meanwhile.  ``comes_again``: called from within on_error(); the
+        method or the publish that led there comes again then."""
+    def answered(self) -> None:
+        """The answer is there."""
     def pause_writing(self) -> None:
         """The transport still has octets to send: deliver no more messages to the connection's consumers."""
     def resume_writing(self) -> None:

@@ -567,6 +567,8 @@ cdef struct conn_t:
     bint stalled                # stopped before a publish that found no disk space
     bint yielded                # in Core.yielded: its octets wait until others had their turn
     uint32_t rests              # calls of rest() without go_on(): its octets wait for something of its own
+    uint32_t awaits             # those of them by await_answer(): its octets wait also where the client has gone
+    bint comes_again            # the method or publish under way is parsed again after answered()
     bint stuffed                # its output is full: its octets wait until the client has read some of it
     bint ended                  # no more octets will come; rest() holds up nothing any more
     int64_t spent, counted_from # ns with the control plane, and for room on the disk, since it yielded last, and when that was

@@ -260,7 +260,11 @@ cdef class Connection:
                     if is_output_full(c):
                         c.stuffed = True
                         break
-            if c.rests and not c.ended:
+            if UNLIKELY(c.comes_again):
+                c.comes_again = False
+                if status == COLD:
+                    p = <uint8_t *>e.payload - 7
+            if c.rests and (not c.ended or c.awaits):
                 break
             if status != ROUTE and p < end and time_used(waits) - began >= most:
                 break
@@ -331,6 +335,16 @@ cdef class Connection:
         if self.c.rests == 0 and not self.c.yielded and not self.c.gone:
             self.yield_turn()
 
+    def await_answer(self, bint comes_again):
+        self.c.awaits += 1
+        self.c.comes_again = comes_again
+        self.rest()
+
+    def answered(self):
+        ASSERT(self.c.awaits)
+        self.c.awaits -= 1
+        self.go_on()
+
     def finish_octets(self):
         self.c.ended = True
         self.c.fd = -1                          # The loop closes it, and another connection may get its number.
@@ -354,7 +368,7 @@ cdef class Connection:
         cdef uint8_t *stash = self.c.stash
         cdef size_t n = self.c.stash_n
         self.c.yielded = False
-        if self.c.gone or ((self.c.rests or self.c.stuffed or self.c.stalled) and not self.c.ended):
+        if self.c.gone or self.c.awaits or ((self.c.rests or self.c.stuffed or self.c.stalled) and not self.c.ended):
             return 0
         self.c.stash = NULL
         self.c.stash_n = 0
@@ -406,9 +420,9 @@ cdef class Connection:
         except Exception as error:
             self.on_error(number, error, index >> 16, index & 0xFFFF)
             channel = (self.channels or {}).get(number)
-            if status == ROUTE and channel is not None and not channel.c.closing and not self.c.discard:
-                # on_error() has closed neither the channel nor the connection, as it must.  Give the connection up:
-                # the parser would ask for this route again for ever.
+            if status == ROUTE and channel is not None and not channel.c.closing and not self.c.discard and not self.c.awaits:
+                # on_error() has neither closed the channel or the connection nor awaits an answer, as it must.  Give the
+                # connection up: the parser would ask for this route again for ever.
                 self.c.gone = True
         return 0
 

@@ -9,7 +9,8 @@ A stream socket for the broker's own user (mode 0600).  Both sides write JSON ob
 
 A verb is the name of an operation, or an alias of it.  The other fields are the operation's request, and the result is
 its answer: see ``operations``.  The peer is the broker's own user and may do everything.  With "as": "alice" it asks
-for a user that it has authenticated, and the operation needs that user's rights; "as_user" is the same.
+for a user that it has authenticated, and the operation needs that user's rights; "as_user" is the same.  "grant" is
+what ``user authenticate`` has answered where the user's rights come from a token or a web server.
 
 Codes are HTTP's: 400 the request is wrong, 403 the user may not do this, 404 the thing does not exist, 409 not now, 500
 it failed.  The change log is told of each change, and of each that was refused, before it is answered; with "by":
@@ -26,10 +27,12 @@ A start imports nothing for this module.  The first request imports it in the sl
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import local_socket
+from brokerd.errors import NotAnsweredYet
 from brokerd.operations import DUMPING_FOLDER
 from brokerd.store.garbage import remove_tree
 
@@ -133,7 +136,7 @@ class Peer(asyncio.Protocol):
     def __init__(self, control: Control) -> None:
         self._control = control
         self._buffer = b""
-        self._job: Running | None = None
+        self._job: Running | Asking | None = None
         self._asked: Asked | None = None  # what the answer is to, where the change log is told of it
         self._noting = False  # True: the change log is being told of a change, whose answer waits.
         self._ended = False  # True: the client writes no more, gets its answers, and then the connection closes.
@@ -232,25 +235,25 @@ class Peer(asyncio.Protocol):
                 self._end_with({"result": answer})
                 return
         except Exception as error:  # The client gets every error as its answer, and no error ends the broker.
-            self._fault(error)
+            self._fault(error, line)
             return
         from brokerd.operations.jobs import Running
 
         control = self._control
         self._quiet()
         self._job = Running(answer, submit=control.submit, later=control.loop.call_soon, progress=self._progress,
-                            done=self._done)  # fmt: skip
+                            done=partial(self._done, line))  # fmt: skip
 
     def _progress(self, table: dict[str, Any]) -> None:
         if not self._slow:
             self._write({"progress": table})
 
-    def _done(self, answer: Any, error: Exception | None) -> None:
+    def _done(self, line: bytes, answer: Any, error: Exception | None) -> None:
         from brokerd.operations.jobs import Encoded
 
         self._job = None
         if error is not None:
-            self._fault(error)
+            self._fault(error, line)
         elif isinstance(answer, Encoded):
             self._write_encoded(answer.parts)
         else:
@@ -258,9 +261,19 @@ class Peer(asyncio.Protocol):
         self._rest()
         self.work()
 
-    def _fault(self, error: Exception) -> None:
+    def _fault(self, error: Exception, line: bytes) -> None:
+        if isinstance(error, NotAnsweredYet):  # Nothing has happened yet.
+            self._quiet()
+            self._job = Asking(self._control.node, error, partial(self._answer_again, line))
+            return
         text, code = fault_in_words(error)
         self._end_with({"error": text, "code": code})
+
+    def _answer_again(self, line: bytes) -> None:
+        self._job = None
+        self._rest()
+        self._answer(line)
+        self.work()
 
     def _end_with(self, answer: dict[str, Any]) -> None:
         """Write the answer, once the change log is told of what was done or refused."""
@@ -313,6 +326,24 @@ class Peer(asyncio.Protocol):
             self._timer = None
 
 
+class Asking:
+    """Waits in place of a job until a web server has said whether the user may do it."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, node: "Node", missing: NotAnsweredYet, then: Callable[[], object]) -> None:
+        self._then: Callable[[], object] | None = then
+        node.logins.ask(missing.question, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._then is not None:
+            self._then()
+
+    def cancel(self) -> None:
+        """The client has gone."""
+        self._then = None
+
+
 def _prepare() -> None:
     from brokerd.operations.table import prepare
 
@@ -359,6 +390,7 @@ class Asked(NamedTuple):
     who: "Who"
     by: "By"
     fields: dict[str, Any]
+    grant: str = ""  # the key of what the user is granted: see auth.granted
 
     @property
     def is_noted(self) -> bool:
@@ -368,10 +400,17 @@ class Asked(NamedTuple):
         return changes.is_noted(table.find(self.name))
 
     def perform(self, node: "Node") -> Any:
-        """The answer, or the job that leads to it.  Raises OperationError, and the errors of the operation."""
-        from brokerd.operations import table
+        """The answer, or the job that leads to it.  Raises OperationError, NotAnsweredYet, and the errors of the
+        operation."""
+        from brokerd.operations import OperationError, table
 
-        return table.perform(node, self.who, self.name, self.fields)[1]
+        who = self.who
+        if self.grant:
+            found = node.logins.granted.find(self.grant)
+            if found is None or found.user != who.user:
+                raise OperationError("the login has ended: log in again", 401)
+            who = who._replace(granted=found.granted)
+        return table.perform(node, who, self.name, self.fields)[1]
 
     def note(self, at_ms: int, answer: dict[str, Any]) -> dict[str, Any]:
         """The line of the change log."""
@@ -400,12 +439,14 @@ def read(line: bytes) -> Asked:
     if b"\\ud" in line.lower() and not _is_text(asked):
         raise OperationError("not JSON: half of a surrogate pair", 400)
     name, user, by = asked.pop("verb", None), asked.pop("as", None), asked.pop("by", None)
-    user = asked.pop("as_user", user)
+    user, grant = asked.pop("as_user", user), asked.pop("grant", "")
     if not isinstance(name, str):
         raise OperationError("verb is missing: it must be a noun and a verb, as in 'queue ordering'", 400)
     if user is not None and not isinstance(user, str):
         raise OperationError("as must be the name of a user", 400)
+    if not isinstance(grant, str):
+        raise OperationError("grant must be a text", 400)
     if by is not None and not (isinstance(by, dict) and by.keys() == set(By._fields)):
         raise OperationError("by must be an object with face and address", 400)
     place = ON_MACHINE if by is None else By(str(by["face"]), str(by["address"]))
-    return Asked(name, LOCAL if user is None else Who(user), place, asked)
+    return Asked(name, LOCAL if user is None else Who(user), place, asked, grant)

@@ -25,7 +25,7 @@ from brokerd.server.control import Control
 from brokerd.server.lateness import Lateness
 from brokerd.server.log import configure
 from brokerd.server.notify import Notifier
-from brokerd.server.threads import FileSyncs, SlowThread
+from brokerd.server.threads import FileSyncs, SlowThread, SlowThreads
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import CRASHED, POWER_LOST, DataDir
 from brokerd.store.disk import Disk
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 TICK_SECONDS = 1.0
+HTTP_THREADS = 8  # questions to the web server of logins that are under way at a time
 SWITCH_SECONDS = 0.0005  # that a thread keeps Python's lock while the loop waits for it; by itself Python gives it 5 ms
 
 
@@ -90,7 +91,8 @@ class Server:
     """One running broker process."""
 
     __slots__ = (
-        "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "lateness",
+        "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers",
+        "http_threads", "lateness",
         "links", "login_thread", "loop", "management", "node", "notify", "paths", "reload", "reload_again", "reloading",
         "servers", "serving", "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread",
         "timer", "token_thread",
@@ -235,6 +237,7 @@ class Server:
         self.file_syncs = FileSyncs(self.loop)
         self.slow_thread, self.login_thread = SlowThread(call), SlowThread(call, "logins")
         self.token_thread = SlowThread(call, "tokens")  # It may wait for a server of keys, and no password for it.
+        self.http_threads = SlowThreads(call, "http-logins", HTTP_THREADS)
         node = Node(
             settings_of(config),
             limits_of(config),
@@ -256,7 +259,7 @@ class Server:
             descriptors=self.descriptors,
             look_every_ns=look_every_ns,
         )
-        node.logins.submit_tokens = self.token_thread.submit
+        node.logins.submit_tokens, node.logins.submit_http = self.token_thread.submit, self.http_threads.submit
         return node
 
     async def _listen(self) -> None:
@@ -448,6 +451,7 @@ class Server:
         self.slow_thread.stop()
         self.login_thread.stop()
         self.token_thread.stop()
+        self.http_threads.stop()
         self.node.close()
 
 

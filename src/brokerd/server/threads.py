@@ -48,6 +48,41 @@ class FileSyncs:
         self._syncer.stop()
 
 
+class SlowThreads:
+    """Up to ``most`` threads for work that waits for other machines; they start as they are needed."""
+
+    __slots__ = ("_call", "_most", "_name", "_pool")
+
+    def __init__(self, call_soon_threadsafe: Callable[..., object], name: str, most: int) -> None:
+        self._call, self._name, self._most = call_soon_threadsafe, name, most
+        self._pool: Any = None
+
+    def submit(self, work: Callable[[], object], done: Callable[[Any], object]) -> None:
+        """Run ``work()`` in a thread, then ``done(error or None)`` on the loop."""
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # A start saves this import.
+
+            self._pool = ThreadPoolExecutor(self._most, self._name)
+
+        def run() -> None:
+            error: BaseException | None = None
+            try:
+                work()
+            except BaseException as failed:  # Whoever waits hears of it.
+                error = failed
+            try:
+                self._call(done, error)
+            except RuntimeError:
+                pass  # The loop has closed: the broker stops.
+
+        self._pool.submit(run)
+
+    def stop(self) -> None:
+        """End the threads after the work that is under way, without what has not begun."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
 class SlowThread:
     """A thread for slow work; the first work starts it."""
 

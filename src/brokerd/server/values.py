@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from brokerd.settings import Limits, OAuth2, Settings
+from brokerd.settings import HTTPAuth, Limits, OAuth2, Settings
 
 if TYPE_CHECKING:
     from brokerd.config import Config
@@ -40,6 +40,8 @@ def settings_of(config: "Config") -> Settings:
         default_user_only_loopback=config.default_user_only_loopback,
         failed_logins_per_second=config.failed_logins_per_second,
         oauth2=oauth2_of(config),
+        auth_backends=_words(config.auth_backends),
+        http_auth=http_auth_of(config),
         anonymous_login_user=config.anonymous_login_user,
     )
 
@@ -57,6 +59,21 @@ def oauth2_of(config: "Config") -> OAuth2:
         verify_aud=config.oauth2_verify_aud,
         ca_cert=config.oauth2_ca_cert,
     )
+
+
+def http_auth_of(config: "Config") -> HTTPAuth:
+    """The values that the back-end of HTTP needs."""
+    return HTTPAuth(
+        method=config.auth_http_method,
+        paths={
+            "user": config.auth_http_user_path, "vhost": config.auth_http_vhost_path,
+            "resource": config.auth_http_resource_path, "topic": config.auth_http_topic_path,
+        },
+        timeout_seconds=config.auth_http_timeout_seconds,
+        cache_seconds=config.auth_http_cache_seconds,
+        cache_entries=config.auth_http_cache_entries,
+        ca_cert=config.auth_http_ca_cert,
+    )  # fmt: skip
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from brokerd.errors import (
     FrameError,
     InternalError,
     NotAllowed,
+    NotAnsweredYet,
 )
 from brokerd.pieces import add_work, do_first_piece, do_in_pieces
 from brokerd.session import basic, handshake, topology, transactions
@@ -154,10 +155,16 @@ class Connection(plane.Connection):
 
     def on_publish(self, channel: int, method: bytes, header: bytes, body: bytes) -> None:
         """A publish on a transactional channel, whole."""
-        transactions.publish(self, channel, method, header, body)
+        transactions.publish_when_known(self, channel, method, header, body)
 
     def on_error(self, channel: int, error: Exception, class_id: int, method_id: int) -> None:
-        """Turn an error in the client's octets into a close method and a line in the log."""
+        """Turn an error in the client's octets into a close method and a line in the log.
+
+        NotAnsweredYet is none: the method that led to it comes again when the answer is there.
+        """
+        if isinstance(error, NotAnsweredYet):
+            self.await_permission(error)
+            return
         if not isinstance(error, AMQPError):
             log.error("%s: internal error in method %d.%d", self, class_id, method_id, exc_info=error)
             error = InternalError("")
@@ -169,6 +176,20 @@ class Connection(plane.Connection):
         opened.closing = True
         self.write(_close(methods.ChannelClose, error, class_id, method_id).frame(channel))
         self._do(opened, self._end_channel(opened))
+
+    def await_permission(self, missing: NotAnsweredYet, then: Callable[[], object] | None = None) -> None:
+        """Have it asked whether the client may do something, and rest meanwhile.  Then ``then()`` is called; None: the
+        data plane comes again with the method or publish."""
+        node = self.node
+
+        def answered() -> None:
+            if then is not None and not self.discard:
+                then()
+            self.answered()
+            node.core.turn()
+
+        self.await_answer(comes_again=then is None)
+        node.logins.ask(missing.question, answered)
 
     def on_publisher_blocked(self) -> None:
         """Tell the client, once, that it is blocked.  The data plane reads no more from it."""

@@ -18,6 +18,8 @@ from brokerd.wire.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
 from brokerd.wire.values import decode_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from brokerd.session.connection import Connection
 
 log = getLogger("brokerd.session")
@@ -174,17 +176,31 @@ def start_ok(connection: "Connection", payload: bytes) -> None:
     if shown is not None:
         _log_in_by_token(connection, method, *shown)
         return
+    if node.logins.asks_others(mechanism):
+        from brokerd.session import backends  # Most brokers ask nobody.
+
+        backends.log_in(connection, method, backends.Steps(_is_waiting, check_password, welcome, refuse))
+    else:
+        check_password(connection, method, refuse)
+
+
+def check_password(
+    connection: "Connection", method: Any, refused: "Callable[[Connection, Any, Exception], object]", *,
+    counts: bool = True,
+) -> None:  # fmt: skip
+    """Look into ``users.json``, and go on with tune, or call ``refused``.  ``counts``: see Logins.authenticate."""
+    node = connection.node
     try:
-        slow = node.logins.slow_part(mechanism, method.response, connection.address)
+        slow = node.logins.slow_part(method.mechanism, method.response, connection.address)
     except (LoginRefused, SyntaxError_):
         slow = None  # authenticate() tells of it.
     if slow is None:
-        _log_in(connection, method)
+        _log_in(connection, method, refused, counts)
         return
 
     def checked(_error: object) -> None:
-        if connection.state is STARTING and connection.transport is not None:
-            _log_in(connection, method)
+        if _is_waiting(connection):
+            _log_in(connection, method, refused, counts)
         connection.go_on()
         node.core.turn()
 
@@ -198,9 +214,9 @@ def _log_in_link(connection: "Connection", method: Any) -> None:
 
     if connection.on_local_socket and internal.is_right(connection.node, method.response):
         connection.user, connection.grant = internal.INTERNAL_USER, internal.Everything()
-        _welcome(connection, method.mechanism)
+        welcome(connection, method.mechanism)
     else:
-        _refuse(connection, method, LoginRefused("not the broker's process of links"))
+        refuse(connection, method, LoginRefused("not the broker's process of links"))
 
 
 def _log_in_by_token(connection: "Connection", method: Any, name: str, text: bytes) -> None:
@@ -221,14 +237,14 @@ def _log_in_by_token(connection: "Connection", method: Any, name: str, text: byt
         else:
             logins.note_failure(name, address)
         if why is not None:
-            _refuse(connection, method, why)
+            refuse(connection, method, why)
             return
         connection.user = token.user
-        connection.grant = grants.Grant(connection, token)
-        _welcome(connection, method.mechanism)
+        connection.grant = grants.TokenGrant(connection, token)
+        welcome(connection, method.mechanism)
 
     if logins.are_too_many(name, address):
-        _refuse(connection, method, LoginRefused(f"user '{name}' - too many failed logins from {address}"))
+        refuse(connection, method, LoginRefused(f"user '{name}' - too many failed logins from {address}"))
     else:
         grants.check(connection, text, checked)
 
@@ -241,25 +257,33 @@ def update_secret(connection: "Connection", method: Any) -> None:
         return
     from brokerd.session import grants
 
-    if isinstance(connection.grant, grants.Grant):
+    if isinstance(connection.grant, grants.TokenGrant):
         grants.update_secret(connection, connection.grant, bytes(method.new_secret))
     else:
         connection.write(methods.ConnectionUpdateSecretOk().frame(0))
 
 
-def _log_in(connection: "Connection", method: Any) -> None:
-    """Find out who it is, and go on with tune, or refuse the client."""
+def _is_waiting(connection: "Connection") -> bool:
+    return connection.state is STARTING and connection.transport is not None
+
+
+def _log_in(
+    connection: "Connection", method: Any, refused: "Callable[[Connection, Any, Exception], object]", counts: bool
+) -> None:
+    """Find out who it is, and go on with tune, or call ``refused``."""
     try:
         connection.user = connection.node.logins.authenticate(
-            method.mechanism, method.response, connection.loopback, connection.certificate_name, connection.address
-        )
+            method.mechanism, method.response, connection.loopback, connection.certificate_name, connection.address,
+            counts=counts,
+        )  # fmt: skip
     except (LoginRefused, SyntaxError_) as error:
-        _refuse(connection, method, error)
+        refused(connection, method, error)
     else:
-        _welcome(connection, method.mechanism)
+        welcome(connection, method.mechanism)
 
 
-def _refuse(connection: "Connection", method: Any, error: Exception) -> None:
+def refuse(connection: "Connection", method: Any, error: Exception) -> None:
+    """Say in the log why, and tell the client at the next tick."""
     mechanism = method.mechanism
     log.warning("%s: login refused: %s", connection.peer, error)
     if connection.node.events.wanted:
@@ -272,7 +296,8 @@ def _refuse(connection: "Connection", method: Any, error: Exception) -> None:
     )
 
 
-def _welcome(connection: "Connection", mechanism: str) -> None:
+def welcome(connection: "Connection", mechanism: str) -> None:
+    """The client is who it says: go on with tune."""
     if connection.node.events.wanted:
         connection.node.events.publish_login(connection, connection.user, mechanism)
     limits = connection.node.limits

@@ -23,7 +23,7 @@ class Everything:
     def __init__(self) -> None:
         self._access: Access | None = None
 
-    def has_access(self, user: str, vhost: str) -> bool:
+    def has_access(self, vhost: str) -> bool:
         """As ``Permissions.has_access``."""
         return True
 
@@ -43,7 +43,7 @@ class Everything:
             self._access.shut(self._key)
 
 
-def _may(operation: str, name: str) -> bool:
+def _may(operation: str, name: str, kind: str) -> bool:
     return True
 
 

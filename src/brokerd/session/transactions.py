@@ -27,11 +27,12 @@ store/commit_log knows where the file is and how a start reads it.
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd import plane
-from brokerd.errors import ChannelStateError, PreconditionFailed
+from brokerd.errors import ChannelStateError, NotAnsweredYet, PreconditionFailed
 from brokerd.pieces import do_in_pieces
 from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder
 from brokerd.store.format import (
@@ -364,7 +365,12 @@ class Transaction:
     def _resolve(self, published: Published) -> Step:
         message = self._commit_log.read(published.place)
         header = published.header or b"\0\x3c\0\0" + len(message.body).to_bytes(8) + message.properties
-        answer = self._connection.access.resolve(message.exchange, message.routing_key, header, self._channel)
+        access = self._connection.access
+        access.is_at_commit = True
+        try:
+            answer = access.resolve(message.exchange, message.routing_key, header, self._channel)
+        finally:
+            access.is_at_commit = False
         queues: tuple[Queue, ...] = answer.before_storing()
         if not queues and not answer.counts_as_routed and published.bits & _MANDATORY:
             return Step(published.place, answer, (), 312)
@@ -486,10 +492,14 @@ class Transaction:
                     connection.on_method(number, payloads[0])
                 else:
                     publish(connection, number, *payloads)
+            except NotAnsweredYet as missing:
+                self._deferred.appendleft(payloads)
+                connection.await_permission(missing, self._go_on)
+                break
             except Exception as error:  # The data plane does the same with an error of an upcall.
                 connection.on_error(number, error, index >> 16, index & 0xFFFF)
         self._going_on = False
-        if self._closes and not self.under_way:
+        if self._closes and not self.under_way and not self._deferred:
             self._closes = False
             connection.close_by_client()
 
@@ -546,6 +556,24 @@ def publish(connection: "Connection", number: int, method: bytes, header: bytes,
     if channel is None or channel.transaction is None:
         raise ChannelStateError("basic.publish behind the end of its transactional channel")
     channel.transaction.publish(method, header, body)
+
+
+def publish_when_known(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:
+    """The same, but where it must be asked whether the client may do it, the publish waits here for the answer."""
+    try:
+        publish(connection, number, method, header, body)
+    except NotAnsweredYet as missing:
+        connection.await_permission(missing, partial(_publish_again, connection, number, method, header, body))
+
+
+def _publish_again(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:
+    channel = (connection.channels or {}).get(number)
+    if channel is None or channel.left:
+        return  # It was closed meanwhile.
+    try:
+        publish_when_known(connection, number, method, header, body)
+    except Exception as error:  # The data plane does the same with an error of an upcall.
+        connection.on_error(number, error, *divmod(methods.BasicPublish.INDEX, 1 << 16))
 
 
 def _return(

@@ -25,6 +25,8 @@ from brokerd.vhost.vhost import VHost
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from brokerd.auth.granted import Granted
+
 log = getLogger("brokerd")
 
 
@@ -69,17 +71,20 @@ class Pull:
 class Access:
     """One user in one vhost.  All connections of that user there share it."""
 
-    __slots__ = ("has_tag", "known", "may", "may_use_key", "revision", "routes", "user", "vhost")
+    __slots__ = (
+        "has_tag", "is_at_commit", "known", "may", "may_use_key", "promised", "revision", "routes", "user", "vhost",
+    )  # fmt: skip
 
     def __init__(
         self,
         vhost: VHost,
         user: str,
-        may: "Callable[[str, str], bool]",
+        may: "Callable[[str, str, str], bool]",
         has_tag: "Callable[[str], bool] | None" = None,
         may_use_key: "Callable[[str, str, str], bool] | None" = None,
     ) -> None:
-        """``may(operation, name)``: the user's permission here; operation is configure, write or read.
+        """``may(operation, name, kind)``: the user's permission here; operation is configure, write or read, and kind
+        queue or exchange.
         ``has_tag(tag)``: whether the user has that tag now; without this function the user has no tags.
         ``may_use_key(operation, exchange, routing_key)``: whether the user may write or read with this key of a topic
         exchange; without this function with any."""
@@ -89,6 +94,8 @@ class Access:
         self.has_tag = has_tag or _no_tag
         self.may_use_key = may_use_key or _any_key
         self.revision = 0  # of the user's permissions
+        self.is_at_commit = False  # What was allowed at its publish is, however long ago that was.
+        self.promised = ""  # a name that a queue would have had, which has not been made yet
         self.known: dict[tuple[bytes, bytes], plane.Answer | None] = {}  # see routing.resolve_again
         self.routes = plane.Routes(vhost.core, partial(resolve_again, self))
 
@@ -108,7 +115,7 @@ class Access:
         self.forget_routes()
 
     def _check(self, operation: str, kind: str, name: str) -> None:
-        if not self.may(operation, name):
+        if not self.may(operation, name, kind):
             raise AccessRefused(
                 f"{operation} access to {kind} '{name}' in vhost '{self.vhost.name}' refused for user '{self.user}'"
             )
@@ -167,7 +174,7 @@ class Access:
         name = names.strip_cr_lf(name)
         if passive:
             queue = self.vhost.queue(name)
-            if not any(self.may(operation, name) for operation in ("configure", "write", "read")):
+            if not any(self.may(operation, name, "queue") for operation in ("configure", "write", "read")):
                 self._check("configure", "queue", name)
             queue.check_access(connection)
             queue.check_in_service()
@@ -177,14 +184,15 @@ class Access:
         if not name:
             if arguments.get("x-queue-type") == "quorum":
                 raise PreconditionFailed('Cannot declare a server-named queue for type <<"quorum">>')
-            name = names.random_name(names.SERVER_NAMED_PREFIX)
+            # The same name again, if a permission for it had to be asked for.
+            name = self.promised = self.promised or names.random_name(names.SERVER_NAMED_PREFIX)
         else:
             names.check_not_reserved("queue", name)
         self._check("configure", "queue", name)
         owner = connection if exclusive else None
-        self.vhost.events.counts["queue_declared"] += 1
         queue_ = self.vhost.queues.get(name)
         if queue_ is not None:
+            self.vhost.events.counts["queue_declared"] += 1
             queue_.check_equivalent(
                 durable=durable and not exclusive, auto_delete=auto_delete, arguments=arguments, owner=owner
             )
@@ -194,6 +202,8 @@ class Access:
         self.vhost.check_queue_limit(name)
         if arguments:
             self._check_new_queue(name, arguments)
+        self.vhost.events.counts["queue_declared"] += 1
+        self.promised = ""
         return self.vhost.add_queue(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, owner=owner, user=self.user
         )
@@ -452,6 +462,19 @@ class Access:
         _check_not_default(source)
         self._check("write", kind, destination)
         self.check_exchange("read", source)
+
+
+def access_by(vhost: VHost, user: str, granted: "Granted") -> Access:
+    """The vhost as a user may use it to whom this was granted."""
+    name = vhost.name
+
+    def may(operation: str, thing: str, kind: str) -> bool:
+        return granted.check(name, operation, thing, kind)
+
+    def may_use_key(operation: str, exchange: str, routing_key: str) -> bool:
+        return granted.check_topic(name, operation, exchange, routing_key)
+
+    return Access(vhost, user, may, lambda tag: tag in granted.tags, may_use_key)
 
 
 def _octets(tag: str) -> bytes:

@@ -1,0 +1,59 @@
+"""One request over HTTP, as the back-ends of logins send it: no redirects, a bounded answer, and a time for all of it.
+
+Waits for another machine, so threads call it.  Knows neither tokens nor passwords.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+READ_OCTETS = 65536
+
+
+def fetch(
+    address: str, *, seconds: float, octets_most: int, ca_cert: str = "", form: bytes | None = None
+) -> tuple[int, bytes]:
+    """The status, below 300, and the body of what stands at the address.  ``form``: POST this, else GET.
+
+    ``ca_cert``: a file with the CAs of its server; "": the system's.  Raises OSError, also for a status of 300 or more,
+    and where the whole answer does not come in time; ValueError for an address that is none, and for a body
+    of more than ``octets_most``.
+    """
+    from http.client import HTTPException
+    from time import monotonic
+    from urllib.error import HTTPError
+    from urllib.request import Request
+
+    if not address.startswith(("http://", "https://")):
+        raise ValueError(f"{address!r:.200} is no URL of http or https")
+    deadline, octets = monotonic() + seconds, b""
+    try:
+        with _opener(ca_cert).open(Request(address, data=form), timeout=seconds) as answer:
+            status = answer.status
+            while len(octets) <= octets_most:
+                more = answer.read1(READ_OCTETS)
+                if not more:
+                    break
+                octets += more
+                if monotonic() > deadline:  # The timeout is that of each octet.
+                    raise TimeoutError("no whole answer in time")
+    except HTTPError as error:
+        error.close()
+        raise OSError(f"status {error.code}") from None
+    except HTTPException as error:
+        raise ValueError(f"no answer of HTTP: {type(error).__name__}") from None
+    if len(octets) > octets_most:
+        raise ValueError(f"more than {octets_most} octets")
+    return status, octets
+
+
+@lru_cache(8)
+def _opener(ca_cert: str) -> Any:
+    import ssl
+    from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
+
+    class NoRedirects(HTTPRedirectHandler):
+        def redirect_request(self, *arguments: Any) -> None:
+            return None  # It could lead from HTTPS to HTTP.
+
+    secure = HTTPSHandler(context=ssl.create_default_context(cafile=ca_cert or None))
+    return build_opener(NoRedirects, secure)
