@@ -3,8 +3,8 @@
     python benchmarks/links.py [--messages 300000] [--rounds 3]
 
 A queue is filled; then a shovel carries it to a second queue of the same broker, 16 octets a message, durable queues,
-persistent messages, prefetch 1000, for each ack-mode.  Modes take turns; printed are the medians and, in brackets, the
-best.  CPU is that of the broker and of its process of links together.
+persistent messages, prefetch 1000, for each ack-mode, and on-confirm with dedup.  Modes take turns; printed are the
+medians and, in brackets, the best.  CPU is that of the broker and of its process of links together.
 """
 
 import argparse
@@ -19,7 +19,9 @@ from brokerd import local_socket
 from brokerd.cli.perfclient import Address, Client, publish_frames
 from brokerd.cli.perfproc import listeners, usage
 
-MODES = ("on-confirm", "on-publish", "no-ack")
+DEDUP = "dedup"  # on-confirm, and the destination drops what comes twice
+MODES = ("on-confirm", DEDUP, "on-publish", "no-ack")
+DROPS = {"x-message-deduplication": True, "x-deduplication-header": "x-shovel-id", "x-cache-size": 262144}
 SIZE, CHUNK = 16, 1000
 LOOK_SECONDS = 0.01
 
@@ -57,15 +59,17 @@ def one(address: Address, directory: str, pids: list[int], mode: str, count: int
     client = Client(address)
     for name in ("from", "to"):
         client.delete_queue(name)
-        client.declare_queue(name, durable=True)
+        drops = (name, mode) == ("to", DEDUP)
+        client.declare_queue(name, durable=True, arguments=DROPS if drops else None)
     frames, _ = publish_frames("", "from", SIZE, True, client.frame_max)
     for _ in range(count // CHUNK):
         client._send(frames * CHUNK)
     await_count(client, "from", count)
     # The first link starts the process: that is not what is measured.
-    value = {"src-uri": "amqp://", "dest-uri": "amqp://", "dest-queue": "to", "ack-mode": mode,
-             "src-prefetch-count": 1000}
-    ask(directory, "parameter set", component="shovel", name="idle", value={**value, "src-queue": "idle"})
+    value = {"src-uri": "amqp://", "dest-uri": "amqp://", "dest-queue": "to", "src-prefetch-count": 1000}
+    value |= {"dedup": True} if mode == DEDUP else {"ack-mode": mode}
+    ask(directory, "parameter set", component="shovel", name="idle",
+        value={**value, "src-queue": "idle", "dest-queue": "nowhere"})
     time.sleep(1.5)
     before, began = cpu_s(pids), time.monotonic()
     ask(directory, "parameter set", component="shovel", name="s", value={**value, "src-queue": "from"})

@@ -1,10 +1,11 @@
 """Rounds of kill -9 under load: of the source's broker, the destination's, or the process of links.
 
     python -m tests.carriers.rounds 100
+    python -m tests.carriers.rounds 100 dedup
 
 A producer publishes numbers with confirms; a shovel carries them on-confirm; something is killed at a random moment.
 At the destination each confirmed number must be there, and numbers must grow but for those that are marked as perhaps
-delivered before.
+delivered before.  With dedup none comes twice.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import threading
 
 import pika
 from tests.broker import SECONDS, Broker
-from tests.carriers.ends import shovel, uri
+from tests.carriers.ends import ask, await_true, shovel, uri
 from tests.server import clients
 
 from brokerd.carriers.rewriting import REDELIVERED
@@ -64,7 +65,7 @@ def process_of_links(broker):
     return 0
 
 
-def one_round(victim, source, destination, choose, first):
+def one_round(victim, source, destination, choose, first, dedup):
     """Kill once, then see that all comes; numbers begin behind ``first``.  The last number."""
     producer = Producer(source, first)
     producer.start()
@@ -84,8 +85,16 @@ def one_round(victim, source, destination, choose, first):
         channel = connection.channel()
         producer.number += 1
         clients.publish_confirmed(channel, "from", [b"%d" % producer.number])
-    check(producer.confirmed, *received(destination, producer.number), first)
+    found, marked = received(destination, producer.number)
+    if dedup:
+        marked = [False] * len(found)
+    check(producer.confirmed, found, marked, first)
     return producer.number
+
+
+def names_of_queues(broker):
+    """Of the vhost /."""
+    return {row["name"] for row in ask(broker, "queue list")["items"]}
 
 
 def received(destination, last):
@@ -116,18 +125,17 @@ def check(confirmed, found, marked, top):
         top = max(top, number)
 
 
-def run(rounds, directory, seed=None):
+def run(rounds, directory, seed=None, *, dedup=False):
     """So many rounds."""
     choose = random.Random(seed)
     with Broker(f"{directory}/source") as source, Broker(f"{directory}/destination") as destination:
+        shovel(source, src_queue="from", dest_uri=uri(destination), dest_queue="to", dedup=dedup)
         for broker, queue in ((source, "from"), (destination, "to")):
-            with contextlib.closing(pika.BlockingConnection(clients.parameters(broker))) as connection:
-                connection.channel().queue_declare(queue, durable=True)
-        shovel(source, src_queue="from", dest_uri=uri(destination), dest_queue="to")
+            await_true(lambda broker=broker, queue=queue: queue in names_of_queues(broker))
         last = 0
         for number in range(rounds):
             victim = ("source", "destination", "links")[number % 3]
-            last = one_round(victim, source, destination, choose, last)
+            last = one_round(victim, source, destination, choose, last, dedup)
             if rounds > 3:
                 sys.stdout.write(f"{number + 1} {victim}\n")
                 sys.stdout.flush()
@@ -135,4 +143,4 @@ def run(rounds, directory, seed=None):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        run(int(sys.argv[1]), made)
+        run(int(sys.argv[1]), made, dedup="dedup" in sys.argv)

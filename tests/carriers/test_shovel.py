@@ -2,8 +2,13 @@
 
 import pika
 import pytest
+from tests.carriers import rounds
 from tests.carriers.ends import ask, await_true, bodies, fill, headers, numbered, shovel, take, uri
 from tests.server import clients
+
+from brokerd.carriers.shovel import IDS
+
+DROPS = {"x-message-deduplication": True, "x-deduplication-header": "x-shovel-id", "x-cache-size": IDS}
 
 
 @pytest.fixture
@@ -151,3 +156,53 @@ def test_no_password_is_in_the_log(pair):
     line = here.wait_for_log("shovel 's' in vhost '/': amqp://me@127.0.0.1:1/v: Connection refused: next try in")
     assert line
     assert "secret" not in here.log_text()
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+def test_kill_9_of_either_end_loses_nothing_keeps_the_order_and_with_dedup_brings_nothing_twice(tmp_path, dedup):
+    rounds.run(3, str(tmp_path), dedup=dedup)
+
+
+def test_with_dedup_the_destination_drops_what_comes_again_and_takes_what_is_new(pair):
+    """Also a message with the number of an earlier one, in a queue that was made again."""
+    here, there = pair
+    fill(here, "from", numbered(3))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dedup=True)
+    first = take(there, "to", 3, DROPS)
+    ids = [properties.headers["x-shovel-id"] for _, properties, _ in first]
+    assert len(set(ids)) == 3
+    assert not {"x-message-seq", "x-message-ns"} & set(first[0][1].headers)
+    fill(there, "to", [b"again"], DROPS, headers(**{"x-shovel-id": ids[1]}))
+    clients.connect(here).channel().queue_delete("from")
+    fill(here, "from", [b"0"])
+    assert bodies(take(there, "to", 1, DROPS)) == [b"0"]
+    assert ask(there, "queue show", queue="to")["messages"] == 0
+
+
+def test_a_message_that_passes_two_shovels_with_dedup_has_the_id_of_the_last(pair):
+    here, there = pair
+    fill(here, "from", [b"a"])
+    shovel(here, "one", src_queue="from", dest_queue="between", dedup=True)
+    shovel(here, "two", src_queue="between", dest_uri=uri(there), dest_queue="to", dedup=True)
+    ((_, properties, _),) = take(there, "to", 1, DROPS)
+    assert " two between 1 " in properties.headers["x-shovel-id"]
+
+
+def test_with_dedup_a_queue_that_would_take_a_message_twice_is_refused_in_words(pair):
+    here, there = pair
+    fill(there, "to", [])
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dedup=True)
+    here.wait_for_log("shovel 's' in vhost '/': .*406 .*inequivalent arg 'x-message-deduplication'.* next try in")
+
+
+@pytest.mark.parametrize("keys", [{"dest_exchange": "amq.fanout"}, {"dest_queue": "to", "dest_predeclared": True}])
+def test_with_dedup_what_is_there_already_may_drop_by_the_id(pair, keys):
+    here, there = pair
+    channel = fill(there, "to", [], {"x-message-deduplication": True, "x-deduplication-header": "x-shovel-id"})
+    channel.queue_bind("to", "amq.fanout")
+    fill(here, "from", [b"a"])
+    shovel(here, src_queue="from", dest_uri=uri(there), dedup=True, **keys)
+    await_true(lambda: ask(there, "queue show", queue="to")["messages"] == 1)
+    _, properties, _ = next(channel.consume("to"))
+    clients.publish_confirmed(channel, "to", [b"again"], properties)
+    assert ask(there, "queue show", queue="to")["messages"] == 1

@@ -312,3 +312,37 @@ def test_an_alarm_stops_only_who_publishes_after_it_began(bench):
     assert (connection.told_blocked, connection.out.reading) == (0, True)
     connection.feed(publish(1, b"during"))
     assert (connection.told_blocked, connection.out.reading) == (1, False)
+
+
+@pytest.mark.parametrize("size", [5, LARGE + 1])
+def test_a_consumer_that_asks_gets_the_number_and_the_time_of_each_message_the_same_when_it_comes_again(
+        client, bench, queue, size):
+    client.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    queue.set_rules(delivery_limit=5, delivery_counts=True)
+    client.connection.feed(publish(1, body(size)) + publish(1, body(size)))
+    consume(client.connection.channels[1], queue, numbers=True)
+    bench.turns()
+    client.connection.feed(nack(1, 1))
+    bench.turns()
+
+    def numbers(delivery):
+        octets = delivery.properties
+        at = octets.index(b"\x0dx-message-seql") + 15
+        assert octets[at + 8:at + 22] == b"\x0cx-message-nsl"
+        return int.from_bytes(octets[at:at + 8]), int.from_bytes(octets[at + 22:at + 30])
+
+    first, second, again = client.receive()
+    assert [one.body for one in (first, second, again)] == 3 * [body(size)]
+    assert [numbers(one)[0] for one in (first, second, again)] == [1, 2, 1]
+    assert numbers(again) == numbers(first)
+    assert numbers(first)[1] < numbers(second)[1]
+    assert b"x-delivery-count" in again.properties
+
+
+def test_a_consumer_that_does_not_ask_gets_no_number_beside_one_that_does(client, bench, queue):
+    channel = client.connection.channels[1]
+    consume(channel, queue, b"a", numbers=True)
+    consume(channel, queue, b"b")
+    client.connection.feed(publish(1, b"1") + publish(1, b"2"))
+    bench.turns()
+    assert sorted(b"x-message-seq" in one.properties for one in client.receive()) == [False, True]

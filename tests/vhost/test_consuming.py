@@ -20,13 +20,15 @@ def make(tmp_path):
     ({"x-priority": -(1 << 40)}, Wishes(priority=PRIORITY_MIN)),
     ({"x-consumer-timeout": 0}, Wishes(0, 0, timeout_closes=True)),
     ({"x-consumer-timeout": 60000, "x-priority": -1}, Wishes(-1, 60000, timeout_closes=True)),
+    ({"x-message-seq": True}, Wishes(numbers=True)),
+    ({"x-message-seq": True, "x-consumer-timeout": 0}, Wishes(0, 0, timeout_closes=True, numbers=True)),
 ])
-def test_arguments_ask_for_priority_and_timeout(make, arguments, wishes):
+def test_arguments_ask_for_priority_timeout_and_numbers(make, arguments, wishes):
     assert check_consume(make(), arguments, exclusive=False, no_ack=False, channel=None) == wishes
 
 
 @pytest.mark.parametrize("arguments", [
-    {"x-priority": "7"}, {"x-consumer-timeout": -1}, {"x-cancel-on-ha-failover": 1},
+    {"x-priority": "7"}, {"x-consumer-timeout": -1}, {"x-cancel-on-ha-failover": 1}, {"x-message-seq": 1},
 ])
 def test_an_argument_of_the_wrong_kind_is_told_by_its_name(make, arguments):
     with pytest.raises(PreconditionFailed, match=f"^invalid arg '{next(iter(arguments))}' for queue 'q' in vhost '/'"):

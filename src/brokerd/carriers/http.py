@@ -89,6 +89,8 @@ class Poster:
     async def _post(self, delivery: Delivery) -> bool:
         """Whether the server took it; False: it never will."""
         _, properties = decode_header(delivery.header)
+        for change in self._shovel.id_changes():
+            change(properties)
         tries = 0
         while True:
             try:

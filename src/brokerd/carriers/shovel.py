@@ -3,9 +3,11 @@
     source: queue, or exchange + key (by a queue of the shovel's own) -> relay -> destination: queue, exchange, HTTP
 
 Its order is the source queue's: one consumer, one channel, publishes as deliveries came.  After a reconnect the source
-delivers again what it was not told of; the destination may get that twice, and its header says so.
+delivers again what it was not told of; the destination may get that twice, and its header says so.  With ``dedup`` the
+destination's deduplication drops it: each message has an id, and the destination's queue is declared to look at that.
 """
 
+from logging import getLogger
 from typing import Any
 
 from brokerd.carriers import rewriting
@@ -17,6 +19,10 @@ from brokerd.links import state as states
 from brokerd.links.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, ShovelDefinition
 from brokerd.wire import methods
 
+log = getLogger("brokerd.links")
+
+IDS = 262_144  # that a destination's queue remembers: 4 times what src-prefetch-count may have out
+
 
 class Shovel(Link):
     """One shovel."""
@@ -27,6 +33,7 @@ class Shovel(Link):
         self.reconnect_delay = self.definition.reconnect_delay
         self._left = -1  # messages until it has done its work; -1: it has no end
         self._counted_left = False
+        self._told_of_numbers = False
         self.state.source = self.definition.src_queue or self.definition.src_exchange or ""
         self.state.dest = self.definition.dest_queue or self.definition.dest_exchange or ""
 
@@ -106,13 +113,20 @@ class Shovel(Link):
 
     async def _consume(self, source: Connection, queue: str) -> None:
         definition = self.definition
+        arguments = dict(definition.src_consumer_args)
+        if definition.dedup:
+            arguments[rewriting.NUMBERS] = True
         await source.request(methods.BasicConsume(
-            queue=queue, no_ack=definition.ack_mode == NO_ACK, arguments=dict(definition.src_consumer_args),
+            queue=queue, no_ack=definition.ack_mode == NO_ACK, arguments=arguments,
         ))  # fmt: skip
 
     async def _prepare_destination(self, destination: Connection) -> None:
         definition = self.definition
-        if definition.dest_queue is not None:
+        if definition.dedup and definition.dest_queue is not None and not definition.dest_predeclared:
+            # Not only looked for: a queue that would not drop what comes twice is refused, and the state says so.
+            await destination.request(methods.QueueDeclare(queue=definition.dest_queue, durable=True,
+                                                           arguments=self._dest_queue_args()))  # fmt: skip
+        elif definition.dest_queue is not None:
             await ensure_queue(destination, definition.dest_queue, definition.dest_queue_args,
                                predeclared=definition.dest_predeclared)  # fmt: skip
         elif definition.dest_exchange and definition.dest_predeclared:
@@ -121,12 +135,21 @@ class Shovel(Link):
         if definition.ack_mode == ON_CONFIRM:
             await destination.request(methods.ConfirmSelect())
 
+    def _dest_queue_args(self) -> dict[str, Any]:
+        definition = self.definition
+        arguments = dict(definition.dest_queue_args)
+        if definition.dedup:
+            for name, value in (("x-message-deduplication", True), ("x-deduplication-header", rewriting.ID),
+                                ("x-cache-size", IDS)):  # fmt: skip
+                arguments.setdefault(name, value)
+        return arguments
+
     def _declare_again(self, destination: Connection) -> None:
         """The destination's queue may have been deleted since: that is why it returned a message."""
         definition = self.definition
         if definition.dest_queue is not None and not definition.dest_predeclared:
             declare = methods.QueueDeclare(queue=definition.dest_queue, durable=True, no_wait=True,
-                                           arguments=dict(definition.dest_queue_args))  # fmt: skip
+                                           arguments=self._dest_queue_args())  # fmt: skip
             destination.write(declare.frame(1))
 
     def _where(self) -> tuple[bytes | None, bytes | None]:
@@ -138,6 +161,19 @@ class Shovel(Link):
         exchange = definition.dest_exchange
         return None if exchange is None else exchange.encode(), None if key is None else key.encode()
 
+    def id_changes(self) -> list[rewriting.Change]:
+        """What gives each message its id; nothing without ``dedup``."""
+        definition, key = self.definition, self.spec.key
+        if not definition.dedup:
+            return []
+        source = definition.src_queue or f"{definition.src_exchange} {definition.src_exchange_key}"
+        return [rewriting.add_id(f"{self.around.broker} {key.vhost} {key.name} {source}", self._on_no_number)]
+
+    def _on_no_number(self) -> None:
+        if not self._told_of_numbers:
+            self._told_of_numbers = True
+            log.warning("%s: the source does not number its messages: dedup has no effect", self.title)
+
     def _rewrite(self) -> Any:
         definition, key = self.definition, self.spec.key
         changes = []
@@ -148,6 +184,7 @@ class Shovel(Link):
             changes.append(rewriting.add_forward_headers(definition, key.name, key.vhost, self.around.broker, uris))
         if definition.dest_add_timestamp_header:
             changes.append(rewriting.add_timestamp_header)
+        changes += self.id_changes()
         if not changes:
             return None
         plain, marking = rewriting.changing(*changes), rewriting.changing(*changes, rewriting.mark_redelivered)

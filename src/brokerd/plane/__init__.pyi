@@ -333,12 +333,14 @@ class Channel:
     def select_confirm(self) -> None:
         """Confirm every publish from now on; once is enough."""
     def consume(self, queue: Queue, tag: bytes, *, no_ack: bool, exclusive: bool, priority: int, arguments: dict,
-                timeout_ms: int = -1, timeout_closes: bool | None = None, consumer_number: int = 0) -> Consumer:
+                timeout_ms: int = -1, timeout_closes: bool | None = None, consumer_number: int = 0,
+                numbers: bool = False) -> Consumer:
         """Add a consumer.  Deliveries start in the next turn, so the caller writes consume-ok first.
 
         timeout_ms: how long a delivery may be unacked; -1: as long as the queue's rule says.  timeout_closes: whether the
         channel is closed then, see Core.return_overdue(); None: as the queue's rule says.  consumer_number: never used
-        twice, from the same numbers as connections."""
+        twice, from the same numbers as connections.  numbers: its deliveries have the headers x-message-seq, the message's
+        number in its queue, and x-message-ns, its time in nanoseconds since 1970."""
     def settle(self, tag: int, multiple: bool, *, requeue: int = 0, reject: bool = False) -> bool:
         """Do what basic.ack, nack and reject do.  requeue: give the message back, for this cause (store/format.CAUSE_NACK
         and so on); 0: settle it.  False: the delivery tag is unknown, and nothing is done."""

@@ -463,6 +463,7 @@ cdef struct consumer_t:
     int64_t timeout             # ns that a delivery may be unacked; -1: for ever
     bint timeout_closes
     bint no_ack
+    bint numbers                # its deliveries have the headers x-message-seq and x-message-ns
     bint in_ring
     bint waits                  # is in channel_t.waiting
     bint closed

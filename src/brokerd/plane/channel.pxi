@@ -242,7 +242,7 @@ cdef class Channel:
 
     def consume(self, Queue queue, bytes tag, *, bint no_ack, bint exclusive=False, int32_t priority=0,
                 dict arguments=None, int64_t timeout_ms=-1, timeout_closes=None,
-                uint32_t consumer_number=0):
+                uint32_t consumer_number=0, bint numbers=False):
         cdef Consumer consumer = Consumer.__new__(Consumer)
         cdef consumer_t *c = &consumer.c
         cdef level_t *level
@@ -265,6 +265,7 @@ cdef class Channel:
         c.channel = &self.c
         c.owner = <void *>consumer
         c.no_ack = no_ack
+        c.numbers = numbers
         c.number = consumer_number
         c.prefetch = self.c.prefetch
         c.timeout = timeout_ms * 1000000 if timeout_ms >= 0 else -1

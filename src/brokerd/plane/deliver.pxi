@@ -296,8 +296,8 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
             spent += LOOK_COSTS * q.rules.gate.looked
         sends = may_send(ch.conn, &t)
         before = ch.conn.out_n
-        if UNLIKELY(sends):
-            n = write_any_message(ch, c.prefix, c.prefix_n, &t, 0, 0, True)
+        if UNLIKELY(sends or c.numbers):
+            n = write_any_message(ch, c.prefix, c.prefix_n, &t, 0, 0, sends, c.numbers)
         else:
             n = write_message(ch, c.prefix, c.prefix_n, &t, 0, 0)
         if UNLIKELY(n < 0 or q.lost):
@@ -346,7 +346,7 @@ cdef int get_message(channel_t *ch, queue_t *q, bint no_ack) noexcept nogil:
     sends = may_send(ch.conn, &t)
     before = ch.conn.out_n
     left = q.ready if q.rules == NULL else counted_messages(q, q.rules)
-    n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(left, <uint64_t>0xFFFFFFFF), sends)
+    n = write_any_message(ch, prefix, 11, &t, 4, <uint32_t>min(left, <uint64_t>0xFFFFFFFF), sends, False)
     if n < 0 or q.lost:
         give_up_writing(ch, NULL, &t, before)
         return 0 if q.lost else -1

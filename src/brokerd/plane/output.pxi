@@ -263,19 +263,29 @@ cdef void send_with_body(conn_t *c, uint16_t channel, const uint8_t *body, uint6
 
 # ---- headers that a delivery adds, and the whole message
 
-cdef uint32_t added_headers(place_t *t, uint8_t *room) noexcept nogil:
+cdef uint32_t added_headers(place_t *t, uint8_t *room, bint numbers) noexcept nogil:
     """Write the headers that a delivery adds, items of a table, into `room` of HEADERS_ROOM octets.  Returns how many.
 
     As RabbitMQ's quorum queues have them: x-delivery-count (failed deliveries) and x-acquired-count (times handed out
-    before), which are one number here.  And those of the queue's gate."""
+    before), which are one number here.  Those of the queue's gate.  And with `numbers` x-message-seq and x-message-ns: no other
+    message of a queue of this name ever has both, also after the queue was made again, or a power cut."""
     cdef rules_t *r = t.seg.queue.rules
+    cdef const uint8_t *record = t.seg.map + t.position
     cdef uint32_t n = 0
+    if numbers:
+        memcpy(room, b"\x0dx-message-seql", 15)
+        put_be64(room + 15, seq_of(record))
+        memcpy(room + 23, b"\x0cx-message-nsl", 14)
+        put_be64(room + 37, le64(record + R_TS))
+        n = 45
+    if r == NULL:
+        return n
     if t.count and r.delivery_counts:
-        memcpy(room, b"\x10x-delivery-countl", 18)
-        put_be64(room + 18, t.count)
-        memcpy(room + 26, b"\x10x-acquired-countl", 18)
-        put_be64(room + 44, t.count)
-        n = 52
+        memcpy(room + n, b"\x10x-delivery-countl", 18)
+        put_be64(room + n + 18, t.count)
+        memcpy(room + n + 26, b"\x10x-acquired-countl", 18)
+        put_be64(room + n + 44, t.count)
+        n += 52
     if t.flags & PLACE_REPLAYED:
         memcpy(room + n, b"\x0ax-replayedt\x01", 13)
         n += 13
@@ -286,13 +296,13 @@ cdef uint32_t added_headers(place_t *t, uint8_t *room) noexcept nogil:
 
 
 cdef uint64_t write_more_headers(conn_t *conn, uint16_t channel, uint8_t *p, const uint8_t *properties, uint32_t n,
-                                 uint64_t body_n, place_t *t) noexcept nogil:
+                                 uint64_t body_n, place_t *t, bint numbers) noexcept nogil:
     """write_header() with added_headers().  Without them if they would make the header frame longer than frame_max."""
     cdef uint8_t *start = p
     cdef uint16_t flags = be16(properties)
     cdef uint32_t before = 2, table_n = 0
     cdef uint8_t headers[HEADERS_ROOM]
-    cdef uint32_t headers_n = added_headers(t, headers)
+    cdef uint32_t headers_n = added_headers(t, headers, numbers)
     cdef uint32_t added = headers_n
     if headers_n == 0 or n + added + 4 + 12 > conn.frame_max - 8:
         return write_header(channel, p, properties, n, body_n)
@@ -362,8 +372,9 @@ cdef inline uint8_t *write_method(channel_t *ch, uint8_t *p, const uint8_t *pref
 
 
 cdef int64_t write_any_message(channel_t *ch, const uint8_t *prefix, uint32_t prefix_n, place_t *t, uint32_t tail_n,
-                               uint32_t tail, bint sends) noexcept nogil:
-    """write_message() for any record: not inlined.  sends: without the body, for which send_with_body() follows."""
+                               uint32_t tail, bint sends, bint numbers) noexcept nogil:
+    """write_message() for any record: not inlined.  sends: without the body, for which send_with_body() follows.  numbers: see
+    added_headers()."""
     cdef conn_t *conn = ch.conn
     cdef const uint8_t *r = t.seg.map + t.position
     cdef const uint8_t *meta
@@ -380,8 +391,8 @@ cdef int64_t write_any_message(channel_t *ch, const uint8_t *prefix, uint32_t pr
     if p == NULL:
         return -1
     p = write_method(ch, p, prefix, prefix_n, t, meta, names_n, tail_n, tail)
-    if adds_headers(t):
-        p += write_more_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body_n, t)
+    if numbers or adds_headers(t):
+        p += write_more_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body_n, t, numbers)
     else:
         p += write_header(ch.number, p, meta + names_n, meta_n - names_n, body_n)
     if not sends:
@@ -417,7 +428,7 @@ cdef inline int64_t write_message(channel_t *ch, const uint8_t *prefix, uint32_t
         return -1
     p = write_method(ch, start, prefix, prefix_n, t, meta, names_n, tail_n, tail)
     if adds:
-        p += write_more_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body_n, t)
+        p += write_more_headers(conn, ch.number, p, meta + names_n, meta_n - names_n, body_n, t, False)
         p += write_body(conn, ch.number, p, body, body_n)
     else:
         p += write_content(conn, ch.number, p, meta + names_n, meta_n - names_n, body, body_n)

@@ -263,6 +263,7 @@ class Access:
         consumer = channel.consume(
             queue, _octets(tag), no_ack=no_ack, exclusive=exclusive, priority=wishes.priority, arguments=arguments,
             timeout_ms=wishes.timeout_ms, timeout_closes=wishes.timeout_closes, consumer_number=next_number(),
+            numbers=wishes.numbers,
         )  # fmt: skip
         if queue.side_file is not None:
             queue.side_file.note_consumer(consumer)

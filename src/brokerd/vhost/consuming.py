@@ -18,6 +18,7 @@ CONSUMER_ARGUMENTS: tuple[tuple[str, Check], ...] = (
     ("x-priority", integer(-(1 << 63))),
     ("x-cancel-on-ha-failover", boolean),
     ("x-consumer-timeout", integer(0, EXPIRY_MS_MAX, too_big="value_too_large")),
+    ("x-message-seq", boolean),
 )
 
 
@@ -27,6 +28,7 @@ class Wishes(NamedTuple):
     priority: int = 0
     timeout_ms: int = -1  # of a delivery; -1: the queue's own
     timeout_closes: bool | None = None  # whether a timeout closes the channel; None: as the queue says
+    numbers: bool = False  # deliveries have the headers x-message-seq and x-message-ns
 
 
 NO_WISHES = Wishes()
@@ -67,7 +69,10 @@ def _wishes(queue: "Queue", arguments: dict[str, Any]) -> Wishes:
                 raise PreconditionFailed(f"invalid arg '{name}' for {queue}: {reason}")
     priority = min(max(arguments.get("x-priority", 0), PRIORITY_MIN), PRIORITY_MAX)
     timeout = arguments.get("x-consumer-timeout")
-    return Wishes(priority) if timeout is None else Wishes(priority, int(timeout), timeout_closes=True)
+    numbers = arguments.get("x-message-seq", False)
+    if timeout is None:
+        return Wishes(priority, numbers=numbers)
+    return Wishes(priority, int(timeout), timeout_closes=True, numbers=numbers)
 
 
 def _single_active(queue: "Queue") -> bool:
