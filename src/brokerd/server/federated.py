@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAMING = ("federation-upstream", "federation-upstream-set", "federation-upstream-pattern")
 INTERNAL_TYPE = "x-federation-upstream"
+BINDINGS_AT_ONCE = 64  # that a walk looks at before it may rest
 
 
 class Upstreams:
@@ -48,31 +49,44 @@ class Upstreams:
         return {name: self.by_name[name]} if name in self.by_name else {}
 
 
-def rows(node: "Node") -> Iterator[dict[str, Any]]:
-    """A row for each link."""
+def rows(node: "Node") -> Iterator[dict[str, Any] | None]:
+    """A row for each link; None after each queue, exchange and some bindings: the walk may rest there.
+
+    What changes meanwhile may be missed, or be there although it has gone.  The vhost's revision tells of it.
+    """
     for vhost in list(node.vhosts.values()):
         if vhost.policies and any(name in policy.definition for policy in vhost.policies for name in NAMING):
             upstreams = Upstreams(node, vhost.name)
             if upstreams.by_name:
-                yield from _of_vhost(vhost, upstreams)
+                yield from _of_queues(vhost, upstreams)
+                yield from _of_exchanges(vhost, upstreams)
 
 
-def _of_vhost(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any]]:
-    policies = vhost.policies
-    assert policies is not None
-    for queue in vhost.queues.values():
-        if queue.exclusive:
+def _of_queues(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any] | None]:
+    for queue in list(vhost.queues.values()):
+        yield None
+        policies = vhost.policies
+        if queue.exclusive or queue.deleted or policies is None:
             continue
         for name, value in upstreams.named_by(policies.effective(queue.name, queue.kind).definition).items():
             yield {"key": [QUEUE_LINK, vhost.name, queue.name, name], "value": value,
                    "place": {"arguments": plain(queue.arguments)}}  # fmt: skip
-    for exchange in vhost.exchanges.values():
-        if not exchange.name or exchange.type == INTERNAL_TYPE:
+
+
+def _of_exchanges(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any] | None]:
+    for exchange in list(vhost.exchanges.values()):
+        yield None
+        policies = vhost.policies
+        if not exchange.name or exchange.type == INTERNAL_TYPE or policies is None:
             continue
         found = upstreams.named_by(policies.effective(exchange.name, "exchanges").definition)
-        if not found:
+        if not found or vhost.exchanges.get(exchange.name) is not exchange:
             continue
-        bindings = [[binding.routing_key, plain(binding.arguments)] for binding in exchange.bindings()]
+        bindings = []
+        for number, binding in enumerate(list(exchange.bindings())):
+            bindings.append([binding.routing_key, plain(binding.arguments)])
+            if number % BINDINGS_AT_ONCE == 0:
+                yield None
         place = {"type": exchange.type, "durable": exchange.durable, "auto_delete": exchange.auto_delete,
                  "internal": exchange.internal, "arguments": plain(exchange.arguments)}  # fmt: skip
         for name, value in found.items():

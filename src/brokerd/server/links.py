@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.links.definition import PAUSED, SHOVEL, UPSTREAM
 from brokerd.links.state import TERMINATED, LinkKey, LinkState
+from brokerd.pieces import add_work
 from brokerd.policies.parameters import Key
 from brokerd.server.child import Child
 from brokerd.server.link_events import tell_change, tell_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from brokerd.node import Node
 
@@ -32,7 +33,7 @@ LOOK_SECONDS = 0.25  # while there is federation: how often queues, exchanges an
 class Links(Child):
     """The process, and the book of links that the node has."""
 
-    __slots__ = ("_listen", "_looking", "_node", "_revisions", "_rows", "_soon", "_stop", "_work")
+    __slots__ = ("_listen", "_looking", "_node", "_revisions", "_rows", "_soon", "_stop", "_walks", "_work")
 
     def __init__(self, node: "Node", loop: asyncio.AbstractEventLoop, listen: "Callable[[], object]") -> None:
         """``listen()``: see that the socket is there over which the process comes."""
@@ -42,6 +43,7 @@ class Links(Child):
         self._soon: asyncio.TimerHandle | None = None
         self._revisions: dict[str, int] | None = None  # of vhosts, when they were last looked at; None: no federation
         self._looking: asyncio.TimerHandle | None = None
+        self._walks = False  # the rows are looked for just now, in pieces
         self._work: asyncio.Task[None] | None = None
         self._stop = False
         book = node.links
@@ -63,10 +65,26 @@ class Links(Child):
 
     def _renew(self) -> None:
         self._soon = None
-        if self._work is not None:
-            self.changed()  # The process ends just now.
+        if self._work is not None or self._walks:
+            self.changed()  # The process ends just now, or what has changed may lie behind the walk.
             return
-        self._rows = list(self._all_rows())
+        self._walks = True
+        add_work(self._node.core, self._walk(), self._on_walked)
+
+    def _walk(self) -> "Iterator[None]":
+        found = []
+        for row in self._all_rows():
+            if row is not None:
+                found.append(row)
+            yield
+        if not self._stop:
+            self._take_rows(found)
+
+    def _on_walked(self) -> None:
+        self._walks = False
+
+    def _take_rows(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
         if self._rows and self.pid:
             self.tell({"links": self._rows})
         elif self._rows and self._timer is None:
@@ -104,21 +122,20 @@ class Links(Child):
 
     # --- which links there are
 
-    def _all_rows(self) -> "list[dict[str, Any]]":
+    def _all_rows(self) -> "Iterator[dict[str, Any] | None]":
+        """All rows; None: nothing more yet."""
         parameters = self._node.parameters
-        found = []
         federates = False
-        for key, value in parameters:
+        for key, value in list(parameters):
             if key.component == SHOVEL and key.vhost in self._node.vhosts and isinstance(value, dict):
                 paused = Key(PAUSED, key.vhost, key.name) in parameters
-                found.append({"key": [SHOVEL, key.vhost, key.name, ""], "value": value, "paused": paused})
+                yield {"key": [SHOVEL, key.vhost, key.name, ""], "value": value, "paused": paused}
             federates = federates or key.component == UPSTREAM
         self._watch(federates)
         if federates:
             from brokerd.server import federated
 
-            found += federated.rows(self._node)
-        return found
+            yield from federated.rows(self._node)
 
     def _watch(self, federates: bool) -> None:
         """While there is an upstream, look from time to time whether queues, exchanges, bindings or policies have
