@@ -68,7 +68,6 @@ TESTED_ELSEWHERE = {
     "carriers/carriage": "carriers/test_shovel.py",
     "carriers/main": "server/test_links.py",
     "carriers/rewriting": "carriers/test_shovel.py",
-    "server/federated": "carriers/test_federation.py",
     "server/child": "server/test_management.py",
     "session/internal": "server/test_links.py",
     # Too small to be wrong alone; said through what uses them.
