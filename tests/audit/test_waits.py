@@ -139,6 +139,15 @@ def test_a_redriven_message_goes_before_the_later_ones_of_its_group(tmp_path, st
     assert said["group_order"] == (("violated" if wrong else "held"), wrong)
 
 
+def test_a_redriven_message_that_goes_out_before_it_is_put_back_is_found(tmp_path):
+    steps = [*(step for n in (1, 2, 3) for step in (out(n), acked(n))), out(4), back(4), PUT_BACK, out(4), acked(4)]
+    assert judged(tmp_path / "early", steps, again={4: 1})["group_order"] == ("violated", [4])
+    del steps[6:8]
+    assert judged(tmp_path / "in time", steps, again={4: 1})["group_order"] == HELD
+    del steps[6]        # Killed before it wrote that, a broker puts it back without.
+    assert judged(tmp_path / "not told", steps, again={4: 1})["group_order"] == HELD
+
+
 def test_a_redriven_message_that_passes_an_earlier_one_is_found(tmp_path):
     assert judged(tmp_path, [PUT_BACK, out(4), acked(4)], again={4: 2})["group_order"] == ("violated", [4])
 

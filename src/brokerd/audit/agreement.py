@@ -7,7 +7,8 @@
     the order     the entries of a message stand in the order of what they tell: none behind the one that settles it,
                   returns and hand-outs as in the journal; and of a message that is out the last one is a hand-out,
                   unless its client has rejected it and its dead letter is not stored yet
-    the cursor    it has passed what was delivered; and what it has passed was delivered, or has an entry
+    the cursor    it has passed what was delivered, but for what was redriven into its group, which goes out from there;
+                  and what it has passed was delivered, or has an entry
 
 Compares the messages that the journal covers.  A compaction leaves one entry for each record, and then only entries
 too many can be told.  These differences are doubts, because a broker that kept its promises may leave them:
@@ -96,7 +97,7 @@ def compare(data: SegmentData, life: Lives) -> Differences:
     moved = rest & ~(stray | lost | unhanded)
     moved &= disorder.which | ((acks.settled == 1) & entries_behind(data, life))
     alike, passed = rest & ~(stray | lost | unhanded | moved), _passed(data, life)
-    behind = alike & (life.deliveries > 0) & ~passed
+    behind = alike & (life.deliveries > 0) & ~passed & ~_redriven(data, life)
     ahead = alike & (life.deliveries == 0) & passed & (np.bincount(of, minlength=life.seq.size) == 0)
     in_flight = number & (journal.settled == 0) & (acks.settled == 1) & _in_flight(data, life, of, entries["kind"])
     in_flight |= ahead & _last_passed(data, life, passed)
@@ -266,6 +267,12 @@ def _passed(data: SegmentData, life: Lives) -> np.ndarray:
     if not data.positions.size:
         return np.zeros(life.seq.size, bool)
     return (life.record >= 0) & (data.positions[life.record] < data.delivered_below)
+
+
+def _redriven(data: SegmentData, life: Lives) -> np.ndarray:
+    """Which messages were put back into their groups, from where they go out though the cursor has not come to them."""
+    flags = np.append(data.headers["flags"], 0)         # A message without a record, -1, has the last one.
+    return flags[life.record] & layout.REDRIVEN != 0
 
 
 def _last_passed(data: SegmentData, life: Lives, passed: np.ndarray) -> np.ndarray:

@@ -45,11 +45,18 @@ def hours(data: SegmentData, life: Lives) -> dict[str, np.ndarray]:
 
 def counters(life: Lives, again: np.ndarray = NO_EVENTS) -> np.ndarray:
     """The events of this segment as the broker counts them, without overtakings.  ``again``: those after replays."""
-    counts = dict.fromkeys(layout.ORDER_COUNTERS, 0)
+    return _counters(life.type, life.why) + counters_again(again)
+
+
+def counters_again(again: np.ndarray) -> np.ndarray:
+    """The same of the events after replays alone."""
     again = again[again["type"] != layout.EVENT_REPLAYED]
-    every = np.concatenate((life.type.astype(np.int64) << 8 | life.why,
-                            again["type"].astype(np.int64) << 8 | again["reason"]))
-    kinds = np.bincount(every, minlength=10 << 8).reshape(-1, 256)
+    return _counters(again["type"], again["reason"])
+
+
+def _counters(type_: np.ndarray, why: np.ndarray) -> np.ndarray:
+    counts = dict.fromkeys(layout.ORDER_COUNTERS, 0)
+    kinds = np.bincount(type_.astype(np.int64) << 8 | why, minlength=10 << 8).reshape(-1, 256)
     for cause, name in enumerate(layout.ORDER_COUNTERS[:6], 1):
         counts[name] = int(kinds[layout.RETURNED, cause])
     flags = np.arange(256)
@@ -70,7 +77,7 @@ def standing(data: SegmentData, life: Lives) -> np.ndarray:
     """How many of the unsettled messages are out, are ready, are ready and were never delivered, are set aside or have
     been, and are not covered by the journal: ``STANDING``."""
     rows = np.flatnonzero((life.record >= 0) & ((life.ended == READY) | (life.ended == UNACKED)))
-    replayed = _standing_again(data)
+    replayed = standing_again(data)
     if not rows.size:
         return replayed
     of, aside = messages_of(data, life.record, data.entries), np.zeros(life.seq.size, bool)
@@ -81,7 +88,7 @@ def standing(data: SegmentData, life: Lives) -> np.ndarray:
         covered & ~aside & out, ready, ready & (life.deliveries[rows] == 0), covered & aside, ~covered)], np.int64)
 
 
-def _standing_again(data: SegmentData) -> np.ndarray:
+def standing_again(data: SegmentData) -> np.ndarray:
     """The same of messages that were replayed, and are not settled again."""
     found, again = np.zeros(len(STANDING), np.int64), data.events_again
     if again.size and data.headers.size:

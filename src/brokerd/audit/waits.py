@@ -236,9 +236,10 @@ def _out_of_order(history: History, grouping: Grouping | None) -> np.ndarray:
 
 
 def _past_redriven(history: History, again: np.ndarray, holds: "_Holds") -> np.ndarray:
-    """The deliveries that passed a redriven message of their group, and those of redriven ones that passed others."""
+    """The deliveries that passed a redriven message of their group, and those of redriven ones that passed others, or
+    that came before the message was put back.  Killed just before that event, a broker puts it back without one."""
     of, rows, notes = history.messages, history.deliveries, history.notes
-    put_back = notes.type == layout.REDRIVEN_EVENT
+    put_back = np.flatnonzero(notes.type == layout.REDRIVEN_EVENT)[::-1]       # The first one of a message stays.
     since = dict(zip(notes.row[put_back].tolist(), notes.ts[put_back].tolist(), strict=True))
     bad: set[int] = set()
     by_group = _index(of.group[rows.row])
@@ -250,6 +251,8 @@ def _past_redriven(history: History, again: np.ndarray, holds: "_Holds") -> np.n
         bad |= {k for k in waiting[passed].tolist() if holds.holder(row, int(rows.ts[k])) != int(rows.holder[k])}
         same = np.flatnonzero((of.group == of.group[row]) & (of.place < of.place[row]) & ~again)
         for k in waiting[other == row].tolist():
+            if int(rows.ts[k]) < since.get(row, 0):
+                bad.add(k)
             open_ = same[of.settled[same] > rows.ts[k]]
             if any(holds.holder(int(one), int(rows.ts[k])) != int(rows.holder[k]) for one in open_.tolist()):
                 bad.add(k)
@@ -325,6 +328,7 @@ def _noted(audit: str, grouping: Grouping | None, summaries: list[Summary], hist
     found = np.array(sorted(bad), np.int64)
     # If the clock was put back, each event is one ns later than the one before until the clock has caught up.
     at = history.deliveries.ts[found] - 1
+    at -= np.isin(at, notes.ts[notes.type == layout.TOKEN_EVENT])       # The token of a delivery comes just before it.
     place = np.minimum(np.searchsorted(history.times, at), max(history.times.size - 1, 0))
     excused = history.times[place] == at if audit == "retry_kept" and found.size else np.zeros(found.size, bool)
     _tell(audit, summaries, history, found[~excused], findings)

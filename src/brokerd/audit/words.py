@@ -107,9 +107,10 @@ def _is_event(source: Source, triple: Triple, count: int) -> bool:
 
 def _more_passed(data: SegmentData) -> bool:
     """Whether an entry says that a record went out, and the cursor has not passed it.  Below ``doubted_below`` it may
-    have passed more than it says."""
+    have passed more than it says.  What was redriven into its group goes out from there."""
     type_, below = data.entries["kind"] & 0x0F, max(data.delivered_below, data.doubted_below)
-    return bool((np.isin(type_, WENT_OUT) & (data.entries["position"] >= below)).any())
+    more = np.unique(data.entries["position"][np.isin(type_, WENT_OUT) & (data.entries["position"] >= below)])
+    return bool(np.setdiff1d(more, data.positions[data.headers["flags"] & layout.REDRIVEN != 0]).size)
 
 
 def settled_records(data: SegmentData) -> int:

@@ -129,7 +129,7 @@ AGREED = f"""
                coalesce(t.returned, 0) AS told_returned, coalesce(s.returned, 0) AS said_returned,
                coalesce(t.handed, 0) AS told_handed, coalesce(s.handed, 0) AS said_handed,
                coalesce(s.delivered, 0) AS delivered, t.seq IS NOT NULL AS entered,
-               l.covered, l.position < g.said_passed AS passed,
+               l.covered, l.position < g.said_passed AS passed, l.redriven,
                l.position = max(CASE WHEN l.position < g.said_passed THEN l.position END) OVER (PARTITION BY {SEGMENT})
                AND (g.open OR exists(coalesce(b.begun, array()), start -> start > l.published)) AS last_passed,
                t.ended <=> s.ended AS same_end, coalesce(b.power_lost, false) AS power_lost,
@@ -148,7 +148,8 @@ AGREED = f"""
         SELECT *, CASE WHEN NOT has_acks THEN 'lack of an acks file'
                        WHEN told <> said THEN 'settlements' WHEN told > 0 AND NOT same_end THEN 'ends'
                        WHEN stray OR returns THEN 'returns' WHEN hand_outs THEN 'hand-outs' WHEN moved THEN 'order'
-                       WHEN delivered > 0 AND NOT passed THEN 'deliveries, which the cursor has not passed'
+                       WHEN delivered > 0 AND NOT (passed OR redriven)
+                           THEN 'deliveries, which the cursor has not passed'
                        WHEN delivered = 0 AND NOT entered AND passed THEN 'deliveries, and the cursor has passed it'
                        WHEN doubtful THEN 'last event of a life' END AS wrong
         FROM compared WHERE covered)

@@ -21,14 +21,24 @@ _SUMS = {
     "removed": "type = 'dropped' AND reason = 'removed'", "purged": "type = 'purged'",
 }
 
+# What the arrays count of messages since their replays: the lives before are in the tables.
+_AGAIN = """
+    SELECT vhost, queue, transform(split(again, ' '), count -> bigint(count)) AS counts
+    FROM segments WHERE again IS NOT NULL"""
+
 # The broker's counters once more, from the journals.
 RECOUNT = f"""
+    SELECT vhost, queue, name, sum(value) AS value FROM (
     SELECT vhost, queue, stack({len(_SUMS)}, {", ".join(f"'{name}', {name}" for name in _SUMS)}) AS (name, value)
     FROM (SELECT vhost, queue, {", ".join(f"count_if({rule}) AS {name}" for name, rule in _SUMS.items())}
           FROM steps GROUP BY ALL)
     UNION ALL
     SELECT vhost, queue, stack(2, 'out_of_sequence', count(*), 'overtakings', sum(weight)) AS (name, value)
-    FROM overtaken GROUP BY vhost, queue"""
+    FROM overtaken GROUP BY vhost, queue
+    UNION ALL
+    SELECT vhost, queue, get(array({", ".join(f"'{name}'" for name in ORDER_COUNTERS)}), place) AS name, value
+    FROM (SELECT vhost, queue, posexplode(slice(counts, 1, {len(ORDER_COUNTERS)})) AS (place, value) FROM ({_AGAIN})))
+    GROUP BY vhost, queue, name"""
 
 # Whether the files have all that happened since the queue was declared; sure: no loss of power took counts.
 WHOLE = """
@@ -60,11 +70,15 @@ STANDING = f"""
         FROM lifecycle l LEFT JOIN asides a USING (vhost, queue, priority, segment, seq)
         WHERE ended IN ('ready', 'unacked') GROUP BY ALL),
     bounds AS (
-        SELECT q.vhost, q.queue, coalesce(s.out, 0L) AS out,
-               CASE WHEN d.queue IS NULL THEN coalesce(s.ready, 0L) ELSE coalesce(s.fresh, 0L) END AS least,
-               coalesce(s.ready + s.aside, 0L) AS most
+        SELECT q.vhost, q.queue, coalesce(s.out, 0L) + coalesce(a.out, 0L) AS out,
+               CASE WHEN d.queue IS NULL THEN coalesce(s.ready, 0L) + coalesce(a.ready, 0L)
+                    ELSE coalesce(s.fresh, 0L) END AS least,
+               coalesce(s.ready + s.aside, 0L) + coalesce(a.ready, 0L) AS most
         FROM queues q JOIN whole w USING (vhost, queue) LEFT JOIN sums s USING (vhost, queue)
         LEFT JOIN dead_lettering d USING (vhost, queue)
+        LEFT JOIN (SELECT vhost, queue, sum(get(counts, {len(ORDER_COUNTERS)})) AS out,
+                          sum(get(counts, {len(ORDER_COUNTERS) + 1})) AS ready
+                   FROM ({_AGAIN}) GROUP BY vhost, queue) a USING (vhost, queue)
         LEFT ANTI JOIN ({missing.DAMAGE}) x ON x.vhost = q.vhost AND x.queue = q.queue
         WHERE w.sure AND coalesce(s.unknown, 0L) = 0 AND NOT startswith(q.queue, '{WAITING_ROOMS}'))
     SELECT vhost, queue, name, value, CASE name WHEN 'ready' THEN least ELSE out END AS least,

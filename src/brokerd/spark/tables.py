@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from brokerd.audit import AuditError, clean, words
+from brokerd.audit import AuditError, clean, figures, words
 from brokerd.audit import layout as shapes
 from brokerd.audit._journal import read_journal
 from brokerd.audit.arrays import as_signed
@@ -39,8 +39,8 @@ TABLES: dict[str, dict[str, str]] = {
     "messages": {
         **_OF_ALL, "position": "bigint", "seq": "bigint", "ts": "bigint", "time": "timestamp", **_PUBLISHER,
         "exchange": "string", "routing_key": "string", "message_id": "string", "body_octets": "bigint",
-        "persistent": "boolean", "sound": "boolean", "own_priority": "int",
-        "said_priority": "int", "expiration_ms": "bigint",
+        "persistent": "boolean", "sound": "boolean", "own_priority": "int", "said_priority": "int",
+        "expiration_ms": "bigint",
     },
     "events": {
         **_OF_ALL, "seq": "bigint", "ts": "bigint", "time": "timestamp", "type": "string", "reason": "string",
@@ -50,16 +50,16 @@ TABLES: dict[str, dict[str, str]] = {
     "lifecycle": {
         **_OF_ALL, "position": "bigint", "seq": "bigint", "published": "bigint", "first_delivered": "bigint",
         "last_delivered": "bigint", "settled": "bigint", "deliveries": "int", "returns": "int", "ended": "string",
-        "reason": "string", **_PUBLISHER, "body_octets": "bigint", "covered": "boolean",
+        "reason": "string", **_PUBLISHER, "body_octets": "bigint", "covered": "boolean", "redriven": "boolean",
     },
     "segments": {
-        **_OF_ALL, "file": "string", "kept": "boolean", "generation": "int", "base_seq": "bigint",
-        "records": "bigint", "first_seq": "bigint", "last_seq": "bigint", "first_ts": "bigint", "last_ts": "bigint",
-        "octets": "bigint", "entries": "bigint", "settled": "bigint", "events": "bigint", "lost": "bigint",
-        "begun": "bigint", "whole": "boolean", "damage": "string", "said_records": "bigint",
-        "said_sealed": "bigint", "said_settled": "bigint", "said_entries": "bigint", "said_passed": "bigint",
-        "open": "boolean", "written": "bigint", "more_records": "boolean", "more_events": "boolean",
-        "more_passed": "boolean", "said_doubted": "bigint",
+        **_OF_ALL, "file": "string", "kept": "boolean", "generation": "int", "base_seq": "bigint", "records": "bigint",
+        "first_seq": "bigint", "last_seq": "bigint", "first_ts": "bigint", "last_ts": "bigint", "octets": "bigint",
+        "entries": "bigint", "settled": "bigint", "events": "bigint", "lost": "bigint", "begun": "bigint",
+        "whole": "boolean", "damage": "string", "said_records": "bigint", "said_sealed": "bigint",
+        "said_settled": "bigint", "said_entries": "bigint", "said_passed": "bigint", "open": "boolean",
+        "written": "bigint", "more_records": "boolean", "more_events": "boolean", "more_passed": "boolean",
+        "said_doubted": "bigint", "again": "string",
     },
     "acks": {
         **_OF_ALL, "entry": "bigint", "position": "bigint", "seq": "bigint", "type": "string", "reason": "string",
@@ -397,8 +397,8 @@ class Lifecycle(Reading):
     def column(self, name: str) -> Any:
         if name in ("seq", "published", "deliveries", "returns", "covered"):
             return getattr(self._lives, name)[self._rows]
-        if name in ("last_delivered", "settled"):
-            return _or_null(getattr(self._lives, name)[self._rows])
+        if name in ("first_delivered", "last_delivered", "settled"):
+            return _or_null(getattr(self._lives, "first" if name == "first_delivered" else name)[self._rows])
         if name in ("connection", "channel", "publish_seq"):
             return as_signed(self._headers[name])
         return super().column(name)
@@ -406,8 +406,8 @@ class Lifecycle(Reading):
     def _position(self) -> Any:
         return self.data.positions[self._record()]
 
-    def _first_delivered(self) -> Any:
-        return _or_null(self._lives.first[self._rows])
+    def _redriven(self) -> Any:
+        return self._headers["flags"] & layout.REDRIVEN != 0
 
     def _ended(self) -> Any:
         return _named(ENDED, self._lives.ended[self._rows])
@@ -445,6 +445,8 @@ class Segments(Reading):
             return self.data.doubted_below
         if name in ("generation", "base_seq", "begun"):
             return getattr(self.data, name)
+        if name in ("first_seq", "last_seq", "first_ts", "last_ts"):
+            return self._end(name.partition("_")[2], -1 if name.startswith("last") else 0)
         if name.startswith(("said_", "more_")):     # -1: the word in the header is not whole; null: it is absent.
             return getattr(self._words, name.removeprefix("said_"))
         return super().column(name)
@@ -483,17 +485,12 @@ class Segments(Reading):
         sound = self.data.headers[field][self.data.sound]
         return int(sound[index]) if sound.size else None
 
-    def _first_seq(self) -> Any:
-        return self._end("seq", 0)
-
-    def _last_seq(self) -> Any:
-        return self._end("seq", -1)
-
-    def _first_ts(self) -> Any:
-        return self._end("ts", 0)
-
-    def _last_ts(self) -> Any:
-        return self._end("ts", -1)
+    def _again(self) -> Any:
+        """What ``figures`` counts of messages since their replays, counters and standing; null without replays."""
+        if not self.data.events_again.size:
+            return None
+        counts = (figures.counters_again(self.data.events_again), figures.standing_again(self.data))
+        return " ".join(map(str, np.concatenate(counts).tolist()))
 
 
 class Acks(Reading):
