@@ -75,7 +75,7 @@ def take_cut(queue: "Queue", links: str, now_ns: int) -> Cut:
         "settings": describe_settings(queue),
         "journaled": queue.journaled,
         "next_seq": queue.next_seq,
-        "ready": queue.ready,
+        "ready": queue.message_count,
         "unacked": queue.unacked,
         "counters": dict(zip(layout.ORDER_COUNTERS, counts, strict=True)),
     }

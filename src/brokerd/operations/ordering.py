@@ -33,7 +33,7 @@ def ordering(node: "Node", vhost: str, name: str) -> "Ordering":
         "guarantee": guarantee.name,
         "reasons": guarantee.reasons,
         "notes": guarantee.notes,
-        "messages": {"ready": queue.ready, "unacked": queue.unacked, "next_seq": queue.next_seq},
+        "messages": {"ready": queue.message_count, "unacked": queue.unacked, "next_seq": queue.next_seq},
         "counters": {"since_start": group_counters(since_start), "since_declare": group_counters(since_declare)},
         "journal": _journal(node, queue),
         "retention": _retention(queue),
