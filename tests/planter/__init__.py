@@ -6,6 +6,7 @@ docs/prove.md alone.  It imports nothing of brokerd.
     folder.py   queues, dumps and data directories: read, changed, written again
     samples.py  real brokers with real clients, whose files are planted with faults
     model.py    the promises, judged once more: what a fault must break to be one
+    play*.py    what happened in a queue, played in its order, for the model
     kinds*.py   the kinds of faults, and the places at which they are planted
     edits.py    random edits with corrected checksums
 

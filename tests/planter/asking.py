@@ -100,4 +100,4 @@ def outcome(kind, before, after):
             by.append(name)
         elif said.verdict == "violated":
             beside.append(name)
-    return Outcome(bool(by), tuple(by), tuple(beside), "; ".join(texts))
+    return Outcome(bool(by) and (not kind.audit or kind.audit in by), tuple(by), tuple(beside), "; ".join(texts))

@@ -257,7 +257,10 @@ class AcksFile:
     def count(self):
         """The words say what the file holds."""
         self.count_word = len(self.entries)
-        self.settled = len({id(entry.record) for entry in self.entries if entry.settles})
+        settled = {}
+        for entry in self.entries:
+            settled[id(entry.record)] = entry.settles or (settled.get(id(entry.record), False) and entry.type != 13)
+        self.settled = sum(settled.values())
 
     def octets(self):
         head = ACKS_HEAD.pack(self.magic, self.version, self.number, self.generation)

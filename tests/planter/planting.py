@@ -163,6 +163,7 @@ class Kind(NamedTuple):
     plant: Callable
     counted: bool                   # the words are made to say what the files hold
     together: bool                  # all queues of the dump belong to it
+    audit: str                      # one that must find it; "": any
     sees: bool                      # the model of this package sees it: it reads neither bodies' CRCs nor ``begun``
 
 
@@ -170,18 +171,18 @@ KINDS: dict[str, Kind] = {}
 JOURNALED = ("plain", "levels", "limited", "single")
 
 
-def _register(scope, right, queues, suits, undecidable, counted, together, sees):
+def _register(scope, right, queues, suits, undecidable, counted, together, sees, audit=""):
     def register(plant):
         assert plant.__name__ not in KINDS, plant.__name__
         KINDS[plant.__name__] = Kind(plant.__name__, scope, tuple(queues), frozenset(right.split()), undecidable, suits,
-                                     plant, counted, together, sees)
+                                     plant, counted, together, audit, sees)
         return plant
     return register
 
 
 def message(right="", *, queues=("plain", "levels"), suits=is_plain, undecidable=False, counted=True, together=False,
-            sees=True):
-    return _register("message", right, queues, suits, undecidable, counted, together, sees)
+            sees=True, audit=""):
+    return _register("message", right, queues, suits, undecidable, counted, together, sees, audit)
 
 
 def segment(right="", *, queues=("plain", "levels"), suits=lambda part: True, undecidable=False, counted=True,

@@ -48,6 +48,29 @@ def expiration_ms(meta):
     return int(text) if text.isdigit() else None
 
 
+_FIXED = {b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"u": 2, b"I": 4, b"i": 4, b"f": 4, b"l": 8, b"L": 8, b"d": 8, b"T": 8,
+          b"D": 5, b"V": 0}
+
+
+def header(meta, name):
+    """The value of a header that is text, as octets, or a number of 8 octets; None: there is none such."""
+    place = places(meta).get("headers")
+    if place is None:
+        return None
+    at, end = place[0] + 4, place[1]
+    while at < end:
+        key, at = _short(meta, at)
+        kind, at = meta[at:at + 1], at + 1
+        length = _FIXED.get(kind)
+        if length is None:
+            length, at = int.from_bytes(meta[at:at + 4]), at + 4
+        if key == name.encode():
+            value = bytes(meta[at:at + length])
+            return value if kind == b"S" else int.from_bytes(value) if kind in b"lL" else None
+        at += length
+    return None
+
+
 def with_expiration(meta, milliseconds):
     """The meta with another time to live in place of the one that it has."""
     begin, end = places(meta)["expiration"]

@@ -17,6 +17,8 @@ segment.  Who does what is decided by the numbers of the messages, never by chan
     bare        without a journal
     sure        dead letters at least once, to ``dead``; these are the last ones that come there
     dead        dead letters of the others
+
+``samples_groups`` has more of them.
 """
 
 import json
@@ -31,6 +33,7 @@ from pathlib import Path
 
 import pika
 from tests.broker import ROOT, Broker, environment
+from tests.planter import samples_groups
 
 OCTETS = 16 << 10
 SECONDS = 60                        # limit of every wait
@@ -49,6 +52,7 @@ QUEUES = {
     "sure": JOURNAL | TO_DEAD | {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once",
                                  "x-overflow": "reject-publish"},
     "dead": JOURNAL,
+    **samples_groups.QUEUES,
 }
 
 FLAGS = ("--segment-octets", str(1 << 20), "--no-sync", "--stop-timeout-seconds", "1")
@@ -56,7 +60,7 @@ FLAGS = ("--segment-octets", str(1 << 20), "--no-sync", "--stop-timeout-seconds"
 
 def with_others(name):
     """A queue, and those into which its audit also looks."""
-    return {name, "dead"} if QUEUES[name].items() >= TO_DEAD.items() else {name}
+    return {name, QUEUES[name].get("x-dead-letter-routing-key", name)}
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,8 @@ class Publisher:
 class Worker:
     """One consumer, and what it holds."""
 
-    def __init__(self, port, queue, prefetch, tag):
-        self.port, self.queue, self.prefetch, self.tag = port, queue, prefetch, tag
+    def __init__(self, port, queue, prefetch, tag, arguments=None):
+        self.port, self.queue, self.prefetch, self.tag, self.arguments = port, queue, prefetch, tag, arguments
         self.connection = pika.BlockingConnection(pika.ConnectionParameters(port=port))
         self.open_channel()
 
@@ -126,7 +130,8 @@ class Worker:
         self.held = deque()         # (tag, number, redelivered)
         self.channel = self.connection.channel()
         self.channel.basic_qos(prefetch_count=self.prefetch)
-        self.channel.basic_consume(self.queue, self._on_message, consumer_tag=self.tag)
+        self.channel.basic_consume(self.queue, self._on_message, consumer_tag=self.tag,
+                                   arguments=self.arguments)
 
     def _on_message(self, channel, method, properties, body):
         self.held.append((method.delivery_tag, number_of(body), method.redelivered))
@@ -204,9 +209,13 @@ class Story:
     def port(self):
         return self.broker.port
 
-    def worker(self, queue, prefetch, tag):
-        self.open.append(Worker(self.port, queue, prefetch, tag))
+    def worker(self, queue, prefetch, tag, arguments=None):
+        self.open.append(Worker(self.port, queue, prefetch, tag, arguments))
         return self.open[-1]
+
+    def control(self, *words):
+        """What an operator does."""
+        return control(self.broker.directory, *words)
 
     def tell(self):
         with self.broker:
@@ -214,13 +223,16 @@ class Story:
             for name, arguments in QUEUES.items():
                 self.publisher.channels[0].queue_declare(name, durable=True, arguments=arguments)
             self._first_life()
+            samples_groups.first_life(self, self.control)
             self._again(kill=False)
             self._second_life()
+            samples_groups.second_life(self, self.control)
             self._again(kill=True)
             self._third_life()
+            samples_groups.third_life(self, self.control)
             self._wait_for_kept()
             dump = self.directory / "dump"
-            control(self.broker.directory, "queue", "dump", dump)
+            self.control("queue", "dump", dump)
             for worker in self.open:
                 worker.close()
             self.publisher.close()
@@ -324,7 +336,7 @@ class Story:
 
     def _wait_for_kept(self):
         """The settled segments are in the folder ``kept``: of each journaled queue all but those that are in use."""
-        wanted = {"plain": 3, "levels": 3, "limited": 2, "single": 2, "got": 1, "dead": 1}
+        wanted = {"plain": 3, "levels": 3, "limited": 2, "single": 2, "got": 1, "dead": 1, "keyed": 1}
 
         def count(name):
             return sum(1 for _ in self.broker.directory.glob(f"*/{sha1(name)}/**/kept/msgs.*"))

@@ -1,0 +1,200 @@
+"""Plays a queue with message groups, retries, parks, fencing tokens, deduplication keys, redrives or replays.
+
+docs/groups.md has the promises.  Knows groups by one header, of which one message may be out at a time, parks behind a
+message that has failed too often, and keys that count for a number of messages.
+"""
+
+from collections import defaultdict
+
+from tests.planter import properties
+from tests.planter.files import ASIDE, HANDED_OUT, RETURNED
+from tests.planter.play import GONE, MS, OUT, READY, Play
+
+PARKED, RELEASED, TOKEN, RETRY, REPLAYED, REPLAY, DUPLICATE, GROUP_PARKED, GROUP_RELEASED, REDRIVEN = range(16, 26)
+STOPS, RELEASES = (PARKED, GROUP_PARKED), (RELEASED, GROUP_RELEASED)
+AGAIN = 16                      # flag of a record that was redriven
+SLACK = 2 * MS                  # times of tries are in ms
+
+
+class GroupPlay(Play):
+    """``place``: where a message stands in its group; ``tries``: up to when nothing of a group, or a message without
+    one, goes out; ``stops``: groups that are parked."""
+
+    def __init__(self, queue):
+        super().__init__(queue)
+        groups = queue.setting("groups")
+        self.header = groups["headers"][0] if groups else None
+        self.groups, self.place = defaultdict(set), {}
+        self.tries, self.due, self.stops, self.spared = {}, {}, set(), defaultdict(int)
+        self.tokens = {}
+        self.replayed = defaultdict(int)
+        self.put_back, self.again = set(), set()        # redriven, and replayed and not delivered since
+        self.order = []                 # of first deliveries
+
+    def group_of(self, life):
+        """What waits with a message: its group; without groups, the message alone."""
+        found = properties.header(life.record.meta, self.header) if self.header else None
+        return life.record.seq if found is None else found
+
+    def publish(self, part, record):
+        super().publish(part, record)
+        life = self.lives[record.seq]
+        self.groups[self.group_of(life)].add(record.seq)
+        again = properties.header(record.meta, "x-group-seq") if record.flags & AGAIN else None
+        self.place[record.seq] = again if again is not None and again < record.seq else record.seq
+        if bool(record.flags & AGAIN) and again is None:
+            self.say("redriven ones say where they stood", record.seq, "no x-group-seq")
+
+    def mark(self, part, event):
+        super().mark(part, event)
+        self.replayed[part.number] = 0
+
+    def event(self, part, event, ts):
+        life = self.lives.get(event.seq)
+        if event.type not in range(PARKED, REDRIVEN + 1) or life is None or life.part is not part:
+            super().event(part, event, ts)
+            return
+        group = self.group_of(life)
+        if event.type == RETRY:
+            self.tries[group] = ts + event.aux * MS
+            self.due[event.seq] = group
+        elif event.type in STOPS:
+            if event.reason == 4 and not self.is_beyond_limit(life, ts):
+                self.say("parked at the limit", event.seq, f"failed {life.failed}")
+            self.stops.add(group)
+        elif event.type in RELEASES:
+            self.release(life, group)
+        elif event.type == TOKEN:
+            self.tell(life, event, group)
+        elif event.type in (REPLAYED, REPLAY):
+            self.replay(life, event, part)
+        elif event.type == REDRIVEN:
+            if not life.record.flags & AGAIN or life.seen:
+                self.say("redriven once", event.seq, f"flags {life.record.flags}, seen {life.seen}")
+            self.put_back.add(event.seq)
+        elif not life.record.dedup_hash:
+            self.say("duplicates have keys", event.seq, "the first one has none")
+
+    def release(self, life, group):
+        self.stops.discard(group)
+        self.tries.pop(group, None)
+        self.spared[life.record.seq] = life.failed
+
+    def tell(self, life, event, group):
+        token = event.aux | event.count << 32 | event.reason << 48
+        if token <= self.tokens.get(group, -1):
+            self.say("tokens rise", event.seq, f"{token} after {self.tokens[group]}")
+        self.tokens[group] = max(token, self.tokens.get(group, -1))
+        following = [each for each in self.events_of[event.seq] if each.ts > event.ts]
+        if not following or (following[0].type, following[0].consumer) != (8, event.consumer):
+            self.say("a token goes with its delivery", event.seq, f"to {event.consumer}")
+
+    def replay(self, life, event, part):
+        if event.type == REPLAY:
+            if event.aux != self.replayed[part.number]:
+                self.say("a replay is exact", event.seq, f"{self.replayed[part.number]}, and says {event.aux}")
+            self.replayed[part.number] = 0
+            return
+        self.replayed[part.number] += 1
+        if life.state != GONE or life.settled[0] == 7 or life.settled == (6, 5):
+            self.say("only settled ones are replayed", event.seq, f"{life.state} {life.settled}")
+        life.state, life.failed, life.settled, life.entries = READY, 0, (), []
+        self.ready[part.level].add(event.seq)
+        self.again.add(event.seq)
+
+    # --- turns
+
+    def deliver(self, life, event, ts):
+        if not life.seen:
+            self.order.append(event.seq)
+        if life.record.flags & AGAIN and event.seq not in self.put_back:
+            self.say("redriven ones go out when they are back", event.seq, "it has no such event")
+        self.due.pop(event.seq, None)
+        super().deliver(life, event, ts)
+        self.again.discard(event.seq)
+
+    def judge_turn(self, life, event, ts):
+        seq, group = event.seq, self.group_of(life)
+        if ts < self.tries.get(group, 0) - SLACK:
+            self.say("blocking retry", seq, f"{(self.tries[group] - ts) / MS} ms too early")
+        if group in self.stops:
+            self.say("a parked group waits", seq, str(group))
+        if not self.header:
+            super().judge_turn(life, event, ts)
+            return
+        for each in self.groups[group] - {seq}:
+            other = self.lives[each]
+            if other.state == OUT:
+                self.say("one of a group", seq, f"{each} is out")
+            elif other.state == READY and self.place[each] < self.place[seq] and not self.is_dying(other, ts) \
+                    and (each in self.put_back or not other.record.flags & AGAIN):
+                self.say("a group in order", seq, f"{each} is not settled")
+
+    def is_in_turn(self, life, ts):
+        return life.record.seq not in self.due and super().is_in_turn(life, ts)
+
+    def waiting(self):
+        return sum(1 for each in self.due if self.lives[each].state == READY)
+
+    def overtaken_by(self, life):
+        if life.record.seq in self.again:
+            return 0
+        if not self.header:
+            return super().overtaken_by(life)
+        return len(self.order) - 1 - self.order.index(life.record.seq)
+
+    def is_beyond_limit(self, life, ts):
+        limit = self.settings.at(ts).get("delivery_limit")
+        return limit is not None and life.failed - self.spared[life.record.seq] > limit
+
+    def give_back(self, life, event):
+        super().give_back(life, event)
+        following = [each for each in self.events_of[event.seq]
+                     if each.ts > event.ts and each.type not in (TOKEN, RETRY)]
+        if following and following[0].type in STOPS and life.entries[-1][0] == RETURNED:
+            life.entries.pop()          # Its entry is that of the park.
+
+    def settle(self, life, event, ts):
+        super().settle(life, event, ts)
+        if self.due.pop(life.record.seq, None) is not None:
+            self.tries.pop(self.group_of(life), None)
+
+    def compared(self, entries, told):
+        """As that of other queues, but a message that waits in its group may have the entry that sets it aside in place
+        of one of its return, and one more of its first delivery."""
+        said, asides = [], set()
+        for entry in entries:
+            if entry.type == ASIDE:
+                asides.add(entry.count)
+            elif not entry.settles:
+                said.append((entry.type, entry.reason, entry.count))
+        returns = {count for kind, _, count in said if kind == RETURNED}
+        told = [each for each in told if each[0] != RETURNED or each[2] in returns or each[2] not in asides]
+        first = (HANDED_OUT, 0, 0)
+        if asides and said[:1] == [first] and told[:1] != [first]:
+            del said[0]
+        return said, told
+
+
+def judge_keys(queue, play):
+    """No key was stored twice within its window."""
+    keys, last = queue.setting("deduplication"), {}
+    if not keys:
+        return
+    for seq in sorted(play.lives):
+        key = play.lives[seq].record.dedup_hash
+        if key and key in last and seq - last[key] < keys["size"]:
+            play.say("keys count once", seq, f"{last[key]} has its key")
+        last[key] = seq
+
+
+def is_played(queue):
+    """Whether a queue has something of what this module knows."""
+    return any(queue.setting(name) for name in ("groups", "retry", "deduplication")) or any(
+        event.type == REPLAYED for part in queue.parts for event in part.events())
+
+
+def since_replay(entries):
+    """The entries of a message's last life, without its parks and the times of its tries."""
+    begin = max((place + 1 for place, entry in enumerate(entries) if entry.type == 13), default=0)
+    return [entry for entry in entries[begin:] if entry.type not in (11, 12)]

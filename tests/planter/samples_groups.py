@@ -1,0 +1,95 @@
+"""What clients do at queues with message groups, retries, parks, keys, replays and redrives: a part of ``samples``.
+
+    grouped     message groups whose owners are told tokens; returned messages wait 40 ms; 27 fails too often, and its
+                group is parked, then released
+    tried       no groups: returned messages wait, and those behind them do not
+    orders      message groups; dead letters go to ``late``, from where some come back to their places
+    late        dead letters of ``orders``, in the same groups
+    keyed       deduplication: some messages come twice
+    replayed    settled messages stay; some are replayed, with the broker killed between
+"""
+
+GROUPS = 8
+KEYS = 60                           # the window of ``keyed``
+JOURNAL = {"x-order-journal": True}
+GROUPED = JOURNAL | {"x-message-group": "exclusive", "x-message-group-header": "customer"}
+RETRY = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 40, "x-delayed-retry-max": 40}
+QUEUES = {
+    "grouped": GROUPED | RETRY | {"x-delivery-limit": 2, "x-delivery-limit-action": "park-group"},
+    "tried": JOURNAL | RETRY,
+    "orders": GROUPED | {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "late"},
+    "late": JOURNAL | {"x-message-group": "exclusive", "x-message-group-header": "x-group-id"},
+    "keyed": JOURNAL | {"x-message-deduplication": True, "x-cache-size": KEYS},
+    "replayed": JOURNAL | {"x-retention-bytes": 1 << 30},
+}
+TOLD = {"x-group-info": True}       # argument of a consumer
+STUBBORN = 27                       # of ``grouped``
+
+
+def customer_of(number):
+    return f"c{number % GROUPS}"
+
+
+def _headers(number):
+    return {"customer": customer_of(number)}
+
+
+def _decide_grouped(number, redelivered):
+    if number == STUBBORN or (number % 11 == 5 and not redelivered):
+        return "requeue"
+    return "nack" if number % 13 == 6 and not redelivered else "ack"
+
+
+def _decide_orders(number, redelivered):
+    return "ack" if redelivered else {1: "reject", 4: "reject", 7: "requeue"}.get(number % 9, "ack")
+
+
+def first_life(story, control):
+    publish, worker = story.publisher.publish, story.worker
+    publish("grouped", range(200), headers=_headers)
+    one, two = worker("grouped", 4, "a", TOLD), worker("grouped", 3, "b", TOLD)
+    for _ in range(6):
+        one.work(8, _decide_grouped)
+        two.work(8, _decide_grouped)
+    one.take(1).vanish()
+    two.work(8, _decide_grouped).take(1)
+
+    publish("tried", range(140))
+    patient = worker("tried", 3, "patient").work(60, _decide_grouped)
+
+    publish("orders", range(160), headers=_headers)
+    one, two = worker("orders", 4, "x"), worker("orders", 2, "y")
+    for _ in range(4):
+        one.work(10, _decide_orders)
+        two.work(6, _decide_orders)
+    publish("keyed", range(80), headers=lambda number: {"x-deduplication-header": f"k{number}"})
+    publish("keyed", range(40, 120, 2), headers=lambda number: {"x-deduplication-header": f"k{number}"})
+    worker("keyed", 5, "once").work(30).take(5)
+    publish("replayed", range(140))
+    worker("replayed", 5, "reader").work(90).close()
+    control("queue", "replay", "replayed", "--seqs", "5-12,40")
+    worker("replayed", 5, "again").work(20).take(5)
+    patient.work(20, _decide_grouped).take(3)
+
+
+def second_life(story, control):
+    worker = story.worker
+    control("group", "release", "grouped", customer_of(STUBBORN))
+    worker("grouped", 4, "c", TOLD).work(50, lambda number, redelivered: (
+        "ack" if number == STUBBORN else _decide_grouped(number, redelivered))).take(1)
+    worker("tried", 3, "patient").work(30, _decide_grouped).take(3)
+    control("message", "redrive", "late", "--group", customer_of(4))
+    worker("orders", 4, "z").work(20, lambda number, redelivered: "ack").take(2)
+    worker("keyed", 5, "once").work(40).take(5)
+    control("queue", "replay", "replayed", "--seqs", "1-3,60-66")
+
+
+def third_life(story, control):
+    worker = story.worker
+    worker("grouped", 4, "d", TOLD).work(20, lambda number, redelivered: "ack").take(1)
+    control("message", "redrive", "late")
+    worker("orders", 4, "w").work(20, lambda number, redelivered: "ack").take(2)
+    worker("tried", 3, "patient").work(10, _decide_grouped).take(1)
+    story.publisher.publish("keyed", range(100, 130), headers=lambda number: {"x-deduplication-header": f"k{number}"})
+    worker("keyed", 5, "once").work(10).take(5)
+    worker("replayed", 5, "reader").work(15).take(2)
