@@ -25,6 +25,7 @@ from brokerd.store.format import (
     RETRY_SCHEDULED,
     RETURNED,
     STARTED,
+    TOKEN_EVENT,
 )
 
 T = 1_780_000_000_000_000_000
@@ -144,6 +145,8 @@ def test_a_redriven_message_that_goes_out_before_it_is_put_back_is_found(tmp_pat
     assert judged(tmp_path / "early", steps, again={4: 1})["group_order"] == ("violated", [4])
     del steps[6:8]
     assert judged(tmp_path / "in time", steps, again={4: 1})["group_order"] == HELD
+    twice = [*steps[:-1], back(4), PUT_BACK, out(4), acked(4)]
+    assert judged(tmp_path / "twice", twice, again={4: 1})["group_order"] == HELD
     del steps[6]        # Killed before it wrote that, a broker puts it back without.
     assert judged(tmp_path / "not told", steps, again={4: 1})["group_order"] == HELD
 
@@ -205,6 +208,19 @@ def test_an_early_try_by_a_clock_that_was_put_back_is_undecidable(tmp_path):
     (row,) = one.audits
     assert (row["verdict"], row["found"]) == ("undecidable", 0)
     assert "the clock was put back" in row["reason"]
+
+
+def test_the_token_of_an_early_try_is_no_clock_that_was_put_back(tmp_path):
+    at = [0, 1, 2, 4 * STEP - 1, 4 * STEP]
+    steps = [out(1), back(1), (1, RETRY_SCHEDULED, ONE), (1, TOKEN_EVENT, ONE), out(1, ONE, REDELIVERED)]
+    happened = writer.events([(T + STEP + ts, seq, type_, *(more or (0,)), who)
+                              for ts, (seq, type_, who, *more) in zip(at, steps, strict=True)])
+    happened["aux"][happened["type"] == RETRY_SCHEDULED] = DELAY
+    happened["aux"][happened["type"] == TOKEN_EVENT] = 7
+    level = writer.Level(writer.messages(range(1, 9), range(T - 100, T - 92)), happened)
+    root = writer.write_queue(tmp_path, level, writer.Options(settings={"retry": True}))
+    (one,) = audit(open_source(str(root)), Options(audits=frozenset({"retry_kept"})))
+    assert [(row["verdict"], row["found"]) for row in one.audits] == [("violated", 1)]
 
 
 STOPPED = [out(1), back(1), (1, PARKED_EVENT, ONE, REASON_LIMIT)]
