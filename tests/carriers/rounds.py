@@ -2,10 +2,12 @@
 
     python -m tests.carriers.rounds 100
     python -m tests.carriers.rounds 100 dedup
+    python -m tests.carriers.rounds 100 federation
 
 A producer publishes numbers with confirms; a shovel carries them on-confirm; something is killed at a random moment.
 At the destination each confirmed number must be there, and numbers must grow but for those that are marked as perhaps
 delivered before.  With dedup none comes twice.
+With federation the queue at the destination has the source's as its upstream, and a consumer all the time.
 """
 
 import contextlib
@@ -18,10 +20,12 @@ import threading
 
 import pika
 from tests.broker import SECONDS, Broker
-from tests.carriers.ends import ask, await_true, shovel, uri
+from tests.carriers.ends import QUICK, ask, await_true, fill, shovel, uri
 from tests.server import clients
 
 from brokerd.carriers.rewriting import REDELIVERED
+
+PLAIN, DEDUP, FEDERATION = "plain", "dedup", "federation"
 
 
 class Producer(threading.Thread):
@@ -54,6 +58,35 @@ class Producer(threading.Thread):
                 connection.close()
 
 
+class Consumer(threading.Thread):
+    """Takes numbers from the destination until it has had the last one, reconnecting."""
+
+    def __init__(self, broker):
+        super().__init__(daemon=True)
+        self.broker, self.last = broker, 0
+        self.found, self.marked = [], []    # numbers, and whether each may have come before
+
+    def run(self):
+        while not self.has_all():
+            with contextlib.suppress(pika.exceptions.AMQPError, OSError):
+                self.consume()
+
+    def has_all(self):
+        return self.last and self.last in self.found[-2000:]
+
+    def consume(self):
+        with contextlib.closing(pika.BlockingConnection(clients.parameters(self.broker))) as connection:
+            channel = connection.channel()
+            for method, properties, body in channel.consume("to", inactivity_timeout=0.1):
+                if method is not None:
+                    passed, *_ = properties.headers["x-received-from"]
+                    self.found.append(int(body))
+                    self.marked.append(method.redelivered or passed["redelivered"])
+                    channel.basic_ack(method.delivery_tag)
+                if self.has_all():
+                    return
+
+
 def process_of_links(broker):
     """Its pid; 0 if it does not run just now."""
     for task in os.listdir(f"/proc/{broker.pid}/task"):
@@ -65,14 +98,16 @@ def process_of_links(broker):
     return 0
 
 
-def one_round(victim, source, destination, choose, first, dedup):
+def one_round(victim, source, destination, choose, first, kind):
     """Kill once, then see that all comes; numbers begin behind ``first``.  The last number."""
-    producer = Producer(source, first)
+    producer, consumer = Producer(source, first), Consumer(destination)
+    if kind == FEDERATION:
+        consumer.start()
     producer.start()
     producer.enough.wait(SECONDS)
     threading.Event().wait(choose.random() / 5)
     if victim == "links":
-        pid = process_of_links(source)
+        pid = process_of_links(destination if kind == FEDERATION else source)
         if pid:
             os.kill(pid, signal.SIGKILL)
     else:
@@ -85,11 +120,25 @@ def one_round(victim, source, destination, choose, first, dedup):
         channel = connection.channel()
         producer.number += 1
         clients.publish_confirmed(channel, "from", [b"%d" % producer.number])
-    found, marked = received(destination, producer.number)
-    if dedup:
+    if kind == FEDERATION:
+        consumer.last = producer.number
+        consumer.join(SECONDS)
+        found, marked = consumer.found, consumer.marked
+    else:
+        found, marked = received(destination, producer.number)
+    if kind == DEDUP:
         marked = [False] * len(found)
     check(producer.confirmed, found, marked, first)
     return producer.number
+
+
+def federate(source, destination):
+    """The queue "to" gets what is in the queue "from" of the source."""
+    for broker, queue in ((source, "from"), (destination, "to")):
+        fill(broker, queue, []).connection.close()
+    ask(destination, "parameter set", component="federation-upstream", name="up",
+        value={"uri": uri(source), "queue": "from", "reconnect-delay": QUICK})
+    ask(destination, "policy set", name="fed", pattern="^to$", definition={"federation-upstream": "up"})
 
 
 def names_of_queues(broker):
@@ -125,17 +174,20 @@ def check(confirmed, found, marked, top):
         top = max(top, number)
 
 
-def run(rounds, directory, seed=None, *, dedup=False):
+def run(rounds, directory, seed=None, *, kind=PLAIN):
     """So many rounds."""
     choose = random.Random(seed)
     with Broker(f"{directory}/source") as source, Broker(f"{directory}/destination") as destination:
-        shovel(source, src_queue="from", dest_uri=uri(destination), dest_queue="to", dedup=dedup)
+        if kind == FEDERATION:
+            federate(source, destination)
+        else:
+            shovel(source, src_queue="from", dest_uri=uri(destination), dest_queue="to", dedup=kind == DEDUP)
         for broker, queue in ((source, "from"), (destination, "to")):
             await_true(lambda broker=broker, queue=queue: queue in names_of_queues(broker))
         last = 0
         for number in range(rounds):
             victim = ("source", "destination", "links")[number % 3]
-            last = one_round(victim, source, destination, choose, last, dedup)
+            last = one_round(victim, source, destination, choose, last, kind)
             if rounds > 3:
                 sys.stdout.write(f"{number + 1} {victim}\n")
                 sys.stdout.flush()
@@ -143,4 +195,4 @@ def run(rounds, directory, seed=None, *, dedup=False):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        run(int(sys.argv[1]), made, dedup="dedup" in sys.argv)
+        run(int(sys.argv[1]), made, kind=sys.argv[2] if len(sys.argv) > 2 else PLAIN)

@@ -1,6 +1,7 @@
 """Federated exchanges and queues between real brokers."""
 
 import pytest
+from tests.carriers import rounds
 from tests.carriers.ends import QUICK, ask, await_true, bodies, fill, headers, numbered, take, uri
 from tests.server import clients
 
@@ -155,3 +156,7 @@ def test_a_set_names_its_upstreams_and_overrides_their_keys(brokers):
     await_links(here, 1, "idle")
     assert bodies(take(here, "q", 1)) == [b"1"]
     assert ask(second, "queue show", queue="q")["messages"] == 1
+
+
+def test_kill_9_of_either_end_of_a_federated_queue_loses_nothing_and_keeps_the_order(tmp_path):
+    rounds.run(3, str(tmp_path), kind=rounds.FEDERATION)

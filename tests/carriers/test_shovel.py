@@ -158,9 +158,9 @@ def test_no_password_is_in_the_log(pair):
     assert "secret" not in here.log_text()
 
 
-@pytest.mark.parametrize("dedup", [False, True])
-def test_kill_9_of_either_end_loses_nothing_keeps_the_order_and_with_dedup_brings_nothing_twice(tmp_path, dedup):
-    rounds.run(3, str(tmp_path), dedup=dedup)
+@pytest.mark.parametrize("kind", [rounds.PLAIN, rounds.DEDUP])
+def test_kill_9_of_either_end_loses_nothing_keeps_the_order_and_with_dedup_brings_nothing_twice(tmp_path, kind):
+    rounds.run(3, str(tmp_path), kind=kind)
 
 
 def test_with_dedup_the_destination_drops_what_comes_again_and_takes_what_is_new(pair):

@@ -28,7 +28,12 @@ BODY = bytes(30_000)
 
 @pytest.fixture(scope="module")
 def injector(tmp_path_factory):
-    library = str(tmp_path_factory.mktemp("injector") / "injector.so")
+    return build_injector(tmp_path_factory.mktemp("injector"))
+
+
+def build_injector(folder):
+    """The library, compiled into that folder."""
+    library = str(folder / "injector.so")
     source = os.path.join(os.path.dirname(__file__), "injector.c")
     subprocess.run([os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     return library
