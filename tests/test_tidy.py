@@ -64,6 +64,7 @@ TESTED_ELSEWHERE = {
     "plane/reader": "plane/test_stream.py",
     "client/_relay": "client/test_relay.py",
     "client/octets": "client/test_relay.py",
+    "client/frames": "client/test_relay.py",
     # What they do is seen where whole links run.
     "carriers/carriage": "carriers/test_shovel.py",
     "carriers/main": "server/test_links.py",

@@ -284,3 +284,25 @@ def test_what_is_acknowledged_is_exactly_the_run_of_messages_that_the_destinatio
             model.settle(0, True, False)
         model.look()
     assert model.taken == set(range(1, model.delivered + 1))
+
+
+@pytest.mark.parametrize("piece", [1, 1000, 1 << 20])
+def test_a_frame_as_large_as_was_agreed_comes_whole_though_the_memory_begins_small(piece):
+    whole = bytes(range(256)) * 255
+    pipe = Pipe(piece=piece, frame_max=1 << 16)
+    first = len(pipe.source.room())
+    pipe.deliver(1, whole, frame_max=1 << 16)
+    pipe.deliver(2, b"after")
+    assert first < len(whole) + 8
+    assert pipe.published() == [whole, b"after"]
+
+
+def test_the_memory_grows_also_while_the_event_loop_holds_the_view_that_it_has_read_into():
+    pipe = Pipe()
+    view = pipe.source.room()
+    octets = delivery(1, bytes(len(view)))
+    view[:] = octets[:len(view)]
+    pipe.source.fed(len(view))
+    pipe.feed(pipe.source, octets[len(view):])
+    assert pipe.published() == [bytes(len(view))]
+    assert len(pipe.source.room()) > len(view)

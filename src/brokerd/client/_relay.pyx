@@ -56,6 +56,7 @@ cdef enum:
     REFUSED = 3
     REJECTED = 4                        # given up
     SHORTSTR = 256
+    FIRST_READ = 8192                   # octets of a connection's memory at first
 
 
 cdef struct Entry:                      # a message that the source has not been told of
@@ -68,99 +69,7 @@ cdef struct Entry:                      # a message that the source has not been
 
 
 include "octets.pxi"
-
-
-@cython.final
-cdef class Frames:
-    """The frames of one connection.  ``on_frame(kind, channel, payload)`` gets those that no relay takes."""
-
-    cdef object memory, on_frame
-    cdef uint8_t *begin
-    cdef size_t filled, capacity
-    cdef readonly uint32_t frame_max
-    cdef Relay relay
-    cdef int role
-    cdef bint returning
-
-    def __cinit__(self, on_frame, size_t capacity = 256 << 10):
-        self.memory = bytearray(capacity)
-        self.begin = <uint8_t *> <char *> self.memory
-        self.capacity = capacity
-        self.on_frame = on_frame
-        self.frame_max = capacity - OVERHEAD
-
-    def agree(self, uint32_t frame_max) -> None:
-        """No frame is larger from now on, with its head and end."""
-        assert frame_max <= self.capacity
-        self.frame_max = frame_max
-
-    def give(self, Relay relay, bint source) -> None:
-        """The relay gets the messages (``source``), or the confirms, of channel 1."""
-        self.relay = relay
-        self.role = SOURCE if source else DESTINATION
-
-    def room(self) -> memoryview:
-        """Where the next octets go."""
-        return memoryview(self.memory)[self.filled:]
-
-    def fed(self, size_t count) -> None:
-        """So many octets have come.  Raises StreamError, and what on_frame raises."""
-        self.filled += count
-        cdef uint8_t *p = self.begin
-        cdef uint8_t *end = p + self.filled
-        cdef uint32_t size
-        try:
-            while end - p >= OVERHEAD:
-                size = be32(p + 3)
-                if p[0] == 65 and p[1] == 77:   # "AM"
-                    raise StreamError(f"the broker speaks another protocol: it answered {bytes(p[:8])!r}")
-                if size + OVERHEAD > self.frame_max:
-                    raise StreamError(f"a frame of {size + OVERHEAD} octets; at most {self.frame_max} are agreed")
-                if <size_t> (end - p) < <size_t> size + OVERHEAD:
-                    break
-                if p[7 + size] != FRAME_END:
-                    raise StreamError("a frame without its end octet")
-                # Its own place first: what on_frame does may not see it again.
-                p += size + OVERHEAD
-                self._frame(p - size - OVERHEAD, size)
-        finally:
-            self.filled = end - p
-            if self.filled and p != self.begin:
-                memmove(self.begin, p, self.filled)
-
-    cdef int _frame(self, uint8_t *p, uint32_t size) except -1:
-        cdef uint8_t *payload = p + 7
-        cdef uint32_t index
-        if self.role != ALONE and p[1] == 0 and p[2] == 1:
-            if p[0] == METHOD:
-                if size < 4:
-                    raise StreamError("a method frame that is cut short")
-                index = be32(payload)
-                if self.role == SOURCE:
-                    if index == BASIC_DELIVER:
-                        return self.relay.deliver(payload, size)
-                elif index == BASIC_ACK or index == BASIC_NACK:
-                    if size < 13:
-                        raise StreamError("a confirm that is cut short")
-                    return self.relay.settle(be64(payload + 4), payload[12] & 1, index == BASIC_NACK)
-                elif index == BASIC_RETURN:
-                    self.returning = True
-                    return self.relay.note_return(payload, size)
-            elif p[0] == HEADER:
-                if size < 14:
-                    raise StreamError("a content header that is cut short")
-                if self.role == SOURCE:
-                    return self.relay.header(payload, size)
-                if self.returning:
-                    self.returning = False
-                    return self.relay.returned(payload, size)
-                return 0
-            elif p[0] == BODY:
-                if self.role == SOURCE:
-                    return self.relay.body(payload, size)
-                return 0
-        self.on_frame(p[0], (<int> p[1]) << 8 | p[2], bytes(payload[:size]))
-        return 0
+include "frames.pxi"
 
 
 @cython.final
@@ -205,8 +114,8 @@ cdef class Relay:
         self.exchange, self.key, self.rewrite, self.mark = exchange, key, rewrite, mark
         self.mandatory, self.limit, self.frame_max = mandatory, limit, frame_max
         self.reason = ""
-        self.capacity = 64 << 10
-        self.size = 1024
+        self.capacity = 4 << 10         # Both double as they must: links that are idle are many.
+        self.size = 64
         self.low = self.high = 1
         self.kept = <uint8_t *> malloc(self.capacity)
         self.entries = <Entry *> malloc(self.size * sizeof(Entry))
