@@ -177,6 +177,18 @@ def test_a_single_active_reader_gets_all_and_the_next_waits_for_what_the_former_
     assert shared.gate.shares()[0][1:4:2] == (True, 3)
 
 
+@pytest.mark.parametrize("more", [True, False])
+def test_the_next_single_active_reader_goes_on_when_the_former_settles_all_that_it_held(make_bench, more):
+    shared = Shared(make_bench(), single=True)
+    first, second = shared.join(prefetch=3), shared.join(prefetch=3)
+    shared.publish(*"abcdef"[: 6 if more else 3])
+    shared.leave(first)
+    for offset in (1, 2, 3):
+        shared.settle(first, offset)
+    shared.publish(*"gh")
+    assert shared.holder == dict.fromkeys((4, 5, 6)[: 3 if more else 2], second)
+
+
 def test_the_kept_offset_is_the_lowest_that_no_reader_has_acknowledged(shared):
     shared.join(prefetch=100)
     shared.join(prefetch=100)
@@ -285,5 +297,7 @@ def test_order_per_key_holds_over_readers_that_come_and_go(tmp_path_factory, act
                      default=len(shared.keys) + 1)
         assert shared.lowest() <= lowest
         assert shared.lowest() == lowest or lowest not in shared.holder
+    shared.join(prefetch=2)
+    shared.leave(keeper)                 # What it holds is settled below, and the others go on.
     shared.drain()
     assert shared.settled == set(range(1, len(shared.keys) + 1))

@@ -279,6 +279,8 @@ cdef void share_let_go(share_t *share, uint32_t i) noexcept nogil:
     let_go(&share.place, i)
     if f.first == NO_HELD:
         free_flow(share, part.flow)
+        if share.single and share.readers != NULL:
+            share_wake(share, share.readers)    # It may have waited for what a former active reader held.
     elif f.out == 0 and f.owner == NULL:
         find_new_owner(share, f)
 
