@@ -60,6 +60,58 @@ def test_an_offset_is_kept_for_a_reader_that_left(place):
     assert [row["reader"] for row in ask(place, "readers")["items"]] == ["new"]
 
 
+def read_others(place, **arguments):
+    """A named reader that wants no message of the stream but those that came by amq.fanout."""
+    place.client.send((1, methods.BasicQos(prefetch_count=4)), (1, methods.BasicConsume(
+        queue="q", consumer_tag="t", arguments={"x-stream-reader": "picky", "x-stream-filter-sql": "exchange <> ''"}
+        | arguments)))
+    place.node.core.turn()
+
+
+def kept(place):
+    return {row["reader"]: row["lowest_unacked"] for row in ask(place, "readers")["items"] if not row["reads"]}
+
+
+def leave(place):
+    place.client.send((1, methods.BasicCancel(consumer_tag="t")))
+
+
+def test_what_the_filter_of_a_named_reader_passed_over_is_kept_when_it_leaves(place):
+    read_others(place, **{"x-stream-offset": "first"})
+    assert place.vhost.queues["q"].tracked.offset("picky") == 11     # Now, so that kill -9 takes nothing back.
+    leave(place)
+    assert kept(place) == {"picky": 11}
+
+
+def test_what_a_filtered_reader_holds_is_kept_and_not_what_it_passed_over_behind_it(place):
+    place.client.send((1, methods.QueueBind(queue="q", exchange="amq.fanout")))
+    place.publish(1, exchange="amq.fanout")     # 11
+    place.publish(5)
+    read_others(place, **{"x-stream-offset": "first"})
+    leave(place)
+    assert kept(place) == {"picky": 11}
+    place.settle(1)
+    assert kept(place) == {"picky": 17}
+
+
+@pytest.mark.parametrize(("offset", "stays"), [(8, 3), (3, 11), (2, 11), ("next", 3)])
+def test_a_filtered_reader_that_begins_beyond_what_is_kept_moves_it_by_acks_alone(place, offset, stays):
+    read(place, "picky")
+    place.settle(1, 2)
+    place.client.send((1, methods.BasicCancel(consumer_tag="tag-picky")))
+    read_others(place, **{"x-stream-offset": offset})
+    leave(place)
+    assert kept(place) == {"picky": stays}
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_readers_that_share_keep_what_their_filter_passed_over(place, single):
+    share = {"x-single-active-consumer": True} if single else {"x-stream-partitions": "hash"}
+    read_others(place, **{"x-stream-offset": "first"}, **share)
+    leave(place)
+    assert kept(place) == {"picky": 11}
+
+
 @pytest.mark.parametrize(("name", "fields", "status", "text"), [
     ("delete", {"reader": "nobody"}, 404, "no reader 'nobody' of queue 'q' in vhost '/': no offset is kept for it"),
     ("set_offset", {"reader": "a", "offset": 12}, 400, "offset: 12 is beyond the next one of queue 'q'"),

@@ -20,7 +20,7 @@ class Stream(Gate):
 
     A place is an offset, which is a message's sequence number.  Deliveries carry it in the header x-stream-offset."""
     def __init__(self) -> None: ...
-    def begin(self, start: str, value: int, *, tells: bool = False, slot: memoryview | None = None, turn: int = 0,
+    def begin(self, start: str, value: int, *, tells: bool = False, slot: memoryview | None = None, turn: int = 0, kept: int = 0,
               filter: bytes | None = None, unfiltered: bool = False, share: bytes | None = None,  # noqa: A002
               single: bool = False, by: str = "header", names: tuple[bytes, ...] = (), program: bytes | None = None) -> None:
         """Say how the next consumer that joins reads.  Raises ValueError for another start, or for a wrong program.
@@ -30,6 +30,8 @@ class Stream(Gate):
         tells: messages from that place on that are gone count as missed.
         slot, turn: each ack that moves the lowest unacknowledged offset writes it into this memory, until another reader has
         claimed the slot, which raises its turn.  All slots are of one memory.
+        kept: the offset that the slot has, where the reader begins no later than there: it is then raised past messages that
+        the filter does not want, without an ack.  0: the first ack writes the slot.
         filter: values of the header x-stream-filter-value, each behind 2 octets with its length.  The consumer gets only
         messages with one of these values and, with `unfiltered`, those without a value.
         share: a name.  Consumers with the same name have one place and one slot, those of the first.  single: one of them
@@ -44,7 +46,7 @@ class Stream(Gate):
         """Remove all messages that are there; how many.  Raises OSError where the disk has no room for a new segment."""
     def readers(self) -> list[tuple[Consumer, int, int, int]]:
         """Of each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
-        yet), and how many messages were gone before it came to them."""
+        yet), and how many messages were gone before it came to them, those included that are gone at its place now."""
     def shares(self) -> list[tuple[bytes, bool, list[Consumer], int, int, int, tuple[bytes | None, bool, bytes | None]]]:
         """Of each share: its name, whether it has a single active reader, its readers, the oldest first, the messages that are
         out, those that wait for their readers, the keys of these messages, and its filter, as begin() got it."""

@@ -57,7 +57,7 @@ cdef struct reader_t:
     uint32_t program_n
     uint8_t *slot               # where its lowest unacknowledged offset is kept; NULL: nowhere
     uint32_t turn               # of the newer cell there
-    uint64_t kept               # what that cell says; 0: not known
+    uint64_t kept               # what that cell says, and all before it is done with; 0: not known, an ack will write it
     held_t *held
     uint32_t held_capacity, held_n
     uint32_t unused             # the first free one; NO_HELD: none
@@ -96,6 +96,7 @@ cdef struct stream_t:
     uint32_t next_program_n
     uint8_t *next_slot
     uint32_t next_turn
+    uint64_t next_kept
     uint8_t next_name[256]      # of its share; empty, and not next_shares: it reads alone
     bint next_shares
     bint next_single
@@ -222,6 +223,13 @@ cdef void keep_offset(reader_t *r) noexcept nogil:
     put_le32(cell + 8, r.turn)
     put_le32(cell + 12, ~crc_update(crc_update(0xFFFFFFFF, r.slot, 4), cell, 12))
     memcpy(r.slot + CELLS + 16 * (r.turn & 1), cell, 16)
+
+
+cdef inline void keep_passed(reader_t *r) noexcept nogil:
+    """Keep how far the reader has come without an ack: past messages that its filter does not want.  Never past one that it
+    holds, and not where it began beyond what is kept: the messages between are not acknowledged."""
+    if r.slot != NULL and r.kept and lowest_unacked(r) > r.kept:
+        keep_offset(r)
 
 
 # ---- segments

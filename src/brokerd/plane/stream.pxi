@@ -96,7 +96,8 @@ cdef inline bint skip_ahead(reader_t *r) noexcept nogil:
     return True
 
 
-cdef int after_others(consumer_t *c) noexcept nogil:
+cdef int after_others(consumer_t *c, reader_t *place) noexcept nogil:
+    keep_passed(place)
     ring_leave(c)
     ring_join(c)
     return TAKE_LATER
@@ -120,7 +121,7 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
             gate.looked += 1
             if gate.looked < FILTER_LOOKS:
                 continue
-            return after_others(c)
+            return after_others(c, r)
         i = hold(r, seq, r.seg.number, r.position)
         if UNLIKELY(i == NO_HELD):
             break
@@ -132,7 +133,8 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         return TAKE_DONE
     gate.looked += 1
     if UNLIKELY(r.goes_on):
-        return after_others(c)
+        return after_others(c, r)
+    keep_passed(r)
     rest_at_end(r)
     return TAKE_END
 
@@ -167,10 +169,11 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
         step_over(p, seq)
         gate.looked += 1
         if gate.looked >= FILTER_LOOKS:
-            return after_others(r.consumer)
+            return after_others(r.consumer, p)
     gate.looked += 1
     if UNLIKELY(p.goes_on):
-        return after_others(r.consumer)
+        return after_others(r.consumer, p)
+    keep_passed(p)
     rest_at_end(r)
     return TAKE_END
 
@@ -258,6 +261,7 @@ cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
     stream.filtered = stream.filtered or r.skips
     r.slot = stream.next_slot
     r.turn = stream.next_turn
+    r.kept = stream.next_kept
     stream.next_slot = NULL
 
 
@@ -309,11 +313,17 @@ cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
 
 
 cdef void stream_leave(gate_t *gate, consumer_t *c) noexcept nogil:
-    cdef stream_t *stream = <stream_t *>gate
+    """The consumer cancelled, or its channel went: what it passed over is kept now, and each ack that still comes."""
+    cdef reader_t *r = <reader_t *>c.reader
+    if r != NULL and r.stream == <stream_t *>gate:
+        keep_passed(r if r.share == NULL else &r.share.place)
+        reader_part(<stream_t *>gate, c)
+
+
+cdef void reader_part(stream_t *stream, consumer_t *c) noexcept nogil:
+    """The reader is the stream's no more.  Its slot is not touched: it may be gone when all goes."""
     cdef reader_t *r = <reader_t *>c.reader
     cdef reader_t **at = &stream.at_end
-    if r == NULL or r.stream != stream:
-        return
     if r.at_end:
         while at[0] != r:
             at = &at[0].end_next
@@ -339,7 +349,7 @@ cdef void reader_free(reader_t *r) noexcept nogil:
     if r.stream != NULL:        # Its consumer never left: all that it belongs to goes.
         if r.share != NULL:
             r.share.quiet = True
-        stream_leave(&r.stream.gate, r.consumer)
+        reader_part(r.stream, r.consumer)
     if r.share != NULL:
         share_forget(r.share)
     filter_free(r)
@@ -406,7 +416,7 @@ cdef class Stream(Gate):
         free(self.stream.next_filter)
         free(self.stream.next_program)
 
-    def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0,
+    def begin(self, start, int64_t value, *, bint tells=False, uint8_t[::1] slot=None, uint32_t turn=0, uint64_t kept=0,
               bytes filter=None, bint unfiltered=False, bytes share=None, bint single=False, str by="header",
               tuple names=(), bytes program=None):
         cdef queue_t *q = self.stream.gate.queue
@@ -414,6 +424,7 @@ cdef class Stream(Gate):
         self.set_filter(filter, unfiltered, program)
         self.set_share(share, single, by, names)
         self.stream.next_slot = NULL
+        self.stream.next_kept = kept
         if slot is not None:
             if slot.shape[0] < CELLS + 32:
                 raise ValueError("a reader's slot is longer")
@@ -516,12 +527,14 @@ cdef class Stream(Gate):
 
     def readers(self):
         cdef list out = []
+        cdef uint64_t first = self.first_offset
         cdef reader_t *r = self.stream.readers
         cdef reader_t *p
         while r != NULL:
             p = r if r.share == NULL else &r.share.place
             out.append((<Consumer>r.consumer.owner, p.offset if p.started or p.start == START_OFFSET else 0,
-                        lowest_unacked(p) if p.started or p.start == START_OFFSET else 0, p.missed))
+                        lowest_unacked(p) if p.started or p.start == START_OFFSET else 0,
+                        p.missed + (first - p.offset if p.seg == NULL and p.tells and p.offset < first else 0)))
             r = r.next
         return out
 

@@ -215,14 +215,19 @@ def begin_reading(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> Non
     # Until the first ack it is kept from here on.  Where the place is not found yet, that may be too early, never too
     # late.
     begins = {"next": queue.next_seq, "offset": max(value, 1), "back": max(queue.next_seq - value, 1)}
+    first_kept = begins.get(start, stream.first_offset)
     try:
-        slot = tracked_of(queue).claim(name, begins.get(start, stream.first_offset), Clock().epoch_ns(), names)
+        slot = tracked_of(queue).claim(name, first_kept, Clock().epoch_ns(), names)
     except OSError as error:
         raise PreconditionFailed(f"the offset of reader '{name}' of {queue} cannot be kept: {error}") from error
     goes_on = "x-stream-offset" not in arguments and slot.offset is not None
-    if goes_on and slot.offset is not None:
-        start, value = "offset", slot.offset
-    stream.begin(start, value, tells=goes_on, slot=slot.octets, turn=slot.turn, **wanted)
+    if slot.offset is None:
+        kept = first_kept
+    elif goes_on:
+        start, value, kept = "offset", slot.offset, slot.offset
+    else:  # Where it begins beyond what is kept, the messages between are not acknowledged.
+        kept = slot.offset if start in begins and begins[start] <= slot.offset else 0
+    stream.begin(start, value, tells=goes_on, slot=slot.octets, turn=slot.turn, kept=kept, **wanted)
 
 
 # --- readers of one name
