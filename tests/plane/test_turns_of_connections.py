@@ -326,6 +326,25 @@ def test_octets_of_a_connection_that_does_not_wait_are_not_finished_twice(shared
     assert (queue.ready, one.yielded) == (1, False)
 
 
+def test_a_method_that_awaits_an_answer_comes_again_also_when_its_client_has_gone(shared):
+    one, seen = shared.connection(1), []
+
+    def on_method(_channel, payload):
+        seen.append(payload)
+        if len(seen) == 1:
+            raise LookupError("not known yet")
+
+    one.on_method = on_method
+    one.on_error = lambda *_: one.await_answer(comes_again=True)
+    one.feed(METHOD * 3)
+    leave(one)
+    shared.finish()
+    assert (len(seen), one.detached) == (1, 0)
+    one.answered()
+    shared.finish()
+    assert (len(seen), one.detached) == (4, 1)
+
+
 class Slow:
     """Takes part in each publish, and takes its time."""
 
