@@ -142,7 +142,7 @@ def test_streams_show_the_lag_of_each_named_reader_also_of_one_that_left(busy):
     channel.confirm_delivery()
     for _ in range(5):
         channel.basic_publish("", "log", b"x")
-    busy.http.do("stream", "set_offset", queue="log", reader="billing", offset=3)
+    busy.http.do("stream", "set_offset", queue="log", reader="billing", offset=3, create=True)
     channel.basic_qos(prefetch_count=1)
     channel.basic_consume("log", lambda *_: None, arguments={"x-stream-offset": "first"})
     found = read(busy.http.get("/metrics/per-object"))

@@ -8,6 +8,7 @@ from tests.operations.stand_in import Place, work
 from brokerd.operations import OperationError, table
 from brokerd.operations.rows import LOCAL
 from brokerd.operations.stream import Kept, ReadersListed, Streams, _by_name
+from brokerd.queues import tracked
 from brokerd.wire import methods
 
 
@@ -55,9 +56,19 @@ def test_an_offset_is_kept_for_a_reader_that_left(place):
         "queue": "q", "reader": "billing", "offset": 9, "changed": True}
     assert not ask(place, "set_offset", reader="billing", offset=9)["changed"]
     assert ask(place, "reset", reader="billing")["offset"] == 1
-    assert ask(place, "set_offset", reader="new", offset=11)["changed"]
+    assert ask(place, "set_offset", reader="new", offset=11, create=True)["changed"]
     assert ask(place, "delete", reader="billing")["changed"]
     assert [row["reader"] for row in ask(place, "readers")["items"]] == ["new"]
+
+
+def test_a_full_table_forgets_no_reader_that_reads_now_for_one_that_is_set(place, monkeypatch):
+    monkeypatch.setattr(tracked, "READERS_SLOTS", 3)
+    read(place, "billing")
+    ask(place, "set_offset", reader="away", offset=5, create=True)
+    with pytest.raises(OperationError, match="all 2 places are taken by readers") as refused:
+        ask(place, "set_offset", reader="more", offset=5, create=True)
+    assert refused.value.code == 409
+    assert [row["reader"] for row in ask(place, "readers")["items"]] == ["away", "billing"]
 
 
 def read_others(place, **arguments):
@@ -114,7 +125,10 @@ def test_readers_that_share_keep_what_their_filter_passed_over(place, single):
 
 @pytest.mark.parametrize(("name", "fields", "status", "text"), [
     ("delete", {"reader": "nobody"}, 404, "no reader 'nobody' of queue 'q' in vhost '/': no offset is kept for it"),
-    ("set_offset", {"reader": "a", "offset": 12}, 400, "offset: 12 is beyond the next one of queue 'q'"),
+    ("reset", {"reader": "nobody"}, 404, "no reader 'nobody' of queue 'q' in vhost '/': no offset is kept for it"),
+    ("set_offset", {"reader": "nobody", "offset": 2}, 404, "no reader 'nobody' of queue 'q' in vhost '/'"),
+    ("set_offset", {"reader": "a", "offset": 12, "create": True}, 400,
+     "offset: 12 is beyond the next one of queue 'q'"),
     ("set_offset", {"reader": "a" * 256, "offset": 1}, 400, "reader: 256 octets, but a name has 1 to 255"),
     ("reset", {"reader": ""}, 400, "reader: 0 octets"),
     ("reset", {"reader": "billing"}, 409, "reads now: cancel its consumer first"),

@@ -39,16 +39,52 @@ def test_a_name_may_be_any_short_string(tmp_path, kept):
     assert [again.offset(name) for name in names] == [1, 2, 3, 4, 5]
 
 
-def test_without_room_the_reader_that_began_longest_ago_and_does_not_read_is_forgotten(kept, caplog):
+def test_without_room_the_reader_that_began_longest_ago_and_never_acknowledged_is_forgotten(kept, caplog):
     caplog.set_level(logging.WARNING, "brokerd")
     for i in range(1, READERS_SLOTS):
         kept.claim(f"r{i}", i, 1000 + i)
+    kept.set("r3", 7)
     kept.claim("one more", 5, 9999, frozenset(("r1", "r2")))
-    assert (kept.offset("r1"), kept.offset("r3"), kept.offset("r4")) == (1, None, 4)
-    assert "reader 'r3' is forgotten" in caplog.text
-    with pytest.raises(OSError, match="511 readers"):
+    assert (kept.offset("r1"), kept.offset("r3"), kept.offset("r4"), kept.offset("r5")) == (1, 7, None, 5)
+    assert "a stream: there is no room for one more reader; reader 'r4' is forgotten" in caplog.text
+    with pytest.raises(OSError, match="all 511 places"):
         kept.claim("another", 5, 9999, frozenset(reader.name for reader in kept.readers()))
     assert len(kept.readers()) == READERS_SLOTS - 1
+
+
+PIKA = "ctag1." + "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize("name", [PIKA, "bunny-1764227101000-482910274611"])
+def test_names_that_clients_made_up_are_forgotten_before_a_service(stream, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(tracked, "READERS_SLOTS", 4)
+    kept = Tracked(str(tmp_path))
+    stream.publish(*[b"m"] * 10)
+    for number, reader in enumerate(("billing", name, "shipping"), start=2):
+        slot = kept.claim(reader, 1, number)
+        stream.gate.begin(*FIRST, slot=slot.octets, turn=slot.turn)
+        channel = plane.Channel(stream.connection, number)
+        channel.prefetch = 10
+        channel.consume(stream.queue, b"r", no_ack=False, arguments={})
+        stream.bench.turns()
+        stream.connection.feed(ack(number, 3, multiple=True))
+    kept.claim("one more", 5, 9)
+    assert [reader.name for reader in kept.readers()] == ["billing", "one more", "shipping"]
+    kept.set("one more", 6)
+    with pytest.raises(OSError, match="'brokerctl stream delete' makes room"):
+        kept.claim("too many", 5, 10)
+    assert [kept.offset(reader) for reader in ("billing", "one more", "shipping")] == [4, 6, 4]
+
+
+def test_acks_of_a_reader_that_was_forgotten_move_no_offset_of_the_next_in_its_slot(stream, kept):
+    stream.publish(*[b"m"] * 10)
+    consumer = read(stream, kept)
+    assert stream.offsets() == list(range(1, 11))
+    stream.connection.channels[2].cancel(consumer)
+    kept.forget("a")
+    kept.claim("b", 1, 5)
+    stream.connection.feed(ack(2, 4, multiple=True))
+    assert [tuple(reader) for reader in kept.readers()] == [("b", 1, 5)]
 
 
 def test_a_torn_cell_is_not_believed_and_the_other_is(tmp_path, kept):

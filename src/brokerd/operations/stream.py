@@ -278,6 +278,7 @@ class SetOffsetRequest:
     queue: Annotated[str, Field("The stream's name.", argument=True)]
     reader: Annotated[str, Field("The reader's name.", argument=True)]
     offset: Annotated[int, Field("The offset that it reads next.", argument=True, low=1, high=(1 << 63) - 1)]
+    create: Annotated[bool, Field("Also for a reader of which the stream keeps no offset yet.")] = False
     vhost: Annotated[str, Field("Vhost of the stream.")] = "/"
 
 
@@ -302,16 +303,22 @@ def _idle(node: "Node", request: SetOffsetRequest | ReaderRequest) -> "Queue":
     return queue
 
 
-def _keep(node: "Node", request: SetOffsetRequest | ReaderRequest, offset: int) -> Kept:
-    from brokerd.queues.stream import tracked_of
+def _unknown(queue: "Queue", reader: str) -> OperationError:
+    return OperationError(f"no reader '{reader}' of {queue}: no offset is kept for it", 404)
+
+
+def _keep(node: "Node", request: SetOffsetRequest | ReaderRequest, offset: int, *, create: bool = False) -> Kept:
+    from brokerd.queues.stream import reading, tracked_of
 
     queue = _idle(node, request)
+    if not create and (queue.tracked is None or queue.tracked.offset(request.reader) is None):
+        raise _unknown(queue, request.reader)
     if offset > queue.next_seq:
         raise OperationError(f"offset: {offset} is beyond the next one of {queue}, {queue.next_seq}", 400)
     try:
         tracked = tracked_of(queue)
         changed = tracked.offset(request.reader) != offset
-        tracked.set(request.reader, offset)
+        tracked.set(request.reader, offset, reading(queue))
     except OSError as error:
         reason = f"the offset of reader '{request.reader}' of {queue} cannot be kept: {error}"
         raise OperationError(reason, 409) from error
@@ -319,7 +326,7 @@ def _keep(node: "Node", request: SetOffsetRequest | ReaderRequest, offset: int) 
 
 
 def _set_offset(node: "Node", who: Who, request: SetOffsetRequest) -> Kept:
-    return _keep(node, request, request.offset)
+    return _keep(node, request, request.offset, create=request.create)
 
 
 def _reset(node: "Node", who: Who, request: ReaderRequest) -> Kept:
@@ -331,7 +338,7 @@ def _reset(node: "Node", who: Who, request: ReaderRequest) -> Kept:
 def _delete(node: "Node", who: Who, request: ReaderRequest) -> Kept:
     queue = _idle(node, request)
     if queue.tracked is None or not queue.tracked.forget(request.reader):
-        raise OperationError(f"no reader '{request.reader}' of {queue}: no offset is kept for it", 404)
+        raise _unknown(queue, request.reader)
     return {"queue": request.queue, "reader": request.reader, "offset": 0, "changed": True}
 
 

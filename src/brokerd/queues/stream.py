@@ -175,7 +175,7 @@ def tracked_of(queue: "Queue") -> "Tracked":
         from brokerd.queues.tracked import Tracked
 
         queue.make_directory()
-        queue.tracked = Tracked(queue.directory)
+        queue.tracked = Tracked(queue.directory, str(queue))
     return queue.tracked
 
 

@@ -9,12 +9,14 @@ it is never ahead of an ack.  The layout: ``store/format``, docs/formats.md.  Kn
 
 import mmap
 import os
+import re
 from logging import getLogger
 from typing import NamedTuple
 
 from brokerd import plane
 from brokerd.store.disk import Disk
 from brokerd.store.format import (
+    READERS_BEGAN,
     READERS_CELLS,
     READERS_FILE,
     READERS_HEADER,
@@ -30,6 +32,7 @@ log = getLogger("brokerd")
 
 CELL = 16  # octets: offset, turn, CRC
 NAME_OCTETS_MAX = 255
+MADE_UP = re.compile(r"ctag\d+\.[0-9a-f]{32}|bunny-\d+-\d+")  # tags that pika, aio-pika and Bunny make: new at each run
 
 
 class Slot(NamedTuple):
@@ -49,11 +52,13 @@ class TrackedReader(NamedTuple):
 
 
 class Tracked:
-    """The file of one stream.  Raises OSError where it cannot be made or read."""
+    """The file of one stream, which ``stream`` names for people.  Raises OSError where it cannot be made or read."""
 
-    __slots__ = ("_disk", "_map", "_slots", "_view", "path")
+    __slots__ = ("_disk", "_map", "_slots", "_stream", "_turns", "_view", "path")
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, stream: str = "a stream") -> None:
+        self._stream = stream
+        self._turns: dict[int, int] = {}  # the last one of a slot whose reader was forgotten: its acks may still come
         self.path = os.path.join(directory, READERS_FILE)
         size = READERS_SLOT * READERS_SLOTS
         self._disk = disk = Disk()
@@ -123,20 +128,32 @@ class Tracked:
         slot[at : at + CELL] = cell
 
     def _free_slot(self, reading: "frozenset[str]") -> int:
-        """A slot for a new reader.  If there is none, the reader that began longest ago, and does not read now, is
-        forgotten."""
+        """A slot for a new reader.  If there is none, one that does not read now is forgotten: the one that began
+        longest ago of those that never acknowledged, or have a name that nobody chose.  Raises OSError where all
+        others are services, which would skip messages."""
         taken = set(self._slots.values())
         for number in range(1, READERS_SLOTS):
             if number not in taken:
                 return number
-        idle = [(self._since(number), name) for name, number in self._slots.items() if name not in reading]
+        idle = [
+            (self._since(number), name) for name, number in self._slots.items()
+            if name not in reading and (MADE_UP.fullmatch(name) or not self._has_moved(number))
+        ]  # fmt: skip
         if not idle:
-            raise OSError(f"all {READERS_SLOTS - 1} readers whose offsets are kept are reading")
+            raise OSError(
+                f"all {READERS_SLOTS - 1} places are taken by readers that read now or have acknowledged messages; "
+                "'brokerctl stream delete' makes room"
+            )
         _, name = min(idle)
-        log.warning("%s: there is no room for one more reader; reader '%s' is forgotten", self.path, name)
+        log.warning("%s: there is no room for one more reader; reader '%s' is forgotten", self._stream, name)
         number = self._slots[name]
         self.forget(name)
         return number
+
+    def _has_moved(self, number: int) -> bool:
+        """Whether the reader, or an operator, has moved the offset since the reader was new."""
+        cell, began = self._cell(number), bytes(self._at(number)[READERS_BEGAN : READERS_BEGAN + 8])
+        return cell is not None and cell[1] != int.from_bytes(began, "little")
 
     def _since(self, number: int) -> int:
         return int.from_bytes(self._at(number)[READERS_SINCE : READERS_SINCE + 8], "little")
@@ -156,6 +173,7 @@ class Tracked:
         number, turn = self._put(name, begins if former is None else former, reading)
         self._at(number)[READERS_SINCE : READERS_SINCE + 8] = now.to_bytes(8, "little")
         if former is None:
+            self._at(number)[READERS_BEGAN : READERS_BEGAN + 8] = begins.to_bytes(8, "little")
             self._sync()
         return Slot(self._at(number), turn & 0xFFFFFFFF, former)
 
@@ -171,13 +189,14 @@ class Tracked:
             slot[:4] = _name_crc(octets).to_bytes(4, "little")
             self._slots[name] = number
         cell = self._cell(number)
-        turn = 1 if cell is None else cell[0] + 1
+        turn = (self._turns.get(number, 0) if cell is None else cell[0]) + 1
         self._write(number, turn, offset)
         return number, turn
 
-    def set(self, name: str, offset: int) -> None:
-        """Keep another offset for a reader, on the disk when this returns."""
-        self._put(name, offset)
+    def set(self, name: str, offset: int, reading: "frozenset[str]" = frozenset()) -> None:
+        """Keep another offset for a reader, on the disk when this returns.  ``reading``: names that read now."""
+        number, _ = self._put(name, offset, reading)
+        self._at(number)[READERS_BEGAN : READERS_BEGAN + 8] = bytes(8)
         self._sync()
 
     def forget(self, name: str) -> bool:
@@ -185,6 +204,9 @@ class Tracked:
         number = self._slots.pop(name, None)
         if number is None:
             return False
+        cell = self._cell(number)
+        if cell is not None:
+            self._turns[number] = cell[0]
         self._at(number)[:] = bytes(READERS_SLOT)
         self._sync()
         return True

@@ -307,7 +307,7 @@ INDEX_ROW = struct.Struct("<QqII8x32s")         # flags, crc; a row: seq, ts, po
 READERS_FILE = "readers"    # of a stream: slots of 512 octets, the first one the header, each other a named reader's
 READERS_VERSION = 1
 READERS_SLOT, READERS_SLOTS = 512, 512
-READERS_NAME, READERS_CELLS, READERS_SINCE = 4, 320, 352    # in a slot; a CRC of the name comes first
+READERS_NAME, READERS_CELLS, READERS_SINCE, READERS_BEGAN = 4, 320, 352, 360    # in a slot, behind a CRC of the name
 READERS_HEADER = struct.Struct("<II")   # magic, version
 
 # What disturbs the order in which messages are worked on.  An out-of-sequence delivery is that of a returned message
