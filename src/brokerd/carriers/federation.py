@@ -22,6 +22,7 @@ from brokerd.links import state as states
 from brokerd.links.definition import NO_ACK, ON_CONFIRM, UpstreamDefinition
 from brokerd.wire import methods
 from brokerd.wire.properties import decode_header, encode_header
+from brokerd.wire.values import Int16, Int64
 
 if TYPE_CHECKING:
     from brokerd.client._relay import Rewrite
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5  # between looks at a federated queue's consumers and messages
 CLEAN_UP_SECONDS = 2.0  # less than the broker gives its processes to end
 RECEIVED_FROM, BOUND_FROM = "x-received-from", "x-bound-from"
+HOPS_MAX = 32767  # RabbitMQ writes the hops of a binding as a short.
 UPSTREAM_TYPE = "x-federation-upstream"
 LOW_PRIORITY = {"x-priority": -1}  # Consumers at the upstream come first (RabbitMQ).
 
@@ -233,7 +235,8 @@ class ExchangeLink(FederationLink):
         self._suffix = "B" if await self._is_there(source, "A") else "A"
         await source.request(methods.ExchangeDeclare(
             exchange=f"{self._queue} {self._suffix}", type=UPSTREAM_TYPE, durable=True, internal=True, auto_delete=True,
-            arguments={"x-internal-purpose": "federation", "x-max-hops": definition.max_hops,
+            # RabbitMQ takes a long and nothing else.
+            arguments={"x-internal-purpose": "federation", "x-max-hops": Int64(definition.max_hops),
                        "x-downstream-name": self.around.broker, "x-downstream-vhost": self.spec.key.vhost},
         ))  # fmt: skip
         await source.request(methods.QueueBind(queue=self._queue, exchange=f"{self._queue} {self._suffix}",
@@ -269,7 +272,7 @@ class ExchangeLink(FederationLink):
             plain = {name: value for name, value in given.items() if name != BOUND_FROM}
             place = (routing_key, repr(sorted(plain.items())))
             if place not in found or found[place][BOUND_FROM][0]["hops"] < hops:
-                found[place] = {**plain, BOUND_FROM: [{**mine, "hops": hops}, *passed]}
+                found[place] = {**plain, BOUND_FROM: [{**mine, "hops": Int16(min(hops, HOPS_MAX))}, *passed]}
         return found
 
     async def _bind(self, source: Connection, bindings: Iterable[tuple[tuple[str, str], dict[str, Any]]]) -> None:
