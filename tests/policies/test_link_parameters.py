@@ -52,6 +52,8 @@ OF_SHOVELS = [
     ({"src-protocol": "amqp10"},
      'src-protocol should be one of [<<"amqp091">>,<<"local">>], actually was <<"amqp10">>'),
     ({"src-uri": "amqp:///novhost"}, 'user "ann" may not connect to vhost "novhost"'),
+    ({"src-uri": "amqp://u:***@h"}, '"amqp://u:***@h" has *** in place of its password, and is not an address that was '
+                                    "there before: give the password"),
     ({"dedup": 1}, "dedup should be boolean, actually was 1"),
 ]  # fmt: skip
 OF_UPSTREAMS = [

@@ -50,6 +50,11 @@ def masked_value(component: str, value: Any) -> Any:
     return _with_uris(component, value, lambda key, number, uri: masked(uri))
 
 
+def is_masked(uri: str) -> bool:
+    """Whether asterisks stand for a password of the address."""
+    return f":{MASK}@" in uri or f"password={MASK}" in uri
+
+
 def with_kept_passwords(component: str, value: Any, before: Any) -> Any:
     """The value, where an address that is masked as one in ``before`` is gets the latter's password.
 
@@ -59,7 +64,7 @@ def with_kept_passwords(component: str, value: Any, before: Any) -> Any:
         return value
 
     def kept(key: str, number: int, uri: str) -> str:
-        if f":{MASK}@" not in uri and f"password={MASK}" not in uri:
+        if not is_masked(uri):
             return uri
         olds = before.get(key)
         olds = [olds] if isinstance(olds, str) else olds if isinstance(olds, list) else []

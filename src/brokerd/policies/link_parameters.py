@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from brokerd.links.definition import ACK_MODES, HTTP_SCHEMES, NEVER, QUEUE_LENGTH, SHOVEL, UPSTREAM, UPSTREAM_SET
-from brokerd.links.uris import AMQP_SCHEMES, fault, local_vhost
+from brokerd.links.uris import AMQP_SCHEMES, MASK, fault, is_masked, local_vhost
 from brokerd.policies.keys import format_json_term
 
 Check = Callable[[str, Any], "str | None"]  # (key, value) -> what is wrong
@@ -55,6 +55,9 @@ class _Setter:
         wrong = fault(uri, schemes)
         if wrong is not None:
             return wrong
+        if is_masked(uri):  # Nothing that is stored has the same address: there is no password to keep.
+            return (f'"{uri}" has {MASK} in place of its password, and is not an address that was there before: '
+                    "give the password")  # fmt: skip
         vhost = local_vhost(uri, self._vhost)
         if vhost is not None and not self._may_enter(vhost):
             return f'user "{self._user}" may not connect to vhost "{vhost}"'
