@@ -24,6 +24,7 @@ class Asked:
     slow: Annotated[bool, Field("Whether it is slow.")] = False
     arguments: Annotated[dict[str, int] | None, Field("Arguments.")] = None
     note: Annotated[str, Field("A note.")] = ""
+    names: Annotated[list[str], Field("Names.", verbatim=True)] = ()
 
 
 class Answer(TypedDict):
@@ -113,3 +114,9 @@ def test_what_the_request_would_refuse_is_refused_before_it_is_asked(ctl, argume
     assert told in err
     assert err.count("\n") == 1
     assert "(see brokerctl thing make_one --help)" in err
+
+
+def test_an_option_whose_texts_may_have_commas_stands_once_for_each_of_them(ctl):
+    status, _, err, asked = ctl("thing", "make_one", "x", "--names", "a, b", "--names", "c", answer={"result": {}})
+    assert (status, err) == (0, "")
+    assert asked[0]["names"] == ["a, b", "c"]

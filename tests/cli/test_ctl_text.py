@@ -117,3 +117,9 @@ def test_what_has_happened_and_who_reads_stand_in_columns():
   consumer  tag    prefetch  unacked  channel  peer         user
          7  t      no limit        3  2.1      127.0.0.1:1  guest
          -  other        10        3  2.1      127.0.0.1:1  guest  no ack, waits its turn, priority 5, 4 a channel"""
+
+
+def test_a_reading_that_did_not_come_to_the_end_says_how_far_it_looked_and_how_to_go_on():
+    assert ctl_text.read_remarks({"next_offset": 100_001, "end_offset": 200_001, "examined": 100_000}) == [
+        "looked at 100000 messages, and not yet at offsets 100001 to 200000: --offset 100001 goes on there"]
+    assert ctl_text.read_remarks({"next_offset": 7, "end_offset": 7, "examined": 6}) == []

@@ -25,6 +25,7 @@ def test_a_table_and_an_expression_are_one_program():
     ({"geo-circle": {}}, "'geo-circle' is unknown: there are"),
     ({"geo-bbox": 5}, "'geo-bbox' must be a table"),
     ({"geo-bbox": {"min_lat": 1}}, "'geo-bbox': max_lat must be a number from -90 to 90"),
+    ({"geo-bbox": {"min_lat": 2, "max_lat": 1, "min_lon": 0, "max_lon": 1}}, "min_lat 2 is above max_lat 1"),
     ({"geo-within-radius": {"lat": 1, "lon": 181, "radius_km": 1}}, "lon must be a number from -180 to 180"),
     ({"geo-within-radius": {"lat": 1, "lon": 1, "radius_km": float("nan")}},
      "radius_km must be a number from 0 to 40075"),

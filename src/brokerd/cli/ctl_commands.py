@@ -85,7 +85,8 @@ def command(row: Operation[Any, Any], name: str) -> click.Command:
         for each in fields:
             if each.field.secret and values[each.name] is None and not values.get("password_hash"):
                 values[each.name] = ask_secret(each)
-        request = {each.name: _value(each, values[each.name]) for each in fields if values[each.name] is not None}
+        request = {each.name: _value(each, values[each.name]) for each in fields
+                   if values[each.name] is not None and (values[each.name] != () or each.field.argument)}
         perform(row, directory_of(click.get_current_context()), request, as_json, watch, extra)
 
     return click.Command(name, params=params, callback=run, help=_help(row), short_help=row.help.partition("\n")[0])
@@ -152,7 +153,9 @@ def _parameter(each: RequestField) -> click.Parameter:
             attributes |= {"required": False, "default": None}  # It is asked for: a list of processes must not show it.
         return click.Argument([each.name], metavar=each.name.upper(), **attributes)
     flag = f"--{each.name.replace('_', '-')}"
-    if each.type == list[str]:
+    if each.type == list[str] and each.field.verbatim:
+        attributes |= {"type": str, "default": None, "multiple": True}
+    elif each.type == list[str]:
         attributes |= {"type": _Words(), "default": None}
     shown = f"  [default: {each.default}]" if each.default not in (None, "", False) else ""
     if each.type is bool:

@@ -146,6 +146,17 @@ def dump_remarks(table: dict[str, Any]) -> list[str]:
     return [f"left out: {queue(each)}: {each['why']}" for each in table["skipped"]]
 
 
+# --- stream read
+
+
+def read_remarks(table: dict[str, Any]) -> list[str]:
+    """How far the reading looked, if it did not come to the end."""
+    if table["next_offset"] >= table["end_offset"]:
+        return []
+    return [f"looked at {table['examined']} messages, and not yet at offsets {table['next_offset']} to "
+            f"{table['end_offset'] - 1}: --offset {table['next_offset']} goes on there"]  # fmt: skip
+
+
 # --- queue ordering
 
 

@@ -55,6 +55,9 @@ VIEWS: dict[tuple[str, str], View] = {
         extra=Extra("--sign", "Sign the manifest with the private key of this file (Ed25519, PEM).", _sign),
     ),
     ("queue", "ordering"): View(ctl_text.ordering),
+    ("stream", "read"): View(
+        partial(ctl_tables.rows, columns=ctl_tables.COLUMNS["stream", "read"]), remarks=ctl_text.read_remarks,
+    ),
 }
 
 

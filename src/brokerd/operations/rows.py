@@ -89,16 +89,17 @@ class Field:
     ``low`` and ``high`` bound a whole number, or the characters of a text; ends included.  An ``argument`` stands in
     brokerctl's command without an option's name.  ``path``: a file or folder on the broker's machine, absolute;
     brokerctl completes a relative one.  ``secret``: a password; brokerctl asks for one that is not given.
+    ``verbatim``: a list whose texts may have commas; its option stands once for each of them.
     """
 
-    __slots__ = ("argument", "help", "high", "low", "path", "secret")
+    __slots__ = ("argument", "help", "high", "low", "path", "secret", "verbatim")
 
     def __init__(
         self, help: str, *, argument: bool = False, low: int | None = None, high: int | None = None,  # noqa: A002
-        path: bool = False, secret: bool = False,
+        path: bool = False, secret: bool = False, verbatim: bool = False,
     ) -> None:  # fmt: skip
         self.help = help
-        self.argument, self.path, self.secret = argument, path, secret
+        self.argument, self.path, self.secret, self.verbatim = argument, path, secret, verbatim
         self.low, self.high = low, high
 
     def accepts(self, text: object) -> str:

@@ -221,7 +221,8 @@ class ReadRequest:
                                  "end), a time ago such as 1h, or a time such as 2026-01-31T12:00:00Z.")] = "first"
     count: Annotated[int, Field("How many messages at most.", low=1, high=10_000)] = 100
     examine: Annotated[int, Field("How many messages are looked at, at most.", low=1, high=1_000_000)] = 100_000
-    filter: Annotated[list[str], Field("Only messages with one of these values of x-stream-filter-value.")] = ()  # type: ignore[assignment]
+    filter: Annotated[list[str], Field("Only messages with one of these values of x-stream-filter-value; as an "
+                                             "option once for each value.", verbatim=True)] = ()  # type: ignore[assignment]
     match_unfiltered: Annotated[bool, Field("Also messages without such a value.")] = False
     filter_table: Annotated[dict[str, Any] | None, Field('Only messages with these headers, or at a place: '
                                                          '{"paid": true}, as a table of x-stream-filter.')] = None

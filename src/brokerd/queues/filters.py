@@ -141,7 +141,18 @@ def _place(kind: str, value: Any) -> bytes:
         raise FilterFault("x-stream-filter", f"'{kind}' is unknown: there are {known}")
     code, names = GEO[kind]
     numbers = [_number(kind, name, value.get(name)) for name in names]
+    if code == BOX:
+        return _box(*numbers)
     return struct.pack(f">B{len(numbers)}d", code, *numbers)
+
+
+def _box(low: float, high: float, west: float, east: float) -> bytes:
+    """A box whose west is east of its east goes over the date line: it is two boxes, one at each side."""
+    if low > high:
+        raise FilterFault("x-stream-filter", f"'geo-bbox': min_lat {low:g} is above max_lat {high:g}")
+    if west <= east:
+        return struct.pack(">B4d", BOX, low, high, west, east)
+    return struct.pack(">B4dB4dB", BOX, low, high, west, 180.0, BOX, low, high, -180.0, east, OR)
 
 
 def _number(kind: str, name: str, value: Any) -> float:
