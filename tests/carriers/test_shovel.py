@@ -67,14 +67,17 @@ def test_messages_that_the_destination_refuses_come_later_in_their_order(pair):
     assert bodies(take(there, "to", 25, limited)) == numbered(25)
 
 
-def test_after_dest_retries_a_refused_message_goes_where_dead_letters_go(pair):
+@pytest.mark.parametrize("retries", [0, 1])
+def test_after_dest_retries_a_refused_message_goes_where_dead_letters_go(pair, retries):
     here, there = pair
     fill(there, "to", [b"full"], {"x-max-length": 1, "x-overflow": "reject-publish"})
     fill(here, "dead", [])
     fill(here, "from", numbered(2), {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dest_retries=0)
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dest_retries=retries)
     assert bodies(take(here, "dead", 2)) == numbered(2)
     assert here.wait_for_log(r"shovel 's' in vhost '/': the destination refused a message \(basic.nack\)")
+    assert ask(there, "queue show", queue="to")["messages"] == 1
+    assert "PRECONDITION_FAILED" not in here.log_text()    # The queue there has arguments of its own.
 
 
 def test_a_destination_queue_that_is_deleted_is_made_again_and_gets_what_was_returned(pair):

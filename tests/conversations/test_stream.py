@@ -329,7 +329,7 @@ def test_an_expression_that_is_wrong_says_where(peer, stream):
     ("x-filter-match-type", "some", "it must be 'all' or 'any'"),
     ("x-stream-filter-sql", "", None), ("x-stream-filter-sql", 5, None), ("x-stream-filter-sql", "a = ", None),
     ("x-stream-filter-sql", "a" * 4097, None),
-    ("x-stream-reader", "", '"empty"'), ("x-stream-reader", 5, None),
+    ("x-stream-reader", "", '"empty"'), ("x-stream-reader", 5, None), ("x-stream-reader", None, None),
     ("x-stream-partitions", "range", "it must be 'hash'"),
     ("x-single-active-consumer", "yes", "it must be true or false"),
     ("x-stream-automatic-offset-tracking", "often", "it must be true or false"),

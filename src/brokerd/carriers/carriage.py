@@ -22,22 +22,22 @@ class Carriage:
     """One relay at work, until ``run`` ends.
 
     ``blocked(reason)``: the destination takes nothing, for this reason; "": it does again.  ``retries``: how often a
-    refused message is tried again before its source's dead-letter rules have it; -1: always.  ``before_retry()``: what
-    to do at the destination before.
+    refused message is tried again before its source's dead-letter rules have it; -1: always.  ``on_returned()``: what
+    to do at the destination before a message is tried again that no queue there took.
     """
 
     def __init__(
         self, relay: Relay, source: Connection, destination: Connection, *, blocked: Callable[[str], object],
-        retries: int = -1, before_retry: Callable[[], object] | None = None, title: str = "",
+        retries: int = -1, on_returned: Callable[[], object] | None = None, title: str = "",
     ) -> None:  # fmt: skip
         self.relay, self.source, self.destination = relay, source, destination
-        self._blocked, self._retries, self._before_retry, self._title = blocked, retries, before_retry, title
+        self._blocked, self._retries, self._on_returned, self._title = blocked, retries, on_returned, title
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[ClientError | None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._reason = ""  # why the destination is blocked, as it says
-        self._refusals = 0
+        self._refused = False  # and told so
         source.give(relay, source=True)
         destination.give(relay, source=False)
         source.on_octets = destination.on_octets = self.pump
@@ -83,8 +83,8 @@ class Carriage:
         if relay.halted:
             if not relay.in_flight and self._timer is None:
                 self._wait()
-        elif self._refusals and not relay.careful:
-            self._refusals = 0
+        elif self._refused and not relay.careful:
+            self._refused = False
             self._blocked(self._reason)
         if relay.limit == 0 and relay.finished and not self._ended.done():
             self._ended.set_result(None)
@@ -103,15 +103,16 @@ class Carriage:
             relay.retry()
             self._loop.call_soon(self.pump)
             return
-        delay = min(FIRST_RETRY_SECONDS * 2 ** min(self._refusals, 16), LAST_RETRY_SECONDS)
-        self._refusals += 1
-        self._blocked(f"{reason}: tried again in {delay:g} s, {self._refusals} times so far")
+        tries = relay.tries  # of the message that waits: the next one begins anew
+        delay = min(FIRST_RETRY_SECONDS * 2 ** min(tries - 1, 16), LAST_RETRY_SECONDS)
+        self._refused = True
+        self._blocked(f"{reason}: tried {tries} times, again in {delay:g} s")
         self._timer = self._loop.call_later(delay, self._retry)
 
     def _retry(self) -> None:
         self._timer = None
-        if self._before_retry is not None:
-            self._before_retry()
+        if self._on_returned is not None and self.relay.came_back:
+            self._on_returned()
         self.relay.retry()
         self.pump()
 

@@ -71,7 +71,7 @@ class Shovel(Link):
             frame_max=destination.frame_max,
         )  # fmt: skip
         carriage = Carriage(relay, source, destination, blocked=self._on_blocked, retries=definition.dest_retries,
-                            before_retry=lambda: self._declare_again(destination), title=self.title)  # fmt: skip
+                            on_returned=lambda: self._declare_again(destination), title=self.title)  # fmt: skip
         if self._left == 0:
             raise Finished("there was nothing to carry")
         await self._consume(source, queue)

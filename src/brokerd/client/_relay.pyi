@@ -24,6 +24,7 @@ class Relay:
     halted: bool
     careful: bool
     reason: str
+    came_back: bool
     def __init__(
         self,
         mode: str,

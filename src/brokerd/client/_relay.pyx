@@ -107,6 +107,7 @@ cdef class Relay:
     cdef readonly bint halted                   # the destination refused a message
     cdef readonly bint careful                  # messages are sent again, one at a time
     cdef readonly str reason                    # of the last refusal
+    cdef readonly bint came_back                # that one was a basic.return: no queue took the message
 
     def __cinit__(self, str mode, exchange, key, *, bint mandatory=False, rewrite=None, mark=None, limit=-1,
                   uint32_t frame_max=131072):
@@ -392,7 +393,7 @@ cdef class Relay:
         self.in_flight -= 1
         if negative or entry.returned:
             if not entry.returned:
-                self.reason = "the destination refused a message (basic.nack)"
+                self.reason, self.came_back = "the destination refused a message (basic.nack)", False
             entry.state = REFUSED
             entry.returned = 0
             self.refused += 1
@@ -408,6 +409,7 @@ cdef class Relay:
             raise StreamError("a basic.return that is cut short")
         text = p[7:7 + p[6]].decode("utf-8", "replace")
         self.reason = f"the destination returned a message: {(<int> p[4]) << 8 | p[5]} {text}"
+        self.came_back = True
         return 0
 
     cdef int returned(self, const uint8_t *p, uint32_t size) except -1:

@@ -138,7 +138,7 @@ def filter_of(arguments: Mapping[str, Any]) -> Filter:
 def reader_name(queue: "Queue", arguments: Mapping[str, Any], tag: str) -> str | None:
     """Under which name the stream keeps the reader's offset; None: it keeps none.  Raises PreconditionFailed."""
     name = arguments.get("x-stream-reader")
-    if name is not None:
+    if "x-stream-reader" in arguments:
         reason = short_string(name, arguments)
         if reason is None and not name:
             reason = '"empty"'
@@ -262,17 +262,17 @@ def _share(queue: "Queue", name: bytes, asked: Filter, *, single: bool) -> dict[
     from brokerd.queues.groups import HEADERS, PROPERTIES
 
     assert queue.stream is not None
-    shown = _text(name)
+    who = f"readers '{_text(name)}' of {queue}" if name else f"readers without a name of {queue}"
     for other, other_single, readers, *_, has in queue.stream.shares():
         if other != name:
             continue
         if other_single != single:
             how = "take turns" if other_single else "share by key"
-            raise PreconditionFailed(f"readers '{shown}' of {queue} {how}; one more must do the same")
+            raise PreconditionFailed(f"{who} {how}; one more must do the same")
         if has != asked:
-            raise PreconditionFailed(f"readers '{shown}' of {queue} have another filter; one more must have the same")
+            raise PreconditionFailed(f"{who} have another filter; one more must have the same")
         if len(readers) >= SHARERS_MAX:
-            raise AccessRefused(f"{queue} has {SHARERS_MAX} readers '{shown}', as many as there may be")
+            raise AccessRefused(f"there are {SHARERS_MAX} {who}, as many as there may be")
     header = queue.rules.partition_header
     by = header if header in PROPERTIES else "header"
     names = () if by != "header" else HEADERS if header is None else (header,)
