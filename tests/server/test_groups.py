@@ -4,6 +4,7 @@ Each worker is a real client in a thread of its own; what it does is noted under
 happens.
 """
 
+import contextlib
 import json
 import socket
 import threading
@@ -73,6 +74,9 @@ class Worker(threading.Thread):
                     for customer in [c for c, holder in self.work.holders.items() if holder == self.name]:
                         del self.work.holders[customer]
                 connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(pika.exceptions.AMQPConnectionError):
+                    while True:         # pika notices, and closes what it has open.
+                        connection.process_data_events(1)
                 return
         connection.close()
 
