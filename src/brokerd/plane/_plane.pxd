@@ -75,6 +75,9 @@ cdef struct core_t:
     uint32_t segment_octets
     uint64_t message_octets_max
     uint64_t turn_octets
+    int64_t looks_left          # that the filters of all readers have in this turn (filter.pxi)
+    consumer_t *put_off         # consumers whose gate looks on in a later turn: a list, the oldest first
+    consumer_t *put_off_last
     int64_t work_ns, calm_ns, crowd_ns      # see plane/__init__.pyi; no work_ns or crowd_ns: NEVER
     int64_t spent, busy         # conn_t.spent of the one that parse() works for, with room for messages; of all, since go_on()
     uint32_t frame_octets_max
@@ -316,6 +319,7 @@ cdef enum:                      # what take() answers
     TAKE_OTHERS = 2             # none for this consumer.  It is asked again at the queue's next turn
     TAKE_LATER = 3              # the gate has looked at enough messages for one call
     TAKE_END = 4                # none for this consumer, until the gate puts it into its ring again
+    TAKE_AFTER = 5              # the gate has looked enough for this consumer, and put it at the end of its ring
 
 cdef struct gate_t:             # see gate.pxi, where each verb is explained
     queue_t *queue              # NULL: of no queue now
@@ -450,6 +454,7 @@ cdef struct consumer_t:
     void *reader                # what the queue's gate knows of it; NULL: nothing
     consumer_t *waits_next      # of its channel's that wait for credit
     consumer_t *waits_prev
+    consumer_t *put_off_next    # of core_t.put_off
     level_t *level
     queue_t *queue
     channel_t *channel
@@ -458,15 +463,12 @@ cdef struct consumer_t:
     uint16_t prefix_n
     uint32_t number             # in journals
     uint32_t at_gate            # what the queue's gate noted here; 0: nothing
-    uint32_t prefetch           # 0: no limit
-    uint32_t unacked
+    uint32_t prefetch, unacked  # prefetch 0: no limit
     int64_t timeout             # ns that a delivery may be unacked; -1: for ever
-    bint timeout_closes
-    bint no_ack
+    bint timeout_closes, no_ack
     bint numbers                # its deliveries have the headers x-message-seq and x-message-ns
-    bint in_ring
+    bint in_ring, is_put_off, closed
     bint waits                  # is in channel_t.waiting
-    bint closed
 
 cdef struct entry_t:
     place_t at                  # seg NULL: settled

@@ -136,6 +136,54 @@ cdef void ring_rejoin(consumer_t *c) noexcept nogil:
         waiting_join(c)
 
 
+# ---- consumers that wait for a later turn of the loop
+
+cdef enum:
+    WOKEN_AT_ONCE = 16
+    LOOKS_OF_TURN = 8192        # messages that all filters look at together, before the loop reads from connections again
+
+cdef void put_off(consumer_t *c) noexcept nogil:
+    cdef core_t *core = c.queue.core
+    if c.is_put_off:
+        return
+    c.is_put_off = True
+    c.put_off_next = NULL
+    if core.put_off == NULL:
+        core.put_off = c
+    else:
+        core.put_off_last.put_off_next = c
+    core.put_off_last = c
+
+
+cdef void put_off_leave(consumer_t *c) noexcept nogil:
+    cdef core_t *core = c.queue.core
+    cdef consumer_t *before = NULL
+    cdef consumer_t *other = core.put_off
+    if not c.is_put_off:
+        return
+    while other != c:
+        before = other
+        other = other.put_off_next
+    if before == NULL:
+        core.put_off = c.put_off_next
+    else:
+        before.put_off_next = c.put_off_next
+    if core.put_off_last == c:
+        core.put_off_last = before
+    c.is_put_off = False
+
+
+cdef void wake_put_off(core_t *core) noexcept nogil:
+    """Those that waited longest stand in their rings again."""
+    cdef consumer_t *c
+    cdef int n = 0
+    while core.put_off != NULL and n < WOKEN_AT_ONCE:
+        c = core.put_off
+        put_off_leave(c)
+        ring_rejoin(c)
+        n += 1
+
+
 cdef enum:
     LOOKED_AT_HIGHER = 64           # consumers of higher priority, for one that is given credit
     MOVED_AT_ONCE = 1024            # consumers that are given credit before messages are handed out

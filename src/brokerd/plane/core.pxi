@@ -146,6 +146,9 @@ cdef class Core:
                 self.tell_lost()
             if c.confirm_dirty != NULL:
                 self.send_confirms()
+            c.looks_left = LOOKS_OF_TURN
+            if UNLIKELY(c.put_off != NULL):
+                wake_put_off(c)
             while True:
                 spent = deliver_dirty(c, spent)
                 if UNLIKELY(c.crediting != NULL) and spent < c.turn_octets:
@@ -165,7 +168,7 @@ cdef class Core:
                 out_flush(conn)
         finally:
             self.in_turn = False
-        if (c.dirty != NULL or c.crediting != NULL or c.lost or has_unfinished(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
+        if (c.dirty != NULL or c.crediting != NULL or c.put_off != NULL or c.lost or has_unfinished(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
                 and not self.scheduled:
             self.scheduled = True
             self.schedule()

@@ -284,14 +284,13 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
                 spent += LOOK_COSTS * q.rules.gate.looked
             if took == TAKE_OTHERS:
                 q.rules.gate.sent_away = True
+            if took == TAKE_OTHERS or took == TAKE_END:
                 ring_leave(c)
-                continue
-            if took == TAKE_END:
-                ring_leave(c)
-                continue
             if took == TAKE_LATER:
                 spent = budget
-            break
+            if took == TAKE_LATER or took == TAKE_NOTHING:
+                break
+            continue
         if UNLIKELY(q.rules != NULL) and q.rules.gate != NULL:
             spent += LOOK_COSTS * q.rules.gate.looked
         sends = may_send(ch.conn, &t)
@@ -370,7 +369,13 @@ cdef uint64_t deliver_dirty(core_t *core, uint64_t spent) noexcept nogil:
     if UNLIKELY(core.crediting != NULL):
         # First: one of these may have a higher priority than the consumers that are in their rings.
         spent += credit_channels(core)
-    while core.dirty != NULL and spent < core.turn_octets:
+    while spent < core.turn_octets:
+        if core.dirty == NULL:
+            if LIKELY(core.put_off == NULL) or core.looks_left <= 0:
+                break
+            wake_put_off(core)
+            spent += 64
+            continue
         q = core.dirty
         core.dirty = q.dirty_next
         if core.dirty == NULL:

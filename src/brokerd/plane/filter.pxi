@@ -123,8 +123,8 @@ cdef bint pattern_is_whole(const uint8_t *p, uint32_t n) noexcept nogil:
 
 
 cdef void push(reader_t *r, const uint8_t *record, message_t *m, const uint8_t *table, value_t *v, uint8_t code,
-               const uint8_t *p) noexcept nogil:
-    """v becomes what the operation pushes; p: its operand."""
+               const uint8_t *p, uint32_t walked, uint32_t *steps) noexcept nogil:
+    """v becomes what the operation pushes; p: its operand; walked: steps through all headers."""
     if code == DO_BOOLEAN:
         set_boolean(v, p[0])
     elif code == DO_WHOLE:
@@ -136,16 +136,20 @@ cdef void push(reader_t *r, const uint8_t *record, message_t *m, const uint8_t *
     elif code == DO_TEXT:
         set_text(v, p + 2, be16(p))
     elif code == DO_HEADER:
+        steps[0] += walked
         read_header(v, table, p)
     elif code == DO_FIELD:
         read_field(v, record, m, p[0])
     elif code == DO_VALUES:
+        steps[0] += walked + (r.filter_n >> 3)
         set_boolean(v, has_value(r, table))
     elif code == DO_HEADER_IS:
+        steps[0] += walked
         set_boolean(v, header_is(table, p))
     elif code == DO_UNKNOWN:
         v.kind = IS_UNKNOWN
     else:
+        steps[0] += 2 * walked + (be16(p) * 2 if code == DO_POLYGON else 8)
         set_boolean(v, is_at(table, code, p))
 
 
@@ -180,12 +184,13 @@ cdef bint runs(reader_t *r, const uint8_t *record, message_t *m, const uint8_t *
     cdef const uint8_t *end = p + r.program_n
     cdef uint8_t code
     cdef int order = 0
+    cdef uint32_t walked = be32(table) >> 4 if table != NULL else 0
     while p < end:
-        steps[0] += 1
+        steps[0] += 2
         code = p[0]
         p += 1
         if code <= DO_POLYGON:
-            push(r, record, m, table, top, code, p)
+            push(r, record, m, table, top, code, p, walked, steps)
             top += 1
         elif code == DO_AND or code == DO_OR:
             top -= 1
@@ -228,8 +233,10 @@ cdef bint passes_filter(reader_t *r, const uint8_t *record) noexcept nogil:
     message_of(record, &m)
     table = property_at(m.properties, PROPERTY_HEADERS)
     if r.program == NULL:
-        return has_value(r, table)
-    passes = runs(r, record, &m, table, &steps)
+        steps = (r.filter_n >> 3) + (be32(table) >> 4 if table != NULL else 0)
+        passes = has_value(r, table)
+    else:
+        passes = runs(r, record, &m, table, &steps)
     r.stream.gate.looked += steps // STEPS_OF_LOOK
     return passes
 

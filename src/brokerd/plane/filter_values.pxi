@@ -3,8 +3,9 @@
 cdef enum:
     PROGRAM_MOST = 8192         # octets
     STACK_MOST = 32
+    LITERAL_MOST = 255          # octets of a pattern
     LIKE_MOST = 4096            # octets of a text; whether a longer one is like a pattern is unknown
-    STEPS_OF_LOOK = 64          # operations, and octets compared with a pattern, that cost as much as one more message
+    STEPS_OF_LOOK = 4           # steps that cost as much as one more message: operations, octets compared with a pattern, ...
 
     IS_UNKNOWN = 0
     IS_BOOLEAN = 1
@@ -51,6 +52,9 @@ cdef enum:
     FIELD_SIZE = 18             # octets of the body
     FIELD_OFFSET = 19
     FIELD_STORED = 20           # ms since the epoch
+
+cdef extern from "string.h" nogil:
+    void *memmem(const void *text, size_t n, const void *wanted, size_t wanted_n) noexcept
 
 cdef struct value_t:
     uint8_t kind
@@ -289,12 +293,40 @@ cdef void calculate(value_t *a, const value_t *b, uint8_t code) noexcept nogil:
         a.real = one / other if code == DO_DIVIDE else fmod(one, other)
 
 
+cdef uint32_t literal_of(const uint8_t *pattern, uint32_t n, uint8_t *octets) noexcept nogil:
+    """Write the octets that the pattern asks for up to the next "any characters", or its end, and return how many;
+    NO_HELD: there is a character among them that may be any, or there are more than LITERAL_MOST."""
+    cdef uint32_t k = 0, found = 0
+    while k < n and pattern[k] != 3:
+        if pattern[k] == 2 or found == LITERAL_MOST:
+            return NO_HELD
+        octets[found] = pattern[k + 1]
+        found += 1
+        k += 2
+    return found
+
+
 cdef bint is_like(const uint8_t *text, uint32_t n, const uint8_t *pattern, uint32_t pattern_n, uint32_t *steps) noexcept nogil:
-    """Whether the text is like the pattern: where it is not, the last "any characters" takes one more."""
-    cdef uint32_t i = 0, k = 0, resume_i = 0, resume_k = NO_HELD
+    """Whether the text is like the pattern.  Octets behind "any characters" are searched for in one go, in linear time; if any
+    character is among them, "any characters" takes one more where it does not fit."""
+    cdef uint32_t i = 0, k = 0, resume_i = 0, resume_k = NO_HELD, literal_n
+    cdef uint8_t literal[LITERAL_MOST]
+    cdef const uint8_t *found
     while i < n or k < pattern_n:
         steps[0] += 1
         if k < pattern_n and pattern[k] == 3:
+            literal_n = literal_of(pattern + k + 1, pattern_n - k - 1, literal)
+            if literal_n != NO_HELD:
+                if k + 1 + 2 * literal_n == pattern_n:
+                    return n - i >= literal_n and memcmp(text + n - literal_n, literal, literal_n) == 0
+                found = <const uint8_t *>memmem(text + i, n - i, literal, literal_n)
+                steps[0] += literal_n + ((n if found == NULL else <uint32_t>(found - text)) - i) // 4
+                if found == NULL:
+                    return False
+                i = <uint32_t>(found - text) + literal_n
+                k += 1 + 2 * literal_n
+                resume_k = NO_HELD
+                continue
             resume_i = i
             resume_k = k
             k += 1

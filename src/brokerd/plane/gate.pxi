@@ -10,7 +10,8 @@
 #    take        the next message for consumer c (NULL: basic.get), taken: TAKE_DONE.  find_next() finds the message whose
 #                turn it is.  take_head() takes it; wait() lets it wait.  After TAKE_END the consumer gets nothing until the
 #                gate calls ring_rejoin(), or one of its deliveries is settled.  A call looks at a bounded number of messages,
-#                counts them in `looked`, and answers TAKE_LATER if that was not enough
+#                counts them in `looked`, and answers TAKE_LATER if that was not enough; TAKE_AFTER if other consumers are
+#                to have their turn first.  put_off() has a consumer wait for the next turn of the loop: then TAKE_END
 #    dying       a message died, ready, out (then `channel` is in the gate) or waiting.  Where it is dead-lettered, settle()
 #                follows when its letter is stored
 #    settle      a message is about to be settled: acknowledged, dropped, dead-lettered, purged; out before or not.

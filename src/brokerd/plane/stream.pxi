@@ -12,7 +12,7 @@
 
 
 cdef enum:
-    FILTER_LOOKS = 2048         # messages that a filter looks at before other readers, and other queues, have their turn
+    FILTER_LOOKS = 2048         # messages that a filter looks at before other readers of its stream have their turn
 
 
 # ---- the gate's verbs
@@ -100,7 +100,21 @@ cdef int after_others(consumer_t *c, reader_t *place) noexcept nogil:
     keep_passed(place)
     ring_leave(c)
     ring_join(c)
-    return TAKE_LATER
+    return TAKE_AFTER
+
+
+cdef inline bint is_out_of_looks(gate_t *gate, reader_t *place) noexcept nogil:
+    """Whether the reader has to look at messages, and filters have looked enough in this turn of the loop."""
+    return (is_filtered(place) or not place.started) and gate.queue.core.looks_left <= 0
+
+
+cdef inline int spend_looks(gate_t *gate, int took) noexcept nogil:
+    gate.queue.core.looks_left -= gate.looked
+    return took
+
+
+cdef inline bint may_look_on(gate_t *gate) noexcept nogil:
+    return gate.looked < FILTER_LOOKS and gate.looked < gate.queue.core.looks_left
 
 
 cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
@@ -114,14 +128,17 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         return share_take(gate, r, t)
     if UNLIKELY(r.again_n) and take_again(r, t):
         return TAKE_DONE
+    if UNLIKELY(is_out_of_looks(gate, r)):
+        put_off(c)
+        return TAKE_END
     while skip_ahead(r) and reader_look(r):
         seq = seq_of(r.seg.map + r.position)
         if UNLIKELY(is_filtered(r)) and not passes_filter(r, r.seg.map + r.position):
             step_over(r, seq)
             gate.looked += 1
-            if gate.looked < FILTER_LOOKS:
+            if LIKELY(may_look_on(gate)):
                 continue
-            return after_others(c, r)
+            return spend_looks(gate, after_others(c, r))
         i = hold(r, seq, r.seg.number, r.position)
         if UNLIKELY(i == NO_HELD):
             break
@@ -130,13 +147,13 @@ cdef int stream_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
         t.seq = seq
         t.ordinal = i
         step_over(r, seq)
-        return TAKE_DONE
+        return spend_looks(gate, TAKE_DONE)
     gate.looked += 1
     if UNLIKELY(r.goes_on):
-        return after_others(c, r)
+        return spend_looks(gate, after_others(c, r))
     keep_passed(r)
     rest_at_end(r)
-    return TAKE_END
+    return spend_looks(gate, TAKE_END)
 
 
 cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
@@ -150,6 +167,9 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
         return TAKE_DONE
     if r.waiting != NO_HELD or not reads_for_all(r):
         return TAKE_END
+    if UNLIKELY(is_out_of_looks(gate, p)):
+        put_off(r.consumer)
+        return TAKE_END
     while skip_ahead(p) and reader_look(p):
         seq = seq_of(p.seg.map + p.position)
         if LIKELY(not is_filtered(p)) or passes_filter(p, p.seg.map + p.position):
@@ -160,22 +180,22 @@ cdef int share_take(gate_t *gate, reader_t *r, place_t *t) noexcept nogil:
             if owner == r:
                 share_hand_out(share, i, p.seg, t)
                 step_over(p, seq)
-                return TAKE_DONE
+                return spend_looks(gate, TAKE_DONE)
             wait_for(share, owner, i)
             if share.waiting >= SHARE_WAITS_MOST:
                 share.full = True
                 step_over(p, seq)
-                return TAKE_END
+                return spend_looks(gate, TAKE_END)
         step_over(p, seq)
         gate.looked += 1
-        if gate.looked >= FILTER_LOOKS:
-            return after_others(r.consumer, p)
+        if not (may_look_on(gate) if is_filtered(p) else gate.looked < FILTER_LOOKS):
+            return spend_looks(gate, after_others(r.consumer, p))
     gate.looked += 1
     if UNLIKELY(p.goes_on):
-        return after_others(r.consumer, p)
+        return spend_looks(gate, after_others(r.consumer, p))
     keep_passed(p)
     rest_at_end(r)
-    return TAKE_END
+    return spend_looks(gate, TAKE_END)
 
 
 cdef bint stream_settle(gate_t *gate, place_t *t, uint8_t kind) noexcept nogil:
@@ -316,6 +336,7 @@ cdef void stream_leave(gate_t *gate, consumer_t *c) noexcept nogil:
     """The consumer cancelled, or its channel went: what it passed over is kept now, and each ack that still comes."""
     cdef reader_t *r = <reader_t *>c.reader
     if r != NULL and r.stream == <stream_t *>gate:
+        put_off_leave(c)
         keep_passed(r if r.share == NULL else &r.share.place)
         reader_part(<stream_t *>gate, c)
 
