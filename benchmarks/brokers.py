@@ -59,10 +59,13 @@ class Target(NamedTuple):
         """The URI of the broker, with the user guest."""
         return Address("127.0.0.1", self.port, "guest", "guest", "/")
 
-    def perf(self, arguments: str) -> dict[str, Any]:
-        """Run a brokerperf command; its figures, or {"error": why not}."""
+    def perf(self, arguments: str, uri: str = "") -> dict[str, Any]:
+        """Run a brokerperf command; its figures, or {"error": why not}.
+
+        uri: where, with further options; the plain port if empty.
+        """
         command = [sys.executable, "-m", "brokerd.cli.brokerperf", *shlex.split(arguments), "--json", "-q",
-                   "--uri", f"amqp://127.0.0.1:{self.port}/"]
+                   "--uri", *shlex.split(uri or f"amqp://127.0.0.1:{self.port}/")]
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
         try:
             figures: dict[str, Any] = json.loads(done.stdout)
@@ -174,6 +177,17 @@ class Broker:
         """Stop it and delete its data."""
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def tls_options(folder: Path) -> str:
+    """The options of a broker with TLS, with a certificate made in the folder; "" where there is no openssl command."""
+    if shutil.which("openssl") is None:
+        return ""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                    "-days", "2", "-subj", "/CN=benchmark", "-keyout", key, "-out", certificate],
+                   check=True, capture_output=True)
+    return f"--cert {certificate} --key {key}"
 
 
 def free_port() -> int:

@@ -36,7 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from brokers import BROKERD, ENVIRONMENT, Broker, Wire, free_port
+from brokers import BROKERD, ENVIRONMENT, Broker, Wire, free_port, tls_options
 from hostile import FANOUT, FANOUT_QUEUES, KINDS, begin, bind, consume, declare, hello, made_by, properties, publish
 
 from brokerd.cli.perfclient import BODY, FRAME_END, METHOD, method
@@ -301,17 +301,6 @@ class Hostile:
             each.wait()
 
 
-def make_certificate(folder: Path) -> str:
-    """The options of a broker with TLS; "" where there is no openssl command."""
-    if shutil.which("openssl") is None:
-        return ""
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                    "-days", "2", "-subj", "/CN=siege", "-keyout", key, "-out", certificate],
-                   check=True, capture_output=True)
-    return f"--cert {certificate} --key {key}"
-
-
 def make_fanout(wire: Wire) -> None:
     """The exchange with many queues."""
     wire.declare_exchange(FANOUT, "fanout")
@@ -441,7 +430,7 @@ def main() -> None:
         parser.error(f"unknown kind {unknown[0]!r}")
     tls_port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        command = (f"prlimit --nofile={options.files}:{options.files} {BROKERD} {make_certificate(Path(folder))} "
+        command = (f"prlimit --nofile={options.files}:{options.files} {BROKERD} {tls_options(Path(folder))} "
                    f"--amqps-port {tls_port} --memory-high-watermark-octets {options.watermark * MIB} "
                    f"--idle-queue-seconds {IDLE_QUEUE_SECONDS}")
         with Broker(command) as broker:

@@ -11,16 +11,19 @@ the table below; README.md holds the answer last measured.
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from brokers import BROKERD, Broker, Target
+from brokers import BROKERD, Broker, Target, free_port, tls_options
 from floor import floor
 from restart import measure as measure_restart
 
@@ -110,6 +113,21 @@ def deep_queue(broker: Broker) -> Figures:
     )
 
 
+def through(broker: Broker, arguments: str, unix: bool = False) -> Figures:
+    """A brokerperf command over a unix socket or TLS, with a broker that has both beside its plain port."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=broker.directory.parent))
+    tls, tls_port = tls_options(folder), free_port()
+    if not tls and not unix:
+        return {"error": "there is no openssl command"}
+    command = f"{BROKERD} --unix-path {folder}/amqp --amqps-port {tls_port} {tls}"
+    try:
+        with Broker(command, data_root=str(folder)) as own:
+            over_unix, over_tls = f"amqp://{quote(f'{folder}/amqp', safe='')}/", f"amqps://127.0.0.1:{tls_port}/"
+            return own.target.perf(arguments, over_unix if unix else over_tls + " --no-verify")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 ROWS = {
     "a": Row(
         "publish only, 16 B, transient, durable queue",
@@ -183,6 +201,27 @@ ROWS = {
         "–",
         2_000_000,
         octets=(95, 82),
+    ),
+    "64k": Row(
+        "1 → 1, 64 KiB, auto-ack", "throughput -s 65536 -n {n}", (CONSUME, CPU, OVER_FLOOR), "218 s/M", 20_000,
+        octets=(65_627, 65_610),
+    ),
+    "1m": Row(
+        "1 → 1, 1 MiB, auto-ack", "throughput -s 1048576 -n {n}", (CONSUME, CPU, OVER_FLOOR), "4,247 s/M", 1_000,
+        octets=(1_048_715, 1_048_698),
+    ),
+    "unix": Row(
+        "as c, over a unix socket", partial(through, arguments="throughput -n 4000000", unix=True), (CONSUME, CPU), "–"
+    ),
+    "unix-d": Row(
+        "as d, over a unix socket", partial(through, arguments="throughput -s 1024 -n 1000000", unix=True),
+        (CONSUME, CPU), "–",
+    ),
+    "tls": Row(
+        "as c, over TLS", partial(through, arguments="throughput -n 4000000"), (CONSUME, CPU), "1.17 s/M"
+    ),
+    "tls-d": Row(
+        "as d, over TLS", partial(through, arguments="throughput -s 1024 -n 1000000"), (CONSUME, CPU), "5.3 s/M"
     ),
     "g1": Row(
         "latency at 5,000/s",

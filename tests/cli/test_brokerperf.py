@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
@@ -248,12 +249,14 @@ def test_a_merged_histogram_counts_both():
     ("amqp://h/a%20b", ("h", 5672, "guest", "guest", "a b", None)),
     ("amqps://h", ("h", 5671, "guest", "guest", "/", ("", True))),
     ("amqps://h:1/v", ("h", 1, "guest", "guest", "v", ("", True))),
+    ("amqp://%2Frun%2FA.sock/v", ("/run/A.sock", 0, "guest", "guest", "v", None)),
+    ("amqp://u:p@%2frun%2fb%20c", ("/run/b c", 0, "u", "p", "/", None)),
 ])
 def test_a_uri_says_where_and_as_whom(uri, address):
     assert tuple(Address.parse(uri)) == address
 
 
-@pytest.mark.parametrize("uri", ["http://h", "amqpss://h", "amqp://h:port", "amqp://h?x=1", "h"])
+@pytest.mark.parametrize("uri", ["http://h", "amqpss://h", "amqp://h:port", "amqp://h?x=1", "h", "amqps://%2Frun%2Fa"])
 def test_other_uris_are_refused(uri):
     with pytest.raises(ValueError):
         Address.parse(uri)
@@ -434,7 +437,8 @@ def test_consumers_take_no_more_than_they_may_and_acknowledge_no_more():
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    with Broker(tmp_path_factory.mktemp("perf") / "data") as broker:
+    folder = tmp_path_factory.mktemp("perf")
+    with Broker(folder / "data", "--unix-path", folder / "Amqp") as broker:
         yield broker
 
 
@@ -593,6 +597,15 @@ def test_the_bar_shows_the_share_and_only_on_a_terminal(monkeypatch):
             assert "\rconsume 3/s" in stream.getvalue()
         else:
             assert stream.getvalue() == ""
+
+
+def test_messages_go_over_a_unix_socket_and_the_broker_behind_it_is_measured(broker):
+    uri = f"amqp://{quote(str(broker.directory.parent / 'Amqp'), safe='')}/"
+    found = figures("throughput", "--uri", uri, "-n", "100", "--verify-order")
+    assert (found["published"], found["consumed"]) == (100, 100)
+    assert found["broker"]["rss_kb"] > 1024
+    missing = perf("throughput", "--uri", "amqp://%2Fno%2Fsuch", "-n", "1")
+    assert (missing.exit_code, missing.stderr) == (1, "brokerperf: /no/such: No such file or directory\n")
 
 
 def test_a_summary_says_yes_and_no_in_words():

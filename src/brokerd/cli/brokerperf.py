@@ -19,7 +19,7 @@ from brokerd import __version__
 from brokerd.cli import perfrun
 from brokerd.cli.ctl_output import Progress
 from brokerd.cli.perfclient import Address, PerfError
-from brokerd.cli.perfproc import listeners
+from brokerd.cli.perfproc import listeners, unix_listeners
 from brokerd.command_line import OneLineGroup, complete_files
 
 FAILED, ORDER_VIOLATED, STALLED, INTERRUPTED = 1, 3, 4, 130
@@ -108,7 +108,8 @@ common = stacked(
         type=Uri(),
         default="amqp://guest:guest@127.0.0.1:5672/",
         show_default=True,
-        help="The broker: amqp://user:pass@host:port/vhost, or amqps:// for TLS.",
+        help="The broker: amqp://user:pass@host:port/vhost, or amqps:// for TLS.  A host such as"
+             " %2Frun%2Fbrokerd%2Famqp.sock is the path of a unix socket.",
     ),
     click.option("--ca", metavar="FILE", shell_complete=complete_files,
                  help="CAs that the broker's certificate must be signed by (PEM), instead of the system's."),
@@ -347,7 +348,12 @@ def check(options: dict[str, Any]) -> None:
 
 
 def processes(address: Address, pids: tuple[int, ...]) -> tuple[int, ...]:
-    """The processes to measure: those that --pid names, else those of this host that listen on the broker's port."""
+    """The processes to measure: those that --pid names, else those of this host that listen on the broker's port.
+
+    Behind a unix socket that is the process that listens there.
+    """
+    if not pids and address.host.startswith("/"):
+        return tuple(unix_listeners(address.host))
     if pids or address.host not in LOCAL:
         return pids
     return tuple(listeners(address.port))

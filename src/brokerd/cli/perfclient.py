@@ -38,7 +38,11 @@ class Refused(PerfError):
 
 
 class Address(NamedTuple):
-    """A broker's address, and the user and password for the login.  ``tls``: None for AMQP without TLS."""
+    """A broker's address, and the user and password for the login.
+
+    host: a host, or the path of a unix socket, which begins with a slash.
+    tls: None for AMQP without TLS.
+    """
 
     host: str
     port: int
@@ -49,7 +53,10 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, uri: str) -> Self:
-        """Read amqp://user:pass@host:port/vhost, or amqps://; ValueError names what is wrong with it."""
+        """Read amqp://user:pass@host:port/vhost, or amqps://; ValueError names what is wrong with it.
+
+        A host that begins with %2F is the path of a unix socket: amqp://%2Frun%2Fbrokerd%2Famqp.sock/vhost.
+        """
         parts = urlsplit(uri)
         if parts.scheme not in ("amqp", "amqps"):
             raise ValueError("the URI must begin with amqp:// or amqps://")
@@ -57,11 +64,16 @@ class Address(NamedTuple):
             raise ValueError("the URI has more than user, password, host, port and vhost")
         vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
         tls = None
+        # urlsplit() writes host names in small letters; the letters of a path must stay.
+        encoded = parts.netloc.rpartition("@")[2]
+        host = unquote(encoded) if encoded[:3].upper() == "%2F" else parts.hostname or "127.0.0.1"
+        if host.startswith("/") and parts.scheme == "amqps":
+            raise ValueError("a unix socket has no TLS: the URI must begin with amqp://")
         if parts.scheme == "amqps":
             from brokerd.cli.perftls import Tls  # Python's TLS takes 15 ms to import.
 
             tls = Tls()
-        return cls(parts.hostname or "127.0.0.1", parts.port or (TLS_PORT if tls else PORT),
+        return cls(host, 0 if host.startswith("/") else parts.port or (TLS_PORT if tls else PORT),
                    unquote(parts.username or "guest"), unquote(parts.password or "guest"), vhost, tls)
 
 
@@ -312,6 +324,8 @@ def part(clients: Sequence[Client]) -> None:
 
 def connected(address: Address, timeout: float) -> socket.socket:
     """A socket to the broker, behind TLS if the address asks for it.  Raises PerfError."""
+    if address.host.startswith("/"):
+        return connected_here(address.host, timeout)
     where = f"{address.host}:{address.port}"
     try:
         made = socket.create_connection((address.host, address.port), timeout)
@@ -327,6 +341,18 @@ def connected(address: Address, timeout: float) -> socket.socket:
     except OSError as error:
         made.close()
         raise PerfError(f"{where}: {perftls.reason(error, address.tls)}") from None
+
+
+def connected_here(path: str, timeout: float) -> socket.socket:
+    """A socket to the broker's unix socket at ``path``.  Raises PerfError."""
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(timeout)
+    try:
+        made.connect(path)
+    except OSError as error:
+        made.close()
+        raise PerfError(f"{path}: {error.strerror or error}") from None
+    return made
 
 
 def declare_arguments(name: str, durable: bool, arguments: dict[str, object] | None, passive: bool) -> bytes:

@@ -1,6 +1,8 @@
-"""The CPU seconds and memory of a process, and the processes that listen on a port.  From /proc, so Linux only."""
+"""The CPU seconds and memory of a process, and the processes that listen on a port or a unix socket.  Linux only."""
 
 import os
+import socket
+import struct
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -62,3 +64,14 @@ def listeners(port: int) -> list[int]:
         except OSError:
             continue
     return sorted(found)
+
+
+def unix_listeners(path: str) -> list[int]:
+    """The process that listens on the unix socket (SO_PEERCRED, unix(7)); none while nothing answers there."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(path)
+        except OSError:
+            return []
+        credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return [struct.unpack("3i", credentials)[0]]
