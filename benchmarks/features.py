@@ -38,7 +38,10 @@ ROW_C_MESSAGES = 2_000_000
 
 
 class Feature(NamedTuple):
-    """A row: a case, and the case that it is compared with; the figures are microseconds of CPU for each operation."""
+    """A row: a case, and the case that it is compared with; the figures are microseconds of CPU for each operation.
+
+    wall: the figures are microseconds that the client waits instead.
+    """
 
     what: str
     cases: Mapping[str, Case]
@@ -47,6 +50,7 @@ class Feature(NamedTuple):
     aim: float
     peer: str
     over: str = ""
+    wall: bool = False
 
 
 FEATURES = {
@@ -64,7 +68,10 @@ FEATURES = {
     "deduplication": Feature("deduplication, over a plain publish with the header", duplicates.CASES, "queue", 0.5, 0.1,
                              "0", "plain"),
     "tx": Feature("tx: 10 publishes and commit", transactions.CASES, "one queue", 150, 60, "300"),
+    "tx wall": Feature("the same, the wait of the client, over that for confirms of 10 publishes: one sync each",
+                       transactions.CASES, "one queue", 100, 0, "–", "confirms", wall=True),
     "reply": Feature("direct reply-to, request and answer", rare_methods.CASES, "reply", 70, 40, "115"),
+    "reply wall": Feature("the same, the wait of the client", rare_methods.CASES, "reply", 300, 300, "394", wall=True),
     "connect": Feature("connect, open a channel, close", rare_methods.CASES, "connect", 400, 250, "567"),
     "get": Feature("basic.get", rare_methods.CASES, "get", 20, 10, "77"),
 }
@@ -73,13 +80,13 @@ Figures = dict[str, list[float]]  # by target: of each round
 
 
 def measure(feature: Feature, target: Target) -> float:
-    """Microseconds of CPU for one operation."""
-    case = feature.cases[feature.case]
-    cost = case.measure(target, round(case.count * target.scale)).cpu
-    if feature.over:
-        other = feature.cases[feature.over]
-        cost -= other.measure(target, round(other.count * target.scale)).cpu
-    return cost
+    """Microseconds for one operation."""
+    def cost_of(name: str) -> float:
+        case = feature.cases[name]
+        cost = case.measure(target, round(case.count * target.scale))
+        return cost.wall if feature.wall else cost.cpu
+
+    return cost_of(feature.case) - (cost_of(feature.over) if feature.over else 0)
 
 
 def row_c(target: Target) -> float:

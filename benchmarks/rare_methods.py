@@ -4,7 +4,7 @@
     PYTHONPATH=src python benchmarks/rare_methods.py --rounds 7 --tree before=../before/src --target lavinmq=5674
 
 One client on one thread sends frames that were made before and waits for each answer.  Printed: microseconds of the
-broker's CPU for each, all its threads, its packets included.
+broker's CPU for each, all its threads, its packets included, and until the client had the whole answer.
 
     connect             handshake with a client's usual properties, channel.open, connection.close; the log is at info
     get                 basic.get without acks, from a durable queue; messages of 16 octets
@@ -16,6 +16,7 @@ Brokers take turns, and so do the cases.
 """
 
 import socket
+import statistics
 import struct
 import time
 from collections.abc import Callable
@@ -119,13 +120,16 @@ class Bench:
         return wire
 
     def cost(self, work: Callable[[], object], times: int) -> Cost:
-        """The cost of the work, which is done so many times."""
+        """The cost of the work, which is done so many times; its median wait."""
         work()
         cpu = Cpu(self.target)
+        walls = []
         for _ in range(times):
+            began = time.perf_counter()
             work()
+            walls.append(time.perf_counter() - began)
         time.sleep(SETTLE_SECONDS)
-        return Cost(cpu.us_each(times))
+        return Cost(cpu.us_each(times), statistics.median(walls) * 1e6)
 
     def declare(self, messages: int = 0) -> None:
         """The queue, with so many messages in it."""
