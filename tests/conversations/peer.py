@@ -32,7 +32,7 @@ from brokerd.wire.properties import Properties, decode_header, encode_header
 # HOST:PORT of one that runs.
 OTHER = os.environ.get("BROKERD_TEST_PEER", "")
 HOST = OTHER.rpartition(":")[0] or "127.0.0.1"
-SECONDS = 3 if OTHER else 120  # limit of every wait: none is reached while all is well
+SECONDS = 15 if OTHER else 120  # limit of every wait: none is reached while all is well
 ALL = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True,
        "basic.nack": True, "publisher_confirms": True}
 
