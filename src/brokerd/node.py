@@ -106,7 +106,7 @@ class Node:
         self.events = events.Events(clock, self.name)
         self.listing: Listing  # of the vhosts there are: see open_vhosts
         self.connections: dict[Any, None] = {}  # in order of arrival
-        self.stopping, self.start_frames = False, dict[tuple[str, str], bytes]()
+        self.stopping, self.start_frames = False, dict[str, bytes]()
         self.started_ns, self.listeners = clock.epoch_ns(), list[tuple[str, str, int]]()  # protocol, address, port
         self.descriptors = descriptors or Budget(NO_LIMIT, clock.monotonic)
         self.core = self._make_core(data, settings, limits)

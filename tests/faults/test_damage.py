@@ -201,7 +201,7 @@ def later_version(covered):
 SEGMENTS = ("msgs.0000000001", "msgs.0000000003", "msgs.0000000004")     # first, one in between, last
 ACKS = ("acks.0000000001", "acks.0000000004")
 OTHERS = ("definitions.amqp", ".vhost", "vhosts.json", "users.json", "permissions.json", "policies.json",
-          "connection_numbers", "schema_version", "running", ".queue")
+          "connection_numbers", "identity", "schema_version", "running", ".queue")
 FIRST = layout.HEADER_OCTETS
 FOREIGN = (b"", b"\0", b"hello", bytes(64), bytes(100_000), b"\xff" * 5000, b"BSEG" * 100, b"#!/bin/sh\necho\n" * 400)
 

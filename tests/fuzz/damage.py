@@ -26,7 +26,7 @@ KINDS = ("msgs", "acks", "journal", "keys", "exchange keys", "secret", "order", 
 def kind_of(name):
     """The kind of a file by its name; None for those that a broker does not read."""
     head = name.partition(".")[0]
-    if name in ("running", "schema_version", ".queue", ".vhost"):
+    if name in ("running", "schema_version", "identity", ".queue", ".vhost"):
         return "text"
     if name in ("order", "order.jsonl", "connection_numbers"):
         return name

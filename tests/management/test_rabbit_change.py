@@ -103,6 +103,18 @@ def test_policies_and_parameters_come_and_go(http):
         assert delete(http, f"{kind}/%2F/p") == 204
         assert http.ask("GET", f"/api/{kind}/%2F/p").status == 404
     assert put(http, "policies/%2F/p", pattern="^x", definition={"max-lenght": 5}) == 400
+    assert put(http, "cluster-name", name="north") == 204
+    assert http.get("/api/cluster-name") == {"name": "north"}
+    assert http.get("/api/overview")["cluster_name"] == "north"
+    assert http.get("/api/global-parameters/cluster_name")["value"] == "north"
+    assert http.get("/api/definitions")["original_cluster_name"] == "north"
+    assert http.ask("PUT", "/api/cluster-name", {"nam": "x"}).body["reason"] == "key_missing: name"
+    for wrong in ("", 5, None, {}):
+        answer = http.ask("PUT", "/api/cluster-name", {"name": wrong})
+        assert (answer.status, answer.body["reason"]) == (
+            400, "global parameter 'cluster_name' is a text that is not empty")
+    assert delete(http, "global-parameters/cluster_name") == 204
+    assert http.get("/api/cluster-name")["name"] == http.get("/api/overview")["node"]
     assert put(http, "global-parameters/cluster", value={"a": 1}) == 201
     assert http.get("/api/global-parameters/cluster") == {"name": "cluster", "value": {"a": 1}}
     assert delete(http, "global-parameters/cluster") == 204

@@ -8,8 +8,8 @@ import pytest
 from tests.broker import Broker, run
 from tests.conversations.peer import Peer
 
-NAMES = ["users.json", "vhosts.json", "permissions.json", "running", "connection_numbers", "schema_version", ".lock",
-         "VHOST/definitions.amqp", "VHOST/policies.json"]
+NAMES = ["users.json", "vhosts.json", "permissions.json", "running", "connection_numbers", "identity",
+         "schema_version", ".lock", "VHOST/definitions.amqp", "VHOST/policies.json"]
 
 
 @pytest.fixture(scope="module")

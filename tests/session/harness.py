@@ -71,19 +71,14 @@ class Commit:
 
 
 class Data:
+    identity = "brokerd@here-0"
+
     def __init__(self):
         self.number = 0
 
     def next_connection_number(self):
         self.number += 1
         return self.number
-
-
-class Names:
-    """No parameter."""
-
-    def cluster_name(self, name):
-        return name
 
 
 class Node:
@@ -101,7 +96,7 @@ class Node:
         self.refused = set()  # (operation, name)
         self.blocked = set()
         self.alarm_reason = "low on disk"
-        self.start_frames, self.name, self.parameters, self.links = {}, "brokerd@here", Names(), LinkBook()
+        self.start_frames, self.name, self.links = {}, "brokerd@here", LinkBook()
         self.stopping = False
         self.transaction_memory = TransactionMemory()
         self.descriptors = Budget(NO_LIMIT, self.clock.monotonic)

@@ -1,6 +1,8 @@
 import errno
 import os
 import random
+import re
+import socket
 
 import pytest
 
@@ -22,7 +24,7 @@ def start(path, boot="boot-1"):
 
 def test_a_first_start_makes_the_directory(path):
     assert start(path).left == NEW
-    assert sorted(os.listdir(path)) == [".lock", "running", "running.tmp", "schema_version"]
+    assert sorted(os.listdir(path)) == [".lock", "identity", "running", "running.tmp", "schema_version"]
 
 
 def test_a_parent_that_is_missing_is_named_and_not_made(tmp_path):
@@ -231,7 +233,7 @@ def test_connection_numbers_do_not_repeat_after_a_power_cut(tmp_path, seed):
 def test_connection_numbers_begin_anew_after_32_bits(path):
     start(path).close()
     with open(f"{path}/connection_numbers", "wb") as file:
-        file.write(data_dir._checked(2**32 - 2))
+        file.write(data_dir._checked(b"%d" % (2**32 - 2)))
     directory = start(path)
     assert [directory.next_connection_number() for _ in range(4)] == [2**32 - 2, 2**32 - 1, 1, 2]
 
@@ -246,6 +248,45 @@ def test_a_damaged_connection_numbers_file_is_refused(path, bit):
         file.seek(0)
         file.write(bytes((octet ^ 1 << bit,)))
     with pytest.raises(StoreError, match="connection_numbers is damaged at offset 0"):
+        start(path)
+
+
+def test_each_directory_has_an_identity_of_its_own_that_stays(tmp_path):
+    directories = [start(str(tmp_path / name)) for name in "ab"]
+    names = [directory.identity for directory in directories]
+    assert names[0] != names[1]
+    assert all(re.fullmatch(rf"brokerd@{re.escape(socket.gethostname())}-[0-9a-f]{{16}}", name) for name in names)
+    for directory in directories:
+        directory.abandon()
+    assert [start(str(tmp_path / name)).identity for name in "ab"] == names
+
+
+def test_a_directory_without_an_identity_gets_one_that_stays(path):
+    start(path).close()
+    os.unlink(f"{path}/identity")
+    directory = start(path)
+    made = directory.identity
+    directory.close()
+    assert start(path).identity == made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_identity_that_was_told_survives_a_power_cut(tmp_path, seed):
+    root = tmp_path / "data"
+    root.mkdir()
+    disk = ForgetfulDisk(str(root))
+    told = DataDir(str(root), disk, boot="1").identity
+    disk.lose_power(str(tmp_path / "after"), random.Random(seed))
+    assert DataDir(str(tmp_path / "after"), Disk(), boot="2").identity == told
+    disk.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"name", b"name 00000000\n", b"two words 7d54b0c8\n", b"\xff\0"])
+def test_a_damaged_identity_is_refused_by_a_line_that_says_what_to_do(path, content):
+    start(path).close()
+    with open(f"{path}/identity", "wb") as file:
+        file.write(content)
+    with pytest.raises(StoreError, match="identity is damaged at offset 0: bring it back from a backup, or remove it"):
         start(path)
 
 

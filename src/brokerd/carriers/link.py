@@ -41,10 +41,12 @@ class Spec(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What all links of the process share.  ``changed(link)``: its state is to be told now."""
+    """What all links of the process share.  ``broker``: the identity of the broker's data directory; ``cluster``: the
+    name that people gave the broker.  ``changed(link)``: its state is to be told now."""
 
     identity: Identity
     broker: str
+    cluster: str
     changed: Callable[["Link"], object]
     finished: Callable[["Link"], object]
 
@@ -170,7 +172,7 @@ class Link:
         for uri in random.sample(uris, len(uris)):
             try:
                 address = Address.parse(uri, vhost)
-                name = f"{self.title} of {self.around.broker}"
+                name = f"{self.title} of {self.around.cluster}"
                 return await Connection.open(address, name, self.around.identity), shown(uri)
             except (ClientError, AddressError) as failed:
                 error = type(failed)(f"{shown(uri)}: {failed}") if not isinstance(failed, Refused) else ClientError(

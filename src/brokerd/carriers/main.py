@@ -2,9 +2,9 @@
 
 Standard input has a line of JSON first, and stays open: its end is the broker's end.
 
-    {"directory": ..., "secret": ..., "broker": ..., "links": [...]}    where the broker is, and all links
-    {"links": [...]}                                                    all links, anew: some have changed
-    {"restart": [kind, vhost, name, upstream]}                          begin this one anew
+    {"directory": ..., "secret": ..., "broker": ..., "cluster": ..., "links": [...]}  where the broker is, all links
+    {"cluster": ..., "links": [...]}                    all links, anew: some have changed, or the cluster's name has
+    {"restart": [kind, vhost, name, upstream]}          begin this one anew
 
 Standard output tells the broker, a line of JSON each: {"state": {...}} of a link that has changed, {"gone": [key]},
 {"finished": [key]} of one that has done its work, {"log": [level, text]}.
@@ -80,8 +80,10 @@ class Links:
         self._before: dict[LinkKey, tuple[int, float]] = {}  # messages, and when they were counted
         self._ending: dict[LinkKey, asyncio.Task[None]] = {}
 
-    def replace(self, rows: list[dict[str, Any]]) -> None:
-        """These are the links from now on: begin new ones, begin changed ones anew, end the others."""
+    def replace(self, rows: list[dict[str, Any]], cluster: str) -> None:
+        """These are the links from now on: begin new ones, begin changed ones anew, end the others.  Those that begin
+        know the cluster by this name."""
+        self.around = self.around._replace(cluster=cluster)
         wanted = {spec.key: spec for spec in map(spec_of, rows)}
         for key, link in list(self.by_key.items()):
             if key not in wanted:
@@ -208,7 +210,7 @@ async def _serve(loop: asyncio.AbstractEventLoop) -> int:
                 ended.set()
                 return
             if "links" in said:
-                links.replace(said["links"])
+                links.replace(said["links"], said["cluster"])
             if "restart" in said:
                 links.restart(LinkKey(*said["restart"]))
 
@@ -235,6 +237,6 @@ def _links(output: Output, first: dict[str, Any]) -> Links:
         output.tell({"finished": list(link.spec.key)})
 
     identity = Identity(first["directory"], "BROKERD-LINK", first["secret"])
-    links = Links(output, Surroundings(identity, first["broker"], changed, finished))
+    links = Links(output, Surroundings(identity, first["broker"], first["cluster"], changed, finished))
     links.counting = asyncio.get_running_loop().create_task(links.tell_counters())
     return links

@@ -181,7 +181,7 @@ class Shovel(Link):
             changes.append(rewriting.override(definition.dest_publish_properties))
         if definition.dest_add_forward_headers:
             uris = (self.state.source_uri, self.state.dest_uri)
-            changes.append(rewriting.add_forward_headers(definition, key.name, key.vhost, self.around.broker, uris))
+            changes.append(rewriting.add_forward_headers(definition, key.name, key.vhost, self.around.cluster, uris))
         if definition.dest_add_timestamp_header:
             changes.append(rewriting.add_timestamp_header)
         changes += self.id_changes()

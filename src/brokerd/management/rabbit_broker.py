@@ -57,7 +57,7 @@ async def _whoami(call: Call) -> Response:
 
 
 async def _cluster_name(call: Call) -> Response:
-    return as_json({"name": (await call.services.samples.recent())["name"]})
+    return as_json({"name": (await call.services.samples.recent())["cluster_name"]})
 
 
 async def _version(call: Call) -> Response:
@@ -91,7 +91,7 @@ async def _overview(call: Call) -> Response:
         "erlang_full_version": "",
         "rates_mode": "basic",
         "sample_retention_policies": {"global": [AGE_SECONDS_MAX], "basic": [], "detailed": []},
-        "cluster_name": node["name"],
+        "cluster_name": node["cluster_name"],
         "cluster_tags": [],
         "node": node["name"],
         "node_tags": [],

@@ -211,7 +211,8 @@ def _of_rules() -> list[tuple[str, str, Route]]:
         ("GET", "/api/global-parameters", Route(_global_parameters, "policymaker")),
         ("GET", "/api/global-parameters/{name}", Route(_global_parameter, "policymaker")),
         ("PUT", "/api/global-parameters/{name}", Route(_put_global_parameter, "administrator")),
-        ("DELETE", "/api/global-parameters/{name}", Route(doer("global_parameter clear"), "administrator")),
+        ("PUT", "/api/cluster-name", Route(_put_cluster_name, "administrator")),
+        ("DELETE", "/api/global-parameters/{name}", Route(_delete_global_parameter, "administrator")),
     ]
 
 
@@ -283,7 +284,22 @@ async def _put_global_parameter(call: Call) -> Response:
     required(body, "value")
     there = (await call.ask("global_parameter list"))["items"]
     await call.ask("global_parameter set", name=call.values["name"], value=body["value"])
+    call.services.samples.mark_outdated()
     return nothing(204 if any(row["name"] == call.values["name"] for row in there) else 201)
+
+
+async def _delete_global_parameter(call: Call) -> Response:
+    await call.ask("global_parameter clear", name=call.values["name"])
+    call.services.samples.mark_outdated()
+    return nothing()
+
+
+async def _put_cluster_name(call: Call) -> Response:
+    body = await call.table()
+    required(body, "name")
+    await call.ask("global_parameter set", name="cluster_name", value=body["name"])
+    call.services.samples.mark_outdated()
+    return nothing()
 
 
 # --- exchanges, queues, bindings

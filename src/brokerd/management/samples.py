@@ -66,6 +66,10 @@ class Samples:
                 return self.last
             return await self._take(for_history=self.last is None)
 
+    def mark_outdated(self) -> None:
+        """A request has changed what the last answer tells: ``recent`` asks again."""
+        self._cost = 0.0
+
     async def _take(self, *, for_history: bool = True) -> dict[str, Any]:
         before = time.monotonic()
         answer: dict[str, Any] = await self._control.ask("node show", {})

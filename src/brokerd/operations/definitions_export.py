@@ -55,7 +55,8 @@ class Exporting:
             "product_version": __version__,
             "rabbitmq_definition_format": "single_virtual_host" if self._single else "cluster",
         }  # fmt: skip
-        return head if self._single else {**head, "original_cluster_name": self._node.name}
+        name = self._node.parameters.cluster_name(self._node.name)
+        return head if self._single else {**head, "original_cluster_name": name}
 
     def _sections(self) -> Iterator[tuple[str, Iterator[dict[str, Any] | None]]]:
         node = self._node

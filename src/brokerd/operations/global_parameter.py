@@ -45,6 +45,11 @@ class SetRequest:
 
 
 def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
+    from brokerd.policies.parameters import CLUSTER_NAME
+
+    if request.name == CLUSTER_NAME and not (isinstance(request.value, str) and request.value):
+        raise OperationError(f"global parameter '{CLUSTER_NAME}' is a text that is not empty", 400)
+
     def plan() -> "Iterable[Change]":
         return [node.parameters.changed({_key(request): request.value})]
 

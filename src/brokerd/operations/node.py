@@ -53,6 +53,8 @@ class Streams(TypedDict):
 
 class NodeShown(TypedDict):
     name: str
+    cluster_name: Name
+    identity: Name  # the data directory's, by which links end their loops
     version: str
     python: str
     process: int
@@ -105,6 +107,8 @@ def _facts(node: "Node") -> dict[str, Any]:
     now = node.clock.epoch_ns()
     return {
         "name": node.name,
+        "cluster_name": node.parameters.cluster_name(node.name),
+        "identity": node.data.identity,
         "version": __version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         "process": os.getpid(),

@@ -15,6 +15,7 @@ from brokerd.store import json_file
 from brokerd.store.disk import Disk
 
 FILE = "parameters.json"
+CLUSTER_NAME = "cluster_name"  # a global parameter (RabbitMQ)
 
 
 class Key(NamedTuple):
@@ -74,8 +75,8 @@ class Parameters:
         return self._by_key[key]
 
     def cluster_name(self, name: str) -> str:
-        """The broker's name for links: the global parameter ``cluster_name`` (RabbitMQ); without it ``name``."""
-        found = self._by_key.get(Key("", "", "cluster_name"))
+        """The name for people: the global parameter ``cluster_name`` (RabbitMQ); without it ``name``."""
+        found = self._by_key.get(Key("", "", CLUSTER_NAME))
         return found if isinstance(found, str) and found else name
 
     def check_unedited(self) -> None:

@@ -86,7 +86,7 @@ class Links(Child):
     def _take_rows(self, rows: list[dict[str, Any]]) -> None:
         self._rows = rows
         if self._rows and self.pid:
-            self.tell({"links": self._rows})
+            self.tell(self._told())
         elif self._rows and self._timer is None:
             self._listen()
             self.start()
@@ -94,7 +94,8 @@ class Links(Child):
             self._work = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
-        self.tell({"links": []})  # What links have made elsewhere goes before the process does.
+        self._rows = []
+        self.tell(self._told())  # What links have made elsewhere goes before the process does.
         await Child.stop(self)
         self._node.links.secret = ""
         self._node.links.states.clear()
@@ -116,9 +117,14 @@ class Links(Child):
         for state in book.states.values():
             if state.state != TERMINATED:
                 state.state, state.unconfirmed, state.rate = "starting", 0, 0.0
-        name = self._node.parameters.cluster_name(self._node.name)
-        return {"directory": os.path.abspath(self._node.data.path), "secret": book.secret, "broker": name,
-                "links": self._rows}  # fmt: skip
+        data = self._node.data
+        return {"directory": os.path.abspath(data.path), "secret": book.secret, "broker": data.identity,
+                **self._told()}  # fmt: skip
+
+    def _told(self) -> dict[str, Any]:
+        """What the process is told again when something has changed."""
+        node = self._node
+        return {"links": self._rows, "cluster": node.parameters.cluster_name(node.name)}
 
     # --- which links there are
 

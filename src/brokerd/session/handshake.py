@@ -60,8 +60,9 @@ def offered_mechanisms(connection: "Connection") -> str:
     return list_mechanisms(certificate=bool(connection.certificate_name), anonymous=connection.node.limits.anonymous)
 
 
-def make_start_frame(mechanisms: str, cluster_name: str) -> bytes:
-    """connection.start.  It is made once for all clients that are offered the same mechanisms."""
+def make_start_frame(mechanisms: str, identity: str) -> bytes:
+    """connection.start.  It is made once for all clients that are offered the same mechanisms.  Its cluster's name is
+    the data directory's identity: a link of RabbitMQ, too, ends its loops by what it reads there."""
     from sys import version_info
 
     from brokerd import __version__
@@ -71,7 +72,7 @@ def make_start_frame(mechanisms: str, cluster_name: str) -> bytes:
         version_minor=9,
         server_properties={
             "capabilities": SERVER_CAPABILITIES,
-            "cluster_name": cluster_name,
+            "cluster_name": identity,
             "copyright": "Copyright (c) the authors of brokerd",
             "information": "Licensed under the Apache License 2.0",
             "platform": f"brokerd {__version__}, Python " + ".".join(map(str, version_info[:3])),
@@ -96,10 +97,9 @@ def accept_header(connection: "Connection", octets: bytes) -> None:
         return
     node = connection.node
     names = offered_mechanisms(connection)
-    cluster_name = node.parameters.cluster_name(node.name)
-    frame = node.start_frames.get((names, cluster_name))
+    frame = node.start_frames.get(names)
     if frame is None:
-        frame = node.start_frames[names, cluster_name] = make_start_frame(names, cluster_name)
+        frame = node.start_frames[names] = make_start_frame(names, node.data.identity)
     connection.write(frame)
     connection.state = STARTING
 

@@ -1,4 +1,5 @@
-"""The data directory as a whole: the lock on it, how the former broker left it, and which connection numbers are used.
+"""The data directory as a whole: its identity, the lock on it, how the former broker left it, and which connection
+numbers are used.
 
 The file ``running`` marks a broker at work.  If the marker is missing, the former broker stopped cleanly.  A marker of
 this boot means a crash: the page cache kept all that was written.  A marker of another boot means a power cut: only
@@ -7,6 +8,9 @@ what was synced is sure to be there.  store/format describes the files.  Knows n
 On a full disk a broker must start and take connections, so that its queues can be drained.  The two files that are
 written for that, ``running`` and ``connection_numbers``, therefore keep the room of their next version: a file
 ``*.tmp`` beside them.
+
+The identity names this directory among all others, for other brokers: links end their loops by it, and name what they
+make elsewhere after it.  It is made once, and stays when the host or the cluster gets another name.
 """
 
 import contextlib
@@ -16,10 +20,18 @@ import zlib
 
 from brokerd.errors import StoreError
 from brokerd.store.disk import Disk
-from brokerd.store.format import CONNECTION_NUMBERS_FILE, LOCK_FILE, RUNNING_FILE, SCHEMA_FILE, SCHEMA_VERSION
+from brokerd.store.format import (
+    CONNECTION_NUMBERS_FILE,
+    IDENTITY_FILE,
+    LOCK_FILE,
+    RUNNING_FILE,
+    SCHEMA_FILE,
+    SCHEMA_VERSION,
+)
 
 CONNECTION_BLOCK = 10_000       # Numbers reserved with one fsync.
 CONNECTION_NUMBERS_MAX = (1 << 32) - 1
+IDENTITY_OCTETS = 8  # that are random
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 NEW, CLEAN, CRASHED, POWER_LOST = "new", "clean", "crashed", "power lost"
@@ -45,7 +57,7 @@ class DataDir:
     it; OSError as the kernel gives it.
     """
 
-    __slots__ = ("_boot", "_disk", "_distrusted", "_lock", "_next", "_reserved", "left", "path")
+    __slots__ = ("_boot", "_disk", "_distrusted", "_lock", "_next", "_reserved", "identity", "left", "path")
 
     def __init__(self, path: str, disk: Disk, *, boot: str | None = None) -> None:
         self.path = os.path.abspath(path)
@@ -60,6 +72,7 @@ class DataDir:
             disk.check_temporaries(self.path)
             self.left = NEW if fresh else self._read_marker()
             self._next = self._reserved = self._read_connection_numbers()
+            self.identity = self._read_identity()
             self._mark("suspect" if self.suspect else "whole")
         except BaseException:
             disk.close(self._lock)
@@ -91,7 +104,7 @@ class DataDir:
             if self._next > CONNECTION_NUMBERS_MAX:
                 self._next = 1
             reserved = min(self._next + CONNECTION_BLOCK, CONNECTION_NUMBERS_MAX + 1)
-            self._replace(CONNECTION_NUMBERS_FILE, _checked(reserved))
+            self._replace(CONNECTION_NUMBERS_FILE, _checked(b"%d" % reserved))
             self._reserved = reserved
         number = self._next
         self._next += 1
@@ -223,10 +236,26 @@ class DataDir:
         except FileNotFoundError:
             return 1
         digits = content.split(b" ")[0]
-        if not digits.isdigit() or content != _checked(int(digits)):
+        if not digits.isdigit() or content != _checked(b"%d" % int(digits)):
             raise StoreError(f"{path} is damaged at offset 0: write a number above every connection's so far into it "
                              "(python3 -c 'import zlib; n = b\"NUMBER\"; print(n.decode(), f\"{zlib.crc32(n):08x}\")')")
         return int(digits)
+
+    def _read_identity(self) -> str:
+        """The identity, made now if there is none: a new directory, or one of a broker that made none."""
+        path = self._file(IDENTITY_FILE)
+        try:
+            content = self._disk.read(path, SMALL_OCTETS_MAX)
+        except FileNotFoundError:
+            made = f"brokerd@{socket.gethostname()}-{os.urandom(IDENTITY_OCTETS).hex()}"
+            with contextlib.suppress(OSError):  # A full disk must not stop the start: the next one makes another.
+                self._disk.replace(path, _checked(made.encode()))
+            return made
+        text = content.split(b" ")[0]
+        if not text or content != _checked(text):
+            raise StoreError(f"{path} is damaged at offset 0: bring it back from a backup, or remove it: then links "
+                             "make their queues at upstreams anew, under another name")
+        return text.decode("utf-8", "surrogateescape")
 
 
 def _first_missing(path: str, disk: Disk) -> str:
@@ -236,6 +265,6 @@ def _first_missing(path: str, disk: Disk) -> str:
     return path
 
 
-def _checked(number: int) -> bytes:
-    digits = b"%d" % number
-    return b"%s %08x\n" % (digits, zlib.crc32(digits))
+def _checked(word: bytes) -> bytes:
+    """A word without spaces, and its checksum, as a line."""
+    return b"%s %08x\n" % (word, zlib.crc32(word))

@@ -218,6 +218,7 @@ DATA DIRECTORY::
     schema_version      "1": which arrangement of files this is
     running             there while a broker runs: the kernel's boot id, then "whole" or "suspect"
     connection_numbers  first number not yet reserved, and its zlib.crc32 in hex
+    identity            what names this directory among all others, and its zlib.crc32 in hex
     running.tmp  connection_numbers.tmp     room on the disk for the next version of each; their content says nothing
     garbage/            what is about to be removed
     spare/              segments to be used again
@@ -404,12 +405,11 @@ FRAME_CHECK = struct.Struct("<I")  # CRC-32 of the frame, begun with the salt
 
 SCHEMA_VERSION = 1
 LOCK_FILE, SCHEMA_FILE, RUNNING_FILE = ".lock", "schema_version", "running"
-CONNECTION_NUMBERS_FILE = "connection_numbers"
+CONNECTION_NUMBERS_FILE, IDENTITY_FILE = "connection_numbers", "identity"
 GARBAGE_FOLDER, SPARE_FOLDER, ARCHIVING_FOLDER = "garbage", "spare", "archiving"
-VHOST_NAME_FILE = ".vhost"
 IMPORT_FILE = "import.json"  # definitions of an import that has begun: a start finishes it
 VHOST_DELETED_FILE = ".deleted"  # in a vhost's folder: all in it is deleted
-TRANSIENT_FOLDER = "transient"
+VHOST_NAME_FILE, TRANSIENT_FOLDER = ".vhost", "transient"
 ORPHAN = ".orphan"
 
 
