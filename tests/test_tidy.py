@@ -65,6 +65,7 @@ TESTED_ELSEWHERE = {
     "client/_relay": "client/test_relay.py",
     "client/octets": "client/test_relay.py",
     "client/frames": "client/test_relay.py",
+    "client/header": "client/test_relay.py",
     # What they do is seen where whole links run.
     "carriers/carriage": "carriers/test_shovel.py",
     "carriers/main": "server/test_links.py",

@@ -4,16 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.carriers.rewriting import ID, NUMBERS, REDELIVERED, TIME, add_id
 from brokerd.client._relay import Frames, Relay, StreamError
 from brokerd.wire import methods
 from brokerd.wire.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameScanner, body_frames, header_frame
-from brokerd.wire.properties import encode_header
+from brokerd.wire.properties import Properties, decode_header, encode_header
+from brokerd.wire.values import Int8, Int16, Int64, Timestamp, UInt16, UInt32, encode_table
 
 
-def delivery(tag, body, redelivered=False, key="k", frame_max=4096):
+def delivery(tag, body, redelivered=False, key="k", frame_max=4096, header=None):
     method = methods.BasicDeliver(consumer_tag="c", delivery_tag=tag, redelivered=redelivered, exchange="e",
                                   routing_key=key)
-    return method.frame(1) + header_frame(1, encode_header(len(body))) + body_frames(1, body, frame_max)
+    return method.frame(1) + header_frame(1, header or encode_header(len(body))) + body_frames(1, body, frame_max)
 
 
 class Pipe:
@@ -183,12 +185,98 @@ def test_a_function_may_change_or_drop_messages():
     assert pipe.settled() == [("basic.ack", 1, True)]
 
 
+def headers_sent(pipe):
+    """The payloads of the content headers that are to be sent now."""
+    return [frame.payload for frame in FrameScanner().feed(pipe.relay.take()) if frame.kind == FRAME_HEADER]
+
+
 def test_only_redelivered_messages_are_marked():
-    pipe = Pipe(mark=lambda exchange, key, header, redelivered: (exchange, key, encode_header(1)))
+    pipe = Pipe(marks=True)
     pipe.deliver(1, b"")
     pipe.deliver(2, b"", redelivered=True)
-    sizes = [frame.payload[4:12] for frame in FrameScanner().feed(pipe.relay.take()) if frame.kind == FRAME_HEADER]
-    assert [int.from_bytes(size) for size in sizes] == [0, 1]
+    assert [decode_header(payload)[1].headers for payload in headers_sent(pipe)] == [None, {REDELIVERED: True}]
+
+
+OURS = st.sampled_from([NUMBERS, TIME, ID, REDELIVERED])
+NAMES = OURS | st.text(max_size=10)
+NUMBERS_OF_SOURCES = st.integers(0, 2**63 - 1).map(Int64)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2**63, 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)
+    | st.binary(max_size=20) | st.integers(-128, 127).map(Int8) | st.integers(0, 2**16 - 1).map(UInt16)
+    | st.integers(-2**15, 2**15 - 1).map(Int16) | st.integers(0, 2**32 - 1).map(UInt32)
+    | st.integers(-2**63, 2**63 - 1).map(Int64) | st.integers(0, 2**64 - 1).map(Timestamp)
+    | st.decimals(allow_nan=False, allow_infinity=False, min_value=-9999, max_value=9999, places=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5)
+TABLES = st.none() | st.dictionaries(NAMES, ANYTHING, max_size=6) | st.builds(
+    lambda number, when, others: {NUMBERS: number, TIME: when, **others}, NUMBERS_OF_SOURCES, NUMBERS_OF_SOURCES,
+    st.dictionaries(st.text(max_size=10) | st.just(ID), ANYTHING, max_size=4))
+PROPERTIES = st.builds(Properties, content_type=st.none() | st.text(max_size=9), headers=TABLES, expiration=st.none() |
+                       st.just("5"), content_encoding=st.none() | st.text(max_size=60), priority=st.none() | st.just(3),
+                       timestamp=st.none() | st.integers(0, 2**64 - 1), cluster_id=st.none() | st.text(max_size=60))
+
+
+@given(PROPERTIES, st.booleans(), st.booleans(), st.text(max_size=300))
+def test_ids_and_marks_are_those_that_python_writes_into_the_properties(properties, wants_ids, redelivered, ids):
+    """Octets may differ in the order of headers alone."""
+    octets = encode_header(3, properties)
+    pipe = Pipe(marks=True, ids=ids.encode() if wants_ids else None)
+    pipe.deliver(1, b"abc", redelivered=redelivered, header=octets)
+    _, expected = decode_header(octets)
+    none = []
+    if wants_ids:
+        add_id(ids, lambda: none.append(1))(expected)
+    if redelivered:
+        expected.headers = {**(expected.headers or {}), REDELIVERED: True}
+    [made] = headers_sent(pipe)
+    size, found = decode_header(made)
+    assert (size, found) == (3, expected)
+    assert list(map(repr, sorted((found.headers or {}).items(), key=lambda item: item[0]))) == list(
+        map(repr, sorted((expected.headers or {}).items(), key=lambda item: item[0])))     # Types, too.
+    if not wants_ids and not redelivered:
+        assert made == octets
+    assert (pipe.relay.unnumbered, pipe.relay.overlong) == (len(none), 0)
+
+
+def test_of_two_numbers_in_one_table_the_first_counts_and_both_go():
+    fields = b"".join(encode_table({NUMBERS: Int64(number), TIME: Int64(5)})[4:] for number in (1, 2))
+    octets = encode_header(0)[:12] + b"\x20\0" + len(fields).to_bytes(4) + fields
+    pipe = Pipe(ids=b"s")
+    pipe.deliver(1, b"", header=octets)
+    assert decode_header(headers_sent(pipe)[0])[1].headers == {ID: "s 1 5"}
+
+
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_a_message_has_no_id_where_its_header_would_be_longer_than_a_frame(redelivered):
+    room = 4096 - 8 - 14 - 4
+    pipe = Pipe(ids=b"i" * 300, marks=True, frame_max=4096)
+    numbers = {NUMBERS: Int64(1), TIME: Int64(2)}
+    for tag, octets in enumerate((room - 300 - 5 - 12 - 4 - 23 - 9, room - 200), 1):
+        pipe.deliver(tag, b"", redelivered=redelivered,
+                     header=encode_header(0, Properties(headers={"h": "x" * octets, **numbers})))
+    short, long = [decode_header(payload)[1].headers for payload in headers_sent(pipe)]
+    assert short[ID] == "i" * 300 + " 1 2"
+    assert set(long) == ({"h", REDELIVERED} if redelivered else {"h"})
+    assert (pipe.relay.unnumbered, pipe.relay.overlong) == (0, 1)
+
+
+def test_a_header_that_is_longer_than_a_frame_of_the_destination_is_told():
+    pipe = Pipe(frame_max=4096)
+    with pytest.raises(StreamError, match="a content header of 5023 octets is more than the destination takes"):
+        pipe.deliver(1, b"", header=encode_header(0, Properties(headers={"h": "x" * 4998})))
+
+
+@given(PROPERTIES, st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 10_000))
+def test_damaged_headers_are_refused_or_read_within_their_bounds(properties, at, octet, cut):
+    octets = bytearray(encode_header(0, properties))
+    octets[12 + at % (len(octets) - 12)] = octet
+    octets = octets[:max(14, len(octets) - cut % 20)]
+    pipe = Pipe(ids=b"s", marks=True)
+    try:
+        pipe.deliver(1, b"", header=bytes(octets))
+    except StreamError:
+        return
+    [made] = headers_sent(pipe)
+    assert made[:12] == octets[:12]
 
 
 @pytest.mark.parametrize("octets", [b"AMQP\0\0\x09\x01", b"\1\0\1\0\0\0\4abcdX", b"\3\0\1\0\0\0\1a\xce",

@@ -2,10 +2,13 @@
 
     x-shovelled              an array, a table in front for each shovel that the message has passed
     x-shovelled-timestamp    when, in seconds since 1970
+
+Both are RabbitMQ's, and are written if the shovel says so.  A relay writes two more by itself, brokerd's own:
+
     x-shovel-redelivered     true: the destination may have this message already
     x-shovel-id              which message of which shovel it is; the same when it comes again
 
-The first two are RabbitMQ's, and are written if the shovel says so; so is the last.  Knows nothing of connections.
+Knows nothing of connections.
 """
 
 import time
@@ -39,26 +42,21 @@ def changing(*changes: Change) -> "Rewrite":
     return rewrite
 
 
-def mark_redelivered(properties: Properties) -> None:
-    """Say that the destination may have the message already."""
-    properties.headers = {**(properties.headers or {}), REDELIVERED: True}
-
-
-def add_id(shovel: str, on_none: Callable[[], object]) -> Change:
+def add_id(ids: str, on_none: Callable[[], object]) -> Change:
     """Say which message it is, by the number and the time that its source gives it, and take these two away.
 
     Number and time together never come twice in queues of one name, also after a power cut or when the queue was made
     again.  A source that gives none leaves the message without an id: one that a shovel before this one gave it goes.
-    ``shovel``: the shovel and its source, among all shovels that may have this destination.  ``on_none()`` is called
-    for each message without an id.
+    ``ids``: what the id begins with.  ``on_none()`` is called for each message without an id.  A relay does the same by
+    itself; this is for messages that pass through none.
     """
 
     def change(properties: Properties) -> None:
         headers = dict(properties.headers or {})
         number, when = headers.pop(NUMBERS, None), headers.pop(TIME, None)
         headers.pop(ID, None)
-        if isinstance(number, int) and isinstance(when, int):
-            headers[ID] = f"{shovel} {number} {when}"
+        if type(number) is Int64 and type(when) is Int64 and number >= 0 and when >= 0:
+            headers[ID] = f"{ids} {number} {when}"
         else:
             on_none()
         properties.headers = headers or None

@@ -33,7 +33,7 @@ class Shovel(Link):
         self.reconnect_delay = self.definition.reconnect_delay
         self._left = -1  # messages until it has done its work; -1: it has no end
         self._counted_left = False
-        self._told_of_numbers = False
+        self._told_of_numbers = self._told_of_length = False
         self.state.source = self.definition.src_queue or self.definition.src_exchange or ""
         self.state.dest = self.definition.dest_queue or self.definition.dest_exchange or ""
 
@@ -67,7 +67,7 @@ class Shovel(Link):
         exchange, key = self._where()
         self.relay = relay = Relay(
             definition.ack_mode, exchange, key, mandatory=definition.ack_mode == ON_CONFIRM,
-            rewrite=self._rewrite(), mark=rewriting.changing(rewriting.mark_redelivered), limit=self._left,
+            rewrite=self._rewrite(), marks=True, ids=self._ids if definition.dedup else None, limit=self._left,
             frame_max=destination.frame_max,
         )  # fmt: skip
         carriage = Carriage(relay, source, destination, blocked=self._on_blocked, retries=definition.dest_retries,
@@ -162,12 +162,28 @@ class Shovel(Link):
         return None if exchange is None else exchange.encode(), None if key is None else key.encode()
 
     def id_changes(self) -> list[rewriting.Change]:
-        """What gives each message its id; nothing without ``dedup``."""
-        definition, key = self.definition, self.spec.key
-        if not definition.dedup:
+        """What gives each message its id that no relay carries; nothing without ``dedup``."""
+        if not self.definition.dedup:
             return []
+        return [rewriting.add_id(self._ids.decode("utf-8", "surrogateescape"), self._on_no_number)]
+
+    @property
+    def _ids(self) -> bytes:
+        """What the ids of this shovel's messages begin with, and those of no other that may have this destination."""
+        definition, key = self.definition, self.spec.key
         source = definition.src_queue or f"{definition.src_exchange} {definition.src_exchange_key}"
-        return [rewriting.add_id(f"{self.around.broker} {key.vhost} {key.name} {source}", self._on_no_number)]
+        return f"{self.around.broker} {key.vhost} {key.name} {source}".encode("utf-8", "surrogateescape")
+
+    def look(self) -> bool:
+        """See ``Link``."""
+        relay = self.relay
+        if relay is not None and relay.unnumbered:
+            self._on_no_number()
+        if relay is not None and relay.overlong and not self._told_of_length:
+            self._told_of_length = True
+            log.warning("%s: a message has no id, because its headers would be longer than a frame: dedup has no "
+                        "effect on such messages", self.title)  # fmt: skip
+        return super().look()
 
     def _on_no_number(self) -> None:
         if not self._told_of_numbers:
@@ -184,14 +200,6 @@ class Shovel(Link):
             changes.append(rewriting.add_forward_headers(definition, key.name, key.vhost, self.around.cluster, uris))
         if definition.dest_add_timestamp_header:
             changes.append(rewriting.add_timestamp_header)
-        changes += self.id_changes()
-        if not changes:
-            return None
-        plain, marking = rewriting.changing(*changes), rewriting.changing(*changes, rewriting.mark_redelivered)
-
-        def rewrite(exchange: bytes, key: bytes, header: bytes, redelivered: bool) -> Any:
-            return (marking if redelivered else plain)(exchange, key, header, redelivered)
-
-        return rewrite
+        return rewriting.changing(*changes) if changes else None
 
 

@@ -25,6 +25,8 @@ class Relay:
     careful: bool
     reason: str
     came_back: bool
+    unnumbered: int
+    overlong: int
     def __init__(
         self,
         mode: str,
@@ -33,7 +35,8 @@ class Relay:
         *,
         mandatory: bool = False,
         rewrite: Rewrite | None = None,
-        mark: Rewrite | None = None,
+        marks: bool = False,
+        ids: bytes | None = None,
         limit: int = -1,
         frame_max: int = 131072,
     ) -> None: ...

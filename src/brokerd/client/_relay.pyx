@@ -70,6 +70,7 @@ cdef struct Entry:                      # a message that the source has not been
 
 include "octets.pxi"
 include "frames.pxi"
+include "header.pxi"
 
 
 @cython.final
@@ -78,14 +79,15 @@ cdef class Relay:
 
     ``mode``: "on-confirm", "on-publish" or "no-ack".  ``exchange`` and ``key``: None is the message's own.  ``rewrite``:
     None, or a function (exchange, key, header payload, redelivered) that returns these three anew, or None to drop the
-    message.  ``mark``: the same, called for redelivered messages alone.  ``limit``: so many messages are taken and no
-    more; -1: all.  ``frame_max`` is the destination's.
+    message.  ``marks``: messages that were delivered before get the header x-shovel-redelivered.  ``ids``: what ids of
+    messages begin with; each gets the header x-shovel-id then, if its source numbers them.  ``limit``: so many messages are
+    taken and no more; -1: all.  ``frame_max`` is the destination's.
     """
 
-    cdef object rewrite, mark
-    cdef bytes exchange, key, fixed
+    cdef object rewrite
+    cdef bytes exchange, key, fixed, ids
     cdef int mode
-    cdef bint mandatory
+    cdef bint mandatory, marks
     cdef uint32_t frame_max
     # publishes that are kept: octets from `kept_from` to `complete` are whole messages, to `written` one that comes
     cdef uint8_t *kept
@@ -108,11 +110,13 @@ cdef class Relay:
     cdef readonly bint careful                  # messages are sent again, one at a time
     cdef readonly str reason                    # of the last refusal
     cdef readonly bint came_back                # that one was a basic.return: no queue took the message
+    # messages without an id: the source did not number them, or the header would be longer than a frame
+    cdef readonly uint64_t unnumbered, overlong
 
-    def __cinit__(self, str mode, exchange, key, *, bint mandatory=False, rewrite=None, mark=None, limit=-1,
-                  uint32_t frame_max=131072):
+    def __cinit__(self, str mode, exchange, key, *, bint mandatory=False, rewrite=None, bint marks=False, bytes ids=None,
+                  limit=-1, uint32_t frame_max=131072):
         self.mode = {"no-ack": NO_ACK, "on-publish": ON_PUBLISH, "on-confirm": ON_CONFIRM}[mode]
-        self.exchange, self.key, self.rewrite, self.mark = exchange, key, rewrite, mark
+        self.exchange, self.key, self.rewrite, self.marks, self.ids = exchange, key, rewrite, marks, ids
         self.mandatory, self.limit, self.frame_max = mandatory, limit, frame_max
         self.reason = ""
         self.capacity = 4 << 10         # Both double as they must: links that are idle are many.
@@ -229,12 +233,10 @@ cdef class Relay:
         if self.over:
             self.dropped = True
         elif self.rewrite is not None:
-            self._rewrite(self.rewrite, p, size)
-        elif self.redelivered and self.mark is not None:
-            self._rewrite(self.mark, p, size)
+            self._rewrite(p, size)
         else:
             self._method()
-            self._frame(HEADER, p, size)
+            self._header(p, size)
         if not self.body_left:
             self._message()
         return 0
@@ -247,10 +249,10 @@ cdef class Relay:
                 self.source_key[:self.source_key_size] if self.key is None else self.key, self.mandatory)
         return self._frame(METHOD, <const uint8_t *> <const char *> method, len(method))
 
-    cdef int _rewrite(self, object how, const uint8_t *p, uint32_t size) except -1:
+    cdef int _rewrite(self, const uint8_t *p, uint32_t size) except -1:
         cdef bytes header, method
-        made = how(self.source_exchange[:self.source_exchange_size], self.source_key[:self.source_key_size],
-                   p[:size], bool(self.redelivered))
+        made = self.rewrite(self.source_exchange[:self.source_exchange_size], self.source_key[:self.source_key_size],
+                            p[:size], bool(self.redelivered))
         if made is None:
             self.dropped = True
             return 0
@@ -258,9 +260,38 @@ cdef class Relay:
         method = _publish(exchange if self.exchange is None else self.exchange, key if self.key is None else self.key,
                           self.mandatory)
         self._frame(METHOD, <const uint8_t *> <const char *> method, len(method))
-        if len(header) + OVERHEAD > self.frame_max:
-            raise StreamError(f"a content header of {len(header)} octets is more than the destination takes")
-        return self._frame(HEADER, <const uint8_t *> <const char *> header, len(header))
+        if len(header) < 14:
+            raise StreamError("a content header that is cut short")
+        return self._header(<const uint8_t *> <const char *> header, len(header))
+
+    cdef int _header(self, const uint8_t *p, uint32_t size) except -1:
+        cdef bint marks = self.marks and self.redelivered
+        cdef bytes ids = self.ids
+        cdef uint8_t *begin
+        cdef uint8_t *end
+        cdef int became = NO_ID
+        if not marks and ids is None:
+            self._check_header(size)
+            return self._frame(HEADER, p, size)
+        self._room(size + OVERHEAD + ADDED_ROOM + (0 if ids is None else len(ids)))
+        begin = self.kept + (self.written - self.kept_from)
+        end = _write_header(begin + 7, p, size, ids, True, marks, &became)
+        if became == NUMBERED and end - begin + 1 > self.frame_max:
+            self.overlong += 1
+            end = _write_header(begin + 7, p, size, ids, False, marks, &became)
+        self.unnumbered += became == NO_NUMBER
+        self._check_header(end - begin - 7)
+        begin[0] = HEADER
+        begin[1], begin[2] = 0, 1
+        put32(begin + 3, end - begin - 7)
+        end[0] = FRAME_END
+        self.written += end + 1 - begin
+        return 0
+
+    cdef int _check_header(self, uint32_t size) except -1:
+        if size + OVERHEAD > self.frame_max:
+            raise StreamError(f"a content header of {size} octets is more than the destination takes")
+        return 0
 
     cdef int body(self, const uint8_t *p, uint32_t size) except -1:
         cdef uint32_t most = self.frame_max - OVERHEAD, part
