@@ -127,6 +127,8 @@ TESTED_ELSEWHERE = {
     "cli/perfclient": "cli/test_brokerperf.py",
     "cli/perfproc": "cli/test_brokerperf.py",
     "cli/perfrun": "cli/test_brokerperf.py",
+    "cli/perfwatch": "cli/test_brokerperf.py",
+    "cli/perfout": "cli/test_perfscenarios.py",
     "cli/_perf": "cli/test_brokerperf.py",
     "cli/perf_run": "cli/test_brokerperf.py",
     # Parts of one compiled unit whose verbs are another part's.

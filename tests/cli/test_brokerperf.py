@@ -24,8 +24,9 @@ from tests.conversations.peer import eventually
 
 from brokerd import __version__
 from brokerd.cli._perf import Control, Histogram, Link
-from brokerd.cli.brokerperf import Teller, main
+from brokerd.cli.brokerperf import main
 from brokerd.cli.perfclient import Address, field, frame, method, publish_frames, table
+from brokerd.cli.perflive import Teller
 from brokerd.cli.perfproc import listeners, usage
 
 FRAME_MAX = 4096
@@ -176,6 +177,29 @@ def test_every_publish_is_settled_once_however_confirms_come(answers, confirmed,
         wire.peer.sendall(b"".join(answers))
         thread.join(SECONDS)
         assert (wire.link.confirmed, wire.link.nacked, wire.link.error) == (confirmed, nacked, "")
+        assert (wire.link.waits is None, wire.link.latency) == (True, None)
+
+
+def test_each_confirm_is_timed_from_its_own_message_except_those_of_the_warm_up():
+    with Wire() as wire:
+        message = publish_frames("", "q", 16, False, FRAME_MAX)
+        wire.control.measure_ns = time.monotonic_ns() + (1 << 60)
+        wire.link.load([message], 0, 6, 2, True, True, True)
+        thread = threading.Thread(target=wire.link.publish, args=(b"", 0))
+        thread.start()
+        waits = []
+        for tag in (2, 4, 6):
+            wire.peer.recv(2 * len(message[0]), socket.MSG_WAITALL)
+            eventually(lambda tag=tag: wire.link.published == tag)
+            waits.append(wire.link.waits.count)
+            if tag == 4:
+                time.sleep(0.05)        # The messages 3 and 4 wait so long at least.
+            if tag == 2:
+                wire.control.measure_ns = time.monotonic_ns()
+            wire.peer.sendall(settle(tag, 1))
+        thread.join(SECONDS)
+        assert (waits, wire.link.waits.count) == ([0, 0, 2], 4)
+        assert wire.link.waits.quantile(1) >= 0.05e9
 
 
 def test_no_more_than_the_window_is_published_unconfirmed():

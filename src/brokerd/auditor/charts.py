@@ -6,7 +6,7 @@ screen (``WIDTH`` units), so that people can read the text on a phone; wider pla
 Knows the numbers that it draws, and nothing of queues, audits or the origin of the numbers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import floor, log2, log10
 from typing import Any
 
@@ -224,6 +224,36 @@ def throughput(rows: Sequence[dict[str, Any]], label: str) -> Markup:
         drawn = (_bar(x + 3, TOP - 18, 10, 10, f"s{series} key", SERIES[series]) if bars else
                  _line(x, TOP - 13, x + 14, TOP - 13, f"l{series}"))
         parts += [drawn, _text(x + 19, TOP - 9, SERIES[series], "legend", "start")]
+    return _picture(parts, label)
+
+
+def over_seconds(series: Sequence[tuple[str, Sequence[tuple[float, float]]]], label: str, title: str,
+                 say: Callable[[float], str] = count) -> Markup:
+    """Up to three lines over the seconds of a run: (name, points of (second, value)) of each.
+
+    ``title`` says what the values are, and ``say`` puts one into words for the axis.
+    """
+    drawn = [(name, points) for name, points in series if points]
+    if not drawn:
+        return Markup("")
+    last = max(max(at for at, _ in points) for _, points in drawn) or 1.0
+    top = round_up(max(max(value for _, value in points) for _, points in drawn))
+    floor_at, tall, wide = HEIGHT - BOTTOM, HEIGHT - TOP - BOTTOM, WIDTH - RIGHT - LEFT - 4
+    parts = [part for share in (0.0, 0.5, 1.0) for part in (
+        _line(LEFT, floor_at - share * tall, WIDTH - RIGHT, floor_at - share * tall, "grid" if share else "base"),
+        _text(LEFT - 5, floor_at - share * tall + 3.5, say(top * share), anchor="end"))]
+    parts += _axis_titles("seconds", title)
+    step = round_up(last / 5)
+    parts += [_text(LEFT + 4 + turn * step / last * wide, floor_at + 15, f"{turn * step:g}")
+              for turn in range(floor(last / step) + 1)]
+    for index, (name, points) in enumerate(drawn):
+        places = [(LEFT + 4 + at / last * wide, floor_at - value / top * tall) for at, value in points]
+        if len(places) == 1:        # A single sample is drawn as a level.
+            places = [(LEFT + 4, places[0][1]), (LEFT + 4 + wide, places[0][1])]
+        drawing = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(Markup('<polyline points="{}" class="l{}"/>').format(drawing, index))
+        x = LEFT + index * 92
+        parts += [_line(x, TOP - 13, x + 14, TOP - 13, f"l{index}"), _text(x + 19, TOP - 9, name, "legend", "start")]
     return _picture(parts, label)
 
 

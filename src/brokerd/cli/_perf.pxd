@@ -91,6 +91,18 @@ cdef class Control:
     cdef uint64_t due(self, uint64_t producer, uint64_t number) noexcept nogil
 
 
+cdef class Confirms:
+    cdef uint64_t low                   # the lowest number that is not confirmed
+    cdef uint64_t mask                  # of a number's place in the rings; no more numbers than it may be open
+    cdef uint8_t *settled               # a ring: 1 for a number over `low` that is confirmed
+    cdef uint64_t *written              # a ring: when each was written, in ns; NULL if nobody asked
+    cdef readonly Histogram waits
+
+    cdef void write(self, uint64_t first, uint64_t count) noexcept nogil
+    cdef uint64_t settle(self, uint64_t tag, bint multiple, uint64_t published, uint64_t measure_ns) noexcept nogil
+    cdef void _wait(self, uint64_t number, uint64_t now, uint64_t measure_ns) noexcept nogil
+
+
 cdef class Link:
     cdef int fd
     cdef Control control
@@ -111,9 +123,9 @@ cdef class Link:
     cdef bint returning, numbered
     cdef int queue
     # publishing
-    cdef uint64_t producer, limit, window, low, mask
+    cdef uint64_t producer, limit, window
+    cdef Confirms confirms
     cdef uint8_t *ring
-    cdef uint8_t *settled
     cdef size_t *offsets                # of each message in the ring, and its end
     cdef size_t *bodies                 # of each message's first body octet
     cdef uint64_t ring_count, at

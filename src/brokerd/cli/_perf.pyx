@@ -66,13 +66,11 @@ cdef class Link:
             raise MemoryError
         memcpy(self.taken, <const char *> pending, len(pending))
         self.filled = len(pending)
-        self.low = 1
 
     def __dealloc__(self):
         free(self.taken)
         free(self.answers)
         free(self.ring)
-        free(self.settled)
         free(self.offsets)
         free(self.bodies)
         free(self.slots)
@@ -81,6 +79,11 @@ cdef class Link:
     def error(self) -> str:
         """What ended the link, in one line; empty while nothing did."""
         return self.text.decode("utf-8", "replace")
+
+    @property
+    def waits(self):
+        """How long confirms took; None if that is not measured."""
+        return None if self.confirms is None else self.confirms.waits
 
     def seen(self) -> list:
         """(producer, queue, first number, messages, sum of their numbers) for all that a consumer met."""
@@ -367,25 +370,22 @@ cdef class Link:
     # -- publishing
 
     def load(self, list messages, uint64_t producer, uint64_t limit=0, uint64_t window=0,
-             bint mark_number=False, bint mark_time=False) -> None:
+             bint mark_number=False, bint mark_time=False, bint time_confirms=False) -> None:
         """Prepare to publish `messages` over and over: (encoded frames, offset of the first body octet) of each.
 
         limit: how many to publish, 0 for no limit.  window: how many may be unconfirmed, 0 for no confirms.
-        mark_number needs bodies of 8 octets or more, mark_time of 16.
+        mark_number needs bodies of 8 octets or more, mark_time of 16.  time_confirms: `waits` counts from each write to
+        its confirm.
         """
-        cdef uint64_t span = 1 << 16
         cdef size_t size = 0, i
         self.producer, self.limit, self.window = producer, limit, window
         self.mark_number, self.mark_time = mark_number, mark_time
         self.ring_count = len(messages)
-        while span < 4 * window:
-            span *= 2
-        self.mask = span - 1
+        self.confirms = Confirms(window, time_confirms)
         self.ring = <uint8_t *> malloc(sum([len(frames) for frames, _ in messages]))
         self.offsets = <size_t *> calloc(self.ring_count + 1, sizeof(size_t))
         self.bodies = <size_t *> calloc(self.ring_count, sizeof(size_t))
-        self.settled = <uint8_t *> calloc(span, 1)
-        if self.ring == NULL or self.offsets == NULL or self.bodies == NULL or self.settled == NULL:
+        if self.ring == NULL or self.offsets == NULL or self.bodies == NULL:
             raise MemoryError
         for i in range(self.ring_count):
             frames, body = messages[i]
@@ -440,7 +440,7 @@ cdef class Link:
         if self.window:
             flying = self.published - self.confirmed - self.nacked
             # A single confirm long outstanding must not let the others overrun the ring that remembers them.
-            if flying >= self.window or self.published + 1 - self.low + count > self.mask:
+            if flying >= self.window or self.published + 1 - self.confirms.low + count > self.confirms.mask:
                 self._read(True)
                 return 0
             count = min(count, self.window - flying)
@@ -485,26 +485,16 @@ cdef class Link:
             now = now_ns()
             for i in range(self.at, self.at + count):
                 memcpy(self.ring + self.bodies[i] + 8, &now, 8)
+        if self.window and self.confirms.written != NULL:
+            self.confirms.write(self.published + 1, count)
         self.published += count
 
     cdef void _settle(self, uint64_t tag, bint multiple, bint negative) noexcept nogil:
-        """Count what a basic.ack or basic.nack settles; `low` is the lowest number still open."""
-        cdef uint64_t count = 0
-        if tag > self.published or self.settled == NULL:
+        """Count what a basic.ack or basic.nack settles."""
+        cdef uint64_t count
+        if self.confirms is None:
             return
-        if multiple:
-            if tag == 0:
-                tag = self.published
-            while self.low <= tag:
-                count += not self.settled[self.low & self.mask]
-                self.settled[self.low & self.mask] = 0
-                self.low += 1
-        elif tag >= self.low and not self.settled[tag & self.mask]:
-            self.settled[tag & self.mask] = 1
-            count = 1
-        while self.low <= self.published and self.settled[self.low & self.mask]:
-            self.settled[self.low & self.mask] = 0
-            self.low += 1
+        count = self.confirms.settle(tag, multiple, self.published, self.control.measure_ns)
         if negative:
             self.nacked += count
         else:

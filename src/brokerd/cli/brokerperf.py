@@ -1,29 +1,27 @@
 """brokerperf: put load on any AMQP 0-9-1 broker and see what it does and what it costs.
 
 Exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 3 the order of messages was violated, 4 messages
-stopped moving, 130 interrupted before there was anything to measure.
-This module reads options and prints figures; `perfrun` makes the runs.
+stopped moving, 130 interrupted before there was anything to measure.  Of several scenarios the first that is not 0.
+This module reads options and makes a `Plan` of them; `perfout` carries plans out and prints figures, and `perfrun` and
+`perfchurn` make the runs.
 """
 
 import functools
 import json
-import shutil
-import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from brokerd import __version__
-from brokerd.cli import perfrun
-from brokerd.cli.ctl_output import Progress
-from brokerd.cli.perfclient import Address, PerfError
+from brokerd.cli import perfchurn, perfrun
+from brokerd.cli.perfclient import Address
+from brokerd.cli.perfout import Order, Plan, carry_out
 from brokerd.cli.perfproc import listeners, unix_listeners
+from brokerd.cli.perfwatch import Load
 from brokerd.command_line import OneLineGroup, complete_files
 
-FAILED, ORDER_VIOLATED, STALLED, INTERRUPTED = 1, 3, 4, 130
-BAR = 24        # characters
+ARGUMENTS = "brokerperf.arguments"      # where the context of a command keeps what it was given
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -88,19 +86,45 @@ def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
-def over_tls(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of TLS to those of the URI.  The command gets one address."""
+class RunCommand(click.Command):
+    """A command that makes a `Plan` of its options; to invoke it is to carry the plan out."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options, and keep the arguments for the report."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def order(self, ctx: click.Context, name: str = "") -> Order:
+        """What the options of the context ask for, under a name.  Raises click.UsageError."""
+        plan: Plan = super().invoke(ctx)
+        return Order(name, [ctx.info_name or "", *ctx.meta[ARGUMENTS]], plan)
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Carry the plan out; exits with the code that fits."""
+        carry_out([self.order(ctx)], **{name: ctx.params[name] for name in OUTPUT})
+
+
+def planning(command: Callable[..., Plan]) -> Callable[..., Plan]:
+    """Add the options of TLS to those of the URI, and keep those of the output away: the command gets one address."""
 
     @functools.wraps(command)
-    def run(*, uri: Address, ca: str | None, verify: bool, **options: Any) -> None:
+    def run(*, uri: Address, ca: str | None, verify: bool, **options: Any) -> Plan:
         if uri.tls is None and (ca or not verify):
             raise click.UsageError("--ca and --no-verify need a URI that begins with amqps://")
         if uri.tls is not None:
             uri = uri._replace(tls=uri.tls._replace(ca=ca or "", verify=verify))
-        command(uri=uri, **options)
+        return command(uri=uri, **{name: value for name, value in options.items() if name not in OUTPUT})
 
     return run
 
+
+OUTPUT = ("as_json", "quiet", "report")
+output_options = stacked(
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a summary."),
+    click.option("--report", metavar="FILE", shell_complete=complete_files,
+                 help="Write an HTML page with the figures, and plots of each second."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+)
 
 common = stacked(
     click.option(
@@ -122,9 +146,8 @@ common = stacked(
         multiple=True,
         help="Process to measure; may be repeated. Found from the port if the broker is on this host.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a summary."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-    over_tls,
+    output_options,
+    planning,
 )
 
 flow_options = stacked(
@@ -185,7 +208,7 @@ def main() -> None:
     """Put load on any AMQP 0-9-1 broker."""
 
 
-@main.command()
+@main.command(cls=RunCommand)
 @click.option(
     "-x", "--producers", type=click.IntRange(0, 1000), default=1, show_default=True, help="Publishing connections."
 )
@@ -229,8 +252,8 @@ def main() -> None:
 @queue_options
 @common
 def throughput(
-    seconds: float, count: int, uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **options: Any
-) -> None:
+    seconds: float, count: int, uri: Address, pids: tuple[int, ...], **options: Any
+) -> Plan:
     """Publish and consume as fast as it goes, or at a rate."""
     if not options["producers"] and not options["consumers"]:
         raise click.UsageError("neither producers nor consumers")
@@ -241,13 +264,13 @@ def throughput(
     check(options)
     # A run that only consumes takes the messages that are already in the queues.
     options["keep"] |= not options["producers"]
-    load = perfrun.Load(
+    load = Load(
         address=uri, seconds=seconds or (0 if count else 10), count=count, pids=processes(uri, pids), **options
     )
-    report(lambda say: perfrun.flow(load, say), "throughput", as_json, quiet)
+    return Plan("throughput", lambda say: perfrun.flow(load, say))
 
 
-@main.command()
+@main.command(cls=RunCommand)
 @click.option(
     "-r", "--rate", type=click.FloatRange(min=0.1), default=5000, show_default=True, help="Messages a second."
 )
@@ -263,35 +286,77 @@ def throughput(
 @flow_options
 @queue_options
 @common
-def latency(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **options: Any) -> None:
+def latency(uri: Address, pids: tuple[int, ...], **options: Any) -> Plan:
     """Time messages end to end, from when each was due at the rate asked for."""
-    if options["size"] < 16:
-        raise click.UsageError("latency needs messages of 16 octets or more")
-    if options["warmup"] >= options["seconds"]:
-        raise click.UsageError("the warm-up is as long as the run")
-    check(options)
-    load = perfrun.Load(address=uri, measure=True, pids=processes(uri, pids), **options)
-    report(lambda say: perfrun.flow(load, say), "latency", as_json, quiet)
+    return timed("latency", uri, pids, options)
 
 
-@main.command()
+@main.command(cls=RunCommand)
+@click.option(
+    "-x", "--producers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Publishing connections."
+)
+@click.option(
+    "-y", "--consumers", type=click.IntRange(0, 1000), default=1, show_default=True, help="Consuming connections."
+)
+@click.option(
+    "-r", "--rate", type=click.FloatRange(min=0), default=0,
+    help="Messages a second, of all producers together.  [default: as fast as the window lets them]",
+)
+@click.option(
+    "-z", "--seconds", type=click.FloatRange(min=0.1), default=10, show_default=True, help="Seconds to publish."
+)
+@click.option(
+    "--warmup", type=click.FloatRange(min=0), default=0, show_default=True, help="Seconds not counted at the start."
+)
+@click.option(
+    "-c", "--window", "confirm", type=click.IntRange(1, 1 << 20), default=1, show_default=True, metavar="WINDOW",
+    help="Unconfirmed messages that each producer may have.",
+)
+@flow_options
+@queue_options
+@common
+def confirm(uri: Address, pids: tuple[int, ...], **options: Any) -> Plan:
+    """Time confirms: how long after each message was written its confirm came."""
+    return timed("confirm", uri, pids, options)
+
+
+@main.command(cls=RunCommand)
+@click.option(
+    "-w", "--what", "kind", type=click.Choice(list(perfchurn.KINDS)), default="connection", show_default=True,
+    help="What to do. " + " ".join(f"{name}: {kind.told}." for name, kind in perfchurn.KINDS.items()),
+)
+@click.option("-x", "--workers", type=click.IntRange(1, 1000), default=4, show_default=True, help="How many do it.")
+@click.option("-z", "--seconds", type=click.FloatRange(min=0), default=0, help="How long.  [default: 10]")
+@click.option("-n", "--count", type=click.IntRange(0), default=0, help="Do it so many times, all workers together.")
+@click.option("-r", "--rate", type=click.FloatRange(min=0), default=0, help="Rounds a second, of all workers together.")
+@click.option("--messages", type=click.IntRange(0, 10_000), default=1, show_default=True, help="Of each session.")
+@click.option("--durable", is_flag=True, help="Declare durable queues.")
+@common
+def churn(uri: Address, pids: tuple[int, ...], seconds: float, count: int, **options: Any) -> Plan:
+    """Open and close, declare and delete, over and over; time each round."""
+    load = perfchurn.Churn(
+        address=uri, pids=processes(uri, pids), seconds=seconds or (0 if count else 10), count=count, **options)
+    return Plan("churn", lambda say: perfchurn.churn(load, say))
+
+
+@main.command(cls=RunCommand)
 @click.option(
     "-y", "--consumers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Consuming connections."
 )
 @click.option("-n", "--count", type=click.IntRange(0), default=0, help="Consume so many messages.  [default: all]")
 @queue_options
 @common
-def drain(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **options: Any) -> None:
+def drain(uri: Address, pids: tuple[int, ...], **options: Any) -> Plan:
     """Consume what is in the queues, then delete those that are empty unless --keep.
 
     With -n or --keep consumers acknowledge, and all other messages stay.
     """
     check(options)
-    load = perfrun.Load(address=uri, producers=0, pids=processes(uri, pids), **options)
-    report(lambda say: perfrun.drain(load, say), "drain", as_json, quiet)
+    load = Load(address=uri, producers=0, pids=processes(uri, pids), **options)
+    return Plan("drain", lambda say: perfrun.drain(load, say))
 
 
-@main.command()
+@main.command(cls=RunCommand)
 @click.option("-n", "--count", type=click.IntRange(1, 60_000), default=1000, show_default=True, help="How many.")
 @click.option(
     "--hold", type=click.FloatRange(min=0), default=3, show_default=True, help="Seconds to wait before measuring."
@@ -299,14 +364,14 @@ def drain(uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool, **opt
 @click.option("--openers", type=click.IntRange(1, 64), default=4, show_default=True, help="Threads that open them.")
 @common
 def connections(
-    count: int, hold: float, openers: int, uri: Address, pids: tuple[int, ...], as_json: bool, quiet: bool
-) -> None:
+    count: int, hold: float, openers: int, uri: Address, pids: tuple[int, ...]
+) -> Plan:
     """Open idle connections, each with a channel and a consumer; the broker's memory for each."""
     found = processes(uri, pids)
-    report(lambda say: perfrun.connections(uri, count, hold, openers, found, say), "connections", as_json, quiet)
+    return Plan("connections", lambda say: perfrun.connections(uri, count, hold, openers, found, say))
 
 
-@main.command()
+@main.command(cls=RunCommand)
 @click.option("-n", "--count", type=click.IntRange(1), default=10_000, show_default=True, help="How many.")
 @click.option("--durable/--transient", default=True, show_default=True, help="Kind of queue.")
 @click.option("--bind/--no-bind", default=True, show_default=True, help="Bind each to amq.direct.")
@@ -326,15 +391,55 @@ def queues(
     keep: bool,
     uri: Address,
     pids: tuple[int, ...],
-    as_json: bool,
-    quiet: bool,
-) -> None:
+) -> Plan:
     """Declare and bind queues; how many a second, the broker's memory for each."""
     found = processes(uri, pids)
-    report(
-        lambda say: perfrun.queues(uri, count, durable, queue_args, bind, window, keep, found, say),
-        "queues", as_json, quiet,
-    )
+    return Plan("queues", lambda say: perfrun.queues(uri, count, durable, queue_args, bind, window, keep, found, say))
+
+
+@main.command(name="run")
+@click.argument("file", shell_complete=complete_files)
+@click.option("--only", multiple=True, metavar="NAME", help="Run this scenario; may be repeated.  [default: all]")
+@click.option("--uri", help="The broker, instead of what the file says.")
+@output_options
+@click.pass_context
+def scenarios(ctx: click.Context, /, file: str, only: tuple[str, ...], uri: str | None, **output: Any) -> None:
+    """Run the scenarios of a TOML file, one after the other.
+
+    All are checked before the first begins. With --json each prints one line when it is done.
+    """
+    from brokerd.cli import perfscenarios
+
+    commands = {name: command for name, command in main.commands.items() if isinstance(command, RunCommand)}
+    try:
+        found = perfscenarios.read(file, commands)
+    except perfscenarios.ScenarioError as error:
+        raise click.UsageError(str(error)) from None
+    for name in only:
+        if all(scenario.name != name for scenario in found):
+            raise click.UsageError(f"{file} has no scenario {name!r}")
+    orders = []
+    for scenario in found:
+        if only and scenario.name not in only:
+            continue
+        arguments = [*scenario.arguments, *(["--uri", uri] if uri else [])]
+        command = commands[scenario.run]
+        try:
+            orders.append(command.order(command.make_context(scenario.run, arguments, parent=ctx), scenario.name))
+        except click.UsageError as error:
+            raise click.UsageError(f"{file}: scenario {scenario.name!r}: {error.format_message()}", ctx) from None
+    carry_out(orders, **output)
+
+
+def timed(name: str, uri: Address, pids: tuple[int, ...], options: dict[str, Any]) -> Plan:
+    """A flow in which times are measured."""
+    if options["size"] < 16:
+        raise click.UsageError(f"{name} needs messages of 16 octets or more")
+    if options["warmup"] >= options["seconds"]:
+        raise click.UsageError("the warm-up is as long as the run")
+    check(options)
+    load = Load(address=uri, measure=True, pids=processes(uri, pids), **options)
+    return Plan(name, lambda say: perfrun.flow(load, say))
 
 
 def check(options: dict[str, Any]) -> None:
@@ -357,75 +462,6 @@ def processes(address: Address, pids: tuple[int, ...]) -> tuple[int, ...]:
     if pids or address.host not in LOCAL:
         return pids
     return tuple(listeners(address.port))
-
-
-def report(run: Callable[[perfrun.Say], perfrun.Figures], name: str, as_json: bool, quiet: bool) -> None:
-    """Run ``run``, print its figures, and exit with the code that fits them."""
-
-    # A stop by systemd or a container ends a run as politely as Ctrl-C does.
-    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with Teller(quiet) as teller:
-            figures: perfrun.Figures = {"command": name} | run(teller)
-    except (PerfError, ValueError, OSError) as error:
-        click.echo(f"brokerperf: {error}", err=True)
-        sys.exit(FAILED)
-    except KeyboardInterrupt:
-        click.echo("brokerperf: interrupted", err=True)
-        sys.exit(INTERRUPTED)
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    if as_json:
-        click.echo(json.dumps(figures))
-    else:
-        for line in summary(figures):
-            click.echo(line)
-    if figures.get("stalled"):
-        click.echo("brokerperf: nothing moved any more", err=True)
-        sys.exit(STALLED)
-    if any(figures["order"].values() if "order" in figures else ()):
-        click.echo("brokerperf: the order of messages was violated", err=True)
-        sys.exit(ORDER_VIOLATED)
-
-
-class Teller:
-    """Progress as a bar on a terminal, with what is said once as lines; with ``quiet`` nothing."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._bar = quiet, Progress()
-
-    def __enter__(self) -> "Teller":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.at("")
-
-    def line(self, text: str) -> None:
-        """Say something once."""
-        if not self._quiet:
-            self._bar.at("")
-            click.echo(f"brokerperf: {text}", err=True)
-
-    def at(self, share: float | None, text: str) -> None:
-        """Draw the bar anew; without a share it has none."""
-        if not self._quiet:
-            filled = round(BAR * share) if share is not None else 0
-            done = f"[{'#' * filled:{BAR}}] {share:4.0%}  " if share is not None else ""
-            self._bar.at(f"{done}{text}"[:shutil.get_terminal_size().columns - 1])
-
-
-def summary(figures: perfrun.Figures) -> list[str]:
-    """The figures as lines of text; a group of figures shares one line."""
-    lines = []
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            value = "  ".join(f"{key} {number:,}" for key, number in value.items())
-        elif isinstance(value, bool):
-            value = "yes" if value else "no"
-        elif isinstance(value, int | float):
-            value = f"{value:,}"
-        lines.append(f"{name.replace('_', ' '):24}{value}")
-    return lines
 
 
 if __name__ == "__main__":

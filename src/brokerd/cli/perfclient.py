@@ -276,6 +276,30 @@ class Client:
         else:
             self.request((60, 20), arguments, (60, 21))
 
+    def cancel(self, tag: str) -> None:
+        """End a consumer."""
+        self.request((60, 30), shortstr(tag) + b"\0", (60, 31))
+
+    def reopen_channel(self) -> None:
+        """Close channel 1, and open it again."""
+        self.request((20, 40), struct.pack(">H", 200) + shortstr("done") + bytes(4), (20, 41))
+        self.request((20, 10), b"\0", (20, 11))
+
+    def publish_confirmed(self, queue: str, size: int) -> None:
+        """Publish a message to a queue, and wait for its confirm; `confirm_select` was called."""
+        self._send(publish_frames("", queue, size, False, self.frame_max)[0])
+        self._answer((60, 80))
+
+    def get(self, queue: str) -> None:
+        """Take a message with basic.get, without an ack; PerfError if the queue is empty."""
+        self._send(method(1, (60, 70), b"\0\0" + shortstr(queue) + b"\1"))
+        while True:
+            kind, payload = self._frame()
+            if kind == METHOD and payload[:4] == struct.pack(">HH", 60, 71):
+                return      # `_answer` skips the content.
+            if kind == METHOD and payload[:4] == struct.pack(">HH", 60, 72):
+                raise PerfError(f"queue {queue!r} is empty, although its message was confirmed")
+
     def hand_over(self, control: Control) -> Link:
         """Give the socket, and the octets already read from it, to a compiled link.
 

@@ -5,7 +5,6 @@ Every run takes plain values and returns a dict of figures, ready for JSON; prog
 """
 
 import dataclasses
-import itertools
 import math
 import resource
 import signal
@@ -13,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from brokerd.audit import many
 from brokerd.cli._perf import Control, Histogram, Link, monotonic_ns
@@ -28,19 +27,10 @@ from brokerd.cli.perfclient import (
     qos_arguments,
 )
 from brokerd.cli.perfproc import Usage, usage
+from brokerd.cli.perfsample import Say
+from brokerd.cli.perfwatch import Load, Watch
 
 Figures = dict[str, Any]
-
-
-class Say(Protocol):
-    """Where a run tells how far it is."""
-
-    def line(self, text: str) -> None:
-        """Say something once."""
-
-    def at(self, share: float | None, text: str) -> None:
-        """Say how far the run is: a share of 0 to 1, None if it is not known, and what goes on."""
-
 
 POLL_SECONDS = 0.002
 # A ring of encoded messages holds at least this many octets, so that a write rarely ends at the ring's end.
@@ -51,61 +41,6 @@ KNOWN_PRODUCERS = 256
 # What a drain that must leave messages prefetches, and how many it acknowledges at once, unless it was told otherwise.
 DRAIN_PREFETCH, DRAIN_ACKS = 256, 64
 OF_PUBLISHING = ("producers", "consumers", "queues", "size", "published", "publish_rate")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """A flow of messages from producers over queues to consumers, and when it ends.
-
-    count is per producer; seconds limits publishing, or the whole run if it only consumes.
-    ack is 0 for auto-ack, else the number of messages for each ack.  rate is messages per second of
-    all producers together.  A `{}` in a key stands for 0, 1, … `keys` - 1 in turn.
-    """
-
-    address: Address
-    producers: int = 1
-    consumers: int = 1
-    queues: int = 1
-    queue: str = "brokerperf"
-    size: int = 16
-    seconds: float = 0.0
-    count: int = 0
-    confirm: int = 0
-    ack: int = 0
-    prefetch: int = 0
-    persistent: bool = False
-    durable: bool = False
-    queue_args: dict[str, object] = dataclasses.field(default_factory=dict)
-    consumer_args: dict[str, object] = dataclasses.field(default_factory=dict)
-    exchange: str = ""
-    exchange_type: str = ""
-    routing_keys: tuple[str, ...] = ()
-    binding_keys: tuple[str, ...] = ()
-    keys: int = 1
-    copies: int = 1
-    rate: float = 0.0
-    verify_order: bool = False
-    keep: bool = False
-    stall: float = 30.0
-    warmup: float = 0.0
-    measure: bool = False
-    pids: tuple[int, ...] = ()
-
-    def queue_name(self, index: int) -> str:
-        """The name of a queue: the name from the options, and the queue's index if there are several queues."""
-        return self.queue if self.queues == 1 else f"{self.queue}.{index}"
-
-    def queues_of(self, worker: int, workers: int) -> list[int]:
-        """The queues that a producer or consumer serves, such that each queue is served and each worker has work."""
-        if self.queues > workers:
-            return list(range(worker, self.queues, workers))
-        return [worker % self.queues]
-
-    def expand(self, patterns: tuple[str, ...]) -> list[str]:
-        """All keys that the patterns stand for, in the order in which they are used."""
-        if not any("{}" in pattern for pattern in patterns):
-            return list(patterns)
-        return [pattern.replace("{}", str(turn)) for turn in range(self.keys) for pattern in patterns]
 
 
 def broker_figures(before: Usage, after: Usage, messages: int) -> Figures:
@@ -189,7 +124,7 @@ def producer_link(load: Load, index: int, control: Control, clients: list[Client
         client.confirm_select()
     link = client.hand_over(control)
     link.load(message_ring(load, index, client.frame_max), index, load.count, load.confirm, load.size >= 8,
-              load.measure)
+              load.measure, bool(load.measure and load.confirm))
     return link
 
 
@@ -211,62 +146,6 @@ def start(target: Callable[..., None], *arguments: object) -> threading.Thread:
     thread = threading.Thread(target=target, args=arguments, daemon=True)
     thread.start()
     return thread
-
-
-class Watch:
-    """Watches running links: reports progress once a second, notices when no message moves, sums counters."""
-
-    def __init__(self, load: Load, producers: list[Link], consumers: list[Link], say: Say, backlog: int) -> None:
-        self.load, self.producers, self.consumers, self._say = load, producers, consumers, say
-        self._backlog = backlog
-        self.started = self._moved = self._said = time.monotonic()
-        self._sum = self._published = self._received = 0
-        self.stalled = False
-
-    def total(self, name: str) -> int:
-        """The sum of one counter over all links."""
-        return sum(getattr(link, name) for link in itertools.chain(self.producers, self.consumers))
-
-    def check(self) -> None:
-        """Look at the links once.  PerfError if a link has failed."""
-        for link in itertools.chain(self.producers, self.consumers):
-            if link.error:
-                raise PerfError(link.error)
-        now = time.monotonic()
-        moved = self.total("published") + self.total("received") + self.total("confirmed")
-        # While a producer waits for its last answer, the broker works through what the producer sent before.
-        if moved != self._sum or any(link.syncing and not link.finished for link in self.producers):
-            self._sum, self._moved = moved, now
-        patience = max(self.load.stall, 10 / self.load.rate if self.load.rate else 0)
-        if not self.load.producers and self.load.seconds:
-            # Another process publishes, at times that we do not know.
-            patience = math.inf
-        self.stalled = now - self._moved > patience
-        if now - self._said >= 1:
-            self._progress(now)
-
-    def _progress(self, now: float) -> None:
-        published, received, seconds = self.total("published"), self.total("received"), now - self._said
-        blocked = ", blocked by the broker" if any(link.blocked for link in self.producers) else ""
-        rates = [f"{what} {(number - former) / seconds:,.0f}/s" for links, what, number, former in (
-            (self.producers, "publish", published, self._published),
-            (self.consumers, "consume", received, self._received)) if links]
-        self._say.at(self._share(published, received, now - self.started), "  ".join(rates) + blocked)
-        self._published, self._received, self._said = published, received, now
-
-    def _share(self, published: int, received: int, seconds: float) -> float | None:
-        """How much of the run is done: of its time, or of its messages."""
-        load, shares = self.load, []
-        if load.seconds:
-            shares.append(seconds / load.seconds)
-        if load.producers and load.count:
-            shares.append(published / (load.count * load.producers))
-            if load.consumers:
-                expected = self._backlog + load.count * load.producers * load.copies
-                shares[-1] = (shares[-1] + received / expected) / 2
-        elif not load.producers and self._backlog:
-            shares.append(received / self._backlog)
-        return min(max(shares), 1.0) if shares else None
 
 
 # -- throughput, latency, drain
@@ -339,6 +218,7 @@ def _run(load: Load, client: Client, say: Say, backlog: int, exact: bool = False
             for thread in threads:
                 thread.join()
         watch.check()
+        watch.finish()
     figures = _figures(load, watch, control.start_ns, backlog, interrupted)
     messages = max(figures["published"], figures["consumed"])
     figures["load_cpu_s_per_million"] = round(spent / messages * 1e6, 4) if messages else None
@@ -391,9 +271,11 @@ def _figures(load: Load, watch: Watch, start_ns: int, backlog: int, interrupted:
         figures["order"] = order(load, watch, backlog)
         if interrupted:     # Messages were still on their way.
             figures["order"] |= {"missing": 0, "doubled": 0}
-    if load.measure:
+    if load.measure and load.consumers:
         figures["latency_us"] = quantiles([link.latency for link in watch.consumers])
         figures["from_write_us"] = quantiles([link.from_write for link in watch.consumers])
+    if load.measure and load.confirm:
+        figures["confirm_us"] = quantiles([link.waits for link in watch.producers])
     if watch.stalled:
         figures["stalled"] = True
     if interrupted:
