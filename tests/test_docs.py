@@ -336,7 +336,7 @@ def test_reply_texts_in_the_manual_are_those_of_the_source():
                 assert part.strip(" .,:(){}") in said, (you, part)
 
 
-QUEUE_TYPES = {"all": {"classic", "quorum", "stream"}, "both": {"classic", "quorum"}, "classic": {"classic"},
+QUEUE_TYPES = {"all": {"classic", "quorum", "stream"}, "classic, quorum": {"classic", "quorum"}, "classic": {"classic"},
                "quorum": {"quorum"}, "stream": {"stream"}}
 
 

@@ -2,7 +2,7 @@
 
     disk                free space below its limit, or a write that failed for want of it
     memory              this process over its limit
-    file descriptors    a file could not be opened because the process has as many as it may
+    file descriptors    a file could not be opened because the process has as many open as it may have
 
 While an alarm is raised, publishers are blocked (``core.blocked``); clients that understand it are told why, in
 RabbitMQ's words.  The node calls ``check`` before its first client and then once a second, with the settings of that

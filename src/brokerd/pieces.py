@@ -16,7 +16,7 @@ class Core(Protocol):
     """The part of the data plane that takes turns: ``plane.Core``."""
 
     def add_errand(self, step: Callable[[], bool]) -> None:
-        """Call ``step()`` once in each turn until it returns True."""
+        """Call ``step()`` in each ``go_on()``, in turns with other errands, until it returns True."""
 
 
 class Node(Protocol):

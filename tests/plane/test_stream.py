@@ -181,9 +181,9 @@ def test_a_purge_takes_all_that_is_there_and_offsets_go_on(make_bench):
     stream.publish(*[b"m" * 2000] * 100)
     stream.read(2, prefetch=2)
     assert stream.offsets() == [1, 2]
-    assert stream.queue.purge() == 100
+    assert stream.gate.purge() == 100
     assert (stream.queue.ready, stream.queue.ready_octets, stream.gate.first_offset) == (0, 0, 101)
-    assert stream.queue.purge() == 0
+    assert stream.gate.purge() == 0
     stream.connection.feed(nack(2, 1) + ack(2, 2))
     stream.publish(b"new", b"newer")
     assert stream.got() == [(101, b"new", False), (102, b"newer", False)]
@@ -199,7 +199,7 @@ def test_a_purge_takes_all_that_is_there_and_offsets_go_on(make_bench):
 def test_an_empty_stream_goes_on_with_its_offsets_after_a_restart(make_bench):
     stream = Stream(make_bench())
     stream.publish(b"a", b"b")
-    stream.queue.purge()
+    stream.gate.purge()
     stream = recovered(make_bench)
     stream.publish(b"c")
     stream.read(2)
@@ -361,7 +361,7 @@ def test_readers_see_what_a_model_sees(tmp_path_factory, actions):
             first = stream.gate.first_offset
             assert first <= published + 1
         elif action == "purge":
-            assert stream.queue.purge() == published + 1 - first
+            assert stream.gate.purge() == published + 1 - first
             first = published + 1
         elif action in ("ack", "nack", "reject") and values[0] in readers and readers[values[0]].out:
             settle(stream, readers[values[0]], action, *values)

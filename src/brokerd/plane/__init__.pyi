@@ -21,7 +21,8 @@ The pages stand beside this one only for the reader: all names belong to ``broke
 *Ownership.*  A Python object here owns its C struct, which lives as long as the object does.  The plane never awaits, never
 logs, never reads configuration, and does not know what a name means.
 
-*Verbs.*  A verb takes constant time and raises nothing, unless its text says otherwise.
+*Verbs.*  A verb takes constant time and raises nothing, unless its text says otherwise.  A verb that gives back, settles or
+ends many deliveries takes time in proportion to them.
 
 *Turns.*  Most verbs only change what is ready, written or confirmed.  A *turn* then delivers messages, sends confirms and
 writes to sockets.  These verbs run a turn themselves: turn, go_on and expire of Core; buffer_updated, feed, resume_writing,
@@ -79,18 +80,18 @@ class Core:
         deliver_octets_per_turn: int = 1 << 20,
         message_octets_max: int = 128 << 20,
         frame_octets_max: int = 131072,  # the most that any connection's frame_max may be
-        deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then, and at no earlier time
-        descriptors_most: int = 0x7FFFFFFF,  # a segment whose descriptor is this or a higher number has another one closed
+        deadline: Callable[[int], None] | None = None,  # ns since the epoch: call expire() then, not before
+        descriptors_most: int = 0x7FFFFFFF,  # where a segment gets this descriptor or a higher one, another segment's is closed
         spare_directory: str | None = None,  # settled segments wait here for other queues; None: each queue has its own
         sync: bool = True,               # False: confirms do not wait for the disk (--no-sync)
-        work_ns: int = 0,                # one connection may keep the control plane busy for so long, or with 2 MiB, before
-                                         # others have their turn; 0: until its octets are used up
-        calm_ns: int = 0,                # a connection that used at most work_ns within so long is calm: calm connections and
-                                         # others alternate, and a calm one begins; 0: no connection is calm
-        crowd_ns: int = 0,               # all connections together may keep the control plane busy for so long before the
-                                         # others wait for go_on(); 0: no limit
-        go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call go_on() soon; None is
-                                         # enough if work_ns is 0 and no errand is added
+        work_ns: int = 0,                # the turn of one connection ends after so long, or after 2 MiB of its octets; 0: after
+                                         # 2 MiB alone
+        calm_ns: int = 0,                # a connection that used at most work_ns in the last calm_ns is calm: calm connections
+                                         # and others alternate, and a calm one begins; 0: no connection is calm
+        crowd_ns: int = 0,               # after so long of turns, connections that still have octets wait for go_on(); 0: no
+                                         # limit
+        go_on: Callable[[], None] | None = None,    # octets or errands wait for their turn: call go_on() soon; may be
+                                         # None if work_ns is 0 and no errand is added
     ) -> None: ...
     blocked: bool                      # an alarm is in force: connections that publish get on_publisher_blocked()
     clock: Callable[[], int] | None    # ns since the epoch; None: CLOCK_REALTIME (tests travel in time)
@@ -137,7 +138,7 @@ class Core:
         """Close at most so many descriptors of segments that were not used lately.  Returns how many."""
     def enforce_retention(self, most: int) -> int:
         """Give up at most so many settled segments that their queues need not retain any more.  Returns how many."""
-    spares: int          # settled segments that wait for a queue that needs one, at most 64, and 8 without a name
+    spares: int          # settled segments that wait for a queue that needs one: at most 64 with a name, and 8 without
     spares_used: int     # settled segments with a name that queues have taken since start
     def release_spares(self) -> None:
         """Give up the settled segments that wait for other queues.  Of those without a name one call gives up only one,
@@ -169,15 +170,16 @@ class Queue:
         """A message died.  True: it is settled now.  False: it stays aside until settle_aside(seq).
 
         reason: "rejected", "expired", "maxlen", "delivery_limit", or "duplicate" in a queue that dead-letters duplicates.
-        count: failed deliveries.  seq 0: the queue refused the message, and has not stored it.  The plane calls this in the
-        order of deaths, and never while another call but finish_deaths() is under way.  It does not call it for dead
-        letters that it makes itself, as `letters` says."""
+        count: failed deliveries.
+        seq: 0 if the queue refused the message, and has not stored it.
+        The plane calls this in the order of deaths, and never while another call but finish_deaths() is under way.  It does
+        not call it for dead letters that it makes itself, as `letters` says."""
     def on_letters_stored(self, upto: int) -> None:
-        """The first `upto` letters since the start that are sent at least once stand in the files of their targets.  Their
+        """Of the at-least-once letters made since the start, the first `upto` stand in the files of their targets.  Their
         messages stay aside until settle_letters(upto), which may be called when the next sync has ended.  Must not raise."""
     def on_replaced(self, seq: int) -> None:
-        """A message is in its file that replaces an older one with the same deduplication key: message `seq`, which may be
-        ready.  Must not raise."""
+        """A newer message with the same deduplication key as message `seq` is in its file, and replaces it.  `seq` may be ready.
+        Must not raise."""
     def on_delivered(self, channel: Channel, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes,
                      redelivered: bool) -> None:
         """basic.deliver or basic.get-ok was written to a client.  Called while `reports_deliveries`.  Must not raise."""
@@ -191,7 +193,7 @@ class Queue:
         max_octets          octets of bodies
         overflow            0 drop-head, 1 reject-publish, 2 reject-publish-dlx
         dead_letters        on_dead() is called
-        delivery_limit      the failed delivery that a message dies of
+        delivery_limit      a message dies at this failed delivery
         limit_drops         a message at its delivery limit is dropped
         limit_stops         the gate decides about a message at its delivery limit: see Retry
         delivery_counts     redeliveries carry x-delivery-count and x-acquired-count
@@ -212,7 +214,8 @@ class Queue:
     def remove(self, seq: int) -> Row | None:
         """Take a ready message out, wherever it stands, and settle it.  None: no such message is ready.  Reads files."""
     def purge(self) -> int:
-        """Settle every ready message, and those that the queue's gate lets wait.  Returns how many."""
+        """Settle every ready message, and those that the queue's gate lets wait.  Returns how many.  ValueError: the queue is a
+        stream, whose messages go by Stream.purge()."""
     def finish_deaths(self, most: int) -> bool:
         """Let the expired messages at the heads die, and deal with dead messages in the order of their deaths, until they
         count for `most`.  A message counts 1, which is about 1 µs; one for on_dead() counts more.  False: some are left."""
@@ -250,7 +253,8 @@ class Queue:
         """How often each of store.format.ORDER_COUNTERS disturbed the order: since the queue was declared, and since this broker
         started.  kill -9 loses none of the first, a power cut may."""
     def check(self) -> None:
-        """Walk the whole queue, and compare every count with what it counts.  For tests.  Raises AssertionError."""
+        """Walk the whole queue, and compare its counts with what they count, except for its ready octets, an estimate.  For
+        tests.  Raises AssertionError."""
     # --- recovery and compaction
     def attach_segment(self, number: int, *, end: int, records: int, settled: int, base_seq: int, delivered: int,
                        acks: int, capacity: int, ready_octets: int, synced: bool, generation: int = 0,
@@ -326,7 +330,7 @@ class Channel:
     publishes: int         # messages published on this channel number since the connection began
     closing: bool          # we sent channel.close: all but channel.close and close-ok is dropped
     tx: bool               # publishes go up (on_publish), and so do ack, nack and reject (on_method)
-    keeps: bool            # with tx: the plane keeps publishes until commit; one that asks for more than to be stored goes up
+    keeps: bool            # with tx: the plane keeps publishes until commit; a publish that needs more than storing goes up
     late: int              # settlements that came after their delivery had timed out
     def take_kept(self) -> Kept | None:
         """The publishes that the plane has kept since the last call; None: it has kept none."""
@@ -386,8 +390,8 @@ class Kept:
     def log_places(self, begin: int) -> bytes:
         """The part of a commit log's plan that says in which durable queues each message is.  begin: where messages begin."""
     def put(self, core: Core, connection: int, channel: int, *, sync: bool) -> None:
-        """Store all messages that are not stored yet, in their order.  sync: the next sync covers them, else the one after
-        Core.sync_next().  Raises OSError if there is no room; the next call goes on."""
+        """Store all messages that are not stored yet, in their order.  sync: True: the next sync covers them; False: the first
+        one after Core.sync_next().  Raises OSError if there is no room; the next call goes on."""
 
 class Connection:
     """One client's octets: the plane cuts frames, stashes octets that must wait, and writes output.  The subclass is
@@ -425,8 +429,8 @@ class Connection:
     def go_on(self) -> None:
         """Take one rest() back; after the last one the octets that wait have their turn."""
     def await_answer(self, comes_again: bool) -> None:
-        """Rest until answered(), also where the client has gone meanwhile.  ``comes_again``: called from within on_error(); the
-        method or the publish that led there comes again then."""
+        """Rest until answered(), also where the client has gone meanwhile.  ``comes_again``: called from within on_error();
+        after answered() the method or publish that failed is worked on again."""
     def answered(self) -> None:
         """The answer is there."""
     def pause_writing(self) -> None:

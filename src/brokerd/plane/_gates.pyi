@@ -28,10 +28,10 @@ class Stream(Gate):
         start and value: "offset" (from the first record that has this offset or a higher one), "next", "back" (so many
         before the end), "last" (in the last 64 KiB), "time" (ns since the epoch), "ago" (ns before now).
         tells: messages from that place on that are gone count as missed.
-        slot, turn: each ack that moves the lowest unacknowledged offset writes it into this memory, until another reader has
-        claimed the slot, which raises its turn.  All slots are of one memory.
-        kept: the offset that the slot has, where the reader begins no later than there: it is then raised past messages that
-        the filter does not want, without an ack.  0: the first ack writes the slot.
+        slot, turn: each ack that moves the lowest unacknowledged offset writes it into this memory, until another reader
+        claims the slot by raising its turn number.  All slots are of one memory.
+        kept: the offset that stands in the slot.  If the reader begins there or before, messages that the filter skips raise
+        it without an ack.  0: the first ack writes the slot.
         filter: values of the header x-stream-filter-value, each behind 2 octets with its length.  The consumer gets only
         messages with one of these values and, with `unfiltered`, those without a value.
         share: a name.  Consumers with the same name have one place and one slot, those of the first.  single: one of them
@@ -46,7 +46,7 @@ class Stream(Gate):
         """Remove all messages that are there; how many.  Raises OSError where the disk has no room for a new segment."""
     def readers(self) -> list[tuple[Consumer, int, int, int]]:
         """Of each reader: the next offset that it reads, the lowest that it has not acknowledged (0: its first place is not found
-        yet), and how many messages were gone before it came to them, those included that are gone at its place now."""
+        yet), and how many messages were gone before it came to them, including those that are gone at its place now."""
     def shares(self) -> list[tuple[bytes, bool, list[Consumer], int, int, int, tuple[bytes | None, bool, bytes | None]]]:
         """Of each share: its name, whether it has a single active reader, its readers, the oldest first, the messages that are
         out, those that wait for their readers, the keys of these messages, and its filter, as begin() got it."""
@@ -85,7 +85,7 @@ class Delay(Gate):
     def note(self, seq: int, due_ms: int) -> None:
         """Have on_due() called for a message at that time, in ms since the epoch."""
     def tidy(self) -> None:
-        """Forget when messages were due that were taken out, if these are many.  Then some notes are lost, and on_due() is
+        """Drop the due times of messages that were taken out, if there are many.  Some notes go with them, and on_due() is
         called for their messages at once."""
     def upcoming(self, count: int) -> list[tuple[int, int]]:
         """When the next messages are due, with their sequence numbers.  Some may have been taken out; a time of 0 stands for
@@ -131,8 +131,8 @@ class Groups(Gate):
     def octets(self) -> int:
         """Memory of groups and messages that wait, but for long keys."""
     def scan(self, most: int) -> bool:
-        """Put up to so many messages into their groups, where they wait, that the gate has not looked at yet.  True: it has
-        looked at all."""
+        """Sort up to `most` messages that the gate has not looked at into their groups, where they wait.  True: it has looked
+        at all."""
     def groups(self, start: int, count: int) -> tuple[list[dict[str, Any]], int]:
         """The groups that have one of `count` numbers from `start` on, and the number to go on with, or 0.
 

@@ -42,7 +42,7 @@ class ExchangeWindow(Window):
     def __init__(self, size: int, ttl_ms: int, header: bytes, *, has_log: bool) -> None: ...
     def on_learnt(self, rows: bytes, lasting: int, until_ms: int) -> None:
         """The exchange has learnt these keys, and the records of their messages are in files.  Called if it `has_log`.
-        rows: as store/format.py has them.  lasting: the last row, counted from 1, with a message that the next sync covers;
+        rows: as store/format.py has them.  lasting: the number, from 1, of the last row whose message the next sync covers;
         0: it covers no message of these.  until_ms: when the last key expires.  Must not raise."""
     def on_full(self, rows: int) -> None:
         """Set `room` to so many rows or more, before the message of the last of them is stored.  Called if it `has_log`.
@@ -76,5 +76,5 @@ def find_own_ttl(properties: bytes) -> int:
     malformed properties."""
 
 def enter_keys_that_wait(queue: Queue, number: int = 0, level: int = 0) -> None:
-    """Enter keys of unsettled messages into the queue's window of waiting keys.  number: a segment, of which the messages count
-    that the cursor has not passed; 0: all messages that the cursor has passed.  Takes time in proportion to the messages."""
+    """Enter keys of unsettled messages into the queue's window of waiting keys.  number: of a segment, whose messages are
+    entered that the cursor has not reached; 0: all messages that the cursor has passed are.  Takes time in proportion to the messages."""

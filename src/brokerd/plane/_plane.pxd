@@ -15,7 +15,7 @@
 #   journal_t   malloc, by queue_t      what the order journal needs; freed when it is switched off, or with the object
 #   order_t     malloc, by queue_t      counters; made with the first disturbance of the order, freed with the object
 #   seg_t       malloc, by store_t      freed by seg_free() alone: retired, dropped, or the Queue object goes;
-#                                       the core_t's while it is in core_t.spares (files that any queue may use)
+#                                       owned by core_t while it is in core_t.spares (files for any queue)
 #   level_t     malloc, by queue_t      consumers of one priority; freed when its last consumer leaves
 #   consumer_t  in Consumer             an unacked delivery holds a reference to the object (counted in .unacked)
 #   channel_t   in Channel              freed with the object; Channel.close() empties it
@@ -79,7 +79,7 @@ cdef struct core_t:
     consumer_t *put_off         # consumers whose gate looks on in a later turn: a list, the oldest first
     consumer_t *put_off_last
     int64_t work_ns, calm_ns, crowd_ns      # see plane/__init__.pyi; no work_ns or crowd_ns: NEVER
-    int64_t spent, busy         # conn_t.spent of the one that parse() works for, with room for messages; of all, since go_on()
+    int64_t spent, busy         # of the connection in parse(), its room on disk counted; of all, since go_on()
     uint32_t frame_octets_max
     queue_t *dirty              # queues that may be able to deliver
     queue_t *dirty_tail
@@ -110,7 +110,7 @@ cdef struct core_t:
     queue_t *sync_dirty         # queues that hold records a confirm waits for
     bint sync                   # False: --no-sync
     uint64_t kept_octets        # of all kept_t
-    uint32_t alarms             # that have begun, and one
+    uint32_t alarms             # 1 more than have begun since start, so that 0 is never
     uint64_t unfinished         # octets of the buffers of all content_t
     uint64_t unfinished_most    # beyond that no connection has more than its share
     uint32_t unfinished_n       # connections that have much of it
@@ -200,7 +200,7 @@ cdef struct seg_t:
     uint32_t end                # first free octet
     uint32_t capacity
     uint32_t allocated          # blocks are on disk up to here
-    uint32_t zeroed             # append needs no further step up to here; at most `allocated`
+    uint32_t zeroed             # zeros stand up to here, for append; at most `allocated`
     uint32_t asked_for          # deliver() has asked the kernel to have the file in memory up to here
     uint32_t records
     uint32_t settled
@@ -324,7 +324,7 @@ cdef enum:                      # what take() answers
 cdef struct gate_t:             # see gate.pxi, where each verb is explained
     queue_t *queue              # NULL: of no queue now
     bint reads                  # messages stay: one may be out to several consumers at once
-    bint lets_go                # ... and the places of those that are out name no segment, but rules_t.stand_in
+    bint lets_go                # ... and places of unacked messages point to rules_t.stand_in, to no segment
     bint drops                  # a length limit drops messages that wait
     bint sent_away              # a consumer left its ring because of TAKE_OTHERS
     uint32_t looked             # messages that take() looked at without handing them out; deliver() reads and clears it
@@ -380,7 +380,7 @@ cdef struct rules_t:
     bint limit_stops            # the gate decides what becomes of a message at its delivery limit
     bint reports_deliveries     # on_delivered() is called for each delivery
     bint draining               # the active consumer gets no more: another takes over
-    bint refuses, unadmitted    # the publish under way; because the gate does not admit it
+    bint refuses, unadmitted    # it refuses the publish under way; ... because its gate does not admit it
     bint is_over, is_dying
     queue_t *over_next
     queue_t *dying_next
@@ -437,8 +437,7 @@ cdef struct queue_t:
     int64_t touched             # ns: last append or delivery
     bint is_dirty
     bint is_sync_dirty
-    bint durable
-    bint paused
+    bint durable, paused
     bint copying                # a dump copies the files: settled segments are not written over
     bint dropped
     bint ghost_was              # the directory may be gone when the store is freed
@@ -451,7 +450,8 @@ cdef struct consumer_t:
     consumer_t *prev
     consumer_t *newer           # of its level
     consumer_t *older
-    void *reader                # what the queue's gate knows of it; NULL: nothing
+    void *reader                # what the queue's gate knows of it, freed by free_reader(); NULL: nothing
+    void (*free_reader)(void *reader) noexcept nogil
     consumer_t *waits_next      # of its channel's that wait for credit
     consumer_t *waits_prev
     consumer_t *put_off_next    # of core_t.put_off

@@ -21,7 +21,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     lost.pxi        pages of mapped files that cannot be read or written any more
     aside.pxi       records set aside: neither ready nor out
     places.pxi      who holds positions of records
-    rules.pxi       what a queue asks beside order
+    rules.pxi       what a queue asks besides order
     deadlines.pxi   when messages expire
     fate.pxi        settle, give back, die
     expiry.pxi      messages whose time is over

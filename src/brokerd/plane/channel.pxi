@@ -6,7 +6,8 @@ cdef class Consumer:
 
     def __dealloc__(self):
         free(self.c.prefix)
-        reader_free(<reader_t *>self.c.reader)
+        if self.c.reader != NULL:
+            self.c.free_reader(self.c.reader)
 
     @property
     def no_ack(self):

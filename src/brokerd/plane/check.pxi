@@ -1,5 +1,6 @@
-# Queue.check(): compares every count of a queue with what it counts.  Only tests call it: it walks all segments, heaps,
-# rings and sets.
+# Queue.check(): compares the counts of a queue with what they count, and the flags that say in which lists it stands with
+# these lists.  Not ready_octets, which is an estimate after a purge of whole segments.  Only tests call it: it walks all
+# segments, heaps, rings and sets.
 
 cdef struct census_t:           # of one segment
     seg_t *seg
@@ -147,6 +148,7 @@ cdef int check_lists(queue_t *q) except -1:
     """Compare the flags that say in which of the core's lists the queue is with these lists."""
     cdef queue_t *other = q.core.dirty
     cdef bint found = False
+    cdef uint32_t i
     while other != NULL:
         found |= other == q
         other = other.dirty_next
@@ -165,8 +167,45 @@ cdef int check_lists(queue_t *q) except -1:
         found |= other == q
         other = other.rules.dying_next
     compare_count("in the list of queues with dying messages", q.rules.is_dying, found)
-    if q.rules.deadline_at and q.core.deadlines[q.rules.deadline_at - 1] != q:
+    found = False
+    for i in range(q.core.deadlines_n):
+        found |= q.core.deadlines[i] == q
+    if found != (q.rules.deadline_at != 0) or (found and q.core.deadlines[q.rules.deadline_at - 1] != q):
         raise AssertionError("the queue is not where it should be in the heap of deadlines")
+    return 0
+
+
+cdef int check_put_off(Queue queue) except -1:
+    """Compare the flags of the queue's consumers with the list of those that wait for the next turn of the loop."""
+    cdef consumer_t *c = queue.q.core.put_off
+    cdef Consumer consumer
+    cdef uint64_t listed = 0, flagged = 0
+    while c != NULL:
+        if not c.is_put_off or (c.put_off_next == NULL) != (c == queue.q.core.put_off_last):
+            raise AssertionError("a consumer is put off that should not, or the list ends elsewhere")
+        listed += c.queue == &queue.q and not c.closed
+        c = c.put_off_next
+    for consumer in queue.consumers or ():
+        flagged += consumer.c.is_put_off
+    return compare_count("consumers that are put off", flagged, listed)
+
+
+cdef int check_gate(queue_t *q) except -1:
+    """Compare what the gate counts as waiting with the places in the queue's table, and in the gate's own containers."""
+    cdef gate_t *gate = q.rules.gate
+    cdef census_t census
+    cdef uint64_t waiting = 0
+    cdef uint32_t i
+    memset(&census, 0, sizeof(census_t))
+    gate.visit(gate, count_place, &census)
+    compare_count("places that the gate holds", gate.held, census.places[HOLDER_ASIDE])
+    if q.aside != NULL:
+        for i in range(q.aside.capacity):
+            waiting += q.aside.at[i].seg != NULL and q.aside.at[i].reason >= ASIDE_GATED
+    if gate.waiting != waiting + gate.held:     # Delays hold messages that do not count as the queue's.
+        compare_count("messages that wait in the gate", gate.waiting, waiting)
+    if not gate.is_sound(gate):
+        raise AssertionError(f"{type(<object>(<Queue>q.owner)._gate).__name__}: its own counts do not agree")
     return 0
 
 
@@ -201,8 +240,9 @@ cdef int check_queue(queue_t *q) except -1:
         compare_count("octets of retained segments", q.rules.retained_octets, octets)
     compare_count("unacked", q.unacked, census.places[HOLDER_OUT])
     compare_count("aside", aside_count(q), census.places[HOLDER_ASIDE] + census.places[HOLDER_DYING])
-    if q.rules != NULL and q.rules.gate != NULL and not q.rules.gate.is_sound(q.rules.gate):
-        raise AssertionError("the gate's own counts do not agree")
+    if q.rules != NULL and q.rules.gate != NULL:
+        check_gate(q)
+    check_put_off(<Queue>q.owner)
     check_consumers(<Queue>q.owner)
     check_channels(q)
     return check_lists(q)

@@ -510,8 +510,8 @@ cdef class Queue:
         cdef queue_t *q = &self.q
         cdef store_t *st = NULL
         cdef uint64_t before
-        if isinstance(self._gate, Stream):
-            return self._gate.purge()
+        if is_read(q):
+            raise ValueError("its messages are read, and stay: its gate removes them")
         self.core.read_clock()
         if q.rules != NULL and q.rules.gate != NULL:
             q.rules.gate.empty(q.rules.gate)

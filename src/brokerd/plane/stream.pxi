@@ -330,6 +330,7 @@ cdef void stream_join(gate_t *gate, consumer_t *c) noexcept nogil:
     stream.readers = r
     stream.readers_n += 1
     c.reader = r
+    c.free_reader = reader_free
 
 
 cdef void stream_leave(gate_t *gate, consumer_t *c) noexcept nogil:
@@ -364,9 +365,8 @@ cdef void reader_part(stream_t *stream, consumer_t *c) noexcept nogil:
     r.stream = NULL
 
 
-cdef void reader_free(reader_t *r) noexcept nogil:
-    if r == NULL:
-        return
+cdef void reader_free(void *reader) noexcept nogil:
+    cdef reader_t *r = <reader_t *>reader
     if r.stream != NULL:        # Its consumer never left: all that it belongs to goes.
         if r.share != NULL:
             r.share.quiet = True

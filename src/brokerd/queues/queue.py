@@ -320,7 +320,7 @@ class Queue(plane.Queue):
     def purge_in_pieces(self) -> Generator[None, None, int]:
         """Drop the messages that are ready, or wait in their groups, by now.  Returns how many."""
         if self.stream is not None:
-            return self.purge()
+            return self.stream.purge()
         below, dropped, whole = self.next_seq, 0, False
         while not whole and not self.deleted:
             some, whole = plane.purge_some(self, below, PURGED_AT_ONCE)
