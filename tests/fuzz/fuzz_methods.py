@@ -161,7 +161,11 @@ class Hostile:
             self.end()
         elif self.ending != "close" or self.talker.hostility:
             # Behind octets that are no frame the broker may not find a close.
-            self.sock.shutdown(socket.SHUT_WR)
+            try:
+                self.sock.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                if error.errno != errno.ENOTCONN:   # The broker, which may have been killed, was the first to go.
+                    raise
 
     def end(self):
         self.sock.close()
