@@ -10,6 +10,7 @@ start all messages that were confirmed to it must be there.
 """
 
 import contextlib
+import errno
 import os
 import random
 import re
