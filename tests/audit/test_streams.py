@@ -74,6 +74,7 @@ def test_an_offset_beyond_the_end_is_found(stream_copy):
     (512 + 320, bytes([255]) * 32, "reader 'billing': neither of its offsets is whole"),
     (512 + 6, b"X", "slot 1 of readers: its name is damaged"),
     (0, b"BAAD", "readers has another format"),
+    (512 + 370, bytes([255]) * 4, "reader 'billing': neither of its counts of missed messages is whole"),
 ])
 def test_damage_of_the_file_is_found(stream_copy, at, octets, text):
     change(stream_copy, at, octets)
@@ -85,6 +86,22 @@ def test_one_damaged_cell_leaves_the_other(stream_copy):
     change(stream_copy, 512 + 320, bytes([255]) * 16)
     row, _ = audited(stream_copy)
     assert row["verdict"] == "held"
+
+
+@pytest.mark.parametrize(("missed", "counted", "text"), [
+    (9, 10, None),
+    (10, 10, "reader 'billing' missed 10 messages before offset 10"),
+    (9, 102, "reader 'billing' missed messages up to 102, beyond the last one, 100"),
+])
+def test_a_count_of_missed_messages_that_cannot_be_is_found(stream_copy, missed, counted, text):
+    slot = readers_of(stream_copy).read_bytes()[layout.READERS_SLOT:2 * layout.READERS_SLOT]
+    cell = layout.READERS_MISSED_CELL.pack(missed, counted, 0, 0)[:20]
+    cell += layout.crc32c(slot[:4] + cell).to_bytes(4, "little")
+    change(stream_copy, layout.READERS_SLOT + layout.READERS_MISSED, cell)
+    row, findings = audited(stream_copy)
+    assert (row["verdict"], findings) == ("violated" if text else "held", [text] if text else [])
+    (slot, _), _ = kept(readers_of(stream_copy).read_bytes())
+    assert (slot.missed, slot.counted) == (missed, counted)
 
 
 def test_a_file_of_zeros_is_one_that_was_lost_before_it_was_synced():

@@ -1,10 +1,12 @@
 """Streams over kill -9: confirmed messages are there, and a named reader goes on exactly behind its acks."""
 
+import json
 import random
 
-from tests.broker import Broker
+from tests.broker import SECONDS, Broker
 from tests.conversations.peer import Peer
 
+from brokerd import local_socket
 from brokerd.wire import methods
 
 STREAM = {"x-queue-type": "stream"}
@@ -85,8 +87,45 @@ def test_kill_9_costs_readers_that_share_no_message_and_no_order_of_a_key(tmp_pa
     broker.check_log()
 
 
-def read(peer, name):
-    peer.prefetch(1000)
+def test_kill_9_costs_no_reader_the_count_of_what_it_missed(tmp_path):
+    arguments = STREAM | {"x-max-length": 10, "x-stream-max-segment-size-bytes": 4096}
+    acknowledged = firsts = 0
+    with Broker(tmp_path / "data") as broker:
+        for round_ in range(4):
+            with Peer(broker.port) as peer:
+                peer.open()
+                peer.declare(arguments, "events", durable=True, exclusive=False)
+                peer.confirming()
+                if round_:
+                    read(peer, "slow", prefetch=1)
+                    came = peer.delivered().headers["x-stream-offset"]
+                    if round_ > 1:
+                        peer.send(methods.BasicAck(delivery_tag=1))
+                        acknowledged += 1
+                        assert peer.delivered().headers["x-stream-offset"] == came + 1
+                else:                           # Its offset is kept from the first message on.
+                    read(peer, "slow", prefetch=1)
+                for _ in range(60):
+                    assert peer.put("events", b"." * 600, delivery_mode=2)
+            broker.restart(kill=True)
+            listed = told(broker, "stream readers", queue="events")
+            (row,) = listed["items"]
+            assert listed["first_offset"] > firsts
+            firsts = listed["first_offset"]
+            # All that it did not acknowledge is gone: before its place, or what it held.
+            assert (row["reads"], row["missed"]) == (False, firsts - 1 - acknowledged), f"round {round_}"
+    broker.check_log()
+
+
+def told(broker, operation, **fields):
+    with local_socket.connect(str(broker.directory), SECONDS) as control, control.makefile("rb") as lines:
+        control.sendall(json.dumps({"verb": operation, **fields}).encode() + b"\n")
+        answer = json.loads(lines.readline())
+    return answer["result"]
+
+
+def read(peer, name, prefetch=1000):
+    peer.prefetch(prefetch)
     peer.consume("events", name, no_ack=False, arguments={"x-stream-reader": name})
 
 

@@ -233,10 +233,12 @@ def test_what_waits_is_bounded_and_all_goes_on_when_it_is_taken(shared):
     share = shared.gate.shares()[0]
     assert share[4] == 16384
     shared.connection.channels[slow].close()
-    for _ in range(50):
+    for _ in range(2000):       # How much a turn sends depends on the machine's speed.
         shared.bench.turns()
         list(shared.connection.frames())
-    share = shared.gate.shares()[0]
+        share = shared.gate.shares()[0]
+        if share[4] == 0:
+            break
     assert share[3:5] == (40_000, 0)
     assert len(shared.connection.channels[quick].consumers) == 1
 

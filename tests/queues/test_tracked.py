@@ -11,7 +11,7 @@ from tests.plane.test_stream import FIRST, Stream, offset_of
 from brokerd import plane
 from brokerd.queues import tracked
 from brokerd.queues.tracked import CELL, Tracked, TrackedReader
-from brokerd.store.format import READERS_CELLS, READERS_SLOT, READERS_SLOTS
+from brokerd.store.format import READERS_CELLS, READERS_MISSED, READERS_SLOT, READERS_SLOTS
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_acks_of_a_reader_that_was_forgotten_move_no_offset_of_the_next_in_its_s
     kept.forget("a")
     kept.claim("b", 1, 5)
     stream.connection.feed(ack(2, 4, multiple=True))
-    assert [tuple(reader) for reader in kept.readers()] == [("b", 1, 5)]
+    assert kept.readers() == [TrackedReader("b", 1, 5)]
 
 
 def test_a_torn_cell_is_not_believed_and_the_other_is(tmp_path, kept):
@@ -221,3 +221,80 @@ def test_by_chance_it_is_the_lowest_always(stream, kept):
         lowest = next(offset for offset in range(1, 402) if offset not in settled)
         assert kept.offset("a") == lowest
     assert len(settled) > 300
+
+
+# --- what readers missed
+
+def missed_of(tmp_path):
+    (reader,) = Tracked(str(tmp_path)).readers()
+    return reader.missed, reader.counted
+
+
+def test_what_a_reader_missed_is_kept_and_a_new_start_counts_nothing_twice(stream, tmp_path):
+    kept = Tracked(str(tmp_path))
+    stream.publish(*[b"m" * 2000] * 100)
+    consumer = read(stream, kept, prefetch=2)
+    assert stream.offsets() == [1, 2]
+    stream.queue.purge()
+    stream.connection.feed(nack(2, 1))          # 1 was to come again; 3 to 100 never came.
+    stream.publish(b"new")
+    assert stream.offsets() == [101]
+    assert missed_of(tmp_path) == (99, 101)
+    stream.connection.channels[2].cancel(consumer)
+    assert kept.offset("a") == 1                # As after kill -9: nothing is acknowledged.
+    (away,) = kept.readers()
+    assert (away.missed_by(101), away.missed_by(131)) == (99, 129)
+    slot = kept.claim("a", 1, 0)
+    stream.gate.begin("offset", slot.offset, tells=True, slot=slot.octets, turn=slot.turn, kept=slot.offset)
+    channel = plane.Channel(stream.connection, 3)
+    channel.prefetch = 1
+    channel.consume(stream.queue, b"r", no_ack=False, arguments={})
+    assert stream.offsets(3) == [101]
+    ((_, _, _, missed),) = stream.gate.readers()
+    assert (missed, missed_of(tmp_path), stream.gate.missed) == (99, (99, 101), 99)
+    stream.queue.purge()
+    stream.connection.feed(ack(3, 1))
+    stream.publish(b"newest")
+    assert stream.offsets(3) == [102]
+    assert missed_of(tmp_path) == (99, 101)     # All after 101 came.
+
+
+def test_a_torn_count_is_not_believed_and_the_other_is(stream, tmp_path):
+    kept = Tracked(str(tmp_path))
+    stream.publish(*[b"m"] * 20)
+    read(stream, kept, prefetch=1)
+    assert stream.offsets() == [1]
+    counts = [(0, 0)]
+    for tag in (1, 2, 3):
+        stream.publish(b"m", b"m")
+        stream.queue.purge()
+        stream.publish(b"m")
+        stream.connection.feed(ack(2, tag))
+        stream.offsets()
+        counts.append(missed_of(tmp_path))
+    assert counts == [(0, 0), (21, 23), (23, 26), (25, 29)]
+    with open(kept.path, "rb") as file:
+        whole = file.read()
+    for at, expected in ((READERS_MISSED, counts[3]), (READERS_MISSED + 24, counts[2])):
+        with open(kept.path, "r+b") as file:
+            file.seek(READERS_SLOT + at + 3)
+            file.write(b"\x63")
+        assert missed_of(tmp_path) == expected
+        with open(kept.path, "r+b") as file:
+            file.write(whole)
+
+
+def test_a_reader_that_was_forgotten_leaves_no_count_to_the_next_in_its_slot(stream, tmp_path):
+    kept = Tracked(str(tmp_path))
+    stream.publish(*[b"m"] * 20)
+    consumer = read(stream, kept, prefetch=1)
+    assert stream.offsets() == [1]
+    stream.queue.purge()
+    stream.publish(b"m")
+    stream.connection.feed(ack(2, 1))
+    assert stream.offsets() == [21]
+    assert missed_of(tmp_path) == (19, 21)
+    stream.connection.channels[2].cancel(consumer)
+    kept.forget("a")
+    kept.claim("b", 1, 0)
+    assert missed_of(tmp_path) == (0, 0)

@@ -2,7 +2,8 @@
 
     what is kept    sequence numbers follow one another from the first message that is kept to the last, and so do the
                     numbers of the segments: retention removes whole segments, the oldest first
-    readers         each slot in use is whole, and no offset lies beyond the next message of the stream
+    readers         each slot in use is whole, no offset lies beyond the next message of the stream, and no reader
+                    missed more messages than there were
     indexes         each agrees with its segment (``indexes``)
 
 A queue is a stream here if its folder has the file ``readers`` or an index: a small stream without named readers looks
@@ -29,10 +30,13 @@ class Verdict(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The slot of one named reader.  ``offset``: None: neither of its cells is whole."""
+    """The slot of one named reader.  ``offset``, ``missed``: None: neither of its cells is whole.  ``counted``: the
+    messages before that offset count in ``missed``, or the reader got them."""
 
     name: str
     offset: int | None
+    missed: int | None
+    counted: int
 
 
 def read(source: Source, queue: QueueFiles) -> bytes | None:
@@ -67,6 +71,13 @@ def judge(queue: QueueFiles, summaries: list[Summary], octets: bytes) -> Verdict
             doubts.append(f"reader '{slot.name}' may have gone on while the messages were read")
         elif slot.offset > last + 1 and not spoiled and ordered:
             faults.append((0, f"reader '{slot.name}' goes on with {slot.offset}, beyond the last message, {last}"))
+        if slot.missed is None:
+            faults.append((0, f"reader '{slot.name}': neither of its counts of missed messages is whole"))
+        elif slot.missed and slot.missed >= slot.counted:
+            faults.append((0, f"reader '{slot.name}' missed {slot.missed} messages before offset {slot.counted}"))
+        elif slot.counted > last + 1 and not live and not spoiled and ordered:
+            text = f"reader '{slot.name}' missed messages up to {slot.counted}, beyond the last one, {last}"
+            faults.append((0, text))
     return Verdict(tuple(faults), sum(s.records for s in ordered) + len(slots), tuple(doubts))
 
 
@@ -106,7 +117,7 @@ def kept(octets: bytes) -> tuple[list[Kept], list[str]]:
         if layout.crc32c(name) != int.from_bytes(slot[:4], "little"):
             broken.append(f"slot {number} of {layout.READERS_FILE}: its name is damaged")
             continue
-        slots.append(Kept(name[1:].decode("utf-8", "replace"), _offset(slot)))
+        slots.append(Kept(name[1:].decode("utf-8", "replace"), _offset(slot), *_missed(slot)))
     return slots, broken
 
 
@@ -120,3 +131,15 @@ def _offset(slot: bytes) -> int | None:
     if len(found) == 2 and (found[1][0] - found[0][0]) & 0xFFFFFFFF == 1:
         return found[1][1]
     return found[0][1] if found else None
+
+
+def _missed(slot: bytes) -> tuple[int | None, int]:
+    """(missed, counted) of the whole cell with the greater count."""
+    size, found = layout.READERS_MISSED_CELL.size, []
+    for at in (layout.READERS_MISSED, layout.READERS_MISSED + size):
+        missed, counted, _, crc = layout.READERS_MISSED_CELL.unpack_from(slot, at)
+        if layout.crc32c(slot[:4] + slot[at : at + size - 4]) == crc:
+            found.append((missed, counted))
+    if not found and any(slot[layout.READERS_MISSED : layout.READERS_MISSED + 2 * size]):
+        return None, 0
+    return max(found, default=(0, 0))

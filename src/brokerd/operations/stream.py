@@ -18,7 +18,8 @@ class ReaderRow(TypedDict):
     ``tag``, ``connection``, ``user``, ``unacked`` and ``prefetch`` describe.  ``next_offset``: what it reads next.
     ``lowest_unacked``: what it would begin with again.  Both are 0 where a reader has not found its first place yet.
     ``lag``: messages of the stream from ``lowest_unacked`` on.  ``missed``: messages that retention removed before it
-    came to them, since it began to read."""
+    came to them, also while it was away.  A named reader keeps this count; that of another one begins with its
+    consumer."""
 
     reader: Name
     reads: bool
@@ -114,7 +115,7 @@ def rows_of_readers(queue: "Queue") -> list[ReaderRow]:
         {
             "reader": reader.name, "reads": False, "tag": "", "connection": 0, "user": "", "unacked": 0, "prefetch": 0,
             "next_offset": reader.offset, "lowest_unacked": reader.offset, "lag": _lag(queue, reader.offset),
-            "missed": 0,
+            "missed": reader.missed_by(stream.first_offset),
         }
         for reader in kept if reader.name not in present
     ]  # fmt: skip
@@ -198,14 +199,14 @@ def row_of(vhost: str, queue: "Queue", now: int, *, with_readers: bool) -> Strea
 
 
 def _by_name(rows: list[ReaderRow]) -> list[NamedReader]:
-    """One row for each name, which several readers may share; the greatest lag first."""
+    """One row for each name.  Several readers may share it, and then share what they missed; the greatest lag first."""
     found: dict[str, NamedReader] = {}
     for row in rows:
         name = row["reader"]
         if name in found:
             one = found[name]
             one["reads"] |= row["reads"]
-            one["lag"], one["missed"] = max(one["lag"], row["lag"]), one["missed"] + row["missed"]
+            one["lag"], one["missed"] = max(one["lag"], row["lag"]), max(one["missed"], row["missed"])
         elif name:
             found[name] = {"reader": name, "reads": row["reads"], "lag": row["lag"], "missed": row["missed"]}
     return sorted(found.values(), key=lambda one: -one["lag"])

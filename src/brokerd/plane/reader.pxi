@@ -16,6 +16,8 @@ cdef enum:
     LAST_OCTETS = 65536
     NO_HELD = 0xFFFFFFFF
     CELLS = 320                 # of a named reader's slot: see store/format.py, READERS_CELLS
+    MISSED_CELLS = 368          # ... READERS_MISSED
+    SLOT_LEAST = 416            # octets of a slot that are used
     FIND_LOOKS = 16384          # records that reader_find() looks at in one turn
     SKIP_LOOKS = 64             # messages that cost as much as a look into an index
     STREAM_MAPS_MOST = 512      # segments mapped for readers, before those of all but the present reader are unmapped
@@ -49,7 +51,8 @@ cdef struct reader_t:
     bint goes_on                # reader_find() has looked at so many records that others have their turn first
     bint skips                  # it wants none of a block without its values
     uint32_t checked            # the index has been asked about the records before this position
-    uint64_t missed             # messages that were gone before it came to them
+    uint64_t missed             # messages that were gone before it came to them; with a slot, since the reader was new
+    uint64_t counted            # those before this offset are counted there
     uint8_t *filter             # values of x-stream-filter-value that it wants, each with 2 octets of length; NULL: all messages
     uint32_t filter_n           # octets
     bint unfiltered             # ... and messages without a value
@@ -207,6 +210,11 @@ cdef inline uint32_t turn_at(reader_t *r, uint32_t turn) noexcept nogil:
     return le32(r.slot + CELLS + 16 * (turn & 1) + 8)
 
 
+cdef inline bint has_slot(reader_t *r) noexcept nogil:
+    """Whether no other reader has claimed its slot."""
+    return turn_at(r, r.turn) == r.turn and turn_at(r, r.turn + 1) != r.turn + 1
+
+
 cdef void keep_offset(reader_t *r) noexcept nogil:
     """Write the lowest unacknowledged offset into the reader's slot, into the older of its two cells: after kill -9 at least
     one is whole.  Not if another reader has claimed the slot since."""
@@ -214,7 +222,7 @@ cdef void keep_offset(reader_t *r) noexcept nogil:
     cdef uint8_t cell[16]
     if low == r.kept:
         return
-    if turn_at(r, r.turn) != r.turn or turn_at(r, r.turn + 1) == r.turn + 1:
+    if not has_slot(r):
         r.slot = NULL
         return
     r.turn += 1
@@ -223,6 +231,60 @@ cdef void keep_offset(reader_t *r) noexcept nogil:
     put_le32(cell + 8, r.turn)
     put_le32(cell + 12, ~crc_update(crc_update(0xFFFFFFFF, r.slot, 4), cell, 12))
     memcpy(r.slot + CELLS + 16 * (r.turn & 1), cell, 16)
+
+
+cdef uint32_t missed_crc(const uint8_t *slot, const uint8_t *cell) noexcept nogil:
+    return ~crc_update(crc_update(0xFFFFFFFF, slot, 4), cell, 20)
+
+
+cdef void find_missed(reader_t *r) noexcept nogil:
+    """What its slot says that the reader has missed before."""
+    cdef uint8_t *cell = r.slot + MISSED_CELLS
+    cdef uint32_t i
+    for i in range(2):
+        if le32(cell + 20) == missed_crc(r.slot, cell) and le64(cell) >= r.missed:
+            r.missed = le64(cell)
+            r.counted = le64(cell + 8)
+        cell += 24
+
+
+cdef void count_missed(reader_t *r, uint64_t n, uint64_t counted) noexcept nogil:
+    """So many messages are gone before the reader came to them.  With a slot the count is written there, into the other one of two
+    cells.  It only rises, so the greater one is the newer."""
+    cdef uint8_t cell[24]
+    cdef uint8_t *at
+    put_le64(cell, r.missed)
+    r.missed += n
+    r.stream.n_missed += n
+    r.counted = max(r.counted, counted)
+    if r.slot == NULL or not has_slot(r):
+        return
+    at = r.slot + MISSED_CELLS
+    if le64(at) == le64(cell):
+        at += 24
+    put_le64(cell, r.missed)
+    put_le64(cell + 8, r.counted)
+    put_le32(cell + 16, 0)
+    put_le32(cell + 20, missed_crc(r.slot, cell))
+    memcpy(at, cell, 24)
+
+
+cdef void miss(reader_t *r, uint64_t offset, uint64_t upto) noexcept nogil:
+    """Messages from `offset` on, before `upto`, are gone.  A reader that begins again where it was finds those missing again that
+    count already."""
+    if upto > max(offset, r.counted):
+        count_missed(r, upto - max(offset, r.counted), upto)
+
+
+cdef inline void miss_held(reader_t *r, uint32_t i) noexcept nogil:
+    """A delivery that was given back is gone."""
+    count_missed(r, 1, r.held[i].offset + 1)
+
+
+cdef inline uint64_t missing_now(const reader_t *r, uint64_t first) noexcept nogil:
+    """What the reader will find missing at its place, before the first message that is kept."""
+    cdef uint64_t begin = max(r.offset, r.counted)
+    return first - begin if first > begin else 0
 
 
 cdef inline void keep_passed(reader_t *r) noexcept nogil:
@@ -472,8 +534,7 @@ cdef bint reader_find(reader_t *r) noexcept nogil:
         return False            # The reader waits at the end, and goes on there.
     found = seq_of(r.seg.map + r.position)
     if found > r.offset and r.tells:
-        r.missed += found - r.offset
-        r.stream.n_missed += found - r.offset
+        miss(r, r.offset, found)
     r.tells = False
     r.started = True
     r.offset = found

@@ -320,9 +320,8 @@ cdef bint share_take_waiting(reader_t *r, place_t *t) noexcept nogil:
             s = s.prev
         if s == NULL or s.number != p.held[i].number:
             pop_waiting(r)
+            miss_held(p, i)
             share_let_go(share, i)
-            p.missed += 1
-            p.stream.n_missed += 1
             continue
         if not map_for_reader(p.stream, s):
             return False

@@ -47,9 +47,8 @@ cdef bint take_again(reader_t *r, place_t *t) noexcept nogil:
             s = s.prev
         if s == NULL or s.number != h.number:
             again_pop(r)
+            miss_held(r, i)
             let_go(r, i)
-            r.missed += 1
-            r.stream.n_missed += 1
             continue
         if not map_for_reader(r.stream, s):
             return False
@@ -73,8 +72,7 @@ cdef inline bint reader_look(reader_t *r) noexcept nogil:
         return False
     seq = seq_of(r.seg.map + r.position)
     if UNLIKELY(seq > r.offset and r.tells):
-        r.missed += seq - r.offset
-        r.stream.n_missed += seq - r.offset
+        miss(r, r.offset, seq)
         r.tells = False
     return True
 
@@ -283,6 +281,8 @@ cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
     r.turn = stream.next_turn
     r.kept = stream.next_kept
     stream.next_slot = NULL
+    if r.slot != NULL:
+        find_missed(r)
 
 
 cdef share_t *new_share(stream_t *stream) noexcept nogil:
@@ -447,7 +447,7 @@ cdef class Stream(Gate):
         self.stream.next_slot = NULL
         self.stream.next_kept = kept
         if slot is not None:
-            if slot.shape[0] < CELLS + 32:
+            if slot.shape[0] < SLOT_LEAST:
                 raise ValueError("a reader's slot is longer")
             self.slot = slot
             self.stream.next_slot = &slot[0]
@@ -555,7 +555,7 @@ cdef class Stream(Gate):
             p = r if r.share == NULL else &r.share.place
             out.append((<Consumer>r.consumer.owner, p.offset if p.started or p.start == START_OFFSET else 0,
                         lowest_unacked(p) if p.started or p.start == START_OFFSET else 0,
-                        p.missed + (first - p.offset if p.seg == NULL and p.tells and p.offset < first else 0)))
+                        p.missed + (missing_now(p, first) if p.seg == NULL and p.tells else 0)))
             r = r.next
         return out
 

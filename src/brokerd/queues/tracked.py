@@ -21,6 +21,8 @@ from brokerd.store.format import (
     READERS_FILE,
     READERS_HEADER,
     READERS_MAGIC,
+    READERS_MISSED,
+    READERS_MISSED_CELL,
     READERS_NAME,
     READERS_SINCE,
     READERS_SLOT,
@@ -49,6 +51,12 @@ class TrackedReader(NamedTuple):
     name: str
     offset: int
     since: int  # ns since the epoch: when it last began to read
+    missed: int = 0  # messages that were gone before it came to them, since it was new
+    counted: int = 0  # those before this offset are counted there
+
+    def missed_by(self, first_offset: int) -> int:
+        """What it has missed, with what it will find missing when it reads again; it does not read now."""
+        return self.missed + max(first_offset - max(self.offset, self.counted), 0)
 
 
 class Tracked:
@@ -158,6 +166,15 @@ class Tracked:
     def _since(self, number: int) -> int:
         return int.from_bytes(self._at(number)[READERS_SINCE : READERS_SINCE + 8], "little")
 
+    def _missed(self, number: int) -> tuple[int, int]:
+        """(missed, counted) of the newer whole cell, which the plane writes: the count only rises."""
+        slot, found = bytes(self._at(number)), (0, 0)
+        for at in (READERS_MISSED, READERS_MISSED + READERS_MISSED_CELL.size):
+            missed, counted, _, crc = READERS_MISSED_CELL.unpack_from(slot, at)
+            if crc == plane.crc32c(slot[:4] + slot[at : at + READERS_MISSED_CELL.size - 4]):
+                found = max(found, (missed, counted))
+        return found
+
     # --- readers
 
     def offset(self, name: str) -> int | None:
@@ -217,7 +234,7 @@ class Tracked:
         for name, number in sorted(self._slots.items()):
             cell = self._cell(number)
             if cell is not None:
-                rows.append(TrackedReader(name, cell[1], self._since(number)))
+                rows.append(TrackedReader(name, cell[1], self._since(number), *self._missed(number)))
         return rows
 
     def lower(self, next_seq: int) -> None:

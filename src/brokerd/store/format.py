@@ -240,7 +240,6 @@ octets 0..24 in one write, because entries of these types will follow, and an ol
 ``kept/`` stay as they are.
 
 Journals of version 1 have no events of types 16 and above; a broker that opens one gives it the header of version 2.
-
 Readers of many records at once, with numpy, are in ``store.reading``.
 """
 
@@ -308,7 +307,8 @@ INDEX_ROW = struct.Struct("<QqII8x32s")         # flags, crc; a row: seq, ts, po
 READERS_FILE = "readers"    # of a stream: slots of 512 octets, the first one the header, each other a named reader's
 READERS_VERSION = 1
 READERS_SLOT, READERS_SLOTS = 512, 512
-READERS_NAME, READERS_CELLS, READERS_SINCE, READERS_BEGAN = 4, 320, 352, 360    # in a slot, behind a CRC of the name
+READERS_NAME, READERS_CELLS, READERS_SINCE, READERS_BEGAN, READERS_MISSED = 4, 320, 352, 360, 368  # in a slot: the name behind
+READERS_MISSED_CELL = struct.Struct("<QQII")    # its CRC, ..., two cells: missed, counted, zero, crc
 READERS_HEADER = struct.Struct("<II")   # magic, version
 
 # What disturbs the order in which messages are worked on.  An out-of-sequence delivery is that of a returned message
