@@ -74,7 +74,7 @@ def test_an_offset_beyond_the_end_is_found(stream_copy):
     (512 + 320, bytes([255]) * 32, "reader 'billing': neither of its offsets is whole"),
     (512 + 6, b"X", "slot 1 of readers: its name is damaged"),
     (0, b"BAAD", "readers has another format"),
-    (512 + 370, bytes([255]) * 4, "reader 'billing': neither of its counts of missed messages is whole"),
+    (512 + 368, bytes([255]) * 48, "reader 'billing': neither of its counts of missed messages is whole"),
 ])
 def test_damage_of_the_file_is_found(stream_copy, at, octets, text):
     change(stream_copy, at, octets)

@@ -23,6 +23,7 @@ DIFFERENCES = {
     "`x-max-priority` with a length": "the highest go first",
     "`queue.purge` of a stream": "540",
     "offsets of a stream": "from 0",
+    "refusals of a stream's readers": "an Erlang term",
     "`x-delivery-limit` of a classic queue": "406",
     "passive `queue.declare` without a name": "404 with an empty name",
 }

@@ -156,8 +156,12 @@ class Machine:
         self.pump()
         while self.jobs:
             work, done = self.jobs.popleft()
-            work()
-            done(None)
+            error = None
+            try:
+                work()
+            except FileNotFoundError as caught:     # Retention was quicker than the work at a segment.
+                error = caught
+            done(error)
             self.pump()
 
     def stop(self):

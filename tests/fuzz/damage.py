@@ -20,7 +20,7 @@ JSON_VALUES = tuple(map(json.dumps, (
     None, True, False, 0, -1, 1, 1.5, 1 << 70, "", "a", "guest", "/", "^", "(", ".*", "x" * 5000, [], {}, [[]],
     {"a": 1}, [1, "a"], "\0", "é\ud800", "administrator", "sha256", "all", "queues")))
 KINDS = ("msgs", "acks", "journal", "keys", "exchange keys", "secret", "order", "order.jsonl", "definitions",
-         "shared commit log", "commit log", "connection_numbers", "text", "json")
+         "shared commit log", "commit log", "connection_numbers", "text", "json", "index", "readers")
 
 
 def kind_of(name):
@@ -28,7 +28,7 @@ def kind_of(name):
     head = name.partition(".")[0]
     if name in ("running", "schema_version", "identity", ".queue", ".vhost"):
         return "text"
-    if name in ("order", "order.jsonl", "connection_numbers"):
+    if name in ("order", "order.jsonl", "connection_numbers", "readers"):
         return name
     if name == "keys.secret":
         return "secret"
@@ -40,7 +40,7 @@ def kind_of(name):
         return "shared commit log" if name.startswith(layout.SHARED_COMMIT_PREFIX) else "commit log"
     if re.fullmatch(r"keys\.[0-9a-f]{40}\.\d+", name):
         return "exchange keys"
-    if re.fullmatch(r"(msgs|acks|journal|keys)\.\d{10,}", name):
+    if re.fullmatch(r"(msgs|acks|journal|keys|index)\.\d{10,}", name):
         return head
     return None
 
@@ -317,8 +317,40 @@ def json_lines(rng, name, octets):
     return bytearray(b"\n".join(lines))
 
 
+def index(rng, name, octets):
+    """A stream's index: its rows, the values of blocks and of the segment."""
+    rows = [(at, at + 64) for at in range(4160, len(octets) - 63, 64)]
+    fields = [(0, 4), (4, 4), (8, 8), (16, 8), (24, 8), (32, 4), (36, 4), (40, 4), (44, 4), (48, 4)]
+    for begin, _ in rows:
+        fields += [(begin, 8), (begin + 8, 8), (begin + 16, 4), (begin + 20, 4), (begin + 32 + 8 * rng.randrange(4), 8)]
+    fields.append((64 + 8 * rng.randrange(512), 8))
+    scramble(rng, octets, fields, rows)
+    put(octets, 52, layout.crc32c(octets[64:], layout.crc32c(octets[:52])))
+    return octets
+
+
+def readers(rng, name, octets):
+    """The slots of a stream's named readers: names, offsets, counts."""
+    size, fields, slots = layout.READERS_SLOT, [(0, 4), (4, 4)], []
+    for begin in range(size, len(octets) - size + 1, size):
+        if octets[begin + 4]:
+            slots.append((begin, begin + size))
+            fields += [(begin + 4, 1), (begin + 5, 1), (begin + 352, 8), (begin + 360, 8)]
+            fields += 2 * [(begin + at, 8) for at in (320, 328, 336, 344, 368, 376, 392, 400)]
+    scramble(rng, octets, fields, slots)
+    for begin, _ in slots:
+        slot = octets[begin:begin + size]
+        if len(slot) == size:
+            put(octets, begin, layout.crc32c(slot[4:5 + slot[4]]))
+            head = octets[begin:begin + 4]
+            for at, length in ((320, 12), (336, 12), (368, 20), (392, 20)):
+                if any(slot[at:at + length]):
+                    put(octets, begin + at + length, layout.crc32c(head + slot[at:at + length]))
+    return octets
+
+
 CHANGES = dict(zip(KINDS, (msgs, acks, journal, keys, keys, secret, order, json_lines, definitions, shared_commit_log,
-                           commit_log, connection_numbers, text, json_file), strict=True))
+                           commit_log, connection_numbers, text, json_file, index, readers), strict=True))
 
 
 def changed(rng, name, octets):

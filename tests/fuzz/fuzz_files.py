@@ -39,6 +39,7 @@ from brokerd.audit.verdicts import audit
 from brokerd.cli import ctl_inspect
 from brokerd.errors import StoreError
 from brokerd.store.disk import Disk
+from brokerd.upkeep.indexes import write_index
 from brokerd.wire import methods
 from brokerd.wire.properties import Properties, encode_header
 
@@ -48,6 +49,8 @@ REAL_EVERY, AUDIT_EVERY = 100, 3
 SECONDS_MAX = 60            # of CPU time, for one input; none comes near that while all is well
 MEMORY_OCTETS_MAX = 1 << 30     # more than the process had before its first input
 ENDS = ("clean", "crashed", "power lost")
+VALUES = ("eu", "us")       # of messages of the stream; half of them have none
+OFFSET = b"\x0fx-stream-offsetl"
 WITH_KEY = encode_header(0, Properties(delivery_mode=2, headers={"x-deduplication-header": "k"}))[12:]
 POLICIES = [{"name": "p", "pattern": "^few", "apply-to": "queues", "definition": {"max-length": 40, "expires": 100_000},
              "priority": 1},
@@ -93,6 +96,9 @@ def make_template(directory, number):
             assert client.frames()[-1][2] == methods.TxSelectOk().frame(4)[7:-1], "the connection was closed"
             machine.vanish()
             machine.bury()
+    for path in directory.rglob("readers"):     # The life of these brokers is too short for all indexes.
+        for segment in path.parent.glob("msgs.*"):
+            write_index(str(path.parent), int(segment.name[5:]), Disk())
     return "boot-2" if end == "power lost" else "boot-1"
 
 
@@ -135,6 +141,7 @@ def fill(machine, client, rng):
             tell(methods.TxCommit().frame(3))
             machine.sync()
     fill_with_keys(filler)
+    fill_stream(filler)
     machine.node.tick()
     machine.sync()
 
@@ -148,6 +155,26 @@ def fill_with_keys(filler):
         filler.tell(harness.publish(1, bytes(5000), b"keys.many", properties=with_key(n)))
     for tag in filler.out():
         filler.tell(harness.ack(2, tag))
+    filler.machine.sync()
+
+
+def fill_stream(filler):
+    """A stream of several segments, and two named readers: retention takes what the slow one has not read."""
+    shape = talk.shape(queue_type="stream", stream_max_segment_size_bytes=4096, max_length=25)
+    filler.tell(methods.QueueDeclare(queue="stream", **shape).frame(1))
+    for channel, (name, prefetch) in enumerate((("quick", 100), ("slow", 2)), start=5):
+        filler.tell(methods.ChannelOpen().frame(channel) + methods.BasicQos(prefetch_count=prefetch).frame(channel)
+                    + methods.BasicConsume(queue="stream", arguments={
+                        "x-stream-reader": name, "x-stream-filter": "eu",
+                        "x-stream-match-unfiltered": True}).frame(channel))
+    for n in range(40):
+        value = (*VALUES, None, None)[n // 5 % 4]
+        properties = harness.PERSISTENT if value is None else encode_header(
+            0, Properties(delivery_mode=2, headers={"x-stream-filter-value": value}))[12:]
+        filler.tell(harness.publish(1, bytes(300), b"stream", properties=properties))
+        if n % 10 == 9:
+            filler.out()
+            filler.tell(harness.ack(5, 0, multiple=True))
     filler.machine.sync()
 
 
@@ -232,7 +259,7 @@ def start(made, counts):
         machine = Machine(str(made.directory), made.boot, Disk())
         try:
             # An entry that settles no record's begin makes the counts of ready messages wrong: known, and not mended.
-            drain(machine, counts_hold=not any(kind == "acks" for _, kind in made.changes))
+            drain(machine, counts, counts_hold=not any(kind == "acks" for _, kind in made.changes))
             counts["came up"] += 1
         finally:
             machine.vanish()
@@ -255,7 +282,7 @@ def check_refusal(text, made):
         raise Fault(f"the refusal is not one line with the name of a changed file: {text!r}")
 
 
-def drain(machine, *, counts_hold):
+def drain(machine, counts, *, counts_hold):
     """Take all messages out of all queues, as far as the default user may log in.  ``counts_hold``: compare counts."""
     for vhost in machine.node.vhosts.values():
         for queue in vhost.queues.values():
@@ -266,7 +293,10 @@ def drain(machine, *, counts_hold):
     except AssertionError:      # The user may be another one now.
         return
     client.tell(methods.ChannelOpen().frame(1))
-    for name in list(vhost.queues):
+    for name, queue in vhost.queues.items():
+        if getattr(queue, "stream", None) is not None:
+            counts["read of streams"] += read_stream(machine, name)
+    for name in [name for name, queue in vhost.queues.items() if getattr(queue, "stream", None) is None]:
         client.tell(methods.BasicConsume(queue=name, no_ack=True).frame(1))
         if any(kind == 1 and payload[:4] == b"\0\x14\0\x28" for kind, _, payload in client.frames()):
             client.tell(methods.ChannelCloseOk().frame(1) + methods.ChannelOpen().frame(1))
@@ -282,6 +312,37 @@ def drain(machine, *, counts_hold):
         if check is not None and counts_hold:
             check()
         queue.purge()
+
+
+def read_stream(machine, name):
+    """Read a stream in all ways that use its index and its kept offsets.  A filter lets through what it should, and
+    offsets rise, whatever the files say.  Returns how many messages came."""
+    came = 0
+    for arguments in ({"x-stream-offset": "first"}, {"x-stream-offset": 30, "x-stream-filter": "us"},
+                      {"x-stream-offset": "1h", "x-stream-filter": "eu"}, {"x-stream-offset": "last"},
+                      {"x-stream-reader": "slow"}, {"x-stream-reader": "quick", "x-stream-filter": "eu"}):
+        client = machine.client()
+        client.tell(methods.ChannelOpen().frame(1) + methods.BasicQos(prefetch_count=1000).frame(1)
+                    + methods.BasicConsume(queue=name, arguments=arguments).frame(1))
+        last, wanted = 0, arguments.get("x-stream-filter", "").encode()
+        for _ in range(50):
+            machine.node.core.turn()
+            machine.sync()
+            frames = client.frames()
+            for _, _, payload in [frame for frame in frames if frame[0] == 2]:
+                at = payload.find(OFFSET)
+                if at < 0 or (wanted and b"S\0\0\0\2" + wanted not in payload):
+                    raise Fault(f"a reader with {arguments} got {payload[:200]!r}")
+                offset = int.from_bytes(payload[at + len(OFFSET):][:8])
+                if offset <= last:
+                    raise Fault(f"a reader with {arguments} got {offset} after {last}")
+                last = offset
+                came += 1
+            if not frames:
+                break
+        client.tell(harness.ack(1, 0, multiple=True))
+        machine.node.core.turn()
+    return came
 
 
 def read(made, counts, *, audits):

@@ -16,6 +16,7 @@ def test_a_start_on_changed_files_comes_up_or_names_one_of_them():
     assert counts["came up"] > 20
     assert counts["refused"] > 5
     assert counts["read"] > 60
+    assert counts["read of streams"] > 1000
     assert counts["real came up"] + counts["real refused"] == 1
 
 

@@ -1,8 +1,8 @@
 """Queues on disk, as objects: a data directory or a dump is read, changed, and written to another place.
 
     Tree            the folder; ``queues`` by name, ``manifest`` or None
-    Queue           ``parts``, ``counters``, ``lines`` of order.jsonl, its entry in the manifest
-    Part            one segment: level, live or kept, and its three files
+    Queue           ``parts``, ``counters``, ``lines`` of order.jsonl, a stream's ``readers``, its entry in the manifest
+    Part            one segment: level, live or kept, its three files, and a stream's index of it
 
 ``Tree.write(target)`` gives files that nobody has changed a second name, so a copy costs what was changed.  Knows the
 layout of the folders, and nothing of what the files mean.  Files of other kinds are left out of the copy.
@@ -19,14 +19,15 @@ from pathlib import Path
 
 from tests.planter.crc import crc32c
 from tests.planter.files import AcksFile, JournalFile, MessageFile
+from tests.planter.files_streams import IndexFile, ReadersFile
 
-KINDS = (("msgs", MessageFile), ("acks", AcksFile), ("journal", JournalFile))
+KINDS = (("msgs", MessageFile), ("acks", AcksFile), ("journal", JournalFile), ("index", IndexFile))
 ORDER_HEAD = struct.Struct("<4sI")
 
 
 @dataclass(eq=False)
 class Part:
-    """One segment with its acks and its journal; ``journal`` may be None."""
+    """One segment with its acks and its journal; ``journal`` and ``index`` may be None."""
 
     level: int
     kept: bool
@@ -35,6 +36,7 @@ class Part:
     msgs: MessageFile | None = None
     acks: AcksFile | None = None
     journal: JournalFile | None = None
+    index: IndexFile | None = None
 
     def records(self):
         return self.msgs.records if self.msgs is not None else []
@@ -85,6 +87,7 @@ class Queue:
     order_head: bytes = b""
     counters: list[int] | None = None       # None: there is no such file
     lines: list[dict] | None = None         # None: there is no such file
+    readers: ReadersFile | None = None      # of a stream
     entry: dict | None = None               # in the manifest
     files: dict = field(default_factory=dict)       # path relative to the tree -> octets as they were read
     removed: set = field(default_factory=set)       # paths of files that shall not be written
@@ -144,6 +147,8 @@ class Queue:
                     found[os.path.join(self.folder, part.folder, f"{kind}.{part.number:010d}")] = file.octets()
         if self.counters is not None:
             found[f"{self.folder}/order"] = self.order_head + struct.pack(f"<{len(self.counters)}Q", *self.counters)
+        if self.readers is not None:
+            found[f"{self.folder}/readers"] = self.readers.octets()
         if self.lines is not None:
             found[f"{self.folder}/order.jsonl"] = b"".join(map(_line, self.lines))
         return found
@@ -269,6 +274,9 @@ def read_queue(root, folder, name, entry):
             raise ValueError(f"{base}/order")
         queue.order_head = octets[:64]
         queue.counters = list(struct.unpack(f"<{(len(octets) - 64) // 8}Q", octets[64:]))
+    if (base / "readers").exists():
+        octets = queue.files[f"{folder}/readers"] = (base / "readers").read_bytes()
+        queue.readers = ReadersFile.read(octets)
     if (base / "order.jsonl").exists():
         octets = queue.files[f"{folder}/order.jsonl"] = (base / "order.jsonl").read_bytes()
         queue.lines = [{name: value for name, value in json.loads(line).items() if name != "crc"}

@@ -18,7 +18,7 @@ segment.  Who does what is decided by the numbers of the messages, never by chan
     sure        dead letters at least once, to ``dead``; these are the last ones that come there
     dead        dead letters of the others
 
-``samples_groups`` has more of them.
+``samples_groups`` and ``samples_streams`` have more of them.
 """
 
 import json
@@ -33,7 +33,7 @@ from pathlib import Path
 
 import pika
 from tests.broker import ROOT, Broker, environment
-from tests.planter import samples_groups
+from tests.planter import samples_groups, samples_streams
 
 OCTETS = 16 << 10
 SECONDS = 60                        # limit of every wait
@@ -53,6 +53,7 @@ QUEUES = {
                                  "x-overflow": "reject-publish"},
     "dead": JOURNAL,
     **samples_groups.QUEUES,
+    **samples_streams.QUEUES,
 }
 
 FLAGS = ("--segment-octets", str(1 << 20), "--no-sync", "--stop-timeout-seconds", "1")
@@ -224,12 +225,15 @@ class Story:
                 self.publisher.channels[0].queue_declare(name, durable=True, arguments=arguments)
             self._first_life()
             samples_groups.first_life(self, self.control)
+            samples_streams.first_life(self)
             self._again(kill=False)
             self._second_life()
             samples_groups.second_life(self, self.control)
+            samples_streams.second_life(self)
             self._again(kill=True)
             self._third_life()
             samples_groups.third_life(self, self.control)
+            samples_streams.third_life(self)
             self._wait_for_kept()
             dump = self.directory / "dump"
             self.control("queue", "dump", dump)
@@ -335,13 +339,15 @@ class Story:
         until(self.publisher.connection, lambda: self.publisher.ready("dead") >= before + 5)
 
     def _wait_for_kept(self):
-        """The settled segments are in the folder ``kept``: of each journaled queue all but those that are in use."""
+        """The settled segments are in the folder ``kept``: of each journaled queue all but those that are in use.  The
+        stream has its indexes."""
         wanted = {"plain": 3, "levels": 3, "limited": 2, "single": 2, "got": 1, "dead": 1, "keyed": 1}
 
-        def count(name):
-            return sum(1 for _ in self.broker.directory.glob(f"*/{sha1(name)}/**/kept/msgs.*"))
+        def count(name, files):
+            return sum(1 for _ in self.broker.directory.glob(f"*/{sha1(name)}/{files}"))
 
-        until(self.publisher.connection, lambda: all(count(name) >= least for name, least in wanted.items()))
+        until(self.publisher.connection, lambda: count("events", "index.*") >= samples_streams.INDEXES and all(
+            count(name, "**/kept/msgs.*") >= least for name, least in wanted.items()))
 
 
 def sha1(text):

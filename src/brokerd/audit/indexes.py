@@ -110,7 +110,8 @@ def _values(index: bytes, rows: list[Row], segment: bytes, records: reading.Reco
             wrong.add(at)
     without = np.ones(seqs.size, bool)
     without[found.index] = False
-    marked = np.array([bool(row[3] & WITHOUT_VALUE) for row in rows])
+    of_all = layout.INDEX_HEADER.unpack_from(index)[9]
+    marked = np.array([bool(row[3] & of_all & WITHOUT_VALUE) for row in rows])
     wrong.update(np.flatnonzero(without & ~marked[block]).tolist())
     if not wrong:
         return []

@@ -1,7 +1,7 @@
 """Judges what a stream keeps, and the offsets that it keeps for its named readers: ``stream``.
 
-    what is kept    sequence numbers follow one another from the first message that is kept to the last, and so do the
-                    numbers of the segments: retention removes whole segments, the oldest first
+    what is kept    sequence numbers follow one another from the first message that is kept to the last: retention
+                    removes whole segments, the oldest first.  A start may pass over numbers of segments
     readers         each slot in use is whole, no offset lies beyond the next message of the stream, and no reader
                     missed more messages than there were
     indexes         each agrees with its segment (``indexes``)
@@ -85,13 +85,12 @@ def _holes(ordered: list[Summary]) -> list[tuple[int, str]]:
     faults = []
     before: Summary | None = None
     for s in ordered:
-        if before is not None and s.triple.number != before.triple.number + 1:
-            missing = many(s.triple.number - before.triple.number - 1, "segment")
-            faults.append((s.numbers.first, f"{missing} before segment {s.triple.number} are gone, and older ones not"))
-        elif before is not None and s.numbers.first != before.numbers.last + 1:
-            faults.append((s.numbers.first, f"follows message {before.numbers.last}"))
         if s.numbers.last < s.numbers.first:
             continue  # It has no message yet.
+        if before is not None and s.numbers.first != before.numbers.last + 1:
+            gone = s.triple.number - before.triple.number - 1
+            text = f"{many(gone, 'segment')} before segment {s.triple.number} are gone, and older ones not"
+            faults.append((s.numbers.first, text if gone > 0 else f"follows message {before.numbers.last}"))
         if s.numbers.bits is not None or len(s.numbers.starts) > 1:
             faults.append((s.numbers.first, f"behind it numbers are left out in segment {s.triple.number}"))
         before = s
@@ -134,12 +133,10 @@ def _offset(slot: bytes) -> int | None:
 
 
 def _missed(slot: bytes) -> tuple[int | None, int]:
-    """(missed, counted) of the whole cell with the greater count."""
+    """(missed, counted) of the whole cell with the greater count.  One that was never written has zeros."""
     size, found = layout.READERS_MISSED_CELL.size, []
     for at in (layout.READERS_MISSED, layout.READERS_MISSED + size):
         missed, counted, _, crc = layout.READERS_MISSED_CELL.unpack_from(slot, at)
-        if layout.crc32c(slot[:4] + slot[at : at + size - 4]) == crc:
+        if not any(slot[at : at + size]) or layout.crc32c(slot[:4] + slot[at : at + size - 4]) == crc:
             found.append((missed, counted))
-    if not found and any(slot[layout.READERS_MISSED : layout.READERS_MISSED + 2 * size]):
-        return None, 0
-    return max(found, default=(0, 0))
+    return max(found, default=(None, 0))

@@ -96,12 +96,12 @@ def retain(queue: "Queue") -> bool:
 def check_reader(
     queue: "Queue", arguments: Mapping[str, Any], *, no_ack: bool, prefetch: int, global_prefetch: int
 ) -> None:
-    """Check that a consumer may read the stream.  Raises NotImplemented_ and PreconditionFailed, as RabbitMQ words
-    them."""
+    """Check that a consumer may read the stream.  Raises NotImplemented_ and PreconditionFailed, as RabbitMQ 4 words
+    them, but for ``x-stream-offset``: it answers that with an Erlang term."""
     if global_prefetch:
         raise NotImplemented_(f"{queue} does not support global qos")
     if not prefetch:
-        raise PreconditionFailed(f"consumer prefetch count is not set for '{queue}'")
+        raise PreconditionFailed(f"consumer prefetch count is not set for stream {queue}")
     if no_ack:
         raise NotImplemented_(f"automatic acknowledgement not supported by stream {queue}")
     for name in NOT_FOR_READERS:

@@ -307,8 +307,8 @@ INDEX_ROW = struct.Struct("<QqII8x32s")         # flags, crc; a row: seq, ts, po
 READERS_FILE = "readers"    # of a stream: slots of 512 octets, the first one the header, each other a named reader's
 READERS_VERSION = 1
 READERS_SLOT, READERS_SLOTS = 512, 512
-READERS_NAME, READERS_CELLS, READERS_SINCE, READERS_BEGAN, READERS_MISSED = 4, 320, 352, 360, 368  # in a slot: the name behind
-READERS_MISSED_CELL = struct.Struct("<QQII")    # its CRC, ..., two cells: missed, counted, zero, crc
+READERS_NAME, READERS_CELLS, READERS_SINCE, READERS_BEGAN, READERS_MISSED = 4, 320, 352, 360, 368
+READERS_MISSED_CELL = struct.Struct("<QQII")    # in a slot, two: missed, counted, zero, crc
 READERS_HEADER = struct.Struct("<II")   # magic, version
 
 # What disturbs the order in which messages are worked on.  An out-of-sequence delivery is that of a returned message
