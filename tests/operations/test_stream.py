@@ -51,8 +51,7 @@ def test_a_reader_that_is_away_misses_what_retention_removes_meanwhile(place):
     read(place, "billing")
     place.settle(1, 3)
     place.client.send((1, methods.BasicCancel(consumer_tag="tag-billing")))
-    queue = place.node.vhosts["/"].queues["q"]
-    queue.purge()
+    place.vhost.queues["q"].stream.purge()
     place.publish(5)
     (row,) = ask(place, "readers")["items"]
     assert (row["lowest_unacked"], row["lag"], row["missed"]) == (4, 5, 7)      # 4 to 10 are gone.

@@ -23,6 +23,12 @@ from brokerd.queues.expressions import CHARACTERS_MAX, PROGRAM_MAX, ExpressionFa
     ("a IS 5", "line 1, column 6: 'NULL' is wanted, not '5'"),
     ("a BETWEEN 1 OR 2", "line 1, column 13: 'AND' is wanted"),
     ("properties.nothing = 1", "line 1, column 12: 'nothing' is no property: there are content_type"),
+    ("n > 1 AND size = '5'", "line 1, column 11: size is a number: it never compares with a text"),
+    ("5 < routing_key", "line 1, column 1: routing_key is a text: it never compares with a number"),
+    ("p.delivery_mode IN (1, 'x')", "line 1, column 24: delivery_mode is a number: it never compares with a text"),
+    ("stored BETWEEN 1 AND '2'", "line 1, column 1: stored is a number: it never compares with a text"),
+    ("priority LIKE '1%'", "line 1, column 1: priority is a number: it never compares with a text"),
+    ("type = TRUE", "line 1, column 1: type is a text: it never compares with a truth value"),
     ("a = 9223372036854775808", "line 1, column 5: a whole number has at most 64 bits"),
     ("a = 1e999", "line 1, column 5: the number is too large"),
     ("(" * 30 + "a" + ")" * 30, "line 1, column 25: more than 24 conditions within one another"),
@@ -74,3 +80,11 @@ def test_the_plane_checks_any_octets(octets):
     except ValueError as fault:
         refused = str(fault)
     assert refused
+
+
+@pytest.mark.parametrize("text", [
+    "size = 5 + 1", "size = n", "n = 'x'", "type = 'x' OR type IS NULL", "size IN (1, 2.5)", "routing_key LIKE '1%'",
+    "exchange BETWEEN 'a' AND 'b'", "offset % 2 = '1'", "type = NULL", "size = offset",
+])
+def test_what_may_be_true_is_taken(text):
+    plane.check_filter(compile_expression(text))

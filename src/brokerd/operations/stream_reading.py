@@ -2,12 +2,13 @@
 
     "first" "last" "next" 5000 -20 1h 2026-01-31T12:00Z ─ find_offset ─> offset ─ Reading ─> messages that match
 
-The offset of a time is found by halving: first among the segments, then within one.  A reading looks at a bounded
-number of messages and answers a bounded number of octets; ``next_offset`` says where the next one goes on.  A client
-that reads slowly asks less often, and holds up nothing.  Knows nothing of HTTP.
+The plane filters, and skips by the indexes of segments, as for any reader.  The offset of a time is found by halving:
+first among the segments, then within one.  A reading looks at a bounded number of messages and answers a bounded number
+of octets; ``next_offset`` says where the next one goes on.  A client that reads slowly asks less often, and holds up
+nothing.  Knows nothing of HTTP.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from brokerd import plane
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.operations.rows import Who
     from brokerd.operations.stream import ReadRequest
+    from brokerd.queues.filters import Filter
     from brokerd.queues.queue import Queue
 
+LOOKS = 4096  # messages that one call of the plane looks at: a millisecond at most
 LAST_OCTETS = 64 << 10  # as a consumer's x-stream-offset "last"
 ANSWER_OCTETS_MAX = 4 << 20  # payloads and properties; the message that goes beyond it is the last one
 OFFSET_RULE = (
@@ -121,28 +124,17 @@ def _stored_before(queue: "Queue", offset: int, when: int) -> bool:
 # --- which messages are read
 
 
-def wanted_of(request: "ReadRequest") -> Callable[[Row], bool]:
-    """What tells whether a message is one that was asked for.  Raises OperationError (400)."""
-    from brokerd.queues.filters import FilterFault, compile_filter
+def filter_of(request: "ReadRequest") -> "Filter":
+    """The filter that the plane applies.  Raises OperationError (400)."""
+    from brokerd.queues.filters import Filter, FilterFault, compile_filter
 
-    matches = matcher(request)
     arguments = filter_arguments(request)
-    if not arguments:
-        return matches
     try:
-        asked = compile_filter(arguments)
+        return compile_filter(arguments) if arguments else Filter()
     except FilterFault as fault:
         raise OperationError(f"{FILTER_FIELDS[fault.argument]}: {fault.reason}", 400) from None
     except ValueError as error:  # JSON has numbers and texts that AMQP has not.
         raise OperationError(f"filter_table: {error}", 400) from None
-
-    def passes(row: Row) -> bool:
-        return plane.filter_passes(
-            *asked, seq=row[0], ts=row[1], exchange=row[3], routing_key=row[4], properties=row[5],
-            body_octets=len(row[6]),
-        ) and matches(row)  # fmt: skip
-
-    return passes
 
 
 def filter_arguments(request: "ReadRequest") -> dict[str, Any]:
@@ -168,7 +160,8 @@ class Reading:
         stream_of(self._queue)
         self._queue.check_in_service()
         self._start = read_offset(request.offset, node.clock.epoch_ns())
-        self._wants = wanted_of(request)
+        self._filter = filter_of(request)
+        self._matches = matcher(request)
 
     def steps(self) -> Steps:
         """As ``jobs.Job``."""
@@ -179,21 +172,26 @@ class Reading:
         while len(items) < request.count and examined < request.examine and octets < ANSWER_OCTETS_MAX:
             if queue.deleted:
                 raise OperationError(f"{queue} was deleted meanwhile", 404)
-            rows = queue.browse(at, min(look, request.examine - examined))
-            there = rows[0][0] if rows else queue.next_seq
-            missed += max(there - at, 0)
-            at = max(there, at)
-            if not rows:
-                break
+            first = stream_of(queue).first_offset
+            missed += max(first - at, 0)
+            at = max(first, at)
+            rows, reached, looked = plane.look_through(
+                queue, at, look, min(LOOKS, request.examine - examined), **self._filter._asdict()
+            )
+            examined += looked
             for row in rows:
-                at, examined = row[0] + 1, examined + 1
-                if not self._wants(row):
+                if not self._matches(row):
                     continue
                 items.append(_row(queue, row, request))
                 octets += len(row[5]) + min(len(row[6]), request.truncate or len(row[6]))
                 if len(items) == request.count or octets >= ANSWER_OCTETS_MAX:
+                    reached = row[0] + 1
                     break
-            look = next_look(rows)
+            if reached == at:
+                break
+            at = reached
+            if rows:
+                look = next_look(rows)
             if pace.is_over():
                 yield ON_LOOP
         return {

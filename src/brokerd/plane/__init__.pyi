@@ -51,7 +51,7 @@ from brokerd.plane._gates import Groups as Groups
 from brokerd.plane._gates import Retry as Retry
 from brokerd.plane._gates import Stream as Stream
 from brokerd.plane._gates import check_filter as check_filter
-from brokerd.plane._gates import filter_passes as filter_passes
+from brokerd.plane._gates import look_through as look_through
 from brokerd.plane._gates import plain_delay as plain_delay
 from brokerd.plane._keys import ExchangeWindow as ExchangeWindow
 from brokerd.plane._keys import HashKey as HashKey

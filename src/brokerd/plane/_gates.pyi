@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from brokerd.plane import Consumer
+from brokerd.plane import Consumer, Queue, Row
 from brokerd.plane._answers import Letters
 
 class Gate:
@@ -58,10 +58,11 @@ class Stream(Gate):
 def check_filter(program: bytes) -> None:
     """Raise ValueError, with the reason, unless these octets are a program of a stream's filter (filter.pxi)."""
 
-def filter_passes(values: bytes | None, unfiltered: bool, program: bytes | None, *, seq: int, ts: int, exchange: bytes,
-                  routing_key: bytes, properties: bytes, body_octets: int) -> bool:
-    """Whether a reader with this filter (see Stream.begin()) would get a message.  properties: as on the wire.  Raises
-    ValueError for what is no program, and for malformed properties."""
+def look_through(queue: Queue, offset: int, count: int, looks: int, *, values: bytes | None = None, unfiltered: bool = False,
+                 program: bytes | None = None) -> tuple[list[Row], int, int]:
+    """At most `count` messages of a stream from that offset on that pass a filter (see Stream.begin()), as Queue.browse() shows
+    them, the offset to go on with, and how many messages were looked at.  It ends when it has looked at so many, where a costly
+    filter and a look into an index count for more.  Reads files.  Raises ValueError for what is no stream, or no program."""
 
 class Delay(Gate):
     """The gate of a delayed exchange's waiting room.  A message that is due goes where the exchange sends its routing key,

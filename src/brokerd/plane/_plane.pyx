@@ -60,6 +60,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     share.pxi       what a stream's readers of one name share
     stream_limits.pxi what a stream keeps
     stream.pxi      streams: messages that are read, and stay
+    look.pxi        streams looked through without a consumer
     dead.pxi        dead letters under way
     chunk.pxi       what a chunk's end has to do
     faults.pxi      the texts of faults in a client's octets
@@ -219,6 +220,7 @@ include "filter.pxi"
 include "share.pxi"
 include "stream_limits.pxi"
 include "stream.pxi"
+include "look.pxi"
 include "dead.pxi"
 include "chunk.pxi"
 include "faults.pxi"

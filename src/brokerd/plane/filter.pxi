@@ -241,6 +241,11 @@ cdef bint passes_filter(reader_t *r, const uint8_t *record) noexcept nogil:
     return passes
 
 
+cdef inline bint is_skipping(const reader_t *r) noexcept nogil:
+    """Whether the reader wants none of a block without its values."""
+    return r.filter != NULL and (r.program == NULL or asks_for_values(r.program, r.program_n))
+
+
 cdef void filter_free(reader_t *r) noexcept nogil:
     free(r.filter)
     free(r.program)
@@ -257,56 +262,3 @@ def check_filter(bytes program not None):
     cdef str fault = check_program(<const uint8_t *><const char *>program, len(program))
     if fault is not None:
         raise ValueError(fault)
-
-
-cdef uint32_t write_record(uint8_t *r, uint64_t seq, int64_t ts, bytes exchange, bytes routing_key, bytes properties,
-                           uint64_t body_n) noexcept:
-    """Write a record without its body.  Octets that were written."""
-    cdef uint8_t *p = r + RECORD + 4
-    cdef uint32_t n = <uint32_t>(2 + len(exchange) + len(routing_key) + len(properties))
-    memset(r, 0, RECORD)
-    put_le32(r + R_LENGTH, <uint32_t>(RECORD + 4 + n + body_n))
-    put_le16(r + R_META, LONG_META)
-    put_le64(r + R_SEQ, seq)
-    put_le64(r + R_TS, <uint64_t>ts)
-    put_le32(r + RECORD, n)
-    p[0] = <uint8_t>len(exchange)
-    memcpy(p + 1, <const char *>exchange, len(exchange))
-    p += 1 + len(exchange)
-    p[0] = <uint8_t>len(routing_key)
-    memcpy(p + 1, <const char *>routing_key, len(routing_key))
-    memcpy(p + 1 + len(routing_key), <const char *>properties, len(properties))
-    return RECORD + 4 + n
-
-
-def filter_passes(bytes values, bint unfiltered, bytes program, *, uint64_t seq, int64_t ts, bytes exchange not None,
-                  bytes routing_key not None, bytes properties not None, uint32_t body_octets):
-    """See plane/__init__.pyi."""
-    cdef reader_t r
-    cdef stream_t stream
-    cdef uint8_t *record
-    cdef uint32_t n
-    if len(exchange) > 255 or len(routing_key) > 255 or len(properties) > 1 << 28 or body_octets > 1 << 30:
-        raise ValueError("no message is like that")
-    if program is not None:
-        check_filter(program)
-    memset(&r, 0, sizeof(reader_t))
-    memset(&stream, 0, sizeof(stream_t))
-    r.stream = &stream
-    r.unfiltered = unfiltered
-    if values is not None:
-        r.filter = <uint8_t *><const char *>values
-        r.filter_n = <uint32_t>len(values)
-    if program is not None:
-        r.program = <uint8_t *><const char *>program
-        r.program_n = <uint32_t>len(program)
-    record = <uint8_t *>malloc(RECORD + 8 + len(exchange) + len(routing_key) + len(properties))
-    if record == NULL:
-        raise MemoryError
-    try:
-        n = write_record(record, seq, ts, exchange, routing_key, properties, body_octets)
-        if not meta_is_whole(record, length_of(record)):
-            raise ValueError("the properties are malformed")
-        return not is_filtered(&r) or passes_filter(&r, record)
-    finally:
-        free(record)

@@ -275,7 +275,7 @@ cdef void begin_place(stream_t *stream, reader_t *r) noexcept nogil:
     r.program = stream.next_program
     r.program_n = stream.next_program_n
     stream.next_program = NULL
-    r.skips = r.filter != NULL and (r.program == NULL or asks_for_values(r.program, r.program_n))
+    r.skips = is_skipping(r)
     stream.filtered = stream.filtered or r.skips
     r.slot = stream.next_slot
     r.turn = stream.next_turn

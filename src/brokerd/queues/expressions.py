@@ -29,6 +29,8 @@ PROPERTIES = {
     "cluster_id": 2,
 }  # fmt: skip
 FIELDS = PROPERTIES | {"routing_key": 16, "exchange": 17, "size": 18, "offset": 19, "stored": 20}
+NUMBERS = frozenset(FIELDS[name] for name in ("delivery_mode", "priority", "timestamp", "size", "offset", "stored"))
+NAMES = {code: name for name, code in FIELDS.items()}
 COMPARISONS = {"=": 16, "<>": 17, "!=": 17, "<": 18, "<=": 19, ">": 20, ">=": 21}
 SUMS, PRODUCTS = {"+": 25, "-": 26}, {"*": 27, "/": 28, "%": 29}
 AND, OR, NOT, NEGATIVE, IS_NULL, LIKE, IN_NEXT, IN_END = 22, 23, 24, 30, 31, 32, 33, 34
@@ -90,6 +92,18 @@ def _fault(text: str, at: int, what: str) -> ExpressionFault:
     line = text.count("\n", 0, at) + 1
     column = at - (text.rfind("\n", 0, at) + 1) + 1
     return ExpressionFault(f"line {line}, column {column}: {what}")
+
+
+def _kind(program: bytes) -> str | None:
+    """Of a program that is a field or a literal alone: what it is.  None: it is another one."""
+    code = program[0]
+    if code == 6 and len(program) == 2:
+        return "number" if program[1] in NUMBERS else "text"
+    if code in (2, 3) and len(program) == 9:
+        return "number"
+    if code == 4 and len(program) in (1, 3 + int.from_bytes(program[1:3])):
+        return "text"
+    return "truth value" if code == 1 and len(program) == 2 else None
 
 
 class _Parser:
@@ -164,37 +178,53 @@ class _Parser:
         return program
 
     def compared(self) -> bytes:
+        start = self.tokens[self.at]
         left = self.sum()
         sign = self.take(*COMPARISONS)
         if sign is not None:
-            return left + self.sum() + bytes((COMPARISONS[sign],))
+            right = self.sum()
+            self.check_kinds(left, right, start)
+            return left + right + bytes((COMPARISONS[sign],))
         if self.take("IS"):
             negated = self.take("NOT")
             self.need("NULL")
             return left + bytes((IS_NULL, NOT) if negated else (IS_NULL,))
         negated = self.take("NOT")
         if self.take("IN"):
-            program = left + self.listed()
+            program = left + self.listed(left)
         elif self.take("LIKE"):
+            self.check_kinds(left, b"\4", start)
             program = left + self.pattern()
         elif self.take("BETWEEN"):
             low = self.sum()
             self.need("AND")
-            program = left + low + bytes((COMPARISONS[">="],)) + left + self.sum() + bytes((COMPARISONS["<="], AND))
+            high = self.sum()
+            for end in (low, high):
+                self.check_kinds(left, end, start)
+            program = left + low + bytes((COMPARISONS[">="],)) + left + high + bytes((COMPARISONS["<="], AND))
         elif negated:
             raise self.fault(f"IN, LIKE or BETWEEN is wanted, {self.shown()}")
         else:
             return left
         return program + bytes((NOT,)) if negated else program
 
-    def listed(self) -> bytes:
+    def check_kinds(self, left: bytes, right: bytes, start: Token) -> None:
+        """A field of which the kind is known does not meet a literal of another kind: that would never be true."""
+        for one, other in ((left, right), (right, left)):
+            kind, against = _kind(one), _kind(other)
+            if one[:1] == b"\6" and None not in (kind, against) and kind != against:
+                raise self.fault(f"{NAMES[one[1]]} is a {kind}: it never compares with a {against}", start)
+
+    def listed(self, left: bytes) -> bytes:
         self.need("(")
         program, count = b"\1\0", 0
         while True:
             count += 1
             if count > LISTED_MAX:
                 raise self.fault(f"more than {LISTED_MAX} values in a list")
-            program += self.sum() + bytes((IN_NEXT,))
+            start, one = self.tokens[self.at], self.sum()
+            self.check_kinds(left, one, start)
+            program += one + bytes((IN_NEXT,))
             if not self.take(","):
                 break
         self.need(")")

@@ -135,6 +135,13 @@ def _place(kind: str, value: Any) -> bytes:
                 raise FilterFault("x-stream-filter", f"'{kind}': a corner must be a list [latitude, longitude]")
         numbers = [_number(kind, name, one)
                    for point in points for name, one in zip(("lat", "lon"), point, strict=True)]  # fmt: skip
+        for (_, west), (_, east) in zip(points, [*points[1:], points[0]], strict=True):
+            if abs(float(west) - float(east)) > 180:
+                reason = (
+                    f"'{kind}': the edge from longitude {west:g} to {east:g} is longer than 180 degrees: take a "
+                    "polygon at each side of the date line with x-filter-match-type 'any', or put a corner between"
+                )
+                raise FilterFault("x-stream-filter", reason)
         return struct.pack(f">BH{len(numbers)}d", POLYGON, len(points), *numbers)
     if kind not in GEO:
         known = ", ".join([*GEO, "geo-polygon"])

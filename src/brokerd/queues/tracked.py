@@ -251,4 +251,3 @@ def exists(directory: str) -> bool:
 
 def _name_crc(octets: bytes) -> int:
     return plane.crc32c(bytes((len(octets),)) + octets)
-
