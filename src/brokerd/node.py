@@ -59,8 +59,8 @@ class Node:
 
     __slots__ = (
         "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "call_at", "changing",
-        "clock", "commit", "connections", "core", "data", "descriptors", "disk", "events", "hoarders", "later",
-        "limits", "links", "listeners", "listing", "logins", "parameters",
+        "clock", "commit", "connections", "core", "data", "descriptors", "disk", "ending", "events", "hoarders",
+        "later", "limits", "links", "listeners", "listing", "logins", "parameters",
         "permissions", "pulls", "room", "settings", "start_frames", "started_ns", "stopping",
         "submit_logins", "submit_slow", "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
@@ -102,7 +102,7 @@ class Node:
         self.users, self.permissions = users, permissions
         permissions.on_change = permissions.topics.on_change = self._permission_changed
         self.later = later
-        self.vhosts = dict[str, VHost]()
+        self.vhosts, self.ending = dict[str, VHost](), set[str]()  # the latter: names of vhosts under deletion
         self.events = events.Events(clock, self.name)
         self.listing: Listing  # of the vhosts there are: see open_vhosts
         self.connections: dict[Any, None] = {}  # in order of arrival
@@ -241,15 +241,13 @@ class Node:
         self.listing.put(name, self.listing.rows[name]._replace(tracing=on))
         self.vhosts[name].firehose.switch(on)
 
-    def add_vhost(self, name: str) -> VHost:
-        """Make a vhost that is not there yet.  Raises OSError."""
-        vhost = self.make_vhost(name)
-        self.listing.put(name)
-        self.tell("vhost.created", {"name": name})
-        return vhost
-
     def make_vhost(self, name: str) -> VHost:
-        """Open an empty vhost, before it is listed.  Raises StoreError, OSError."""
+        """Open an empty vhost, before it is listed.  Raises StoreError, OSError.
+
+        A job does this in its turn of ``changing``, as the deletion does: two vhosts of one name would share a folder.
+        """
+        assert name not in self.vhosts, f"{name} is open already"
+        assert name not in self.ending, f"{name} is being deleted"
         remove_deleted(name, self.data.path, self.upkeep.garbage)
         return self.open_vhost(name)
 
@@ -337,27 +335,12 @@ class Node:
             except OSError as error:
                 log.warning("%s: its name is not in its folder: %s", queue, error)
 
-    def delete_vhost(self, name: str) -> None:
-        """Close a vhost's connections, then delete all that it holds.  Raises KeyError; OSError if it cannot be struck
-        out of a file, because that was edited: nothing changed."""
-        for file in (self.permissions, self.permissions.topics, self.listing):
-            file.check_unedited()
-        vhost = self.vhosts.pop(name)
-        for connection in list(self.connections):
-            if connection.access is not None and connection.access.vhost is vhost:
-                connection.shut(ConnectionForced(f"vhost '{name}' is down"))
-                connection.finish_leaving()
-        vhost.close()
-        for queue in vhost.queues.values():
-            queue.deleted = True
-            queue.drop()
-        # First what was granted: a later vhost of that name must not inherit it, even if the broker dies in between.
-        self.permissions.forget_vhost(name)
-        self.permissions.topics.forget_vhost(name)
-        self.mark_deleted(vhost)
-        self.listing.remove(name)
-        self.end_vhost(vhost)
-        self.tell("vhost.deleted", {"name": name})
+    def begin_vhost_end(self, vhost: VHost) -> None:
+        """Have no client find a vhost any more, and nothing write into its folder.  ``end_vhost`` must follow."""
+        assert self.vhosts.get(vhost.name) is vhost, f"{vhost.name} is being deleted already"
+        del self.vhosts[vhost.name]
+        vhost.deleted = True
+        self.ending.add(vhost.name)
 
     def end_vhost(self, vhost: VHost) -> None:
         """Give up the files of a vhost that is deleted, and has neither clients nor messages any more."""
@@ -367,6 +350,7 @@ class Node:
         self.upkeep.forget(vhost.queues.values())
         if vhost.name == EVENTS_VHOST:
             self.events.end()
+        self.ending.discard(vhost.name)
         self.upkeep.garbage.discard(vhost.directory)
 
     def delete_user(self, name: str) -> None:

@@ -220,7 +220,8 @@ class Story:
         if self.random.random() < 0.5:
             if name not in node.vhosts:
                 self.vhosts[name] = None
-                node.add_vhost(name)
+                node.make_vhost(name)
+                node.listing.put(name)
                 self.vhosts[name] = True
         elif name not in node.users:
             self.users[name] = None

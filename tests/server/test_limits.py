@@ -1,9 +1,12 @@
 """How many connections and channels a vhost and a user may have, and what ends with them; over a whole node."""
 
 import json
+import os
+from functools import partial
 
 import pytest
 from tests.conversations.peer import Peer
+from tests.operations.stand_in import work
 from tests.server.clients import permission, user_entry, write_json
 from tests.session.harness import Client as SessionClient
 
@@ -13,9 +16,15 @@ from brokerd.clock import Clock
 from brokerd.config import Config
 from brokerd.errors import LoginRefused, NotFound, PreconditionFailed, StoreError
 from brokerd.node import Node
+from brokerd.operations import OperationError
+from brokerd.operations.rows import LOCAL
+from brokerd.operations.table import find
+from brokerd.operations.transfer import Change, Taken
+from brokerd.operations.vhost_end import delete, empty
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.data_dir import DataDir
 from brokerd.store.disk import Disk
+from brokerd.vhost.vhost import VHost
 from brokerd.wire import methods
 
 
@@ -46,6 +55,17 @@ def make_node(tmp_path):
 def at_once(work, done):
     work()
     done(None)
+
+
+def add_vhost(node, name):
+    vhost = node.make_vhost(name)
+    node.listing.put(name)
+    return vhost
+
+
+def delete_vhost(node, name):
+    """As an operator does.  Where ``later`` of the node calls at once, it is over when this returns."""
+    return work(delete(node, LOCAL, name))
 
 
 @pytest.fixture
@@ -133,7 +153,7 @@ def test_a_vhost_takes_as_many_queues_as_its_limit_says(make_node):
 
 def test_limits_of_vhosts_are_kept(make_node):
     node = make_node()
-    node.add_vhost("two")
+    add_vhost(node, "two")
     node.set_vhost_limits("two", {"max-connections": 0})
     node = make_node()
     node.permissions.set("guest", "two", ".*", ".*", ".*")
@@ -184,10 +204,10 @@ def test_limits_are_read_from_the_files(make_broker):
 
 
 def test_a_deleted_vhost_takes_its_connections_along(node):
-    node.add_vhost("two")
+    add_vhost(node, "two")
     node.permissions.set("guest", "two", ".*", ".*", ".*")
     inside, outside = Client(node).open(vhost="two"), Client(node).open()
-    node.delete_vhost("two")
+    delete_vhost(node, "two")
     (close,) = inside.read()
     assert (close.reply_code, close.reply_text) == (320, "CONNECTION_FORCED - vhost 'two' is down")
     assert outside.read() == []
@@ -195,27 +215,120 @@ def test_a_deleted_vhost_takes_its_connections_along(node):
 
 
 def test_connections_of_a_deleted_vhost_have_left_before_it_closes(make_node, monkeypatch):
-    node = make_node(later=lambda callback: None)
-    node.add_vhost("two")
+    soon, left = [], []
+    node = make_node(later=soon.append)
+    add_vhost(node, "two")
     node.permissions.set("guest", "two", ".*", ".*", ".*")
     inside = Client(node).open(vhost="two")
     for number in range(20):
         inside.ask(methods.QueueDeclare(queue=f"q{number}", exclusive=True))
-    vhost = node.vhosts["two"]
     monkeypatch.setattr(pieces, "PIECE_NS", 0)
-    node.delete_vhost("two")
+    monkeypatch.setattr(VHost, "close", lambda vhost: left.append(dict(vhost.queues)))
+    job = delete(node, LOCAL, "two").steps()
+    next(job).begin(lambda: None)
+    run(soon)
+    assert left == [{}]
+
+
+def test_a_definition_that_waits_for_a_sync_while_its_vhost_is_deleted_does_not_stop_the_broker(make_node):
+    soon, failed = [], []
+    node = make_node(later=soon.append)
+    node.commit._fatal = failed.append
+    add_vhost(node, "two")
+    node.permissions.set("guest", "two", ".*", ".*", ".*")
+    inside, other = Client(node).open(vhost="two"), Client(node).open()
+    inside.ask(methods.QueueDeclare(queue="q", durable=True))  # Its answer waits.
+    delete_now(node, "two")
+    run(soon)
+    assert failed == []
+    other.ask(methods.QueueDeclare(queue="q", durable=True))
+    run(soon)
+    assert isinstance(other.read()[0][1], methods.QueueDeclareOk)
+
+
+def delete_now(node, name):
+    """Delete a vhost before a sync begins."""
+    vhost = node.vhosts[name]
+    node.listing.remove(name)
+    node.begin_vhost_end(vhost)
+    for _ in empty(node, vhost):
+        pass
+    node.end_vhost(vhost)
+
+
+def run(soon):
+    while soon:
+        soon.pop(0)()
+
+
+def test_a_vhost_is_deleted_once_however_many_ask_and_a_new_one_of_its_name_keeps_its_folder(make_node):
+    soon, answers = [], []
+    node = make_node(later=soon.append)
+    add_vhost(node, "two")
+    for number in range(30):
+        node.vhosts["two"].add_queue(f"q{number}", durable=True, auto_delete=False, arguments={})
+    jobs = [delete(node, LOCAL, "two"), delete(node, LOCAL, "two"),
+            find("vhost add").function(node, LOCAL, find("vhost add").request(vhost="two"))]
+    for job in jobs:
+        steps = job.steps()
+        next(steps).begin(partial(told, steps, answers))
+    run(soon)
+    assert answers == [{"done": True}, "no vhost 'two'", {"done": True}]
+    vhost = node.vhosts["two"]
     assert vhost.queues == {}
-    while node.core.has_errands:
-        node.core.go_on()
+    vhost.add_queue("new", durable=True, auto_delete=False, arguments={})
+    assert set(make_node().vhosts["two"].queues) == {"new"}
+
+
+def told(steps, answers):
+    try:
+        next(steps)
+    except StopIteration as end:
+        answers.append(end.value)
+    except OperationError as error:
+        answers.append(str(error))
+
+
+def test_no_vhost_can_be_made_in_the_folder_of_one_that_is_being_deleted(node):
+    vhost = add_vhost(node, "two")
+    node.begin_vhost_end(vhost)
+    with pytest.raises(AssertionError, match="two is being deleted"):
+        node.make_vhost("two")
+    with pytest.raises(AssertionError, match="two is being deleted already"):
+        node.begin_vhost_end(vhost)
+    node.end_vhost(vhost)
+    assert node.make_vhost("two").deleted is False
+
+
+def test_nothing_is_defined_in_a_vhost_that_is_deleted(node):
+    vhost = add_vhost(node, "two")
+    delete_vhost(node, "two")
+    with pytest.raises(PreconditionFailed, match="vhost 'two' is deleted"):
+        vhost.add_queue("q", durable=True, auto_delete=False, arguments={})
+
+
+def test_a_change_of_messages_decides_nothing_in_the_folder_of_a_later_vhost(node):
+    vhost = add_vhost(node, "two")
+    source, target = (vhost.add_queue(name, durable=True, auto_delete=False, arguments={}) for name in ("from", "to"))
+    content = b"", b"from", b"\0\0", b"body"
+    assert node.core.put((source,), *content)
+    change = Change(node, vhost)
+    assert change.add(Taken(source, 1), content, target, content)
+    delete_vhost(node, "two")
+    later = add_vhost(node, "two")
+    there = os.listdir(later.directory)
+    with pytest.raises(OperationError, match="vhost 'two' was deleted meanwhile"):
+        next(change.carry_out())
+    assert os.listdir(later.directory) == there
 
 
 def test_what_was_granted_in_a_deleted_vhost_is_gone_should_one_of_that_name_come(make_node):
     node = make_node()
     for vhost in ("two", "three"):
-        node.add_vhost(vhost)
+        add_vhost(node, vhost)
         node.permissions.set("guest", vhost, ".*", ".*", ".*")
-    node.delete_vhost("two")
-    node.add_vhost("two")
+    delete_vhost(node, "two")
+    add_vhost(node, "two")
     assert refused(node, vhost="two") == "access to vhost 'two' refused for user 'guest'"
     assert refused(make_node(), vhost="two") == "access to vhost 'two' refused for user 'guest'"
     assert refused(make_node(), vhost="three") is None
@@ -232,9 +345,9 @@ def test_a_deleted_user_is_cut_off_and_what_was_granted_is_forgotten(node):
         node.delete_user("ann")
 
 
-@pytest.mark.parametrize("edited", ["permissions", "topics", "listing", "users"])
+@pytest.mark.parametrize("edited", ["permissions", "topics", "parameters", "listing", "users"])
 def test_nothing_is_deleted_by_halves_where_a_file_was_edited_meanwhile(node, edited):
-    node.add_vhost("two")
+    add_vhost(node, "two")
     node.permissions.set("ann", "two", ".*", ".*", ".*")
     node.permissions.topics.set("ann", "two", "amq.topic", "", "")
     inside = Client(node).open(user="ann", vhost="two")
@@ -243,8 +356,8 @@ def test_nothing_is_deleted_by_halves_where_a_file_was_edited_meanwhile(node, ed
         out.write(" ")
     if edited != "users":
         with pytest.raises(OSError, match="was edited and not read since"):
-            node.delete_vhost("two")
-    if edited != "listing":
+            delete_vhost(node, "two")
+    if edited not in ("listing", "parameters"):
         with pytest.raises(OSError, match="was edited and not read since"):
             node.delete_user("ann")
     assert inside.read() == []
@@ -271,7 +384,7 @@ def test_external_and_anonymous_log_in_users_that_are_there_and_no_others(make_n
 
 def test_the_firehose_is_switched_and_kept(make_node):
     node = make_node()
-    node.add_vhost("two")
+    add_vhost(node, "two")
     node.switch_firehose("two", True)
     node.set_vhost_limits("two", {"max-queues": 7})
     node = make_node()

@@ -21,6 +21,7 @@ class Broker:
 
     def __init__(self, directory, disk=None, *, size=SIZE, suspect=False):
         self.directory = str(directory)
+        os.makedirs(self.directory, exist_ok=True)
         self.told = []
         self.now_ms = 1
         self.files = KeyFiles(self.directory, disk or Disk(), self.told.append, lambda: self.now_ms * 1_000_000)
@@ -299,6 +300,15 @@ def test_the_log_of_a_deleted_exchange_goes_and_no_other(tmp_path):
     other.store(2)
     broker.log.remove()
     assert sorted(os.listdir(tmp_path)) == ["keys.secret", "keys.xy.0000000001"]
+
+
+def test_a_sync_of_a_log_whose_vhost_is_deleted_meanwhile_is_no_failure(tmp_path):
+    broker = Broker(tmp_path / "vhost")
+    broker.store(1)
+    sync = broker.log.begin_sync()
+    broker.log.close()
+    (tmp_path / "vhost").rename(tmp_path / "garbage")
+    sync()
 
 
 def test_a_sync_marks_the_rows_up_to_the_last_that_it_covers_and_none_behind(tmp_path):

@@ -124,10 +124,13 @@ class _Redrive:
                 yield ON_LOOP
         work = Redrive(self._vhost, self._queue, target, held, self._node.data.next_connection_number())
         try:
+            if self._vhost.deleted:  # Its folder may be another vhost's by now.
+                raise OperationError(f"vhost '{self._vhost.name}' was deleted meanwhile", 404)
             yield from _in_thread(partial(work.decide, self._node.disk))
-        except OSError:
+        except (OSError, OperationError):
             for letter in held:
-                self._queue.release(letter.seq)
+                if not self._queue.deleted:
+                    self._queue.release(letter.seq)
             raise
         for place, letter in enumerate(held):
             why = "" if target.deleted else _put(work, place, target)

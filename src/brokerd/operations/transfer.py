@@ -127,6 +127,7 @@ class Change:
 
     def _decide(self) -> Steps:
         """Have the decision on disk."""
+        self._check_vhost()
         self._check_room()
         encoder, durable, pace = PlanEncoder(), False, Pace()
         for step in self._steps:
@@ -143,12 +144,19 @@ class Change:
                 yield ON_LOOP
         if not durable:
             return
+        self._check_vhost()
         try:
             self._log.decide(self._number, 0, encoder.octets())
         except OSError as error:
             raise OperationError(f"the change cannot be stored: {error.strerror}", 409) from error
         self._node.commit.sync_directory(self._vhost.directory)
         yield Wait(partial(_wait, self._node, self._log))
+
+    def _check_vhost(self) -> None:
+        """Raise OperationError (404) where the vhost was deleted meanwhile: its folder may be another vhost's by now,
+        whose queues a start would change."""
+        if self._vhost.deleted:
+            raise OperationError(f"vhost '{self._vhost.name}' was deleted meanwhile", 404)
 
     def _check_room(self) -> None:
         targets = {step.target for step in self._steps if step.target is not None}
@@ -223,7 +231,7 @@ class Change:
 
     def _keep_undo(self) -> int:
         """The number of the undo; 0: there is none.  Without one the change stands all the same."""
-        if not self._done or not self._can_be_undone or self._former_octets > UNDO_OCTETS_MAX:
+        if not self._done or not self._can_be_undone or self._former_octets > UNDO_OCTETS_MAX or self._vhost.deleted:
             self._undo.remove()
             return 0
         try:

@@ -29,7 +29,8 @@ def delete(node: "Node", who: "Who", name: str) -> Lasting:
 
     def plan() -> "Iterable[Change]":
         found.append(find_vhost(node, name))
-        node.listing.check_unedited()
+        for file in (node.permissions, node.permissions.topics, node.parameters, node.listing):
+            file.check_unedited()  # Else the vhost would stay, without what is struck out first.
         for entries in (node.permissions, node.permissions.topics):
             keys = entries.keys_of_vhost(name)
             if keys:
@@ -42,16 +43,18 @@ def delete(node: "Node", who: "Who", name: str) -> Lasting:
 
     def then() -> Steps:
         vhost = found[0]
-        node.vhosts.pop(name, None)
-        yield from in_pieces(_empty(node, vhost))
-        node.end_vhost(vhost)
+        node.begin_vhost_end(vhost)
+        try:
+            yield from in_pieces(empty(node, vhost))
+        finally:
+            node.end_vhost(vhost)
         node.tell("vhost.deleted", {"name": name}, who.user)
         return DONE
 
     return change_files(node, plan, then)
 
 
-def _empty(node: "Node", vhost: "VHost") -> Iterator[None]:
+def empty(node: "Node", vhost: "VHost") -> Iterator[None]:
     """Close the connections, then drop the queues."""
     clients = [each for each in node.connections if each.access is not None and each.access.vhost is vhost]
     for connection in clients:

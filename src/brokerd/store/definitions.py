@@ -128,6 +128,8 @@ class DefinitionsLog:
         return self._fd
 
     def close(self) -> None:
+        """Close the file.  A group commit that was to sync it passes over it."""
+        self.dirty = False
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1

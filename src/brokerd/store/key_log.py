@@ -284,7 +284,8 @@ class KeyLog:
                 for file, count, _ in counts:
                     file.mark(disk, count)
                 if not all(named for *_, named in counts):
-                    disk.sync_directory(os.path.dirname(self._prefix))
+                    with contextlib.suppress(FileNotFoundError):  # Its vhost was deleted meanwhile.
+                        disk.sync_directory(os.path.dirname(self._prefix))
             finally:
                 for file in full:
                     file.close(disk)

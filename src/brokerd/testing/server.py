@@ -28,6 +28,8 @@ from brokerd.testing.disk import FillableDisk, ForgetfulDisk, Nothing, Temporary
 if TYPE_CHECKING:
     from brokerd.config import Config
     from brokerd.node import Node
+    from brokerd.operations.jobs import Job
+    from brokerd.store.json_file import Change
     from brokerd.vhost.vhost import VHost
 
 log = getLogger("brokerd")
@@ -123,27 +125,57 @@ class TemporaryServer(Server):
 
         self._commands.sendall(dumps(answer).encode() + b"\n")
 
-    def make_vhost(self, name: str) -> None:
+    async def make_vhost(self, name: str) -> None:
         """Make a vhost in which the default user may do everything."""
+        from brokerd.auth.permissions import Permission
+        from brokerd.operations.changing import change_files
+        from brokerd.vhost.listing import NEW
+
         node = self.node
-        if name in node.vhosts:
-            raise BrokerError(f"vhost '{name}' is there already")
-        vhost = node.add_vhost(name)
-        node.permissions.set(self.config.default_user, name, ".*", ".*", ".*")
-        if self._given["order_journal"]:
-            self._journal(vhost)
+
+        def plan() -> "list[Change]":
+            if name in node.listing.rows:
+                raise BrokerError(f"vhost '{name}' is there already")
+            if name not in node.vhosts:
+                node.make_vhost(name)
+            return [node.listing.changed({name: NEW}),
+                    node.permissions.changed([Permission(self.config.default_user, name, ".*", ".*", ".*")])]
+
+        def then() -> None:
+            node.tell("vhost.created", {"name": name})
+            if self._given["order_journal"]:
+                self._journal(node.vhosts[name])
+
+        await self._carry_out(change_files(node, plan, then))
 
     def _journal(self, vhost: "VHost") -> None:
         if vhost.policies is not None and not len(vhost.policies):
             vhost.policies.put(JOURNALS)
             self.node.upkeep.apply_policies(vhost)
 
-    def delete_vhost(self, name: str) -> None:
+    async def delete_vhost(self, name: str) -> None:
         """Close the vhost's connections, and delete it with all that it holds."""
+        from brokerd.operations.rows import LOCAL
+        from brokerd.operations.vhost_end import delete
+
         if name not in self.node.vhosts:
             raise BrokerError(f"there is no vhost '{name}'")
-        self.node.delete_vhost(name)
-        self.node.core.turn()
+        await self._carry_out(delete(self.node, LOCAL, name))
+
+    async def _carry_out(self, job: "Job") -> None:
+        """Run a job of the broker to its end.  Raises what the job raises."""
+        from brokerd.operations.jobs import Running
+
+        over = self.loop.create_future()
+
+        def done(answer: Any, error: Exception | None) -> None:
+            if error is None:
+                over.set_result(None)
+            else:
+                over.set_exception(error)
+
+        Running(job, submit=self.node.submit_slow, later=self.node.later, progress=lambda table: None, done=done)
+        await over
 
     async def advance(self, ns: int) -> dict[str, int]:
         """Set the clock forward, and do all that is due by then."""

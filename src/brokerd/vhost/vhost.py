@@ -60,9 +60,9 @@ class VHost:
     """
 
     __slots__ = (
-        "accesses", "appended", "commit_log", "core", "dead_letters", "delays", "deletes", "deletions_under_way",
-        "directory", "duplicates", "events", "exchanges", "firehose", "log", "max_queues", "name", "on_disk",
-        "policies", "queues", "remove_files", "replies", "revision", "unsynced",
+        "accesses", "appended", "commit_log", "core", "dead_letters", "delays", "deleted", "deletes",
+        "deletions_under_way", "directory", "duplicates", "events", "exchanges", "firehose", "log", "max_queues",
+        "name", "on_disk", "policies", "queues", "remove_files", "replies", "revision", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,7 @@ class VHost:
         """``remove_files(queue)`` is called for each queue that was deleted; None: there are no files."""
         self.name = name
         self.directory = directory
+        self.deleted = False  # No client finds it any more, and nothing may be written into its folder.
         self.max_queues = -1  # -1: no limit
         self.core = core
         self.commit_log: SharedCommitLog | None = None  # made by the first small transaction
@@ -360,7 +361,10 @@ class VHost:
     # --- the definitions log
 
     def write(self, payload: bytes) -> None:
-        """Append one entry to the definitions log.  Raises PreconditionFailed (406) where the disk refuses it."""
+        """Append one entry to the definitions log.  Raises PreconditionFailed (406) where the disk refuses it, or the
+        vhost is deleted."""
+        if self.deleted:
+            raise PreconditionFailed(f"vhost '{self.name}' is deleted")
         try:
             self.log.append(payload)
         except OSError as error:
