@@ -4,15 +4,18 @@
                         └─ brokers          its forks, but children of the tests' process, as if that had started them
 
 A fork is told its arguments and its environment, has standard error (and output) from the one who asked and nothing
-else open, and runs ``main()`` of ``brokerd.__main__`` to its end; a test may name statements to run before that.  What
-the tests' process changes about itself, and children inherit (limits, umask, nice), needs a new nursery.  What Python
-or the C library read when they begin needs a real start: ``can_fork`` says so.
+else open, and runs ``main()`` of ``brokerd.__main__`` to its end; a test may name statements to run before that.  The
+processes that such a broker starts beside itself, of management and of links, are forks of the broker, for the same
+reason.  What the tests' process changes about itself, and children inherit (limits, umask, nice), needs a new nursery.
+What Python or the C library read when they begin needs a real start: ``can_fork`` says so.
 """
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import json
+import logging
 import os
 import platform
 import resource
@@ -30,6 +33,7 @@ OCTETS_MAX = 1 << 17  # of one request
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "ASAN_", "UBSAN_", "LC_", "LANG", "TZ", "BROKERD_ASSERTS")
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0)  # the number of the system call
 CLONE_PARENT = 0x8000
+_posix_spawn, _SOURCE_OF_LOGGING = os.posix_spawn, logging._srcfile
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
@@ -179,6 +183,7 @@ def _main(fd):
 
     load(None, {"BROKERD_HTTP_PORT": "0"}, {})
     prepare()
+    gc.freeze()  # Else each process beside a broker would look through all of this once, which takes 50 ms.
     asked = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the tests.
     gc.disable()
@@ -186,10 +191,12 @@ def _main(fd):
         octets, fds, _, _ = socket.recv_fds(asked, OCTETS_MAX, 2)
         if not octets:
             return
+        arguments, env, first = json.loads(octets)
+        _import_management(arguments, env)
         pid = _fork_for_parent()
         if pid == 0:
             asked.close()
-            _begin(*json.loads(octets), fds)
+            _begin(arguments, env, first, fds)
             brokerd.__main__.main()
             return
         for fd in fds:
@@ -218,7 +225,83 @@ def _begin(arguments, env, first, fds):
     os.environ.clear()
     os.environ.update(env)
     sys.argv[:] = [str(ROOT / "src" / "brokerd" / "__main__.py"), *arguments]
+    os.posix_spawn = _spawn
     exec(first, {"__name__": "first"})
+
+
+# --- the processes beside a broker
+
+
+def _import_management(arguments, env):
+    """Import what the process of management does, once a broker asks for that process."""
+    asked = "--http-port" in arguments or env["BROKERD_HTTP_PORT"] != "0"
+    if asked and "brokerd.management.table" not in sys.modules:
+        import uvicorn.config
+        import uvicorn.server  # noqa: F401
+        import uvloop  # noqa: F401
+
+        import brokerd.management.main
+        import brokerd.management.table  # noqa: F401
+
+        gc.freeze()
+
+
+def _spawn(program, command, env, *, file_actions, **more):
+    """``os.posix_spawn`` in a broker: the processes beside it are forks of it, all others begin as they do."""
+    if command[1:4] != ["-P", "-m", "brokerd"] or _read_at_start(env) != _read_at_start(os.environ):
+        return _posix_spawn(program, command, env, file_actions=file_actions, **more)
+    files_of_broker = set(_open_files().values())
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _begin_beside(command, file_actions, files_of_broker)
+        sys.modules["brokerd.__main__"].main()
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)  # What the broker has to do at its end is none of this process's business.
+
+
+def _open_files():
+    """What each descriptor is."""
+    found = {}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(FileNotFoundError):  # that of the folder itself
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return found
+
+
+def _begin_beside(command, file_actions, files_of_broker):
+    """Have what a new Python has: no signal handler, none of the broker's files, nothing in the log's place.
+
+    What libuv has opened since the fork stays: it does so once in a process."""
+    signal.set_wakeup_fd(-1)
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python begins
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for action, fd, number in file_actions:
+        assert action == os.POSIX_SPAWN_DUP2
+        os.dup2(fd, number)
+    for fd, file in _open_files().items():
+        if fd > 2 and file in files_of_broker:
+            os.close(fd)
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+    logging.setLogRecordFactory(logging.LogRecord)
+    logging._srcfile = _SOURCE_OF_LOGGING
+    sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
+    gc.callbacks.clear()
+    gc.disable()
+    gc.freeze()
+    sys.argv[1:] = command[4:]
+    Path("/proc/self/comm").write_text(command[-1])  # Tests find it by this.
 
 
 if __name__ == "__main__":

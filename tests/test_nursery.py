@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from tests import nursery
 from tests.broker import Broker, run
+from tests.carriers.ends import ask, await_true
+from tests.carriers.rounds import process_of_links
+from tests.management.http import reserve_http
+from tests.server.test_management import children
 
 INSTEAD = """
 from brokerd.server import launch
@@ -20,19 +24,28 @@ launch.serve = serve
 """
 
 
-def seen_by_the_kernel(broker):
-    """What a process has from the one that started it."""
-    proc = Path(f"/proc/{broker.pid}")
+OF_THE_C_LIBRARY = 3 << 31  # the signals 32 and 33
+
+
+def seen_by_the_kernel(broker, pid=None):
+    """What a broker, or a process beside it, has from the one that started it."""
+    pid = pid or broker.pid
+    proc = Path(f"/proc/{pid}")
     status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines())
     stat = (proc / "stat").read_text().rpartition(") ")[2].split()
     kinds = sorted(name.partition(":")[0] if ":[" in name
                    else name.replace(str(broker.directory), "").replace(str(broker.pid), "PID")
-                   for name in broker.open_files())
+                   for name in open_files(pid))
     return {
         **{name: status[name] for name in ("PPid", "Umask", "SigBlk", "SigIgn", "SigCgt", "Cpus_allowed", "Threads")},
         "group": stat[2], "session": stat[3], "nice": stat[16], "cwd": os.readlink(proc / "cwd"),
         "program": os.readlink(proc / "exe"), "limits": (proc / "limits").read_text(), "files": kinds,
     }
+
+
+def open_files(pid):
+    for fd in sorted(map(int, os.listdir(f"/proc/{pid}/fd"))):
+        yield os.readlink(f"/proc/{pid}/fd/{fd}")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +63,30 @@ def test_a_forked_broker_has_the_descriptors_signals_and_limits_of_one_that_pyth
     assert isinstance(forked.process, nursery.Forked)
     assert not isinstance(started.process, nursery.Forked)
     assert seen_by_the_kernel(forked) == seen_by_the_kernel(started)
+
+
+def test_the_processes_beside_a_forked_broker_have_the_descriptors_signals_and_limits_of_new_ones(make_broker):
+    forked, started = (make_broker("--http-port", reserve_http()) for _ in range(2))
+    started.may_fork = False
+    seen = []
+    for broker in (forked, started):
+        broker.start()
+        broker.wait_for_log(r"\(HTTP\)")
+        (management,) = children(broker.pid)
+        ask(broker, "parameter set", component="shovel", name="s", value={
+            "src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"})
+        await_true(lambda broker=broker: ask(broker, "shovel list")["items"][0]["state"] == "running")
+        pids = management, process_of_links(broker)
+        seen.append([seen_by_the_kernel(broker, pid) for pid in pids])
+        assert [line["PPid"] for line in seen[-1]] == [str(broker.pid)] * 2
+        # A fork has no interpreter's line of its own.
+        assert [b"-m\0brokerd" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids] == [broker is started] * 2
+    for fork, new in zip(*seen, strict=True):
+        for each in fork, new:
+            del each["PPid"]
+            for name in ("SigIgn", "SigCgt"):
+                each[name] = int(each[name], 16) & ~OF_THE_C_LIBRARY
+        assert {name: (value, new[name]) for name, value in fork.items() if value != new[name]} == {}
 
 
 @pytest.mark.parametrize("may_fork", [True, False])

@@ -39,7 +39,10 @@ def test_the_process_comes_with_the_first_link_and_goes_with_the_last(broker):
     clients.close_all()
 
 
-def test_a_process_that_dies_is_started_again_and_nothing_is_lost(broker):
+def test_a_process_that_dies_is_started_again_and_nothing_is_lost(make_broker):
+    broker = make_broker()
+    broker.may_fork = False  # So its process is a new Python, too.
+    broker.start()
     shovel(broker, src_queue="from", dest_queue="to")
     fill(broker, "from", numbered(1))
     take(broker, "to", 1)

@@ -54,7 +54,9 @@ def test_the_start_of_the_broker_imports_nothing_of_http(tmp_path):
 
 def test_the_process_listens_and_ends_with_its_broker(make_broker):
     port = reserve_http()
-    broker = make_broker("--http-port", port).start()
+    broker = make_broker("--http-port", port)
+    broker.may_fork = False  # So its process is a new Python, too.
+    broker.start()
     broker.wait_for_log(LISTENS)
     (pid,) = children(broker.pid)
     assert Http(port).ask("GET", "/api/overview").status == 200
