@@ -16,6 +16,7 @@ from tests import broker
 from tests.faults.client import Client as RealClient
 from tests.faults.ledger import body_of, read_body
 from tests.faults.power import Machine
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 from tests.plane import harness
 from tests.plane.harness import Deliver
 

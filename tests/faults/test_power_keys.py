@@ -11,6 +11,7 @@ import pytest
 from tests.faults import test_power
 from tests.faults.power import PowerlessDisk
 from tests.faults.test_power import CONFIRM, GET_OK, Story
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 from tests.plane import harness
 from tests.plane.harness import Deliver
 

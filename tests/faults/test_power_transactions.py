@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from tests.faults.power import Machine, PowerCut, PowerlessDisk
 from tests.faults.test_power import Story
+from tests.in_memory import in_memory  # noqa: F401 - its folders
 from tests.plane.harness import publish
 
 from brokerd.session import transactions
