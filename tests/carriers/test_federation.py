@@ -120,6 +120,27 @@ def test_a_new_cluster_name_and_a_restart_leave_the_upstream_queue_and_its_messa
     assert queues() == before
 
 
+def test_what_a_policy_names_and_is_not_there_is_told_until_it_comes_and_no_process_runs_for_it(brokers):
+    here, there = brokers(2)
+    fill(here, "q", [])
+
+    def links():
+        return [(row["upstream"], row["state"], row["reason"]) for row in ask(here, "federation_link list")["items"]]
+
+    ask(here, "policy set", name="p", pattern="^q$", definition={"federation-upstream": "late"})
+    await_true(lambda: links() == [("late", "terminated", "there is no upstream 'late'")])
+    here.wait_for_log("federation of queue 'q' in vhost '/' with upstream 'late': terminated: there is no upstream")
+    assert not rounds.process_of_links(here)
+    here.restart()
+    await_true(lambda: links() == [("late", "terminated", "there is no upstream 'late'")])
+    ask(here, "parameter set", component="federation-upstream", name="late", value={"uri": uri(there)})
+    await_links(here, 1, "idle")
+    ask(here, "parameter clear", component="federation-upstream", name="late")
+    await_true(lambda: links() == [("late", "terminated", "there is no upstream 'late'")])
+    ask(here, "policy delete", name="p")
+    await_true(lambda: links() == [])
+
+
 def test_messages_wait_upstream_while_the_broker_here_is_gone(brokers):
     here, there = brokers(2)
     bound(here, "amq.fanout")

@@ -5,6 +5,7 @@ import threading
 
 import pika
 import pytest
+from tests.broker import reserved_port
 from tests.carriers.ends import ask, await_true, bodies, fill, numbered, shovel, take
 from tests.server import clients
 
@@ -53,15 +54,42 @@ def here(broker):
 
 def test_each_message_is_a_post_with_its_properties(here, web):
     fill(here, "from", numbered(3), properties=pika.BasicProperties(
-        delivery_mode=2, message_id="id", content_type="a/b", headers={"x": 1, "bad": "a\r\nb"}))
+        delivery_mode=2, message_id="id", content_type="a/b", correlation_id="c", priority=3, timestamp=5, app_id="app",
+        content_encoding="gzip", expiration="60000", type="t", headers={
+            "x": 1, "yes": True, "table": {"a": [1, None]}, "Message-Id": "false", "bad": "a\r\nb", "é": "1",
+            "of many words": "1", "a:b": "1", "text": "é", "uri_path": "a/b c?d=\r\n"}))
     shovel(here, src_queue="from", dest_uri=web.uri)
     await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 0)
     assert [body for *_, body in web.posted] == numbered(3)
     _, path, found, _ = web.posted[0]
-    assert path == "/take?all=1"
-    assert (found["X-Shovel"], found["X-Message-Id"], found["Content-Type"], found["X-x"]) == ("s", "id", "a/b", "1")
-    assert found["Authorization"].startswith("Basic ")
-    assert "X-bad" not in found
+    assert path == "/a/b%20c?d=%0D%0A"
+    assert found.pop("Authorization").startswith("Basic ")
+    assert found.pop("User-Agent").startswith("brokerd ")
+    of_http = ("Host", "Accept-Encoding", "Content-Length")
+    assert {name: value for name, value in found.items() if name not in of_http} == {
+        "X-Shovel": "s", "X-Message-Id": "id", "Content-Type": "a/b", "Content-Encoding": "gzip",
+        "X-Correlation-Id": "c", "X-Priority": "3", "X-Timestamp": "5", "X-App-Id": "app", "X-Expiration": "60000",
+        "X-Type": "t", "X-Delivery-Mode": "2", "X-x": "1", "X-yes": "true", "X-table": '{"a": [1, null]}'}
+
+
+def test_a_message_without_a_path_of_its_own_goes_to_that_of_the_address(here, web):
+    fill(here, "from", [b"a"])
+    shovel(here, src_queue="from", dest_uri=web.uri)
+    await_true(lambda: web.posted)
+    assert web.posted[0][1] == "/take?all=1"
+
+
+def test_why_a_web_server_takes_nothing_is_told_in_words(here):
+    port, _held = reserved_port()
+    cases = {f"http://127.0.0.1:{port}/": "Connection refused: tried ",
+             f"http://127.0.0.1:{here.port}/": "it does not answer in HTTP: BadStatusLine AMQP",
+             f"https://127.0.0.1:{here.port}/": "the port does not speak TLS: use http://: tried "}
+    for number, uri in enumerate(cases):
+        fill(here, f"from{number}", [b"a"])
+        shovel(here, f"s{number}", src_queue=f"from{number}", dest_uri=uri)
+    for number, text in enumerate(cases.values()):
+        await_true(lambda number=number, text=text: ask(here, "shovel show", name=f"s{number}")["reason"].startswith(
+            f"the web server cannot be reached: {text}"))
 
 
 def test_a_server_that_is_busy_gets_the_same_message_again_and_none_passes_it(here, web):

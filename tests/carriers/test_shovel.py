@@ -2,6 +2,7 @@
 
 import pika
 import pytest
+from tests.broker import reserved_port
 from tests.carriers import rounds
 from tests.carriers.ends import ask, await_true, bodies, fill, headers, numbered, shovel, take, uri
 from tests.server import clients
@@ -103,7 +104,7 @@ def test_a_source_queue_that_is_deleted_is_made_again(pair):
 def test_a_predeclared_queue_that_is_not_there_is_waited_for(pair):
     here, there = pair
     shovel(here, src_queue="from", src_predeclared=True, dest_uri=uri(there), dest_queue="to")
-    here.wait_for_log(r"shovel 's' in vhost '/': the broker answered 404 .*no queue 'from' in vhost '/'.*next try in")
+    here.wait_for_log(r"shovel 's' in vhost '/': source: the broker answered 404 .*no queue 'from' in.*next try in")
     fill(here, "from", numbered(2))
     assert bodies(take(there, "to", 2)) == numbered(2)
 
@@ -209,3 +210,43 @@ def test_with_dedup_what_is_there_already_may_drop_by_the_id(pair, keys):
     _, properties, _ = next(channel.consume("to"))
     clients.publish_confirmed(channel, "to", [b"again"], properties)
     assert ask(there, "queue show", queue="to")["messages"] == 1
+
+
+def reason_of(broker, name="s"):
+    return ask(broker, "shovel show", name=name)["reason"]
+
+
+def test_what_is_missing_is_told_before_the_first_message_with_its_side(broker):
+    keys = {"a": {"src_queue": "x", "dest_exchange": "nix"}, "b": {"src_exchange": "nix", "dest_queue": "x"},
+            "c": {"src_queue": "x", "dest_queue": "nix", "dest_predeclared": True}}
+    texts = {"a": "destination: the broker answered 404 NOT_FOUND - no exchange 'nix' in vhost '/'",
+             "b": "source: the broker answered 404 NOT_FOUND - no exchange 'nix' in vhost '/'",
+             "c": "destination: the broker answered 404 NOT_FOUND - no queue 'nix' in vhost '/'"}
+    for name, each in keys.items():
+        shovel(broker, name, **each)
+    for name, text in texts.items():
+        await_true(lambda name=name, text=text: reason_of(broker, name) == text)
+    channel = clients.connect(broker).channel()
+    channel.exchange_declare("nix", durable=True)
+    channel.queue_declare("nix", durable=True)
+    await_true(lambda: {row["state"] for row in ask(broker, "shovel list")["items"]} == {"running"})
+    clients.close_all()
+
+
+def test_of_several_addresses_each_has_its_reason_in_their_order_and_each_failure_one_line(broker):
+    port, _held = reserved_port()
+    there = [f"amqp://u:secret@127.0.0.1:{port}/{name}" for name in "abcdefg"]
+    shovel(broker, src_queue="x", dest_uri=there, dest_queue="y")
+    expected = "; ".join(f"amqp://u@127.0.0.1:{port}/{name}: Connection refused" for name in "abcde") + "; and 2 more"
+    await_true(lambda: reason_of(broker) == expected)
+    before = ask(broker, "shovel show", name="s")["next_try"]
+
+    def tried_again():
+        row = ask(broker, "shovel show", name="s")
+        assert row["reason"] in (expected, "")
+        return row["next_try"] > before + 500
+
+    await_true(tried_again)
+    lines = [line for line in broker.log_text().splitlines() if "shovel" in line or "unix socket" in line]
+    assert len(lines) == 1, lines
+    assert f"shovel 's' in vhost '/': {expected}: next try in " in lines[0]

@@ -1,8 +1,10 @@
 import asyncio
 import ssl
+import subprocess
 
 import pytest
 from tests.broker import reserved_port
+from tests.server.certificates import Authority
 
 from brokerd.client.address import Address
 from brokerd.client.connection import ClientError, Connection, Refused, reason
@@ -78,7 +80,74 @@ def test_why_there_is_no_connection_is_told_in_words():
         asyncio.run(main())
     error = ssl.SSLCertVerificationError()
     error.verify_message = "self-signed certificate"
-    assert reason(error) == "the broker's certificate is not trusted: self-signed certificate"
+    assert reason(error) == "the certificate of the other side is not trusted: self-signed certificate"
+
+
+def told(answer, uri, tls=None):
+    """Why there is no connection to a server that answers so: octets, and then it closes the socket."""
+    async def serve(reader, writer):
+        await reader.read(8)
+        writer.write(answer)
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ClientError) as caught:
+                await Connection.open(Address.parse(uri.format(port=port)), "test")
+            return str(caught.value)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(("answer", "text"), [
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the port is that of a web server (HTTP), and not of an AMQP broker"),
+    (b"\x15\x03\x03\0\x02\x02\x46", "the port speaks TLS: use amqps://"),
+    (b"", "the other side closed the socket before it said anything: is it the port of an AMQP broker?"),
+    (b"AMQP\0\1\0\0", "the broker speaks another protocol: it answered b'AMQP\\x00\\x01\\x00\\x00'"),
+])
+def test_what_seems_to_answer_at_the_port_is_told(answer, text):
+    assert told(answer, "amqp://127.0.0.1:{port}") == text
+
+
+@pytest.mark.parametrize("answer", [b"AMQP\0\0\x09\x01", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_tls_at_a_port_without_tls_is_told(answer):
+    assert told(answer, "amqps://127.0.0.1:{port}") == (
+        "the port does not speak TLS: use amqp://, or its port for TLS")
+
+
+def test_a_tls_port_without_tls_and_files_that_are_wrong_are_told(tmp_path):
+    authority = Authority(tmp_path / "ca")
+    pair = authority.sign("server", "/CN=localhost")
+    other = authority.sign("other", "/CN=other")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*pair)
+    assert told(b"", "amqp://127.0.0.1:{port}", context) in (
+        "the port speaks TLS: use amqps://", "Connection reset by peer",
+        "the other side closed the socket before it said anything: is it the port of an AMQP broker?")
+    assert told(b"", "amqps://127.0.0.1:{port}", context) == (
+        "the certificate of the other side is not trusted: unable to get local issuer certificate")
+    assert "certificate is not valid for 'wrong'" in told(
+        b"", f"amqps://127.0.0.1:{{port}}?cacertfile={authority.file}&server_name_indication=wrong", context)
+    empty = tmp_path / "empty"
+    empty.touch()
+    sealed = tmp_path / "sealed.key"
+    subprocess.run(["openssl", "pkey", "-in", pair[1], "-aes256", "-passout", "pass:x", "-out", sealed], check=True)
+    base = f"amqps://127.0.0.1:{{port}}?cacertfile={authority.file}"
+    for uri, text in (
+        ("amqps://127.0.0.1:{port}?cacertfile=/none.pem", "cacertfile '/none.pem': No such file or directory"),
+        (f"amqps://127.0.0.1:{{port}}?cacertfile={empty}", f"cacertfile '{empty}': no certificate or crl found"),
+        (f"{base}&certfile=/none.pem", "certfile '/none.pem': No such file or directory"),
+        (f"{base}&certfile={pair[0]}&keyfile=/none.key", "keyfile '/none.key': No such file or directory"),
+        (f"{base}&certfile={pair[0]}&keyfile={other[1]}", f"certfile or keyfile '{other[1]}': key values mismatch"),
+    ):
+        assert told(b"", uri, context) == text
+    assert told(b"", f"{base}&certfile={pair[0]}&keyfile={sealed}&password=wrong", context).startswith(
+        f"certfile or keyfile '{sealed}': ")
+    # The right password opens it: what fails then is what the server says.
+    assert told(b"", f"{base}&certfile={pair[0]}&keyfile={sealed}&password=x", context) == (
+        "the other side closed the socket before it said anything: is it the port of an AMQP broker?")
 
 
 def test_the_end_of_a_broker_ends_the_connection(broker):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from tests.session.harness import Node
 
-from brokerd.links.definition import UPSTREAM
+from brokerd.links.definition import UPSTREAM, UPSTREAM_SET
 from brokerd.policies import Policies
 from brokerd.policies.parameters import Key
 from brokerd.policies.policies import Policy
@@ -32,6 +32,24 @@ def add(vhost, name):
 
 def names(rows):
     return [row["key"][2] for row in rows if row is not None]
+
+
+@pytest.mark.parametrize(("definition", "parameters", "found"), [
+    ({"federation-upstream": "nix"}, {}, {"nix": "there is no upstream 'nix'"}),
+    ({"federation-upstream": "up"}, {(UPSTREAM, "up"): {"uri": "amqp://a"}}, {"up": {"uri": "amqp://a"}}),
+    ({"federation-upstream-set": "s"}, {(UPSTREAM, "s"): {"uri": "amqp://a"}}, {"s": "there is no upstream set 's'"}),
+    ({"federation-upstream-set": "s"},
+     {(UPSTREAM, "up"): {"uri": "amqp://a", "queue": "q"},
+      (UPSTREAM_SET, "s"): [{"upstream": "up", "queue": "other"}, {"upstream": "nix"}]},
+     {"up": {"uri": "amqp://a", "queue": "other"}, "nix": "there is no upstream 'nix', which upstream set 's' names"}),
+    ({"federation-upstream-set": "all"}, {}, {}),
+    ({"federation-upstream-pattern": "^u"}, {(UPSTREAM, "v"): {"uri": "amqp://a"}}, {}),
+    ({"max-length": 5}, {}, {}),
+])
+def test_a_policy_means_its_upstreams_and_what_is_missing_is_told(definition, parameters, found):
+    node = SimpleNamespace(parameters=[(Key(component, "/", name), value)
+                                       for (component, name), value in parameters.items()])
+    assert federated.Upstreams(node, "/").named_by(definition) == found
 
 
 def test_a_walk_may_rest_after_each_queue_and_exchange_also_after_those_without_a_link(vhost):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from brokerd.carriers.carriage import Carriage
-from brokerd.carriers.link import Link, Spec, Surroundings, ensure_queue
+from brokerd.carriers.link import Link, Spec, Surroundings, ensure_queue, telling
 from brokerd.client._relay import Relay
 from brokerd.client.address import AddressError
 from brokerd.client.connection import ClientError, Connection, Refused
@@ -121,9 +121,11 @@ class QueueLink(FederationLink):
         try:
             name = self.definition.queue or self._name
             self.state.source = name
-            made = await ensure_queue(source, name, (self.spec.place or {}).get("arguments", {}), predeclared=False)
-            self.state.lag = made.message_count
-            await self._begin(source, here)
+            with telling("upstream"):
+                arguments = (self.spec.place or {}).get("arguments", {})
+                made = await ensure_queue(source, name, arguments, predeclared=False)
+                self.state.lag = made.message_count
+                await self._begin(source, here)
             rewrite = self._rewrite(self._cluster(source), "queue", name, None)
             carriage = self._carriage(source, here, b"", self._name.encode(), rewrite)
             watch = asyncio.get_running_loop().create_task(self._watch(source, here, name))
@@ -189,8 +191,9 @@ class ExchangeLink(FederationLink):
         source, here = await self._open_both()
         try:
             self.state.source = self._upstream_exchange
-            await self._prepare(source)
-            await self._begin(source, here)
+            with telling("upstream"):
+                await self._prepare(source)
+                await self._begin(source, here)
             rewrite = self._rewrite(self._cluster(source), "exchange", self._upstream_exchange,
                                     self.definition.max_hops)  # fmt: skip
             carriage = self._carriage(source, here, self._name.encode(), None, rewrite)

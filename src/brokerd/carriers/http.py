@@ -4,21 +4,24 @@
     408, 425, 429, 5xx, no answer      tried again after 1 s, 2 s, ... 60 s; nothing passes it meanwhile
     any other                          will never pass: left to the dead-letter rules of the source, and told in the log
 
-The body is the message's; headers are those that LavinMQ sends: X-Shovel, X-Message-Id, Content-Type, and X-NAME for
-each header of the message.  The path is the address's; a message's header ``uri_path`` replaces it.
+The body is the message's.  Headers are those that LavinMQ sends, X-Shovel, X-Message-Id, Content-Type and X-NAME for
+each header of the message, and one for each further property.  What HTTP cannot carry is left out.  The path is the
+address's; a message's header ``uri_path`` replaces it.
 """
 
 import asyncio
 import http.client
+import json
+import re
 import ssl
 from base64 import b64encode
 from collections import deque
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from brokerd import __version__
-from brokerd.client.connection import ClientError, Connection, Delivery
+from brokerd.client.connection import ClientError, Connection, Delivery, reason
 from brokerd.links import state as states
 from brokerd.links.definition import NO_ACK, ON_CONFIRM
 from brokerd.wire import methods
@@ -95,8 +98,10 @@ class Poster:
         while True:
             try:
                 code, text = await asyncio.to_thread(self._server.post, *self._request(delivery, properties))
-            except (OSError, http.client.HTTPException) as error:
-                code, text = 0, str(error) or type(error).__name__
+            except OSError as error:
+                code, text = 0, reason(error, "use http://")
+            except http.client.HTTPException as error:
+                code, text = 0, f"it does not answer in HTTP: {type(error).__name__} {error}".rstrip()
             if 200 <= code < 300:
                 if tries:
                     self._shovel.become(states.RUNNING)
@@ -110,25 +115,41 @@ class Poster:
                 return False
             delay = min(FIRST_RETRY_SECONDS * 2 ** min(tries - 1, 16), LAST_RETRY_SECONDS)
             self._shovel.state.retried += 1
-            self._shovel.become(states.BLOCKED, f"{told}: tried again in {delay:g} s, {tries} times so far")
+            self._shovel.become(states.BLOCKED, f"{told}: tried {tries} times, again in {delay:g} s")
             await asyncio.wait([self._source.closed], timeout=delay)
             if self._source.closed.done():
                 raise ClientError(f"source: {self._source.closed.result()}")
 
     def _request(self, delivery: Delivery, properties: Properties) -> tuple[str, dict[str, str], bytes]:
-        headers = {"User-Agent": f"brokerd {__version__}", "X-Shovel": self._shovel.spec.key.name}
-        if properties.content_type:
-            headers["Content-Type"] = properties.content_type
-        if properties.message_id:
-            headers["X-Message-Id"] = properties.message_id
-        path = ""
-        for name, value in (properties.headers or {}).items():
-            if name == "uri_path":
-                path = str(value)
-            elif isinstance(value, str | int | float):
-                headers[f"X-{name}"] = str(value)
-        clean = {name: value for name, value in headers.items() if _is_plain(name + value)}
-        return path, clean, delivery.body
+        found = dict(properties.headers or {})
+        path = found.pop("uri_path", "")
+        headers = {f"X-{name}".lower(): (f"X-{name}", _as_text(value)) for name, value in found.items()}
+        # A message's own headers come first: none of them can pass for a property.
+        for name, value in properties.present().items():
+            if name != "headers":
+                title = "-".join(word.capitalize() for word in name.split("_"))
+                title = title if title.startswith("Content-") else f"X-{title}"
+                headers[title.lower()] = (title, _as_text(value))
+        for title, text in (("User-Agent", f"brokerd {__version__}"), ("X-Shovel", self._shovel.spec.key.name)):
+            headers[title.lower()] = (title, text)
+        clean = {title: text for title, text in headers.values() if _TOKEN.fullmatch(title) and _is_plain(text)}
+        return _path_of(path), clean, delivery.body
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name (RFC 9110)
+_IN_PATHS = "/?&=%:@!$'()*+,;~"
+
+
+def _path_of(value: Any) -> str:
+    """The path that a message asks for; "": the address's."""
+    if not isinstance(value, str) or not value:
+        return ""
+    return "/" + quote(value.lstrip("/"), safe=_IN_PATHS, errors="surrogateescape")
+
+
+def _as_text(value: Any) -> str:
+    """A value of AMQP as a header's text: numbers in digits, true and false, texts as they are, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _is_plain(text: str) -> bool:

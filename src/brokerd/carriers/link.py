@@ -10,7 +10,8 @@ doubles, up to 300 s.  A random part keeps links apart that failed together.
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import getLogger
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ STEADY_TRIES = 10  # that failed in a row, before the delay grows
 LONGEST_DELAY_SECONDS = 300.0
 JITTER = 0.2
 NOT_FOUND = 404
+URIS_TOLD = 5  # of those that cannot be reached
 
 
 class Spec(NamedTuple):
@@ -167,18 +169,27 @@ class Link:
 
     async def open_any(self, uris: tuple[str, ...], vhost: str) -> tuple[Connection, str]:
         """A connection to the first of these that can be reached, tried in an order of chance, and its URI.  Raises
-        ClientError, AddressError for the last one."""
-        error: ClientError | AddressError | None = None
+        ClientError that tells why of each, in their own order: so the same failures have the same text."""
+        why = dict.fromkeys(uris, "")
         for uri in random.sample(uris, len(uris)):
             try:
                 address = Address.parse(uri, vhost)
                 name = f"{self.title} of {self.around.cluster}"
                 return await Connection.open(address, name, self.around.identity), shown(uri)
             except (ClientError, AddressError) as failed:
-                error = type(failed)(f"{shown(uri)}: {failed}") if not isinstance(failed, Refused) else ClientError(
-                    f"{shown(uri)}: {failed}")  # fmt: skip
-        assert error is not None
-        raise error
+                why[uri] = f"{shown(uri)}: {failed}"
+        told = list(why.values())
+        more = f"; and {len(told) - URIS_TOLD} more" if len(told) > URIS_TOLD else ""
+        raise ClientError("; ".join(told[:URIS_TOLD]) + more)
+
+
+@contextmanager
+def telling(side: str) -> Iterator[None]:
+    """Say which side it is whose broker refuses something."""
+    try:
+        yield
+    except ClientError as error:
+        raise ClientError(f"{side}: {error}") from None
 
 
 async def ensure_queue(connection: Connection, name: str, arguments: Any, *, predeclared: bool) -> Any:

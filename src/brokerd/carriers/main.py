@@ -141,7 +141,7 @@ class Links:
                 link.look()
                 messages, when = self._before.get(key, (0, 0.0))
                 state = link.state
-                rate = (state.messages - messages) / (now - when) if when else 0.0
+                rate = round((state.messages - messages) / (now - when), 1) if when else 0.0
                 self._before[key] = (state.messages, now)
                 if state.messages != messages or rate != state.rate:
                     state.rate = max(0.0, rate)

@@ -12,7 +12,7 @@ from typing import Any
 
 from brokerd.carriers import rewriting
 from brokerd.carriers.carriage import Carriage
-from brokerd.carriers.link import Finished, Link, Spec, Surroundings, ensure_queue
+from brokerd.carriers.link import Finished, Link, Spec, Surroundings, ensure_queue, telling
 from brokerd.client._relay import Relay
 from brokerd.client.connection import Connection
 from brokerd.links import state as states
@@ -47,9 +47,10 @@ class Shovel(Link):
                 from brokerd.carriers.http import Poster  # Few shovels end at a web server.
 
                 self.state.dest_uri = rewriting.shown(self.definition.dest_uri[0])
-                queue = await self._prepare_source(source)
-                poster = Poster(self, source, self._left)
-                await self._consume(source, queue)
+                with telling("source"):
+                    queue = await self._prepare_source(source)
+                    poster = Poster(self, source, self._left)
+                    await self._consume(source, queue)
                 await poster.run()
                 raise Finished("it has carried all that it was to carry")
             destination, self.state.dest_uri = await self.open_any(self.definition.dest_uri, vhost)
@@ -62,8 +63,10 @@ class Shovel(Link):
 
     async def _carry_to(self, source: Connection, destination: Connection) -> None:
         definition = self.definition
-        await self._prepare_destination(destination)
-        queue = await self._prepare_source(source)
+        with telling("destination"):
+            await self._prepare_destination(destination)
+        with telling("source"):
+            queue = await self._prepare_source(source)
         exchange, key = self._where()
         self.relay = relay = Relay(
             definition.ack_mode, exchange, key, mandatory=definition.ack_mode == ON_CONFIRM,
@@ -74,7 +77,8 @@ class Shovel(Link):
                             on_returned=lambda: self._declare_again(destination), title=self.title)  # fmt: skip
         if self._left == 0:
             raise Finished("there was nothing to carry")
-        await self._consume(source, queue)
+        with telling("source"):
+            await self._consume(source, queue)
         self.become(states.RUNNING)
         before = self._left
         try:
@@ -129,7 +133,7 @@ class Shovel(Link):
         elif definition.dest_queue is not None:
             await ensure_queue(destination, definition.dest_queue, definition.dest_queue_args,
                                predeclared=definition.dest_predeclared)  # fmt: skip
-        elif definition.dest_exchange and definition.dest_predeclared:
+        elif definition.dest_exchange:  # Else the first message would tell that it is missing.
             await destination.request(methods.ExchangeDeclare(exchange=definition.dest_exchange, passive=True,
                                                               arguments={}))  # fmt: skip
         if definition.ack_mode == ON_CONFIRM:

@@ -38,6 +38,7 @@ class Address:
     key: str = ""
     verify: bool = True
     server_name: str = ""
+    key_password: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, uri: str, vhost: str = "/") -> Self:
@@ -64,7 +65,7 @@ class Address:
             unquote(parts.password or "guest"), unquote(parts.path[1:]) if len(parts.path) > 1 else vhost, tls,
             heartbeat, timeout, mechanism, query.get("cacertfile", ""), query.get("certfile", ""),
             query.get("keyfile", ""), query.get("verify", "verify_peer") != "verify_none",
-            query.get("server_name_indication", ""),
+            query.get("server_name_indication", ""), query.get("password", ""),
         )  # fmt: skip
 
     @property

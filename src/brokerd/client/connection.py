@@ -9,7 +9,8 @@ Octets of messages do not pass through here where a ``Relay`` has them.  Every f
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from brokerd import __version__, local_socket
@@ -35,6 +36,8 @@ CAPABILITIES = {
 }
 WRITE_OCTETS_HIGH = 1 << 20  # that wait for the socket, before the source is no longer read
 MISSED_HEARTBEATS = 2
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+"""OpenSSL's reasons where what came is no TLS at all."""
 
 
 class ClientError(BrokerError):
@@ -94,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._header = b""
         self._body = bytearray()
         self._left = 0
+        self._has_begun = False  # the other side has spoken AMQP
         self.transport: Any = None
 
     @classmethod
@@ -125,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
             with local_socket.address(identity.directory, local_socket.AMQP_NAME) as path:
                 await loop.create_unix_connection(lambda: self, path)
         except OSError as error:
-            raise ClientError(reason(error)) from None
+            raise ClientError(reason(error, "use amqp://, or its port for TLS")) from None
         if address.is_local:
             # It is no proxy's client: PROXY protocol, version 2, command LOCAL.
             self.write(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0")
@@ -134,6 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         address = self.address
         self.write(PROTOCOL_HEADER)
         start = await self._await(methods.ConnectionStart.INDEX)
+        self._has_begun = True
         self.server_properties = start.server_properties
         if identity is not None:
             mechanism, response = identity.mechanism, identity.secret.encode()
@@ -246,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._frames.fed(count)
         except StreamError as error:
-            self.fail(ClientError(str(error)))
+            self.fail(ClientError(str(error) if self._has_begun else stranger(self._frames.rest(), str(error))))
             return
         except AMQPError as error:
             self.fail(ClientError(f"the broker sent what is not understood: {error}"))
@@ -260,7 +265,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The socket is closed."""
         self.transport = None
-        self.fail(ClientError(reason(error) if isinstance(error, OSError) else "the broker closed the socket"))
+        why = reason(error) if isinstance(error, OSError) else ""
+        if not self._has_begun:
+            why = stranger(self._frames.rest(), why)
+        self.fail(ClientError(why or "the broker closed the socket"))
 
     def pause_writing(self) -> None:
         """Much waits for the socket."""
@@ -340,18 +348,54 @@ def _tls(address: "Address") -> "SSLContext | None":
         return None
     import ssl  # Python's TLS takes 15 ms to import.
 
-    context = ssl.create_default_context(cafile=address.ca or None)
+    with _named("cacertfile", address.ca):
+        context = ssl.create_default_context(cafile=address.ca or None)
     if not address.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if address.certificate:
-        context.load_cert_chain(address.certificate, address.key or None)
+        with _named("certfile", address.certificate):
+            open(address.certificate, "rb").close()
+        if address.key:
+            with _named("keyfile", address.key):
+                open(address.key, "rb").close()
+        with _named("certfile or keyfile", address.key or address.certificate):
+            # A key that is encrypted must not ask for its password at a terminal.
+            context.load_cert_chain(address.certificate, address.key or None, lambda: address.key_password)
     return context
 
 
-def reason(error: OSError) -> str:
-    """Why the other side cannot be reached, in words."""
-    told = getattr(error, "verify_message", "")
-    if told:
-        return f"the broker's certificate is not trusted: {told.rstrip('.')}"
+@contextmanager
+def _named(parameter: str, path: str) -> "Iterator[None]":
+    """Say which file of the URI cannot be read, and why."""
+    import ssl
+
+    try:
+        yield
+    except ssl.SSLError as error:
+        why = error.reason.replace("_", " ").lower() if error.reason else str(error)
+        raise ClientError(f"{parameter} '{path}': {why}") from None
+    except OSError as error:
+        raise ClientError(f"{parameter} '{path}': {error.strerror or error}") from None
+
+
+def stranger(octets: bytes, otherwise: str = "") -> str:
+    """What seems to answer there, by its first octets, before it has said anything in AMQP."""
+    if octets[:2] == b"\x15\x03":
+        return "the port speaks TLS: use amqps://"
+    if octets[:5] == b"HTTP/":
+        return "the port is that of a web server (HTTP), and not of an AMQP broker"
+    return otherwise or "the other side closed the socket before it said anything: is it the port of an AMQP broker?"
+
+
+def reason(error: OSError, without_tls: str = "") -> str:
+    """Why the other side cannot be reached, in words.  ``without_tls``: what to do where a port speaks no TLS."""
+    from ssl import SSLCertVerificationError, SSLError
+
+    if isinstance(error, SSLCertVerificationError):
+        return f"the certificate of the other side is not trusted: {error.verify_message.rstrip('.')}"
+    if isinstance(error, SSLError):
+        if error.reason in NO_TLS:
+            return "the port does not speak TLS" + (f": {without_tls}" if without_tls else "")
+        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
     return os.strerror(error.errno) if error.errno and error.errno > 0 else (error.strerror or str(error))

@@ -52,6 +52,10 @@ cdef class Frames:
         self.memory, self.begin, self.capacity = memory, begin, capacity
         return 0
 
+    def rest(self) -> bytes:
+        """What has come and was not worked on: at most the first of its octets."""
+        return bytes(self.begin[:min(self.filled, <size_t> 16)])
+
     def fed(self, size_t count) -> None:
         """So many octets have come.  Raises StreamError, and what on_frame raises."""
         self.filled += count

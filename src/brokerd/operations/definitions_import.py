@@ -89,6 +89,7 @@ def _apply_live(node: "Node", found: Read) -> Steps:
         vhost.max_queues = node.listing.rows[vhost.name].limit("max-queues")
         if found.policies or found.operator_policies:
             yield from in_pieces(node.upkeep.put_policies_in_force(vhost))
+            node.links.changed()
         appended = vhost.appended
         if appended != vhost.on_disk:
             yield Wait(partial(_wait, node, vhost))

@@ -108,8 +108,10 @@ def _find(node: "Node", request: OneRequest) -> LinkState:
 
 
 def _restart(node: "Node", who: Who, request: OneRequest) -> Done:
-    if not node.links.restart(_find(node, request).key):
-        raise OperationError(f"federation link '{request.id}' does not run: the process of links is starting", 409)
+    link = _find(node, request)
+    if not node.links.restart(link.key):
+        why = link.reason or "the process of links is starting"
+        raise OperationError(f"federation link '{request.id}' does not run: {why}", 409)
     return DONE
 
 

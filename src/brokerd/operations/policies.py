@@ -64,6 +64,7 @@ def set_policy(node: "Node", who: "Who", vhost_name: str, entry: dict[str, Any],
 
         def then() -> Steps:
             yield from in_pieces(node.upkeep.put_policies_in_force(vhost))
+            node.links.changed()
             node.tell("operator_policy.set" if operator else "policy.set", {"vhost": vhost_name, **policy.entry()},
                       who.user)  # fmt: skip
             return DONE
@@ -86,6 +87,7 @@ def delete_policy(node: "Node", who: "Who", vhost_name: str, name: str, *, opera
 
     def then() -> Steps:
         yield from in_pieces(node.upkeep.put_policies_in_force(vhost))
+        node.links.changed()
         node.tell("operator_policy.cleared" if operator else "policy.cleared", {"vhost": vhost_name, "name": name},
                   who.user)  # fmt: skip
         return DONE

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
 from brokerd.patterns import PatternError, compiled
-from brokerd.policies.keys import NOT_FOR, fault, format_json_term, merged
+from brokerd.policies.keys import NOT_FOR, ONE_OF_UPSTREAMS, fault, format_json_term, merged
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
 
@@ -224,6 +224,11 @@ class Policies(PolicyFile):
     def __bool__(self) -> bool:
         """Whether any policy or operator policy exists."""
         return bool(self._by_name) or len(self.operators) > 0
+
+    @property
+    def name_upstreams(self) -> bool:
+        """Whether one of them federates something."""
+        return any(name in policy.definition for policy in self for name in ONE_OF_UPSTREAMS)
 
     def effective(self, name: str, kind: str) -> Effective:
         """What policies say for a thing of this name and kind (one of ``KINDS``), as ``keys.merged`` joins them."""

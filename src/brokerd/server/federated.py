@@ -1,7 +1,8 @@
 """Which queues and exchanges are federated, with which upstreams: policies and parameters together, as rows of links.
 
 A policy names an upstream, a set of upstreams (``all`` has each of the vhost), or a pattern that their names match.  An
-entry of a set overrides keys of its upstream.  A row is that of ``server/links``.
+entry of a set overrides keys of its upstream.  A row is that of ``server/links``; what a policy or a set names and is
+not there has a row too, which says so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.vhost.vhost import VHost
 
-NAMING = ("federation-upstream", "federation-upstream-set", "federation-upstream-pattern")
 INTERNAL_TYPE = "x-federation-upstream"
 BINDINGS_AT_ONCE = 64  # that a walk looks at before it may rest
 
@@ -29,24 +29,28 @@ class Upstreams:
         self.sets = {key.name: value for key, value in node.parameters
                      if (key.component, key.vhost) == (UPSTREAM_SET, vhost) and isinstance(value, list)}  # fmt: skip
 
-    def named_by(self, definition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The upstreams that a policy means, by name, with what their set overrides."""
+    def named_by(self, definition: Mapping[str, Any]) -> dict[str, dict[str, Any] | str]:
+        """The upstreams that a policy means, by name, with what their set overrides; a text says what is missing."""
         if "federation-upstream-set" in definition:
             name = definition["federation-upstream-set"]
-            if name == ALL and name not in self.sets:
-                return dict(self.by_name)
-            return {
-                entry["upstream"]: {**self.by_name[entry["upstream"]],
-                                    **{key: value for key, value in entry.items() if key != "upstream"}}
-                for entry in self.sets.get(name, ()) if entry.get("upstream") in self.by_name
-            }  # fmt: skip
+            if name not in self.sets:
+                return dict(self.by_name) if name == ALL else {name: f"there is no upstream set '{name}'"}
+            return {entry["upstream"]: self._in_set(name, entry) for entry in self.sets[name] if "upstream" in entry}
         if "federation-upstream-pattern" in definition:
             from brokerd.patterns import compiled
 
             search = compiled(definition["federation-upstream-pattern"])
             return {name: value for name, value in self.by_name.items() if search(name)}
-        name = definition.get("federation-upstream")
-        return {name: self.by_name[name]} if name in self.by_name else {}
+        if "federation-upstream" not in definition:
+            return {}
+        name = definition["federation-upstream"]
+        return {name: self.by_name.get(name) or f"there is no upstream '{name}'"}
+
+    def _in_set(self, name: str, entry: dict[str, Any]) -> dict[str, Any] | str:
+        upstream = self.by_name.get(entry["upstream"])
+        if upstream is None:
+            return f"there is no upstream '{entry['upstream']}', which upstream set '{name}' names"
+        return {**upstream, **{key: value for key, value in entry.items() if key != "upstream"}}
 
 
 def rows(node: "Node") -> Iterator[dict[str, Any] | None]:
@@ -55,11 +59,14 @@ def rows(node: "Node") -> Iterator[dict[str, Any] | None]:
     What changes meanwhile may be missed, or be there although it has gone.  The vhost's revision tells of it.
     """
     for vhost in list(node.vhosts.values()):
-        if vhost.policies and any(name in policy.definition for policy in vhost.policies for name in NAMING):
+        if vhost.policies is not None and vhost.policies.name_upstreams:
             upstreams = Upstreams(node, vhost.name)
-            if upstreams.by_name:
-                yield from _of_queues(vhost, upstreams)
-                yield from _of_exchanges(vhost, upstreams)
+            yield from _of_queues(vhost, upstreams)
+            yield from _of_exchanges(vhost, upstreams)
+
+
+def _row(key: list[str], value: dict[str, Any] | str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "missing": value} if isinstance(value, str) else {"key": key, "value": value, **more}
 
 
 def _of_queues(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any] | None]:
@@ -69,8 +76,7 @@ def _of_queues(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any] 
         if queue.exclusive or queue.deleted or policies is None:
             continue
         for name, value in upstreams.named_by(policies.effective(queue.name, queue.kind).definition).items():
-            yield {"key": [QUEUE_LINK, vhost.name, queue.name, name], "value": value,
-                   "place": {"arguments": plain(queue.arguments)}}  # fmt: skip
+            yield _row([QUEUE_LINK, vhost.name, queue.name, name], value, place={"arguments": plain(queue.arguments)})
 
 
 def _of_exchanges(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any] | None]:
@@ -90,5 +96,4 @@ def _of_exchanges(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, An
         place = {"type": exchange.type, "durable": exchange.durable, "auto_delete": exchange.auto_delete,
                  "internal": exchange.internal, "arguments": plain(exchange.arguments)}  # fmt: skip
         for name, value in found.items():
-            yield {"key": [EXCHANGE_LINK, vhost.name, exchange.name, name], "value": value, "bindings": bindings,
-                   "place": place}  # fmt: skip
+            yield _row([EXCHANGE_LINK, vhost.name, exchange.name, name], value, bindings=bindings, place=place)

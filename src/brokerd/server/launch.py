@@ -319,12 +319,14 @@ class Server:
         self.paths.append(path)
 
     def _start_links_if_wanted(self) -> None:
-        """Start what looks after links, with the first parameter that may be one; most brokers have none."""
-        if any(key.component for key, _ in self.node.parameters):
-            self.node.parameters.on_change = _nothing
+        """Start what looks after links, with the first parameter or policy that may make one; most have none."""
+        node = self.node
+        policies = [vhost.policies for vhost in node.vhosts.values() if vhost.policies is not None]
+        if any(key.component for key, _ in node.parameters) or any(each.name_upstreams for each in policies):
+            node.parameters.on_change = node.links.changed = _nothing
             self.loop.call_soon(self._start_links)
         else:
-            self.node.parameters.on_change = self._start_links_if_wanted
+            node.parameters.on_change = node.links.changed = self._start_links_if_wanted
 
     def _start_links(self) -> None:
         from brokerd.server.links import Links

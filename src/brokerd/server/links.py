@@ -3,15 +3,17 @@
     parameters, policies, queues, exchanges, bindings -> rows -> ``brokerd links`` -> states -> node.links
 
 The process runs while there is at least one link, and gets all rows anew when one of them may have changed.  Its
-protocol: ``carriers/main``.  A row is {"key": [kind, vhost, name, upstream], "value": ..., "paused": ..., ...}.
+protocol: ``carriers/main``.  A row is {"key": [kind, vhost, name, upstream], "value": ..., "paused": ..., ...}.  A row
+with "missing" is not for the process: there can be no link, and the row says why.
 """
 
 import asyncio
 import os
+from itertools import islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from brokerd.links.definition import PAUSED, SHOVEL, UPSTREAM
+from brokerd.links.definition import PAUSED, SHOVEL, UPSTREAM, UPSTREAM_SET
 from brokerd.links.state import TERMINATED, LinkKey, LinkState
 from brokerd.pieces import add_work
 from brokerd.policies.parameters import Key
@@ -27,19 +29,21 @@ log = getLogger("brokerd")
 
 SECRET_OCTETS = 32
 SOON_SECONDS = 0.02  # Changes that come together are told together.
+MISSING_MOST = 1000  # of the links that cannot be, so many have a state
 LOOK_SECONDS = 0.25  # while there is federation: how often queues, exchanges and bindings are looked at, if any changed
 
 
 class Links(Child):
     """The process, and the book of links that the node has."""
 
-    __slots__ = ("_listen", "_looking", "_node", "_revisions", "_rows", "_soon", "_stop", "_walks", "_work")
+    __slots__ = ("_listen", "_looking", "_missing", "_node", "_revisions", "_rows", "_soon", "_stop", "_walks", "_work")
 
     def __init__(self, node: "Node", loop: asyncio.AbstractEventLoop, listen: "Callable[[], object]") -> None:
         """``listen()``: see that the socket is there over which the process comes."""
         super().__init__("links", loop, self._first, self._on_said_of_link, "no shovels, no federation")
         self._node, self._listen = node, listen
         self._rows: list[dict[str, Any]] = []
+        self._missing: dict[LinkKey, str] = {}
         self._soon: asyncio.TimerHandle | None = None
         self._revisions: dict[str, int] | None = None  # of vhosts, when they were last looked at; None: no federation
         self._looking: asyncio.TimerHandle | None = None
@@ -58,7 +62,7 @@ class Links(Child):
 
     def restart(self, key: LinkKey) -> bool:
         """Have a link begun anew."""
-        if key not in self._node.links.states:
+        if key not in self._node.links.states or key in self._missing:
             return False
         self.tell({"restart": list(key)})
         return True
@@ -84,7 +88,8 @@ class Links(Child):
         self._walks = False
 
     def _take_rows(self, rows: list[dict[str, Any]]) -> None:
-        self._rows = rows
+        self._tell_missing({LinkKey(*row["key"]): row["missing"] for row in rows if "missing" in row})
+        self._rows = [row for row in rows if "missing" not in row]
         if self._rows and self.pid:
             self.tell(self._told())
         elif self._rows and self._timer is None:
@@ -93,12 +98,25 @@ class Links(Child):
         elif not self._rows and (self.pid or self._timer is not None):
             self._work = self._loop.create_task(self._end())
 
+    def _tell_missing(self, missing: dict[LinkKey, str]) -> None:
+        """Have a state for each link that cannot be, so that lists and the log say why."""
+        states = self._node.links.states
+        for key in self._missing.keys() - missing.keys():
+            states.pop(key, None)  # If there can be a link now, its own state comes.
+        self._missing = dict(islice(missing.items(), MISSING_MOST))
+        for key, why in self._missing.items():
+            before = states.get(key)
+            state = LinkState(*key, state=TERMINATED, reason=why, since=self._node.clock.epoch_ns() / 1e9)
+            if before is None or (before.state, before.reason) != (TERMINATED, why):
+                states[key] = state
+                tell_change(self._node, before, state)
+
     async def _end(self) -> None:
         self._rows = []
         self.tell(self._told())  # What links have made elsewhere goes before the process does.
         await Child.stop(self)
         self._node.links.secret = ""
-        self._node.links.states.clear()
+        self._node.links.states = {key: state for key, state in self._node.links.states.items() if key in self._missing}
         self._timer = self._work = None
 
     async def stop(self) -> None:
@@ -136,7 +154,9 @@ class Links(Child):
             if key.component == SHOVEL and key.vhost in self._node.vhosts and isinstance(value, dict):
                 paused = Key(PAUSED, key.vhost, key.name) in parameters
                 yield {"key": [SHOVEL, key.vhost, key.name, ""], "value": value, "paused": paused}
-            federates = federates or key.component == UPSTREAM
+            federates = federates or key.component in (UPSTREAM, UPSTREAM_SET)
+        vhosts = self._node.vhosts.values()
+        federates = federates or any(vhost.policies.name_upstreams for vhost in vhosts if vhost.policies is not None)
         self._watch(federates)
         if federates:
             from brokerd.server import federated
@@ -168,10 +188,13 @@ class Links(Child):
         if "state" in said:
             state = LinkState.from_row(said["state"])
             before = states.get(state.key)
+            if state.key in self._missing:
+                return  # The process has not heard yet that it is gone.
             states[state.key] = state
             tell_change(self._node, before, state)
         elif "gone" in said:
-            last = states.pop(LinkKey(*said["gone"]), None)
+            key = LinkKey(*said["gone"])
+            last = None if key in self._missing else states.pop(key, None)
             if last is not None:
                 tell_end(self._node, last)
         elif "finished" in said:

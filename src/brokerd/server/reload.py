@@ -256,6 +256,7 @@ def _take_policies(
     of_operators = policies.operators.take_over(operators)
     if changed or of_operators:
         yield from node.upkeep.put_policies_in_force(vhost)
+        node.links.changed()
     _log_changes(f"policies of vhost '{vhost.name}'", changed)
     _log_changes(f"operator policies of vhost '{vhost.name}'", of_operators)
     if changed and node.events.wanted:

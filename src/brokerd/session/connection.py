@@ -10,7 +10,7 @@ timer.  Knows a transport that can close and abort, but no socket.
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from logging import getLogger
+from logging import DEBUG, INFO, getLogger
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd import plane
@@ -28,6 +28,7 @@ from brokerd.session import basic, handshake, topology, transactions
 from brokerd.session.channel import Channel
 from brokerd.session.handshake import CLOSED, CLOSING, HANDSHAKE, REFUSED, RUNNING, WAITING
 from brokerd.vhost.deletions import finish
+from brokerd.vhost.events import INTERNAL_USER
 from brokerd.wire import methods
 from brokerd.wire.frames import HEARTBEAT_FRAME, method_frame
 
@@ -435,7 +436,7 @@ class Connection(plane.Connection):
         self.deadline = 0.0
         self.opened_ns = self.node.clock.epoch_ns()
         client = handshake.read_client(self.client_properties)
-        log.info("%s: opened%s", self, "" if client.name is None else f" ({client.name})")
+        log.log(self._log_level, "%s: opened%s", self, "" if client.name is None else f" ({client.name})")
         self.node.events.counts["connection_created"] += 1
         if self.node.events.wanted:
             self.node.events.connection_created(self)
@@ -522,10 +523,14 @@ class Connection(plane.Connection):
             self.node.events.connection_closed(self)
             self.node.core.turn()
         seconds = (self.node.clock.epoch_ns() - self.opened_ns) / 1e9
-        if closed_properly:
-            log.info("%s: closed after %.1f s", self, seconds)
+        if closed_properly or self.user == INTERNAL_USER:
+            log.log(self._log_level, "%s: closed after %.1f s", self, seconds)
         else:
             log.warning("%s: lost after %.1f s: the client went without connection.close", self, seconds)
+
+    @property
+    def _log_level(self) -> int:
+        return DEBUG if self.user == INTERNAL_USER else INFO  # Links tell what they do themselves.
 
     @property
     def address(self) -> str:
