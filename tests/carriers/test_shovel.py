@@ -1,5 +1,8 @@
 """Shovels between real brokers."""
 
+import os
+import signal
+
 import pika
 import pytest
 from tests.broker import reserved_port
@@ -250,3 +253,94 @@ def test_of_several_addresses_each_has_its_reason_in_their_order_and_each_failur
     lines = [line for line in broker.log_text().splitlines() if "shovel" in line or "unix socket" in line]
     assert len(lines) == 1, lines
     assert f"shovel 's' in vhost '/': {expected}: next try in " in lines[0]
+
+
+@pytest.mark.parametrize("verb", ["shovel pause", "shovel delete"])
+def test_a_pause_or_delete_is_answered_when_nothing_more_is_moved(pair, verb):
+    here, there = pair
+    fill(here, "from", numbered(1))
+    for turn in range(3):
+        name = f"s{turn}"
+        shovel(here, name, src_queue="from", dest_uri=uri(there), dest_queue="to")
+        shovel(here, f"other{turn}", src_queue="others", dest_uri=uri(there), dest_queue="others")
+        await_true(lambda: {row["state"] for row in ask(here, "shovel list")["items"]} <= {"running", "paused"})
+        ask(here, verb, name=name)
+        for broker in (here, there):
+            rows = ask(broker, "connection list")["items"]
+            names = [row["client_properties"].get("connection_name", "") for row in rows]
+            assert not [each for each in names if f"shovel '{name}'" in each], names
+    fill(here, "from", numbered(5))
+    assert ask(here, "queue show", queue="from")["consumers"] == 0
+
+
+def test_the_last_shovels_delete_and_that_of_one_whose_process_was_killed_are_answered(broker):
+    shovel(broker, src_queue="from", dest_queue="to")
+    await_true(lambda: ask(broker, "shovel show", name="s")["state"] == "running")
+    ask(broker, "shovel delete", name="s")
+    assert ask(broker, "queue show", queue="from")["consumers"] == 0
+    shovel(broker, src_queue="from", dest_queue="to")
+    await_true(lambda: rounds.process_of_links(broker))
+    os.kill(rounds.process_of_links(broker), signal.SIGKILL)
+    ask(broker, "shovel pause", name="s")
+    ask(broker, "shovel delete", name="s")
+    assert ask(broker, "shovel list")["items"] == []
+
+
+def test_a_local_address_has_all_rights_in_its_vhost_and_one_with_a_user_those_of_the_user(broker):
+    ask(broker, "user add", user="low", password="low", tags=["policymaker"])
+    ask(broker, "permission set", user="low", vhost="/", configure="^$", write="^$", read="^from$")
+    fill(broker, "from", numbered(2))
+    fill(broker, "to", [])
+    reads = uri(broker).replace("guest:guest", "low:low")
+    shovel(broker, "local", src_uri=reads, src_queue="from", dest_queue="to")
+    assert bodies(take(broker, "to", 2)) == numbered(2)
+    ask(broker, "shovel delete", name="local")
+    fill(broker, "from", [b"kept"])
+    shovel(broker, "as-user", src_uri=reads, dest_uri=reads, src_queue="from", dest_queue="to")
+    broker.wait_for_log("shovel 'as-user' in vhost '/': destination: the broker answered 403 ACCESS_REFUSED .*'to'")
+    assert ask(broker, "queue show", queue="to")["messages"] == 0
+    ask(broker, "shovel delete", name="as-user")
+    assert bodies(take(broker, "from", 1)) == [b"kept"]
+    clients.close_all()
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+def test_messages_that_wait_for_their_next_try_come_once_and_in_order_after_the_links_end(pair, end):
+    here, there = pair
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    fill(there, "to", [b"first"], full)
+    fill(here, "from", numbered(5))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", dest_queue_args=full)
+    await_true(lambda: "tried 2 times" in reason_of(here))
+    if end == "restart":
+        ask(here, "shovel restart", name="s")
+    else:
+        os.kill(rounds.process_of_links(here), signal.SIGKILL)
+    await_true(lambda: "tried 1 times" in reason_of(here))      # It begins anew, also with its waits.
+    assert ask(here, "queue show", queue="from")["messages"] == 5
+    found = take(there, "to", 6, full)
+    assert bodies(found) == [b"first", *numbered(5)]
+    await_true(lambda: ask(here, "queue show", queue="from")["messages"] == 0)
+    assert ask(there, "queue show", queue="to")["messages"] == 0
+
+
+def test_a_stream_source_with_a_named_reader_loses_nothing_and_repeats_nothing_that_was_confirmed(pair):
+    here, there = pair
+    channel = fill(here, "events", numbered(10), {"x-queue-type": "stream"})
+    ask(here, "stream set_offset", queue="events", reader="out", offset=1, create=True)
+    shovel(here, src_queue="events", dest_uri=uri(there), dest_queue="to",
+           src_consumer_args={"x-stream-reader": "out"})
+
+    def lag():
+        return [row["lag"] for row in ask(here, "stream readers", queue="events")["items"] if row["reader"] == "out"]
+
+    await_true(lambda: ask(here, "shovel show", name="s")["state"] == "running" and lag() == [0])
+    for end in range(2):
+        first = 10 + 10 * end
+        pid = rounds.process_of_links(here)
+        os.kill(pid, signal.SIGKILL)
+        clients.publish_confirmed(channel, "events", numbered(10, start=first), clients.PERSISTENT)
+        await_true(lambda first=first: ask(there, "queue show", queue="to")["messages"] == first + 10)
+        await_true(lambda: lag() == [0])
+    assert bodies(take(there, "to", 30)) == numbered(30)
+    assert ask(there, "queue show", queue="to")["messages"] == 0

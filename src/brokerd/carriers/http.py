@@ -13,9 +13,12 @@ import asyncio
 import http.client
 import json
 import re
+import socket
 import ssl
 from base64 import b64encode
 from collections import deque
+from contextlib import suppress
+from errno import ECONNABORTED
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -34,6 +37,7 @@ log = getLogger("brokerd.links")
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
 ANSWER_SECONDS = 30.0
+END_SECONDS = 2.0  # that a link waits at its end for a request under way
 LATER = frozenset((408, 425, 429))  # with these, and 5xx, the server may take the same message later
 WAITING_MAX = 10_000  # messages of a no-ack shovel, before the source waits
 
@@ -45,6 +49,7 @@ class Poster:
         self._shovel, self._source, self._limit = shovel, source, limit
         self._waiting: deque[Delivery] = deque()
         self._came = asyncio.Event()
+        self._posting: asyncio.Future[tuple[int, str]] | None = None
         self._server = Server(shovel.definition.dest_uri[0])
         source.on_delivery = self._take
         source.closed.add_done_callback(lambda _: self._came.set())
@@ -80,6 +85,8 @@ class Poster:
                     self._source.write(answer(delivery_tag=delivery.tag).frame(1))
         finally:
             self._server.close()
+            if self._posting is not None:  # The thread: what it has begun is over before the link is.
+                await asyncio.wait([self._posting], timeout=END_SECONDS)
 
     def _count(self, passed: bool) -> None:
         import time
@@ -97,7 +104,9 @@ class Poster:
         tries = 0
         while True:
             try:
-                code, text = await asyncio.to_thread(self._server.post, *self._request(delivery, properties))
+                request = self._request(delivery, properties)
+                self._posting = asyncio.ensure_future(asyncio.to_thread(self._server.post, *request))
+                code, text = await asyncio.shield(self._posting)
             except OSError as error:
                 code, text = 0, reason(error, "use http://")
             except http.client.HTTPException as error:
@@ -161,6 +170,7 @@ class Server:
     """The web server, over one connection that stays open.  Used in one thread at a time."""
 
     def __init__(self, uri: str) -> None:
+        self._is_closed = False
         parts = urlsplit(uri)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._headers: dict[str, str] = {}
@@ -185,6 +195,8 @@ class Server:
             return self._post_once(path, headers, body)  # The server had closed a connection that was idle.
 
     def _post_once(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
+        if self._is_closed:
+            raise ConnectionAbortedError(ECONNABORTED, "the link ends")
         try:
             self._link.request("POST", path or self._path, body, {**self._headers, **headers})
             answer = self._link.getresponse()
@@ -195,5 +207,10 @@ class Server:
             raise
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, also while a thread waits there for an answer: no further request goes out."""
+        self._is_closed = True
+        sock = self._link.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
         self._link.close()

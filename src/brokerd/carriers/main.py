@@ -5,9 +5,10 @@ Standard input has a line of JSON first, and stays open: its end is the broker's
     {"directory": ..., "secret": ..., "broker": ..., "cluster": ..., "links": [...]}  where the broker is, all links
     {"cluster": ..., "links": [...]}                    all links, anew: some have changed, or the cluster's name has
     {"restart": [kind, vhost, name, upstream]}          begin this one anew
+    {"ended": [key, ...], "number": n}                  say when these, which have gone or changed, move nothing more
 
 Standard output tells the broker, a line of JSON each: {"state": {...}} of a link that has changed, {"gone": [key]},
-{"finished": [key]} of one that has done its work, {"log": [level, text]}.
+{"finished": [key]} of one that has done its work, {"ended": n} in answer, {"log": [level, text]}.
 
 What links do not tell at once, their counters, goes out every second, more seldom where there are many links.
 """
@@ -127,6 +128,12 @@ class Links:
         if gone:
             self._output.tell({"gone": list(key)})
 
+    def tell_end(self, keys: list[LinkKey], number: int) -> None:
+        """Answer once the former links of these keys, if they are ending, have ended."""
+        ending = [self._ending[key] for key in keys if key in self._ending]
+        told = asyncio.gather(*ending, return_exceptions=True)
+        told.add_done_callback(lambda _: self._output.tell({"ended": number}))
+
     def tell(self, link: Link) -> None:
         """Tell the broker of a link's state."""
         if self.by_key.get(link.spec.key) is link:
@@ -211,6 +218,8 @@ async def _serve(loop: asyncio.AbstractEventLoop) -> int:
                 return
             if "links" in said:
                 links.replace(said["links"], said["cluster"])
+            if "ended" in said:
+                links.tell_end([LinkKey(*key) for key in said["ended"]], said["number"])
             if "restart" in said:
                 links.restart(LinkKey(*said["restart"]))
 

@@ -15,6 +15,10 @@ def _nothing() -> None:
     pass
 
 
+def _has_ended(keys: "list[LinkKey]", go_on: Callable[[], object]) -> None:
+    go_on()
+
+
 def _no_restart(key: "LinkKey") -> bool:
     return False
 
@@ -22,7 +26,7 @@ def _no_restart(key: "LinkKey") -> bool:
 class LinkBook:
     """``states`` has every link that the process runs, by key."""
 
-    __slots__ = ("changed", "restart", "secret", "states")
+    __slots__ = ("await_end", "changed", "restart", "secret", "states")
 
     def __init__(self) -> None:
         self.states: dict[LinkKey, LinkState] = {}
@@ -30,6 +34,9 @@ class LinkBook:
         """What the process logs in with; "": there is no process."""
         self.changed: Callable[[], None] = _nothing
         """Parameters, policies, queues, exchanges or bindings have changed: links may have to begin or end."""
+        self.await_end: Callable[[list[LinkKey], Callable[[], object]], object] = _has_ended
+        """Call a function once these links, whose parameters have just gone or changed, move nothing more; after a few
+        seconds in any case."""
         self.restart: Callable[[LinkKey], bool] = _no_restart
         """End a link and begin it anew; False: there is no such link."""
 

@@ -6,10 +6,12 @@ A value of a component that makes links is checked before it is taken.  Events a
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from brokerd.links.definition import COMPONENTS, PAUSED, SHOVEL
+from brokerd.links.definition import COMPONENTS, PAUSED, SHOVEL, UPSTREAM
+from brokerd.links.state import LinkKey
 from brokerd.links.uris import masked_value
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting, change_files
+from brokerd.operations.jobs import Steps, Wait
 from brokerd.operations.lists import find_vhost
 from brokerd.operations.rights import has_access
 from brokerd.operations.rows import DONE, Done
@@ -42,6 +44,24 @@ def set_parameter(node: "Node", who: "Who", key: "Key", value: Any) -> Lasting:
     return change_files(node, plan, then)
 
 
+def until_ended(node: "Node", keys: "list[LinkKey]", change: Lasting) -> Lasting:
+    """The job that makes a change by which these links end, and is over when they move nothing more."""
+
+    def steps() -> Steps:
+        answer = yield from change.steps()
+        yield Wait(lambda go_on: node.links.await_end(keys, go_on))
+        return answer
+
+    return Lasting(node, steps())
+
+
+def _links_of(node: "Node", key: "Key") -> "list[LinkKey]":
+    """The links that a parameter makes."""
+    if key.component == SHOVEL:
+        return [LinkKey(SHOVEL, key.vhost, key.name)]
+    return [link for link in node.links.states if (link.vhost, link.upstream) == (key.vhost, key.name)]
+
+
 def clear_parameter(node: "Node", who: "Who", key: "Key", what: str) -> Lasting:
     """The job that removes a parameter of a vhost, ``what`` in words; a shovel's pause goes with it."""
 
@@ -56,7 +76,8 @@ def clear_parameter(node: "Node", who: "Who", key: "Key", what: str) -> Lasting:
         node.tell("parameter.cleared", fields_of(key), who.user)
         return DONE
 
-    return change_files(node, plan, then)
+    change = change_files(node, plan, then)
+    return until_ended(node, _links_of(node, key), change) if key.component in (SHOVEL, UPSTREAM) else change
 
 
 def check_value(key: "Key", value: Any, *, user: str, may_enter: Callable[[str], bool]) -> None:

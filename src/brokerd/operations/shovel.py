@@ -15,7 +15,7 @@ from brokerd.links.uris import masked_value, with_kept_passwords, without_creden
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting, change_files
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
-from brokerd.operations.parameters import clear_parameter, set_parameter
+from brokerd.operations.parameters import clear_parameter, set_parameter, until_ended
 from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ def _change_pause(node: "Node", who: Who, request: OneRequest, *, paused: bool) 
         node.tell(event, {"vhost": request.vhost, "name": request.name}, who.user)
         return DONE
 
-    return change_files(node, plan, then)
+    change = change_files(node, plan, then)
+    return until_ended(node, [LinkKey(KIND, request.vhost, request.name)], change) if paused else change
 
 
 def _restart(node: "Node", who: Who, request: OneRequest) -> Done:

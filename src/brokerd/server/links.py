@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = getLogger("brokerd")
 
 SECRET_OCTETS = 32
+END_SECONDS = 5.0  # that an operation waits for the end of a link
 SOON_SECONDS = 0.02  # Changes that come together are told together.
 MISSING_MOST = 1000  # of the links that cannot be, so many have a state
 LOOK_SECONDS = 0.25  # while there is federation: how often queues, exchanges and bindings are looked at, if any changed
@@ -36,7 +37,8 @@ LOOK_SECONDS = 0.25  # while there is federation: how often queues, exchanges an
 class Links(Child):
     """The process, and the book of links that the node has."""
 
-    __slots__ = ("_listen", "_looking", "_missing", "_node", "_revisions", "_rows", "_soon", "_stop", "_walks", "_work")
+    __slots__ = ("_asked", "_listen", "_looking", "_missing", "_node", "_number", "_revisions", "_rows", "_soon",
+                 "_stop", "_waiting", "_walks", "_work")  # fmt: skip
 
     def __init__(self, node: "Node", loop: asyncio.AbstractEventLoop, listen: "Callable[[], object]") -> None:
         """``listen()``: see that the socket is there over which the process comes."""
@@ -50,8 +52,11 @@ class Links(Child):
         self._walks = False  # the rows are looked for just now, in pieces
         self._work: asyncio.Task[None] | None = None
         self._stop = False
+        self._number = 0  # of the last question for the end of links
+        self._asked: list[dict[str, Any]] = []  # questions for the process, when it knows what has changed
+        self._waiting: dict[int, Callable[[], object]] = {}  # for the answers, by number
         book = node.links
-        book.changed, book.restart = self.changed, self.restart
+        book.changed, book.restart, book.await_end = self.changed, self.restart, self.await_end
         node.parameters.on_change = self.changed
         self.changed()
 
@@ -67,15 +72,36 @@ class Links(Child):
         self.tell({"restart": list(key)})
         return True
 
+    def await_end(self, keys: list[LinkKey], go_on: "Callable[[], object]") -> None:
+        """See ``LinkBook``."""
+        self._number += 1
+        self._waiting[self._number] = go_on
+        self._loop.call_later(END_SECONDS, self._answer, self._number)
+        self._asked.append({"ended": [list(key) for key in keys], "number": self._number})
+        self.changed()
+
+    def _answer(self, number: int) -> None:
+        go_on = self._waiting.pop(number, None)
+        if go_on is not None:
+            go_on()
+
+    def _ask(self, asked: list[dict[str, Any]]) -> None:
+        for question in asked:
+            if self.pid:
+                self.tell(question)
+            else:
+                self._answer(question["number"])
+
     def _renew(self) -> None:
         self._soon = None
         if self._work is not None or self._walks:
             self.changed()  # The process ends just now, or what has changed may lie behind the walk.
             return
         self._walks = True
-        add_work(self._node.core, self._walk(), self._on_walked)
+        asked, self._asked = self._asked, []
+        add_work(self._node.core, self._walk(asked), self._on_walked)
 
-    def _walk(self) -> "Iterator[None]":
+    def _walk(self, asked: list[dict[str, Any]]) -> "Iterator[None]":
         found = []
         for row in self._all_rows():
             if row is not None:
@@ -83,6 +109,7 @@ class Links(Child):
             yield
         if not self._stop:
             self._take_rows(found)
+            self._ask(asked)
 
     def _on_walked(self) -> None:
         self._walks = False
@@ -96,6 +123,7 @@ class Links(Child):
             self._listen()
             self.start()
         elif not self._rows and (self.pid or self._timer is not None):
+            self.tell(self._told())  # What links have made elsewhere goes before the process does.
             self._work = self._loop.create_task(self._end())
 
     def _tell_missing(self, missing: dict[LinkKey, str]) -> None:
@@ -112,9 +140,9 @@ class Links(Child):
                 tell_change(self._node, before, state)
 
     async def _end(self) -> None:
-        self._rows = []
-        self.tell(self._told())  # What links have made elsewhere goes before the process does.
         await Child.stop(self)
+        for number in list(self._waiting):
+            self._answer(number)
         self._node.links.secret = ""
         self._node.links.states = {key: state for key, state in self._node.links.states.items() if key in self._missing}
         self._timer = self._work = None
@@ -197,6 +225,8 @@ class Links(Child):
             last = None if key in self._missing else states.pop(key, None)
             if last is not None:
                 tell_end(self._node, last)
+        elif "ended" in said:
+            self._answer(said["ended"])
         elif "finished" in said:
             self._remove_shovel(LinkKey(*said["finished"]))
 
