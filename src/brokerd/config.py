@@ -165,6 +165,10 @@ class Config:
         "tls", "File with the certificate's private key (PEM); empty means that tls_cert holds it.",
         short="--key", reloadable=True, path="file",
     )] = ""
+    tls_sni_certs: Annotated[str, Option(
+        "tls", "Files, between commas: each holds a certificate for other names (SNI), its chain and its key (PEM).",
+        reloadable=True,
+    )] = ""
     tls_ca_cert: Annotated[str, Option(
         "tls", "File with the CAs that client certificates must be signed by (PEM).", reloadable=True, path="file",
     )] = ""

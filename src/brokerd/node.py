@@ -58,9 +58,9 @@ class Node:
     """All parts of one broker.  A reload replaces ``settings`` and ``limits``."""
 
     __slots__ = (
-        "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "call_at", "changing",
-        "clock", "commit", "connections", "core", "data", "descriptors", "disk", "ending", "events", "hoarders",
-        "later", "limits", "links", "listeners", "listing", "logins", "parameters",
+        "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "call_at",
+        "certificates", "changing", "clock", "commit", "connections", "core", "data", "descriptors", "disk", "ending",
+        "events", "hoarders", "later", "limits", "links", "listeners", "listing", "logins", "parameters",
         "permissions", "pulls", "room", "settings", "start_frames", "started_ns", "stopping",
         "submit_logins", "submit_slow", "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
@@ -108,6 +108,7 @@ class Node:
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.stopping, self.start_frames = False, dict[str, bytes]()
         self.started_ns, self.listeners = clock.epoch_ns(), list[tuple[str, str, int]]()  # protocol, address, port
+        self.certificates: list[tuple[str, int]] = []  # of TLS: the file, and when it expires, in seconds
         self.descriptors = descriptors or Budget(NO_LIMIT, clock.monotonic)
         self.core = self._make_core(data, settings, limits)
         self.descriptors.serve(self.core.close_files)

@@ -71,6 +71,38 @@ def test_the_cookie_of_plain_http_is_not_bound_to_https(http):
     assert "Secure" not in answer.headers["set-cookie"]
 
 
+def test_the_check_of_expiration_fails_when_a_certificate_expires_within_the_time(secret, authority, tmp_path):
+    checks = "/api/health/checks/certificate-expiration"
+    context = authority.context()
+    assert ask(secret.https_port, context, path=f"{checks}/1/days")[:2] == (200, {"status": "ok"})
+    status, body, _ = ask(secret.https_port, context, path=f"{checks}/1/weeks")
+    assert (status, body["status"], body["reason"]) == (503, "failed", "Certificates expiring")
+    assert [each["name"] for each in body["expired"]] == [str(tmp_path / "server.pem")]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", body["expired"][0]["cert_expires_on"])
+    for wrong in ("x/days", "1/fortnights", "-1/days", "1000000/days"):
+        assert ask(secret.https_port, context, path=f"{checks}/{wrong}")[0] == 400
+    for path, kind in zip(authority.sign("longer", "/CN=localhost", days=3000), ("pem", "key"), strict=True):
+        shutil.copy(path, tmp_path / f"server.{kind}")
+    begin = len(secret.lines)
+    os.kill(secret.pid, signal.SIGHUP)
+    secret.wait_for_log("reloaded", begin)
+    assert ask(secret.https_port, context, path=f"{checks}/8/years")[0] == 200
+    assert ask(secret.https_port, context, path=f"{checks}/9/years")[0] == 503
+
+
+def test_a_name_has_its_certificate_over_https_too(make_broker, authority, tmp_path):
+    files = authority.sign("other", "/CN=x", "DNS:other.example")
+    (tmp_path / "other.pem").write_text("".join(file.read_text() for file in files))
+    cert, key = authority.sign("plain", "/CN=localhost")
+    broker = make_broker("--cert", cert, "--key", key, "--amqps-port", 0, "--https-port", reserve_http(),
+                         "--tls-sni-certs", tmp_path / "other.pem").start()
+    port = int(re.search(LISTENS, broker.wait_for_log(LISTENS)).group(1))
+    for name, found in (("other.example", "other.example"), ("localhost", "localhost")):
+        with socket.create_connection(("127.0.0.1", port), SECONDS) as sock:
+            with authority.context().wrap_socket(sock, server_hostname=name) as secured:
+                assert found in [value for _, value in secured.getpeercert()["subjectAltName"]]
+
+
 def test_a_reload_shows_new_clients_the_new_certificate_and_keeps_open_ones(secret, authority, tmp_path):
     port, context = secret.https_port, authority.context()
     kept = http.client.HTTPSConnection("localhost", port, context=context, timeout=SECONDS)

@@ -38,7 +38,7 @@ def test_the_node_is_shown_by_its_name(http):
 
 @pytest.mark.parametrize("check", ["alarms", "local-alarms", "virtual-hosts", "node-is-quorum-critical",
                                    "is-in-service", "ready-to-serve-clients", "below-node-connection-limit",
-                                   "protocol-listener/amqp",
+                                   "protocol-listener/amqp", "certificate-expiration/99999/years",
                                    "protocol-listener/http"])
 def test_a_healthy_broker_passes_its_checks(http, check):
     assert http.get(f"/api/health/checks/{check}")["status"] == "ok"

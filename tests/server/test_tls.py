@@ -485,6 +485,41 @@ def test_a_reload_takes_new_certificates_for_clients_to_come_alone(make_broker, 
     serial_number(broker, authority)
 
 
+def server_names(broker, authority, name):
+    """The names in the certificate that a client is shown who asks for this name."""
+    context = authority.context()
+    context.check_hostname = False
+    with socket.create_connection(("127.0.0.1", broker.tls_port), SECONDS) as sock:
+        with context.wrap_socket(sock, server_hostname=name) as secured:
+            return [value for _, value in secured.getpeercert()["subjectAltName"]]
+
+
+def test_a_client_is_shown_the_certificate_of_the_name_that_it_asks_for(make_tls_broker, authority, tmp_path):
+    def bundle(file, *names):
+        parts = authority.sign(file, f"/CN={file}", ",".join(f"DNS:{name}" for name in names))
+        (tmp_path / f"{file}.pem").write_text("".join(part.read_text() for part in parts))
+        return str(tmp_path / f"{file}.pem")
+
+    first, wild = bundle("first", "one.example", "two.example"), bundle("wild", "*.three.example")
+    broker = make_tls_broker("--tls-sni-certs", f"{first}, {wild}")
+    assert server_names(broker, authority, "two.example") == ["one.example", "two.example"]
+    assert server_names(broker, authority, "a.three.example") == ["*.three.example"]
+    assert "localhost" in server_names(broker, authority, "four.example")
+    assert "localhost" in server_names(broker, authority, None)
+    context = authority.context()
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1", broker.tls_port, ssl_options=pika.SSLOptions(context, "one.example"))
+    made.append(pika.BlockingConnection(parameters))
+    assert made[-1].channel().queue_declare("", exclusive=True).method.message_count == 0
+    bundle("first", "four.example")
+    begin = len(broker.lines)
+    os.kill(broker.pid, signal.SIGHUP)
+    broker.wait_for_log("reloaded", begin)
+    assert server_names(broker, authority, "four.example") == ["four.example"]
+    assert "localhost" in server_names(broker, authority, "one.example")
+    assert any("the certificate of" in line and "expires: " in line for line in broker.lines[begin:])
+
+
 def test_a_reload_changes_the_options_of_tls_but_does_not_switch_it_on(make_broker, authority, server_certificate,
                                                                          ann, tmp_path):
     file = tmp_path / "brokerd.toml"

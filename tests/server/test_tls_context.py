@@ -27,6 +27,8 @@ def test_the_options_make_the_context(files):
     ({"tls_verify_peer": True}, "tls_verify_peer needs tls_ca_cert"),
     ({"tls_ca_cert": "/nowhere/ca.pem"}, "tls_ca_cert /nowhere/ca.pem: No such file or directory"),
     ({"tls_cert": "/dev/zero"}, "tls_cert /dev/zero: "),
+    ({"tls_sni_certs": "/nowhere/a.pem"}, "tls_sni_certs /nowhere/a.pem: No such file or directory"),
+    ({"tls_sni_certs": __file__}, f"tls_sni_certs {__file__}: "),
 ])
 def test_what_cannot_be_used_is_named(files, options, text):
     with pytest.raises(ConfigError, match=text):

@@ -3,6 +3,7 @@ that its clients look for.
 """
 
 import os
+import time
 from typing import Any
 
 from starlette.responses import Response
@@ -15,6 +16,8 @@ from brokerd.management.rabbit_shapes import QUEUE_STATS, details, with_rates
 
 RABBIT_VERSION = "3.13.7"  # whose API this is: clients choose by it what they may ask for
 AGE_SECONDS_MAX = 3600
+# As RabbitMQ counts them: months of 30 days, years of 365.
+DAYS = {"day": 1, "days": 1, "week": 7, "weeks": 7, "month": 30, "months": 30, "year": 365, "years": 365}
 
 
 def routes() -> list[tuple[str, str, Route]]:
@@ -38,6 +41,7 @@ def routes() -> list[tuple[str, str, Route]]:
         ("GET", f"{checks}/virtual-hosts", Route(_virtual_hosts)),
         ("GET", f"{checks}/port-listener/{{port}}", Route(_port_listener)),
         ("GET", f"{checks}/protocol-listener/{{protocol}}", Route(_protocol_listener)),
+        ("GET", f"{checks}/certificate-expiration/{{within}}/{{unit}}", Route(_certificate_expiration)),
         ("GET", f"{checks}/node-is-mirror-sync-critical", Route(_ok)),
         ("GET", f"{checks}/node-is-quorum-critical", Route(_ok)),
         ("GET", f"{checks}/is-in-service", Route(_ok)),
@@ -332,3 +336,27 @@ async def _protocol_listener(call: Call) -> Response:
     if wanted in known:
         return as_json({"status": "ok", "protocol": call.values["protocol"]})
     return _failed("No active listener", missing=call.values["protocol"], protocols=known)
+
+
+async def _certificate_expiration(call: Call) -> Response:
+    """Whether a certificate of a listener expires within so many days, weeks, months or years."""
+    within, days = call.values["within"], DAYS.get(call.values["unit"])
+    if not within.isdecimal() or not within.isascii() or len(within) > 5:
+        raise BadRequest("within is not a whole number of 0 to 99999")
+    if days is None:
+        raise BadRequest("the unit is days, weeks, months or years")
+    node = await call.services.samples.take()
+    until = time.time() + int(within) * days * 86400
+    expired = [
+        {"name": each["file"], "node": node["name"], "cert_expires_on": when(each["expires_at"])}
+        for each in node["certificates"]
+        if each["expires_at"] <= until
+    ]
+    if expired:
+        return _failed("Certificates expiring", expired=expired)
+    return as_json({"status": "ok"})
+
+
+def when(seconds: int) -> str:
+    """A time as RabbitMQ writes it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

@@ -26,6 +26,13 @@ class Listener(TypedDict):
     port: int
 
 
+class Certificate(TypedDict):
+    """A file with certificates, and when the first of them expires (seconds since the epoch)."""
+
+    file: str
+    expires_at: int
+
+
 class Totals(TypedDict):
     """How many there are, in all vhosts."""
 
@@ -70,6 +77,7 @@ class NodeShown(TypedDict):
     vhosts: int
     users: int
     listeners: list[Listener]
+    certificates: list[Certificate]  # of TLS
     exchange_types: list[str]
     data_dir: Name
     blocked_connections: int
@@ -120,6 +128,7 @@ def _facts(node: "Node") -> dict[str, Any]:
         "vhosts": len(node.vhosts),
         "users": len(node.users),
         "listeners": [dict(zip(("protocol", "address", "port"), each, strict=True)) for each in node.listeners],
+        "certificates": [{"file": file, "expires_at": expires_at} for file, expires_at in node.certificates],
         "exchange_types": sorted(EXCHANGE_TYPES),
         "data_dir": node.data.path,
         "blocked_connections": len(node.blocked),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from brokerd.config import Config
     from brokerd.server.links import Links
     from brokerd.server.management import Management
+    from brokerd.server.tls_certificates import Certificate
     from brokerd.server.tls_context import Gate
     from brokerd.vhost.features import Timer
 
@@ -138,12 +139,15 @@ class Server:
         self.loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
         self.loop.add_signal_handler(signal.SIGUSR1, self._on_summary_signal)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # It means nothing here; a slip must not kill the broker.
+        found: list[Certificate] = []
         if self.config.tls_cert:  # First, because a start with unusable certificates must not open or write anything.
-            from brokerd.server.tls_context import Gate, context
+            from brokerd.server.tls_context import Gate, certificates, context
 
             self.gate = Gate(self.config, context(self.config))
+            found = certificates(self.config)
         self.notify.status("reading the data directory")
         self.node = self._build_node()
+        self.note_certificates(found)
         try:
             await self._listen()
         except BaseException:
@@ -171,6 +175,16 @@ class Server:
             remove_if_there(self.config.pid_file)
         log.info("stopped")
         return 0
+
+    def note_certificates(self, found: "list[Certificate]") -> None:
+        """Keep when the certificates in force expire, and warn of those that soon will."""
+        assert self.node is not None
+        self.node.certificates = [(each.file, each.expires_at) for each in found]
+        if found:
+            from brokerd.server.tls_certificates import warnings
+
+            for line in warnings(found, self.node.clock.epoch_ns() / 1e9):
+                log.warning("%s", line)
 
     def _build_node(self) -> Node:
         """The node with all its parts, recovered from the data directory.  Raises StoreError, OSError."""

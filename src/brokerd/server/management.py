@@ -57,5 +57,5 @@ def settings_of(config: "Config") -> dict[str, Any]:
 
 def tls_of(config: "Config") -> dict[str, str]:
     """The options of TLS that browsers meet.  None of them asks for a client's certificate."""
-    names = ("tls_cert", "tls_key", "tls_min_version", "tls_ciphers")
+    names = ("tls_cert", "tls_key", "tls_sni_certs", "tls_min_version", "tls_ciphers")
     return {name: getattr(config, name) for name in names}

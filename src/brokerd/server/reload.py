@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.policies.parameters import Key
     from brokerd.server.launch import Server
+    from brokerd.server.tls_certificates import Certificate
     from brokerd.vhost.listing import Row
     from brokerd.vhost.vhost import VHost
 
@@ -54,6 +55,7 @@ class Found(NamedTuple):
     steps: list[Step]
     options: "Config"
     context: "SSLContext | None"
+    certificates: "list[Certificate]"
     faults: list[str]
 
 
@@ -85,16 +87,16 @@ def begin(server: "Server", done: Callable[[], object]) -> None:
 def read(server: "Server", vhosts: "list[VHost]") -> Found:
     """Read and check all of it.  This changes nothing."""
     steps, faults = _read_files(server.node, vhosts)
-    options, context = server.config, None
+    options, context, certificates = server.config, None, list["Certificate"]()
     try:
         options = server.reload()
         if server.gate is not None and options.tls_cert:
             from brokerd.server import tls_context
 
-            context = tls_context.context(options)
+            context, certificates = tls_context.context(options), tls_context.certificates(options)
     except (ConfigError, OSError) as error:
         faults.insert(0, in_words(error))
-    return Found(steps, options, context, faults)
+    return Found(steps, options, context, certificates, faults)
 
 
 def put_in_force(server: "Server", found: Found) -> Iterator[None]:
@@ -122,6 +124,7 @@ def put_in_force(server: "Server", found: Found) -> Iterator[None]:
         server.node.settings, server.node.limits = settings_of(config), limits_of(config)
     if server.gate is not None and found.context is not None:
         server.gate.config, server.gate.context = server.config, found.context
+        server.note_certificates(found.certificates)
         if server.management is not None:
             server.management.renew(server.config)
     unknown.warn_of_permissions(server.node)

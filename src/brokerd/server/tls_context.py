@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from brokerd.config import FILE_OCTETS_MAX
 from brokerd.errors import ConfigError
 from brokerd.named_file import read_regular
+from brokerd.server import tls_certificates
 from brokerd.server.kernel_tls import OP_ENABLE_KTLS
 
 if TYPE_CHECKING:
@@ -16,7 +17,43 @@ if TYPE_CHECKING:
 
 
 def context(config: "Config") -> ssl.SSLContext:
-    """The context for new connections.  Raises ConfigError, one line, for unusable files or ciphers."""
+    """The context for new connections, with those of other names behind it.
+
+    Raises ConfigError, one line, for unusable files or ciphers.
+    """
+    made = _context(config, config.tls_cert, config.tls_key, "tls_cert")
+    others: dict[str, ssl.SSLContext] = {}
+    for path in more_files(config):
+        other = _context(config, path, "", "tls_sni_certs")
+        for name in _certificate(path, "tls_sni_certs").names:
+            others.setdefault(name, other)
+    if others:
+        made.sni_callback = tls_certificates.chooser(others)
+    return made
+
+
+def more_files(config: "Config") -> list[str]:
+    """The files of `tls_sni_certs`."""
+    return [path for path in (path.strip() for path in config.tls_sni_certs.split(",")) if path]
+
+
+def certificates(config: "Config") -> list[tls_certificates.Certificate]:
+    """What the certificates and CAs of the options say.  Raises ConfigError."""
+    files = [("tls_cert", config.tls_cert), *(("tls_sni_certs", path) for path in more_files(config)),
+             ("tls_ca_cert", config.tls_ca_cert)]  # fmt: skip
+    return [_certificate(path, option) for option, path in files if path]
+
+
+def _certificate(path: str, option: str) -> tls_certificates.Certificate:
+    try:
+        return tls_certificates.read(path, FILE_OCTETS_MAX)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{option} {path}: {reason(error)}") from error
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror}") from error
+
+
+def _context(config: "Config", certificate: str, key: str, option: str) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_3 if config.tls_min_version == "1.3" else ssl.TLSVersion.TLSv1_2
     made.options |= ssl.OP_NO_RENEGOTIATION
@@ -24,14 +61,14 @@ def context(config: "Config") -> ssl.SSLContext:
         made.options |= OP_ENABLE_KTLS  # This has no effect on the TLS of the loop.
     meant = ""  # by an error
     try:
-        for option in ("tls_key", "tls_ca_cert", "tls_cert"):
-            if path := getattr(config, option):
-                meant = f"{option} {path}"
+        for name, path in (("tls_key", key), ("tls_ca_cert", config.tls_ca_cert), (option, certificate)):
+            if path:
+                meant = f"{name} {path}"
                 read_regular(path, FILE_OCTETS_MAX)  # OpenSSL would wait for a pipe, and read a device for ever.
         # OpenSSL does not say which of the two files it means.
-        meant = f"tls_cert {config.tls_cert}" + (f" and tls_key {config.tls_key}" if config.tls_key else "")
+        meant = f"{option} {certificate}" + (f" and tls_key {key}" if key else "")
         # The empty password keeps OpenSSL from asking the terminal for one.
-        made.load_cert_chain(config.tls_cert, config.tls_key or None, password="")
+        made.load_cert_chain(certificate, key or None, password="")
         if config.tls_ca_cert:
             meant = f"tls_ca_cert {config.tls_ca_cert}"
             made.load_verify_locations(config.tls_ca_cert)
