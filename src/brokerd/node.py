@@ -34,7 +34,7 @@ from brokerd.vhost import commits, events, redrives
 from brokerd.vhost.access import Access
 from brokerd.vhost.features import CallAt, Services, Timer, make_on_demand
 from brokerd.vhost.folder import load_vhost, mark_deleted, remove_deleted
-from brokerd.vhost.listing import MAX_QUEUES, NEW, Listing
+from brokerd.vhost.listing import NEW, Listing
 from brokerd.vhost.vhost import VHost
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class Node:
         OSError."""
         vhost = self.vhosts[name]
         self.listing.set_limits(name, limits)
-        vhost.max_queues = self.listing.rows[name].limit(MAX_QUEUES)
+        vhost.take_settings(self.listing.rows[name])
         self.tell(f"vhost.limits.{'set' if limits else 'cleared'}", {"name": name, "limits": limits})
 
     def open_vhost(self, name: str) -> VHost:
@@ -287,7 +287,7 @@ class Node:
             listen=self.upkeep.listen,
             prepare=self._install_events if name == EVENTS_VHOST else None,
         )
-        vhost.max_queues = self.listing.rows.get(name, NEW).limit(MAX_QUEUES)
+        vhost.take_settings(self.listing.rows.get(name, NEW))
         self.upkeep.review_journals(vhost)
         if self.data.left in (CRASHED, POWER_LOST):
             # The former broker may have died before its sync.  From now on confirms depend on these definitions.

@@ -1,5 +1,6 @@
 """RabbitMQ's PUT, POST and DELETE: 201 for what is new, 204 for what was there or is gone, 4xx for what cannot be."""
 
+import pika
 import pytest
 from tests.broker import SECONDS
 from tests.server.clients import close_all, connect
@@ -69,6 +70,54 @@ def test_a_vhost_has_limits_and_goes(http):
     assert delete(http, "user-limits/guest/max-connections") == 204
     assert delete(http, "vhosts/a%2Fb") == 204
     assert http.ask("GET", "/api/vhosts/a%2Fb").status == 404
+
+
+def declared(shared, **options):
+    """The type of a queue that a client declares in vhost typed without a type."""
+    url = f"amqp://guest:guest@127.0.0.1:{shared.port}/typed"
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        connection.channel().queue_declare(**options)
+
+
+def test_a_vhost_has_a_default_type_of_queues(http, shared):
+    assert put(http, "vhosts/typed") == 201
+    assert http.get("/api/vhosts/typed")["default_queue_type"] == "undefined"
+    assert put(http, "permissions/typed/guest", configure=".*", write=".*", read=".*") == 201
+    declared(shared, queue="before", durable=True)
+    assert put(http, "vhosts/typed", description="kept") == 204
+    assert put(http, "vhosts/typed", default_queue_type="quorum") == 204
+    shown = http.get("/api/vhosts/typed")
+    assert (shown["default_queue_type"], shown["metadata"]["default_queue_type"], shown["description"]) == (
+        "quorum", "quorum", "kept")
+    for name, options in (
+        ("before", {"durable": True}), ("after", {"durable": True}), ("transient", {}),
+        ("auto", {"durable": True, "auto_delete": True}),
+        ("named", {"durable": True, "arguments": {"x-queue-type": "classic"}}),
+    ):
+        for _ in range(2):      # Declared again it is the same.
+            declared(shared, queue=name, **options)
+    assert put(http, "queues/typed/web", durable=True) == 201
+    types = {row["name"]: row["type"] for row in http.get("/api/queues/typed")}
+    assert types == {"before": "classic", "after": "quorum", "transient": "classic", "auto": "classic",
+                     "named": "classic", "web": "quorum"}
+    refused = http.ask("PUT", "/api/vhosts/typed", {"default_queue_type": "fast"})
+    assert (refused.status, "classic, quorum, stream" in str(refused.body)) == (400, True)
+    exported = http.get("/api/definitions")
+    (vhost,) = [each for each in exported["vhosts"] if each["name"] == "typed"]
+    assert vhost["default_queue_type"] == vhost["metadata"]["default_queue_type"] == "quorum"
+    assert delete(http, "vhosts/typed") == 204
+    imported = {"vhosts": [vhost], "permissions": [], "queues": []}
+    assert http.ask("POST", "/api/definitions", imported).status == 204
+    assert http.get("/api/vhosts/typed")["default_queue_type"] == "quorum"
+    assert put(http, "permissions/typed/guest", configure=".*", write=".*", read=".*") == 201
+    declared(shared, queue="anew", durable=True)
+    assert http.get("/api/queues/typed/anew")["type"] == "quorum"
+    assert put(http, "vhosts/typed", default_queue_type="undefined") == 204
+    declared(shared, queue="anew", durable=True, arguments={"x-queue-type": "quorum"})
+    declared(shared, queue="last", durable=True)
+    assert http.get("/api/queues/typed/last")["type"] == "classic"
+    assert http.ask("POST", "/api/definitions", {"vhosts": [{"name": "b", "default_queue_type": "x"}]}).status == 400
+    assert delete(http, "vhosts/typed") == 204
 
 
 def test_queues_exchanges_and_bindings_come_and_go(http):

@@ -9,10 +9,12 @@ from brokerd.vhost.listing import NEW, Listing, Row, entries, rows
 
 
 def test_what_is_written_is_read_again_and_says_no_more_than_it_must():
-    listed = {"/": Row({}, False), "two": Row({"max-queues": 3, "max-connections": 0}, True)}
+    listed = {"/": Row({}, False), "two": Row({"max-queues": 3, "max-connections": 0}, True),
+              "three": Row({}, False, default_queue_type="quorum")}
     written = entries(listed)
     assert written == [
-        {"name": "/"}, {"name": "two", "limits": {"max-queues": 3, "max-connections": 0}, "tracing": True}]
+        {"name": "/"}, {"name": "two", "limits": {"max-queues": 3, "max-connections": 0}, "tracing": True},
+        {"name": "three", "default_queue_type": "quorum"}]
     assert rows("f", written) == listed
 
 
@@ -23,6 +25,9 @@ def test_what_is_written_is_read_again_and_says_no_more_than_it_must():
     ([{"name": "/", "tracing": None}], "f: entry 1: tracing is neither true nor false"),
     ([{"name": "/", "limits": {"max-queues": "1"}}], "f: entry 1: "),
     ([{"name": "/", "limits": {"max-things": 1}}], "f: entry 1: "),
+    ([{"name": "/", "default_queue_type": "fast"}],
+     "f: entry 1: default_queue_type is none of classic, quorum, stream"),
+    ([{"name": "/", "default_queue_type": []}], "f: entry 1: default_queue_type is none of "),
     ([{"name": "/", "more": 1}], "f: entry 1 has an unknown key 'more'"),
     ([{}], "f: entry 1 has no name"),
     ({}, "f: not a list of objects"),

@@ -141,6 +141,9 @@ async def _put_vhost(call: Call) -> Response:
     described = {name: body[name] for name in ("description", "tags") if body.get(name) is not None}
     if isinstance(described.get("tags"), str):
         described["tags"] = _words(described["tags"])
+    if body.get("default_queue_type") is not None:
+        kind = body["default_queue_type"]
+        described["default_queue_type"] = "" if kind == "undefined" else kind
     if described or not there:
         await call.ask("vhost add", vhost=vhost, replace=there, **described)
     if "tracing" in body:

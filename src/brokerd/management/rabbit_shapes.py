@@ -114,7 +114,10 @@ class Shapes:
     def vhost(self, row: dict[str, Any]) -> dict[str, Any]:
         """A vhost."""
         described = {"description": row.get("description", ""), "tags": row.get("tags", [])}
-        return {**row, **described, "metadata": described, "cluster_state": {self.node: "running"}}
+        kind = row.get("default_queue_type", "")
+        metadata = {**described, **({"default_queue_type": kind} if kind else {})}
+        return {**row, **described, "default_queue_type": kind or "undefined", "metadata": metadata,
+                "cluster_state": {self.node: "running"}}  # fmt: skip
 
     def consumer(self, row: dict[str, Any]) -> dict[str, Any]:
         """A consumer."""

@@ -94,6 +94,8 @@ def _vhost(name: str, row: Any) -> dict[str, Any] | None:
     if row is None:
         return None  # It is being deleted.
     about = {"description": row.description, "tags": list(row.tags)}
+    if row.default_queue_type:
+        about["default_queue_type"] = row.default_queue_type
     return {"name": name, **about, "metadata": about}
 
 

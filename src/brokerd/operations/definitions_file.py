@@ -10,6 +10,7 @@ name, and the exchanges and queues that a binding may join.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd.arguments import QUEUE_TYPES
 from brokerd.auth.passwords import MD5, SHA256, hash_new, is_hash
 from brokerd.auth.permissions import Permission, TopicPermission
 from brokerd.auth.users import User, checked_limits
@@ -65,6 +66,7 @@ class Read:
         self.users: list[User] = []
         self.vhosts: list[str] = []
         self.about: dict[str, tuple[str, tuple[str, ...]]] = {}  # description and tags of vhosts
+        self.queue_types: dict[str, str] = {}  # of vhosts that have a default
         self.limits: dict[str, dict[str, int]] = {}
         self.permissions: list[Permission] = []
         self.topic_permissions: list[TopicPermission] = []
@@ -182,6 +184,11 @@ class _Reader:
             self._fail("tags", "must be a list of texts")
         if description or tags:
             self._found.about[name] = (description, tuple(tags))
+        kind = entry.get("default_queue_type") or metadata.get("default_queue_type")
+        if kind not in (None, "undefined"):
+            if kind not in QUEUE_TYPES:
+                self._fail("default_queue_type", f"must be one of {', '.join(QUEUE_TYPES)}")
+            self._found.queue_types[name] = kind
         limits = entry.get("limits") or {}
         if isinstance(limits, list):
             limits = {each["name"]: each["value"] for each in limits if isinstance(each, dict) and len(each) >= 2}

@@ -86,7 +86,7 @@ def _apply_live(node: "Node", found: Read) -> Steps:
         change.apply()
     yield from in_pieces(declare(node, found))
     for vhost in list(node.vhosts.values()):
-        vhost.max_queues = node.listing.rows[vhost.name].limit("max-queues")
+        vhost.take_settings(node.listing.rows[vhost.name])
         if found.policies or found.operator_policies:
             yield from in_pieces(node.upkeep.put_policies_in_force(vhost))
             node.links.changed()
@@ -169,7 +169,7 @@ def apply_at_start(node: "Node", found: Read) -> None:
     for _ in declare(node, found):
         pass
     for vhost in node.vhosts.values():
-        vhost.max_queues = node.listing.rows[vhost.name].limit("max-queues")
+        vhost.take_settings(node.listing.rows[vhost.name])
         node.upkeep.apply_policies(vhost)
         if vhost.appended != vhost.on_disk:
             node.disk.fdatasync(vhost.log.fileno(), vhost.log.path)
@@ -189,6 +189,8 @@ def file_changes(node: "Node", found: Read) -> "Iterable[Change]":
     rows = {name: node.listing.rows.get(name, _new_row()) for name in found.vhosts}
     for name, (description, tags) in found.about.items():
         rows[name] = rows[name]._replace(description=description, tags=tags)
+    for name, kind in found.queue_types.items():
+        rows[name] = rows[name]._replace(default_queue_type=kind)
     for name, limits in found.limits.items():
         rows[name] = (rows.get(name) or node.listing.rows[name])._replace(limits=limits)
     if rows:

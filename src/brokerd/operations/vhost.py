@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
+from brokerd.arguments import QUEUE_TYPES
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting, change_files
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from brokerd.store.json_file import Change
     from brokerd.vhost.vhost import VHost
 
+KINDS = ", ".join(QUEUE_TYPES)
+
 
 class VHostRow(TypedDict):
     name: Name
@@ -21,6 +24,7 @@ class VHostRow(TypedDict):
     limits: dict[str, int]
     description: str
     tags: list[str]
+    default_queue_type: str  # of durable queues whose declarations name none; "": classic
     queues: int
     exchanges: int
     dir: Name
@@ -31,7 +35,8 @@ def describe(node: "Node", vhost: "VHost") -> VHostRow:
     row = node.listing.rows[vhost.name]
     return {
         "name": vhost.name, "tracing": row.tracing, "limits": row.limits, "description": row.description,
-        "tags": list(row.tags), "queues": len(vhost.queues), "exchanges": len(vhost.exchanges), "dir": vhost.directory,
+        "tags": list(row.tags), "default_queue_type": row.default_queue_type, "queues": len(vhost.queues),
+        "exchanges": len(vhost.exchanges), "dir": vhost.directory,
     }  # fmt: skip
 
 
@@ -74,15 +79,24 @@ def _show(node: "Node", who: Who, request: ShowRequest) -> VHostRow:
 @request
 class AddRequest:
     vhost: Annotated[str, Field("The vhost's name.", argument=True, low=1, high=255)]
-    description: Annotated[str, Field("What it is for, in words for people.", high=1024)] = ""
+    description: Annotated[str | None, Field("What it is for, in words for people.", high=1024)] = None
     tags: Annotated[list[str] | None, Field("Words for people.")] = None
-    replace: Annotated[bool, Field("If it is there already, change its description and tags.")] = False
+    default_queue_type: Annotated[str | None, Field(f"Of durable queues that name none: {KINDS}; '': classic.")] = None
+    replace: Annotated[bool, Field("If it is there already, change what is given.")] = False
 
 
 def _add(node: "Node", who: Who, request: AddRequest) -> Lasting:
+    if request.default_queue_type not in (None, "", *QUEUE_TYPES):
+        raise OperationError(f"default_queue_type is one of {KINDS}, not {request.default_queue_type!r:.80}", 400)
+
     def plan() -> "Iterable[Change]":
         row = node.listing.rows.get(request.vhost, NEW)
-        row = row._replace(description=request.description, tags=tuple(request.tags or ()))
+        if request.description is not None:
+            row = row._replace(description=request.description)
+        if request.tags is not None:
+            row = row._replace(tags=tuple(request.tags))
+        if request.default_queue_type is not None:
+            row = row._replace(default_queue_type=request.default_queue_type)
         if request.vhost in node.vhosts:
             if not request.replace:
                 raise OperationError(f"vhost '{request.vhost}' already exists", 409)
@@ -97,6 +111,7 @@ def _add(node: "Node", who: Who, request: AddRequest) -> Lasting:
     made: list[str] = []
 
     def then() -> Done:
+        find_vhost(node, request.vhost).take_settings(node.listing.rows[request.vhost])
         if made:
             node.tell("vhost.created", {"name": request.vhost}, who.user)
         return DONE
@@ -129,7 +144,7 @@ class LimitsRequest:
 
 def _set_limits(node: "Node", who: Who, request: LimitsRequest) -> Lasting:
     from brokerd.auth.users import checked_limits
-    from brokerd.vhost.listing import MAX_QUEUES, VHOST_LIMITS
+    from brokerd.vhost.listing import VHOST_LIMITS
 
     limits = checked_limits(request.limits, VHOST_LIMITS, f"vhost '{request.vhost}'")
 
@@ -137,7 +152,7 @@ def _set_limits(node: "Node", who: Who, request: LimitsRequest) -> Lasting:
         return node.listing.rows[request.vhost]._replace(limits=limits)
 
     def then() -> Done:
-        find_vhost(node, request.vhost).max_queues = row().limit(MAX_QUEUES)
+        find_vhost(node, request.vhost).take_settings(row())
         event = f"vhost.limits.{'set' if limits else 'cleared'}"
         node.tell(event, {"name": request.vhost, "limits": limits}, who.user)
         return DONE

@@ -29,7 +29,6 @@ from brokerd.server.log import configure
 from brokerd.server.values import limits_of, settings_of
 from brokerd.store.json_file import Changes, named
 from brokerd.vhost import events
-from brokerd.vhost.listing import MAX_QUEUES
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -221,10 +220,13 @@ def _take_vhosts(node: "Node", found: "dict[str, Row]") -> Iterator[None]:
     node.listing.take_over(found)
     for name, row in node.listing.rows.items():
         vhost = node.vhosts[name]
-        vhost.max_queues = row.limit(MAX_QUEUES)
+        vhost.take_settings(row)
         yield
         if row.limits != before[name].limits:
             log.info("reload: the limits of vhost '%s' are now %s", name, row.limits or "none")
+        if row.default_queue_type != before[name].default_queue_type:
+            kind = row.default_queue_type or "none"
+            log.info("reload: the default type of queues of vhost '%s' is now %s", name, kind)
         if row.tracing is not before[name].tracing:
             vhost.firehose.switch(row.tracing)
             log.info("reload: the firehose (tracing) of vhost '%s' is %s", name, "on" if row.tracing else "off")

@@ -181,6 +181,10 @@ class Access:
             queue.touch()
             return queue
         arguments = arguments or {}
+        if self.vhost.default_queue_type and "x-queue-type" not in arguments:
+            arguments = self.vhost.with_queue_type(
+                name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+            )
         if not name:
             if arguments.get("x-queue-type") == "quorum":
                 raise PreconditionFailed('Cannot declare a server-named queue for type <<"quorum">>')

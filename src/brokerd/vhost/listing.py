@@ -1,6 +1,7 @@
 """vhosts.json: the names of all vhosts, and the settings of each.
 
-    [{"name": ..., "limits": {...}, "tracing": true, "description": ..., "tags": [...]}, ...]
+    [{"name": ..., "limits": {...}, "tracing": true, "description": ..., "tags": [...],
+      "default_queue_type": "quorum"}, ...]
 
 All but the name may be left out; ``tracing`` is the firehose, description and tags are words for people.  The rows in
 memory are those of the file: if it cannot be written, they stay as they were.  Knows nothing of what is in a vhost.
@@ -9,6 +10,7 @@ memory are those of the file: if it cannot be written, they stay as they were.  
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from brokerd.arguments import QUEUE_TYPES
 from brokerd.auth.users import MAX_CONNECTIONS, checked_limits
 from brokerd.errors import PreconditionFailed, StoreError
 from brokerd.store import json_file
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 VHOSTS_FILE = "vhosts.json"
 MAX_QUEUES = "max-queues"
 VHOST_LIMITS = (MAX_CONNECTIONS, MAX_QUEUES)
-OPTIONAL = ("limits", "tracing", "description", "tags")
+OPTIONAL = ("limits", "tracing", "description", "tags", "default_queue_type")
 DEFAULT_VHOST = "/"  # what a file that is not there yet begins with
 
 
@@ -32,6 +34,7 @@ class Row(NamedTuple):
     tracing: bool
     description: str = ""
     tags: tuple[str, ...] = ()
+    default_queue_type: str = ""  # of durable queues whose declarations name none; "": classic
 
     def limit(self, name: str) -> int:
         """The limit of that name; -1: no limit."""
@@ -118,7 +121,10 @@ def rows(path: str, content: Any) -> dict[str, Row]:
             limits = checked_limits(entry.get("limits", {}), VHOST_LIMITS, f"vhost '{name}'")
         except PreconditionFailed as error:
             raise StoreError(f"{path}: entry {number}: {error}") from None
-        found[name] = Row(limits, tracing, description, tuple(tags))
+        queue_type = entry.get("default_queue_type", "")
+        if queue_type not in ("", *QUEUE_TYPES):
+            raise StoreError(f"{path}: entry {number}: default_queue_type is none of {', '.join(QUEUE_TYPES)}")
+        found[name] = Row(limits, tracing, description, tuple(tags), queue_type)
     return found
 
 
@@ -135,5 +141,7 @@ def entries(rows: dict[str, Row]) -> list[dict[str, Any]]:
             entry["description"] = row.description
         if row.tags:
             entry["tags"] = list(row.tags)
+        if row.default_queue_type:
+            entry["default_queue_type"] = row.default_queue_type
         content.append(entry)
     return content

@@ -28,6 +28,7 @@ from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_argume
 from brokerd.store.format import TRANSIENT_FOLDER, folder_name
 from brokerd.vhost import deletions
 from brokerd.vhost.features import make_null
+from brokerd.vhost.listing import MAX_QUEUES
 from brokerd.vhost.names import RESERVED_PREFIX
 from brokerd.vhost.routing import give_history
 from brokerd.wire import methods
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from brokerd.store.shared_commit_log import SharedCommitLog
     from brokerd.vhost.access import Access
     from brokerd.vhost.features import Features
+    from brokerd.vhost.listing import Row
 
 log = getLogger("brokerd")
 
@@ -60,7 +62,7 @@ class VHost:
     """
 
     __slots__ = (
-        "accesses", "appended", "commit_log", "core", "dead_letters", "delays", "deleted", "deletes",
+        "accesses", "appended", "commit_log", "core", "dead_letters", "default_queue_type", "delays", "deleted", "deletes",
         "deletions_under_way", "directory", "duplicates", "events", "exchanges", "firehose", "log", "max_queues",
         "name", "on_disk", "policies", "queues", "remove_files", "replies", "revision", "unsynced",
     )  # fmt: skip
@@ -81,6 +83,7 @@ class VHost:
         self.directory = directory
         self.deleted = False  # No client finds it any more, and nothing may be written into its folder.
         self.max_queues = -1  # -1: no limit
+        self.default_queue_type = ""  # "": a declaration that names none means classic
         self.core = core
         self.commit_log: SharedCommitLog | None = None  # made by the first small transaction
         self.log = log
@@ -140,6 +143,24 @@ class VHost:
         self.delays.forget_routes()
 
     # --- queues
+
+    def take_settings(self, row: "Row") -> None:
+        """Let what vhosts.json says hold for the queues that are declared from now on."""
+        self.max_queues = row.limit(MAX_QUEUES)
+        self.default_queue_type = row.default_queue_type
+
+    def with_queue_type(
+        self, name: str, arguments: dict[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
+    ) -> dict[str, Any]:
+        """The arguments with the type that a declaration means which names none, where this vhost has a default.
+
+        A queue that is there keeps its type.  A queue that cannot be of the default type is classic.
+        """
+        there = self.queues.get(name)
+        kind = self.default_queue_type if there is None else there.arguments.get("x-queue-type", "")
+        if not kind or (there is None and kind != "classic" and (exclusive or auto_delete or not durable)):
+            return arguments
+        return {**arguments, "x-queue-type": kind}
 
     def check_queue_limit(self, name: str) -> None:
         """Check that one more queue, ``name``, is allowed.  Raises PreconditionFailed (RabbitMQ's text)."""
