@@ -340,7 +340,7 @@ HEAVY = frozenset({"numpy", "pydantic", "json", "tomllib", "hashlib", "secrets",
 
 NOT_IN_A_BROKER = ("cli", "audit", "auditor", "carriers", "client", "management", "spark", "testing")
 ONLY_WITH_TLS = frozenset({  # heavy themselves
-    "brokerd.server.tls", "brokerd.server.tls_context", "brokerd.server.kernel_tls",
+    "brokerd.server.tls", "brokerd.server.tls_certificates", "brokerd.server.tls_context", "brokerd.server.kernel_tls",
 })
 
 

@@ -34,6 +34,9 @@ TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no":
 MIB = 1 << 20
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
+Backends = Literal[
+    "internal", "http", "internal,http", "http,internal", "hook", "internal,hook", "hook,internal"
+]  # fmt: skip
 TLSVersion = Literal["1.2", "1.3"]
 LoginFrom = Literal["distinguished_name", "common_name", "subject_alternative_name"]
 SANType = Literal["dns", "ip", "email", "uri"]
@@ -286,10 +289,16 @@ class Config:
         "auth", "File with the CAs (PEM) of the server that has the keys; empty: the system's.", reloadable=True,
         path="file",
     )] = ""
-    auth_backends: Annotated[Literal["internal", "http", "internal,http", "http,internal"], Option(
-        "auth", "Who knows names and passwords, asked in this order: users.json (internal), a web server (http).",
+    auth_backends: Annotated[Backends, Option(
+        "auth", "Who knows users, asked in this order: users.json (internal), a web server (http), a package (hook).",
         reloadable=True,
     )] = "internal"
+    auth_hook: Annotated[str, Option(
+        "auth", "Entry point of the group brokerd.auth that is the back-end hook; empty means none.",
+    )] = ""
+    auth_hook_config: Annotated[str, Option(
+        "auth", "What the package of the hook is told at the start, such as the path of its own configuration.",
+    )] = ""
     auth_http_method: Annotated[Literal["get", "post"], Option(
         "auth", "How the web server is asked; post keeps passwords out of its access log.", reloadable=True,
     )] = "get"

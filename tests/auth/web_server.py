@@ -1,5 +1,6 @@
 """A web server that decides about logins, as people write one for rabbitmq_auth_backend_http."""
 
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
@@ -9,9 +10,10 @@ class WebServer:
     """Listens on a free port of the loopback.  ``decide(path, fields)`` returns the answer: a text, or status and text.
 
     ``asked`` has each question, in order; ``gate`` keeps the answers back while it is not set.
+    ``certificate``: files of a certificate and its key; the server speaks HTTPS then.
     """
 
-    def __init__(self, decide):
+    def __init__(self, decide, certificate=None):
         self.decide = decide
         self.asked = []
         self.methods = set()
@@ -50,12 +52,20 @@ class WebServer:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            # In the thread of each client: one who breaks the handshake off must not end the server.
+            self.server.socket = context.wrap_socket(
+                self.server.socket, server_side=True, do_handshake_on_connect=False)
+            self.scheme = "https"
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
         self.thread.start()
 
     @property
     def address(self):
-        return f"http://127.0.0.1:{self.server.server_port}"
+        return f"{self.scheme}://127.0.0.1:{self.server.server_port}"
 
     def paths(self):
         return {name: f"{self.address}/auth/{name}" for name in ("user", "vhost", "resource", "topic")}

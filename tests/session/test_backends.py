@@ -1,12 +1,15 @@
 """Logins that a web server decides: a real broker, a real client and a small server, as people write one."""
 
+import shutil
 import socket
 
 import pika
 import pytest
 from tests.auth.web_server import WebServer
+from tests.broker import run
 from tests.conversations.peer import Peer, publish
 from tests.management.http import Http, reserve_http
+from tests.server.certificates import Authority
 from tests.server.clients import parameters
 
 from brokerd.wire import methods
@@ -104,6 +107,102 @@ def test_the_default_exchange_is_asked_about_by_rabbitmqs_name(start, server, co
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"x")
     assert server.count("resource", resource="exchange", name="amq.default", permission="write") == 1
+
+
+def test_a_web_server_behind_tls_is_asked_if_its_certificate_is_trusted_and_new_cas_count_at_once(
+        rules, make_broker, connect, tmp_path):
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    shutil.copy(theirs.file, tmp_path / "ca.pem")
+    server = WebServer(rules, ours.sign("login", "/CN=login"))
+    try:
+        broker = make_broker("--auth-backends", "http", "--auth-http-method", "post", "--failed-logins-per-second", 0,
+                             *server.flags(), "--auth-http-ca-cert", tmp_path / "ca.pem").start()
+        refused_login(broker, "ann", "secret")
+        broker.wait_for_log("auth_http_user_path gives no answer .*(?i:certificate)")
+        assert server.asked == []
+        shutil.copy(ours.file, tmp_path / "ca.pem")
+        assert connect(broker).channel().queue_declare("", exclusive=True).method.message_count == 0
+        assert server.count("user") == 1
+        (tmp_path / "ca.pem").unlink()
+        refused_login(broker, "ann", "other")
+    finally:
+        server.close()
+
+
+HOOK = """
+import threading
+
+ANN = {"secret": ["management", "app-/"], "other": []}
+
+
+class Directory:
+    def __init__(self, text):
+        self.refused = text
+
+    def log_in(self, user, password):
+        if user == "broken":
+            raise RuntimeError("the directory\\nis away")
+        if user == "typed":
+            return "management"
+        return ANN.get(password) if user == "ann" else None
+
+    def allows(self, wish):
+        assert threading.current_thread() is not threading.main_thread()
+        if wish.name == "typed":
+            return "yes"
+        return "app-" + wish.vhost in wish.tags and wish.name != self.refused and wish.routing_key != "eu.secret"
+"""
+
+
+@pytest.fixture
+def hooked(make_broker, tmp_path):
+    """Starts a broker in whose Python the package acme is installed; it refuses what is named ``forbidden``."""
+    site = tmp_path / "site"
+    (site / "acme-1.dist-info").mkdir(parents=True)
+    (site / "acme-1.dist-info" / "entry_points.txt").write_text("[brokerd.auth]\nacme = acme_directory:Directory\n")
+    (site / "acme-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
+    (site / "acme_directory.py").write_text(HOOK)
+
+    def make(*flags):
+        return make_broker("--failed-logins-per-second", 0, "--auth-hook", "acme", "--auth-hook-config", "forbidden",
+                           *flags, first=f"import sys; sys.path.insert(0, {str(site)!r})")
+
+    return make
+
+
+def test_a_package_decides_about_its_users_and_their_rights(hooked, connect):
+    broker = hooked("--auth-backends", "internal,hook").start()
+    channel = connect(broker).channel()
+    channel.confirm_delivery()
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    channel.exchange_declare("news", "topic")
+    channel.queue_bind(queue, "news", "eu.*")
+    channel.basic_publish("news", "eu.one", b"one")
+    assert channel.basic_get(queue, auto_ack=True)[2] == b"one"
+    for user, password in (("ann", "wrong"), ("ann", ""), ("other", "secret"), ("broken", "x"), ("typed", "x")):
+        refused_login(broker, user, password)
+    broker.wait_for_log("WARNING auth hook gives no answer .RuntimeError: the directory is away.: denied")
+    for name in ("forbidden", "typed"):
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+            connect(broker).channel().queue_declare(name)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+        channel.basic_publish("news", "eu.secret", b"two")
+    begin = len(broker.lines)
+    # What pika makes of it depends on whether it has read the close when the socket ends.
+    with pytest.raises((pika.exceptions.ConnectionClosedByBroker, pika.exceptions.ProbableAccessDeniedError)):
+        connect(broker, password="other")
+    broker.wait_for_log("access to vhost '/' refused for user 'ann'", begin)
+    connect(broker, user="guest", password="guest")
+
+
+@pytest.mark.parametrize(("flags", "text"), [
+    (("--auth-hook", "ldap"), "auth_hook ldap: no installed package has it (brokerd.auth has: none)"),
+    (("--auth-backends", "hook"), "auth_backends has hook, but auth_hook names none"),
+])
+def test_a_hook_that_is_not_there_ends_the_start_with_one_line(tmp_path, flags, text):
+    status, _, said = run("-D", tmp_path / "data", "--amqp-port", 0, *flags)
+    assert (status, said.count("\n"), text in said) == (2, 1, True), said
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("backends", ["internal,http", "http,internal"])

@@ -3,6 +3,7 @@
 Waits for another machine, so threads call it.  Knows neither tokens nor passwords.
 """
 
+import os
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +28,7 @@ def fetch(
         raise ValueError(f"{address!r:.200} is no URL of http or https")
     deadline, octets = monotonic() + seconds, b""
     try:
-        with _opener(ca_cert).open(Request(address, data=form), timeout=seconds) as answer:
+        with _opener(ca_cert, _changed(ca_cert)).open(Request(address, data=form), timeout=seconds) as answer:
             status = answer.status
             while len(octets) <= octets_most:
                 more = answer.read1(READ_OCTETS)
@@ -46,8 +47,13 @@ def fetch(
     return status, octets
 
 
+def _changed(ca_cert: str) -> int:
+    """When the file was changed last, so that new CAs count from then on.  Raises OSError."""
+    return os.stat(ca_cert).st_mtime_ns if ca_cert else 0
+
+
 @lru_cache(8)
-def _opener(ca_cert: str) -> Any:
+def _opener(ca_cert: str, changed: int) -> Any:
     import ssl
     from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
 

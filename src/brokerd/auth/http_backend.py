@@ -8,19 +8,22 @@
 Each line is a form, sent to the URL of that name.  An answer counts for ``cache_seconds``.  Permissions are asked for
 while a client's method is under way, and the loop must not wait: a question without an answer raises NotAnsweredYet,
 the caller has it asked in a thread (``HTTPBackend.fetch``), and comes again.  A server that fails, or says something
-else, has denied, for ``FAILED_SECONDS``.  Knows nothing of connections.
+else, has denied, for ``FAILED_SECONDS``.  A hook (see ``hook``) may be asked instead.  Knows nothing of connections.
 """
 
 import os
 from collections import OrderedDict
 from collections.abc import Callable
 from logging import getLogger
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.auth.fetching import fetch
 from brokerd.auth.users import checked_name
 from brokerd.errors import LoginRefused, NotAnsweredYet, PreconditionFailed, in_words
 from brokerd.settings import HTTPAuth
+
+if TYPE_CHECKING:
+    from brokerd.auth.hook import Ask
 
 log = getLogger("brokerd")
 
@@ -51,10 +54,13 @@ class HTTPBackend:
     ``fetch`` and ``fetch_login`` may be called in any thread, everything else on the loop.
     """
 
-    __slots__ = ("_answers", "_monotonic", "_salt", "_settings", "_told")
+    __slots__ = ("_answers", "_monotonic", "_salt", "_settings", "_told", "hook")
 
-    def __init__(self, settings: Callable[[], HTTPAuth], monotonic: Callable[[], float]) -> None:
-        self._settings, self._monotonic = settings, monotonic
+    def __init__(
+        self, settings: Callable[[], HTTPAuth], monotonic: Callable[[], float], hook: "Ask | None" = None
+    ) -> None:
+        """``hook`` is asked instead of the web server."""
+        self._settings, self._monotonic, self.hook = settings, monotonic, hook
         self._salt = os.urandom(16)
         self._answers: OrderedDict[Question | bytes, Answer] = OrderedDict()
         self._told = float("-inf")
@@ -99,7 +105,7 @@ class HTTPBackend:
         text = password.decode("utf-8", "surrogateescape")
         word, rest = self._ask(Question("user", (("username", name), ("password", text))))
         if word == "deny":
-            raise LoginRefused(f"user '{name}' - denied by the HTTP back-end{f': {rest[:200]!r}' if rest else ''}")
+            raise LoginRefused(f"user '{name}' - denied by {self._who}{f': {rest[:200]!r}' if rest else ''}")
         if word != "allow":
             raise ValueError("the answer is neither allow nor deny")
         return tuple(dict.fromkeys(tag for tag in rest.split()[:TAGS_MAX] if tag.isprintable()))
@@ -113,12 +119,18 @@ class HTTPBackend:
         if isinstance(error, LoginRefused):
             return error
         self._tell("user", error)
-        return LoginRefused(f"user '{name}' - the HTTP back-end gives no answer")
+        return LoginRefused(f"user '{name}' - {self._who} gives no answer")
+
+    @property
+    def _who(self) -> str:
+        return "the hook" if self.hook is not None else "the HTTP back-end"
 
     # --- both
 
     def _ask(self, question: Question) -> tuple[str, str]:
         """The word with which the answer begins, in small letters, and the rest of it."""
+        if self.hook is not None:
+            return self.hook(question)
         from urllib.parse import urlencode
 
         settings = self._settings()
@@ -154,7 +166,8 @@ class HTTPBackend:
         if now - self._told >= TOLD_SECONDS:
             self._told = now
             reason = in_words(error) if isinstance(error, Exception) else "no answer"
-            log.warning("HTTP back-end: auth_http_%s_path gives no answer (%s): denied", path, reason)
+            who = "auth hook" if self.hook is not None else f"HTTP back-end: auth_http_{path}_path"
+            log.warning("%s gives no answer (%s): denied", who, reason)
 
 
 class HTTPGranted:

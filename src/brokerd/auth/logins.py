@@ -14,6 +14,7 @@ from brokerd.auth.mechanisms import ANONYMOUS, EXTERNAL, credentials
 from brokerd.errors import LoginRefused
 
 if TYPE_CHECKING:
+    from brokerd.auth.hook import Ask
     from brokerd.auth.http_backend import HTTPBackend, Question
     from brokerd.auth.tokens import Token, Tokens
     from brokerd.auth.users import Users
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 log = getLogger("brokerd")
 
-INTERNAL, HTTP = "internal", "http"  # back-ends: see the option auth_backends
+INTERNAL, HTTP, HOOK = "internal", "http", "hook"  # back-ends: see the option auth_backends
 
 
 class Logins:
     """The logins of one broker.  ``settings()`` are those of the moment."""
 
     __slots__ = (
-        "_asking", "_clock", "_failed", "_http", "_settings", "_tokens", "_users", "granted", "submit_http",
+        "_asked", "_asking", "_clock", "_failed", "_settings", "_tokens", "_users", "granted", "hook", "submit_http",
         "submit_tokens",
     )  # fmt: skip
 
@@ -43,7 +44,8 @@ class Logins:
         self._users, self._settings, self._clock = users, settings, clock
         self._failed = FailedLogins(clock.monotonic)
         self._tokens: Tokens | None = None  # None: not used yet
-        self._http: HTTPBackend | None = None  # the same
+        self._asked: HTTPBackend | None = None  # the same
+        self.hook: Ask | None = None  # what is asked for the back-end hook; None: there is none
         self._asking: dict[Question, list[Callable[[], object]]] = {}  # what is called when the answer is there
         self.granted = GrantedLogins(lambda: clock.epoch_ns() / 1e9)  # logins over HTTP
 
@@ -102,13 +104,14 @@ class Logins:
         return self._settings().auth_backends
 
     @property
-    def http(self) -> "HTTPBackend":
-        """The questions to the web server."""
-        if self._http is None:
+    def asked(self) -> "HTTPBackend":
+        """The questions to the web server, or to the hook."""
+        hook = self.hook if HOOK in self.backends else None
+        if self._asked is None or self._asked.hook is not hook:
             from brokerd.auth.http_backend import HTTPBackend  # Most brokers have none.
 
-            self._http = HTTPBackend(lambda: self._settings().http_auth, self._clock.monotonic)
-        return self._http
+            self._asked = HTTPBackend(lambda: self._settings().http_auth, self._clock.monotonic, hook)
+        return self._asked
 
     def ask(self, question: "Question", then: Callable[[], object]) -> None:
         """Ask the web server, once for all who want to know; then call ``then()``: its answer is in ``http``."""
@@ -117,29 +120,29 @@ class Logins:
             waiting.append(then)
             return
         self._asking[question] = [then]
-        http, found = self.http, list[bool]()
+        asked, found = self.asked, list[bool]()
 
         def done(error: object) -> None:
-            http.note(question, found[0] if found else None, error)
+            asked.note(question, found[0] if found else None, error)
             for each in self._asking.pop(question):
                 each()
 
-        self.submit_http(lambda: found.append(http.fetch(question)), done)
+        self.submit_http(lambda: found.append(asked.fetch(question)), done)
 
     def ask_login(
         self, name: str, password: bytes, then: "Callable[[tuple[str, ...] | None, LoginRefused | None], object]"
     ) -> None:
         """Ask the web server about a password; then call ``then(tags, None)`` or ``then(None, why)``."""
-        http, found = self.http, list[tuple[str, ...]]()
+        asked, found = self.asked, list[tuple[str, ...]]()
 
         def done(error: object) -> None:
             if found:
-                http.note_login(name, password, found[0])
+                asked.note_login(name, password, found[0])
                 then(found[0], None)
             else:
-                then(None, http.refusal(name, error))
+                then(None, asked.refusal(name, error))
 
-        self.submit_http(lambda: found.append(http.fetch_login(name, password)), done)
+        self.submit_http(lambda: found.append(asked.fetch_login(name, password)), done)
 
     # --- passwords, certificates, none
 

@@ -194,8 +194,8 @@ class Authenticating:
     def _ask_web_server(self, password: bytes) -> Generator[Any, None, dict[str, Any] | None]:
         from brokerd.auth.http_backend import HTTPGranted  # Most brokers have none.
 
-        node, name, http = self._node, self._name, self._node.logins.http
-        tags = http.known_login(name, password)
+        node, name, asked = self._node, self._name, self._node.logins.asked
+        tags = asked.known_login(name, password)
         if tags is None:
             found: list[Any] = []
 
@@ -211,7 +211,7 @@ class Authenticating:
             if tags is None:
                 log.warning("HTTP login refused: %s", why)
                 return None
-        granted = HTTPGranted(http, name, tags, self._address)
+        granted = HTTPGranted(asked, name, tags, self._address)
         until = node.clock.epoch_ns() / 1e9 + SESSION_SECONDS
         return {"name": name, "tags": list(tags), "expires": None,
                 "grant": node.logins.granted.keep(name, granted, until, "http", self._address)}  # fmt: skip

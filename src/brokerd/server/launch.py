@@ -33,6 +33,7 @@ from brokerd.store.format import IMPORT_FILE
 from brokerd.store.sync import SyncThread
 
 if TYPE_CHECKING:
+    from brokerd.auth.hook import Ask
     from brokerd.config import Config
     from brokerd.server.links import Links
     from brokerd.server.management import Management
@@ -92,7 +93,7 @@ class Server:
     """One running broker process."""
 
     __slots__ = (
-        "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers",
+        "clock", "config", "control", "descriptors", "disk", "failed", "file_syncs", "gate", "handlers", "hook",
         "http_threads", "lateness",
         "links", "login_thread", "loop", "management", "node", "notify", "paths", "reload", "reload_again", "reloading",
         "servers", "serving", "slow_thread", "socket_path", "stop_signals", "stopped", "summing_up", "sync_thread",
@@ -120,6 +121,7 @@ class Server:
         self.paths: list[str] = []  # of unix sockets beside that, which the broker removes
         self.socket_path = ""  # of the unix socket that listens for AMQP; empty: no unix socket does
         self.gate: Gate | None = None  # None: no TLS
+        self.hook: Ask | None = None  # None: no package decides about logins
         self.control: Control | None = None  # None: not made yet
         self.management: Management | None = None  # None: not started, or no HTTP
         self.links: Links | None = None  # None: there has been no link yet
@@ -145,6 +147,12 @@ class Server:
 
             self.gate = Gate(self.config, context(self.config))
             found = certificates(self.config)
+        if self.config.auth_hook:
+            from brokerd.auth.hook import load
+
+            self.hook = load(self.config.auth_hook, self.config.auth_hook_config)
+        elif "hook" in self.config.auth_backends.split(","):
+            raise ConfigError("auth_backends has hook, but auth_hook names none")
         self.notify.status("reading the data directory")
         self.node = self._build_node()
         self.note_certificates(found)
@@ -273,6 +281,7 @@ class Server:
             descriptors=self.descriptors,
             look_every_ns=look_every_ns,
         )
+        node.logins.hook = self.hook
         node.logins.submit_tokens, node.logins.submit_http = self.token_thread.submit, self.http_threads.submit
         return node
 

@@ -1,7 +1,8 @@
 """A login by password where others than ``users.json`` are asked: the back-ends of ``auth_backends``, in order.
 
 The first one that knows the user with this password lets it in, and says what it may do: ``permissions.json`` where
-that is the internal one, else the web server (``grants.AskedGrant``).  A failure counts once, when all have refused.
+that is the internal one, else the web server or the hook (``grants.AskedGrant``).  A failure counts once, when all
+have refused.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,7 +73,7 @@ class _Attempt:
     def _ask_web_server(self) -> None:
         connection = self._connection
         node = connection.node
-        known = node.logins.http.known_login(self._name, self._password)
+        known = node.logins.asked.known_login(self._name, self._password)
         if known is not None:
             self._let_in(known)
             return
@@ -99,6 +100,6 @@ class _Attempt:
             return
         connection.user = self._name
         connection.grant = grants.AskedGrant(
-            connection, HTTPGranted(logins.http, self._name, tags, connection.address)
+            connection, HTTPGranted(logins.asked, self._name, tags, connection.address)
         )
         self._steps.welcome(connection, self._method.mechanism)
