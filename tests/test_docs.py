@@ -111,7 +111,7 @@ def test_a_retry_queue_and_deduplication_do_what_the_manual_says(demo, tmp_path)
 def test_a_password_hash_made_as_the_manual_shows_lets_a_user_in(tmp_path):
     from brokerd.auth.passwords import verify
 
-    (show,) = blocks(ROOT / "docs" / "running.md")
+    show, _ = blocks(ROOT / "docs" / "running.md")     # The other is in auth/test_hook.
     assert verify("the new password", run_block(show, 1, tmp_path, 0).strip())
 
 
@@ -220,7 +220,7 @@ def test_every_python_block_is_run_by_a_test_above():
     # Those of testing.md are run in testing: test_examples.py; those of stream-week.md in spark: test_week.py; those of
     # groups.md in server: test_groups_page.py.
     assert counts == {"README.md": 2, "audit-recipes.md": 2, "groups.md": 4, "ordering.md": 1, "prove.md": 2,
-                      "queues.md": 2, "running.md": 1, "stream-week.md": 7, "streams.md": 1,
+                      "queues.md": 2, "running.md": 2, "stream-week.md": 7, "streams.md": 1,
                       "testing.md": 6}
 
 

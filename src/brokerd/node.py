@@ -89,10 +89,9 @@ class Node:
         look_every_ns: int = LOOK_EVERY_NS,
     ) -> None:
         """``submit(work, done)`` runs work() in one thread, then done(error or None) on the loop; ``submit_slow``
-        in another, for work that no client waits for; ``submit_logins`` in one for passwords.
-        ``sync_files`` syncs a few files in a third (see GroupCommit);
-        without it the first thread does.  ``sync_failed`` is called when a sync has failed, after which the broker can
-        promise nothing.  ``used_memory()`` is how much of ``memory_octets`` this process uses.
+        in another, for work that no client waits for; ``submit_logins`` in one for passwords.  ``sync_files`` syncs a
+        few files in a third (see GroupCommit); without it the first does.  ``sync_failed`` is called when a sync has
+        failed: then the broker can promise nothing.  ``used_memory()``: how much of ``memory_octets`` is in use.
         ``call_at(when, callback)`` calls back on the loop at that time (ns since the epoch); without it times to live
         and delays are precise to the second.  ``descriptors``: None is no limit.  ``look_every_ns``: while messages
         wait for a time, the clock is looked at so often, in case that somebody sets it."""
@@ -108,7 +107,7 @@ class Node:
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.stopping, self.start_frames = False, dict[str, bytes]()
         self.started_ns, self.listeners = clock.epoch_ns(), list[tuple[str, str, int]]()  # protocol, address, port
-        self.certificates: list[tuple[str, int]] = []  # of TLS: the file, and when it expires, in seconds
+        self.certificates = list[tuple[str, int]]()  # of TLS: the file, and when it expires, in seconds
         self.descriptors = descriptors or Budget(NO_LIMIT, clock.monotonic)
         self.core = self._make_core(data, settings, limits)
         self.descriptors.serve(self.core.close_files)

@@ -62,9 +62,9 @@ class VHost:
     """
 
     __slots__ = (
-        "accesses", "appended", "commit_log", "core", "dead_letters", "default_queue_type", "delays", "deleted", "deletes",
-        "deletions_under_way", "directory", "duplicates", "events", "exchanges", "firehose", "log", "max_queues",
-        "name", "on_disk", "policies", "queues", "remove_files", "replies", "revision", "unsynced",
+        "accesses", "appended", "commit_log", "core", "dead_letters", "default_queue_type", "delays", "deleted",
+        "deletes", "deletions_under_way", "directory", "duplicates", "events", "exchanges", "firehose", "log",
+        "max_queues", "name", "on_disk", "policies", "queues", "remove_files", "replies", "revision", "unsynced",
     )  # fmt: skip
 
     def __init__(
