@@ -109,3 +109,29 @@ def test_a_mandatory_message_without_a_group_is_returned_where_groups_are_asked_
     bench.turns()
     (back,) = connection.said()
     assert (back.method, back.reply, back.reply_text, back.body) == (50, 312, b"NO_ROUTE: no message group", b"none")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_so_it_is_where_a_transaction_is_committed_unless_its_channel_has_gone(bench, kept):
+    committer = bench.connection(1)
+    committer.channels[1].tx = committer.channels[1].keeps = kept
+    grouped(bench, keyless="reject")
+    bench.queue(b"taker")
+    some = properties({b"group-id": b"r"})
+    if kept:
+        committer.feed(publish(1, b"none", mandatory=True) + publish(1, b"none either")
+                       + publish(1, b"some", mandatory=True, properties=some))
+        messages = committer.channels[1].take_kept()
+        assert messages.route(committer.channels[1])
+        messages.put(bench.core, 1, 1, sync=False, returns=committer.channels[1])
+        assert messages.refused
+    else:
+        put = bench.core.put
+        queue, taker = bench.queues[b"q"], bench.queues[b"taker"]
+        assert put((queue,), b"", b"q", properties({}), b"none", returns=committer.channels[1]) == ()
+        assert put((queue,), b"", b"q", properties({}), b"none either") == ()
+        assert put((queue, taker), b"", b"q", properties({}), b"taken", returns=committer.channels[1]) == (taker,)
+        assert put((queue,), b"", b"q", some, b"some", returns=committer.channels[1]) == (queue,)
+    bench.turns()
+    (back,) = committer.said()
+    assert (back.method, back.reply, back.reply_text, back.body) == (50, 312, b"NO_ROUTE: no message group", b"none")

@@ -13,13 +13,15 @@ from collections import defaultdict
 import pika
 import pytest
 from tests.broker import SECONDS
-from tests.conversations.peer import eventually
+from tests.conversations.peer import Peer, eventually
+from tests.conversations.peer import publish as publish_octets
 from tests.server.clients import close_all, connect
 
 from brokerd.audit.files import open_source
 from brokerd.audit.scan import Options
 from brokerd.audit.verdicts import audit
 from brokerd.cli import brokerctl
+from brokerd.wire import methods
 
 CUSTOMERS, ORDERS = 100, 12
 
@@ -166,6 +168,23 @@ def test_brokerctl_shows_which_group_waits_and_why_and_releases_it(broker, order
     while len(got) < 2:
         channel.connection.process_data_events(1)
     assert got[1] == ("a", b"0", 2)
+
+
+@pytest.mark.parametrize("way", ["kept by the plane", "taken by the session"])
+def test_a_transaction_tells_of_a_mandatory_message_without_a_group_before_it_ends_the_channel(broker, way):
+    copies = {"CC": ["nowhere"]} if way == "taken by the session" else {}
+    with Peer(broker.port).open() as peer:
+        peer.declare({"x-message-group": "exclusive", "x-group-default": "reject"}, "strict", durable=True)
+        assert peer.ask(methods.TxSelect()) == methods.TxSelectOk()
+        peer.send(publish_octets("strict", b"1", mandatory=True, headers=copies),
+                  publish_octets("strict", b"2", mandatory=True, headers={**copies, "group-id": "a"}),
+                  publish_octets("strict", b"3", headers=copies), methods.TxCommit())
+        assert peer.read() == methods.BasicReturn(
+            reply_code=312, reply_text="NO_ROUTE: no message group", exchange="", routing_key="strict")
+        assert peer.message()[1] == b"1"
+        assert peer.channel_close() == (406, "PRECONDITION_FAILED - partial tx completion")
+        assert peer.bodies("strict") == [b"2"]
+        peer.ask(methods.QueueDelete(queue="strict"))
 
 
 @pytest.mark.parametrize(("arguments", "text"), [

@@ -113,7 +113,8 @@ class Connection:
         self.channel = Channel(self)
         self.channels = {1: self.channel}
 
-    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync, keys=None):
+    def put(self, queues, exchange, key, properties, body, *, connection, channel, publish_seq, sync, keys=None,
+            returns=None):
         if self.full:
             raise OSError(28, "No space left on device")
         self.on_put()
@@ -614,7 +615,7 @@ class Kept:
             places += struct.pack("<QII", begin + n * size, 1, 0)
         return struct.pack("<I", self.count) + places
 
-    def put(self, core, connection, channel, *, sync):
+    def put(self, core, connection, channel, *, sync, returns=None):
         core.log.append(("put", self.count, sync))
 
 

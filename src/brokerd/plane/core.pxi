@@ -292,7 +292,7 @@ cdef class Core:
 
     def put(self, tuple queues, bytes exchange, bytes routing_key, bytes properties, bytes body, *,
             uint32_t connection=0, uint16_t channel=0, uint64_t publish_seq=0, bint sync=False,
-            Keys keys=None, bint redriven=False):
+            Keys keys=None, bint redriven=False, Channel returns=None):
         cdef message_t m
         cdef known_t known
         cdef uint32_t i, stored = STORED, n = <uint32_t>len(queues)
@@ -329,6 +329,8 @@ cdef class Core:
             if err:
                 raise OSError(err, os_strerror(err))
             queues = pick_stored(queues, took)
+            if stored & UNADMITTED and returns is not None:
+                return_unadmitted(&returns.c, True, &m, stored)
         finally:
             free(targets)
         if has_unfinished(&self.c) or self.c.dirty != NULL:

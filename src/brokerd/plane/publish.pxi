@@ -104,7 +104,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
         return STALL
     count_publish(ch, r, 1)
     if UNLIKELY(stored & UNADMITTED):
-        return_unadmitted(ch, r, &m, stored)
+        return_unadmitted(ch, r.mandatory, &m, stored)
     if ch.confirm:
         note_confirm(ch, stored)
     return DONE
@@ -186,10 +186,10 @@ cdef inline void note_confirm(channel_t *ch, uint32_t stored) noexcept nogil:
         ch.sync_tag = ch.publishes
 
 
-cdef void return_unadmitted(channel_t *ch, route_t *r, message_t *m, uint32_t stored) noexcept nogil:
+cdef void return_unadmitted(channel_t *ch, bint mandatory, message_t *m, uint32_t stored) noexcept nogil:
     """A queue does not take the message because of what it is: one that is mandatory, and that no other queue has taken, goes
     back to its publisher."""
-    if r.mandatory and not stored & TAKEN:
+    if mandatory and not stored & TAKEN:
         write_return(ch, m, 312, b"\x1aNO_ROUTE: no message group")
 
 
@@ -200,7 +200,7 @@ cdef void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queue
     if r.immediate and not stored & (TAKEN | REFUSED) and queues_n:
         write_return(ch, m, 313, b"\x0cNO_CONSUMERS")
     elif UNLIKELY(stored & UNADMITTED):
-        return_unadmitted(ch, r, m, stored)
+        return_unadmitted(ch, r.mandatory, m, stored)
     if ch.confirm:
         note_confirm(ch, stored)
 

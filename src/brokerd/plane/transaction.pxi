@@ -162,7 +162,7 @@ cdef class Kept:
         free(octets)
         return places
 
-    def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync):
+    def put(self, Core core, uint32_t connection, uint16_t channel, *, bint sync, Channel returns=None):
         cdef message_t m
         cdef known_t known
         cdef kept_message_t *kept
@@ -180,6 +180,8 @@ cdef class Kept:
             if err:
                 break
             self.refused |= (stored & REFUSED) != 0
+            if UNLIKELY(stored & UNADMITTED) and returns is not None:
+                return_unadmitted(&returns.c, kept.bits & 1, &m, stored)
             if not sync and m.flags & PERSISTENT and core.c.sync:
                 for t in range(kept.first, kept.first + kept.targets_n):
                     if self.targets[t].durable and not self.targets[t].dropped:

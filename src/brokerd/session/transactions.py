@@ -88,6 +88,7 @@ class Step(NamedTuple):
     answer: plane.Answer
     queues: "tuple[Queue, ...]"  # as routed at the commit
     returned: int  # the reply code of basic.return, for a message that is stored nowhere; else 0
+    mandatory: bool
 
 
 class Transaction:
@@ -372,11 +373,12 @@ class Transaction:
         finally:
             access.is_at_commit = False
         queues: tuple[Queue, ...] = answer.before_storing()
-        if not queues and not answer.counts_as_routed and published.bits & _MANDATORY:
-            return Step(published.place, answer, (), 312)
+        mandatory = bool(published.bits & _MANDATORY)
+        if not queues and not answer.counts_as_routed and mandatory:
+            return Step(published.place, answer, (), 312, True)
         if queues and published.bits & _IMMEDIATE and not any(queue.consumer_count for queue in queues):
-            return Step(published.place, answer, (), 313)
-        return Step(published.place, answer, queues, 0)
+            return Step(published.place, answer, (), 313, mandatory)
+        return Step(published.place, answer, queues, 0, mandatory)
 
     def _check_space(self, octets: int, queues: int) -> None:
         if not queues:
@@ -422,8 +424,10 @@ class Transaction:
 
     def _put(self) -> None:
         connection, channel = self._connection, self._channel
+        returns = None if self._left else channel
         if self._kept is not None:
-            self._kept.put(connection.node.core, connection.number, channel.number, sync=self._entry is None)
+            self._kept.put(connection.node.core, connection.number, channel.number, sync=self._entry is None,
+                           returns=returns)  # fmt: skip
             self._refused = self._kept.refused
             return
         put = connection.node.core.put
@@ -437,7 +441,8 @@ class Transaction:
             if queues and not step.returned:
                 stored = put(queues, exchange, key, properties, body, connection=connection.number,
                              channel=channel.number, publish_seq=number,
-                             sync=any(queue.durable for queue in queues), keys=step.answer.keys)  # fmt: skip
+                             sync=any(queue.durable for queue in queues), keys=step.answer.keys,
+                             returns=returns if step.mandatory else None)  # fmt: skip
                 self._refused |= len(stored) < len(queues)
             self._refused |= step.answer.refuses
             step.answer.after_storing(plane.Message(exchange, key, properties, body), channel, stored)
