@@ -14,7 +14,9 @@ class Place:
         self.bench, self.now = bench, 100.0
         self.queue = bench.queue(**rules)
         self.queue.deleted = False
-        self.pulls = Pulls(bench.core, iter(range(900, 999)).__next__, lambda: self.now)
+        self.wakes = []                 # what is to be called back, and when
+        self.pulls = Pulls(bench.core, iter(range(900, 999)).__next__, lambda: self.now,
+                           lambda seconds, callback: self.wakes.append((self.now + seconds, callback)))
         self.client = bench.connection(1)
 
     def publish(self, *bodies):
@@ -25,6 +27,14 @@ class Place:
 
     def find(self, *rows):
         return self.pulls.find(self.queue, [row["receipt"] for row in rows])
+
+    def wake(self):
+        """Let the time go on until this is called back; how many seconds that took."""
+        before, (self.now, callback) = self.now, min(self.wakes, key=lambda one: one[0])
+        self.wakes.remove((self.now, callback))
+        callback()
+        self.queue.check()
+        return round(self.now - before, 6)
 
     def later(self, seconds):
         self.now += seconds
@@ -70,6 +80,43 @@ def test_what_is_not_settled_in_time_returns_to_its_place_as_a_failed_delivery(p
     assert [(each["body"], each["redelivered"]) for each in again] == [(b"1", True), (b"2", False)]
     with pytest.raises(OperationError):
         place.find(row)
+
+
+def test_a_time_below_a_second_is_kept_without_a_tick(place):
+    place.publish(b"1", b"2")
+    place.receive(visible_s=0.25)
+    (row,) = place.receive(visible_s=0.5)
+    assert (place.wake(), place.queue.ready) == (0.25, 1)
+    place.pulls.extend(place.find(row), 0.35)           # It was to return after 0.25 more.
+    assert (place.wake(), place.queue.ready) == (0.25, 1)
+    assert (place.wake(), place.queue.ready) == (0.1, 2)
+    assert place.wakes == []
+
+
+def test_a_shorter_time_than_before_is_kept_too(place):
+    place.publish(b"1")
+    place.pulls.extend(place.find(*place.receive(visible_s=3000)), 0.02)
+    assert (place.wake(), place.queue.ready) == (0.02, 1)
+
+
+def test_many_messages_return_in_pieces(place, monkeypatch):
+    monkeypatch.setattr(pulls, "RETURNED_AT_ONCE", 2)
+    place.publish(*[b"m"] * 5)
+    place.receive(5, visible_s=1)
+    seen = []
+    while place.wakes:
+        place.wake()
+        seen.append(place.queue.ready)
+    assert seen == [2, 4, 5]
+
+
+def test_what_is_settled_in_time_leaves_no_trace(place):
+    for number in range(300):
+        place.publish(b"%d" % number)
+        place.pulls.settle(place.find(*place.receive(visible_s=40_000)))
+    assert len(place.pulls._looks) <= 101
+    place.later(0)
+    assert place.pulls._pullers == {}
 
 
 def test_a_refused_message_returns_at_once_or_after_its_delay(place):

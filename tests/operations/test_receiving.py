@@ -50,11 +50,17 @@ def test_messages_are_received_and_settled_by_receipt(channel, peer):
 
 def test_a_message_that_is_not_settled_in_time_comes_back(channel, peer):
     publish(channel, b"1")
-    (row,) = receive(peer, visibility=1)
+    (row,) = receive(peer, visibility=0.05)
     (again,) = receive(peer, wait=20)
     assert (again["payload"], again["redelivered"]) == ("1", True)
     assert again["receipt"] != row["receipt"]
     assert ask(peer, "message extend", queue="q", receipts=again["receipt"], visibility=60) == {"messages": 1}
+
+
+@pytest.mark.parametrize("visibility", [0, 43_201, True, "1"])
+def test_a_time_out_of_its_bounds_is_refused(peer, channel, visibility):
+    answer = peer.ask(verb="message receive", queue="q", visibility=visibility)
+    assert "visibility must be a number from 0.01 to 43200" in answer["error"]
 
 
 def test_a_receiver_waits_until_a_message_comes(channel, peer):

@@ -18,6 +18,7 @@ class Everything:
     most: Annotated[int, Field("At most.", high=7)] = 7
     any_number: Annotated[int, Field("Any number.")] = 0
     long: Annotated[str, Field("Not empty.", low=1)] = "x"
+    seconds: Annotated[float, Field("How long.", low=0.5, high=9)] = 1
     on: Annotated[bool, Field("Whether.")] = False
     colour: Annotated[Literal["red", "green"], Field("Which.")] = "red"
     names: Annotated[list[str] | None, Field("Several.")] = None
@@ -39,6 +40,8 @@ def test_a_request_has_its_defaults_and_does_not_change():
     {"name": "a", "count": 1, "on": 1}, {"name": "a", "count": 1, "colour": "blue"}, {"name": "a", "count": 1, "x": 1},
     {"name": "a", "count": 1, "names": "a"}, {"name": "a", "count": 1.5}, {"name": None, "count": 1},
     {"name": "a", "count": 1, "least": 0}, {"name": "a", "count": 1, "most": 8},
+    {"name": "a", "count": 1, "seconds": 0.4}, {"name": "a", "count": 1, "seconds": True},
+    {"name": "a", "count": 1, "seconds": "1"}, {"name": "a", "count": 1, "seconds": float("nan")},
 ])
 def test_what_is_not_of_the_type_or_out_of_bounds_is_refused(fields):
     with pytest.raises(ValidationError):
@@ -54,7 +57,8 @@ def test_every_field_says_what_it_must_be():
     assert {each.name: each.rule for each in request_fields(Everything)} == {
         "name": "a text of 1 to 5 characters", "count": "a whole number from 0 to 9", "note": "a text",
         "least": "a whole number, 1 or more", "most": "a whole number up to 7", "any_number": "a whole number",
-        "long": "a text that is not empty", "on": "true or false", "colour": "one of red, green", "names": "",
+        "long": "a text that is not empty", "seconds": "a number from 0.5 to 9", "on": "true or false",
+        "colour": "one of red, green", "names": "",
     }
     assert [each.name for each in request_fields(Everything) if each.required] == ["name", "count"]
     assert request_fields(Everything)[2].default == "none"

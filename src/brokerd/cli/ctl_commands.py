@@ -168,7 +168,10 @@ def _type(each: RequestField) -> Any:
     if each.choices:
         return click.Choice(each.choices)
     if each.type is int:
-        return click.IntRange(each.field.low, each.field.high)
+        low, high = [None if bound is None else int(bound) for bound in (each.field.low, each.field.high)]
+        return click.IntRange(low, high)
+    if each.type is float:
+        return click.FloatRange(each.field.low, each.field.high)
     return {bool: click.BOOL, str: click.STRING}.get(each.type) or _Json()
 
 

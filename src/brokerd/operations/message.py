@@ -321,7 +321,7 @@ def _undo(node: "Node", who: Who, request: UndoRequest) -> "Job":
 class ReceiveRequest:
     queue: Annotated[str, Field("The queue's name.", argument=True)]
     count: Annotated[int, Field("How many messages at most.", low=1, high=10)] = 1
-    visibility: Annotated[int, Field("Seconds after which an unsettled message returns.", low=1, high=43_200)] = 30
+    visibility: Annotated[float, Field("Seconds after which an unsettled message returns.", low=0.01, high=43_200)] = 30
     wait: Annotated[int, Field("Seconds to wait for a message if no message is ready.", low=0, high=20)] = 0
     attempt: Annotated[str, Field("An id: for 5 minutes the same one gets the same messages again.")] = ""
     vhost: Annotated[str, Field("Vhost of the queue.")] = "/"
@@ -352,12 +352,12 @@ class AckRequest:
 
 @request
 class NackRequest(AckRequest):
-    delay: Annotated[int, Field("Seconds after which the messages return.", low=0, high=43_200)] = 0
+    delay: Annotated[float, Field("Seconds after which the messages return.", low=0, high=43_200)] = 0
 
 
 @request
 class ExtendRequest(AckRequest):
-    visibility: Annotated[int, Field("Seconds from now after which the messages return.", low=1, high=43_200)] = 30
+    visibility: Annotated[float, Field("Seconds from now after which the messages return.", low=0.01, high=43_200)] = 30
 
 
 class Settled(TypedDict):

@@ -7,13 +7,16 @@ A message that is out was handed out as by basic.get: counts, journals and messa
 broker dies it is ready again.  A receipt counts until its time is over; then the message returns as one whose
 consumer timed out.  The same attempt id gets the same messages again, as far as they are still out.
 
-All receipts and attempts are in memory, and bounded.  Times are seconds of the monotonic clock; they are looked at
-once a second.  Knows nothing of rights.
+All receipts and attempts are in memory, and bounded.  Times are seconds of the monotonic clock.  A message returns when
+its time is over, to the millisecond; each second's tick returns it too, if somebody has set the system's clock.  Knows
+nothing of rights.
 """
 
 import os
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from math import inf
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 RECEIPTS_MAX = 100_000
 ATTEMPTS_MAX = 10_000
 ATTEMPT_S = 300.0  # how long an attempt id gives the same messages
+RETURNED_AT_ONCE = 500  # messages whose time is over; others have their turn before the next
 _TEXT = ("utf-8", "surrogateescape")
 
 
@@ -57,7 +61,7 @@ class _Puller(plane.Connection):
         self.out = _Output()
         self.attach(self.out, -1)
         self.channel = plane.Channel(self, 1)
-        self.next_tag = 1
+        self.receipts: set[str] = set()
 
     def take(self) -> tuple[int, bool, bytes, bytes, bytes, bytes] | None:
         """Tag, redelivered, exchange, routing key, properties and body of the queue's next message; None: none can go
@@ -95,7 +99,7 @@ def _parse(octets: bytes) -> tuple[int, bool, bytes, bytes, bytes, bytes]:
 class Receipt:
     """One message that is out."""
 
-    __slots__ = ("back", "cause", "name", "puller", "row", "seq", "tag")
+    __slots__ = ("back", "cause", "looked_at", "name", "puller", "row", "seq", "tag")
 
     def __init__(self, puller: _Puller, tag: int, seq: int, back: float, row: dict[str, Any]) -> None:
         self.name = urlsafe_b64encode(os.urandom(18)).decode()
@@ -103,6 +107,7 @@ class Receipt:
         self.tag = tag
         self.seq = seq
         self.back = back  # when it returns
+        self.looked_at = inf  # when that is looked at next: not after it
         self.cause = CAUSE_TIMEOUT
         self.row = row | {"receipt": self.name, "seq": seq}
 
@@ -110,13 +115,21 @@ class Receipt:
 class Pulls:
     """What all queues of a broker have given out to receivers."""
 
-    __slots__ = ("_attempts", "_core", "_make_number", "_monotonic", "_pullers", "receipts")
+    __slots__ = (
+        "_attempts", "_call_in", "_core", "_looks", "_make_number", "_monotonic", "_pullers", "_wakes", "receipts",
+    )  # fmt: skip
 
-    def __init__(self, core: plane.Core, make_number: Callable[[], int], monotonic: Callable[[], float]) -> None:
-        """``make_number`` gives numbers of connections, ``monotonic`` seconds."""
+    def __init__(
+        self, core: plane.Core, make_number: Callable[[], int], monotonic: Callable[[], float],
+        call_in: Callable[[float, Callable[[], object]], object],
+    ) -> None:  # fmt: skip
+        """``make_number`` gives numbers of connections, ``monotonic`` seconds; ``call_in`` calls back after so many."""
         self._core = core
         self._make_number = make_number
         self._monotonic = monotonic
+        self._call_in = call_in
+        self._looks: list[tuple[float, str]] = []  # a heap: when to look at which receipt
+        self._wakes = inf  # when this is called back next
         self._pullers: dict[Queue, _Puller] = {}
         self._attempts: dict[tuple[Queue, str], tuple[float, list[Receipt]]] = {}  # until when, and what it got
         self.receipts: dict[str, Receipt] = {}
@@ -129,7 +142,7 @@ class Pulls:
             again = [receipt for receipt in before if receipt.name in self.receipts] if until > now else []
             if again:
                 for receipt in again:
-                    receipt.back = now + visible_s
+                    self._return_at(receipt, now + visible_s)
                 return [receipt.row for receipt in again]
         found: list[Receipt] = []
         while len(found) < count:
@@ -141,6 +154,8 @@ class Pulls:
             if taken is None:
                 break
             self.receipts[taken.name] = taken
+            taken.puller.receipts.add(taken.name)
+            self._return_at(taken, taken.back)
             found.append(taken)
         if found and attempt:
             self._attempts.pop((queue, attempt), None)
@@ -176,34 +191,80 @@ class Pulls:
     def settle(self, receipts: list[Receipt], requeue: int = 0) -> None:
         """Acknowledge messages, or return them for this cause."""
         for receipt in receipts:
-            if self.receipts.pop(receipt.name, None) is not None:
-                receipt.puller.channel.settle(receipt.tag, False, requeue=requeue)
+            self._settle(receipt, requeue)
         self._core.turn()
+
+    def _settle(self, receipt: Receipt, requeue: int) -> None:
+        if self.receipts.pop(receipt.name, None) is not None:
+            receipt.puller.receipts.discard(receipt.name)
+            receipt.puller.channel.settle(receipt.tag, False, requeue=requeue)
 
     def extend(self, receipts: list[Receipt], visible_s: float, *, nack: bool = False) -> None:
         """Have messages return only after so many seconds from now; ``nack``: because the receiver refused them."""
         back = self._monotonic() + visible_s
         for receipt in receipts:
-            receipt.back = back
+            self._return_at(receipt, back)
             if nack:
                 receipt.cause = CAUSE_NACK
+
+    # --- time
+
+    def _return_at(self, receipt: Receipt, back: float) -> None:
+        """A later time than before costs nothing: when the earlier one has come, the receipt is looked at again."""
+        receipt.back = back
+        if back >= receipt.looked_at:
+            return
+        receipt.looked_at = back
+        heappush(self._looks, (back, receipt.name))
+        if len(self._looks) > 2 * len(self.receipts) + 100:  # Most are of messages that were settled in time.
+            self._looks = [(each.looked_at, each.name) for each in self.receipts.values()]
+            heapify(self._looks)
+        self._wake_at(back)
+
+    def _wake_at(self, when: float) -> None:
+        if when < self._wakes:
+            self._wakes = when
+            self._call_in(max(when - self._monotonic(), 0.0), self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = inf
+        self._return_overdue()
+
+    def _return_overdue(self) -> None:
+        """Return messages whose time is over; where these are many, the rest in the next call."""
+        now, some = self._monotonic(), 0
+        while self._looks and self._looks[0][0] <= now and some < RETURNED_AT_ONCE:
+            when, name = heappop(self._looks)
+            receipt = self.receipts.get(name)
+            if receipt is None or receipt.looked_at != when:
+                continue
+            receipt.looked_at = inf
+            if receipt.back > now:
+                self._return_at(receipt, receipt.back)
+            else:
+                self._settle(receipt, receipt.cause)
+                some += 1
+        if some:
+            self._core.turn()
+        if self._looks:
+            self._wake_at(self._looks[0][0])
 
     def tick(self) -> None:
         """Return messages whose time is over, and forget what is not needed any more."""
         now = self._monotonic()
-        for receipt in [receipt for receipt in self.receipts.values() if receipt.back <= now]:
-            self.settle([receipt], receipt.cause)
+        self._return_overdue()
         for key in [key for key, (until, _) in self._attempts.items() if until <= now or key[0].deleted]:
             del self._attempts[key]
         for queue in [queue for queue, puller in self._pullers.items() if queue.deleted or not puller.channel.unacked]:
             puller = self._pullers.pop(queue)
-            for name in [name for name, receipt in self.receipts.items() if receipt.puller is puller]:
-                del self.receipts[name]
+            for name in puller.receipts:
+                self.receipts.pop(name, None)
             puller.detach()
 
     def close(self) -> None:
         """Return all messages, because the broker stops."""
         self.receipts.clear()
+        self._looks.clear()
         self._attempts.clear()
         for puller in self._pullers.values():
             puller.detach()

@@ -86,7 +86,7 @@ def request(cls: type[Request]) -> type[Request]:
 class Field:
     """A field of a request: everything except its type and default.
 
-    ``low`` and ``high`` bound a whole number, or the characters of a text; ends included.  An ``argument`` stands in
+    ``low`` and ``high`` bound a number, or the characters of a text; ends included.  An ``argument`` stands in
     brokerctl's command without an option's name.  ``path``: a file or folder on the broker's machine, absolute;
     brokerctl completes a relative one.  ``secret``: a password; brokerctl asks for one that is not given.
     ``verbatim``: a list whose texts may have commas; its option stands once for each of them.
@@ -95,7 +95,7 @@ class Field:
     __slots__ = ("argument", "help", "high", "low", "path", "secret", "verbatim")
 
     def __init__(
-        self, help: str, *, argument: bool = False, low: int | None = None, high: int | None = None,  # noqa: A002
+        self, help: str, *, argument: bool = False, low: float | None = None, high: float | None = None,  # noqa: A002
         path: bool = False, secret: bool = False, verbatim: bool = False,
     ) -> None:  # fmt: skip
         self.help = help
@@ -114,9 +114,11 @@ class Field:
             # pydantic's own texts refuse the surrogates that stand for octets that are not UTF-8.
             return {"type": "function-plain", "function": {"type": "no-info", "function": self.accepts}}
         schema = handler(source)
-        if schema["type"] in ("int", "bool"):
+        if schema["type"] in ("int", "float", "bool"):
             schema["strict"] = True  # Else true would be 1, and "1" too.
-        if schema["type"] == "int":
+        if schema["type"] == "float":
+            schema["allow_inf_nan"] = False
+        if schema["type"] in ("int", "float"):
             bounds = {"ge": self.low, "le": self.high}
             schema.update({name: bound for name, bound in bounds.items() if bound is not None})
         return schema
@@ -176,6 +178,8 @@ class RequestField(NamedTuple):
             return "true or false"
         if self.type is int:
             return f"a whole number{_bounds(low, high)}"
+        if self.type is float:
+            return f"a number{_bounds(low, high)}"
         if self.type is str:
             if high is not None:
                 return f"a text of {low or 0} to {high} characters"
@@ -183,7 +187,7 @@ class RequestField(NamedTuple):
         return ""
 
 
-def _bounds(low: int | None, high: int | None) -> str:
+def _bounds(low: float | None, high: float | None) -> str:
     if low is None and high is None:
         return ""
     if high is None:
