@@ -1,32 +1,57 @@
-"""What do message groups cost the broker, and does a hot group hold up the others?
+"""What do message groups cost the broker, and does one group hold up the others?  Each figure beside the wanted one.
 
-    PYTHONPATH=src python benchmarks/groups.py --rounds 5
-    PYTHONPATH=src python benchmarks/groups.py --rounds 5 --cases "plain,exclusive,sticky"
+    PYTHONPATH=src python benchmarks/groups.py
+    PYTHONPATH=src python benchmarks/groups.py --rounds 15 --rows cost
 
-One connection publishes messages of 16 octets with a group in the header group-id; ten others consume them, with a
-prefetch of 100, and acknowledge each message by itself.  Printed: microseconds of the broker's CPU for each message.
+Rows, in microseconds of the broker's CPU for each message unless they say otherwise:
 
-    plain           the queue has no groups, the messages have the same header
-    exclusive       exclusive groups, 10,000 groups in rotation
-    sticky          sticky groups, the same
-    hot             as exclusive, behind 1,000,000 messages of one group, of which the first is out
-    scan            what it costs to look past a message of that hot group
+    cost    One connection publishes 16 octets with a group in the header group-id; ten others consume, with a prefetch
+            of 100, and acknowledge each message by itself.  10,000 groups in rotation: a queue without groups (plain),
+            exclusive groups, sticky groups.  Rounds take turns; printed are medians, and the best in brackets.
+    hot     As exclusive, behind 1,000,000 messages of one group, of which the first is out; what their memory is, and
+            what it costs to look past one of them.
+    live    1,000,000 groups with a message out each: octets of memory beyond the same without groups.
+    retry   1,000,000 messages come back and wait for a retry, until all are ready again: what that costs beyond the
+            same without a delay.  In a queue without groups, and in one with a group for each message.
+    noisy   100,000 messages of one group before those of 1,000 quiet ones; ten workers, one message a step each.
+            Amazon SQS calls a group noisy that has more than a tenth of what is out, and 30 messages or more, or more
+            than a tenth of the processing time.  And how many steps the quiet ones take, with it and without.
 """
 
+import argparse
 import selectors
+import statistics
 import struct
-from functools import partial
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from brokers import Target, Wire
-from turns import Case, Cost, Cpu, main
+from brokers import Broker, Target, Wire
+from turns import Cpu, choose
 
 from brokerd.cli.perfclient import BODY, HEADER, frame, method, shortstr, table
+from brokerd.cli.perfproc import listeners, usage
 
 QUEUE, OCTETS, GROUPS, CONSUMERS, PREFETCH = "groups.queue", 16, 10_000, 10, 100
-HOT = 1_000_000
+MANY = 1_000_000
+PIECE = 10_000  # messages that are published at a time
+QUIET, NOISE = 1_000, 100_000
+RETRY_MS = 5_000
 DELIVER = struct.pack(">HH", 60, 60)
 ACK_HEAD, FRAME_END = struct.pack(">BHIHH", 1, 1, 13, 60, 80), b"\0\xce"
+EXCLUSIVE, STICKY = {"x-message-group": "exclusive"}, {"x-message-group": "sticky"}
+RETRY = {"x-delayed-retry-type": "all", "x-delayed-retry-min": RETRY_MS, "x-delayed-retry-max": RETRY_MS}
+
+
+class Line(NamedTuple):
+    """A figure; ``most``: what it shall not exceed."""
+
+    what: str
+    value: float
+    unit: str
+    most: float | None = None
+    best: float | None = None
 
 
 def publish(group: str) -> bytes:
@@ -38,32 +63,50 @@ def publish(group: str) -> bytes:
 
 
 class Worker:
-    """A consumer that acknowledges each delivery by itself."""
+    """A consumer; ``held``: what it has not acknowledged, where that is asked for."""
 
-    def __init__(self, target: Target) -> None:
-        self.client = Wire(target.address(), 120)
-        self.client.ask((60, 10), struct.pack(">IHB", 0, PREFETCH, 0))
+    def __init__(self, target: Target, prefetch: int = PREFETCH) -> None:
+        self.client = Wire(target.address(), 600)
+        self.client.ask((60, 10), struct.pack(">IHB", 0, prefetch, 0))
         self.rest = b""
+        self.tag = b""  # of the last delivery
+        self.held: deque[tuple[bytes, bool]] = deque()  # tag, and whether the message is of the group "noisy"
 
     def consume(self) -> None:
-        """Begin."""
-        self.client.request((60, 20), b"\0\0" + shortstr(QUEUE) + shortstr("") + b"\0" + table({}), (60, 21))
+        """Begin; without an answer (nowait), which might come together with deliveries."""
+        self.client.send(method(1, (60, 20), b"\0\0" + shortstr(QUEUE) + shortstr("t") + b"\x08" + table({})))
 
-    def work(self) -> int:
-        """Read what is there, and acknowledge it.  Returns how many messages."""
-        octets, at, acks = self.rest + self.client._socket.recv(1 << 18), 0, []
+    def read(self, *, hold: bool = False) -> list[bytes]:
+        """The delivery tags that have come.  hold: note them in ``held``."""
+        octets, at, tags = self.rest + self.client._socket.recv(1 << 18), 0, []
         while len(octets) - at >= 7:
             end = at + 8 + int.from_bytes(octets[at + 3:at + 7], "big")
             if end > len(octets):
                 break
             if octets[at] == 1 and octets[at + 7:at + 11] == DELIVER:
                 tag = at + 12 + octets[at + 11]
-                acks.append(ACK_HEAD + octets[tag:tag + 8] + FRAME_END)
+                tags.append(octets[tag:tag + 8])
+                self.tag = tags[-1]
+            elif hold and octets[at] == HEADER:
+                self.held.append((self.tag, octets.find(b"noisy", at, end) > 0))
             at = end
         self.rest = octets[at:]
-        if acks:
-            self.client.send(b"".join(acks))
-        return len(acks)
+        return tags
+
+    def work(self) -> int:
+        """Read what is there, and acknowledge each message.  Returns how many."""
+        tags = self.read()
+        if tags:
+            self.ack(*tags)
+        return len(tags)
+
+    def ack(self, *tags: bytes) -> None:
+        """Acknowledge these, each by itself."""
+        self.client.send(b"".join([ACK_HEAD + tag + FRAME_END for tag in tags]))
+
+    def drop(self) -> None:
+        """Leave."""
+        self.client.drop()
 
 
 def drain(workers: list[Worker], messages: int) -> None:
@@ -77,75 +120,252 @@ def drain(workers: list[Worker], messages: int) -> None:
                 messages -= key.data.work()
 
 
-def declared(target: Target, arguments: dict[str, Any]) -> Wire:
-    """A client, and a fresh queue."""
-    client = Wire(target.address(), 120)
-    client.delete_queue(QUEUE)
-    client.declare_queue(QUEUE, durable=True, arguments=arguments)
-    return client
+class Place:
+    """A client and a fresh queue, which goes at the end."""
+
+    def __init__(self, target: Target, arguments: dict[str, Any]) -> None:
+        self.target, self.workers = target, list[Worker]()
+        self.client = Wire(target.address(), 600)
+        self.client.delete_queue(QUEUE)
+        self.client.declare_queue(QUEUE, durable=True, arguments=arguments)
+
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in self.workers:
+            worker.drop()
+        self.client.delete_queue(QUEUE)
+        self.client.drop()
+
+    def put(self, groups: Iterator[str], count: int) -> None:
+        """Publish so many messages, and wait until they are there."""
+        for _ in range(count // PIECE):
+            self.client.send(b"".join([publish(next(groups)) for _ in range(PIECE)]))
+        self.ready()
+
+    def ready(self) -> int:
+        """Messages that are ready."""
+        return self.client.declare_queue(QUEUE, passive=True)
+
+    def hire(self, count: int = CONSUMERS, prefetch: int = PREFETCH) -> list[Worker]:
+        """Consumers that have not begun."""
+        some = [Worker(self.target, prefetch) for _ in range(count)]
+        self.workers += some
+        return some
+
+    def take_first(self) -> None:
+        """Somebody gets the first message, and keeps it."""
+        (holder,) = self.hire(1)
+        holder.client.request((60, 70), b"\0\0" + shortstr(QUEUE) + b"\0", (60, 71))
+
+    def memory(self) -> float:
+        """KiB that the broker has for itself."""
+        return usage(listeners(self.target.port)).rss_anon_kb
 
 
-def measure(arguments: dict[str, Any], target: Target, messages: int, *, hot: int = 0) -> Cost:
+def again(name: str) -> Iterator[str]:
+    """One group for ever."""
+    while True:
+        yield name
+
+
+def numbered() -> Iterator[str]:
+    """A new group each time."""
+    number = 0
+    while True:
+        number += 1
+        yield f"customer-{number}"
+
+
+# --- cost, hot
+
+
+def rotation(place: Place, workers: list[Worker], messages: int) -> float:
     """The cost of a message from publish to ack, in rounds of as many as there are groups."""
-    cpu, client = Cpu(target), declared(target, arguments)
-    rotation = b"".join([publish(f"customer-{n}") for n in range(GROUPS)])
-    workers = [Worker(target) for _ in range(CONSUMERS)]
-    if hot:
-        put_hot_group(client, hot)
-        holder = Wire(target.address(), 120)
-        holder.request((60, 70), b"\0\0" + shortstr(QUEUE) + b"\0", (60, 71))   # The first of the hot group stays out.
-    for worker in workers:
-        worker.consume()
-    if hot:
-        client.send(publish("other"))
-        drain(workers, 1)               # All of the hot group has been looked past.
+    octets, cpu = b"".join([publish(f"customer-{n}") for n in range(GROUPS)]), Cpu(place.target)
     rounds = max(messages // GROUPS, 1)
     cpu.start()
     for _ in range(rounds):
-        client.send(rotation)
+        place.client.send(octets)
         drain(workers, GROUPS)
-    cost = Cost(cpu.us_each(rounds * GROUPS))
-    for worker in workers:
-        worker.client.drop()
-    client.delete_queue(QUEUE)
-    client.drop()
-    return cost
+    return cpu.us_each(rounds * GROUPS)
 
 
-def put_hot_group(client: Wire, count: int) -> None:
-    """Publish a long backlog of one group."""
-    piece = publish("hot") * 10_000
-    for _ in range(count // 10_000):
-        client.send(piece)
-    client.declare_queue(QUEUE, passive=True)
+def measure(target: Target, arguments: dict[str, Any], messages: int) -> float:
+    """The cost of a message in a queue with these arguments."""
+    with Place(target, arguments) as place:
+        workers = place.hire()
+        for worker in workers:
+            worker.consume()
+        return rotation(place, workers, messages)
 
 
-def scan(target: Target, messages: int) -> Cost:
-    """The cost of looking past a message."""
-    cpu, client = Cpu(target), declared(target, {"x-message-group": "exclusive"})
-    put_hot_group(client, messages)
-    client.send(publish("other"))
-    worker = Worker(target)
-    client.declare_queue(QUEUE, passive=True)
-    holder = Wire(target.address(), 120)
-    holder.request((60, 70), b"\0\0" + shortstr(QUEUE) + b"\0", (60, 71))       # The first of the hot group stays out.
-    cpu.start()
+def cost(target: Target, rounds: int) -> Iterator[Line]:
+    """Row cost."""
+    kinds = {"plain": {}, "exclusive": EXCLUSIVE, "sticky": STICKY}
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for turn in range(rounds + 1):
+        for kind, arguments in kinds.items():
+            figure = measure(target, arguments, 10 * GROUPS)
+            if turn:  # The first round warms up.
+                found[kind].append(figure)
+    for kind, figures in found.items():
+        yield Line(kind, statistics.median(figures), "us", best=min(figures))
+    medians = {kind: statistics.median(figures) for kind, figures in found.items()}
+    yield Line("exclusive / plain", medians["exclusive"] / medians["plain"], "times", 1.3,
+               min(found["exclusive"]) / min(found["plain"]))
+
+
+def hot(target: Target, rounds: int) -> Iterator[Line]:
+    """Row hot."""
+    with Place(target, EXCLUSIVE) as place:
+        place.put(again("hot"), MANY)
+        place.take_first()
+        workers, cpu, before = place.hire(), Cpu(target), place.memory()
+        cpu.start()
+        for worker in workers:
+            worker.consume()
+        place.client.send(publish("other"))
+        drain(workers, 1)  # All of the hot group has been looked past.
+        yield Line("looked past", cpu.us_each(MANY), "us")
+        yield Line("memory of what was looked past", (place.memory() - before) / 1024, "MiB", 16)
+        with_it = [rotation(place, workers, 10 * GROUPS) for _ in range(rounds + 1)]
+    without = [measure(target, EXCLUSIVE, 10 * GROUPS) for _ in range(rounds + 1)]
+    yield Line("behind the hot group", statistics.median(with_it[1:]), "us", best=min(with_it[1:]))
+    yield Line("without it", statistics.median(without[1:]), "us", best=min(without[1:]))
+    yield Line("with / without", statistics.median(with_it[1:]) / statistics.median(without[1:]), "times", 1.1,
+               min(with_it[1:]) / min(without[1:]))
+
+
+# --- live, retry
+
+
+def all_out(place: Place) -> Worker:
+    """A worker that has everything, and acknowledges nothing."""
+    place.put(numbered(), MANY)
+    (worker,) = place.hire(1, prefetch=0)
     worker.consume()
-    drain([worker], 1)                  # The other group's message, behind them all.
-    cost = Cost(cpu.us_each(messages))
-    worker.client.drop()
-    client.delete_queue(QUEUE)
-    client.drop()
-    return cost
+    count = 0
+    while count < MANY:
+        count += len(worker.read())
+    return worker
 
 
-CASES = {
-    "plain": Case(partial(measure, {}), 100_000),
-    "exclusive": Case(partial(measure, {"x-message-group": "exclusive"}), 100_000),
-    "sticky": Case(partial(measure, {"x-message-group": "sticky"}), 100_000),
-    "hot": Case(partial(measure, {"x-message-group": "exclusive"}, hot=HOT), 100_000),
-    "scan": Case(scan, 200_000),
-}
+def live(target: Target, _rounds: int) -> Iterator[Line]:
+    """Row live."""
+    octets = []
+    for arguments in ({}, EXCLUSIVE):
+        with Broker() as fresh, Place(fresh.target, arguments) as place:
+            before = place.memory()
+            all_out(place)
+            octets.append((place.memory() - before) * 1024 / MANY)
+    yield Line("a message that is out", octets[0], "octets")
+    yield Line("and its group", octets[1] - octets[0], "octets", 100)
+
+
+def come_back(target: Target, arguments: dict[str, Any]) -> float:
+    """Everything is returned at once; the cost of each until all is ready."""
+    with Place(target, arguments) as place:
+        worker, cpu = all_out(place), Cpu(place.target)
+        worker.client.request((60, 30), shortstr("t") + b"\0", (60, 31))
+        cpu.start()
+        worker.client.send(method(1, (60, 120), bytes(8) + b"\3"))
+        groups = "x-message-group" in arguments
+        time.sleep(RETRY_MS / 1000 if "x-delayed-retry-type" in arguments else 0)
+        while not groups and place.ready() < MANY:
+            time.sleep(0.1)
+        if groups:  # What waits in its group is not counted as ready: the first message goes out behind all others.
+            place.client.send(publish("last"))
+            (other,) = place.hire(1, prefetch=0)
+            other.consume()
+            count = 0
+            while count <= MANY:
+                count += len(other.read())
+        return cpu.us_each(MANY)
+
+
+def retry(target: Target, _rounds: int) -> Iterator[Line]:
+    """Row retry."""
+    for name, arguments in (("", {}), (", in groups", EXCLUSIVE)):
+        at_once = come_back(target, arguments)
+        later = come_back(target, arguments | RETRY)
+        yield Line(f"come back at once{name}", at_once, "us")
+        yield Line(f"come back later{name}", later, "us")
+        yield Line(f"for its retry time{name}", later - at_once, "us", 0.5)
+
+
+# --- noisy
+
+
+class Steps(NamedTuple):
+    """What happened until the quiet groups were done.  ``most_out``: of the noisy group, at its greatest share."""
+
+    steps: int
+    noisy_worked: int
+    worked: int
+    most_out: int
+    of_all_out: int
+
+
+def step_on(place: Place) -> Steps:
+    """Ten workers finish one message a step each, until all quiet messages are done."""
+    workers = place.hire()
+    for worker in workers:
+        worker.consume()
+        worker.client._socket.setblocking(False)
+    steps = worked = noisy = most_out = of_all_out = 0
+    while worked - noisy < 10 * QUIET:
+        steps += 1
+        for worker in workers:
+            try:
+                while True:
+                    worker.read(hold=True)
+            except BlockingIOError:
+                pass
+        out = [is_noisy for worker in workers for _, is_noisy in worker.held]
+        if len(out) >= CONSUMERS * PREFETCH // 2 and sum(out) * of_all_out >= most_out * len(out):
+            most_out, of_all_out = sum(out), len(out)
+        for worker in workers:
+            if worker.held:
+                tag, is_noisy = worker.held.popleft()
+                worker.client._socket.setblocking(True)
+                worker.ack(tag)
+                worker.client._socket.setblocking(False)
+                worked, noisy = worked + 1, noisy + is_noisy
+        time.sleep(0.001)
+    return Steps(steps, noisy, worked, most_out, max(of_all_out, 1))
+
+
+def noisy(target: Target, _rounds: int) -> Iterator[Line]:
+    """Row noisy."""
+    for name, arguments in (("exclusive", EXCLUSIVE), ("10 out", EXCLUSIVE | {"x-group-max-inflight": 10}),
+                            ("sticky", STICKY)):
+        taken = []
+        for noise in (0, NOISE):
+            with Place(target, arguments) as place:
+                place.put(again("noisy"), noise)
+                place.put(iter([f"quiet-{n}" for _ in range(10) for n in range(QUIET)]), 10 * QUIET)
+                taken.append(step_on(place))
+        without, found = taken
+        yield Line(f"{name}: of what is out, the noisy group has", 100 * found.most_out / found.of_all_out, "%", 10)
+        yield Line(f"{name}: of the processing time", 100 * found.noisy_worked / found.worked, "%", 10)
+        yield Line(f"{name}: steps of the quiet, with / without it", found.steps / without.steps, "times", 1.2)
+
+
+ROWS: dict[str, Callable[[Target, int], Iterator[Line]]] = {
+    "cost": cost, "hot": hot, "live": live, "retry": retry, "noisy": noisy,
+}  # fmt: skip
 
 if __name__ == "__main__":
-    main(__doc__, CASES)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    chosen = choose(parser, ROWS, "rows")
+    options = parser.parse_args()
+    for row in chosen(options):
+        with Broker() as broker:
+            for line in ROWS[row](broker.target, options.rounds):
+                best = "" if line.best is None else f" ({line.best:.2f})"
+                wanted = "" if line.most is None else f"at most {line.most:g}" + (
+                    "" if line.value <= line.most else "  MISSED")
+                print(f"{row:6} {line.what:52}{line.value:9.2f}{best:8} {line.unit:7}{wanted}", flush=True)

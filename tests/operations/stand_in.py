@@ -47,7 +47,7 @@ class Place:
         self.thread = Thread()
         self.node = Node(path, free_disk_min_octets=0)
         self.node.disk = Disk()
-        self.node.data = SimpleNamespace(path=str(path), identity="brokerd@here-0",
+        self.node.data = SimpleNamespace(path=str(path), identity="brokerd@here-0", sync=lambda: None,
                                          next_connection_number=iter(range(1, 100)).__next__)
         self.node.core = plane.Core(schedule=lambda: None, request_sync=lambda: None, storage_failed=print,
                                     damaged=print, segment_octets=SEGMENT_OCTETS)

@@ -29,7 +29,7 @@ def perform(place, verb, **request):
     place.node.submit_slow = place.thread.submit
     row, job = table.perform(place.node, LOCAL, f"queue {verb}", {"queue": "q", **request})
     assert row.job
-    return work(job)
+    return work(job, between=lambda _: place.thread.run())
 
 
 def test_a_stopped_queue_says_behind_which_message_and_what_to_do(place):

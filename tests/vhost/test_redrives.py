@@ -1,6 +1,7 @@
 """What a redrive has decided, a start finishes: each letter goes once.  faults/test_kill_redrive kills brokers."""
 
 import json
+import os
 
 import pytest
 from tests.operations.stand_in import Place
@@ -57,6 +58,15 @@ def test_without_its_queues_the_file_goes(place):
     place.publish(1, key="dead")
     decide(place, target="none")
     assert "0 messages" in finish(place)[0]
+    assert place.vhost.queues["dead"].ready == 1
+
+
+def test_a_file_that_was_not_decided_goes_and_changes_nothing(place):
+    place.publish(1, key="dead")
+    path = decide(place)
+    os.rename(path, f"{path}.tmp")
+    assert finish(place) == []
+    assert not os.path.exists(f"{path}.tmp")
     assert place.vhost.queues["dead"].ready == 1
 
 

@@ -156,9 +156,25 @@ def settle(node: "Node", vhost: "VHost", work: Callable[[], Any]) -> Lasting:
         answer = work()
         node.core.turn()
         yield Wait(lambda go_on: node.commit.wait(go_on, vhost.log))
+        yield from sync_everything(node)
         return answer
 
     return Lasting(node, steps())
+
+
+def sync_everything(node: "Node") -> Steps:
+    """Have on disk what became of messages, too: no confirm depends on that, so the group commit does not know of it.
+    Raises OSError."""
+    if node.settings.sync:
+        yield IN_THREAD
+        error: OSError | None = None
+        try:
+            node.data.sync()
+        except OSError as caught:  # It must not leave the generator in the thread.
+            error = caught
+        yield ON_LOOP
+        if error is not None:
+            raise error
 
 
 # --- who asks

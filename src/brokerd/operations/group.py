@@ -4,6 +4,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from brokerd.operations import OperationError, find_queue
+from brokerd.operations.changing import sync_everything
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.lists import find_vhost
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
@@ -295,6 +296,7 @@ class Acting:
             self._node.core.turn()
             log = find_vhost(self._node, self._request.vhost).log
             yield Wait(lambda go_on: self._node.commit.wait(go_on, log))
+            yield from sync_everything(self._node)
         return answer
 
     def clean_up(self) -> None:

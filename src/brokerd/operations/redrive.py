@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from brokerd.operations import OperationError
-from brokerd.operations.changing import OPERATOR, Lasting
+from brokerd.operations.changing import OPERATOR, Lasting, sync_everything
 from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.messages import check_gives, chosen, look_for, queue_of
 from brokerd.operations.transfer import Change, Taken
@@ -149,6 +149,7 @@ class _Redrive:
                 yield ON_LOOP
         self._node.core.turn()
         yield Wait(self._sync)
+        yield from sync_everything(self._node)
         yield from _in_thread(partial(work.note_places, work.places(), self._node.disk))
         for place in range(len(held)):
             work.let_go(place)

@@ -22,7 +22,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.operations import OperationError
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Pace, Steps, Wait
+from brokerd.operations.changing import sync_everything
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
 from brokerd.store import commit_log
 from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder
 from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, UNDO_PREFIX
@@ -221,10 +222,8 @@ class Change:
         """Have everything on disk, and remove the log, whose decision would else be carried out again."""
         node, vhost = self._node, self._vhost
         yield Wait(partial(_wait, node, vhost.log))
-        if node.settings.sync and any(step.taken is not None for step in self._steps):
-            yield IN_THREAD  # No confirm depends on what was removed, so the group commit does not know of it.
-            node.data.sync()
-            yield ON_LOOP
+        if any(step.taken is not None for step in self._steps):
+            yield from sync_everything(node)
         if self._log.remove():
             node.commit.sync_directory(vhost.directory)
             yield Wait(partial(_wait, node, vhost.log))

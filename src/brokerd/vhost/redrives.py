@@ -158,8 +158,13 @@ def put(target: "Queue", letter: Letter, number: int, place: int) -> int:
 def finish_redrives(vhost: "VHost", start: "Start") -> None:
     """Finish what was decided, in a vhost after the recovery of its queues.  Raises StoreError, OSError."""
     for name in sorted(start.disk.names(vhost.directory)):
-        if name.startswith(REDRIVE_PREFIX) and name.removeprefix(REDRIVE_PREFIX).isdigit():
-            _finish(vhost, os.path.join(vhost.directory, name), start)
+        if not name.startswith(REDRIVE_PREFIX):
+            continue
+        path = os.path.join(vhost.directory, name)
+        if name.removeprefix(REDRIVE_PREFIX).isdigit():
+            _finish(vhost, path, start)
+        elif name.removeprefix(REDRIVE_PREFIX).removesuffix(".tmp").isdigit():
+            start.disk.unlink(path)  # It was not decided.
 
 
 def _finish(vhost: "VHost", path: str, start: "Start") -> None:
