@@ -1,9 +1,11 @@
-# A heap of times at which messages are due, the earliest on top: 16 octets a message.
+# A heap of times at which messages are due, the earliest on top: 16 octets a message.  Each has four below it, which share
+# a cache line or two: where a million wait, taking one costs half as many misses as with two below each.
 #
 # A message that goes elsewhere may leave its time behind: what takes a time out of the heap checks that it still counts.
 
 cdef enum:
     DUE_ROOM = 4096             # of an empty heap
+    DUE_BELOW = 4               # entries below one
 
 cdef struct due_t:
     int64_t when                # ms since the epoch
@@ -13,6 +15,15 @@ cdef struct dues_t:
     due_t *heap                 # malloc; by time, then by number
     size_t n
     size_t room
+
+
+cdef inline bint dues_are_sound(const dues_t *d) noexcept nogil:
+    """Whether none is due before the one above it."""
+    cdef size_t i
+    for i in range(1, d.n):
+        if d.heap[(i - 1) // DUE_BELOW].when > d.heap[i].when:
+            return False
+    return True
 
 
 cdef inline bint is_due_earlier(const due_t *a, const due_t *b) noexcept nogil:
@@ -35,7 +46,7 @@ cdef int due_push(dues_t *d, int64_t when, uint64_t seq) noexcept nogil:
     one.seq = seq
     d.n += 1
     while i:
-        parent = (i - 1) >> 1
+        parent = (i - 1) // DUE_BELOW
         if not is_due_earlier(&one, &d.heap[parent]):
             break
         d.heap[i] = d.heap[parent]
@@ -46,19 +57,21 @@ cdef int due_push(dues_t *d, int64_t when, uint64_t seq) noexcept nogil:
 
 cdef due_t due_pop(dues_t *d) noexcept nogil:
     cdef due_t first = d.heap[0], last
-    cdef size_t i = 0, child
+    cdef size_t i = 0, child, best, end
     d.n -= 1
     last = d.heap[d.n]
     while True:
-        child = 2 * i + 1
-        if child >= d.n:
+        best = DUE_BELOW * i + 1
+        if best >= d.n:
             break
-        if child + 1 < d.n and is_due_earlier(&d.heap[child + 1], &d.heap[child]):
-            child += 1
-        if not is_due_earlier(&d.heap[child], &last):
+        end = min(best + DUE_BELOW, d.n)
+        for child in range(best + 1, end):
+            if is_due_earlier(&d.heap[child], &d.heap[best]):
+                best = child
+        if not is_due_earlier(&d.heap[best], &last):
             break
-        d.heap[i] = d.heap[child]
-        i = child
+        d.heap[i] = d.heap[best]
+        i = best
     d.heap[i] = last
     return first
 
@@ -95,6 +108,6 @@ cdef list dues_upcoming(const dues_t *d, size_t count):
     while front and len(found) < count:
         when, seq, i = heappop(front)
         found.append((when, seq))
-        for child in range(2 * i + 1, min(2 * i + 3, d.n)):
+        for child in range(DUE_BELOW * i + 1, min(DUE_BELOW * i + 1 + DUE_BELOW, d.n)):
             heappush(front, (d.heap[child].when, d.heap[child].seq, child))
     return found

@@ -240,9 +240,9 @@ cdef bint groups_is_sound(gate_t *gate) noexcept nogil:
             retrying += g.state & GROUP_RETRYING != 0
             if g.state & GROUP_STOPS and g.in_turns > IDLE_TURNS + 1:
                 return False
+    if not dues_are_sound(&gs.retry.due):
+        return False
     for i in range(gs.retry.due.n):
-        if i and gs.retry.due.heap[(i - 1) >> 1].when > gs.retry.due.heap[i].when:
-            return False
         g = group_at(&gs.pool, <uint32_t>gs.retry.due.heap[i].seq)
         if g.state & GROUP_RETRYING and g.until == gs.retry.due.heap[i].when * 1000000:
             timed += 1

@@ -354,9 +354,9 @@ cdef bint retrying_is_sound(gate_t *gate) noexcept nogil:
     cdef place_t *place
     cdef uint64_t waiting = 0, stopped = 0
     cdef size_t i
+    if not dues_are_sound(&r.retry.due):
+        return False
     for i in range(r.retry.due.n):
-        if i and r.retry.due.heap[(i - 1) >> 1].when > r.retry.due.heap[i].when:
-            return False
         place = aside_find(gate.queue, r.retry.due.heap[i].seq)
         waiting += place != NULL and place.reason == ASIDE_GATED and place.actor == <uint32_t>r.retry.due.heap[i].when
     for i in range(r.stops.n):
