@@ -163,3 +163,20 @@ def test_systemd_finds_no_fault_with_the_unit(tmp_path):
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
     faults = [line for line in done.stderr.splitlines() if UNIT.name in line]
     assert (done.returncode, faults) == (0, [])
+
+
+@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a clone")
+def test_the_build_of_an_image_sees_every_file_of_the_project_and_none_that_was_built_here(tmp_path):
+    patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    ignored = tmp_path / "patterns"     # As git reads them: one without a slash would count in each folder.
+    ignored.write_text("".join(f"{pattern if pattern.startswith('**') else f'/{pattern}'}\n" for pattern in patterns))
+
+    def files(*options):
+        done = subprocess.run(["git", "ls-files", *options], cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    assert files("--cached", "--ignored", "--exclude-from", str(ignored)) == []
+    built = files("--others", "--ignored", "--exclude-standard", "src")
+    unseen = set(files("--others", "--ignored", "--exclude-from", str(ignored), "src"))
+    assert [name for name in built if name not in unseen and ".egg-info" not in name] == []
+    assert {".git", ".venv"} <= set(patterns)
