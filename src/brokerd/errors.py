@@ -5,7 +5,7 @@ only ``cli`` turns one into an exit status.  Codes and names: AMQP 0-9-1 specifi
 reply text that a peer gets is ``NAME - message``, as RabbitMQ words it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -41,14 +41,18 @@ class AMQPError(BrokerError):
 
 
 class NotAnsweredYet(BrokerError):
-    """Whether something is allowed is known to another program, which has not been asked, or some time ago.
+    """What decides about a request is not known: another program must be asked whether it is allowed, or a search
+    takes too long for one turn.
 
-    Raised before anything has happened.  Ask it ``question`` (see ``auth/http_backend``), then do the same again.
+    Raised before anything has happened.  Have it found out, then do the same again.
     """
 
-    def __init__(self, question: Any) -> None:
+    def __init__(self) -> None:
         super().__init__("not answered yet")
-        self.question = question
+
+    def find_out(self, node: Any, then: Callable[[], object]) -> None:
+        """Begin to find it out, on that node; then ``then()`` is called, in another turn."""
+        raise NotImplementedError
 
 
 class ChannelError(AMQPError):

@@ -4,8 +4,8 @@ import pytest
 from tests.auth.web_server import WebServer
 
 from brokerd.auth import http_backend
-from brokerd.auth.http_backend import FAILED_SECONDS, HTTPBackend, HTTPGranted, Question
-from brokerd.errors import LoginRefused, NotAnsweredYet
+from brokerd.auth.http_backend import FAILED_SECONDS, HTTPBackend, HTTPGranted, NotAsked, Question
+from brokerd.errors import LoginRefused
 from brokerd.settings import HTTPAuth
 
 
@@ -25,7 +25,7 @@ class World:
         for _ in range(10):
             try:
                 return call()
-            except NotAnsweredYet as missing:
+            except NotAsked as missing:
                 self.settle(missing.question)
         raise AssertionError("asked again and again")
 
@@ -112,7 +112,7 @@ def test_an_answer_counts_for_its_time_and_no_longer(world):
     world.now += 14.9
     assert may()
     world.now += 0.1
-    with pytest.raises(NotAnsweredYet):
+    with pytest.raises(NotAsked):
         may()
     assert not world.ask(may)
     world.said["resource"] = "allow"
@@ -134,7 +134,7 @@ def test_a_commit_takes_answers_whose_time_is_over_but_not_missing_ones(world):
     world.now += 100
     world.granted.also_old = lambda: True
     assert world.granted.check("/", "write", "e", "exchange")
-    with pytest.raises(NotAnsweredYet):
+    with pytest.raises(NotAsked):
         world.granted.check("/", "write", "e", "queue")
 
 

@@ -39,7 +39,7 @@ CODES = (400, 401, 403, 404, 409, 412, 500)
 USERS = ("guest", "nobody", "reader", "", "é", 5, None, ["guest"])
 VHOSTS = ("/", "/", "/", "none", "", "\udcff", 1)
 QUEUES = (*talk.QUEUE_NAMES[:12], "missing", "", "x" * 300, "\udcff", 7, None)
-NUMBERS = (1, 2, 3, 10, 0, -1, 1 << 31, 1 << 64, 1 << 200, 1.5, "1", True, None)
+NUMBERS = (1, 2, 3, 10, 0, -1, 1 << 31, (1 << 63) - 1, 1 << 64, 1 << 200, 1.5, "1", True, None)
 ODD = (None, True, 0, -1, 1.5, 1e400, "", "x" * 70_000, [], {}, [[[]]], {"a": {"b": 1}}, "\0", "\ud800")
 RAW = (b"\n", b"{}\n", b"[]\n", b"5\n", b"null\n", b"\xff\xfe\n", b"{" * 500 + b"\n", b"[" * 60_000 + b"\n",
        b'{"verb": 5}\n',

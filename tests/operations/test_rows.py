@@ -42,6 +42,7 @@ def test_a_request_has_its_defaults_and_does_not_change():
     {"name": "a", "count": 1, "least": 0}, {"name": "a", "count": 1, "most": 8},
     {"name": "a", "count": 1, "seconds": 0.4}, {"name": "a", "count": 1, "seconds": True},
     {"name": "a", "count": 1, "seconds": "1"}, {"name": "a", "count": 1, "seconds": float("nan")},
+    {"name": "a", "count": 1, "least": 1 << 63},
 ])
 def test_what_is_not_of_the_type_or_out_of_bounds_is_refused(fields):
     with pytest.raises(ValidationError):
@@ -56,7 +57,8 @@ def test_names_that_are_not_utf_8_are_accepted_in_requests_and_answers():
 def test_every_field_says_what_it_must_be():
     assert {each.name: each.rule for each in request_fields(Everything)} == {
         "name": "a text of 1 to 5 characters", "count": "a whole number from 0 to 9", "note": "a text",
-        "least": "a whole number, 1 or more", "most": "a whole number up to 7", "any_number": "a whole number",
+        "least": "a whole number, 1 or more (of 63 bits at most)", "most": "a whole number up to 7",
+        "any_number": "a whole number (of 63 bits at most)",
         "long": "a text that is not empty", "seconds": "a number from 0.5 to 9", "on": "true or false",
         "colour": "one of red, green", "names": "",
     }

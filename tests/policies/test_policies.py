@@ -5,8 +5,11 @@ import os
 
 import pytest
 
+from brokerd import pieces
 from brokerd.errors import NotFound, PreconditionFailed, StoreError
 from brokerd.policies import Effective, Policies, Policy
+from brokerd.policies import policies as module
+from brokerd.policies.policies import SearchGoesOn
 from brokerd.store.disk import Disk
 
 DEFINITION = {"max-length": 5}
@@ -30,6 +33,10 @@ def names(found: list[Policy]) -> list[str]:
     return [policy.name for policy in found]
 
 
+def matches(policies: Policies, name: str, kind: str) -> bool:
+    return policies.effective(name, kind).policy is not None
+
+
 def operator(name: str, definition: dict, **more) -> Policy:
     return Policy(name, more.pop("pattern", ""), definition, operator=True, **more)
 
@@ -43,18 +50,20 @@ def test_a_missing_file_holds_no_policies_and_none_is_made(policies, tmp_path):
 def test_the_highest_priority_comes_first_and_then_the_first_by_name(policies):
     for name, priority in [("c", 0), ("b", 0), ("low", -1), ("high", 7), ("half", 0.5)]:
         policies.put(Policy(name, "", DEFINITION, priority=priority))
-    assert names(policies.matching("orders", "classic_queues")) == ["high", "half", "b", "c", "low"]
-    assert policies.winner("orders", "classic_queues").name == "high"
+    found = []
+    while policies:
+        found.append(policies.effective("orders", "classic_queues").policy)
+        policies.delete(found[-1])
+    assert found == ["high", "half", "b", "c", "low"]
 
 
-@pytest.mark.parametrize(("pattern", "name", "matches"), [
+@pytest.mark.parametrize(("pattern", "name", "found"), [
     ("", "orders", True), (".*", "orders", True), ("rder", "orders", True), ("^rder", "orders", False),
     ("^$", "orders", False),
 ])
-def test_a_pattern_is_searched_for_in_the_name(policies, pattern, name, matches):
+def test_a_pattern_is_searched_for_in_the_name(policies, pattern, name, found):
     policies.put(Policy("p", pattern, DEFINITION))
-    assert bool(policies.matching(name, "exchanges")) is matches
-    assert (policies.winner(name, "exchanges") is not None) is matches
+    assert matches(policies, name, "exchanges") is found
 
 
 @pytest.mark.parametrize(("apply_to", "kinds"), [
@@ -68,7 +77,7 @@ def test_a_pattern_is_searched_for_in_the_name(policies, pattern, name, matches)
 def test_a_policy_applies_to_its_kinds_only(policies, apply_to, kinds):
     policies.put(Policy("p", "", {"max-length-bytes": 1}, apply_to=apply_to))
     found = {kind for kind in ("classic_queues", "quorum_queues", "streams", "exchanges")
-             if policies.matching("x", kind)}
+             if matches(policies, "x", kind)}
     assert found == kinds
 
 
@@ -108,6 +117,105 @@ def test_an_operator_policy_alone_makes_policies_true(policies):
     policies.operators.put(operator("o", DEFINITION))
     assert policies
     assert len(policies) == 0
+
+
+# --- searches that take long
+
+@pytest.fixture
+def ends_at_once(monkeypatch):
+    """A piece of work ends wherever it may."""
+    monkeypatch.setattr(pieces, "PIECE_NS", 0)
+
+
+class Node:
+    """What a search that goes on needs of a node."""
+
+    def __init__(self):
+        self.core = self
+        self.errands = []
+
+    def add_errand(self, step):
+        self.errands.append(step)
+
+    def turn(self):
+        self.errands = [step for step in self.errands if not step()]
+
+
+def ask(policies, node, name="q", kind="classic_queues"):
+    """Ask as a caller does: how many turns pass before the policies of the name are known."""
+    told = []
+    try:
+        policies.check_known(name, kind)
+    except SearchGoesOn as missing:
+        missing.find_out(node, lambda: told.append(name))
+        turns = 0
+        while not told:
+            node.turn()
+            turns += 1
+        return turns
+    return 0
+
+
+def test_a_search_of_many_policies_takes_turns_and_is_not_done_twice(policies, ends_at_once):
+    looked = []
+    policies.changed([Policy(f"{number}", "x", DEFINITION) for number in range(50)]).do()
+    for each in policies:
+        each.search = looked.append
+    policies.operators.put(operator("o", DEFINITION))
+    assert ask(policies, Node()) >= 49
+    assert looked == ["q"] * 50
+    policies.check_known("q", "classic_queues")
+    assert policies.effective("q", "classic_queues") == Effective(None, "o", DEFINITION)
+    assert len(looked) == 50
+    assert ask(policies, Node(), kind="exchanges") >= 49
+
+
+def test_a_search_among_few_policies_takes_no_turn(policies):
+    policies.check_known("q", "classic_queues")
+    policies.put(Policy("p", "^q", DEFINITION))
+    policies.check_known("q", "classic_queues")
+    assert policies.effective("q", "classic_queues") == Effective("p", None, DEFINITION)
+
+
+def test_nothing_is_searched_for_a_type_that_no_queue_has(policies, ends_at_once):
+    policies.changed([Policy(f"{number}", "x", DEFINITION) for number in range(5)]).do()
+    policies.check_known("q", "'' * 16000_queues")
+
+
+@pytest.mark.parametrize("operators", [False, True])
+def test_policies_that_change_during_a_search_are_searched_again(policies, ends_at_once, operators):
+    file = policies.operators if operators else policies
+    file.changed([Policy(f"{number}", "x", DEFINITION, operator=operators) for number in range(5)]).do()
+    search = policies.search("q", "classic_queues")
+    next(search)
+    file.put(Policy("new", "q", {"max-length": 9}, priority=7, operator=operators))
+    policies.effective("other", "classic_queues")   # Another search, by the new ones.
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(search)
+    assert end.value.value.definition == {"max-length": 9}
+    file.delete("new")
+    assert policies.effective("q", "classic_queues") == Effective()
+
+
+def test_what_is_known_of_names_that_are_not_there_is_bounded(policies, monkeypatch):
+    monkeypatch.setattr(module, "KNOWN_MAX", 10)
+    looked = []
+    policies.put(Policy("p", "x", DEFINITION))
+    policies.get("p").search = looked.append
+    for number in range(11):
+        policies.effective(f"{number}", "exchanges")
+    policies.effective("10", "exchanges")
+    assert len(looked) == 11
+    policies.effective("0", "exchanges")
+    assert len(looked) == 12
+
+
+def test_things_with_the_same_policies_share_one_definition(policies):
+    policies.put(Policy("p", "", DEFINITION))
+    policies.operators.put(operator("o", {"expires": 5}))
+    first, second = (policies.effective(name, "classic_queues") for name in ("q", "r"))
+    assert first is second
 
 
 # --- files

@@ -129,7 +129,7 @@ def test_policies_know_a_queue_by_its_type(make, policies, type_, kind):
     policies.put(Policy("p", "", {"max-length": 3}, apply_to=kind))
     queue.apply_rules(policies)
     assert queue.rules.max_length == 3
-    assert queue.effective(policies).policy == "p"
+    assert queue.policy == "p"
 
 
 @pytest.mark.parametrize(("arguments", "priority"), [

@@ -168,8 +168,10 @@ def test_who_writes_no_more_is_answered_and_then_let_go(peer, tmp_path):
     (b'{"verb": "ordering", "queue": 1}', "ordering: queue must be a text"),
     (b'{"verb": "ordering", "queue": "q", "vhots": "/"}', "ordering: unknown field 'vhots'"),
     (b'{"verb": "trace", "queue": "q", "seq": "1"}', "trace: seq must be a whole number"),
-    (b'{"verb": "trace", "queue": "q", "seq": true}', "trace: seq must be a whole number, 1 or more"),
-    (b'{"verb": "trace", "queue": "q", "seq": 0}', "trace: seq must be a whole number, 1 or more"),
+    (b'{"verb": "trace", "queue": "q", "seq": true}', "trace: seq must be a whole number, 1 or more (of 63 bits at most)"),
+    (b'{"verb": "trace", "queue": "q", "seq": 0}', "trace: seq must be a whole number, 1 or more (of 63 bits at most)"),
+    (b'{"verb": "message browse", "queue": "q", "from_seq": 18446744073709551616}',
+     "message browse: from_seq must be a whole number, 1 or more (of 63 bits at most)"),
     (b'{"verb": "dump", "out": "here"}', "'here' is not an absolute path"),
     (b'{"verb": "ordering", "queue": "q", "vhost": "\\udc00"}', "not JSON: half of a surrogate pair"),
 ])
@@ -183,7 +185,7 @@ def test_a_request_that_is_wrong_is_told_so_and_the_next_one_is_heard(peer, line
 
 @pytest.mark.parametrize("request_", [
     {"verb": "trace", "queue": "none", "seq": 1}, {"verb": "trace", "queue": "there", "seq": 1},
-    {"verb": "trace", "queue": "there", "seq": 1 << 70}, {"verb": "dump", "queues": "none", "out": "/out"},
+    {"verb": "trace", "queue": "there", "seq": (1 << 63) - 1}, {"verb": "dump", "queues": "none", "out": "/out"},
     {"verb": "ordering", "queue": "\udcff"},
     {"verb": "queue ordering", "queue": "none", "as": "guest"},
 ])

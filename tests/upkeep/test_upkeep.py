@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+from itertools import groupby
 
 import pytest
 from tests.session.harness import Client, Node
@@ -604,6 +605,7 @@ class Told:
 
     rules = Rules()
     deleted = False
+    kind = "classic_queues"
 
     def __init__(self, name="q"):
         self.name, self.policies = name, []
@@ -638,7 +640,7 @@ def test_policies_are_put_in_force_a_queue_at_a_time_and_not_on_those_that_go_me
     for _ in place.upkeep.put_policies_in_force(place.vhost):
         counts.append([len(each.policies) for each in (policed, *others)])
         others[-1].deleted = True
-    assert counts == [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+    assert [next(same) for _, same in groupby(counts)] == [[0, 0, 0], [1, 0, 0], [1, 1, 0]]
 
 
 def test_a_queue_whose_rules_came_from_disk_expires_too(place):

@@ -6,8 +6,8 @@
     topic       ... resource=topic, routing_key                         the same; name is the exchange
 
 Each line is a form, sent to the URL of that name.  An answer counts for ``cache_seconds``.  Permissions are asked for
-while a client's method is under way, and the loop must not wait: a question without an answer raises NotAnsweredYet,
-the caller has it asked in a thread (``HTTPBackend.fetch``), and comes again.  A server that fails, or says something
+while a client's method is under way, and the loop must not wait: a question without an answer raises NotAsked, the
+caller has it asked in a thread (``HTTPBackend.fetch``), and comes again.  A server that fails, or says something
 else, has denied, for ``FAILED_SECONDS``.  A hook (see ``hook``) may be asked instead.  Knows nothing of connections.
 """
 
@@ -15,7 +15,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.auth.fetching import fetch
 from brokerd.auth.users import checked_name
@@ -31,6 +31,18 @@ ANSWER_OCTETS_MAX = 16 << 10
 FAILED_SECONDS = 2.0
 TOLD_SECONDS = 10.0  # The log tells of a failing server so often.
 TAGS_MAX = 100
+
+
+class NotAsked(NotAnsweredYet):
+    """The server was not asked this question yet, or some time ago."""
+
+    def __init__(self, question: "Question") -> None:
+        super().__init__()
+        self.question = question
+
+    def find_out(self, node: Any, then: Callable[[], object]) -> None:
+        """Ask it."""
+        node.logins.ask(self.question, then)
 
 
 class Question(NamedTuple):
@@ -202,7 +214,7 @@ class HTTPGranted:
         question = Question(path, (("username", self._user), ("vhost", vhost), *fields, ("tags", " ".join(self.tags))))
         answer = self._backend.answer(question, also_old=self.also_old())
         if answer is None:
-            raise NotAnsweredYet(question)
+            raise NotAsked(question)
         if self.on_use is not None:
             self.on_use(answer.until)
         return answer.allowed

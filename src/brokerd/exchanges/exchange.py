@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from brokerd.exchanges.comparable import comparable
+from brokerd.policies import NONE_APPLY, Effective
 
 if TYPE_CHECKING:
     from brokerd.plane import Asked, HeaderBindings, Message, Tally
@@ -73,7 +74,7 @@ class Exchange:
     A type overrides ``destinations``, and keeps its index current in ``_added`` and ``_removed``.
     """
 
-    __slots__ = ("_bindings", "arguments", "auto_delete", "bindings_to", "durable", "internal", "name", "tally")
+    __slots__ = ("_bindings", "arguments", "auto_delete", "bindings_to", "durable", "effective", "internal", "name", "tally")
 
     type: ClassVar[str]
     matches_keys: ClassVar[bool] = False  # True: the walk asks for each of a message's routing keys (CC, BCC)
@@ -100,6 +101,7 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments or {}
         self.tally = tally
+        self.effective: Effective = NONE_APPLY  # the policies in force
         self.bindings_to: list[Binding] = []  # from other exchanges to this one
         self._bindings: dict[tuple[Hashable, ...], Binding] = {}
 

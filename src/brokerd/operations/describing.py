@@ -25,7 +25,6 @@ def _text(octets: bytes) -> str:
 def exchange(vhost: "VHost", thing: "Exchange") -> dict[str, Any]:
     """An exchange; ``exchange.Exchange`` is its shape."""
     tally = thing.tally
-    effective = vhost.policies.effective(thing.name, "exchanges") if vhost.policies else None
     return {
         "name": thing.name,
         "vhost": vhost.name,
@@ -34,9 +33,9 @@ def exchange(vhost: "VHost", thing: "Exchange") -> dict[str, Any]:
         "auto_delete": thing.auto_delete,
         "internal": thing.internal,
         "arguments": plain(thing.arguments),
-        "policy": effective.policy if effective else None,
-        "operator_policy": effective.operator_policy if effective else None,
-        "effective_policy_definition": plain(effective.definition) if effective else {},
+        "policy": thing.effective.policy,
+        "operator_policy": thing.effective.operator_policy,
+        "effective_policy_definition": plain(thing.effective.definition),
         "bindings": thing.binding_count,
         "message_stats": {"publish_in": tally.published, "publish_out": tally.routed} if tally is not None else {},
     }
@@ -44,8 +43,7 @@ def exchange(vhost: "VHost", thing: "Exchange") -> dict[str, Any]:
 
 def queue(vhost: "VHost", thing: Any) -> dict[str, Any]:
     """A queue; ``queue.QueueRow`` is its shape."""
-    effective = vhost.policies.effective(thing.name, thing.kind) if vhost.policies else None
-    definition = effective.definition if effective else {}
+    definition = thing.effective.definition
     owner = thing.owner
     return {
         "name": thing.name,
@@ -56,8 +54,8 @@ def queue(vhost: "VHost", thing: Any) -> dict[str, Any]:
         "exclusive": thing.exclusive,
         "arguments": plain(thing.arguments),
         "state": "down" if thing.lost else "running",
-        "policy": effective.policy if effective else None,
-        "operator_policy": effective.operator_policy if effective else None,
+        "policy": thing.effective.policy,
+        "operator_policy": thing.effective.operator_policy,
         "effective_policy_definition": plain(definition),
         "effective_arguments": plain(effective_arguments(thing.arguments, definition))
         if thing.arguments or definition else {},

@@ -85,8 +85,8 @@ def _why(node: "Node", queue: "Queue") -> str:
         return "argument x-order-journal"
     policies = node.vhosts[queue.vhost_name].policies
     if policies is not None:
-        for kind, file in (("policy", policies), ("operator policy", policies.operators)):
-            policy = file.winner(queue.name, queue.kind)
+        name, operators, _ = queue.effective
+        for kind, policy in (("policy", policies.find(name)), ("operator policy", policies.operators.find(operators))):
             if policy is not None and policy.definition.get("order-journal") is asked:
                 return f"{kind} '{policy.name}'"
     return "neither argument x-order-journal nor policy order-journal asks for it"

@@ -83,10 +83,14 @@ def request(cls: type[Request]) -> type[Request]:
     return dataclass(frozen=True, slots=True)(cls)
 
 
+INT_MAX = (1 << 63) - 1
+
+
 class Field:
     """A field of a request: everything except its type and default.
 
-    ``low`` and ``high`` bound a number, or the characters of a text; ends included.  An ``argument`` stands in
+    ``low`` and ``high`` bound a number, or the characters of a text; ends included.  A whole number without ``high``
+    has at most 63 bits, because the data plane counts in 64.  An ``argument`` stands in
     brokerctl's command without an option's name.  ``path``: a file or folder on the broker's machine, absolute;
     brokerctl completes a relative one.  ``secret``: a password; brokerctl asks for one that is not given.
     ``verbatim``: a list whose texts may have commas; its option stands once for each of them.
@@ -119,7 +123,8 @@ class Field:
         if schema["type"] == "float":
             schema["allow_inf_nan"] = False
         if schema["type"] in ("int", "float"):
-            bounds = {"ge": self.low, "le": self.high}
+            high = INT_MAX if self.high is None and schema["type"] == "int" else self.high
+            bounds = {"ge": self.low, "le": high}
             schema.update({name: bound for name, bound in bounds.items() if bound is not None})
         return schema
 
@@ -177,7 +182,7 @@ class RequestField(NamedTuple):
         if self.type is bool:
             return "true or false"
         if self.type is int:
-            return f"a whole number{_bounds(low, high)}"
+            return f"a whole number{_bounds(low, high)}{' (of 63 bits at most)' if high is None else ''}"
         if self.type is float:
             return f"a number{_bounds(low, high)}"
         if self.type is str:

@@ -1,5 +1,5 @@
 """Settings that operators give to queues and exchanges by their names."""
 
-from brokerd.policies.policies import Effective, Policies, Policy, PolicyFile
+from brokerd.policies.policies import NONE_APPLY, Effective, Policies, Policy, PolicyFile
 
-__all__ = ["Effective", "Policies", "Policy", "PolicyFile"]
+__all__ = ["NONE_APPLY", "Effective", "Policies", "Policy", "PolicyFile"]

@@ -5,16 +5,20 @@ which are chosen by name.
 
 The shape is that of ``policies`` in RabbitMQ's definitions, without the vhost.  One policy and one operator policy
 apply to a queue or exchange: of the matching ones, the one with the highest priority.  A change is on the disk before
-the policies here change.  The caller must then apply it to the queues and exchanges (``Upkeep.apply_policies``).  Knows
-nothing of what the keys of a definition do.
+the policies here change.  The caller must then apply it to the queues and exchanges (``Upkeep.apply_policies``).
+
+To search a name in a costly pattern can take milliseconds, and there may be thousands of policies.  So ``search`` goes
+in pieces, and a request that needs its outcome is done again when it is known (``check_known``).  Queues and exchanges
+keep the outcome: no publish searches.  Knows nothing of what the keys of a definition do.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from brokerd.errors import NotFound, PreconditionFailed, StoreError
+from brokerd.errors import NotAnsweredYet, NotFound, PreconditionFailed, StoreError
 from brokerd.patterns import PatternError, compiled
+from brokerd.pieces import add_work, do_first_piece
 from brokerd.policies.keys import NOT_FOR, ONE_OF_UPSTREAMS, fault, format_json_term, merged
 from brokerd.store import json_file
 from brokerd.store.disk import Disk
@@ -31,6 +35,7 @@ APPLY_TO = {
     "exchanges": frozenset({"exchanges"}),
 }
 KINDS = APPLY_TO["all"]
+KNOWN_MAX = 1024  # names whose policies are known before there is a thing that keeps them
 
 
 class Policy:
@@ -99,12 +104,13 @@ class Policy:
 class PolicyFile:
     """The policies of one file.  A change that cannot be written raises OSError and has no effect."""
 
-    __slots__ = ("_by_name", "_file", "_ranked", "_what", "operator", "path")
+    __slots__ = ("_by_name", "_file", "_ranked", "_what", "operator", "path", "revision")
 
     def __init__(self, path: str, disk: Disk, *, operator: bool) -> None:
         """Read the file; a missing file means no policies.  Raises StoreError, OSError."""
         self.path = path
         self.operator = operator
+        self.revision = 0  # of the policies in force
         self._what = "operator policy" if operator else "policy"
         self._file = json_file.JSONFile(path, disk)
         self._hold(self.read_again())
@@ -134,6 +140,7 @@ class PolicyFile:
         return by_name
 
     def _hold(self, by_name: dict[str, Policy]) -> None:
+        self.revision += 1
         self._by_name = by_name
         self._ranked = sorted(by_name.values(), key=lambda policy: (-policy.priority, policy.name))
 
@@ -149,6 +156,10 @@ class PolicyFile:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def find(self, name: str | None) -> Policy | None:
+        """The policy of this name, if there is one."""
+        return self._by_name.get(name) if name is not None else None
 
     def get(self, name: str) -> Policy:
         """The policy of this name.  Raises NotFound."""
@@ -174,23 +185,33 @@ class PolicyFile:
             self._file, lambda: [policy.entry() for policy in after.values()], lambda: self._hold(after)
         )
 
-    def matching(self, name: str, kind: str) -> list[Policy]:
-        """The policies that match a thing of this name and kind (one of ``KINDS``), the winner first.
+    def find_winner(self, name: str, kind: str) -> Generator[None, None, Policy | None]:
+        """The policy that applies to a thing of this name and kind (one of ``KINDS``): of those that match the one with
+        the highest priority.  A piece may end behind each policy.
 
         Among policies of equal priority the first by name wins; RabbitMQ leaves this open.
         """
-        return [each for each in self._ranked if kind in each.kinds and each.search(name)]
-
-    def winner(self, name: str, kind: str) -> Policy | None:
-        """The policy that applies: the first of ``matching``, or None."""
         for each in self._ranked:
             if kind in each.kinds and each.search(name):
                 return each
+            yield
         return None
 
 
 def _in_words(policies: dict[str, Policy]) -> dict[str, Any]:
     return {f"'{name}'": policy.entry() for name, policy in policies.items()}
+
+
+class SearchGoesOn(NotAnsweredYet):
+    """The policies for a name are not known yet, because the search takes longer than one piece."""
+
+    def __init__(self, work: Iterator[None]) -> None:
+        super().__init__()
+        self._work = work
+
+    def find_out(self, node: Any, then: Callable[[], object]) -> None:
+        """Search on, in the next turns."""
+        add_work(node.core, self._work, then)
 
 
 class Effective(NamedTuple):
@@ -212,12 +233,15 @@ class Policies(PolicyFile):
     journal.
     """
 
-    __slots__ = ("on_expires", "on_journal", "operators")
+    __slots__ = ("_joined", "_known", "_known_at", "on_expires", "on_journal", "operators")
 
     def __init__(self, directory: str, disk: Disk) -> None:
         """Read both files in the vhost's directory; a missing file means no policies.  Raises StoreError, OSError."""
         super().__init__(os.path.join(directory, FILE), disk, operator=False)
         self.operators = PolicyFile(os.path.join(directory, OPERATOR_FILE), disk, operator=True)
+        self._known: dict[tuple[str, str], Effective] = {}  # by name and kind
+        self._joined: dict[tuple[str | None, str | None], Effective] = {}  # by the names of both policies
+        self._known_at = (0, 0)  # the revisions of both files for which these hold
         self.on_expires: Callable[[Any], None] | None = None
         self.on_journal: Callable[[Any], None] | None = None
 
@@ -231,12 +255,64 @@ class Policies(PolicyFile):
         return any(name in policy.definition for policy in self for name in ONE_OF_UPSTREAMS)
 
     def effective(self, name: str, kind: str) -> Effective:
-        """What policies say for a thing of this name and kind (one of ``KINDS``), as ``keys.merged`` joins them."""
+        """What policies say for a thing of this name and kind (one of ``KINDS``), as ``keys.merged`` joins them.  Takes
+        its time: see ``search``."""
+        work = self.search(name, kind)
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                found: Effective = end.value
+                return found
+
+    def search(self, name: str, kind: str) -> Generator[None, None, Effective]:
+        """Find what ``effective`` says, in pieces.  Policies that change meanwhile are searched again."""
         if not self:
             return NONE_APPLY
-        policy, operators = self.winner(name, kind), self.operators.winner(name, kind)
-        if operators is None:
-            return Effective(policy.name, None, policy.definition) if policy is not None else NONE_APPLY
-        if policy is None:
-            return Effective(None, operators.name, operators.definition)
-        return Effective(policy.name, operators.name, merged(policy.definition, operators.definition))
+        while True:
+            self._forget_former()
+            known = self._known.get((name, kind))
+            if known is not None:
+                return known
+            searched = self._known_at
+            policy = yield from self.find_winner(name, kind)
+            operators = yield from self.operators.find_winner(name, kind)
+            if searched == (self.revision, self.operators.revision):
+                break
+        found = self._join(policy, operators)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[name, kind] = found
+        return found
+
+    def check_known(self, name: str, kind: str) -> None:
+        """Search for 1 ms at most.  Raises SearchGoesOn if that is too short.
+
+        A caller that makes things for a client asks this before it has done anything.
+        """
+        if not self or kind not in KINDS:  # As of arguments that no queue can have.
+            return
+        work = self.search(name, kind)
+        if do_first_piece(work) is None:
+            raise SearchGoesOn(work)
+
+    def _forget_former(self) -> None:
+        revisions = (self.revision, self.operators.revision)
+        if self._known_at != revisions:
+            self._known.clear()
+            self._joined.clear()
+            self._known_at = revisions
+
+    def _join(self, policy: Policy | None, operators: Policy | None) -> Effective:
+        """What both say together: one object for all things to which the same policies apply."""
+        names = (policy.name if policy is not None else None, operators.name if operators is not None else None)
+        found = self._joined.get(names)
+        if found is None:
+            if operators is None:
+                found = Effective(*names, policy.definition) if policy is not None else NONE_APPLY
+            elif policy is None:
+                found = Effective(*names, operators.definition)
+            else:
+                found = Effective(*names, merged(policy.definition, operators.definition))
+            self._joined[names] = found
+        return found

@@ -15,12 +15,13 @@ from brokerd import plane
 from brokerd.arguments import COMPARED_QUEUE_ARGUMENTS, fault, first_difference, queue_type
 from brokerd.errors import NotFound, PreconditionFailed, ResourceLocked
 from brokerd.pieces import add_work, do_first_piece
+from brokerd.policies import NONE_APPLY, Effective
 from brokerd.queues.redriven import read_redriven
 from brokerd.queues.rules import PLAIN, Rules, asks_for_journal, max_priority_of, plane_rules, rules_of
 
 if TYPE_CHECKING:
     from brokerd.exchanges import Binding
-    from brokerd.policies import Effective, Policies
+    from brokerd.policies import Policies
     from brokerd.queues.dead_letter import DeadLetterRule
     from brokerd.queues.deduplication import Deduplication
     from brokerd.queues.deduplication import Rule as DeduplicationRule
@@ -91,7 +92,7 @@ class Queue(plane.Queue):
 
     __slots__ = (
         "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
-        "key_files", "missed_told", "name", "owner", "parks_of", "policy", "redriven", "regrouping", "rules",
+        "key_files", "missed_told", "name", "owner", "parks_of", "effective", "redriven", "regrouping", "rules",
         "side_file", "stream", "tracked", "vhost_name",
     )  # fmt: skip
 
@@ -129,7 +130,7 @@ class Queue(plane.Queue):
         self.getters: WeakSet[Getter] | None = None  # channels that took messages by basic.get, while they exist
         self.deduplication: Deduplication | None = None  # has the rule that is in ``rules``
         self.key_files: Callable[[], KeyFiles] | None = None  # the vhost's: asked when a rule is put in force
-        self.policy: str | None = None  # the name of the policy in force
+        self.effective: Effective = NONE_APPLY  # the policies in force
         self.redriven: list[int] | None = None  # messages that stand before later ones of their groups; None: not read
         self.parks_of: plane.Groups | None = None  # the rule under which parked groups were looked for
         self.regrouping = False  # another rule of groups is being put in force
@@ -154,9 +155,7 @@ class Queue(plane.Queue):
     @property
     def kind(self) -> str:
         """The queue's type, as policies name it."""
-        if self.stream is not None:
-            return "streams"
-        return f"{queue_type(self.arguments)}_queues" if self.arguments else "classic_queues"
+        return kind_of(self.arguments)
 
     def note_getter(self, channel: Getter) -> None:
         """Note that ``channel`` has taken a message by basic.get."""
@@ -194,22 +193,20 @@ class Queue(plane.Queue):
 
     # --- rules
 
-    def effective(self, policies: "Policies") -> "Effective":
-        """The policies that apply, and the definition that they make together."""
-        return policies.effective(self.name, self.kind)
+    @property
+    def policy(self) -> str | None:
+        """The name of the policy in force."""
+        return self.effective.policy
 
     @property
     def has_own_rules(self) -> bool:
         """Whether ``apply_rules`` has something to do even where there are no policies."""
-        return bool(self.arguments) or self.rules is not PLAIN or self.policy is not None
+        return bool(self.arguments) or self.rules is not PLAIN or self.effective is not NONE_APPLY
 
     def apply_rules(self, policies: "Policies | None") -> None:
         """Put arguments and policies in force: after the queue is made or recovered, and when policies change."""
-        definition = NO_ARGUMENTS
-        if policies:
-            self.policy, definition = self._policy(policies)
-        elif self.policy is not None:
-            self.policy = None
+        self.effective = self._effective(policies) if policies else NONE_APPLY
+        definition = self.effective.definition
         if not self.arguments and not definition and self.rules is PLAIN:
             return
         rules, before = rules_of(self.arguments, definition), self.rules
@@ -252,13 +249,9 @@ class Queue(plane.Queue):
         gate.set_rule(**(rules.retry.of_gate() if rules.retry is not None else {}))
         self.gate = gate
 
-    def _policy(self, policies: "Policies") -> tuple[str | None, dict[str, Any]]:
-        """The name of the policy that applies, and the definition of all policies.  No policy applies to waiting
-        rooms."""
-        if self.name.startswith(WAITING_ROOM_PREFIX):
-            return None, NO_ARGUMENTS
-        name, _, definition = policies.effective(self.name, self.kind)
-        return name, definition
+    def _effective(self, policies: "Policies") -> Effective:
+        """The policies that apply; to waiting rooms none does."""
+        return NONE_APPLY if self.name.startswith(WAITING_ROOM_PREFIX) else policies.effective(self.name, self.kind)
 
     # --- message groups
 
@@ -345,7 +338,7 @@ class Queue(plane.Queue):
         """Before its segments are recovered: what they are kept for is known."""
         if not self.arguments and not policies:
             return
-        definition = self._policy(policies)[1] if policies else NO_ARGUMENTS
+        definition = self._effective(policies).definition if policies else NO_ARGUMENTS
         if asks_for_journal(self.arguments, definition):
             self.set_journal(True)
         rules = rules_of(self.arguments, definition)
@@ -497,6 +490,12 @@ def _differs(field: str, queue: Queue, received: bool, current: bool) -> Precond
     return PreconditionFailed(
         f"inequivalent arg '{field}' for {queue}: received '{shown[received]}' but current is '{shown[current]}'"
     )
+
+
+def kind_of(arguments: dict[str, Any]) -> str:
+    """The type of a queue with these arguments, as policies name it."""
+    type_ = queue_type(arguments)
+    return "streams" if type_ == "stream" else f"{type_}_queues"
 
 
 def check_arguments(

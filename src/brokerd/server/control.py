@@ -327,13 +327,13 @@ class Peer(asyncio.Protocol):
 
 
 class Asking:
-    """Waits in place of a job until a web server has said whether the user may do it."""
+    """Waits in place of a job until it is known what decides about it, as a web server's answer."""
 
     __slots__ = ("_then",)
 
     def __init__(self, node: "Node", missing: NotAnsweredYet, then: Callable[[], object]) -> None:
         self._then: Callable[[], object] | None = then
-        node.logins.ask(missing.question, self._go_on)
+        missing.find_out(node, self._go_on)
 
     def _go_on(self) -> None:
         if self._then is not None:

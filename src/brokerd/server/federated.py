@@ -72,20 +72,18 @@ def _row(key: list[str], value: dict[str, Any] | str, **more: Any) -> dict[str, 
 def _of_queues(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any] | None]:
     for queue in list(vhost.queues.values()):
         yield None
-        policies = vhost.policies
-        if queue.exclusive or queue.deleted or policies is None:
+        if queue.exclusive or queue.deleted:
             continue
-        for name, value in upstreams.named_by(policies.effective(queue.name, queue.kind).definition).items():
+        for name, value in upstreams.named_by(queue.effective.definition).items():
             yield _row([QUEUE_LINK, vhost.name, queue.name, name], value, place={"arguments": plain(queue.arguments)})
 
 
 def _of_exchanges(vhost: "VHost", upstreams: Upstreams) -> Iterator[dict[str, Any] | None]:
     for exchange in list(vhost.exchanges.values()):
         yield None
-        policies = vhost.policies
-        if not exchange.name or exchange.type == INTERNAL_TYPE or policies is None:
+        if not exchange.name or exchange.type == INTERNAL_TYPE:
             continue
-        found = upstreams.named_by(policies.effective(exchange.name, "exchanges").definition)
+        found = upstreams.named_by(exchange.effective.definition)
         if not found or vhost.exchanges.get(exchange.name) is not exchange:
             continue
         bindings = []

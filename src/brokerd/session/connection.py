@@ -179,7 +179,7 @@ class Connection(plane.Connection):
         self._do(opened, self._end_channel(opened))
 
     def await_permission(self, missing: NotAnsweredYet, then: Callable[[], object] | None = None) -> None:
-        """Have it asked whether the client may do something, and rest meanwhile.  Then ``then()`` is called; None: the
+        """Have it found out what decides about a request, and rest meanwhile.  Then ``then()`` is called; None: the
         data plane comes again with the method or publish."""
         node = self.node
 
@@ -190,7 +190,7 @@ class Connection(plane.Connection):
             node.core.turn()
 
         self.await_answer(comes_again=then is None)
-        node.logins.ask(missing.question, answered)
+        missing.find_out(node, answered)
 
     def on_publisher_blocked(self) -> None:
         """Tell the client, once, that it is blocked.  The data plane reads no more from it."""

@@ -262,7 +262,6 @@ class Upkeep:
         """Do what ``apply_policies`` does, a queue at a time.  A queue declared meanwhile has the new policies."""
         if vhost.policies is None:
             return
-        vhost.forget_routes()  # Alternate exchanges may have changed.
         yield from vhost.put_rules_in_force()
         self.review_journals(vhost)
 

@@ -14,7 +14,7 @@ from brokerd.arguments import first_difference
 from brokerd.errors import AccessRefused, NotFound, PreconditionFailed
 from brokerd.exchanges import Exchange, exchange_type
 from brokerd.exchanges.arguments import alternate_exchange, check_alternate_exchange, compared_arguments
-from brokerd.queues.queue import Owner, Queue
+from brokerd.queues.queue import Owner, Queue, kind_of
 from brokerd.vhost import names
 from brokerd.vhost.consuming import check_consume, check_get
 from brokerd.vhost.deletions import auto_delete_queue, delete_exchange, delete_queue, finish
@@ -206,6 +206,7 @@ class Access:
         self.vhost.check_queue_limit(name)
         if arguments:
             self._check_new_queue(name, arguments)
+        self.vhost.check_policies_known(name, kind_of(arguments))
         self.vhost.events.counts["queue_declared"] += 1
         self.promised = ""
         return self.vhost.add_queue(
@@ -367,6 +368,7 @@ class Access:
         if alternate is not None:
             self.check_exchange("read", name)
             self.check_exchange("write", alternate)
+        self.vhost.check_policies_known(name, "exchanges")
         return self.vhost.add_exchange(
             name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments,
             user=self.user,

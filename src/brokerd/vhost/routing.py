@@ -284,9 +284,8 @@ def alternate_of(vhost: "VHost", exchange: Exchange) -> Exchange | None:
     None where no exchange has that name: then the message is lost, as in RabbitMQ.
     """
     name = alternate_exchange(exchange.arguments)
-    if name is None and vhost.policies and exchange.name:
-        for policy in vhost.policies.matching(exchange.name, "exchanges")[:1]:
-            name = policy.definition.get("alternate-exchange")
+    if name is None and exchange.name:
+        name = exchange.effective.definition.get("alternate-exchange")
     return vhost.exchanges.get(name) if isinstance(name, str) else None
 
 

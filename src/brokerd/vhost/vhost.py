@@ -25,6 +25,7 @@ from brokerd.exchanges import (
 )
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
 from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
+from brokerd.policies import NONE_APPLY
 from brokerd.store.format import TRANSIENT_FOLDER, folder_name
 from brokerd.vhost import deletions
 from brokerd.vhost.features import make_null
@@ -169,6 +170,12 @@ class VHost:
                 f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({self.max_queues}) is reached"
             )
 
+    def check_policies_known(self, name: str, kind: str) -> None:
+        """Check that ``add_queue`` and ``add_exchange`` need not search long for the policies of a thing of this name
+        and kind.  Raises NotAnsweredYet."""
+        if self.policies is not None:
+            self.policies.check_known(name, kind)
+
     def add_queue(
         self, name: str, *, durable: bool, auto_delete: bool, arguments: dict[str, Any], owner: Owner | None = None,
         user: str = "",
@@ -266,6 +273,8 @@ class VHost:
         )
         if durable:
             self.unsynced[exchange] = self.appended
+        if self.policies:
+            exchange.effective = self.policies.effective(name, "exchanges")
         if exchange.intercepts:
             self.delays.adopt(exchange)
         if _deduplicates(exchange):
@@ -292,10 +301,17 @@ class VHost:
             pass
 
     def put_rules_in_force(self) -> Iterator[None]:
-        """Do what ``apply_rules`` does, a queue at a time."""
+        """Do what ``apply_rules`` does, an exchange or a queue at a time."""
+        policies = self.policies
+        for exchange in list(self.exchanges.values()):
+            exchange.effective = (yield from policies.search(exchange.name, "exchanges")) if policies else NONE_APPLY
+            yield
+        self.forget_routes()  # Alternate exchanges may have changed.
         for queue in list(self.queues.values()):
-            if not queue.deleted and (self.policies or queue.has_own_rules):
-                queue.apply_rules(self.policies)
+            if policies:
+                yield from policies.search(queue.name, queue.kind)  # The queue then finds it known.
+            if not queue.deleted and (policies or queue.has_own_rules):
+                queue.apply_rules(policies)
             yield
 
     def take_up_features(self, *, suspect: bool = False) -> None:
