@@ -15,7 +15,7 @@ def record(number: int, seq: int, body: bytes, meta: bytes = b"\x00\x03key\x00\x
     if long:
         meta = len(meta).to_bytes(4, "little") + meta
     octets = bytearray(RECORD.pack(layout.RECORD_MAGIC, layout.HEADER_OCTETS + len(meta) + len(body), 0, meta_len, 0, 0,
-                                   seq, 1_000 + seq, 7, 1, 1, seq, 0, 0) + meta + body)
+                                   seq, 1_000 + seq % (1 << 40), 7, 1, 1, seq, 0, 0) + meta + body)
     octets[8:12] = layout.record_crc(octets, number).to_bytes(4, "little")
     return bytes(octets) + bytes(-len(octets) % 8)
 

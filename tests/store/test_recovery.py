@@ -11,6 +11,7 @@ from brokerd.store import format as layout
 from brokerd.store import reading, side_file
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
+from brokerd.store.settled_recovery import NUMBER_MOST
 from brokerd.testing.disk import ForgetfulDisk
 
 BODIES = [b"body %d" % i * (i % 5 + 1) for i in range(10)]
@@ -827,6 +828,39 @@ def test_records_behind_a_header_of_zeros_are_kept(files, suspect):
     assert "at least 10 records are in it" in findings[0].text
     assert "msgs.0000000002.damaged" in os.listdir(files.directory)
     assert (list(queue.segments), queue.next_seq) == ([1, 3], 31)
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+@pytest.mark.parametrize("base_seq", [NUMBER_MOST + 1, (1 << 64) - 12, (1 << 64) - 11])
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_segment_with_message_numbers_that_no_broker_gave_is_put_aside(files, number, base_seq, suspect):
+    three_segments(files)
+    files.segment(number, BODIES, base_seq=base_seq, sealed=layout.OPEN if number == 3 else layout.SYNCED)
+    queue, findings = run(files.directory, suspect)
+    assert "damaged" in kinds(findings)
+    assert f"msgs.000000000{number}.damaged" in os.listdir(files.directory)
+    assert (list(queue.segments), queue.next_seq) == ([1, 3], 31) if number == 2 else ([1, 2], 21)
+
+
+def test_a_last_record_whose_number_no_broker_gave_puts_its_segment_aside(files):
+    three_segments(files)
+    octets = files.segment(3, BODIES[:2], base_seq=21, sealed=layout.OPEN)
+    at = files.positions[3][1]
+    files.write(files.msgs(3), octets[:at] + record(3, (1 << 64) - 1, BODIES[1]))
+    queue, findings = run(files.directory)
+    assert kinds(findings) == ["damaged"]
+    assert "it ends with message 18446744073709551615, which no queue can have" in findings[0].text
+    assert (list(queue.segments), queue.next_seq) == ([1, 2], 21)
+
+
+@pytest.mark.parametrize("number", [NUMBER_MOST + 1, 10**30])
+def test_a_segment_with_a_number_that_no_broker_gave_is_put_aside(files, number):
+    three_segments(files)
+    os.rename(files.msgs(3), files.path(f"msgs.{number}"))
+    queue, findings = run(files.directory)
+    assert kinds(findings) == ["damaged"]
+    assert f"msgs.{number}.damaged" in os.listdir(files.directory)
+    assert (list(queue.segments), queue.next_seq) == ([1, 2], 21)
 
 
 def test_a_damaged_first_record_is_reported_where_it_stands(files):

@@ -74,7 +74,9 @@ class Exchange:
     A type overrides ``destinations``, and keeps its index current in ``_added`` and ``_removed``.
     """
 
-    __slots__ = ("_bindings", "arguments", "auto_delete", "bindings_to", "durable", "effective", "internal", "name", "tally")
+    __slots__ = (
+        "_bindings", "arguments", "auto_delete", "bindings_to", "durable", "effective", "internal", "name", "tally",
+    )  # fmt: skip
 
     type: ClassVar[str]
     matches_keys: ClassVar[bool] = False  # True: the walk asks for each of a message's routing keys (CC, BCC)

@@ -91,9 +91,27 @@ class Queue(plane.Queue):
     """One queue, whole: there is no second object behind it."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "dead_letters", "deduplication", "deleted", "firehose", "getters",
-        "key_files", "missed_told", "name", "owner", "parks_of", "effective", "redriven", "regrouping", "rules",
-        "side_file", "stream", "tracked", "vhost_name",
+        "arguments",
+        "auto_delete",
+        "bindings",
+        "dead_letters",
+        "deduplication",
+        "deleted",
+        "effective",
+        "firehose",
+        "getters",
+        "key_files",
+        "missed_told",
+        "name",
+        "owner",
+        "parks_of",
+        "redriven",
+        "regrouping",
+        "rules",
+        "side_file",
+        "stream",
+        "tracked",
+        "vhost_name",
     )  # fmt: skip
 
     def __new__(

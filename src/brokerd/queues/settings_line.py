@@ -18,10 +18,13 @@ class Ordered(Protocol):
     name: str
     vhost_name: str
     arguments: dict[str, Any]
-    policy: str | None
     rules: Rules
     max_priority: int
     journaled: bool
+
+    @property
+    def policy(self) -> str | None:
+        """The name of the policy in force."""
 
 
 def describe_settings(queue: Ordered) -> dict[str, Any]:

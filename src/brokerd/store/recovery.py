@@ -19,7 +19,7 @@ from brokerd.errors import StoreError
 from brokerd.store import format as layout
 from brokerd.store import reading
 from brokerd.store.disk import Disk
-from brokerd.store.settled_recovery import highest_number, highest_seq, stale_journals
+from brokerd.store.settled_recovery import NUMBER_MOST, highest_number, highest_seq, stale_journals
 from brokerd.store.settled_segments import seal
 
 if TYPE_CHECKING:
@@ -197,7 +197,8 @@ class _Recovery:
         return found
 
     def _count_seq(self, seq: int) -> None:
-        self.next_seq = max(self.next_seq, seq + 1)
+        if seq <= NUMBER_MOST:
+            self.next_seq = max(self.next_seq, seq + 1)
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
@@ -304,6 +305,9 @@ class _Recovery:
 
     def _recover_segment(self, number: int, *, last: bool) -> _Segment | None:
         path = self._path(layout.segment_name(number))
+        if number > NUMBER_MOST:
+            self._put_aside(path, "no queue has a segment of this number")
+            return None
         fd = self._disk.open(path, os.O_RDWR)
         try:
             octets, size = self._disk.pread(fd, layout.HEADER_OCTETS, 0), self._disk.size(fd)
@@ -320,11 +324,17 @@ class _Recovery:
             if header[2] != number:
                 self._reject(number, path, fd, octets, f"its header is that of segment {header[2]}", header[2])
                 return None
+            if header[3] > NUMBER_MOST:
+                self._reject(number, path, fd, octets, f"it begins with message {header[3]}, which no queue can have")
+                return None
             segment = _Segment(number, path, header, size)
             whole = segment.has_whole_words
             if last or not whole or segment.sealed == layout.OPEN or (
                     self._suspect and segment.sealed != layout.SYNCED):
-                self._read_through(segment, fd, whole, last)
+                last_seq = self._read_through(segment, fd, whole, last)
+                if last_seq > NUMBER_MOST:
+                    self._reject(number, path, fd, octets, f"it ends with message {last_seq}, which no queue can have")
+                    return None
             self._recover_acks(segment)
             return segment
         finally:
@@ -352,8 +362,9 @@ class _Recovery:
         if acks in self._names:
             self._put_aside(self._path(acks), "its segment is damaged")
 
-    def _read_through(self, s: _Segment, fd: int, whole: bool, last: bool) -> None:
-        """Find the records by their CRCs; correct the words of the header; cut off a torn end."""
+    def _read_through(self, s: _Segment, fd: int, whole: bool, last: bool) -> int:
+        """Find the records by their CRCs; correct the words of the header; cut off a torn end.  Returns the last sequence
+        number."""
         committed = s.end if whole else s.capacity
         counted = s.records if whole else 0
         with mmap.mmap(fd, s.capacity, access=mmap.ACCESS_READ) as content:
@@ -385,6 +396,7 @@ class _Recovery:
         words = (*layout.word(end), *layout.word(records), *layout.word(sealed))
         if words != s.words:
             self._disk.pwrite(fd, layout.WORDS.pack(*words), layout.SEGMENT_WORDS_AT)
+        return last_seq
 
     def _read_runs(self, s: _Segment, content: mmap.mmap, committed: int
                    ) -> tuple[list[tuple[int, int]], int, int, int]:

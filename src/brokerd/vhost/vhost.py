@@ -24,8 +24,8 @@ from brokerd.exchanges import (
     exchange_type,
 )
 from brokerd.exchanges.arguments import check_arguments as check_exchange_arguments
-from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
 from brokerd.policies import NONE_APPLY
+from brokerd.queues.queue import WAITING_ROOM_PREFIX, Owner, Queue, check_arguments
 from brokerd.store.format import TRANSIENT_FOLDER, folder_name
 from brokerd.vhost import deletions
 from brokerd.vhost.features import make_null
