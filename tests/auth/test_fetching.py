@@ -1,5 +1,6 @@
 """One request over HTTP."""
 
+import contextlib
 import socket
 import threading
 
@@ -43,6 +44,27 @@ def test_a_status_that_is_no_success_is_an_error(server, status):
 def test_only_http_is_spoken(address):
     with pytest.raises(ValueError, match="no URL of http"):
         ask(address)
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"])
+def test_an_answer_that_comes_an_octet_at_a_time_is_not_waited_for_beyond_its_time(begin):
+    gone, octets = threading.Event(), []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        def talk():
+            with listening.accept()[0] as client, contextlib.suppress(OSError):
+                client.recv(65536)
+                client.sendall(begin)
+                while not gone.wait(0.05) and len(octets) < 2000:    # Each one comes well within the time of all.
+                    client.sendall(b"a")
+                    octets.append(b"a")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        with pytest.raises(TimeoutError):
+            ask(f"http://127.0.0.1:{listening.getsockname()[1]}/", seconds=1, octets_most=9999)
+        gone.set()
+        thread.join()
+    assert len(octets) < 2000
 
 
 @pytest.mark.parametrize("said", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\n"])

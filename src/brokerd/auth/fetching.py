@@ -20,13 +20,12 @@ def fetch(
     of more than ``octets_most``.
     """
     from http.client import HTTPException
-    from time import monotonic
     from urllib.error import HTTPError
     from urllib.request import Request
 
     if not address.startswith(("http://", "https://")):
         raise ValueError(f"{address!r:.200} is no URL of http or https")
-    deadline, octets = monotonic() + seconds, b""
+    octets = b""
     try:
         with _opener(ca_cert, _changed(ca_cert)).open(Request(address, data=form), timeout=seconds) as answer:
             status = answer.status
@@ -35,8 +34,6 @@ def fetch(
                 if not more:
                     break
                 octets += more
-                if monotonic() > deadline:  # The timeout is that of each octet.
-                    raise TimeoutError("no whole answer in time")
     except HTTPError as error:
         error.close()
         raise OSError(f"status {error.code}") from None
@@ -55,11 +52,62 @@ def _changed(ca_cert: str) -> int:
 @lru_cache(8)
 def _opener(ca_cert: str, changed: int) -> Any:
     import ssl
-    from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
+    from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+    from io import BufferedReader, RawIOBase
+    from time import monotonic
+    from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, build_opener
+
+    context = ssl.create_default_context(cafile=ca_cert or None)
+
+    class Timed(RawIOBase):
+        """A socket's octets until a time: a timeout of the socket would begin anew with each octet that comes."""
+
+        def __init__(self, sock: Any, until: float) -> None:
+            self._sock, self._until = sock, until
+            self._file = sock.makefile("rb", buffering=0)
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any, /) -> int | None:
+            left = self._until - monotonic()
+            if left <= 0:
+                raise TimeoutError("no whole answer in time")
+            self._sock.settimeout(left)
+            read: int | None = self._file.readinto(buffer)
+            return read
+
+        def close(self) -> None:
+            self._file.close()
+            super().close()
+
+    class Answers:
+        """A connection whose answer has to come within the connection's timeout, header and body together."""
+
+        timeout: float
+
+        def response_class(self, sock: Any, *arguments: Any, **options: Any) -> HTTPResponse:
+            answer = HTTPResponse(sock, *arguments, **options)
+            answer.fp.close()
+            answer.fp = BufferedReader(Timed(sock, monotonic() + self.timeout))
+            return answer
+
+    class Plain(Answers, HTTPConnection):  # type: ignore[misc]  # A method stands for the class of answers.
+        pass
+
+    class Secure(Answers, HTTPSConnection):  # type: ignore[misc]
+        pass
+
+    class OpensPlain(HTTPHandler):
+        def http_open(self, request: Any) -> Any:
+            return self.do_open(Plain, request)
+
+    class OpensSecure(HTTPSHandler):
+        def https_open(self, request: Any) -> Any:
+            return self.do_open(Secure, request, context=context)
 
     class NoRedirects(HTTPRedirectHandler):
         def redirect_request(self, *arguments: Any) -> None:
             return None  # It could lead from HTTPS to HTTP.
 
-    secure = HTTPSHandler(context=ssl.create_default_context(cafile=ca_cert or None))
-    return build_opener(NoRedirects, secure)
+    return build_opener(NoRedirects, OpensPlain, OpensSecure)

@@ -363,8 +363,8 @@ class _Recovery:
             self._put_aside(self._path(acks), "its segment is damaged")
 
     def _read_through(self, s: _Segment, fd: int, whole: bool, last: bool) -> int:
-        """Find the records by their CRCs; correct the words of the header; cut off a torn end.  Returns the last sequence
-        number."""
+        """Find the records by their CRCs; correct the words of the header; cut off a torn end.  Returns the last
+        sequence number."""
         committed = s.end if whole else s.capacity
         counted = s.records if whole else 0
         with mmap.mmap(fd, s.capacity, access=mmap.ACCESS_READ) as content:
