@@ -18,6 +18,7 @@ def vhost(tmp_path):
     vhost = Node(tmp_path).vhost
     vhost.policies = Policies(str(tmp_path), Disk())
     vhost.policies.put(Policy("fed", "^(f|amq.topic)", {"federation-upstream": "up"}))
+    vhost.apply_rules()
     return vhost
 
 
@@ -79,6 +80,8 @@ def test_what_comes_and_goes_while_a_walk_rests_disturbs_nothing(vhost):
     del vhost.queues["f2"]
     add(vhost, "f3")
     vhost.policies.delete("fed")
+    vhost.apply_rules()
     assert names(rows) == []
     vhost.policies.put(Policy("fed", "^f", {"federation-upstream": "up"}))
+    vhost.apply_rules()
     assert names(walk(vhost)) == [first.name, "f3"]

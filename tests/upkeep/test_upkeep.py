@@ -640,6 +640,8 @@ def test_policies_are_put_in_force_a_queue_at_a_time_and_not_on_those_that_go_me
     for _ in place.upkeep.put_policies_in_force(place.vhost):
         counts.append([len(each.policies) for each in (policed, *others)])
         others[-1].deleted = True
+        revision = place.vhost.revision
+    assert place.vhost.revision > revision  # behind the last queue: who looks for links looks again
     assert [next(same) for _, same in groupby(counts)] == [[0, 0, 0], [1, 0, 0], [1, 1, 0]]
 
 

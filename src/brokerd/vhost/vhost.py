@@ -313,6 +313,7 @@ class VHost:
             if not queue.deleted and (policies or queue.has_own_rules):
                 queue.apply_rules(policies)
             yield
+        self.revision += 1  # Which queues are federated may have changed.
 
     def take_up_features(self, *, suspect: bool = False) -> None:
         """Start features that read files, after the rules are in force: delayed messages wait again for their time, and
