@@ -83,3 +83,24 @@ def test_the_first_piece_is_done_now_and_its_end_has_the_result_of_short_work(cl
     assert pieces.do_first_piece(work) is None
     assert client.done == [0, 1, 2, 0]
     assert list(work) == [None, None]
+
+
+def test_what_is_to_come_comes_once_however_often_it_is_asked_for():
+    to_come, done = [], []
+    ask = pieces.once(to_come.append, lambda: done.append(1))
+    for _ in range(3):
+        ask()
+    assert (len(to_come), done) == (1, [])
+    to_come.pop()()
+    assert done == [1]
+    ask()
+    assert len(to_come) == 1
+
+
+def test_what_asks_for_itself_comes_again():
+    to_come = []
+    ask = pieces.once(to_come.append, lambda: ask())
+    ask()
+    for _ in range(3):
+        to_come.pop()()
+        assert len(to_come) == 1

@@ -23,7 +23,7 @@ from brokerd.descriptors import NO_LIMIT, Budget
 from brokerd.errors import ConnectionForced, NotAllowed, PreconditionFailed
 from brokerd.hoarders import Hoarders, TransactionMemory
 from brokerd.links.book import LinkBook
-from brokerd.pieces import Turns
+from brokerd.pieces import Turns, once
 from brokerd.policies.parameters import Parameters
 from brokerd.store.data_dir import CRASHED, POWER_LOST
 from brokerd.store.disk import Room
@@ -140,7 +140,7 @@ class Node:
 
     def _make_core(self, data: "DataDir", settings: "Settings", limits: "Limits") -> plane.Core:
         return plane.Core(
-            schedule=self._schedule_turn,
+            schedule=once(self.later, lambda: self.core.turn()),
             request_sync=self._request_sync,
             storage_failed=self.storage_failed,
             damaged=self._damaged,
@@ -158,9 +158,6 @@ class Node:
             descriptors_most=self.descriptors.files_most,
             spare_directory=_empty_folder(os.path.join(data.path, SPARE_FOLDER)),
         )
-
-    def _schedule_turn(self) -> None:
-        self.later(self.core.turn)
 
     def _go_on_soon(self) -> None:
         self.later(self.core.go_on)

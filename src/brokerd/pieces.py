@@ -75,6 +75,29 @@ class Turns:
             self._taken = False
 
 
+def once(later: Callable[[Callable[[], object]], object], work: Callable[[], object]) -> Callable[[], None]:
+    """A function that has ``work`` called later: once, however often the function is called before that.
+
+    The data plane asks for another turn at the end of each one that leaves work, also of a turn that a client's octets
+    or the end of a sync have caused while the asked one is still to come.  If each of them came, each would ask for
+    one more, for as long as there is work: each pass of the loop would do more and more turns.
+    """
+    is_to_come = False
+
+    def do() -> None:
+        nonlocal is_to_come
+        is_to_come = False
+        work()
+
+    def ask() -> None:
+        nonlocal is_to_come
+        if not is_to_come:
+            is_to_come = True
+            later(do)
+
+    return ask
+
+
 class Done:
     """Work that was done in one piece, with its result."""
 
