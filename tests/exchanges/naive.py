@@ -15,7 +15,14 @@ def split(key):
 
 
 def same(one, other):
+    """A whole number is equal to a float of its value, but not within an array or a table."""
+    if is_number(one) and is_number(other) and one == other:
+        return True
     return repr(one) == repr(other)
+
+
+def is_number(value):
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def headers_match(arguments, headers):

@@ -58,7 +58,7 @@ def test_a_void_argument_asks_only_that_the_header_is_there(value):
     assert not takes({"a": None}, {"b": value})
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, True), (0, False), (1, 1.0), ("1", 1), ("a", b"a"), ([1], [True])])
+@pytest.mark.parametrize(("one", "other"), [(1, True), (0, False), (1, 1.5), ("1", 1), ("a", b"a"), ([1], [True])])
 def test_values_of_different_types_are_different(one, other):
     assert takes({"a": one}, {"a": one})
     assert not takes({"a": one}, {"a": other})
@@ -119,3 +119,23 @@ def test_the_width_of_a_number_makes_no_difference(one):
         assert takes({"a": one, "x-match": "any"}, {"a": other})
     assert not takes({"a": one}, {"a": True})
     assert takes({"a": Float32(1.5)}, {"a": 1.5})
+    assert takes({"a": [one]}, {"a": [5]})
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (1, 1.0), (Int8(-1), Float32(-1.0)), (0, -0.0), (Timestamp(1 << 63), 2.0**63), (-(1 << 63), -(2.0**63)),
+    (1 << 53, 2.0**53),
+])  # fmt: skip
+def test_a_whole_number_is_equal_to_a_float_of_its_value(one, other):
+    assert takes({"a": one}, {"a": other})
+    assert takes({"a": other}, {"a": one})
+    assert takes({"a": other, "x-match": "any"}, {"a": one})
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (1, 1.5), ((1 << 53) + 1, 2.0**53), ((1 << 63) - 1, 2.0**63), (Timestamp(1 << 63), 2.0**63 + 2048), (1, True),
+    (1.0, True), (1, "1"), ([1], [1.0]),
+])  # fmt: skip
+def test_a_number_is_not_equal_to_what_only_looks_like_it(one, other):
+    assert not takes({"a": one}, {"a": other})
+    assert not takes({"a": other}, {"a": one})

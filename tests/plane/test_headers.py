@@ -85,7 +85,7 @@ def test_headers_that_no_binding_asks_for_may_differ_each_time(way):
 
 def test_values_that_no_binding_asks_for_are_one(way):
     way.bind(b"q", {"a": 1, "x-match": "any", "b": None})
-    way.send(*({"a": value} for value in (2, "1", 1.0, True, None, [1], {"a": 1}, Timestamp(1 << 63), b"1")))
+    way.send(*({"a": value} for value in (2, "1", 1.5, True, None, [1], {"a": 1}, Timestamp(1 << 63), b"1")))
     assert (way.asked, way.counts()) == (1, {b"q": 0})
 
 
@@ -93,6 +93,9 @@ def test_values_that_no_binding_asks_for_are_one(way):
     (5, Int8(5), UInt8(5), Int16(5), UInt16(5), UInt32(5), Int64(5), Timestamp(5)),
     (-5, Int8(-5), Int16(-5), Int64(-5)),
     (1.5, Float32(1.5)),
+    (5, 5.0, Float32(5.0)),
+    (0, 0.0, -0.0),
+    (Timestamp(1 << 63), 2.0**63),
     (float("nan"), Float32("nan"), -float("nan")),
 ])
 def test_equal_numbers_of_any_width_are_one(way, same):

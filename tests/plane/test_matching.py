@@ -170,7 +170,8 @@ def test_of_two_headers_with_one_name_the_first_counts(exchange):
 
 
 NUMBERS = [1, 1.0, True, Int8(1), Float32(1.0), Timestamp(1)]
-OTHERS = [None, 0, False, 0.0, -0.0, float("nan"), "", "1", "S", b"1", b"", -(1 << 63), 1 << 62]
+OTHERS = [None, 0, False, 0.0, -0.0, float("nan"), "", "1", "S", b"1", b"", -(1 << 63), 1 << 62,
+          2.0**62, -(2.0**63)]
 PLAIN = st.sampled_from([*NUMBERS, *OTHERS])
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
     st.sampled_from(["", "a", "V"]), inner, max_size=2), max_leaves=4)

@@ -1,7 +1,8 @@
-"""Field values made hashable, equal exactly where RabbitMQ takes them as equal (Erlang's ``=:=``).
+"""Field values made hashable, so that two are equal exactly where they make the same binding.
 
-Python's own equality is too generous: it calls ``True``, ``1`` and ``1.0`` equal, and RabbitMQ does not.  A string
-stays as it is; every other value carries its type.
+Python's own equality is too generous: it calls ``True``, ``1`` and ``1.0`` equal.  A string stays as it is; every other
+value carries its type.  (To a message's header a headers exchange compares the numbers 1 and 1.0 as equal: see
+``plain_value`` of the data plane.)
 
 Knows nothing of octets: numbers of different widths on the wire may be equal, and a timestamp is a whole number.
 """

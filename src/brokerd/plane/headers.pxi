@@ -182,6 +182,9 @@ cdef inline size_t value_length(const uint8_t *p, const uint8_t *end) noexcept n
     return <size_t>(behind - p)
 
 
+cdef double TWO_TO_63 = 9223372036854775808.0
+
+
 cdef inline bint is_compound(uint8_t kind) noexcept nogil:
     return kind == c'F' or kind == c'A' or kind == c'D'
 
@@ -214,9 +217,15 @@ cdef const uint8_t *plain_value(const uint8_t *p, uint8_t *room, size_t *n) noex
         else:
             number = <int64_t>be64(p + 1)
             memcpy(&real, &number, 8)
+        kind = c'd'
         if real != real:
             number = -1                 # all that are no numbers
-        kind = c'd'
+        elif -TWO_TO_63 <= real < TWO_TO_63 and real == <double><int64_t>real:
+            kind = c'l'                 # A whole number is equal to the integer (RabbitMQ).
+            number = <int64_t>real
+        elif TWO_TO_63 <= real < 2 * TWO_TO_63:
+            kind = c'T'                 # ... or to the timestamp.
+            number = <int64_t><uint64_t>real
     elif kind == c'b':
         number = <signed char>p[1]
     elif kind == c'B':
@@ -233,7 +242,7 @@ cdef const uint8_t *plain_value(const uint8_t *p, uint8_t *room, size_t *n) noex
         number = <int64_t>be64(p + 1)
     else:
         return p                        # strings, compound values, and timestamps that are larger than other numbers
-    room[0] = kind if kind == c'd' else c'l'
+    room[0] = kind if kind == c'd' or kind == c'T' and p[0] != c'T' else c'l'
     put_be64(room + 1, <uint64_t>number)
     n[0] = 9
     return room
@@ -380,7 +389,7 @@ cdef int64_t delay_in(const uint8_t *properties) noexcept nogil:
             has_delay = True
             plain_n = n
             value = plain_value(p, room, &plain_n)
-            if value != room or room[0] != c'l' or p[0] == c'T':
+            if value != room or room[0] != c'l' or p[0] == c'T' or p[0] == c'd' or p[0] == c'f':
                 return 0
             delay = <int64_t>be64(room + 1)
         elif has_name(name, b"x-deliver-at") or has_name(name, b"x-delayed-expiration") or has_name(name, b"CC") \
