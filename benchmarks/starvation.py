@@ -18,6 +18,9 @@ clients share the machine's cores with the broker, so "nothing" is the floor.
     purge           100,000 messages published, and purged
     delete          100,000 messages published, and their queue deleted
     expiry          50,000 messages expire at once, to a dead-letter queue
+    letters         20,000 messages rejected in one piece, whose dead letters go to 60 queues of at most 10 each
+    chain           5,000 messages expire in one queue after the other, four times
+    due             5,000 delayed messages that are due at once, to 50 queues of at most 10 each
     requeue         50,000 messages out with a consumer that hangs up
     unbind          an exchange with 5,000 bindings is deleted
     cancel          a channel with 20,000 consumers is closed
@@ -83,10 +86,11 @@ class Abuser:
         self.client.delete_exchange(EXCHANGE)
         self.client.ask((40, 10), b"\0\0" + shortstr(EXCHANGE) + shortstr(kind) + b"\0" + table({}))
 
-    def queues(self, count: int) -> list[str]:
+    def queues(self, count: int, **arguments: Any) -> list[str]:
         """Make transient queues."""
         names = [f"{QUEUE}.{number}" for number in range(count)]
-        self.client.send(b"".join(method(1, (50, 10), declare_arguments(name, False, {}, False)) for name in names))
+        asked = {name.replace("_", "-"): value for name, value in arguments.items()}
+        self.client.send(b"".join(method(1, (50, 10), declare_arguments(name, False, asked, False)) for name in names))
         for _ in names:
             self.client.wait_for((50, 11))
         return names
@@ -229,6 +233,62 @@ def expiry(it: Abuser) -> Iterator[Step]:
 
     yield work
     it.client.delete_queue(DEAD)
+
+
+@contextlib.contextmanager
+def letters(it: Abuser) -> Iterator[Step]:
+    names = it.queues(60, x_max_length=10)
+    it.exchange("fanout")
+    it.bind([(name, "", {}) for name in names])
+
+    def work() -> None:
+        it.fill(20_000, x_dead_letter_exchange=EXCHANGE)
+        other = it.connect()
+        other.consume(QUEUE, "all", no_ack=False)
+        while it.client.declare_queue(QUEUE, passive=True):
+            time.sleep(0.05)
+            other.discard()
+        other.send(method(1, (60, 120), struct.pack(">QB", 0, 1)))     # basic.nack: all of them, without requeue
+        it.client.delete_queue(QUEUE)                                   # It goes when its letters are stored.
+        other.drop()
+
+    yield work
+    it.delete(names)
+
+
+@contextlib.contextmanager
+def chain(it: Abuser) -> Iterator[Step]:
+    names = [f"{QUEUE}.{number}" for number in range(4)]
+    for name, following in zip(names, [*names[1:], DEAD], strict=True):
+        it.client.declare_queue(name, arguments={
+            "x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": following})
+    it.client.declare_queue(DEAD, arguments={"x-max-length": 1})
+
+    def work() -> None:
+        it.client.send(publish(names[0]) * 5000)
+        while any(it.client.declare_queue(name, passive=True, arguments={}) for name in names):
+            time.sleep(0.05)
+
+    yield work
+    it.delete([*names, DEAD])
+
+
+@contextlib.contextmanager
+def due(it: Abuser) -> Iterator[Step]:
+    names = it.queues(50, x_max_length=10)
+    it.client.delete_exchange(EXCHANGE)
+    it.client.ask((40, 10), b"\0\0" + shortstr(EXCHANGE) + shortstr("x-delayed-message") + b"\2"
+                  + table({"x-delayed-type": "fanout"}))
+    it.bind([(name, "", {}) for name in names])
+
+    def work() -> None:
+        at = time.time() + 0.5
+        it.client.send(publish("", EXCHANGE, headers={"x-deliver-at": round(at * 1000)}) * 5000)
+        it.sync()
+        time.sleep(max(0.0, at - time.time()) + 0.5)
+
+    yield work
+    it.delete(names)
 
 
 @contextlib.contextmanager
@@ -422,6 +482,7 @@ def connections(it: Abuser) -> Iterator[Step]:
 CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = {
     "nothing": nothing, "methods": methods, "declares": declares, "commit": commit, "fanout": fanout,
     "priorities": priorities, "exclusive": exclusive, "purge": purge, "delete": delete, "expiry": expiry,
+    "letters": letters, "chain": chain, "due": due,
     "requeue": requeue, "unbind": unbind, "cancel": cancel, "headers": headers, "topics": topics,
     "ring": ring, "bindings": bindings, "exchange": exchange, "consumers": consumers, "auto-delete": auto_delete,
     "storm": storm,

@@ -119,6 +119,20 @@ def test_long_headers_count_for_many_dead_letters_so_that_others_have_their_turn
     assert (len(queue.died), queue.aside) == (40, 0)
 
 
+def test_what_on_dead_stores_counts_for_each_queue_so_that_others_have_their_turn(bench, connection, queue):
+    targets = tuple(bench.queue(b"%d" % number) for number in range(100))
+    queue.after_death = lambda *message: bench.core.put(targets, *message)
+    connection.feed(publish(1, b"x") * 40)
+    consume(connection.channels[2], queue)
+    bench.turns()
+    connection.feed(nack(2, 0, multiple=True, requeue=False))
+    assert len(queue.died) == 5         # Of 108 each.
+    bench.core.turn()
+    assert len(queue.died) == 10
+    bench.turns()
+    assert [target.ready for target in targets] == [40] * 100
+
+
 def test_a_dead_letter_may_go_to_any_queue_even_its_own(bench, connection, queue):
     target = bench.queue(b"target", max_length=1, dead_letters=True)
 

@@ -341,6 +341,47 @@ def test_many_that_are_due_at_once_take_several_turns(room):
     assert room.bodies() == [b"%d" % number for number in range(600)]
 
 
+@pytest.mark.parametrize("targets", [2, 50, 500])
+def test_messages_that_go_to_many_queues_take_more_turns(room, targets):
+    queues = [room.bench.queue(b"%d" % number) for number in range(targets)]
+    room.bench.bound[b"x", b"fan"] = tuple(b"%d" % number for number in range(targets))
+    for number in range(200):
+        room.put(b"%d" % number, {"x-delay": 1}, key=b"fan")
+    at_once = -(-256 // targets)
+    for turn in range(3):
+        before = queues[0].ready
+        room.bench.core.clock = lambda turn=turn: 1001 * 1_000_000 + turn
+        room.bench.core.expire()
+        assert min(200, before + 1) <= queues[0].ready <= before + 2 * at_once      # expire() includes a turn.
+    ms = 1
+    while room.queue.ready:
+        ms += 1
+        room.at(ms)
+    assert [queue.ready for queue in queues] == [200] * targets
+    assert [int(row[6]) for row in queues[-1].browse(1, 200)] == list(range(200))
+
+
+def test_room_for_a_message_in_many_queues_is_found_in_several_turns(tmp_path):
+    room = Room(tmp_path, work_ns=1, go_on=lambda: None)
+    queues = [room.bench.queue(b"%d" % number) for number in range(100)]
+    room.bench.bound[b"x", b"fan"] = tuple(b"%d" % number for number in range(100))
+    for body in (b"one", b"two"):
+        room.put(body, {"x-delay": 1}, key=b"fan")
+    turns = 0
+    while not queues[0].ready:
+        assert not any(queue.ready for queue in queues)     # It is stored in all of them at once.
+        assert room.queue.ready == 2
+        room.bench.core.clock = lambda turns=turns: 1001 * 1_000_000 + turns
+        room.bench.core.expire()
+        turns += 1
+    assert turns > 40           # expire() includes a turn.
+    room.at(2)
+    assert [[row[6] for row in queue.browse(1, 9)] for queue in queues] == [[b"one", b"two"]] * 100
+    assert room.gate.asked == []
+    room.settle()
+    room.bench.close()
+
+
 DELAYS = st.one_of(st.integers(1, 1 << 62).map(Int64), st.integers(1, 127).map(Int8), st.integers(1, 1 << 31),
                    st.integers(1, 255).map(UInt8))
 OTHERS = st.dictionaries(PLAIN_NAMES, PLAIN_VALUES, max_size=6)

@@ -8,7 +8,7 @@ from tests.vhost.stand_in import Clock, Commit, Real, VHost, octets
 from brokerd.exchanges import FanoutExchange, RecentHistoryExchange
 from brokerd.queues.dead_letter import DeadLetterRule
 from brokerd.queues.rules import Rules
-from brokerd.vhost import dead_letters
+from brokerd.vhost import dead_letters, deletions
 from brokerd.vhost.dead_letters import RETRY_MS, DeadLetters
 from brokerd.wire import methods
 
@@ -234,7 +234,7 @@ def test_a_message_goes_by_its_own_exchange_only_where_that_is_switched_on():
 def test_the_source_keeps_it_until_all_targets_have_it_on_disk(safe):
     safe.vhost.fanout("dlx", "a", "b")
     assert not safe.die(seq=7)
-    assert safe.vhost.core.puts == [True, True]
+    assert safe.vhost.core.puts == [True]       # in both, and with a sync
     assert safe.source.done == []
     safe.commit.end()
     assert safe.source.done == [7]
@@ -509,7 +509,8 @@ def test_a_queue_in_which_all_has_expired_is_empty_for_its_deletion(real):
 
 
 def test_a_deletion_does_a_bounded_share_for_the_dead_and_says_that_others_are_lost(real, monkeypatch, caplog):
-    monkeypatch.setattr("brokerd.vhost.deletions.DEATHS_AT_DELETE_MAX", 1)
+    for limit in ("DEATHS_AT_DELETE_MAX", "DEATHS_AT_ONCE", "DEATH_PIECES_MAX"):
+        monkeypatch.setattr(f"brokerd.vhost.deletions.{limit}", 1)
     real.queue("dlq")
     real.queue("a", **TO_DLQ, x_message_ttl=100)
     for number in range(2000):
@@ -518,6 +519,25 @@ def test_a_deletion_does_a_bounded_share_for_the_dead_and_says_that_others_are_l
     real.vhost.delete_queue(real.vhost.queues["a"])
     assert 0 < len(real.bodies("dlq")) < 2000
     assert "queue 'a' in vhost '/' is deleted with more dead messages than are" in caplog.text
+
+
+def test_dead_letters_of_a_queue_that_goes_are_sent_in_pieces_and_none_is_lost(real):
+    exchange = real.vhost.add_exchange("many", "fanout", durable=True, auto_delete=False, internal=False, arguments={})
+    for number in range(20):
+        real.queue(f"t{number}")
+        real.vhost.bind(exchange, real.vhost.queues[f"t{number}"], "", {})
+    real.queue("a", x_dead_letter_exchange="many", x_message_ttl=100)
+    for number in range(300):
+        real.publish(b"%d" % number, key="a")
+    real.clock.ns += 101_000_000
+    work = deletions.delete_queue(real.vhost, real.vhost.queues["a"])
+    for _ in range(4):
+        next(work)                  # Each stores some 1,024 copies.
+    assert 0 < real.vhost.queues["t0"].ready < 300
+    assert "a" in real.vhost.queues
+    deletions.finish(work)
+    assert [real.vhost.queues[f"t{number}"].ready for number in range(20)] == [300] * 20
+    assert "a" not in real.vhost.queues
 
 
 def test_at_least_once_settles_when_the_target_is_on_disk(real):

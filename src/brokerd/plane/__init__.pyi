@@ -219,7 +219,8 @@ class Queue:
         stream, whose messages go by Stream.purge()."""
     def finish_deaths(self, most: int) -> bool:
         """Let the expired messages at the heads die, and deal with dead messages in the order of their deaths, until they
-        count for `most`.  A message counts 1, which is about 1 µs; one for on_dead() counts more.  False: some are left."""
+        count for `most`.  A message counts 1 for each queue that its dead letter goes to, which is about 1 µs; one for
+        on_dead() counts more.  False: some are left."""
     # --- messages set aside: neither ready nor out
     aside: int           # how many: dead letters under way, those of set_aside(), and those that the gate lets wait
     def set_aside(self, seq: int) -> bool:

@@ -74,7 +74,7 @@ cdef struct core_t:
     uint32_t actor              # number of the consumer (or connection, for basic.get) that settles now; 0: the broker
     uint32_t segment_octets
     uint64_t message_octets_max
-    uint64_t turn_octets
+    uint64_t turn_octets, put_cost      # put_cost: of the copies that Core.put() has stored since the start (letters.pxi)
     int64_t looks_left          # that the filters of all readers have in this turn (filter.pxi)
     consumer_t *put_off         # consumers whose gate looks on in a later turn: a list, the oldest first
     consumer_t *put_off_last

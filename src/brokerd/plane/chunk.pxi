@@ -3,12 +3,12 @@
 
 cdef enum:
     AFFAIRS_MOST = 4096         # messages dropped at a time, or dead-lettered before a method (see tell_dead())
-    DEAD_MOST = 512             # the same in a turn: some 1 µs each; some 40 where on_dead() is called, which counts for 8
+    DEAD_MOST = 512             # the same in a turn: some 1 µs for each copy; some 40 for on_dead(), which counts for 8 more
 
 
-cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
-    """Finish the work of the chunk: write the stages, enforce limits, tell keys that exchanges learnt, forward dead messages or pass them to on_dead().
-    Returns how many messages that concerned."""
+cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most, int64_t until) noexcept nogil:
+    """Finish the work of the chunk: write the stages, enforce limits, tell keys that exchanges learnt, forward dead messages
+    or pass them to on_dead(), as tell_dead() has it.  Returns what that counts for."""
     cdef queue_t *q
     cdef uint64_t n = 0
     write_stages(core)
@@ -26,7 +26,7 @@ cdef uint64_t finish_chunk(core_t *core, uint64_t dead_most) noexcept nogil:
             tell_learnt(core)
     if core.dying != NULL:
         with gil:
-            n += tell_dead(core, dead_most)
+            n += tell_dead(core, dead_most, until)
     return n
 
 

@@ -390,7 +390,8 @@ cdef class Connection:
         cdef uint32_t index = be32(e.payload) if status == COLD else BASIC_PUBLISH
         cdef uint16_t number = e.channel
         if has_unfinished(self.c.core):
-            finish_chunk(self.c.core, AFFAIRS_MOST)
+            # It does not end when it is late: the answer to the method must not depend on how busy the machine is.
+            finish_chunk(self.c.core, AFFAIRS_MOST, NEVER)
         if status == COLD and self.c.core.dirty != NULL:
             # What was published before goes to consumers that wait, as if it had come in a chunk of its own: the answer to this
             # method must not depend on how the network has cut the octets.

@@ -133,6 +133,7 @@ cdef class Core:
     def turn(self):
         cdef conn_t *conn
         cdef uint64_t spent = 0
+        cdef int64_t until = NEVER
         cdef core_t *c = &self.c
         if self.in_turn or self.ended:
             return
@@ -159,7 +160,9 @@ cdef class Core:
                     expire_due(c, 64)
                 if LIKELY(not has_unfinished(c)) or spent >= c.turn_octets:
                     break
-                spent += c.turn_octets // DEAD_MOST * finish_chunk(c, DEAD_MOST)
+                if until == NEVER and c.work_ns != NEVER:
+                    until = monotonic_ns() + c.work_ns
+                spent += c.turn_octets // DEAD_MOST * finish_chunk(c, DEAD_MOST, until)
             while c.out_dirty != NULL:
                 conn = c.out_dirty
                 c.out_dirty = conn.out_next
@@ -324,6 +327,7 @@ cdef class Core:
             if keys is not None:
                 m.keys = &keys.k
             err = store_message(targets, n, &m, sync, &stored, took)
+            self.c.put_cost += cost_of_copies(n, m.properties_n + m.body_n)
             # Callers act as soon as put() returns (a dead letter's origin is settled), so the record is in the file now.
             write_stages(&self.c)
             if err:

@@ -28,7 +28,10 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
     """Call on_dead() for one message, and add to `spent` what that counts for.  True: it may be settled.  If on_dead()
     raises, the message stays aside, and is ready after a restart."""
     cdef message_t m
-    write_stages(q.core)
+    cdef core_t *core = q.core
+    cdef uint64_t before = core.put_cost
+    cdef bint done
+    write_stages(core)
     spent[0] += UPCALL
     if seg_map(dead.seg) != 0:
         return False
@@ -37,9 +40,11 @@ cdef bint tell_one_dead(queue_t *q, place_t *dead, uint64_t *spent) noexcept:
         return False
     spent[0] += m.properties_n // PROPERTIES_OCTETS + m.body_n // COPIED_OCTETS
     queue = <Queue>q.owner
-    return queue.on_dead(REASONS[dead.reason], dead.seq, (<const char *>m.names)[1:1 + m.names[0]],
+    done = queue.on_dead(REASONS[dead.reason], dead.seq, (<const char *>m.names)[1:1 + m.names[0]],
                          routing_key_of(&m), (<const char *>m.properties)[:m.properties_n],
                          (<const char *>m.body)[:m.body_n], dead.count)
+    spent[0] += core.put_cost - before
+    return done
 
 
 cdef bint seqs_reserve(seqs_t *s) noexcept nogil:
@@ -87,17 +92,19 @@ cdef void settle_letters(queue_t *q, uint64_t upto) noexcept nogil:
         r.stored.first = r.stored.n = 0
 
 
-cdef uint64_t forward_at_least_once(queue_t *q, uint64_t most) noexcept nogil:
+cdef uint64_t forward_at_least_once(queue_t *q, uint64_t most, int64_t until) noexcept nogil:
     """forward_some() for letters that must be on disk before their messages are settled."""
     cdef rules_t *r = q.rules
     cdef place_t dead
     cdef uint32_t stored, n = 0
     cdef uint64_t spent = 0
     cdef bint waits = False
+    cdef int outcome = FORWARDED
     while spent < most and r.dying.first < r.dying.n and aside_reserve(q) == 0 and seqs_reserve(&r.stored):
         stored = STORED
         dead = r.dying.at[r.dying.first]
-        if not forward(q, &dead, &spent, &stored):
+        outcome = forward(q, &dead, &spent, &stored, until != NEVER)
+        if outcome != FORWARDED:
             break
         r.dying.first += 1
         aside_put(q, &dead)
@@ -105,8 +112,10 @@ cdef uint64_t forward_at_least_once(queue_t *q, uint64_t most) noexcept nogil:
         r.stored.n += 1
         n += 1
         waits |= stored & WAITS != 0
+        if is_past(until):
+            break
     if n == 0:
-        return 0
+        return most if outcome == FORWARD_LATER else 0
     write_stages(q.core)
     if waits or r.letters_settled < r.letters_told:
         r.letters_told = r.letters_settled + r.stored.n - r.stored.first
@@ -114,7 +123,7 @@ cdef uint64_t forward_at_least_once(queue_t *q, uint64_t most) noexcept nogil:
             tell_letters_stored(q, r.letters_told)
     else:
         settle_letters(q, r.letters_settled + r.stored.n - r.stored.first)
-    return spent
+    return max(spent, most) if outcome == FORWARD_LATER else spent
 
 
 cdef void tell_letters_stored(queue_t *q, uint64_t upto) noexcept:
@@ -122,9 +131,9 @@ cdef void tell_letters_stored(queue_t *q, uint64_t upto) noexcept:
     queue.on_letters_stored(upto)
 
 
-cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
-    """Forward the first of the queue's dying messages, until the plane cannot or they count for `most`.  Returns for how
-    much.
+cdef uint64_t forward_some(queue_t *q, uint64_t most, int64_t until) noexcept nogil:
+    """Forward the first of the queue's dying messages, until the plane cannot, they count for `most`, or it is so late by
+    monotonic_ns().  Returns for how much: `most` or more if the next one needs another turn.  0: the first is for on_dead().
 
     They stay in the list until their letters are in the files: kill -9 in between brings a message twice, but loses none."""
     cdef places_t *dying = &q.rules.dying
@@ -132,26 +141,39 @@ cdef uint64_t forward_some(queue_t *q, uint64_t most) noexcept nogil:
     cdef uint64_t spent = 0
     cdef place_t dead
     cdef uint32_t stored
+    cdef int outcome = FORWARDED
     if q.rules.letters.at_least_once:
-        return forward_at_least_once(q, most)
-    while spent < most and dying.first + n < dying.n and forward(q, &dying.at[dying.first + n], &spent, &stored):
+        return forward_at_least_once(q, most, until)
+    while spent < most and dying.first + n < dying.n:
+        outcome = forward(q, &dying.at[dying.first + n], &spent, &stored, until != NEVER)
+        if outcome != FORWARDED:
+            break
         n += 1
+        if is_past(until):
+            break
     if n:
         write_stages(q.core)
     for i in range(n):
         dead = dying.at[dying.first]
         dying.first += 1
         settle_dead(q, &dead)
+    if outcome == FORWARD_LATER:
+        return max(spent, most)
     return spent if n else 0
 
 
-cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
-    """Deal with dead messages, in the order of their deaths, until they count for `most` or more.  Returns for how much."""
+cdef uint64_t tell_dead(core_t *core, uint64_t most, int64_t until) noexcept:
+    """Deal with dead messages, in the order of their deaths, until they count for `most` or more, or it is so late by
+    monotonic_ns(), but with one at least.  Returns for how much they count: `most` or more if it is too late for others.
+
+    A message counts for what its letter copies: one that goes to a thousand queues counts for a thousand."""
     cdef queue_t *q
     cdef place_t dead
     cdef uint64_t some, n = 0
     cdef object owner
     while core.dying != NULL and n < most:
+        if n and is_past(until):
+            return max(n, most)
         q = core.dying
         if q.rules.dying.first == q.rules.dying.n:
             core.dying = q.rules.dying_next
@@ -161,7 +183,7 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most) noexcept:
             q.rules.dying.first = q.rules.dying.n = 0
             continue
         if q.rules.letters != NULL:
-            some = forward_some(q, most - n)
+            some = forward_some(q, most - n, until)
             n += some
             if some:
                 continue

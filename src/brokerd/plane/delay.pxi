@@ -11,7 +11,7 @@
 # its queues have it on disk.
 
 cdef enum:
-    DUE_MOST = 256              # what one room's messages that go on in a turn may cost, some us each
+    DUE_MOST = 256              # what one room's messages that go on in a turn may cost, some us for each queue of each
     MAPPED = 128                # cost of a segment that must be mapped
     DUE_ADDS = 16               # more octets than a new x-delay can add to the properties
 
@@ -104,6 +104,7 @@ cdef enum:
     SENT = 0                    # what send_on() answers; also: the message was taken out, by hand or by a purge
     LATER = 1                   # it cannot be stored, or read, now
     UP = 2                      # the control plane must send it on
+    BUSY = 3                    # room in its many queues takes more time; the next turn goes on with that
 
 
 cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
@@ -138,7 +139,6 @@ cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
     r = route_of_letter(l, names, names_n, spent)
     if r == NULL or r.up or not can_all_take(r, q, False):
         return UP
-    spent[0] += (m.properties_n + m.body_n) // COPIED_OCTETS * r.targets_n
     room = letter_room(q.core, m.properties_n + DUE_ADDS)
     if room == NULL or bits_for_middle(t.seg) != 0 or not places_reserve(&d.stored):
         return LATER
@@ -151,6 +151,9 @@ cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
     m.channel = 0
     m.publish_seq = 0
     complete(&m, &known)
+    if r.targets_n > 1 and not reserve_in_many(r.targets, r.targets_n, &m, q.core.work_ns):
+        return BUSY
+    spent[0] += cost_of_copies(r.targets_n, m.properties_n + m.body_n) - 1
     if store_message(r.targets, r.targets_n, &m, q.durable, &stored, NULL) != 0:
         return LATER
     if stored & REFUSED and not stored & TAKEN:
@@ -209,21 +212,29 @@ cdef void delay_due(gate_t *gate) noexcept nogil:
     cdef queue_t *q = gate.queue
     cdef core_t *core = q.core
     cdef int64_t now = core.now
-    cdef uint64_t spent = 0
+    cdef uint64_t put_cost, spent = 0
+    cdef int64_t until = monotonic_ns() + core.work_ns if core.work_ns != NEVER else NEVER
     cdef due_t one
     cdef int outcome
     d.waits = False
     while spent < DUE_MOST and d.dues.n and d.dues.heap[0].when <= now // 1000000:
+        if spent and is_past(until):
+            break
         one = due_pop(&d.dues)
         outcome = send_on(d, one.seq, &spent) if one.when else UP
         if outcome == LATER:
             due_push(&d.dues, now // 1000000 + d.retry, one.seq)      # There is room: it was in there.
+        elif outcome == BUSY:
+            due_push(&d.dues, one.when, one.seq)
+            break
         elif outcome == UP:
             spent += UPCALL
             write_stages(core)
+            put_cost = core.put_cost
             with gil:
                 if not tell_due(d, one.seq, one.when != 0):
                     return
+            spent += core.put_cost - put_cost
     dues_shrink(&d.dues)
     if d.settled + gate.held > d.told:
         write_stages(core)

@@ -1,7 +1,7 @@
 # Makes and stores dead letters: writes the properties of a dead letter from those of the message that died, adds its
 # history to the headers, and stores the letter in the queues that its dead-letter exchange leads to.
 #
-#    forward      forwards one message that is dying; False: the control plane must do it (Queue.on_dead)
+#    forward      forwards one message that is dying, or has the control plane do it (Queue.on_dead)
 #    write_letter writes the properties, octet for octet as queues/dead_letter.py does
 #
 # The plane can continue two histories: an empty one, and an x-death as brokers write it.  All else that headers may hold is
@@ -12,7 +12,7 @@ cdef enum:
     HEADERS_MOST = 64           # in a message; the control plane forwards one with more
     DEATHS_MOST = 32            # in an x-death
     DEATH_FIELDS_MOST = 16      # in one death
-    UPCALL = 8                  # cost of a call to the control plane; a letter that the plane makes costs 1,
+    UPCALL = 8                  # cost of a call to the control plane; a letter that the plane makes costs 1 for each target,
     COPIED_OCTETS = 4096        # ... and 1 more for each so many octets that are copied to a target
     LETTER_ADDS = 4096          # more octets than a death can add to the properties: seven names of 255, and LETTER_HEADERS
     LETTER_HEADERS = 1100       # octets that the queue's gate adds
@@ -465,9 +465,22 @@ cdef uint8_t *letter_room(core_t *core, size_t n) noexcept nogil:
     return core.letter
 
 
-cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) noexcept nogil:
-    """Store the dead letter of a message that is dying in its targets, and add its cost to `spent`.  False: nothing was
-    stored, and on_dead() must do it.  stored: as store_message() sets it; it WAITS if the letter goes at least once."""
+cdef enum:
+    FORWARDED = 0               # what forward() answers
+    FORWARD_LATER = 1           # nothing was stored: room in its many targets takes more time; the next call goes on with that
+    FORWARD_UP = 2              # nothing was stored, and on_dead() must do it
+
+    UNHURRIED_TARGETS = 64      # room in so many is found at once if nobody's turn is held up
+
+
+cdef inline uint64_t cost_of_copies(uint64_t targets, uint64_t octets) noexcept nogil:
+    """What it costs to store a message of so many octets in so many queues; at least 1."""
+    return max(<uint64_t>1, targets * (1 + octets // COPIED_OCTETS))
+
+
+cdef int forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored, bint hurried) noexcept nogil:
+    """Store the dead letter of a message that is dying in its targets, and add its cost to `spent`.  stored: as
+    store_message() sets it; it WAITS if the letter goes at least once.  hurried: others wait for their turn."""
     cdef letters_t *l = q.rules.letters
     cdef message_t m
     cdef known_t known
@@ -480,7 +493,7 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) 
     cdef uint8_t own[LETTER_HEADERS]
     cdef uint32_t own_n = 0
     if seg_map(dead.seg) != 0:
-        return False
+        return FORWARD_UP
     message_of(dead.seg.map + dead.position, &m)
     names_n = l.names_n
     memcpy(names, l.names, names_n)
@@ -489,18 +502,17 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) 
         names_n += m.names_n - 1 - m.names[0]
     r = route_of_letter(l, names, names_n, spent)
     if r == NULL or r.up or not can_all_take(r, q, l.at_least_once) or m.body_n > q.core.message_octets_max:
-        return False
-    spent[0] += 1 + (m.properties_n + m.body_n) // COPIED_OCTETS * r.targets_n
+        return FORWARD_UP
     half = m.properties_n + LETTER_ADDS
     room = letter_room(q.core, 2 * half)
     if room == NULL:
-        return False
+        return FORWARD_UP
     if UNLIKELY(q.rules.gate != NULL):
         own_n = q.rules.gate.letter(q.rules.gate, dead, own)
         ASSERT(own_n <= LETTER_HEADERS)
     n = write_letter(l, dead.reason, &m, <uint64_t>(q.core.now // 1000000000), own, own_n, room, room + half)
     if n < 0 or not properties_are_whole(room, room + n, &known):
-        return False
+        return FORWARD_UP
     m.names = names
     m.names_n = names_n
     m.properties = room
@@ -509,7 +521,13 @@ cdef bint forward(queue_t *q, place_t *dead, uint64_t *spent, uint32_t *stored) 
     m.channel = 0
     m.publish_seq = 0
     complete(&m, &known)
-    return can_be_read(q, &m) and store_message(r.targets, r.targets_n, &m, l.at_least_once, stored, NULL) == 0
+    if not can_be_read(q, &m):
+        return FORWARD_UP
+    if r.targets_n > (1 if hurried else UNHURRIED_TARGETS) \
+            and not reserve_in_many(r.targets, r.targets_n, &m, q.core.work_ns):
+        return FORWARD_LATER
+    spent[0] += cost_of_copies(r.targets_n, m.properties_n + m.body_n)
+    return FORWARDED if store_message(r.targets, r.targets_n, &m, l.at_least_once, stored, NULL) == 0 else FORWARD_UP
 
 
 @cython.no_gc_clear

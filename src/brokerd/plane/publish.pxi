@@ -15,7 +15,7 @@ cdef enum:
     CONTENT = 7             # a whole message on a channel whose publishes go up
     TURN = 8                # the connection had its share of time: others have their turn before its next frame
 
-    MANY_TARGETS = 64       # room in so many queues is found within any turn
+    MANY_TARGETS = 8        # room in so many queues is found within any turn: some may need another file, 1 ms each
 
 
 cdef inline int fault(event_t *e, bint hard, uint16_t code, const char *text, uint32_t method) noexcept nogil:
@@ -433,6 +433,11 @@ cdef int store_message(queue_t **targets, uint32_t n, message_t *m, bint waits, 
         with gil:
             tell_refused(targets, n, m)
     return 0
+
+
+cdef inline bint is_past(int64_t until) noexcept nogil:
+    """Whether monotonic_ns() has come to `until`, which may be NEVER."""
+    return until != NEVER and monotonic_ns() >= until
 
 
 cdef bint reserve_in_many(queue_t **targets, uint32_t n, message_t *m, int64_t most) noexcept nogil:

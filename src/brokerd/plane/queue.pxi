@@ -536,7 +536,7 @@ cdef class Queue:
             whole = not q.rules.expires or expire(q)
             some = q.rules.n_expired - before
             if q.rules.dying.first < q.rules.dying.n:
-                some += tell_dead(q.core, most - n)
+                some += tell_dead(q.core, most - n, NEVER)
             if some == 0:
                 break
             n += some

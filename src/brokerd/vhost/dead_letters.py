@@ -95,7 +95,7 @@ class _Dead:
         self.exchange, self.routing_key, self.properties, self.body = message
         self.own = read_headers(queue.letter_headers(seq)) if seq else NOTHING  # where it stood
         self.time_s = time_s
-        self.stored: list[Any] = []
+        self.stored: set[Any] = set()
         self.retained = False  # the source was told to set it aside
         self.on_disk = False
 
@@ -263,30 +263,24 @@ class DeadLetters:
                     "no route", dead.queue, "no queue is found for dead letters of queue '%s' by exchange '%s'; they "
                     "stay where they are, and are tried again", letter.exchange)  # fmt: skip
             return bool(dead.stored)
-        whole = True
-        for queue in answer.queues:
-            if queue in dead.stored:
-                continue
-            participants = () if dead.stored else answer.participants  # They take part once for each message.
-            try:
-                stored = self._put(dead, letter, plane.Answer((queue,), participants=participants), sync=True)
-            except (OSError, ValueError) as error:
-                self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
-                return False
-            if stored:
-                dead.stored.append(queue)
-            else:
-                whole = False
-        return whole
+        left = tuple([queue for queue in answer.queues if queue not in dead.stored])
+        participants = () if dead.stored else answer.participants  # They take part once for each message.
+        try:
+            stored = self._put(dead, letter, plane.Answer(left, participants=participants), sync=True)
+        except (OSError, ValueError) as error:
+            self._log_once("no room", dead.queue, "a dead letter of queue '%s' cannot be stored: %s", str(error))
+            return False
+        dead.stored.update(stored)
+        return len(stored) == len(left)
 
-    def _put(self, dead: _Dead, letter: DeadLetter, answer: plane.Answer, *, sync: bool) -> bool:
-        """Store the dead letter where ``answer`` and its participants say.  Returns whether any queue took it."""
+    def _put(self, dead: _Dead, letter: DeadLetter, answer: plane.Answer, *, sync: bool) -> tuple[Any, ...]:
+        """Store the dead letter where ``answer`` and its participants say.  Returns the queues that took it."""
         exchange, key = letter.exchange.encode(*_TEXT), letter.routing_keys[0].encode(*_TEXT)
         queues = answer.before_storing()
         stored = self._vhost.core.put(queues, exchange, key, letter.properties, dead.body, sync=sync)
         if stored:
             answer.after_storing(plane.Message(exchange, key, letter.properties, dead.body), None, stored)
-        return bool(stored)
+        return stored
 
     def _find_targets(self, dead: _Dead, rule: DeadLetterRule) -> tuple[DeadLetter | None, plane.Answer]:
         """The dead letter, and where it goes.  Where its exchange is missing: None, and an answer without queues."""
