@@ -41,6 +41,10 @@ ELSEWHERE = {
     "a parameter of a shovel or an upstream that cannot be": "policies/test_link_parameters.py",
     "passwords in addresses of links": "management/test_rabbit_links.py",
     "who sees shovels and federation links": "management/test_rabbit_links.py",
+    "a dead letter of a message with `BCC`": "conversations/test_cc_bcc.py",
+    "headers exchange: values within arrays and tables": "exchanges/test_headers.py",
+    "headers exchange: a byte array and a string of the same octets": "exchanges/test_headers.py",
+    "`x-delivery-count` and `x-acquired-count` of quorum queues": "conversations/test_delivery_limit.py",
     "a message that a link's destination refuses": "carriers/test_shovel.py",
 }
 

@@ -1,7 +1,7 @@
 """The headers CC and BCC: more routing keys for one message."""
 
 import pytest
-from tests.conversations.peer import content, publish
+from tests.conversations.peer import content, publish, rabbitmq
 
 from brokerd.wire import methods
 
@@ -103,3 +103,14 @@ def test_the_body_of_a_copied_message_is_whole(sure):
         message = sure.arrived(queue)
         assert message.body == body
         assert message.headers == {"n": 1}
+
+
+@rabbitmq("its dead letters go by the keys of BCC, too", always=True)
+def test_a_dead_letter_goes_by_the_keys_of_cc_and_not_by_those_of_bcc(sure):
+    seen, hidden = (sure.declare() for _ in range(2))
+    source = sure.declare({"x-dead-letter-exchange": ""})
+    sure.put(source, b"m", headers={"CC": [seen], "BCC": [hidden]})
+    message = sure.arrived(source, no_ack=False)
+    sure.send(methods.BasicReject(delivery_tag=message.method.delivery_tag, requeue=False))
+    assert [sure.arrived(seen).body for _ in range(2)] == [b"m"] * 2
+    assert sure.bodies(hidden) == [b"m"]
