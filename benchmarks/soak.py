@@ -118,7 +118,7 @@ def load(port: int, queue: str, options: argparse.Namespace, *more: str) -> subp
     return subprocess.Popen([
         sys.executable, "-m", "brokerd.cli.brokerperf", "throughput", "-q", "--verify-order",
         "--uri", f"amqp://guest:guest@127.0.0.1:{port}/", "-u", queue, "-r", str(options.rate / 2), "-z", str(seconds),
-        "-s", "500", "--ack", "multi:50", "-P", "500", *more], stdout=subprocess.DEVNULL)
+        "-s", "500", "--ack", "multi:50", "-P", "500", *more])
 
 
 def measure(broker: Broker, directory: str) -> dict[str, float]:
