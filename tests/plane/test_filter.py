@@ -3,6 +3,7 @@
 import math
 import re
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.plane.harness import Bench, consume, publish
@@ -313,3 +314,69 @@ def test_a_reader_that_waits_for_the_next_turn_may_leave(make_bench):
         stream.connection.channels[2].close()
         bench.core.turn()
     assert [stream.offsets(3) for stream in streams] == [list(range(1, 41))] * 3
+
+
+def costly_readers(bench, number_of_readers):
+    """A stream with readers whose filters cost much, and let the last message through."""
+    queue = bench.queue()
+    queue.gate = plane.Stream()
+    stream = Stream(bench, queue)
+    texts = [*["a" * 100] * 299, "a" * 100 + " end"]
+    stream.connection.feed(b"".join(publish(1, b"m", properties=with_headers({"t": text})) for text in texts))
+    bench.core.turn()
+    expression = " OR ".join(f"t LIKE '%a%a%{one}%'" for one in ("end", *range(100)))
+    program = compile_filter({"x-stream-filter-sql": expression}).program
+    for channel in range(2, 2 + number_of_readers):
+        plane.Channel(stream.connection, channel)
+        stream.connection.channels[channel].prefetch = 40
+        stream.gate.begin("offset", 1, program=program)
+        consume(stream.connection.channels[channel], stream.queue, b"r%d" % channel)
+    return stream
+
+
+@pytest.mark.parametrize("leaving", [
+    pytest.param(range(2, 40), id="the first ones, in order"),
+    pytest.param(range(41, 3, -1), id="the last ones, backwards"),
+    pytest.param((*range(20, 30), 10, 41, 2, 40, 3), id="some of the middle and both ends"),
+    pytest.param(range(2, 42), id="all"),
+])
+def test_readers_that_wait_for_the_next_turn_leave_in_any_order_and_the_others_go_on(make_bench, leaving):
+    bench = make_bench()
+    stream = costly_readers(bench, 40)
+    bench.core.turn()
+    for number in leaving:
+        stream.connection.channels[number].close()
+        if number % 4 == 0:
+            bench.core.turn()
+    stream.gate.begin("offset", 1, program=compile_filter({"x-stream-filter-sql": "t LIKE '%end'"}).program)
+    plane.Channel(stream.connection, 50)
+    consume(stream.connection.channels[50], stream.queue, b"later")
+    came = set()
+    stay = {50, *range(2, 42)} - set(leaving)
+    for _ in range(2000):
+        bench.core.turn()
+        came |= {one.channel for one in stream.connection.delivered()}
+        if came == stay:
+            break
+    assert came == stay
+    bench.turns()
+    stream.queue.check()
+
+
+def test_readers_at_the_end_leave_in_any_order_and_the_others_hear_of_the_next_message(make_bench):
+    bench = make_bench()
+    queue = bench.queue()
+    queue.gate = plane.Stream()
+    stream = Stream(bench, queue)
+    for number in range(2, 42):
+        stream.read(number, ("next", 0))
+    bench.turns()
+    stay = set(range(2, 42))
+    for number in (*range(20, 30), 10, 41, 2, 40, 3):
+        stream.connection.channels[number].close()
+        stay.discard(number)
+        if number % 8 == 0:
+            stream.publish(b"m")
+            assert {one.channel for one in stream.connection.delivered()} == stay
+    stream.publish(b"m")
+    assert {one.channel for one in stream.connection.delivered()} == stay

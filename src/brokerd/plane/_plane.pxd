@@ -455,6 +455,7 @@ cdef struct consumer_t:
     consumer_t *waits_next      # of its channel's that wait for credit
     consumer_t *waits_prev
     consumer_t *put_off_next    # of core_t.put_off
+    consumer_t *put_off_prev
     level_t *level
     queue_t *queue
     channel_t *channel

@@ -148,29 +148,28 @@ cdef void put_off(consumer_t *c) noexcept nogil:
         return
     c.is_put_off = True
     c.put_off_next = NULL
-    if core.put_off == NULL:
-        core.put_off = c
-    else:
+    c.put_off_prev = core.put_off_last
+    if core.put_off_last != NULL:
         core.put_off_last.put_off_next = c
+    else:
+        core.put_off = c
     core.put_off_last = c
 
 
 cdef void put_off_leave(consumer_t *c) noexcept nogil:
     cdef core_t *core = c.queue.core
-    cdef consumer_t *before = NULL
-    cdef consumer_t *other = core.put_off
     if not c.is_put_off:
         return
-    while other != c:
-        before = other
-        other = other.put_off_next
-    if before == NULL:
-        core.put_off = c.put_off_next
-    else:
-        before.put_off_next = c.put_off_next
-    if core.put_off_last == c:
-        core.put_off_last = before
     c.is_put_off = False
+    if c.put_off_prev != NULL:
+        c.put_off_prev.put_off_next = c.put_off_next
+    else:
+        core.put_off = c.put_off_next
+    if c.put_off_next != NULL:
+        c.put_off_next.put_off_prev = c.put_off_prev
+    else:
+        core.put_off_last = c.put_off_prev
+    c.put_off_next = c.put_off_prev = NULL
 
 
 cdef void wake_put_off(core_t *core) noexcept nogil:

@@ -40,6 +40,7 @@ cdef struct reader_t:
     reader_t *next              # of the stream's
     reader_t *prev
     reader_t *end_next          # of those at the end
+    reader_t *end_prev
     seg_t *seg                  # NULL: to be found, by `start` at first, then by `offset`
     uint32_t position
     uint64_t offset             # the next one to read

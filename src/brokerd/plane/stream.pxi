@@ -20,8 +20,24 @@ cdef enum:
 cdef void rest_at_end(reader_t *r) noexcept nogil:
     if not r.at_end:
         r.at_end = True
+        r.end_prev = NULL
         r.end_next = r.stream.at_end
+        if r.end_next != NULL:
+            r.end_next.end_prev = r
         r.stream.at_end = r
+
+
+cdef void leave_end(reader_t *r) noexcept nogil:
+    if not r.at_end:
+        return
+    r.at_end = False
+    if r.end_prev != NULL:
+        r.end_prev.end_next = r.end_next
+    else:
+        r.stream.at_end = r.end_next
+    if r.end_next != NULL:
+        r.end_next.end_prev = r.end_prev
+    r.end_next = r.end_prev = NULL
 
 
 cdef void wake_readers(stream_t *stream) noexcept nogil:
@@ -29,8 +45,7 @@ cdef void wake_readers(stream_t *stream) noexcept nogil:
     cdef reader_t *r
     while stream.at_end != NULL:
         r = stream.at_end
-        stream.at_end = r.end_next
-        r.at_end = False
+        leave_end(r)
         ring_rejoin(r.consumer)
 
 
@@ -345,12 +360,7 @@ cdef void stream_leave(gate_t *gate, consumer_t *c) noexcept nogil:
 cdef void reader_part(stream_t *stream, consumer_t *c) noexcept nogil:
     """The reader is the stream's no more.  Its slot is not touched: it may be gone when all goes."""
     cdef reader_t *r = <reader_t *>c.reader
-    cdef reader_t **at = &stream.at_end
-    if r.at_end:
-        while at[0] != r:
-            at = &at[0].end_next
-        at[0] = r.end_next
-        r.at_end = False
+    leave_end(r)
     if r.prev != NULL:
         r.prev.next = r.next
     else:
