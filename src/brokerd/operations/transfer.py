@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brokerd.operations import OperationError
 from brokerd.operations.changing import sync_everything
-from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Pace, Steps, Wait
 from brokerd.store import commit_log
 from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder
 from brokerd.store.format import COMMIT_ACKED, COMMIT_PREFIX, UNDO_PREFIX

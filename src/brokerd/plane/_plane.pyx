@@ -157,6 +157,8 @@ cdef extern from "hot.h" nogil:
 
 cdef extern from "unistd.h" nogil:
     int syncfs(int fd)
+    off_t lseek(int, off_t, int)
+    int SEEK_END
 
 cdef extern from "key_hash.h" nogil:
     void hash_key_set(hash_key_t *, const uint8_t *, bint)

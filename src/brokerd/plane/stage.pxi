@@ -22,9 +22,11 @@ cdef void mark_lost(queue_t *q) noexcept nogil:
 
 cdef bint is_cut_off(queue_t *q, int fd, size_t octets) noexcept nogil:
     """Whether a file has fewer octets than it was given; then its queue is lost.  To be asked before a write(), which would make
-    it longer again: what is between would read as zeros."""
-    cdef stat_t st
-    if LIKELY(fstat(fd, &st) == 0 and st.st_size >= <off_t>octets):
+    it longer again: what is between would read as zeros.
+
+    lseek() answers it, not fstat(): once someone has read a file's times, the next write() gives it a time that is exact to the
+    nanosecond, in place of one that changes with each tick.  Then each sync would have to write the inode too."""
+    if LIKELY(lseek(fd, 0, SEEK_END) >= <off_t>octets):
         return False
     mark_lost(q)
     return True
