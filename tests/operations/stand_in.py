@@ -1,11 +1,12 @@
 """A node with one vhost of small segments over the real data plane; the loop and the threads are worked by hand."""
 
+import json
 from types import SimpleNamespace
 
 from tests.session.harness import Client, Node
 
 from brokerd import plane
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Wait
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Encoded, Wait
 from brokerd.store.disk import Disk
 from brokerd.store.recovery import recover
 from brokerd.upkeep.upkeep import Upkeep
@@ -103,6 +104,6 @@ def work(job, between=None):
             if between is not None:
                 between(place)
     except StopIteration as end:
-        return end.value
+        return json.loads(b"".join(end.value.parts)) if isinstance(end.value, Encoded) else end.value
     finally:
         job.clean_up()

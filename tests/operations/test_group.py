@@ -47,6 +47,22 @@ def test_groups_are_listed_by_backlog_with_why_they_do_not_move(place):
     assert len(ask(place, "group list", limit=1)["items"]) == 1
 
 
+@pytest.mark.parametrize("limit", [1, 7, 500, 700, 1000])
+@pytest.mark.parametrize("sort", ["backlog", "age"])
+def test_of_many_groups_the_first_ones_are_listed_in_order(tmp_path, sort, limit):
+    place = Place(tmp_path / "data")
+    place.queue(message_group="exclusive", message_group_header="routing-key")
+    backlogs, keys = {}, [f"g{number}" for number in range(700)]
+    for key in keys:
+        place.vhost.bind(place.vhost.exchanges["amq.direct"], place.vhost.queues["q"], key, {})
+        backlogs[key] = int(key[1:]) * 7919 % 5 + 1
+    send(place, *keys)                      # the oldest message of each is as old as its number says
+    send(place, *(key for key in keys for _ in range(backlogs[key] - 1)))
+    wanted = keys if sort == "age" else sorted(keys, key=lambda key: (backlogs[key], key), reverse=True)
+    listed = ask(place, "group list", sort=sort, limit=limit)["items"]
+    assert [one["group"] for one in listed] == wanted[:limit]
+
+
 def test_a_group_without_consumers_says_so(place):
     send(place, "red")
     assert ask(place, "group show", group="red")["why"] == "The queue has no consumer."

@@ -1,9 +1,11 @@
 """Jobs: between loop and thread, a step at a time, closed when nobody wants them any more."""
 
+import json
+
 import pytest
 from tests.operations.stand_in import Thread
 
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Running, encoded
 
 
 class Job:
@@ -127,3 +129,26 @@ def test_a_job_that_is_over_cannot_be_cancelled():
     run.to_end()
     run.running.cancel()
     assert (run.to_end(), run.job.over) == ([], 1)
+
+
+@pytest.mark.parametrize("answer", [
+    {"items": []}, {"items": [{"a": 1, "b": "ä\n"}], "next": 4}, {"first": [1], "second": [[2], {}]},
+    {"name": "q", "totals": {"a": [1, 2]}, "items": [1, "x", None]},
+])
+def test_an_answer_that_is_encoded_in_pieces_is_the_same_json(answer):
+    run = Run(encoded(answer))
+    run.to_end()
+    [(found, error)] = run.heard
+    assert error is None
+    assert json.loads(b"".join(found.parts)) == answer
+    assert b"".join(found.parts) == json.dumps(answer).encode()
+
+
+def test_a_long_answer_is_encoded_in_more_turns_than_one(monkeypatch):
+    now = iter(range(0, 1_000_000_000, 250_000))       # a quarter of a millisecond passes with each row
+    monkeypatch.setattr("brokerd.operations.jobs.PIECE_NS", 1_000_000)
+    monkeypatch.setattr("brokerd.operations.jobs.monotonic_ns", lambda: next(now))
+    run = Run(encoded({"items": list(range(100))}))
+    turns = run.to_end()
+    assert 20 <= len(turns) <= 40
+    assert set(turns) == {"loop"}

@@ -1,6 +1,5 @@
 """Operations on streams: what they answer is as their models say, and does what it says."""
 
-import json
 
 import pytest
 from tests.operations.stand_in import Place, work
@@ -175,7 +174,7 @@ def test_streams_are_listed_with_the_lag_of_their_readers(place):
     read(place, "", offset=8)
     place.settle(1, 2)
     _, job = table.perform(place.node, LOCAL, "stream list", {"with_readers": True})
-    answer = json.loads(b"".join(work(job).parts))
+    answer = work(job)
     assert table.adapter(Streams).validate_python(answer, strict=True) == answer
     (row,) = answer["items"]
     assert {name: row[name] for name in ("name", "messages", "first_offset", "next_offset", "reads", "readers", "lag",

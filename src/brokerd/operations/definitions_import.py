@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting, in_pieces
 from brokerd.operations.definitions_file import Read, parse, read
-from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Steps, Wait
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Pace, Steps, Wait
 from brokerd.store.format import IMPORT_FILE
 
 if TYPE_CHECKING:
@@ -48,7 +48,11 @@ def _run(node: "Node", file: str, text: str, vhost: str, dry_run: bool) -> Steps
         yield ON_LOOP
         if error is not None:
             raise error
-        changes = list(differences(node, found))
+        changes, pace = list[dict[str, Any]](), Pace()
+        for each in differences(node, found):
+            changes.append(each)
+            if pace.is_over():
+                yield ON_LOOP
         answer = {"changes": changes[:CHANGES_SHOWN], "count": len(changes), "dry_run": dry_run,
                   "ignored": found.ignored}  # fmt: skip
         if dry_run or not any(each["action"] != "keep" for each in changes):

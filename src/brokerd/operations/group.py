@@ -1,11 +1,12 @@
 """Operations on the message groups of a queue."""
 
-from heapq import nlargest
+from collections.abc import Generator
+from heapq import heappop, heappush, heappushpop
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from brokerd.operations import OperationError, find_queue
 from brokerd.operations.changing import sync_everything
-from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
+from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait, encoded
 from brokerd.operations.lists import find_vhost
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
@@ -226,21 +227,41 @@ class Listing:
         """As ``jobs.Job``."""
         yield from parked(self._queue, self._groups)
         yield from scanned(self._groups, SHOWN_SCAN_MOST)
-        pace, start, best = Pace(), 1, []
-        wanted, by_age = self._request.state, self._request.sort == "age"
-        while start:
-            some, start = self._groups.groups(start, SCAN_AT_ONCE)
-            best += [((-each["first_ts"] if by_age and each["first_ts"] else each["waiting"], each["unacked"],
-                       each["key"]), each) for each in some if wanted in ("", state_of(each))]
-            if by_age:
-                best = [each for each in best if each[1]["first_ts"]]
-            best = nlargest(self._request.limit, best, key=lambda each: each[0])
+        best = yield from self._best()
+        pace, items = Pace(), list[GroupRow]()
+        for each in best:
+            items.append(row(self._node, self._queue, each))
             if pace.is_over():
                 yield ON_LOOP
-        return {
+        return (yield from encoded({
             "queue": self._request.queue, "vhost": self._request.vhost, "totals": totals(self._queue, self._groups),
-            "items": [row(self._node, self._queue, each) for _, each in best],
-        }  # fmt: skip
+            "items": items,
+        }))  # fmt: skip
+
+    def _best(self) -> Generator[Any, None, list[dict[str, Any]]]:
+        """As many groups as were asked for, in order.  They are in a heap, the last in order on top, so that each group
+        costs little however many are kept."""
+        pace, start, kept = Pace(), 1, list[tuple[Any, dict[str, Any]]]()
+        wanted, by_age, most = self._request.state, self._request.sort == "age", self._request.limit
+        while start:
+            some, start = self._groups.groups(start, SCAN_AT_ONCE)
+            for each in some:
+                if wanted not in ("", state_of(each)) or (by_age and not each["first_ts"]):
+                    continue
+                place = ((-each["first_ts"] if by_age else each["waiting"], each["unacked"], each["key"]), each)
+                if len(kept) < most:
+                    heappush(kept, place)
+                else:
+                    heappushpop(kept, place)
+            if pace.is_over():
+                yield ON_LOOP
+        best = list[dict[str, Any]]()
+        while kept:
+            best.append(heappop(kept)[1])
+            if pace.is_over():
+                yield ON_LOOP
+        best.reverse()
+        return best
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""

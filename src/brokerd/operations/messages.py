@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd import plane
 from brokerd.operations import OperationError
 from brokerd.operations.changing import OPERATOR, Lasting, door
-from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
+from brokerd.operations.jobs import IN_THREAD, ON_LOOP, Pace, Steps, Wait, encoded
 from brokerd.operations.lists import find_vhost
 from brokerd.operations.plain import plain
 from brokerd.operations.transfer import Change, Taken, forget, read_undo
@@ -236,7 +236,7 @@ class Browsing:
             items.append(shown(self._queue, row, request.encoding, request.truncate))
             if pace.is_over():
                 yield ON_LOOP
-        return {"items": items, "next_seq": at}
+        return (yield from encoded({"items": items, "next_seq": at}))
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""
@@ -341,7 +341,9 @@ def undo(node: "Node", who: "Who", request: Any) -> Lasting:
         access.check_exchange("write", "")
 
     def steps() -> Steps:
+        yield IN_THREAD  # It may have 50,000 messages.
         back = read_undo(node, vhost, request.number)
+        yield ON_LOOP
         for name in sorted(back.queues & set(vhost.queues)):
             may(name)
         change = Change(node, vhost, can_be_undone=False)

@@ -112,7 +112,10 @@ class Change:
             self.abandon()
             raise
         yield from self._settle_down()
-        return Outcome(self._done, self._keep_undo())
+        yield IN_THREAD  # The undo of 50,000 messages is some MB to write, and the oldest undo as many to remove.
+        undo = self._keep_undo()
+        yield ON_LOOP
+        return Outcome(self._done, undo)
 
     def abandon(self) -> None:
         """Return what is not done to its place, and forget the rest.  Never fails."""

@@ -9,6 +9,7 @@ a caller can wait until the entry it caused is on disk.  Knows nothing of users'
 """
 
 from collections.abc import Callable, Generator, Iterator
+from itertools import takewhile
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -412,10 +413,11 @@ class VHost:
     def entries_on_disk(self, appended: int) -> None:
         """So many entries are synced."""
         self.on_disk = max(self.on_disk, appended)
-        while self.unsynced:
-            made = next(iter(self.unsynced))
-            if self.unsynced[made] > self.on_disk:
-                break
+        synced = list(takewhile(lambda made: self.unsynced[made] <= self.on_disk, self.unsynced))
+        if len(synced) == len(self.unsynced):
+            self.unsynced.clear()
+            return
+        for made in synced:  # No search for the first one after each: it would step over all that are deleted.
             del self.unsynced[made]
 
     def definitions(self) -> list[bytes]:
