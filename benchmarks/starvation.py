@@ -34,92 +34,46 @@ clients share the machine's cores with the broker, so "nothing" is the floor.
     storm           1,000 consumers of a queue with an order journal come and go
     get and reject  basic.get and basic.reject with requeue of one message of 1 MiB, 200 in one piece
     connections     100 connections that come and go
+
+In these, which are for brokerd alone, an operator has the broker do something, or readers of a stream do:
+
+    filters         10 readers of 2,000 messages of a stream, each with a hundred LIKE
+    many readers    10,000 readers of a stream with a filter, whose channel is closed
+    retention       a policy has a stream give up 1,000 segments
+    group purge     50,000 messages of one message group are purged, among 1,000 other groups
+    groups          a queue of 50,000 message groups is listed, and purged
+    redrive         20,000 dead letters are put back into their queue, and die again
+    replay          50,000 settled messages become ready again, and are taken
+    move            50,000 messages are moved to another queue, and back
+    copy            50,000 messages are copied to another queue, and what was copied is undone
+    queue copy      a queue of 50,000 messages is copied into another one, which is purged
+    browse          100,000 messages are searched for a text, and 10,000 are shown
+    backup          a backup of 1,000 queues and a million messages
+    import          definitions of 10,000 queues are imported into a vhost, which is deleted
+    export          definitions with 10,000 queues are exported, and the queues listed
+    policy          a policy of 10,000 queues changes
 """
 
 import argparse
 import contextlib
 import json
+import shlex
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from brokers import Broker, Target, Wire
+import errands
+import probed
+from abuser import DEAD, EXCHANGE, QUEUE, Abuser, Step, publish
+from brokers import BROKERD, Broker, Target
+from turns import add_trees
 
-from brokerd.cli.perfclient import BODY, HEADER, declare_arguments, frame, method, shortstr, table
+from brokerd.cli.perfclient import method, shortstr, table
 
-QUEUE, DEAD, EXCHANGE = "starvation.queue", "starvation.dead", "starvation.exchange"
 RATE, WINDOW = 1000, 1000
-PATIENCE_SECONDS = 300
-
-Step = Callable[[], object]
-
-
-def publish(key: str, exchange: str = "", *, octets: int = 16, priority: int = 0,
-            headers: dict[str, Any] | None = None) -> bytes:  # fmt: skip
-    """The frames of one message."""
-    flags = 0x0800 | (0x2000 if headers is not None else 0)
-    properties = (table(headers) if headers is not None else b"") + bytes([priority])
-    head = (method(1, (60, 40), b"\0\0" + shortstr(exchange) + shortstr(key) + b"\0")
-            + frame(HEADER, 1, struct.pack(">HHQH", 60, 0, octets, flags) + properties))
-    return head + b"".join(frame(BODY, 1, bytes(min(131064, octets - at))) for at in range(0, octets, 131064))
-
-
-class Abuser:
-    """The other client: ``prepare`` makes what an abuse needs, and yields what is then done again and again."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self.client = self.connect()
-
-    def connect(self) -> Wire:
-        """A connection with channel 1 open."""
-        return Wire(self._target.address(), PATIENCE_SECONDS)
-
-    def sync(self) -> None:
-        """Wait until the broker has done all that was sent."""
-        self.client.ask((60, 10), bytes(7))
-
-    def exchange(self, kind: str) -> None:
-        """Make the exchange anew."""
-        self.client.delete_exchange(EXCHANGE)
-        self.client.ask((40, 10), b"\0\0" + shortstr(EXCHANGE) + shortstr(kind) + b"\0" + table({}))
-
-    def queues(self, count: int, **arguments: Any) -> list[str]:
-        """Make transient queues."""
-        names = [f"{QUEUE}.{number}" for number in range(count)]
-        asked = {name.replace("_", "-"): value for name, value in arguments.items()}
-        self.client.send(b"".join(method(1, (50, 10), declare_arguments(name, False, asked, False)) for name in names))
-        for _ in names:
-            self.client.wait_for((50, 11))
-        return names
-
-    def delete(self, names: list[str]) -> None:
-        """Delete queues."""
-        self.client.send(b"".join(method(1, (50, 40), b"\0\0" + shortstr(name) + b"\0") for name in names))
-        for _ in names:
-            self.client.wait_for((50, 41))
-
-    def bind(self, bindings: list[tuple[str, str, dict[str, Any]]]) -> None:
-        """Bind queues to the exchange: (queue, key, arguments)."""
-        self.client.send(b"".join(
-            method(1, (50, 20), b"\0\0" + shortstr(queue) + shortstr(EXCHANGE) + shortstr(key) + b"\0" + table(asked))
-            for queue, key, asked in bindings))
-        for _ in bindings:
-            self.client.wait_for((50, 21))
-
-    def do(self, octets: bytes) -> None:
-        """Send methods that ask for no answer, and wait until all is done."""
-        self.client.send(octets)
-        self.sync()
-
-    def fill(self, count: int, **arguments: Any) -> None:
-        """A new queue with so many messages."""
-        self.client.delete_queue(QUEUE)
-        self.client.declare_queue(QUEUE, arguments={name.replace("_", "-"): value for name, value in arguments.items()})
-        self.client.send(publish(QUEUE) * count)
-        self.sync()
 
 
 @contextlib.contextmanager
@@ -486,16 +440,26 @@ CASES: dict[str, Callable[[Abuser], contextlib.AbstractContextManager[Step]]] = 
     "requeue": requeue, "unbind": unbind, "cancel": cancel, "headers": headers, "topics": topics,
     "ring": ring, "bindings": bindings, "exchange": exchange, "consumers": consumers, "auto-delete": auto_delete,
     "storm": storm,
-    "get and reject": get_and_reject, "connections": connections,
+    "get and reject": get_and_reject, "connections": connections, **errands.CASES,
 }
 
 
-def measure(target: Target, name: str, seconds: float) -> dict[str, Any]:
+def with_probe(command: str) -> str:
+    """The command that starts the same broker, which notes its longest turn in the file `turn`."""
+    before, found, after = command.partition("-m brokerd ")
+    if not found:
+        raise ValueError(f"{command!r} starts no brokerd")
+    return f"{before}{shlex.quote(probed.__file__)} {{dir}}.turn {after}"
+
+
+def measure(target: Target, directory: Path | None, name: str, seconds: float, *, turns: bool) -> dict[str, Any]:
     """What the well-behaved client met while the abuse went on."""
-    abuser = Abuser(target)
+    abuser = Abuser(target, directory)
     figures: dict[str, Any] = {}
     with CASES[name](abuser) as step:
         step()
+        if turns and directory is not None:
+            probed.longest_ms(directory.with_suffix(".turn"))
         perf = threading.Thread(target=lambda: figures.update(
             target.perf(f"latency -r {RATE} -z {seconds + 1} --warmup 1 -c {WINDOW} -u starvation.good")))
         perf.start()
@@ -503,12 +467,14 @@ def measure(target: Target, name: str, seconds: float) -> dict[str, Any]:
         while perf.is_alive():
             step()
             count += 1
+        if turns and directory is not None:
+            figures["turn_ms"] = probed.longest_ms(directory.with_suffix(".turn"))
     abuser.client.delete_exchange(EXCHANGE)
     abuser.client.delete_queue(QUEUE)
     abuser.client.drop()
     if "error" in figures:
         raise SystemExit(f"{target.name}, {name}: {figures['error']}")
-    return {**figures["latency_us"], "times": count}
+    return {**figures["latency_us"], "turn_ms": figures.get("turn_ms", 0), "times": count}
 
 
 def main() -> None:
@@ -518,18 +484,31 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(CASES), help=", of: " + ", ".join(CASES))
     parser.add_argument("--target", action="append", type=Target.parse, default=[], metavar="NAME=PORT",
                         help="another broker of this host; may be repeated")
+    add_trees(parser)
+    parser.add_argument("--turns", action="store_true",
+                        help="in place of latencies, the longest turn of the broker's loop, in CPU time")
     parser.add_argument("--json", action="store_true", help="print all figures as one JSON object")
     options = parser.parse_args()
     unknown = [name for name in options.cases.split(",") if name not in CASES]
     if unknown:
         parser.error(f"unknown case {unknown[0]!r}")
-    with Broker() as broker:
+    with contextlib.ExitStack() as stack:
+        commands = [(BROKERD, "brokerd"), *((command, name) for name, command in options.tree)]
+        brokers = [stack.enter_context(Broker(with_probe(command) if options.turns else command, name))
+                   for command, name in commands]
+        targets: list[tuple[Target, Path | None]] = [(one.target, one.directory / "data") for one in brokers]
+        targets += [(target, None) for target in options.target]
         found: dict[str, dict[str, Any]] = {}
         for name in options.cases.split(","):
-            for target in (broker.target, *options.target):
-                one = measure(target, name, options.seconds)
+            for target, directory in targets:
+                if directory is None and name in errands.CASES:
+                    continue
+                one = measure(target, directory, name, options.seconds, turns=options.turns)
                 found.setdefault(name, {})[target.name] = one
-                if not options.json:
+                if not options.json and options.turns:
+                    print(f"{name:16}{target.name:10} longest turn {one['turn_ms']:8.2f} ms of CPU   "
+                          f"{one['times']:5} times", flush=True)
+                elif not options.json:
                     p50, p999, longest = (one[which] / 1000 for which in ("p50", "p99.9", "max"))
                     print(f"{name:16}{target.name:10} p50 {p50:8.2f}   p99.9 {p999:8.2f}   max {longest:8.2f} ms   "
                           f"{one['times']:5} times", flush=True)
