@@ -468,8 +468,7 @@ cdef struct consumer_t:
     int64_t timeout             # ns that a delivery may be unacked; -1: for ever
     bint timeout_closes, no_ack
     bint numbers                # its deliveries have the headers x-message-seq and x-message-ns
-    bint in_ring, is_put_off, closed
-    bint waits                  # is in channel_t.waiting
+    bint in_ring, is_put_off, closed, waits     # waits: is in channel_t.waiting
 
 cdef struct entry_t:
     place_t at                  # seg NULL: settled

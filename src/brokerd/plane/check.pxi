@@ -178,11 +178,15 @@ cdef int check_lists(queue_t *q) except -1:
 cdef int check_put_off(Queue queue) except -1:
     """Compare the flags of the queue's consumers with the list of those that wait for the next turn of the loop."""
     cdef consumer_t *c = queue.q.core.put_off
+    cdef consumer_t *before = NULL
     cdef Consumer consumer
     cdef uint64_t listed = 0, flagged = 0
     while c != NULL:
         if not c.is_put_off or (c.put_off_next == NULL) != (c == queue.q.core.put_off_last):
             raise AssertionError("a consumer is put off that should not, or the list ends elsewhere")
+        if c.put_off_prev != before:
+            raise AssertionError("a consumer that is put off does not name the one before it")
+        before = c
         listed += c.queue == &queue.q and not c.closed
         c = c.put_off_next
     for consumer in queue.consumers or ():
