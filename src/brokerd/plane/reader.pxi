@@ -540,3 +540,28 @@ cdef bint reader_find(reader_t *r) noexcept nogil:
     r.started = True
     r.offset = found
     return True
+
+
+# ---- readers at the end of their stream
+
+cdef void rest_at_end(reader_t *r) noexcept nogil:
+    if not r.at_end:
+        r.at_end = True
+        r.end_prev = NULL
+        r.end_next = r.stream.at_end
+        if r.end_next != NULL:
+            r.end_next.end_prev = r
+        r.stream.at_end = r
+
+
+cdef void leave_end(reader_t *r) noexcept nogil:
+    if not r.at_end:
+        return
+    r.at_end = False
+    if r.end_prev != NULL:
+        r.end_prev.end_next = r.end_next
+    else:
+        r.stream.at_end = r.end_next
+    if r.end_next != NULL:
+        r.end_next.end_prev = r.end_prev
+    r.end_next = r.end_prev = NULL
