@@ -186,7 +186,7 @@ cdef bint header_is(const uint8_t *table, const uint8_t *p) noexcept nogil:
             p += 1 + p[0]
             if be16(p) == 0:
                 return True
-            value = plain_value(value, room, &n)
+            value = compared_value(value, room, &n)
             return n == be16(p) and memcmp(value, p + 2, n) == 0
         at = value + n
     return False

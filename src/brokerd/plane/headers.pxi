@@ -157,7 +157,7 @@ cdef class Asked:
             hash = crc_update(0, name, 1 + name[0])
             err = asked_change(&self.a, hash | 1, more)
             if err == 0 and p[0] != c'V':
-                value = plain_value(p, room, &n)
+                value = compared_value(p, room, &n)
                 err = asked_change(&self.a, asked_value(hash, value, n), more)
             if err:
                 raise MemoryError
@@ -217,15 +217,9 @@ cdef const uint8_t *plain_value(const uint8_t *p, uint8_t *room, size_t *n) noex
         else:
             number = <int64_t>be64(p + 1)
             memcpy(&real, &number, 8)
-        kind = c'd'
         if real != real:
             number = -1                 # all that are no numbers
-        elif -TWO_TO_63 <= real < TWO_TO_63 and real == <double><int64_t>real:
-            kind = c'l'                 # A whole number is equal to the integer (RabbitMQ).
-            number = <int64_t>real
-        elif TWO_TO_63 <= real < 2 * TWO_TO_63:
-            kind = c'T'                 # ... or to the timestamp.
-            number = <int64_t><uint64_t>real
+        kind = c'd'
     elif kind == c'b':
         number = <signed char>p[1]
     elif kind == c'B':
@@ -242,10 +236,28 @@ cdef const uint8_t *plain_value(const uint8_t *p, uint8_t *room, size_t *n) noex
         number = <int64_t>be64(p + 1)
     else:
         return p                        # strings, compound values, and timestamps that are larger than other numbers
-    room[0] = kind if kind == c'd' or kind == c'T' and p[0] != c'T' else c'l'
+    room[0] = kind if kind == c'd' else c'l'
     put_be64(room + 1, <uint64_t>number)
     n[0] = 9
     return room
+
+
+cdef const uint8_t *compared_value(const uint8_t *p, uint8_t *room, size_t *n) noexcept nogil:
+    """The plain value as a headers exchange compares it: a float that is whole is equal to the integer or timestamp
+    (RabbitMQ).  Keys are not compared so: 1.0 is no key."""
+    cdef const uint8_t *plain = plain_value(p, room, n)
+    cdef int64_t number
+    cdef double real
+    if plain == room and room[0] == c'd':
+        number = <int64_t>be64(room + 1)
+        memcpy(&real, &number, 8)
+        if -TWO_TO_63 <= real < TWO_TO_63 and real == <double><int64_t>real:
+            room[0] = c'l'
+            put_be64(room + 1, <uint64_t><int64_t>real)
+        elif TWO_TO_63 <= real < 2 * TWO_TO_63:
+            room[0] = c'T'
+            put_be64(room + 1, <uint64_t>real)
+    return plain
 
 
 cdef int32_t make_extract(const by_headers_t *by, const uint8_t *table, uint8_t *extract) noexcept nogil:
@@ -269,7 +281,7 @@ cdef int32_t make_extract(const by_headers_t *by, const uint8_t *table, uint8_t 
         hash = crc_update(0, name, name_n)
         if is_asked(by, hash | 1):
             plain_n = n
-            value = plain_value(p, room, &plain_n)
+            value = compared_value(p, room, &plain_n)
             if not is_asked(by, asked_value(hash, value, plain_n)):
                 room[0] = OTHER_VALUE
                 value = room
@@ -389,7 +401,7 @@ cdef int64_t delay_in(const uint8_t *properties) noexcept nogil:
             has_delay = True
             plain_n = n
             value = plain_value(p, room, &plain_n)
-            if value != room or room[0] != c'l' or p[0] == c'T' or p[0] == c'd' or p[0] == c'f':
+            if value != room or room[0] != c'l' or p[0] == c'T':
                 return 0
             delay = <int64_t>be64(room + 1)
         elif has_name(name, b"x-deliver-at") or has_name(name, b"x-delayed-expiration") or has_name(name, b"CC") \

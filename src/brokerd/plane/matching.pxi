@@ -87,7 +87,7 @@ cdef class HeaderBindings(Asked):
             if is_compound(value[0]):
                 values[key] = <bytes?>self.compound((<const char *>value)[:n])
             else:
-                value = plain_value(value, room, &n)
+                value = compared_value(value, room, &n)
                 values[key] = (<const char *>value)[:n]
         return values
 

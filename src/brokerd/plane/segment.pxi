@@ -550,6 +550,9 @@ cdef void keep_last_entries(seg_t *s, uint32_t n) noexcept nogil:
     for i in range(n):
         if i and all_[i].position != all_[i - 1].position:
             parts = 0
+        if all_[i].type == RETRY_TIME and all_[i].reason >= RETRY_PARTS:
+            parts = 0               # Not of this broker: it says nothing.
+            continue
         if all_[i].type == RETRY_TIME:
             due = all_[i].count if all_[i].reason == 0 else due | <int64_t>all_[i].count << 16 * all_[i].reason
             parts = parts + 1 if all_[i].reason == parts else all_[i].reason == 0
