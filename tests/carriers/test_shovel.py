@@ -189,6 +189,7 @@ def test_with_dedup_the_destination_drops_what_comes_again_and_takes_what_is_new
 def test_a_message_that_passes_two_shovels_with_dedup_has_the_id_of_the_last(pair):
     here, there = pair
     fill(here, "from", [b"a"])
+    fill(here, "between", [], DROPS)    # The shovel that is first would declare it, and "two" without these arguments.
     shovel(here, "one", src_queue="from", dest_queue="between", dedup=True)
     shovel(here, "two", src_queue="between", dest_uri=uri(there), dest_queue="to", dedup=True)
     ((_, properties, _),) = take(there, "to", 1, DROPS)
