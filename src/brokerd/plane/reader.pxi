@@ -144,7 +144,8 @@ cdef uint32_t hold(reader_t *r, uint64_t offset, uint64_t number, uint32_t posit
     h.count = h.flags = 0
     h.before = r.last
     h.after = NO_HELD
-    ASSERT(r.last == NO_HELD or r.held[r.last].offset < offset)
+    # As a rule `offset` is above that of r.last.  In a directory from elsewhere numbers may repeat or fall in spite of right
+    # checksums: then the reader gets them so, and lowest_unacked() is that of the first one held.
     if r.last == NO_HELD:
         r.first = i
     else:
