@@ -10,6 +10,7 @@ from brokerd.links.uris import (
     fault,
     local_vhost,
     masked,
+    masked_term,
     masked_value,
     with_kept_passwords,
     without_credentials,
@@ -53,7 +54,9 @@ SECRET = "s3cr:t/x@y?z"
     ("amqp://u:s3@cr@h/v@w", "amqp://u:***@h/v@w", "amqp://h/v@w"),
     ("amqp://u:s3/cr@h", "amqp://u:***@h", "amqp://h"),  # No address, but a password all the same.
     ("amqps://h?password=s3cr&verify=x", "amqps://h?password=***&verify=x", "amqps://h?password=***&verify=x"),
-    ("nonsense", "nonsense", "nonsense"),
+    ("nonsense", "nonsense", "nonsense"), ("u:s3cr@h", "u:***@h", "h"), ("amqp//u:s3@cr@h", "amqp//u:***@h", "h"),
+    ("amqp://u:s3cr@a,amqp://v:s3cr@b", "amqp://u:***@b", "amqp://b"),
+    ("https://u:s3cr@h/a?to=https://x@y", "https://u:***@h/a?to=https://x@y", "https://h/a?to=https://x@y"),
 ])  # fmt: skip
 def test_a_password_is_masked_and_credentials_go(uri, shown, bare):
     assert masked(uri) == shown
@@ -66,6 +69,18 @@ def test_no_password_is_seen_in_any_form(password):
     assert masked(uri) == f"amqp://user:{MASK}@host/v"
     assert without_credentials(uri) == "amqp://host/v"
     assert f":{password}@" not in str(fault(f"{uri}/w")) or password == MASK
+
+
+@pytest.mark.parametrize("uri", ["amqp://u:12/s3cr/x@h", "amqp://u:12/s3cr x@h", "u:s3cr@h", "amqp//u:s3cr@h",
+                                 "amqp://u:p@a amqp://v:s3cr@b", "amqp:u:s3cr@h/v"])  # fmt: skip
+def test_a_refused_address_does_not_show_its_password(uri):
+    assert "s3cr" not in fault(uri)
+
+
+def test_a_refused_value_is_shown_without_what_may_be_a_password():
+    assert masked_term([{"url": "amqp://u:s3cr@h", "password": ["s3cr"], "Pass_word": 5}, "u:s3cr@h", 7, None]) == [
+        {"url": "amqp://u:***@h", "password": ["***"], "Pass_word": 5}, "u:***@h", 7, None]
+    assert masked_term({"amqp://u:s3cr@h": {"a": "b"}}) == {"amqp://u:***@h": {"a": "b"}}
 
 
 def test_the_addresses_of_a_value_are_masked_wherever_a_component_has_them():

@@ -95,6 +95,29 @@ def test_a_set_of_upstreams_is_refused_in_rabbitmqs_words(value, fault):
     assert found("federation-upstream-set", value) == [fault]
 
 
+LOGIN = "amqp://u:s3cr@h"
+AT_A_WRONG_PLACE = [
+    *[("shovel", {**SHOVEL, key: value}) for key in ("src-uri", "dest-uri", "ack-mode", "prefetch-count", "src-url")
+      for value in ({"uri": LOGIN}, [[LOGIN]], [LOGIN, 5], {LOGIN: 1})],
+    *[("shovel", {**SHOVEL, key: value}) for key in ("src-queue-args", "publish-properties")
+      for value in (LOGIN, [LOGIN])],
+    ("shovel", {**SHOVEL, "publish-properties": {LOGIN: LOGIN}}),
+    ("shovel", LOGIN), ("shovel", [LOGIN]), ("shovel", {**SHOVEL, "password": "s3cr"}),
+    ("shovel", {**SHOVEL, "src-delete-after": LOGIN}), ("shovel", {**SHOVEL, "dest-predeclared": LOGIN}),
+    ("federation-upstream", LOGIN), ("federation-upstream", {"uri": {"a": LOGIN}}),
+    ("federation-upstream", {"url": LOGIN}), ("federation-upstream", {"uri": "u:s3cr@h"}),
+    ("federation-upstream-set", LOGIN), ("federation-upstream-set", [LOGIN]),
+    ("federation-upstream-set", [{"upstream": "x", "uri": LOGIN}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("component", "value"), AT_A_WRONG_PLACE)
+def test_a_refusal_shows_no_password_wherever_the_address_stands(component, value):
+    faults_found = found(component, value)
+    assert faults_found
+    assert "s3cr" not in "".join(faults_found)
+
+
 def test_everything_that_is_wrong_is_told():
     assert found("shovel", {"a": 1}) == [
         "Must specify 'src-exchange' or 'src-queue'", 'Unrecognised terms [{<<"a">>,1}] in s',

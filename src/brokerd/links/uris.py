@@ -23,26 +23,51 @@ _WORDS = {
     "verify": ("verify_none", "verify_peer"),
 }
 _AUTHORITY = re.compile(r"^([^:/?#]+://)([^/?#]*)@(.*)$", re.DOTALL)
-# A password with a raw slash: what stands before the last @ may be part of it.
-_LOOSE = re.compile(r"^([^:/?#]+://)(.*)@(.*)$", re.DOTALL)
+# A password with a raw slash, no scheme, or several addresses in one text: all before the last @ may be part of one.
+_LOOSE = re.compile(r"^([^:/?#]+://|)(.*)@(.*)$", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"([?&]password=)[^&#]*")
+_SECRET_NAME = re.compile("pass|secret|pwd", re.IGNORECASE)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def masked(uri: str) -> str:
     """The address with asterisks for its passwords."""
-    found = _AUTHORITY.match(uri) or _LOOSE.match(uri)
+    found = _with_login(uri)
     if found is not None:
         scheme, user, rest = found.groups()
         name, colon, _ = user.partition(":")
         uri = f"{scheme}{name}{f':{MASK}' if colon else ''}@{rest}"
-    return _SECRET_PARAMETER.sub(rf"\g<1>{MASK}", uri)
+    return _without_query_password(uri)
 
 
 def without_credentials(uri: str) -> str:
     """The address without user and password, as RabbitMQ shows it in states."""
-    found = _AUTHORITY.match(uri) or _LOOSE.match(uri)
-    return masked(uri if found is None else found[1] + found[3])
+    found = _with_login(uri)
+    return _without_query_password(uri if found is None else found[1] + found[3])
+
+
+def _without_query_password(uri: str) -> str:
+    return _SECRET_PARAMETER.sub(rf"\g<1>{MASK}", uri)
+
+
+def _with_login(uri: str) -> re.Match[str] | None:
+    """Scheme, user with password, and the rest, if there is a user."""
+    found = _AUTHORITY.match(uri)
+    return _LOOSE.match(uri) if found is None or "://" in found[3].partition("?")[0] else found
+
+
+def masked_term(value: Any, name: str = "", depth: int = 0) -> Any:
+    """A value that is refused, with asterisks for all that may be a password: it may be an address at a wrong place.
+    ``name``: its key.  What lies below the eighth level is left out, as refusals do not show it."""
+    if isinstance(value, str):
+        return MASK if _SECRET_NAME.search(name) else masked(value)
+    if isinstance(value, list | dict) and depth == 8:
+        return []
+    if isinstance(value, list):
+        return [masked_term(each, name, depth + 1) for each in value]
+    if isinstance(value, dict):
+        return {masked(key): masked_term(each, key, depth + 1) for key, each in value.items()}
+    return value
 
 
 def masked_value(component: str, value: Any) -> Any:
@@ -115,6 +140,8 @@ def _reason(uri: str, schemes: tuple[str, ...]) -> str | None:
     if parts.scheme not in AMQP_SCHEMES:
         return None
     if "/" in parts.path[1:]:
+        if "@" in parts.path and "@" not in parts.netloc:  # A part of a password, perhaps.
+            return "{unable_to_parse_uri,invalid_host_or_port}"
         return f'{{invalid_vhost,"{parts.path[1:]}"}}'
     return _parameter_fault(parts.query)
 

@@ -81,11 +81,11 @@ def fault(definition: Mapping[str, Any], *, operator: bool) -> str | None:
     """Why these settings cannot be a policy's (or an operator policy's), as RabbitMQ words it, or None."""
     unknown = [key for key in definition if key not in KEYS or (operator and not KEYS[key].operator)]
     if unknown:
-        settings = ",".join([f"{{{format_json_term(key)},{format_json_term(definition[key])}}}" for key in unknown])
+        settings = ",".join([f"{{{shown(key)},{shown(definition[key], key)}}}" for key in unknown])
         return f"[{settings}] are not recognised policy settings"
     for key in sorted(definition):
         if not KEYS[key].valid(definition[key]):
-            return f"{format_json_term(definition[key])} is not a valid {KEYS[key].called}"
+            return f"{shown(definition[key])} is not a valid {KEYS[key].called}"
     if len(definition.keys() & ONE_OF_UPSTREAMS) > 1:
         return "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together"
     if UPSTREAM_PATTERN in definition:
@@ -112,6 +112,13 @@ def merged(definition: Mapping[str, Any], operators: Mapping[str, Any]) -> dict[
         if merge is not None:
             both[key] = merge(definition[key], operators[key])
     return both
+
+
+def shown(value: Any, name: str = "") -> str:
+    """A value that is refused, as RabbitMQ's texts show it, and without what may be a password.  ``name``: its key."""
+    from brokerd.links.uris import masked_term  # Only refusals need it.
+
+    return format_json_term(masked_term(value, name))
 
 
 def format_json_term(value: Any, depth: int = 0) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from brokerd.links.definition import ACK_MODES, HTTP_SCHEMES, NEVER, QUEUE_LENGTH, SHOVEL, UPSTREAM, UPSTREAM_SET
 from brokerd.links.uris import AMQP_SCHEMES, MASK, fault, is_masked, local_vhost
-from brokerd.policies.keys import format_json_term
+from brokerd.policies.keys import shown
 
 Check = Callable[[str, Any], "str | None"]  # (key, value) -> what is wrong
 MayEnter = Callable[[str], bool]  # whether who sets the parameter may use that vhost
@@ -38,12 +38,12 @@ class _Setter:
             if isinstance(value, str):
                 return self._uri(value, schemes)
             if not isinstance(value, list):
-                return f"{key} should be list, actually was {format_json_term(value)}"
+                return f"{key} should be list, actually was {shown(value)}"
             if not value:
                 return f"{key} should be a list of at least one URI, actually was []"
             for each in value:
                 if not isinstance(each, str):
-                    return f"{key} should be list, actually was {format_json_term(each)}"
+                    return f"{key} should be list, actually was {shown(each)}"
                 wrong = self._uri(each, schemes)
                 if wrong is not None:
                     return wrong
@@ -68,7 +68,7 @@ class _Setter:
 
 
 def _text(key: str, value: Any) -> str | None:
-    return None if isinstance(value, str) else f"{key} should be binary, actually was {format_json_term(value)}"
+    return None if isinstance(value, str) else f"{key} should be binary, actually was {shown(value)}"
 
 
 def _name(key: str, value: Any) -> str | None:
@@ -79,7 +79,7 @@ def _name(key: str, value: Any) -> str | None:
 
 
 def _truth(key: str, value: Any) -> str | None:
-    return None if isinstance(value, bool) else f"{key} should be boolean, actually was {format_json_term(value)}"
+    return None if isinstance(value, bool) else f"{key} should be boolean, actually was {shown(value)}"
 
 
 def _is_number(value: Any, kind: Any = int) -> bool:
@@ -91,7 +91,7 @@ def _number(low: int, high: int = 1 << 32) -> Check:
 
     def check(key: str, value: Any) -> str | None:
         if not _is_number(value):
-            return f"{key} should be a number, actually was {format_json_term(value)}"
+            return f"{key} should be a number, actually was {shown(value)}"
         if value < low:
             return f"{key} should be a number greater than or equal to {low}, actually was {value}"
         return None if value <= high else f"{key} should be a number less than or equal to {high}, actually was {value}"
@@ -101,7 +101,7 @@ def _number(low: int, high: int = 1 << 32) -> Check:
 
 def _seconds(key: str, value: Any) -> str | None:
     if not _is_number(value, int | float) or value != value:
-        return f"{key} should be a number, actually was {format_json_term(value)}"
+        return f"{key} should be a number, actually was {shown(value)}"
     return None if value >= 0 else f"{key} should be a number greater than or equal to 0, actually was {value}"
 
 
@@ -109,8 +109,8 @@ def _one_of(*words: str) -> Check:
     def check(key: str, value: Any) -> str | None:
         if not isinstance(value, str):
             return _text(key, value)
-        shown = format_json_term(list(words))
-        return None if value in words else f"{key} should be one of {shown}, actually was {format_json_term(value)}"
+        choice = shown(list(words))
+        return None if value in words else f"{key} should be one of {choice}, actually was {shown(value)}"
 
     return check
 
@@ -119,18 +119,18 @@ def _delete_after(key: str, value: Any) -> str | None:
     if value in (NEVER, QUEUE_LENGTH) or (_is_number(value) and value >= 0):
         return None
     return (f'{key} should be a number greater than or equal to 0, "never" or "queue-length", actually was '
-            f"{format_json_term(value)}")  # fmt: skip
+            f"{shown(value)}")  # fmt: skip
 
 
 def _table(key: str, value: Any) -> str | None:
     """A table of AMQP, such as arguments."""
     if not isinstance(value, dict):
-        return f"{key} not a list {format_json_term(value)}"
+        return f"{key} not a list {shown(value)}"
     for name, each in value.items():
         if len(name.encode("utf-8", "surrogateescape")) > NAME_OCTETS_MAX:
             return f"{key} has a name of more than 255 bytes"
         if not _fits_a_table(each, DEPTH_MAX):
-            return f"{key} has a value that AMQP cannot carry: {format_json_term(name)}"
+            return f"{key} has a value that AMQP cannot carry: {shown(name)}"
     return None
 
 
@@ -143,7 +143,7 @@ def _fits_a_table(value: Any, depth: int) -> bool:
 
 def _properties(key: str, value: Any) -> str | None:
     if not isinstance(value, dict):
-        return f"{key} not a list {format_json_term(value)}"
+        return f"{key} not a list {shown(value)}"
     return next(_keys(key, value, _PROPERTIES), None)
 
 
@@ -156,7 +156,7 @@ _PROPERTIES: dict[str, Check] = {
 
 def _keys(name: str, value: Mapping[str, Any], checks: Mapping[str, Check], *needed: str) -> Iterator[str]:
     """The faults of a table whose keys are those of ``checks``; ``needed``: those that must be there."""
-    unknown = [f"{{{format_json_term(key)},{format_json_term(value[key])}}}" for key in value if key not in checks]
+    unknown = [f"{{{shown(key)},{shown(value[key], key)}}}" for key in value if key not in checks]
     if unknown:
         yield f"Unrecognised terms [{','.join(unknown)}] in {name}"
     for key in needed:
@@ -174,7 +174,7 @@ def _keys(name: str, value: Mapping[str, Any], checks: Mapping[str, Check], *nee
 
 def _shovel(setter: _Setter, name: str, value: Any) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{name} not a list {format_json_term(value)}"
+        yield f"{name} not a list {shown(value)}"
         return
     if "src-exchange" not in value and "src-queue" not in value:
         yield "Must specify 'src-exchange' or 'src-queue'"
@@ -231,20 +231,20 @@ _SHOVEL_KEYS: dict[str, Check] = {
 
 def _upstream(setter: _Setter, name: str, value: Any) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{name} not a list {format_json_term(value)}"
+        yield f"{name} not a list {shown(value)}"
         return
     yield from _keys(name, value, {**_UPSTREAM_KEYS, "uri": setter.uris(*AMQP_SCHEMES)}, "uri")
 
 
 def _upstream_set(setter: _Setter, name: str, value: Any) -> Iterator[str]:
     if not isinstance(value, list):
-        yield f"{name} not a list {format_json_term(value)}"
+        yield f"{name} not a list {shown(value)}"
         return
     for each in value:
         if isinstance(each, dict):
             yield from _keys(name, each, {"upstream": _text, **_UPSTREAM_KEYS}, "upstream")
         else:
-            yield f"{name} not a list {format_json_term(each)}"
+            yield f"{name} not a list {shown(each)}"
 
 
 _UPSTREAM_KEYS: dict[str, Check] = {
