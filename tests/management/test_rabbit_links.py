@@ -72,6 +72,26 @@ def test_definitions_with_a_shovel_that_cannot_be_are_refused_as_a_whole_and_say
     assert http.ask("GET", "/api/queues/%2F/new").status == 404
 
 
+def test_refusals_and_the_list_of_changes_show_no_password_wherever_the_address_stands(http):
+    address = "amqp://u:s3cr@h"
+    entry = {"vhost": "/", "component": "shovel", "name": "s", "value": {**HERE, "src-url": address}}
+    for method, path, body in (
+        ("PUT", SHOVEL, {"value": {**HERE, "src-uri": {"a": address}, "src-url": address}}),
+        ("PUT", SHOVEL, {"value": address}),
+        ("PUT", "/api/parameters/federation-upstream/%2F/u", {"value": {"uri": "u:s3cr@h"}}),
+        ("PUT", "/api/parameters/federation-upstream-set/%2F/u", {"value": [{"upstream": "u", "uri": address}]}),
+        ("PUT", "/api/policies/%2F/p", {"pattern": ".", "definition": {"federation-upstream": [address]}}),
+        ("POST", "/api/definitions", {"parameters": [entry]}),
+        ("POST", "/api/definitions", {"parameters": [{**entry, "component": [address]}]}),
+        ("POST", "/api/v2/upstream/set", {"name": "u", "definition": {"url": address}}),
+    ):
+        answer = http.ask(method, path, body)
+        assert answer.status == 400
+        assert "***" in str(answer.body)
+        assert "s3cr" not in str(answer.body)
+    assert "s3cr" not in str(http.do("change", "list"))
+
+
 def test_definitions_go_out_and_in_with_their_passwords_and_without_pauses(http, shovel):
     found = http.get("/api/definitions")["parameters"]
     assert [(each["component"], each["value"]) for each in found] == [("shovel", SECRET)]

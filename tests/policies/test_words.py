@@ -86,5 +86,12 @@ def test_every_key_says_what_it_may_be(key, value):
     assert valid or said.startswith(f"{key} must be {KEYS[key].rule}, not ")
 
 
+def test_an_address_in_a_definition_is_told_without_its_password():
+    for definition in ({"federation-upstream": ["amqp://u:s3cr@h"]}, {"amqp://u:s3cr@h": 1}):
+        said = explain(GOOD | {"definition": definition}, {"all": None}, operator=False)
+        assert "u:***@h" in said
+        assert "s3cr" not in said
+
+
 def test_what_has_no_fault_is_not_spoken_of():
     assert explain(GOOD, {"all": ()}, operator=True) is None

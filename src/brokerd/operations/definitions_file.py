@@ -150,11 +150,13 @@ class _Reader:
         value = entry[field]
         from json import dumps
 
+        from brokerd.links.uris import masked_term
+
         words = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
         if not isinstance(value, kind):
             if kind is dict and value == []:
                 return {}  # as some programs write an empty table
-            self._fail(field, f"must be {words[kind]}, not {dumps(value):.60}")
+            self._fail(field, f"must be {words[kind]}, not {dumps(masked_term(value, field)):.60}")
         return value
 
     def _vhost_of(self, entry: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from brokerd.arguments import BY_NAME
 from brokerd.errors import did_you_mean
+from brokerd.links.uris import masked_term
 from brokerd.patterns import PatternError, compiled
 from brokerd.policies.keys import KEYS
 
@@ -66,7 +67,8 @@ def _refusal(key: str, operator: bool) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as JSON writes it, not long; texts have the quotes of this log."""
+    """A value as JSON writes it, not long and without passwords; texts have the quotes of this log."""
+    value = masked_term(value)
     if isinstance(value, str):
         text = f"'{value}'"
     else:
