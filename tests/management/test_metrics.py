@@ -1,13 +1,16 @@
 """/metrics: read by prometheus_client's parser."""
 
+import json
 import re
 import shutil
 import subprocess
+from urllib.parse import urlencode
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.broker import ROOT
 from tests.conversations.peer import eventually
+from tests.management.http import Http, reserve_http
 from tests.server.clients import close_all, connect
 
 from brokerd.management.metrics import DETAILED, Carried, Family, expose
@@ -172,3 +175,138 @@ def test_labels_and_help_are_escaped_and_a_family_has_one_head():
                      Family("a_total", "counter", "again", [({"l": "r"}, 2.5)]), Family("b", "gauge", "B", [({}, 0)])])
     assert octets.count(b"# TYPE a_total") == 1
     assert read(octets) == {("a_total", (("l", 'q"\\\n'),)): 1, ("a_total", (("l", "r"),)): 2.5, ("b", ()): 0}
+
+
+OVERVIEW = (  # what RabbitMQ's overview dashboard asks for
+    "identity_info", "build_info", "queue_messages_ready", "queue_messages_unacked",
+    "global_messages_received_total", "global_messages_received_confirm_total", "global_messages_confirmed_total",
+    "global_messages_routed_total", "global_messages_unroutable_dropped_total",
+    "global_messages_unroutable_returned_total", "global_messages_delivered_total",
+    "global_messages_delivered_consume_manual_ack_total", "global_messages_delivered_consume_auto_ack_total",
+    "global_messages_delivered_get_manual_ack_total", "global_messages_delivered_get_auto_ack_total",
+    "global_messages_redelivered_total", "global_messages_acknowledged_total", "global_messages_get_empty_total",
+    "global_publishers", "global_consumers", "queues", "queues_declared_total", "queues_created_total",
+    "queues_deleted_total", "connections", "connections_opened_total", "connections_closed_total", "channels",
+    "channels_opened_total", "channels_closed_total", "process_resident_memory_bytes",
+    "resident_memory_limit_bytes", "disk_space_available_bytes", "disk_space_available_limit_bytes",
+    "process_open_fds", "process_max_fds", "message_size_bytes_bucket", "message_size_bytes_sum",
+    "message_size_bytes_count", "erlang_uptime_seconds",
+)
+
+
+def test_every_metric_of_rabbitmqs_overview_dashboard_is_there(busy):
+    names = {name for name, _ in read(busy.http.get("/metrics"))}
+    assert {f"rabbitmq_{name}" for name in OVERVIEW} - names == set()
+
+
+WAYS = ("received", "received_confirm", "confirmed", "routed", "unroutable_dropped", "unroutable_returned", "delivered",
+        "delivered_consume_manual_ack", "delivered_consume_auto_ack", "delivered_get_manual_ack",
+        "delivered_get_auto_ack", "acknowledged", "get_empty")
+
+
+def ways(http):
+    """The counters of messages, by the words of the dashboard."""
+    found = read(http.get("/metrics"))
+    return {way: sum(count for (name, _), count in found.items() if name == f"rabbitmq_global_messages_{way}_total")
+            for way in WAYS}
+
+
+def test_each_way_of_a_message_has_its_counter(busy):
+    before = ways(busy.http)
+    channel = connect(busy).channel()
+    channel.queue_declare("ways")
+    for _ in range(6):
+        channel.basic_publish("", "ways", b"x")
+    channel.basic_get("ways", auto_ack=True)
+    channel.basic_ack(channel.basic_get("ways")[0].delivery_tag)
+    channel.basic_publish("", "nowhere", b"x")
+    confirming = connect(busy).channel()
+    confirming.confirm_delivery()
+    confirming.basic_publish("", "ways", b"x")
+    with pytest.raises(Exception, match="1 unroutable"):
+        confirming.basic_publish("", "nowhere", b"x", mandatory=True)
+    took = [tag for tag, *_ in [each for each in (next(channel.consume("ways")) for _ in range(2)) if each]]
+    channel.basic_ack(took[-1].delivery_tag, multiple=True)
+    channel.cancel()
+    automatic = connect(busy).channel()
+    assert [next(automatic.consume("ways", auto_ack=True))[2] for _ in range(2)] == [b"x", b"x"]
+    automatic.cancel()
+    channel.queue_purge("ways")
+    assert channel.basic_get("ways")[0] is None
+    confirming.connection.close()  # What it had counted stays.
+    wanted = {"received": 9, "received_confirm": 2, "confirmed": 2, "routed": 7, "unroutable_dropped": 1,
+              "unroutable_returned": 1, "delivered_get_manual_ack": 1, "delivered_get_auto_ack": 1, "get_empty": 1}
+    eventually(lambda: {way: count - before[way] for way, count in ways(busy.http).items()},
+               lambda found: wanted.items() <= found.items()
+               and found["delivered_consume_manual_ack"] >= 2 and found["delivered_consume_auto_ack"] >= 2)
+
+
+def test_sizes_and_times_are_counted_once_they_were_asked_for(busy):
+    busy.http.get("/metrics")
+    channel = connect(busy).channel()
+    channel.queue_declare("timed")
+    start = read(busy.http.get("/metrics/detailed?family=queue_time_metrics"))
+    for size in (99, 101, 2000):
+        channel.basic_publish("", "timed", b"x" * size)
+    for _ in range(3):
+        channel.basic_ack(channel.basic_get("timed")[0].delivery_tag)
+    labels = {"vhost": "/", "queue": "timed"}
+
+    def counts():
+        found = read(busy.http.get("/metrics/detailed?family=queue_time_metrics"))
+        return [value(found, f"brokerd_detailed_queue_message_{what}_seconds_{kind}", **labels, **more)
+                for what in ("waiting", "working") for kind, more in (("count", {}), ("bucket", {"le": "+Inf"}))]
+
+    assert value(start, "brokerd_detailed_queue_message_waiting_seconds_count", **labels) == 0
+    eventually(counts, lambda found: found == [3, 3, 3, 3])
+    channel.queue_delete("timed")
+    whole = eventually(lambda: read(busy.http.get("/metrics")),
+                       lambda found: value(found, "rabbitmq_message_size_bytes_sum") >= 2200)
+    below_100, below_1000 = (value(whole, "rabbitmq_message_size_bytes_bucket", le=bound) for bound in ("100", "1000"))
+    assert 1 <= below_100 < below_1000 < value(whole, "rabbitmq_message_size_bytes_count")
+    assert value(whole, "brokerd_message_working_seconds_count") >= 3  # The queue has gone, and its times stay.
+
+
+def board():
+    """The expressions of the dashboard, by title of the panel, as Grafana would send them."""
+    made = json.loads((ROOT / "config" / "grafana.json").read_text())
+    def filled(expression):
+        return expression.replace("$broker", ".*").replace("$__rate_interval", "15s")
+
+    return {(panel["title"], target["refId"]): filled(target["expr"])
+            for panel in made["panels"] for target in panel["targets"]}
+
+
+def test_the_dashboard_asks_for_metrics_that_are_there(busy):
+    names = {name for name, _ in read(busy.http.get("/metrics"))}
+    asked = {name for each in board().values() for name in re.findall(r"\b(?:rabbitmq|brokerd)_\w+(?=[\[ {])", each)}
+    assert len(asked) > 30
+    assert asked - names == set()
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus (Debian's) is not installed")
+def test_prometheus_scrapes_the_broker_and_answers_every_question_of_the_dashboard(busy, tmp_path):
+    port = reserve_http()
+    (tmp_path / "prometheus.yml").write_text(json.dumps({
+        "global": {"scrape_interval": "1s"},
+        "scrape_configs": [{"job_name": "brokerd", "basic_auth": {"username": "guest", "password": "guest"},
+                            "static_configs": [{"targets": [f"127.0.0.1:{busy.http.port}"]}]}]}))
+    server = subprocess.Popen(
+        ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+         f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL)
+    client = Http(port, None)
+
+    def ask(expression):
+        try:
+            answer = client.ask("GET", "/api/v1/query?" + urlencode({"query": expression}))
+        except OSError:
+            return []  # It does not listen yet.
+        return answer.body["data"]["result"] if answer.status == 200 else []
+
+    try:
+        eventually(lambda: ask("count_over_time(rabbitmq_queues[30s])"),
+                   lambda found: found and int(found[0]["value"][1]) >= 4)
+        assert {key: len(ask(expression)) for key, expression in board().items()} == dict.fromkeys(board(), 1)
+    finally:
+        server.terminate()
+        server.wait()

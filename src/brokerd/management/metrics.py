@@ -24,14 +24,14 @@ from brokerd.management.rabbit_broker import RABBIT_VERSION
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 VHOSTS_MAX = 100
 Labels = dict[str, str]
-Sample = tuple[Labels, float]
+Sample = tuple[Labels, float] | tuple[Labels, float, str]  # with what the sample's name has behind the family's
 
 
 class Family(NamedTuple):
     """A metric: its samples have one name and different labels."""
 
     name: str
-    kind: str  # gauge or counter
+    kind: str  # gauge, counter or histogram
     help: str
     samples: Iterable[Sample]
 
@@ -67,12 +67,12 @@ def routes() -> list[tuple[str, str, Route]]:
 
 
 async def _aggregated(call: Call) -> Response:
-    node = await call.services.samples.recent()
+    node = await call.services.samples.with_histograms()
     return _answer([*_identity(node), *_whole(node)])
 
 
 async def _per_object(call: Call) -> Response:
-    node = await call.services.samples.recent()
+    node = await call.services.samples.with_histograms()
     families = [*_identity(node), *_whole(node, depth=False)]
     for name in PER_OBJECT:
         families += await DETAILED[name](call, [""], "rabbitmq_")
@@ -100,8 +100,8 @@ async def _detailed(call: Call) -> Response:
 def _identity(node: dict[str, Any]) -> list[Family]:
     return [
         Family("rabbitmq_identity_info", "gauge", "The broker's name.",
-               [({"rabbitmq_node": node["name"], "rabbitmq_cluster": node["name"],
-                  "rabbitmq_cluster_permanent_id": node["name"]}, 1)]),
+               [({"rabbitmq_node": node["name"], "rabbitmq_cluster": node["cluster_name"],
+                  "rabbitmq_cluster_permanent_id": node["identity"]}, 1)]),
         Family("rabbitmq_build_info", "gauge", "Versions.",
                [({"rabbitmq_version": RABBIT_VERSION, "product_name": "brokerd", "product_version": __version__,
                   "erlang_version": "", "prometheus_plugin_version": __version__}, 1)]),
@@ -138,9 +138,10 @@ COUNTERS: tuple[tuple[str, tuple[str, ...], bool, str], ...] = (
     ("messages_unroutable_dropped_total", ("drop_unroutable",), False, "Messages without a queue."),
     ("messages_unroutable_returned_total", ("return_unroutable",), False, "Mandatory messages without a queue."),
     ("messages_delivered_total", ("deliver", "get"), True, "Messages delivered."),
-    ("messages_delivered_consume_manual_ack_total", ("deliver_ack",), True, "Delivered to consumers that ack."),
+    ("messages_delivered_consume_manual_ack_total", ("deliver", "-deliver_no_ack"), True,
+     "Delivered to consumers that ack."),
     ("messages_delivered_consume_auto_ack_total", ("deliver_no_ack",), True, "Delivered to consumers that do not ack."),
-    ("messages_delivered_get_manual_ack_total", ("get_ack",), True, "Got, to be acked."),
+    ("messages_delivered_get_manual_ack_total", ("get", "-get_no_ack"), True, "Got, to be acked."),
     ("messages_delivered_get_auto_ack_total", ("get_no_ack",), True, "Got without acks."),
     ("messages_redelivered_total", ("redeliver",), True, "Messages delivered again."),
     ("messages_acknowledged_total", ("ack",), True, "Messages acked."),
@@ -173,9 +174,10 @@ def _whole(node: dict[str, Any], *, depth: bool = True) -> Iterator[Family]:
         yield Family("rabbitmq_queue_messages", "gauge", "Messages.", [({}, every)])
     stats = node["message_stats"]
     for name, words, of_queues, text in COUNTERS:
-        if all(word in stats for word in words):
+        if all(word.lstrip("-") in stats for word in words):
             labels = {"protocol": "amqp091", **({"queue_type": "classic"} if of_queues else {})}
-            value = _carried.total(name, sum(stats[word] for word in words))
+            value = sum(-_carried.total(word[1:], stats[word[1:]]) if word.startswith("-") else
+                        _carried.total(word, stats[word]) for word in words)  # fmt: skip
             yield Family(f"rabbitmq_global_{name}", "counter", text, [(labels, value)])
     for name, word in CHURN:
         if word in node.get("churn", {}):
@@ -183,6 +185,9 @@ def _whole(node: dict[str, Any], *, depth: bool = True) -> Iterator[Family]:
     for word, text in ORDER:
         if word in stats:
             yield Family(f"brokerd_messages_{word}_total", "counter", text, [({}, _carried.total(word, stats[word]))])
+    for name, figure, text in HISTOGRAMS:
+        if figure in node.get("histograms", {}):
+            yield _histogram(name, text, [({}, node["histograms"][figure])])
     if depth:  # Else each stream has its own.
         yield from _streams(node)
     yield Family("brokerd_links", "gauge", "Shovels and federation links, by what each does.",
@@ -190,6 +195,24 @@ def _whole(node: dict[str, Any], *, depth: bool = True) -> Iterator[Family]:
     yield Family("brokerd_alarms", "gauge", "Alarms in force: publishers wait.", [({}, len(node["alarms"]))])
     yield Family("brokerd_blocked_connections", "gauge", "Connections that wait for the end of an alarm.",
                  [({}, node["blocked_connections"])])  # fmt: skip
+
+
+HISTOGRAMS = (
+    ("rabbitmq_message_size_bytes", "message_octets", "Sizes of published messages."),
+    ("brokerd_message_waiting_seconds", "waiting_seconds", "From the publish of a message to each hand-out."),
+    ("brokerd_message_working_seconds", "working_seconds", "From the hand-out of a message to its settlement."),
+)
+
+
+def _histogram(name: str, text: str, found: Iterable[tuple[Labels, dict[str, Any]]]) -> Family:
+    samples: list[Sample] = []
+    for labels, each in found:
+        below = 0
+        for bound, count in zip([*each["bounds"], "+Inf"], each["counts"], strict=True):
+            below += count
+            samples.append(({**labels, "le": str(bound)}, below, "_bucket"))
+        samples += [(labels, each["sum"], "_sum"), (labels, below, "_count")]
+    return Family(name, "histogram", text, samples)
 
 
 STREAMS = (  # the figure of "node show", the metric, its kind, what one is worth, help
@@ -379,12 +402,26 @@ async def _of_links(call: Call, vhosts: list[str], start: str) -> list[Family]:
     ]  # fmt: skip
 
 
+async def _times(call: Call, vhosts: list[str], start: str) -> list[Family]:
+    rows: list[dict[str, Any]] = []
+    for vhost in vhosts:
+        rows += (await call.ask("queue list", vhost=vhost, histograms=True))["items"]
+    start = start.replace("rabbitmq_", "brokerd_")
+    return [
+        _histogram(f"{start}queue_{name.removeprefix('brokerd_')}", text,
+                   [({"vhost": row["vhost"], "queue": row["name"]}, row["histograms"][figure]) for row in rows
+                    if figure in row["histograms"]])
+        for name, figure, text in HISTOGRAMS if figure != "message_octets"
+    ]  # fmt: skip
+
+
 DETAILED: dict[str, Any] = {
     "queue_coarse_metrics": _of_rows("queue", OF_QUEUE, QUEUE_COARSE),
     "queue_consumer_count": _of_rows("queue", OF_QUEUE, QUEUE_CONSUMERS),
     "queue_metrics": _of_rows("queue", OF_QUEUE, (*QUEUE_COARSE, *QUEUE_STATS, *QUEUE_CONSUMERS)),
     "queue_delivery_metrics": _of_rows("queue", OF_QUEUE, QUEUE_STATS),
     "queue_order_metrics": _of_rows("queue", OF_QUEUE, QUEUE_ORDER, "brokerd_"),
+    "queue_time_metrics": _times,
     "stream_metrics": _of_streams,
     "link_metrics": _of_links,
     "exchange_metrics": _of_rows("exchange", OF_EXCHANGE, EXCHANGES),
@@ -413,12 +450,13 @@ def expose(families: Iterable[Family]) -> bytes:
     lines: list[str] = []
     for name, (family, samples) in by_name.items():
         lines += (f"# HELP {name} {_escaped(family.help)}", f"# TYPE {name} {family.kind}")
-        for labels, value in samples:
+        for labels, value, *more in samples:
+            each = f"{name}{more[0]}" if more else name
             if labels:
                 inner = ",".join([f'{label}="{_quoted(text)}"' for label, text in labels.items()])
-                lines.append(f"{name}{{{inner}}} {value}")
+                lines.append(f"{each}{{{inner}}} {value}")
             else:
-                lines.append(f"{name} {value}")
+                lines.append(f"{each} {value}")
     lines.append("")
     return "\n".join(lines).encode("utf-8", "replace")
 

@@ -29,7 +29,9 @@ Numbers = dict[str, float]
 class Samples:
     """The history of the broker's numbers."""
 
-    __slots__ = ("_asking", "_changed", "_control", "_cost", "_number", "_taken", "_things", "history", "last")
+    __slots__ = (
+        "_asking", "_changed", "_control", "_cost", "_histograms", "_number", "_taken", "_things", "history", "last",
+    )  # fmt: skip
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -38,6 +40,7 @@ class Samples:
         self._taken = 0.0  # when that was, by the monotonic clock
         self._cost = 0.0  # seconds that the last sample took
         self._number = 0
+        self._histograms = False  # a client has asked for them
         # By thing: time and counters of a former list, and of the latest.
         self._things: dict[Any, tuple[float, Numbers, float, Numbers]] = {}
         self.history: deque[tuple[float, Numbers]] = deque(maxlen=KEPT)
@@ -66,13 +69,20 @@ class Samples:
                 return self.last
             return await self._take(for_history=self.last is None)
 
+    async def with_histograms(self) -> dict[str, Any]:
+        """As ``recent``, with histograms, which the broker counts from the first such call on."""
+        if not self._histograms:
+            self._histograms = True
+            self.mark_outdated()
+        return await self.recent()
+
     def mark_outdated(self) -> None:
         """A request has changed what the last answer tells: ``recent`` asks again."""
         self._cost = 0.0
 
     async def _take(self, *, for_history: bool = True) -> dict[str, Any]:
         before = time.monotonic()
-        answer: dict[str, Any] = await self._control.ask("node show", {})
+        answer: dict[str, Any] = await self._control.ask("node show", {"histograms": self._histograms})
         self._taken = time.monotonic()
         self._cost = self._taken - before
         self.last = answer

@@ -4,8 +4,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from brokerd.operations.jobs import ON_LOOP, Pace
+from brokerd.operations.rows import TypedDict
 
 if TYPE_CHECKING:
+    from brokerd import plane
     from brokerd.node import Node
     from brokerd.queues.queue import Queue
 
@@ -13,8 +15,17 @@ if TYPE_CHECKING:
 QUEUE_COUNTERS = (
     ("publish", "published"), ("deliver", "delivered"), ("get", "got"), ("ack", "acked"), ("redeliver", "redelivered"),
     ("return_to_queue", "returned"), ("expire", "expired"), ("discard", "discarded"), ("dead_letter", "dead_lettered"),
-    ("refuse", "refused"), ("limit", "limited"), ("time_out", "timed_out"),
+    ("refuse", "refused"), ("limit", "limited"), ("time_out", "timed_out"), ("deliver_no_ack", "delivered_no_ack"),
+    ("get_no_ack", "got_no_ack"),
 )  # fmt: skip
+
+class Histogram(TypedDict):
+    """How many there were of at most each bound, the lowest first; the last number counts those above all bounds."""
+
+    bounds: list[float]
+    counts: list[int]
+    sum: float
+
 
 STREAM_FIGURES = ("count", "readers", "octets", "lag", "oldest_age_ms", "removed", "missed")
 
@@ -31,7 +42,8 @@ def count(node: "Node") -> Generator[Any, None, tuple[dict[str, int], dict[str, 
         ("connections", "channels", "consumers", "exchanges", "queues", "messages_ready", "messages_unacknowledged"), 0
     )
     stats = dict.fromkeys([name for name, _ in QUEUE_COUNTERS], 0)
-    stats |= {"publish_in": 0, "publish_out": 0}
+    stats |= {"publish_in": 0, "publish_out": 0} | node.core.figures()
+    totals["publishers"] = stats.pop("publishers")
     totals["connections"] = len(node.connections)
     for connection in list(node.connections):
         totals["channels"] += len(connection.channels or ())
@@ -69,3 +81,27 @@ def _add_stream(streams: dict[str, int], vhost: str, queue: "Queue", now: int) -
             streams[name] += row[name]
         for name in ("lag", "oldest_age_ms"):
             streams[name] = max(streams[name], row[name])
+
+
+# --- histograms
+
+SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+TIME_BOUNDS = tuple((1 << (18 + 2 * place)) / 1e9 for place in range(14))  # as the plane has them, in seconds
+
+
+def histograms_of(core: "plane.Core") -> dict[str, Histogram]:
+    """Sizes of published messages, and times of all queues; they are counted from the first call on."""
+    core.count_figures = True
+    counts, octets = core.sizes
+    return {
+        "message_octets": {"bounds": list(SIZE_BOUNDS), "counts": list(counts), "sum": octets},
+        **times_of(core),
+    }
+
+
+def times_of(thing: "plane.Core | plane.Queue") -> dict[str, Histogram]:
+    """How long messages waited for a hand-out, and how long consumers worked on them."""
+    return {
+        name: {"bounds": list(TIME_BOUNDS), "counts": list(counts), "sum": ns / 1e9}
+        for name, (counts, ns) in zip(("waiting_seconds", "working_seconds"), thing.times or (), strict=False)
+    }

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.links.state import STATES
+from brokerd.operations.counting import Histogram, count, histograms_of
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 @request
 class ShowRequest:
-    """Asks for nothing."""
+    histograms: Annotated[bool, Field(
+        "Show sizes and times of messages, which are counted from the first such request on.",
+    )] = False  # fmt: skip
 
 
 class Listener(TypedDict):
@@ -41,6 +44,7 @@ class Totals(TypedDict):
     consumers: int
     exchanges: int
     queues: int
+    publishers: int  # channels that have published
     messages_ready: int
     messages_unacknowledged: int
 
@@ -87,22 +91,22 @@ class NodeShown(TypedDict):
     links: dict[str, int]  # shovels and federation links, by state
     churn: dict[str, int]  # counters since the start: what came and went
     message_stats: dict[str, int]  # counters since the start, summed over the queues and exchanges that are there
+    histograms: dict[str, Histogram]  # message_octets, waiting_seconds, working_seconds; none unless asked for
 
 
 class Showing:
     """The job: counts in pieces."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, node: "Node", histograms: bool) -> None:
+        self._node, self._histograms = node, histograms
 
     def steps(self) -> Any:
         """As ``jobs.Job``."""
-        from brokerd.operations.counting import count
-
         node = self._node
         totals, stats, streams = yield from count(node)
         return {**_facts(node), "totals": totals, "streams": streams, "message_stats": stats,
-                "churn": dict(node.events.counts)}  # fmt: skip
+                "churn": dict(node.events.counts),
+                "histograms": histograms_of(node.core) if self._histograms else {}}  # fmt: skip
 
     def clean_up(self) -> None:
         """As ``jobs.Job``."""
@@ -153,7 +157,7 @@ def _descriptors() -> int:
 
 
 def _show(node: "Node", who: Who, request: ShowRequest) -> Showing:
-    return Showing(node)
+    return Showing(node, request.histograms)
 
 
 # --- node backup

@@ -1,9 +1,10 @@
 """Operations on queues."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from brokerd.operations import OperationError, describing, find_queue
 from brokerd.operations.changing import OPERATOR, Lasting, define, door
+from brokerd.operations.counting import Histogram, times_of
 from brokerd.operations.group import GroupTotals
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
@@ -41,6 +42,7 @@ class QueueRow(TypedDict):
     last_used: int  # ms since the epoch: last message stored or delivered
     order_journal: bool
     message_stats: dict[str, int]  # counters since the start
+    histograms: NotRequired[dict[str, Histogram]]  # waiting_seconds, working_seconds; only if asked for
 
 
 # --- queue list
@@ -49,6 +51,7 @@ class QueueRow(TypedDict):
 @request
 class ListRequest(Paging):
     vhost: Annotated[str, Field("Only those of this vhost; empty: of all.")] = ""
+    histograms: Annotated[bool, Field("Show how long messages waited, and how long consumers worked on them.")] = False
 
 
 class Queues(Page):
@@ -59,7 +62,16 @@ def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
     vhosts = vhosts_to_list(node, who, request.vhost)
     things = ((vhost, each) for vhost in vhosts for each in list(vhost.queues.values()))
     find = (((vhost.name, each.name), each.name, (vhost, each)) for vhost, each in things)
-    return Listing(find, lambda found: None if found[1].deleted else describing.queue(*found), request)
+    if request.histograms:
+        node.core.count_figures = True
+
+    def describe(found: Any) -> Any:
+        if found[1].deleted:
+            return None
+        row = describing.queue(*found)
+        return row | {"histograms": times_of(found[1])} if request.histograms else row
+
+    return Listing(find, describe, request)
 
 
 # --- queue show

@@ -132,6 +132,14 @@ class Core:
         nothing to sync.  Raises OSError."""
     def end_sync(self) -> None:
         """Say that all files that the last begin_sync() named are on disk.  The next turn sends the confirms that waited."""
+    # --- figures for operators
+    count_figures: bool  # count sizes and times from now on
+    def figures(self) -> dict[str, int]:
+        """Counters since the start, over all channels: messages published for a confirm (confirm_in), confirmed (confirm), without a
+        queue (drop_unroutable, return_unroutable), basic.get of an empty queue (get_empty); and channels that have published."""
+    sizes: tuple[tuple[int, ...], int]   # publishes of at most 100, 1,000, … octets, and of more; the sum of their octets
+    times: tuple[tuple[tuple[int, ...], int], tuple[tuple[int, ...], int]]  # how long messages waited for a hand-out, and
+                                     # consumers worked on them: counts of at most 2**18 ns, 4 times that, …; sum in ns
     # --- files to be given up
     unfinished: int          # octets of messages that arrived in part, of all connections together
     unfinished_most: int     # ... if there are more than that, a connection with more than its share gets a fault (506)
@@ -245,6 +253,8 @@ class Queue:
     next_seq: int        # sequence number the next message gets; from 1
     last_ts: int         # ns: time of the last record or event; ahead of a clock that was put back
     published: int; delivered: int; got: int; acked: int; redelivered: int; returned: int   # counters since start
+    delivered_no_ack: int; got_no_ack: int      # those of `delivered` and `got` that need no ack
+    times: tuple[tuple[tuple[int, ...], int], tuple[tuple[int, ...], int]] | None  # as Core.times; None: not counted
     expired: int; discarded: int; dead_lettered: int; refused: int; limited: int; timed_out: int
     unrecorded: int      # settlements that a full disk would not take: these messages come again after a restart
     touched: int         # ns: last message stored or delivered

@@ -68,6 +68,13 @@ cdef extern from "key_hash.h" nogil:
 cdef extern from "pthread.h" nogil:
     ctypedef unsigned long pthread_t
 
+cdef struct kind_of_times_t:
+    uint64_t[15] buckets        # TIMES
+    uint64_t ns                 # the sum
+
+cdef struct times_t:
+    kind_of_times_t[2] kinds    # OF_WAITING, OF_WORKING
+
 cdef struct core_t:
     int64_t now                 # ns since the epoch, read once a chunk
     uint32_t ms                 # the same in milliseconds, modulo 2**32
@@ -122,6 +129,12 @@ cdef struct core_t:
     pthread_t thread            # that works with it
     queue_t *queues             # all
     bint lost                   # of some queue with queue_t.lost the control plane has yet to hear
+    bint count_figures          # sizes and times are counted (figures.pxi)
+    uint64_t[9] sizes           # SIZES: publishes by their octets
+    uint64_t sizes_sum
+    times_t times_of_gone       # of queues that have gone
+    uint64_t n_unroutable_dropped, n_unroutable_returned, n_get_empty
+    uint64_t n_confirm_in, n_confirmed      # of channels that have closed
 
 cdef struct tally_t:
     uint64_t published
@@ -443,7 +456,9 @@ cdef struct queue_t:
     bint ghost_was              # the directory may be gone when the store is freed
     bint ghost                  # dropped with unacked deliveries: the object holds a reference to itself
     uint64_t n_published, n_delivered, n_got, n_acked, n_redelivered, n_returned
+    uint64_t n_delivered_no_ack, n_got_no_ack
     uint64_t n_unrecorded       # settlements that a full disk would not take
+    times_t *times              # NULL: they are not counted
 
 cdef struct consumer_t:
     consumer_t *next            # ring of its level

@@ -18,6 +18,7 @@ One compiled unit, so that a message's way is inlined; one concern a file:
     journal.pxi     the order journal: what happened to each message
     retire.pxi      what becomes of a segment in which all is settled
     store.pxi       a store's segments: append, read in order
+    figures.pxi     what is counted for operators alone
     lost.pxi        pages of mapped files that cannot be read or written any more
     aside.pxi       records set aside: neither ready nor out
     places.pxi      who holds positions of records
@@ -179,6 +180,7 @@ include "disturbances.pxi"
 include "journal.pxi"
 include "retire.pxi"
 include "store.pxi"
+include "figures.pxi"
 include "lost.pxi"
 include "aside.pxi"
 include "places.pxi"

@@ -85,6 +85,7 @@ cdef class Channel:
         if ch.conn == NULL or ch.closed:
             return
         ch.closed = True
+        note_closed_channel(ch)
         leave_crediting(ch)
         if ch.is_confirm_dirty:
             at = &ch.conn.core.confirm_dirty
@@ -336,6 +337,7 @@ cdef class Channel:
         got = get_message(&self.c, q, no_ack)
         if got < 0:
             raise MemoryError
+        q.core.n_get_empty += got == 0
         return got > 0
 
     def recover(self):

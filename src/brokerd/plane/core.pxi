@@ -92,6 +92,50 @@ cdef class Core:
     def unfinished_most(self, uint64_t value):
         self.c.unfinished_most = value
 
+    @property
+    def count_figures(self):
+        return self.c.count_figures != 0
+
+    @count_figures.setter
+    def count_figures(self, bint value):
+        cdef queue_t *q = self.c.queues
+        self.c.count_figures = value
+        while q != NULL:
+            if value:
+                times_begin(q)
+            else:
+                times_end(q)
+            q = q.core_next
+
+    def figures(self):
+        cdef core_t *c = &self.c
+        cdef channel_t *ch = c.channels
+        cdef uint64_t publishers = 0, confirm_in = c.n_confirm_in, confirmed = c.n_confirmed
+        while ch != NULL:
+            publishers += ch.publishes > 0
+            if ch.confirm:
+                confirm_in += ch.publishes - ch.confirm_from
+                confirmed += ch.confirmed - ch.confirm_from
+            ch = ch.core_next
+        return {
+            "publishers": publishers, "confirm_in": confirm_in, "confirm": confirmed, "get_empty": c.n_get_empty,
+            "drop_unroutable": c.n_unroutable_dropped, "return_unroutable": c.n_unroutable_returned,
+        }
+
+    @property
+    def sizes(self):
+        return tuple([self.c.sizes[i] for i in range(SIZES)]), self.c.sizes_sum
+
+    @property
+    def times(self):
+        cdef times_t sum = self.c.times_of_gone
+        cdef queue_t *q = self.c.queues
+        while q != NULL:
+            if q.times != NULL:
+                add_times(&sum, q.times)
+            q = q.core_next
+        return tuple_of_times(&sum)
+
     def close_files(self, int most):
         cdef int closed = 0
         while closed < most and close_one(&self.c, NULL):

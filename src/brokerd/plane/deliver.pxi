@@ -166,6 +166,8 @@ cdef void hand_out_read(channel_t *ch, consumer_t *c, place_t *t) noexcept nogil
     q.n_redelivered += before & PLACE_WAS_OUT
     q.n_delivered += 1
     t.flags = PLACE_WAS_OUT
+    if UNLIKELY(q.times != NULL):
+        note_waited(q, t)
     if q.rules.reports_deliveries:
         with gil:
             tell_delivered(ch, t, before)
@@ -188,12 +190,18 @@ cdef inline void hand_out(channel_t *ch, consumer_t *c, place_t *t, uint64_t bod
         q.n_delivered += 1
     else:
         q.n_got += 1
+    if UNLIKELY(q.times != NULL):
+        note_waited(q, t)
     number_hand_out(t)
     if UNLIKELY(q.journal != NULL or q.rules != NULL):
         tell_hand_out(ch, c, t, before, no_ack)
     if no_ack:
         spend_tag(ch)
         q.n_acked += 1
+        if c != NULL:
+            q.n_delivered_no_ack += 1
+        else:
+            q.n_got_no_ack += 1
         if UNLIKELY(q.journal != NULL):
             settle_journaled(ch, c, t)
         else:

@@ -141,9 +141,12 @@ cdef void queue_join(queue_t *q) noexcept nogil:
     if q.core_next != NULL:
         q.core_next.core_prev = q
     q.core.queues = q
+    if q.core.count_figures:
+        times_begin(q)
 
 
 cdef void queue_leave(queue_t *q) noexcept nogil:
+    times_end(q)
     if q.core_prev != NULL:
         q.core_prev.core_next = q.core_next
     elif q.core.queues == q:

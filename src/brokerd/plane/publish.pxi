@@ -102,7 +102,7 @@ cdef int publish(channel_t *ch, const uint8_t *method, uint32_t method_n, const 
         e.error = store_message(r.targets, 1, &m, ch.confirm, &stored, NULL)
     if UNLIKELY(e.error != 0):
         return STALL
-    count_publish(ch, r, 1)
+    count_publish(ch, r, 1, body_n)
     if UNLIKELY(stored & UNADMITTED):
         return_unadmitted(ch, r.mandatory, &m, stored)
     if ch.confirm:
@@ -143,6 +143,8 @@ cdef int publish_by_rare_route(channel_t *ch, route_t *r, const uint8_t *method,
     finish_publish(ch, r, &m, r.targets_n, stored)
     if r.targets_n == 0 and r.mandatory:
         write_return(ch, &m, 312, b"\x08NO_ROUTE")
+    if r.targets_n == 0:
+        note_unroutable(ch.conn.core, r.mandatory)
     if r.once:
         ch.route = NULL
     return DONE
@@ -169,12 +171,14 @@ cdef int keep(channel_t *ch, const uint8_t *method, uint32_t method_n, const uin
     return DONE if keep_message(ch, method, method_n, header + 12, header_n - 12, body, body_n) else CONTENT
 
 
-cdef inline void count_publish(channel_t *ch, route_t *r, uint32_t queues_n) noexcept nogil:
+cdef inline void count_publish(channel_t *ch, route_t *r, uint32_t queues_n, uint64_t body_n) noexcept nogil:
     ch.publishes += 1
     ch.conn.publishes = ch.conn.core.alarms
     if r.tally != NULL:
         r.tally.published += 1
         r.tally.routed += queues_n
+    if UNLIKELY(ch.conn.core.count_figures):
+        note_size(ch.conn.core, body_n)
 
 
 cdef inline void note_confirm(channel_t *ch, uint32_t stored) noexcept nogil:
@@ -196,7 +200,7 @@ cdef void return_unadmitted(channel_t *ch, bint mandatory, message_t *m, uint32_
 cdef void finish_publish(channel_t *ch, route_t *r, message_t *m, uint32_t queues_n, uint32_t stored) noexcept nogil:
     """End a publish: count it, note the confirm that it needs, and return the message to its publisher if it was immediate
     and no queue would hand it out at once, or mandatory and has no place in any queue."""
-    count_publish(ch, r, queues_n)
+    count_publish(ch, r, queues_n, m.body_n)
     if r.immediate and not stored & (TAKEN | REFUSED) and queues_n:
         write_return(ch, m, 313, b"\x0cNO_CONSUMERS")
     elif UNLIKELY(stored & UNADMITTED):
@@ -239,8 +243,10 @@ cdef int publish_unless_known(channel_t *ch, route_t *r, message_t *m, const uin
     if knew:
         stored |= count_duplicates(&k, r)
     finish_publish(ch, r, m, k.left_n, stored)
-    if UNLIKELY(k.left_n == 0 and r.mandatory and not knew):
-        write_return(ch, m, 312, b"\x08NO_ROUTE")
+    if UNLIKELY(k.left_n == 0 and not knew):
+        note_unroutable(core, r.mandatory)
+        if r.mandatory:
+            write_return(ch, m, 312, b"\x08NO_ROUTE")
     if UNLIKELY(knew or k.replaced) and asks_for_more(&k, r):
         began = monotonic_ns()
         write_stages(core)
@@ -310,8 +316,10 @@ cdef int store_with_participants(channel_t *ch, route_t *r, message_t *m) noexce
         if answer.keys is not None and answer.refuses:
             stored |= REFUSED
         finish_publish(ch, r, m, n, stored)
-        if n == 0 and r.mandatory and not answer.counts_as_routed:
-            write_return(ch, m, 312, b"\x08NO_ROUTE")
+        if n == 0 and not answer.counts_as_routed:
+            note_unroutable(ch.conn.core, r.mandatory)
+            if r.mandatory:
+                write_return(ch, m, 312, b"\x08NO_ROUTE")
         if answer.keys is not None and answer.keys.k.of_exchange:
             write_stages(ch.conn.core)  # A participant enters the key in the exchange's window: the record must be in
                                         # its file before that.

@@ -298,6 +298,18 @@ cdef class Queue:
         return self.q.n_got
 
     @property
+    def delivered_no_ack(self):
+        return self.q.n_delivered_no_ack
+
+    @property
+    def got_no_ack(self):
+        return self.q.n_got_no_ack
+
+    @property
+    def times(self):
+        return tuple_of_times(self.q.times) if self.q.times != NULL else None
+
+    @property
     def acked(self):
         return self.q.n_acked
 

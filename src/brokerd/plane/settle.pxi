@@ -48,6 +48,8 @@ cdef void entry_settle(channel_t *ch, entry_t *e, uint8_t kind, uint8_t cause) n
             mark_dirty(q)
     else:
         q.n_acked += 1
+        if UNLIKELY(q.times != NULL):
+            note_worked(q, e)
         if UNLIKELY(q.rules != NULL) and kind == REJECTED and (q.rules.gate == NULL or not q.rules.gate.reads):
             kill(&t, REASON_REJECTED)
         else:
