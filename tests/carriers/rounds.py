@@ -2,12 +2,15 @@
 
     python -m tests.carriers.rounds 100
     python -m tests.carriers.rounds 100 dedup
+    python -m tests.carriers.rounds 100 stream
     python -m tests.carriers.rounds 100 federation
+    python -m tests.carriers.rounds 100 exchange
 
 A producer publishes numbers with confirms; a shovel carries them on-confirm; something is killed at a random moment.
 At the destination each confirmed number must be there, and numbers must grow but for those that are marked as perhaps
-delivered before.  With dedup none comes twice.
-With federation the queue at the destination has the source's as its upstream, and a consumer all the time.
+delivered before.  With dedup none comes twice; with stream neither, where the shovel's source is a stream.
+With federation the queue at the destination has the source's as its upstream, and a consumer all the time; with
+exchange it is an exchange that has an upstream.  A third argument is the seconds of rest between rounds.
 """
 
 import contextlib
@@ -26,15 +29,17 @@ from tests.server import clients
 
 from brokerd.carriers.rewriting import REDELIVERED
 
-PLAIN, DEDUP, FEDERATION = "plain", "dedup", "federation"
+PLAIN, DEDUP, STREAM, FEDERATION, EXCHANGE = "plain", "dedup", "stream", "federation", "exchange"
+NUMBERS = "numbers"  # the federated exchange
 
 
 class Producer(threading.Thread):
     """Publishes numbers until told to stop, reconnecting; knows which were confirmed."""
 
-    def __init__(self, broker, first):
+    def __init__(self, broker, first, kind):
         super().__init__(daemon=True)
         self.broker, self.stopping = broker, False
+        self.exchange = NUMBERS if kind == EXCHANGE else ""
         self.confirmed, self.number = set(), first
         self.enough = threading.Event()
 
@@ -50,7 +55,7 @@ class Producer(threading.Thread):
         try:
             while not self.stopping:
                 self.number += 1
-                channel.basic_publish("", "from", b"%d" % self.number, clients.PERSISTENT)
+                channel.basic_publish(self.exchange, "from", b"%d" % self.number, clients.PERSISTENT, mandatory=True)
                 self.confirmed.add(self.number)
                 if len(self.confirmed) % 50 == 0:
                     self.enough.set()
@@ -102,14 +107,14 @@ def process_of_links(broker):
 
 def one_round(victim, source, destination, choose, first, kind):
     """Kill once, then see that all comes; numbers begin behind ``first``.  The last number."""
-    producer, consumer = Producer(source, first), Consumer(destination)
+    producer, consumer = Producer(source, first, kind), Consumer(destination)
     if kind == FEDERATION:
         consumer.start()
     producer.start()
     producer.enough.wait(SECONDS)
     threading.Event().wait(choose.random() / 5)
     if victim == "links":
-        pid = process_of_links(destination if kind == FEDERATION else source)
+        pid = process_of_links(destination if kind in (FEDERATION, EXCHANGE) else source)
         if pid:
             os.kill(pid, signal.SIGKILL)
     else:
@@ -120,15 +125,16 @@ def one_round(victim, source, destination, choose, first, kind):
     producer.join()
     with contextlib.closing(pika.BlockingConnection(clients.parameters(source))) as connection:
         channel = connection.channel()
+        channel.confirm_delivery()
         producer.number += 1
-        clients.publish_confirmed(channel, "from", [b"%d" % producer.number])
+        channel.basic_publish(producer.exchange, "from", b"%d" % producer.number, clients.PERSISTENT, mandatory=True)
     if kind == FEDERATION:
         consumer.last = producer.number
         consumer.join(SECONDS)
         found, marked = consumer.found, consumer.marked
     else:
         found, marked = received(destination, producer.number)
-    if kind == DEDUP:
+    if kind in (DEDUP, STREAM):
         marked = [False] * len(found)
     check(producer.confirmed, found, marked, first)
     return producer.number
@@ -141,6 +147,17 @@ def federate(source, destination):
     ask(destination, "parameter set", component="federation-upstream", name="up",
         value={"uri": uri(source), "queue": "from", "reconnect-delay": QUICK})
     ask(destination, "policy set", name="fed", pattern="^to$", definition={"federation-upstream": "up"})
+
+
+def federate_exchange(source, destination):
+    """The exchange of the destination, to which its queue "to" is bound, gets what is published to the source's."""
+    fill(destination, "to", []).connection.close()
+    for broker in (source, destination):
+        ask(broker, "exchange declare", exchange=NUMBERS, type="fanout")
+    ask(destination, "binding add", source=NUMBERS, destination="to")
+    ask(destination, "parameter set", component="federation-upstream", name="up",
+        value={"uri": uri(source), "reconnect-delay": QUICK})
+    ask(destination, "policy set", name="fed", pattern=f"^{NUMBERS}$", definition={"federation-upstream": "up"})
 
 
 def names_of_queues(broker):
@@ -157,7 +174,9 @@ def received(destination, last):
             assert method is not None, f"{len(found)} came, and not the last"
             channel.basic_ack(method.delivery_tag)
             found.append(int(body))
-            marked.append(bool((properties.headers or {}).get(REDELIVERED)))
+            headers = properties.headers or {}
+            passed = headers.get("x-received-from")
+            marked.append(bool(passed[0]["redelivered"] if passed else headers.get(REDELIVERED)))
             if found[-1] == last:
                 break
     return found, marked
@@ -176,16 +195,30 @@ def check(confirmed, found, marked, top):
         top = max(top, number)
 
 
-def run(rounds, directory, seed=None, *, kind=PLAIN):
+def link(source, destination, kind):
+    """Make the link, and return when messages can come."""
+    if kind == FEDERATION:
+        federate(source, destination)
+    elif kind == EXCHANGE:
+        federate_exchange(source, destination)
+        await_true(lambda: names_of_queues(source))
+        await_true(lambda: ask(destination, "federation_link list")["items"][0]["state"] == "running")
+        return
+    else:
+        if kind == STREAM:
+            fill(source, "from", [], {"x-queue-type": "stream"}).connection.close()
+        shovel(source, src_queue="from", dest_uri=uri(destination), dest_queue="to", dedup=kind in (DEDUP, STREAM))
+    for broker, queue in ((source, "from"), (destination, "to")):
+        await_true(lambda broker=broker, queue=queue: queue in names_of_queues(broker))
+    if kind == STREAM:  # It has no place there before it has begun.
+        await_true(lambda: ask(source, "shovel show", name="s")["state"] == "running")
+
+
+def run(rounds, directory, seed=None, *, kind=PLAIN, rest=0.0):
     """So many rounds."""
     choose = random.Random(seed)
     with Broker(f"{directory}/source") as source, Broker(f"{directory}/destination") as destination:
-        if kind == FEDERATION:
-            federate(source, destination)
-        else:
-            shovel(source, src_queue="from", dest_uri=uri(destination), dest_queue="to", dedup=kind == DEDUP)
-        for broker, queue in ((source, "from"), (destination, "to")):
-            await_true(lambda broker=broker, queue=queue: queue in names_of_queues(broker))
+        link(source, destination, kind)
         last = 0
         for number in range(rounds):
             victim = ("source", "destination", "links")[number % 3]
@@ -193,8 +226,10 @@ def run(rounds, directory, seed=None, *, kind=PLAIN):
             if rounds > 3:
                 sys.stdout.write(f"{number + 1} {victim}\n")
                 sys.stdout.flush()
+            threading.Event().wait(rest)
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        run(int(sys.argv[1]), made, kind=sys.argv[2] if len(sys.argv) > 2 else PLAIN)
+        run(int(sys.argv[1]), made, kind=sys.argv[2] if len(sys.argv) > 2 else PLAIN,
+            rest=float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)

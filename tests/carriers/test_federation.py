@@ -221,5 +221,6 @@ def test_a_set_names_its_upstreams_and_overrides_their_keys(brokers):
     assert ask(second, "queue show", queue="q")["messages"] == 1
 
 
-def test_kill_9_of_either_end_of_a_federated_queue_loses_nothing_and_keeps_the_order(tmp_path):
-    rounds.run(3, str(tmp_path), kind=rounds.FEDERATION)
+@pytest.mark.parametrize("kind", [rounds.FEDERATION, rounds.EXCHANGE])
+def test_kill_9_of_either_end_of_a_federation_link_loses_nothing_and_keeps_the_order(tmp_path, kind):
+    rounds.run(3, str(tmp_path), kind=kind)

@@ -10,7 +10,9 @@ from tests.carriers import rounds
 from tests.carriers.ends import ask, await_true, bodies, fill, headers, numbered, shovel, take, uri
 from tests.server import clients
 
+from brokerd.carriers import shovel as shovels
 from brokerd.carriers.shovel import IDS
+from brokerd.queues.tracked import MADE_UP
 
 DROPS = {"x-message-deduplication": True, "x-deduplication-header": "x-shovel-id", "x-cache-size": IDS}
 
@@ -165,7 +167,7 @@ def test_no_password_is_in_the_log(pair):
     assert "secret" not in here.log_text()
 
 
-@pytest.mark.parametrize("kind", [rounds.PLAIN, rounds.DEDUP])
+@pytest.mark.parametrize("kind", [rounds.PLAIN, rounds.DEDUP, rounds.STREAM])
 def test_kill_9_of_either_end_loses_nothing_keeps_the_order_and_with_dedup_brings_nothing_twice(tmp_path, kind):
     rounds.run(3, str(tmp_path), kind=kind)
 
@@ -325,15 +327,16 @@ def test_messages_that_wait_for_their_next_try_come_once_and_in_order_after_the_
     assert ask(there, "queue show", queue="to")["messages"] == 0
 
 
-def test_a_stream_source_with_a_named_reader_loses_nothing_and_repeats_nothing_that_was_confirmed(pair):
+@pytest.mark.parametrize("arguments", [{"x-stream-reader": "out"}, {"x-stream-offset": "first"}])
+def test_a_stream_source_loses_nothing_and_repeats_nothing_that_was_confirmed(pair, arguments):
     here, there = pair
     channel = fill(here, "events", numbered(10), {"x-queue-type": "stream"})
-    ask(here, "stream set_offset", queue="events", reader="out", offset=1, create=True)
-    shovel(here, src_queue="events", dest_uri=uri(there), dest_queue="to",
-           src_consumer_args={"x-stream-reader": "out"})
+    if "x-stream-reader" in arguments:
+        ask(here, "stream set_offset", queue="events", reader="out", offset=1, create=True)
+    shovel(here, src_queue="events", dest_uri=uri(there), dest_queue="to", src_consumer_args=arguments)
 
     def lag():
-        return [row["lag"] for row in ask(here, "stream readers", queue="events")["items"] if row["reader"] == "out"]
+        return [row["lag"] for row in ask(here, "stream readers", queue="events")["items"] if row["reader"]]
 
     await_true(lambda: ask(here, "shovel show", name="s")["state"] == "running" and lag() == [0])
     for end in range(2):
@@ -345,3 +348,34 @@ def test_a_stream_source_with_a_named_reader_loses_nothing_and_repeats_nothing_t
         await_true(lambda: lag() == [0])
     assert bodies(take(there, "to", 30)) == numbered(30)
     assert ask(there, "queue show", queue="to")["messages"] == 0
+
+
+def test_what_comes_to_a_stream_while_its_shovel_is_paused_is_carried_later(pair):
+    here, there = pair
+    channel = fill(here, "events", [b"before"], {"x-queue-type": "stream"})
+    shovel(here, src_queue="events", dest_uri=uri(there), dest_queue="to")
+    await_true(lambda: ask(here, "shovel show", name="s")["state"] == "running")
+    ask(here, "shovel pause", name="s")
+    clients.publish_confirmed(channel, "events", numbered(10), clients.PERSISTENT)
+    ask(here, "shovel resume", name="s")
+    assert bodies(take(there, "to", 10)) == numbered(10)
+
+
+def test_a_shovel_with_an_end_leaves_a_reader_that_a_stream_may_forget(pair):
+    here, there = pair
+    fill(here, "events", numbered(10), {"x-queue-type": "stream"})
+    for times in (1, 2):  # A second one of the same name begins where it is told to.
+        shovel(here, src_queue="events", dest_uri=uri(there), dest_queue="to", src_delete_after="queue-length",
+               src_consumer_args={"x-stream-offset": "first"})
+        await_true(lambda: not ask(here, "shovel list")["items"])
+        readers = [row["reader"] for row in ask(here, "stream readers", queue="events")["items"]]
+        assert len(readers) == times
+        assert all(MADE_UP.fullmatch(reader) for reader in readers)
+        assert bodies(take(there, "to", 10)) == numbered(10)
+
+
+def test_the_name_of_a_shovels_reader_fits_and_is_its_own():
+    assert shovels.reader_name("s", "v", "brokerd@h-1") == "shovel s in v of brokerd@h-1"
+    long = [shovels.reader_name("ä" * 120 + end, "v", "brokerd@h-1") for end in "ab"]
+    assert len({*long}) == 2
+    assert all(len(each.encode()) <= 255 for each in long)

@@ -190,6 +190,16 @@ def test_a_named_reader_that_never_acknowledged_begins_where_it_began(peer, stre
 
 
 @rabbitmq("it keeps offsets over its own protocol only")
+def test_a_first_offset_counts_until_one_is_kept(peer, stream):
+    read(peer, stream, **NAMED, **{"x-stream-first-offset": "first"})
+    assert came(peer, 5) == expected(1)
+    peer.send(methods.BasicAck(delivery_tag=3, multiple=True))
+    peer.ask(methods.BasicCancel(consumer_tag="t"))
+    read(peer, stream, **NAMED, **{"x-stream-first-offset": "first"})
+    assert came(peer, 2) == expected(4)
+
+
+@rabbitmq("it keeps offsets over its own protocol only")
 def test_an_offset_that_is_given_counts_more_than_the_one_that_is_kept(peer, stream):
     read(peer, stream, "first", **NAMED)
     assert came(peer, 5) == expected(1)

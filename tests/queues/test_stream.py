@@ -47,6 +47,13 @@ def test_where_a_reader_begins(offset, start):
     check_reader("queue 'q'", {"x-stream-offset": offset}, no_ack=False, prefetch=1, global_prefetch=0)
 
 
+def test_a_first_offset_counts_where_no_other_is_given_and_is_checked_as_that_one_is():
+    assert start_of({"x-stream-first-offset": "first"}) == ("offset", 1)
+    assert start_of({"x-stream-first-offset": "first", "x-stream-offset": 7}) == ("offset", 7)
+    with pytest.raises(PreconditionFailed, match="invalid arg 'x-stream-first-offset' for queue 'q': "):
+        check_reader("queue 'q'", {"x-stream-first-offset": "x"}, no_ack=False, prefetch=1, global_prefetch=0)
+
+
 def test_without_an_offset_a_reader_begins_with_what_comes():
     assert start_of({}) == ("next", 0)
 

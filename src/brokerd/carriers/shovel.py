@@ -7,8 +7,10 @@ delivers again what it was not told of; the destination may get that twice, and 
 destination's deduplication drops it: each message has an id, and the destination's queue is declared to look at that.
 """
 
+from hashlib import blake2b
 from logging import getLogger
 from typing import Any
+from uuid import uuid4
 
 from brokerd.carriers import rewriting
 from brokerd.carriers.carriage import Carriage
@@ -21,6 +23,8 @@ from brokerd.wire import methods
 
 log = getLogger("brokerd.links")
 
+READER, OFFSET, FIRST_OFFSET = "x-stream-reader", "x-stream-offset", "x-stream-first-offset"
+READER_OCTETS_MAX = 255
 IDS = 262_144  # that a destination's queue remembers: 4 times what src-prefetch-count may have out
 
 
@@ -34,6 +38,9 @@ class Shovel(Link):
         self._left = -1  # messages until it has done its work; -1: it has no end
         self._counted_left = False
         self._told_of_numbers = self._told_of_length = False
+        self._reader = reader_name(spec.key.name, spec.key.vhost, around.broker)
+        if self.definition.src_delete_after != NEVER:
+            self._reader = f"shovel.{uuid4().hex}"  # A stream may forget it: it has done its work when it ends.
         self.state.source = self.definition.src_queue or self.definition.src_exchange or ""
         self.state.dest = self.definition.dest_queue or self.definition.dest_exchange or ""
 
@@ -118,6 +125,11 @@ class Shovel(Link):
     async def _consume(self, source: Connection, queue: str) -> None:
         definition = self.definition
         arguments = dict(definition.src_consumer_args)
+        if source.is_brokerd:
+            # If it is a stream, it keeps the shovel's place: a queue of another kind does not look at these.
+            arguments.setdefault(READER, self._reader)
+            if OFFSET in arguments:  # It counts for the first time: else all would come again after a failure.
+                arguments.setdefault(FIRST_OFFSET, arguments.pop(OFFSET))
         if definition.dedup:
             arguments[rewriting.NUMBERS] = True
         await source.request(methods.BasicConsume(
@@ -207,3 +219,10 @@ class Shovel(Link):
         return rewriting.changing(*changes) if changes else None
 
 
+def reader_name(name: str, vhost: str, broker: str) -> str:
+    """The name under which a stream keeps the shovel's place."""
+    text = f"shovel {name} in {vhost} of {broker}"
+    octets = text.encode("utf-8", "surrogateescape")
+    if len(octets) > READER_OCTETS_MAX:
+        return f"shovel {blake2b(octets, digest_size=16).hexdigest()} of {broker}"
+    return text

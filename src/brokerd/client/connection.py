@@ -166,6 +166,11 @@ class Connection(asyncio.BufferedProtocol):
         """Open channel 1, which the broker closes when it refuses something."""
         await self._ask(methods.ChannelOpen(), methods.ChannelOpenOk.INDEX)
 
+    @property
+    def is_brokerd(self) -> bool:
+        """Whether the other side is a brokerd, as it says itself."""
+        return str(self.server_properties.get("platform", "")).startswith("brokerd ")
+
     # --- requests
 
     async def request(self, method: Any) -> Any:

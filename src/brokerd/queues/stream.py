@@ -2,7 +2,7 @@
 
     x-max-length, x-max-length-bytes, x-max-age,
     x-stream-max-segment-size-bytes             ── Retention ─> plane.Stream.set_limits
-    x-stream-offset of basic.consume            ── start_of  ─> plane.Stream.begin
+    x-stream-offset, x-stream-first-offset      ── start_of  ─> plane.Stream.begin
     x-stream-reader                             ── Tracked   ─> its slot, where the plane keeps its offset
 
 The data plane serves the readers and removes segments.  Knows nothing of permissions, nor of who reads.
@@ -37,6 +37,7 @@ OFFSET_RULE = (
 )
 # Arguments of basic.consume that ask for what streams do not have.
 NOT_FOR_READERS = ("x-priority",)
+FIRST_OFFSET = "x-stream-first-offset"  # counts only while no offset of the reader is kept
 SHARERS_MAX = 256  # readers of one name: the plane's SHARE_READERS_MOST
 SERVER_TAG = "amq.ctag-"  # what consumer tags begin with that the broker made
 
@@ -107,9 +108,10 @@ def check_reader(
     for name in NOT_FOR_READERS:
         if name in arguments:
             raise PreconditionFailed(f"invalid arg '{name}' for {queue} of queue type rabbit_stream_queue")
-    reason = _start(arguments.get("x-stream-offset", "next"))
-    if isinstance(reason, str):
-        raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {queue}: {reason}")
+    for name in ("x-stream-offset", FIRST_OFFSET):
+        reason = _start(arguments.get(name, "next"))
+        if isinstance(reason, str):
+            raise PreconditionFailed(f"invalid arg '{name}' for {queue}: {reason}")
     fault = _sharing_fault(arguments)
     if fault is not None:
         raise PreconditionFailed(f"invalid arg '{fault[0]}' for {queue}: {fault[1]}")
@@ -290,7 +292,7 @@ def _octets(text: str) -> bytes:
 
 def start_of(arguments: Mapping[str, Any]) -> tuple[str, int]:
     """Where a reader with these arguments begins, as plane.Stream.begin takes it.  They were checked."""
-    start = _start(arguments.get("x-stream-offset", "next"))
+    start = _start(arguments.get("x-stream-offset", arguments.get(FIRST_OFFSET, "next")))
     assert not isinstance(start, str)
     return start
 

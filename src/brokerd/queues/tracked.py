@@ -34,7 +34,8 @@ log = getLogger("brokerd")
 
 CELL = 16  # octets: offset, turn, CRC
 NAME_OCTETS_MAX = 255
-MADE_UP = re.compile(r"ctag\d+\.[0-9a-f]{32}|bunny-\d+-\d+")  # tags that pika, aio-pika and Bunny make: new at each run
+# Names that are new at each run: tags that pika, aio-pika and Bunny make, and the readers of shovels that have an end.
+MADE_UP = re.compile(r"ctag\d+\.[0-9a-f]{32}|bunny-\d+-\d+|shovel\.[0-9a-f]{32}")
 
 
 class Slot(NamedTuple):
