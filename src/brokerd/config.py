@@ -289,6 +289,18 @@ class Config:
         "auth", "File with the CAs (PEM) of the server that has the keys; empty: the system's.", reloadable=True,
         path="file",
     )] = ""
+    oauth2_client_id: Annotated[str, Option(
+        "auth",
+        "The pages' id at the OpenID provider oauth2_issuer, where users log in for the pages; empty: no such logins.",
+        reloadable=True,
+    )] = ""
+    oauth2_login_scopes: Annotated[str, Option(
+        "auth", "The scopes that pages ask the OpenID provider for, with blanks between them.", reloadable=True,
+    )] = "openid"
+    oauth2_pages_url: Annotated[str, Option(
+        "auth", "Where browsers see the pages, such as https://mq.example; empty: as the request says.",
+        reloadable=True,
+    )] = ""
     auth_backends: Annotated[Backends, Option(
         "auth", "Who knows users, asked in this order: users.json (internal), a web server (http), a package (hook).",
         reloadable=True,

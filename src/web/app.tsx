@@ -2,7 +2,7 @@
 
 import { render, type ComponentChild } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { findSession, hasTag, logIn, logOut, reachable, session, type Refusal } from "./api.ts";
+import { ask, findSession, hasTag, logIn, logOut, reachable, session, type Refusal } from "./api.ts";
 import { Changes } from "./changes.tsx";
 import { Connections, Channels } from "./clients.tsx";
 import { Definitions } from "./definitions.tsx";
@@ -171,8 +171,25 @@ function Lost() {
   return <div class="lost" role="alert">The broker does not answer. This page shows what it saw last, and tries again.</div>;
 }
 
+// Why a login by the provider has failed: the word that the broker puts into the address, and what it means.
+const FAILURES: Record<string, string> = {
+  provider: "The OpenID provider does not answer as it should. The broker's log has the reason.",
+  state: "That login took too long, or was begun elsewhere. Begin anew.",
+  refused: "The OpenID provider has refused the login.",
+  token: "The broker does not accept the provider's token. The broker's log has the reason.",
+  tag: "The provider gives you no right to see these pages: a scope with the tag management is missing.",
+};
+
+function failure(): string {
+  return FAILURES[new URLSearchParams(location.search).get("login") ?? ""] ?? "";
+}
+
 function LogIn() {
-  const [wrong, setWrong] = useState("");
+  const [wrong, setWrong] = useState(failure);
+  const [provider, setProvider] = useState(false);
+  useEffect(() => {
+    void ask<{ oauth_enabled: boolean }>("/api/auth").then((found) => setProvider(found.oauth_enabled), () => undefined);
+  }, []);
   const send = async (values: Record<string, string | boolean>) => {
     try {
       await logIn(values.user as string, values.password as string);
@@ -191,6 +208,7 @@ function LogIn() {
           ]}>
             {wrong && <p class="wrong" role="alert">{wrong}</p>}
           </Form>
+          {provider && <p class="provider"><a class="button" href="/oauth/authorize">Log in with the OpenID provider</a></p>}
         </div>
       </main>
     </>

@@ -52,7 +52,9 @@ class Http:
             content = got.read()
         finally:
             connection.close()
-        found = {name.lower(): value for name, value in got.getheaders()}
+        found = {}
+        for name, value in got.getheaders():  # Several of one name are one, as RFC 9110 has it.
+            found[name.lower()] = f"{found[name.lower()]}, {value}" if name.lower() in found else value
         is_json = "json" in found.get("content-type", "")
         return Answer(got.status, json.loads(content) if is_json and content else content, found)
 

@@ -36,12 +36,12 @@ def chromium():
 class Site:
     """A broker with its pages; ``open`` shows one."""
 
-    def __init__(self, folder, chromium):
+    def __init__(self, folder, chromium, *flags):
         self.port, self._held = reserved_port()
         self._chromium = chromium
         self._contexts = []
         self.faults = []  # what scripts have thrown, and what the browser refused to run
-        self.broker = Broker(folder, "--http-port", self.port)
+        self.broker = Broker(folder, "--http-port", self.port, *flags)
         self.broker.start()
         self.wait()
 

@@ -145,8 +145,7 @@ class Logins:
                    "c": os.urandom(16).hex(), "m": mark}  # fmt: skip
         if login.grant:
             session.update(g=login.grant, t=login.tags)
-        body = urlsafe_b64encode(json.dumps(session).encode())
-        return f"{body.decode()}.{self._signature(body)}", session
+        return signed(self._key, session), session
 
     async def _known(self, session: dict[str, Any]) -> Login:
         """The user of a session, with the tags of now.  Raises Denied if the user has gone."""
@@ -161,19 +160,11 @@ class Logins:
         return Login(user["name"], tuple(user["tags"]), session)
 
     def _session_of(self, headers: Any) -> dict[str, Any] | None:
-        text = _cookie(headers.get("cookie", ""))
-        body, dot, signature = text.partition(".")
-        if not dot or len(text) > COOKIE_CHARACTERS_MAX or not _same(signature, self._signature(body.encode())):
-            return None
-        session: dict[str, Any] = json.loads(urlsafe_b64decode(body))
-        return session if session["e"] > time.time() else None
+        return unsigned(self._key, cookie_in(headers.get("cookie", ""), COOKIE))
 
     def _mark(self, user: dict[str, Any]) -> str:
         text = f"mark {user['name']}\0{user['hashing_algorithm']}\0{user['password_hash']}"
         return hmac.new(self._key, text.encode("utf-8", "surrogateescape"), "sha256").hexdigest()[:32]
-
-    def _signature(self, body: bytes) -> str:
-        return hmac.new(self._key, b"session " + body, "sha256").hexdigest()
 
 
 def check_origin(headers: Any) -> None:
@@ -191,12 +182,32 @@ def check_origin(headers: Any) -> None:
         raise Fault(403, "refused: Origin is another site than Host")
 
 
-def _cookie(header: str) -> str:
+def cookie_in(header: str, wanted: str) -> str:
+    """The value of that cookie in a header Cookie; "": it is not there."""
     for each in header.split(";"):
         name, _, value = each.strip().partition("=")
-        if name == COOKIE:
+        if name == wanted:
             return value
     return ""
+
+
+def signed(key: bytes, held: dict[str, Any]) -> str:
+    """A cookie's value that holds this.  Its field "e" is the second (epoch) at which it ends."""
+    body = urlsafe_b64encode(json.dumps(held).encode())
+    return f"{body.decode()}.{_signature(key, body)}"
+
+
+def unsigned(key: bytes, text: str) -> dict[str, Any] | None:
+    """What the value of a cookie holds; None: this process has not signed it, or its time is over."""
+    body, dot, signature = text.partition(".")
+    if not dot or len(text) > COOKIE_CHARACTERS_MAX or not _same(signature, _signature(key, body.encode())):
+        return None
+    held: dict[str, Any] = json.loads(urlsafe_b64decode(body))
+    return held if held["e"] > time.time() else None
+
+
+def _signature(key: bytes, body: bytes) -> str:
+    return hmac.new(key, b"session " + body, "sha256").hexdigest()
 
 
 def _same(one: str, other: str) -> bool:

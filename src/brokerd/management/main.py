@@ -1,7 +1,8 @@
 """The main of the management process: ``brokerd management``, which the broker starts.
 
 Standard input has one line, a JSON object of settings, and stays open: its end is the broker's end, and this process
-ends too.  A later line, {"tls": {...}}, says that certificates may have changed.  Standard output tells the broker what
+ends too.  A later line, {"tls": {...}, "oauth": {...}}, says that certificates may have changed, and has the options
+of logins by an OpenID provider.  Standard output tells the broker what
 happens, a JSON object a line:
 
     {"listening": [["127.0.0.1:15672", "HTTP"]]}    the ports are open
@@ -113,7 +114,7 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
     room = Room(loop, min(CLIENTS_MAX, max(16, (_raise_limit() - DESCRIPTORS_KEPT) // DESCRIPTORS_EACH)))
     ended = asyncio.Event()
     doors = Doors(loop, settings, room, lambda: Connection(config, state, room))
-    loop.add_reader(0, Input(ended, doors).read)
+    loop.add_reader(0, Input(ended, doors, settings).read)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: None)  # The broker gets it too, and this process ends with it.
     try:
@@ -143,8 +144,8 @@ async def _serve(loop: asyncio.AbstractEventLoop, settings: dict[str, Any]) -> i
 class Input:
     """What the broker says on standard input after the settings."""
 
-    def __init__(self, ended: asyncio.Event, doors: "Doors") -> None:
-        self._ended, self._doors = ended, doors
+    def __init__(self, ended: asyncio.Event, doors: "Doors", settings: dict[str, Any]) -> None:
+        self._ended, self._doors, self._settings = ended, doors, settings
         self._buffer = b""
 
     def read(self) -> None:
@@ -156,7 +157,9 @@ class Input:
             return
         *lines, self._buffer = (self._buffer + octets).split(b"\n")
         for line in lines:
-            self._doors.renew(json.loads(line)["tls"])
+            said = json.loads(line)
+            self._settings["oauth"] = said["oauth"]
+            self._doors.renew(said["tls"])
 
 
 async def _tell_time(state: Any) -> None:

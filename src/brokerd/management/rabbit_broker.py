@@ -29,7 +29,6 @@ def routes() -> list[tuple[str, str, Route]]:
         ("GET", "/api/cluster-name", Route(_cluster_name)),
         ("GET", "/api/version", Route(_version)),
         ("GET", "/api/extensions", Route(_extensions)),
-        ("GET", "/api/auth", Route(_auth, None)),
         ("GET", "/api/feature-flags", Route(_nothing, "administrator")),
         ("GET", "/api/deprecated-features", Route(_nothing, "administrator")),
         ("GET", "/api/deprecated-features/used", Route(_nothing, "administrator")),
@@ -74,10 +73,6 @@ async def _extensions(call: Call) -> Response:
 
 async def _nothing(call: Call) -> Response:
     return as_json([])
-
-
-async def _auth(call: Call) -> Response:
-    return as_json({"oauth_enabled": False})
 
 
 # --- overview

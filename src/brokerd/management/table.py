@@ -1,9 +1,10 @@
 """All routes of the process."""
 
-from brokerd.management import metrics, pages, rabbit, stream_events, v2
+from brokerd.management import metrics, oauth, pages, rabbit, stream_events, v2
 from brokerd.management.app import Route
 
 
 def all_routes() -> list[tuple[str, str, Route]]:
     """Method, pattern, and what stands there."""
-    return [*v2.routes(), *stream_events.routes(), *metrics.routes(), *rabbit.routes(), *pages.routes()]
+    return [*v2.routes(), *stream_events.routes(), *metrics.routes(), *rabbit.routes(), *oauth.routes(),
+            *pages.routes()]  # fmt: skip

@@ -72,7 +72,7 @@ async def _log_in(call: Call) -> Response:
     if not call.has_tag("management"):
         raise Fault(403, "Not management user")
     cookie, session = call.services.logins.open(login, mark)
-    return as_json(_session_table(login, session), 200, _cookie_header(call, cookie, SESSION_SECONDS))
+    return as_json(_session_table(login, session), 200, cookie_header(call, cookie, SESSION_SECONDS))
 
 
 async def _session(call: Call) -> Response:
@@ -81,10 +81,11 @@ async def _session(call: Call) -> Response:
 
 async def _log_out(call: Call) -> Response:
     logins.check_origin(call.headers)
-    return nothing(204, _cookie_header(call, "", 0))
+    return nothing(204, cookie_header(call, "", 0))
 
 
-def _cookie_header(call: Call, value: str, seconds: int) -> dict[str, str]:
+def cookie_header(call: Call, value: str, seconds: int) -> dict[str, str]:
+    """The header that sets the cookie of a session."""
     secure = "; Secure" if call.is_secret else ""
     return {"set-cookie": f"{COOKIE}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict{secure}"}
 

@@ -36,7 +36,7 @@ class Management(Child):
     def renew(self, config: "Config") -> None:
         """The files of TLS may have changed: the next connections have what they hold now."""
         self._config = config
-        self.tell({"tls": tls_of(config)})
+        self.tell({"tls": tls_of(config), "oauth": oauth_of(config)})
 
     def _on_listening(self, said: dict[str, Any]) -> None:
         for address, kind in said["listening"]:
@@ -52,6 +52,7 @@ def settings_of(config: "Config") -> dict[str, Any]:
         "unix_path": config.http_unix_path,
         "websocket_origins": config.websocket_origins,
         "tls": tls_of(config),
+        "oauth": oauth_of(config),
     }
 
 
@@ -59,3 +60,12 @@ def tls_of(config: "Config") -> dict[str, str]:
     """The options of TLS that browsers meet.  None of them asks for a client's certificate."""
     names = ("tls_cert", "tls_key", "tls_sni_certs", "tls_min_version", "tls_ciphers")
     return {name: getattr(config, name) for name in names}
+
+
+def oauth_of(config: "Config") -> dict[str, str]:
+    """What the login of pages by an OpenID provider needs."""
+    return {
+        "issuer": config.oauth2_issuer, "jwks": config.oauth2_jwks, "ca_cert": config.oauth2_ca_cert,
+        "client_id": config.oauth2_client_id, "scopes": config.oauth2_login_scopes,
+        "pages_url": config.oauth2_pages_url,
+    }  # fmt: skip
