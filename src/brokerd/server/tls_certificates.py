@@ -2,10 +2,10 @@
 
 A client names the host that it wants (SNI); ``chooser`` answers with the context whose certificate is for that name.
 
-Python decodes certificates of files by ``ssl._ssl._test_decode_cert``.  Python's own tests live on it, and all versions
-have it; the documented ways decode a certificate only after a handshake, and none that has expired.  Knows no options.
+Knows no options.
 """
 
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from brokerd.named_file import read_regular
 
-DECODE: Callable[[str], dict[str, Any]] = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]
+PEM = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 SOON_SECONDS = 30 * 86400  # what expires within this time is worth a warning
 
 
@@ -27,16 +27,18 @@ class Certificate(NamedTuple):
 
 def read(path: str, octets_max: int) -> Certificate:
     """Read a file with a certificate and its chain, or with CAs (PEM).  Raises OSError, also ssl.SSLError."""
-    text = read_regular(path, octets_max).decode("utf-8", "replace")
-    first = DECODE(path)
-    names = [value.lower() for kind, value in first.get("subjectAltName", ()) if kind == "DNS"]
-    if not names:
-        names = [value.lower() for part in first.get("subject", ()) for kind, value in part if kind == "commonName"]
-    # Certificates of CAs, which those of a chain are but the first: OpenSSL decodes them once it trusts them.
-    scratch = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    scratch.load_verify_locations(cadata=text)
-    chain = [first, *scratch.get_ca_certs()]
-    return Certificate(path, tuple(names), int(min(ssl.cert_time_to_seconds(each["notAfter"]) for each in chain)))
+    from brokerd.server import x509  # A broker without TLS does without.
+
+    found = []
+    for block in PEM.findall(read_regular(path, octets_max).decode("utf-8", "replace")):
+        try:
+            found.append(x509.read(ssl.PEM_cert_to_DER_cert(block)))
+        except ValueError as error:  # binascii's is one, too.
+            raise ssl.SSLError(f"a certificate in it cannot be read: {error}") from None
+    if not found:
+        raise ssl.SSLError("no certificate is in it")
+    names = found[0].dns_names or found[0].common_names
+    return Certificate(path, tuple(map(str.lower, names)), min(each.expires_at for each in found))
 
 
 def chooser(contexts: Mapping[str, ssl.SSLContext]) -> Callable[[Any, str | None, ssl.SSLContext], None]:
