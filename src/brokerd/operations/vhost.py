@@ -86,6 +86,8 @@ class AddRequest:
 
 
 def _add(node: "Node", who: Who, request: AddRequest) -> Lasting:
+    from brokerd.auth.permissions import Permission
+
     if request.default_queue_type not in (None, "", *QUEUE_TYPES):
         raise OperationError(f"default_queue_type is one of {KINDS}, not {request.default_queue_type!r:.80}", 400)
 
@@ -106,14 +108,20 @@ def _add(node: "Node", who: Who, request: AddRequest) -> Lasting:
         node.listing.check_unedited()
         node.make_vhost(request.vhost)
         made.append(request.vhost)
-        return [node.listing.changed({request.vhost: row})]
+        # As RabbitMQ's API has it: who makes a vhost goes on by declaring something in it.
+        granted[:] = [Permission(who.user, request.vhost, ".*", ".*", ".*")] if who.user in node.users else []
+        changes = [node.listing.changed({request.vhost: row})]
+        return [*changes, node.permissions.changed(granted)] if granted else changes
 
     made: list[str] = []
+    granted: list[Permission] = []
 
     def then() -> Done:
         find_vhost(node, request.vhost).take_settings(node.listing.rows[request.vhost])
         if made:
             node.tell("vhost.created", {"name": request.vhost}, who.user)
+        for permission in granted:
+            node.tell("permission.created", permission.definition(), who.user)
         return DONE
 
     return change_files(node, plan, then)
@@ -188,7 +196,7 @@ def _change(node: "Node", name: str, row: Any, then: Any) -> Lasting:
 OPERATIONS = (
     Operation(
         "vhost", "add",
-        "Make a vhost, which is empty; no user may enter it yet.",
+        "Make a vhost, which is empty; a user who asks for it may do everything there, no other user may enter it yet.",
         AddRequest, Done, Right("administrator"), _add, changes=True, job=True, aliases=("add_vhost",),
     ),
     Operation(
