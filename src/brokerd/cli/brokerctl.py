@@ -17,7 +17,7 @@ import click
 
 from brokerd import __version__
 from brokerd.audit import AuditError, NoSuchQueueError
-from brokerd.cli.ctl_commands import Commands
+from brokerd.cli.ctl_commands import REMOTE, Commands
 from brokerd.cli.ctl_output import Progress, remark, show
 from brokerd.command_line import WRONG_USAGE, asks_for_help, complete_files, complete_folders, usage_line
 from brokerd.errors import BrokerError
@@ -54,11 +54,24 @@ class Program(Commands):
               help="Data directory of the broker (also BROKERD_DATA_DIR).  [default: brokerd's]")  # fmt: skip
 @click.option("-c", "--config", "config_file", metavar="FILE", envvar="BROKERD_CONFIG", shell_complete=complete_files,
               help="The broker's file of options, which may name that directory (also BROKERD_CONFIG).")  # fmt: skip
+@click.option("--url", metavar="URL", envvar="BROKERCTL_URL",
+              help="Ask a broker over HTTP, such as https://mq.example:15671 (also BROKERCTL_URL).")  # fmt: skip
+@click.option("--broker", metavar="NAME", envvar="BROKERCTL_BROKER",
+              help="The same, by a name in ~/.config/brokerd/brokers.toml (also BROKERCTL_BROKER).")  # fmt: skip
+@click.option("--user", metavar="USER", envvar="BROKERCTL_USER",
+              help="The user who asks over HTTP (also BROKERCTL_USER).  [default: guest]")  # fmt: skip
 @click.version_option(__version__, "-v", "--version", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, data_dir: str | None, config_file: str | None) -> None:
+def cli(
+    context: click.Context, data_dir: str | None, config_file: str | None, url: str | None, broker: str | None,
+    user: str | None,
+) -> None:  # fmt: skip
     """Look at a broker's queues and messages, copy them, audit them."""
     context.obj = (data_dir, config_file)
+    if url or broker:
+        from brokerd.cli import ctl_remote  # Without them brokerctl does without.
+
+        context.meta[REMOTE] = ctl_remote.find(url, broker, user)
 
 
 # --- files

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from inspect import cleandoc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,10 @@ from brokerd.errors import BrokerError
 from brokerd.operations import table
 from brokerd.operations.rows import Operation, RequestField, request_fields
 
+if TYPE_CHECKING:
+    from brokerd.cli.ctl_remote import Remote, RemoteClient
+
+REMOTE = "brokerctl.remote"  # key of click's meta: a ctl_remote.Remote
 WATCH_SECONDS = 1.0
 CLEAR = "\x1b[H\x1b[2J"
 OFFLINE = "Where no broker runs, the files are read: -D may also name a dump or an archive."
@@ -85,9 +89,11 @@ def command(row: Operation[Any, Any], name: str) -> click.Command:
         for each in fields:
             if each.field.secret and values[each.name] is None and not values.get("password_hash"):
                 values[each.name] = ask_secret(each)
-        request = {each.name: _value(each, values[each.name]) for each in fields
+        remote = click.get_current_context().meta.get(REMOTE)
+        request = {each.name: _value(each, values[each.name], remote is not None) for each in fields
                    if values[each.name] is not None and (values[each.name] != () or each.field.argument)}
-        perform(row, directory_of(click.get_current_context()), request, as_json, watch, extra)
+        directory = directory_of(click.get_current_context()) if remote is None else ""
+        perform(row, directory, request, as_json, watch, extra, remote=remote)
 
     return click.Command(name, params=params, callback=run, help=_help(row), short_help=row.help.partition("\n")[0])
 
@@ -175,9 +181,11 @@ def _type(each: RequestField) -> Any:
     return {bool: click.BOOL, str: click.STRING}.get(each.type) or _Json()
 
 
-def _value(each: RequestField, value: Any) -> Any:
+def _value(each: RequestField, value: Any, elsewhere: bool) -> Any:
     if isinstance(value, tuple):
         return list(value)
+    if elsewhere and each.field.path and value and not os.path.isabs(value):
+        raise BrokerError(f"{each.name} is on the broker's machine: its whole path is needed, not {value}")
     return os.path.abspath(value) if each.field.path and value else value
 
 
@@ -193,13 +201,14 @@ def ask_secret(each: RequestField) -> str:
 
 def perform(
     row: Operation[Any, Any], directory: str, request: dict[str, Any], as_json: bool, watch: bool,
-    extra: str | None = None,
+    extra: str | None = None, *, remote: "Remote | None" = None,
 ) -> None:  # fmt: skip
-    """Ask the broker on that data directory, and show its answer.  ``extra``: the file of the view's own option."""
+    """Ask the broker on that data directory, or a remote one, and show its answer.  ``extra``: the file of the view's
+    own option."""
     view = view_of(row.noun, row.verb)
     then = view.extra.prepare(extra) if view.extra is not None and extra is not None else None
     try:
-        with Client(directory) as client:
+        with _client(directory, remote) as client:
             answer = _ask(client, row, request, view)
             while watch:
                 show((CLEAR if not as_json and sys.stdout.isatty() else "") + _shown(answer, view, as_json))
@@ -221,7 +230,15 @@ def perform(
         raise click.exceptions.Exit(status)
 
 
-def _ask(client: Client, row: Operation[Any, Any], request: dict[str, Any], view: View) -> Any:
+def _client(directory: str, remote: "Remote | None") -> "Client | RemoteClient":
+    if remote is None:
+        return Client(directory)
+    from brokerd.cli.ctl_remote import RemoteClient
+
+    return RemoteClient(remote)
+
+
+def _ask(client: "Client | RemoteClient", row: Operation[Any, Any], request: dict[str, Any], view: View) -> Any:
     if not row.job:
         return client.ask(row.name, request)
     with Progress() as progress:
