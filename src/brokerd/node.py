@@ -60,7 +60,7 @@ class Node:
     __slots__ = (
         "_call_at", "_due", "_expiry", "_give_features", "_look_every_ns", "alarms", "blocked", "call_at",
         "certificates", "changing", "clock", "commit", "connections", "core", "data", "descriptors", "disk", "ending",
-        "events", "hoarders", "later", "limits", "links", "listeners", "listing", "logins", "parameters",
+        "events", "hoarders", "later", "limits", "links", "listeners", "listing", "log_after", "logins", "parameters",
         "permissions", "pulls", "room", "settings", "start_frames", "started_ns", "stopping",
         "submit_logins", "submit_slow", "transaction_memory", "upkeep", "users", "vhosts",
     )  # fmt: skip
@@ -107,6 +107,7 @@ class Node:
         self.connections: dict[Any, None] = {}  # in order of arrival
         self.stopping, self.start_frames = False, dict[str, bytes]()
         self.started_ns, self.listeners = clock.epoch_ns(), list[tuple[str, str, int]]()  # protocol, address, port
+        self.log_after: Callable[[int], list[tuple[int, int, str, str]]] = lambda number: []  # see server/log.Recent
         self.certificates = list[tuple[str, int]]()  # of TLS: the file, and when it expires, in seconds
         self.descriptors = descriptors or Budget(NO_LIMIT, clock.monotonic)
         self.core = self._make_core(data, settings, limits)

@@ -8,6 +8,7 @@ import { Connections, Channels } from "./clients.tsx";
 import { Definitions } from "./definitions.tsx";
 import { Exchange, Exchanges } from "./exchanges.tsx";
 import { Federation, Shovels } from "./links.tsx";
+import { Log } from "./log.tsx";
 import { Overview } from "./overview.tsx";
 import { Dialog, Form, Notice } from "./parts.tsx";
 import { Policies } from "./policies.tsx";
@@ -42,6 +43,7 @@ const PAGES: Page[] = [
   { name: "users", label: "Users", key: "u", list: () => <Users />, tag: "administrator" },
   { name: "vhosts", label: "Vhosts", key: "v", list: () => <VHosts />, tag: "administrator" },
   { name: "changes", label: "Changes", key: "a", list: () => <Changes />, tag: "administrator" },
+  { name: "log", label: "Log", key: "i", list: () => <Log />, tag: "administrator" },
   { name: "definitions", label: "Definitions", key: "d", list: () => <Definitions />, tag: "administrator" },
 ];
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from tests.broker import environment
 
-from brokerd.server.log import FORMAT, LINE_CHARACTERS_MAX, TIME_FORMAT, OneLine, OneObject, Record
+from brokerd.server.log import FORMAT, LINE_CHARACTERS_MAX, TIME_FORMAT, OneLine, OneObject, Recent, Record
 
 
 def record_of(cls, message, *args, level=logging.INFO, exc_info=None):
@@ -108,3 +108,12 @@ def test_a_broker_that_logs_objects_logs_nothing_else(tmp_path):
     assert broker.returncode == 0
     assert len(lines) > 2
     assert {line["level"] for line in lines} <= {"info", "warning"}
+
+
+def test_the_last_lines_are_kept_with_their_numbers(stopped_clock):
+    recent = Recent(3)
+    for number in range(5):
+        recent.handle(record_of(Record, "line %d\n", number, level=logging.WARNING))
+    assert recent.after(3) == [(4, 1700000000062, "warning", "line 3\\n"), (5, 1700000000062, "warning", "line 4\\n")]
+    assert [line[0] for line in recent.after(0)] == [3, 4, 5]
+    assert recent.after(5) == []

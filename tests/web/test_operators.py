@@ -55,3 +55,17 @@ def test_a_vhost_gets_limits(site):
     window.get_by_label("Limits of /").fill('{"max-queues": 500}')
     window.get_by_role("dialog").get_by_role("button", name="Set", exact=True).click()
     expect(row).to_contain_text("max-queues 500")
+
+
+def test_the_log_shows_what_comes_and_filters_it(site):
+    window = site.open("log")
+    lines = window.get_by_role("region", name="Log").locator("tbody tr")
+    expect(lines.filter(has_text="(HTTP)")).to_have_count(1)
+    connection = site.client().connection
+    expect(lines.filter(has_text="guest /: opened").first).to_be_visible()
+    window.get_by_label("With the text").fill("closed after")
+    expect(window.get_by_text("No line of the log is like that.")).to_be_visible()
+    connection.close()
+    expect(lines.filter(has_text="guest /: closed after").first).to_be_visible()
+    window.get_by_label("Show").select_option("error")
+    expect(window.get_by_text("No line of the log is like that.")).to_be_visible()

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from brokerd.links.state import STATES
 from brokerd.operations.counting import Histogram, count, histograms_of
@@ -182,6 +182,39 @@ def _backup(node: "Node", who: Who, request: BackupRequest) -> "Job":
     return Backup(node, request.out)
 
 
+# --- node log
+
+Level = Literal["debug", "info", "warning", "error", "critical"]
+LEVELS = get_args(Level)
+
+
+@request
+class LogRequest:
+    after: Annotated[int, Field("Only lines with a higher number.", low=0)] = 0
+    level: Annotated[Level, Field("Only lines at least as grave.")] = "debug"
+    contains: Annotated[str, Field("Only lines with this text.", high=4096)] = ""
+
+
+class LogLine(TypedDict):
+    number: int
+    at: int  # ms since the epoch
+    level: str
+    text: str
+
+
+class Log(TypedDict):
+    items: list[LogLine]
+    last: int  # the number of the last line that was looked at: ask for those after it
+
+
+def _log(node: "Node", who: Who, request: LogRequest) -> Log:
+    lines = node.log_after(request.after)
+    grave = LEVELS[LEVELS.index(request.level) :]
+    items = [LogLine(number=number, at=at, level=level, text=text) for number, at, level, text in lines
+             if level in grave and request.contains in text]  # fmt: skip
+    return {"items": items, "last": lines[-1][0] if lines else request.after}
+
+
 OPERATIONS = (
     Operation(
         "node", "backup",
@@ -190,6 +223,11 @@ OPERATIONS = (
         Messages go on meanwhile.  brokerctl restore makes a data directory of it.
         """,
         BackupRequest, BackedUp, Right("administrator"), _backup, changes=True, job=True, aliases=("backup",),
+    ),
+    Operation(
+        "node", "log",
+        "Show the last lines of the broker's log: up to 1,000 since its start.",
+        LogRequest, Log, Right("administrator"), _log, aliases=("log_tail",),
     ),
     Operation(
         "node", "show",

@@ -23,7 +23,7 @@ from brokerd.node import LOOK_EVERY_NS, Node
 from brokerd.server import amqp, collector, listeners, lost_errors, memory, unknown
 from brokerd.server.control import Control
 from brokerd.server.lateness import Lateness
-from brokerd.server.log import configure
+from brokerd.server.log import Recent, configure
 from brokerd.server.notify import Notifier
 from brokerd.server.threads import FileSyncs, SlowThread, SlowThreads
 from brokerd.server.values import limits_of, settings_of
@@ -217,10 +217,14 @@ class Server:
         unknown.warn_of_permissions(node)
         unknown.warn_of_folders(node)
         data.end_recovery()
+        recent = Recent()
+        node.log_after = recent.after
+        self.handlers.append(recent)
+        getLogger().addHandler(recent)
         handler = node.log_handler(self.loop.call_soon_threadsafe)
         if handler is not None:
             self.handlers.append(handler)
-            configure(self.config, handler)
+            configure(self.config, *self.handlers)
         return node
 
     def _import_definitions(self, node: Node) -> None:

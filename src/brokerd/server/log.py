@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(message)s"
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+LINES_KEPT = 1000
 LINE_CHARACTERS_MAX = 4096  # of the message; a traceback is not cut
 # C0 and C1, line and paragraph separators, and the marks that turn the direction of writing.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -77,6 +79,29 @@ class OneObject(logging.Formatter):
         if record.exc_text:
             line["exception"] = record.exc_text
         return json.dumps(line)
+
+
+class Recent(logging.Handler):
+    """Keeps the last lines for who asks the running broker."""
+
+    def __init__(self, lines_max: int = LINES_KEPT) -> None:
+        super().__init__()
+        self._lines: deque[tuple[int, int, str, str]] = deque(maxlen=lines_max)
+        self._number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line.  logging holds this handler's lock."""
+        self._number += 1
+        text = _in_one_line(record.getMessage())
+        self._lines.append((self._number, int(record.created * 1000), record.levelname.lower(), text))
+
+    def after(self, number: int) -> list[tuple[int, int, str, str]]:
+        """Number, time (ms since the epoch), severity and text of each kept line with a higher number."""
+        self.acquire()
+        try:
+            return [line for line in self._lines if line[0] > number]
+        finally:
+            self.release()
 
 
 def _cut(message: str) -> str:
