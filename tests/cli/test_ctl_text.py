@@ -123,3 +123,14 @@ def test_a_reading_that_did_not_come_to_the_end_says_how_far_it_looked_and_how_t
     assert ctl_text.read_remarks({"next_offset": 100_001, "end_offset": 200_001, "examined": 100_000}) == [
         "looked at 100000 messages, and not yet at offsets 100001 to 200000: --offset 100001 goes on there"]
     assert ctl_text.read_remarks({"next_offset": 7, "end_offset": 7, "examined": 6}) == []
+
+
+def test_a_line_of_the_log_is_as_in_the_log_and_cannot_move_the_cursor(monkeypatch):
+    monkeypatch.setitem(os.environ, "TZ", "UTC")
+    time.tzset()
+    answer = {"items": [{"number": 1, "at": 1700000000062, "level": "info", "text": "a\x1b[2Jb"}], "last": 1}
+    try:
+        assert ctl_text.log(answer) == "2023-11-14 22:13:20.062 INFO    a\\x1b[2Jb"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

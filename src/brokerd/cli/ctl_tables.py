@@ -42,7 +42,8 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("user", "list"): ("name", "tags", "hashing_algorithm", "limits"),
     ("vhost", "list"): ("name", "queues", "exchanges", "tracing", "limits"),
 }  # fmt: skip
-TIMES_MS = frozenset({"started_at", "connected_at", "last_used", "since", "next_try", "last_message"})  # from 1970 on
+# ms from 1970 on
+TIMES_MS = frozenset({"at", "started_at", "connected_at", "last_used", "since", "next_try", "last_message"})
 NUMBERS = (int, float)
 CELL_MAX = 60  # characters, where the table would be wider than the terminal
 

@@ -54,6 +54,12 @@ def octets(count: int) -> str:
     return f"{amount:.1f} {unit}" if amount < 99.5 else f"{amount:.0f} {unit}"
 
 
+def log(answer: dict[str, Any]) -> str:
+    """Lines of the log as the log has them."""
+    lines = [(moment(1_000_000 * line["at"])[:-6], line["level"].upper(), line["text"]) for line in answer["items"]]
+    return "\n".join([f"{when} {level:7} {clean(text)}" for when, level, text in lines])
+
+
 def moment(ns: int) -> str:
     """A time since the epoch as local time, with nanoseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)

@@ -49,6 +49,7 @@ def _trace_offline(directory: str, request: dict[str, Any]) -> dict[str, Any]:
 VIEWS: dict[tuple[str, str], View] = {
     ("definitions", "export"): View(ctl_tables.as_json),
     ("message", "trace"): View(ctl_trace.text, offline=_trace_offline, exit_status=ctl_trace.exit_status),
+    ("node", "log"): View(ctl_text.log),
     ("node", "backup"): View(ctl_text.dump, progress=ctl_text.dump_progress),
     ("queue", "dump"): View(
         ctl_text.dump, progress=ctl_text.dump_progress, remarks=ctl_text.dump_remarks,
