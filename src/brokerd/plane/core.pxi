@@ -1,5 +1,26 @@
 # The turn of one event loop: it finishes all work that a chunk of octets has caused.
 
+cdef bint has_time(core_t *core, int64_t *until) noexcept nogil:
+    """Whether the moment `until` is still to come.  If it is NEVER, it is set: half of a connection's turn from now.  False if
+    the turns of this core are not bounded by time."""
+    if core.work_ns == NEVER:
+        return False
+    if until[0] == NEVER:
+        until[0] = monotonic_ns() + core.work_ns // 2
+        return True
+    return monotonic_ns() < until[0]
+
+
+cdef void flush_out_dirty(core_t *core) noexcept nogil:
+    cdef conn_t *conn
+    while core.out_dirty != NULL:
+        conn = core.out_dirty
+        core.out_dirty = conn.out_next
+        conn.is_out_dirty = False
+        conn.out_next = NULL
+        out_flush(conn)
+
+
 cdef class Core:
     """See plane/__init__.pyi."""
 
@@ -175,9 +196,8 @@ cdef class Core:
         return monotonic_ns() if self.clock is None else self.clock()
 
     def turn(self):
-        cdef conn_t *conn
         cdef uint64_t spent = 0
-        cdef int64_t until = NEVER
+        cdef int64_t until = NEVER, deliver_until = NEVER
         cdef core_t *c = &self.c
         if self.in_turn or self.ended:
             return
@@ -202,17 +222,17 @@ cdef class Core:
                 if UNLIKELY(c.deadlines_n) and c.deadlines[0].rules.deadline <= c.now:
                     spent += 64
                     expire_due(c, 64)
+                if UNLIKELY(spent >= c.turn_octets) and c.dirty != NULL and has_time(c, &deliver_until):
+                    # Consumers get what publishers put into their queues while it is still in the processor's cache.
+                    flush_out_dirty(c)
+                    spent = 0
+                    continue
                 if LIKELY(not has_unfinished(c)) or spent >= c.turn_octets:
                     break
                 if until == NEVER and c.work_ns != NEVER:
                     until = monotonic_ns() + c.work_ns
                 spent += c.turn_octets // DEAD_MOST * finish_chunk(c, DEAD_MOST, until)
-            while c.out_dirty != NULL:
-                conn = c.out_dirty
-                c.out_dirty = conn.out_next
-                conn.is_out_dirty = False
-                conn.out_next = NULL
-                out_flush(conn)
+            flush_out_dirty(c)
         finally:
             self.in_turn = False
         if (c.dirty != NULL or c.crediting != NULL or c.put_off != NULL or c.lost or has_unfinished(c) or (c.deadlines_n and c.deadlines[0].rules.deadline <= c.now)) \
