@@ -13,12 +13,21 @@ PATTERN = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map(".
 KEY = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=6).map(".".join)
 
 
-def routed(patterns, key):
+def bound(patterns):
     exchange, ends = TopicExchange("x"), queues(len(patterns))
     for end, pattern in zip(ends, patterns, strict=True):
         exchange.bind(end, pattern)
+    return exchange, ends
+
+
+def routed(patterns, key):
+    exchange, ends = bound(patterns)
     found = set(exchange.destinations(key, Properties))
     return [pattern for end, pattern in zip(ends, patterns, strict=True) if end in found]
+
+
+def matching(patterns, key):
+    return [pattern for pattern in patterns if topic_matches(split(pattern), split(key))]
 
 
 LONG_KEY = st.lists(st.sampled_from(["a", "b", ""]), max_size=30).map(".".join)
@@ -27,15 +36,32 @@ LONG_KEY = st.lists(st.sampled_from(["a", "b", ""]), max_size=30).map(".".join)
 @settings(max_examples=500)
 @given(patterns=st.lists(PATTERN, max_size=15), key=KEY)
 def test_the_trie_finds_what_matching_each_pattern_finds(patterns, key):
-    assert routed(patterns, key) == [p for p in patterns if topic_matches(split(p), split(key))]
+    assert routed(patterns, key) == matching(patterns, key)
 
 
-@settings(max_examples=200)
-@given(patterns=st.lists(PATTERN, max_size=15), key=LONG_KEY)
-def test_it_finds_the_same_where_it_remembers_what_a_word_has_led_to(patterns, key):
+CHANGES = st.lists(st.one_of(
+    st.tuples(st.just("bind"), PATTERN), st.tuples(st.just("unbind"), PATTERN), st.tuples(st.just("ask"), LONG_KEY),
+), max_size=30)
+
+
+@settings(max_examples=300)
+@given(changes=CHANGES, large=st.sampled_from([1, 3]), most=st.sampled_from([0, 1, 32]))
+def test_it_finds_the_same_where_it_remembers_what_words_have_led_to(changes, large, most):
+    exchange, ends, patterns = TopicExchange("x"), {}, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topic, "_LARGE", 1)
-        assert routed(patterns, key) == [p for p in patterns if topic_matches(split(p), split(key))]
+        patch.setattr(topic, "_LARGE", large)
+        patch.setattr(topic, "_REMEMBERED_MOST", most)
+        for change, text in changes:
+            if change == "ask":
+                found = set(exchange.destinations(text, Properties))
+                assert {pattern for pattern in patterns if ends[pattern] in found} == set(matching(patterns, text))
+            elif change == "bind" and text not in patterns:
+                patterns.append(text)
+                ends[text] = ends.get(text) or queues(1)[0]
+                exchange.bind(ends[text], text)
+            elif change == "unbind" and text in patterns:
+                patterns.remove(text)
+                exchange.unbind(ends[text], text)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +103,7 @@ class Counted(str):
 
 def lookups(exchange, words):
     Counted.asked = 0
-    list(exchange._places(exchange._root, [Counted(word) for word in words]))
+    exchange._found([Counted(word) for word in words])
     return Counted.asked
 
 
@@ -87,6 +113,48 @@ def test_many_hashes_cost_no_more_than_words_times_places():
     words = ["a"] * 128
     assert list(exchange.destinations(".".join([*words, "b"]), Properties)) == [queue]
     assert lookups(exchange, words) <= 128 * 122
+
+
+WILD = [".".join("#*a"[number // 3 ** at % 3] for at in range(5)) for number in range(3 ** 5)]
+SMALL_SETS = 2  # that the first words of a key lead to among these: they are not remembered
+
+
+def steps(exchange, key):
+    """How often places were stepped from for a key."""
+    count = 0
+    step = topic._step
+    with pytest.MonkeyPatch.context() as patch:
+        def counted(places, word):
+            nonlocal count
+            count += 1
+            return step(places, word)
+        patch.setattr(topic, "_step", counted)
+        exchange.destinations(key, Properties)
+    return count
+
+
+def test_words_that_no_pattern_has_are_looked_up_as_one():
+    exchange, _ = bound(WILD)
+    assert steps(exchange, ".".join(f"w{number}" for number in range(77))) < 10
+    assert steps(exchange, ".".join(f"v{number}" for number in range(100))) <= SMALL_SETS
+
+
+def test_what_words_led_to_is_forgotten_when_a_pattern_comes_or_goes():
+    exchange, ends = bound(WILD)
+    key = ".".join("wxyz")
+    assert steps(exchange, key) > SMALL_SETS >= steps(exchange, key)
+    exchange.bind(ends[0], "x.#")
+    assert steps(exchange, key) > SMALL_SETS >= steps(exchange, key)
+    exchange.unbind(ends[0], "x.#")
+    assert steps(exchange, key) > SMALL_SETS
+
+
+def test_what_words_led_to_is_forgotten_when_it_is_too_much():
+    exchange, _ = bound(WILD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "_REMEMBERED_MOST", 1)
+        assert steps(exchange, "x.a.x.a") > SMALL_SETS < steps(exchange, "x.a.x.a")
+        assert exchange._memory._held <= max(exchange._memory._most, len(WILD))
 
 
 def test_a_lookup_takes_the_same_steps_among_a_hundred_times_the_bindings():

@@ -10,7 +10,9 @@ Patterns without ``*`` and ``#`` are strings in a dict.  The others stand in a t
 
 A lookup follows all ways for a key at once, word by word.  The set of places that it has reached contains each place
 once, however many ways lead there.  So a lookup costs at most words x places, also for patterns of nothing but ``#``.
-Such patterns soon reach the same set again and again; where it is large, a lookup remembers what each word led to.
+Such patterns soon reach the same sets again and again.  What a word leads to from a large set is therefore remembered,
+until the exchange's patterns change: keys then cost their words alone.  All words that no pattern has are one word
+there, because they lead to the same places.
 With many patterns the memory that a lookup touches decides its speed.  Therefore ``*`` and ``#`` are fields and not
 keys of the table of words, and the place at the end of most patterns has no table at all.
 """
@@ -21,7 +23,10 @@ from typing import Any, ClassVar
 from brokerd.exchanges import destinations_of_key as of_key
 from brokerd.exchanges.exchange import Binding, Exchange, LazyProperties
 
-_LARGE = 32  # Where so many places are reached, the step from them by a word is remembered for words that come again.
+WILD = frozenset(("*", "#"))  # the words of a pattern that stand for others
+_LARGE = 32  # Where so many places are reached, the step from them by a word is remembered.
+_REMEMBERED_MOST = 32  # places of remembered sets, and steps between them, for each pattern and word of the exchange
+_NO_WORD = "*"  # stands for a word that no pattern has: in a pattern '*' is no word, so that no place leads on by it
 
 
 class _Place:
@@ -66,10 +71,71 @@ class _Place:
         )
 
 
+class _Known:
+    """A set of places that is remembered, and the numbers of the sets that words lead to from there."""
+
+    __slots__ = ("after", "found", "places")
+
+    def __init__(self, places: Collection[_Place]) -> None:
+        self.places = places
+        self.after: dict[str, int] = {}
+        self.found: list[Any] | None = None  # the destinations bound at the places, once they have been asked for
+
+
+class _Memory:
+    """The sets of places that keys have led to, by number, as long as the exchange's patterns stay as they are.
+
+    It holds at most ``most`` places and steps.  One too many makes it forget all sets.  Sets refer to each other by
+    number, so that they go without the garbage collector.
+    """
+
+    __slots__ = ("_held", "_most", "_numbers", "_sets")
+
+    def __init__(self, most: int) -> None:
+        self._numbers: dict[frozenset[_Place], int] = {}
+        self._sets: list[_Known] = []
+        self._held = 0
+        self._most = most
+
+    def number(self, places: Collection[_Place]) -> int:
+        """The number of the set of these places, which is remembered from now on."""
+        key = frozenset(places)
+        number = self._numbers.get(key)
+        if number is None:
+            self._hold(len(places))
+            number = self._numbers[key] = len(self._sets)
+            self._sets.append(_Known(places))
+        return number
+
+    def after(self, number: int, word: str) -> int:
+        """The number of the set that a word leads to from that of ``number``, which may be forgotten then."""
+        known = self._sets[number]
+        onward = known.after.get(word)
+        if onward is None:
+            self._hold(1)
+            onward = known.after[word] = self.number(_step(known.places, word))
+        return onward
+
+    def found(self, number: int) -> list[Any]:
+        """The destinations that are bound at the places of the set."""
+        known = self._sets[number]
+        if known.found is None:
+            self._hold(len(known.places))
+            known.found = _bound_at(known.places)
+        return known.found
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        if self._held > self._most:
+            self._numbers.clear()
+            self._sets.clear()
+            self._held = more
+
+
 class TopicExchange(Exchange):
     """Routing key matches the pattern (AMQP 0-9-1, 3.1.3.3)."""
 
-    __slots__ = ("_literal", "_root")
+    __slots__ = ("_literal", "_memory", "_root", "_words")
 
     type: ClassVar[str] = "topic"
     matches_keys: ClassVar[bool] = True
@@ -78,49 +144,35 @@ class TopicExchange(Exchange):
         super().__init__(name, **properties)
         self._literal: dict[str, of_key.Destinations] = {}
         self._root: _Place | None = None  # None: no pattern
+        self._words: dict[str, int] = {}  # of patterns: how often each is in one
+        self._memory: _Memory | None = None  # None: nothing is remembered
 
     def destinations(self, routing_key: str, properties: LazyProperties) -> Collection[Any]:
         literal = of_key.list_once(self._literal.get(routing_key))
         if self._root is None:
             return literal
-        found = list(literal)
-        for place in self._places(self._root, words_of(routing_key)):
-            bound = place.destinations
-            if bound is not None:
-                if type(bound) is dict:
-                    found += bound
-                else:
-                    found.append(bound)
-        return found
+        return [*literal, *self._found(words_of(routing_key))]
 
-    @staticmethod
-    def _places(root: _Place, words: list[str]) -> Collection[_Place]:
-        """The places of the trie that the words lead to."""
-        places: dict[_Place, None] = {}
-        seen: dict[tuple[frozenset[_Place], str], dict[_Place, None]] = {}  # what a large set and a word lead to
-        _reach(places, root)
-        for word in words:
-            step = None
+    def _found(self, words: list[str]) -> list[Any]:
+        """The destinations of the patterns that the words match; one may be there more than once."""
+        places: Collection[_Place] = _first_places(self._root)
+        for at, word in enumerate(words):
             if len(places) >= _LARGE:
-                step = frozenset(places), word
-                known = seen.get(step)
-                if known is not None:
-                    places = known
-                    continue
-            reached: dict[_Place, None] = {}
-            for place in places:
-                if place.after_hash:
-                    _reach(reached, place)
-                if place.words is not None:
-                    _reach(reached, place.words.get(word))
-                if place.one_word is not None:
-                    _reach(reached, place.one_word)
-            if not reached:
-                return ()
-            if step is not None:
-                seen[step] = reached
-            places = reached
-        return places
+                return self._found_from(places, words[at:])
+            places = _step(places, word)
+            if not places:
+                return []
+        return _bound_at(places)
+
+    def _found_from(self, places: Collection[_Place], words: list[str]) -> list[Any]:
+        """The destinations that the words lead to from a large set of places."""
+        memory = self._memory
+        if memory is None:
+            memory = self._memory = _Memory(_REMEMBERED_MOST * (len(self._bindings) + len(self._words)))
+        number = memory.number(places)
+        for word in words:
+            number = memory.after(number, word if word in self._words else _NO_WORD)
+        return memory.found(number)
 
     def _added(self, binding: Binding) -> None:
         pattern, destination = binding.routing_key, binding.destination
@@ -128,10 +180,13 @@ class TopicExchange(Exchange):
         if _is_literal(words):
             self._literal[pattern] = of_key.add(self._literal.get(pattern), destination)
             return
+        self._memory = None
         if self._root is None:
             self._root = _Place(after_hash=False)
         place = self._root
         for word in words:
+            if word not in WILD:
+                self._words[word] = self._words.get(word, 0) + 1
             onward = place.next(word)
             if onward is None:
                 onward = _Place(after_hash=word == "#")
@@ -149,8 +204,13 @@ class TopicExchange(Exchange):
             else:
                 self._literal[pattern] = left
             return
+        self._memory = None
         way: list[_Place] = [self._root]  # type: ignore[list-item]
         for word in words:
+            if word not in WILD:
+                self._words[word] -= 1
+                if not self._words[word]:
+                    del self._words[word]
             way.append(way[-1].next(word))  # type: ignore[arg-type]
         way[-1].destinations = of_key.remove(way[-1].destinations, destination)
         for depth in range(len(words), 0, -1):  # Remove the places that no longer lead to a destination.
@@ -167,7 +227,39 @@ def words_of(key: str) -> list[str]:
 
 
 def _is_literal(words: list[str]) -> bool:
-    return "*" not in words and "#" not in words
+    return WILD.isdisjoint(words)
+
+
+def _first_places(root: _Place | None) -> dict[_Place, None]:
+    """The places that a key is at before its first word."""
+    places: dict[_Place, None] = {}
+    _reach(places, root)
+    return places
+
+
+def _step(places: Collection[_Place], word: str) -> dict[_Place, None]:
+    """The places that a word leads to from ``places``."""
+    reached: dict[_Place, None] = {}
+    for place in places:
+        if place.after_hash:
+            _reach(reached, place)
+        if place.words is not None:
+            _reach(reached, place.words.get(word))
+        if place.one_word is not None:
+            _reach(reached, place.one_word)
+    return reached
+
+
+def _bound_at(places: Collection[_Place]) -> list[Any]:
+    """The destinations that are bound at the places."""
+    found: list[Any] = []
+    for place in places:
+        bound = place.destinations
+        if type(bound) is dict:
+            found += bound
+        elif bound is not None:
+            found.append(bound)
+    return found
 
 
 def _reach(places: dict[_Place, None], place: _Place | None) -> None:
