@@ -391,7 +391,7 @@ def test_a_delivery_that_a_transaction_is_to_settle_does_not_time_out(bench, clo
     channel = connection.channels[2]
     consume(channel, queue)
     bench.turns()
-    channel.claim(2, True)
+    channel.claim(2, True, 0)
     channel.settle(3, False)
     bench.at(1200)
     assert bench.core.return_overdue() == []
@@ -410,7 +410,7 @@ def test_the_next_delivery_in_the_place_of_one_that_was_claimed_times_out(bench)
     for tag in range(1, 200):
         connection.feed(publish(1, b"x"))
         bench.turns()
-        channel.claim(tag, False)
+        channel.claim(tag, False, 3)
         channel.settle(tag, False)
     connection.feed(publish(1, b"last"))
     bench.turns()

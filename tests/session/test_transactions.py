@@ -170,13 +170,31 @@ class Channel:
         self.keeps = False
         self.kept = None
         self.unacked = {}
-        self.claimed = set()
+        self.claims = {}
 
-    def claim(self, tag, multiple):
-        self.claimed |= {tag for tag, _, _ in self.deliveries(tag, multiple)}
+    def claim(self, tag, multiple, outcome):
+        tags = [tag for tag, _, _ in self.deliveries(tag, multiple)]
+        if not (multiple and not tag) and (not tags or tag in self.claims):
+            raise LookupError(tag)
+        fresh = [tag for tag in tags if tag not in self.claims]
+        self.claims.update(dict.fromkeys(fresh, outcome))
+        return min(tags, default=0), max(tags, default=0), len(fresh)
+
+    def claimed(self, first, last, outcome):
+        return [self.unacked[tag] for tag in range(first, last + 1) if self.claims.get(tag) == outcome]
+
+    def settle_claimed(self, first, last, outcome, *, requeue=0, reject=False):
+        for tag in range(first, last + 1):
+            if self.claims.get(tag) == outcome:
+                self.settle(tag, False, requeue=requeue, reject=reject)
+
+    def return_unclaimed(self, cause):
+        for tag in list(self.unacked):
+            if tag not in self.claims:
+                self.settle(tag, False, requeue=cause)
 
     def disclaim(self):
-        self.claimed = set()
+        self.claims = {}
 
     def take_kept(self):
         kept, self.kept = self.kept, None
@@ -503,9 +521,9 @@ def test_what_waits_for_the_answer_is_dropped_where_the_connection_closes(peer):
 def test_what_is_settled_in_a_transaction_cannot_time_out_until_it_is_rolled_back(peer):
     peer.delivered(1, 2, 3)
     peer.say(methods.BasicAck(delivery_tag=2, multiple=True))
-    assert peer.channel.claimed == {1, 2}
+    assert set(peer.channel.claims) == {1, 2}
     peer.say(methods.TxRollback())
-    assert peer.channel.claimed == set()
+    assert not peer.channel.claims
 
 
 @pytest.mark.parametrize("channels", [None, {}])

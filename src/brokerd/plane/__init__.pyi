@@ -365,8 +365,16 @@ class Channel:
     def deliveries(self, tag: int, multiple: bool) -> list[tuple[int, Any, int]]:
         """The deliveries that settle() would settle: (delivery tag, queue, seq), the oldest first.  The queue is None if the
         delivery has timed out."""
-    def claim(self, tag: int, multiple: bool) -> None:
-        """These deliveries do not time out: a transaction is to settle them."""
+    def claim(self, tag: int, multiple: bool, outcome: int) -> tuple[int, int, int]:
+        """A transaction is to settle these deliveries, those aside that it claimed before: until then they do not time out.
+        outcome: the session's number for what becomes of them, up to 254.  Returns the first and the last tag, and how many
+        were claimed now.  Raises LookupError: the delivery tag is unknown, or claimed already."""
+    def claimed(self, first: int, last: int, outcome: int) -> list[tuple[Any, int]]:
+        """The deliveries of these tags that were claimed for this outcome and did not time out before: (queue, seq)."""
+    def settle_claimed(self, first: int, last: int, outcome: int, *, requeue: int = 0, reject: bool = False) -> None:
+        """Do what settle() does with the deliveries of these tags that were claimed for this outcome."""
+    def return_unclaimed(self, cause: int) -> None:
+        """Give back, for this cause, the deliveries that were not claimed."""
     def disclaim(self) -> None:
         """All deliveries may time out."""
     def take_tag(self) -> int:
@@ -377,8 +385,9 @@ class Channel:
         """Stop delivering to a consumer; its unacked deliveries stay unacked."""
     def get(self, queue: Queue, no_ack: bool) -> bool:
         """Write basic.get-ok with the next message, or return False when none is ready."""
-    def return_unacked(self, *, connection_closes: bool = False) -> None:
-        """Return all unacked messages to their places now, because the channel closes, or its connection with it."""
+    def return_unacked(self, *, connection_closes: bool = False) -> bool:
+        """Return the first unacked messages, at most some thousand, to their places, because the channel closes, or its
+        connection with it.  False: there are more."""
     def recover(self) -> None:
         """Return all unacked deliveries of the channel to their places."""
     def close(self) -> None:

@@ -490,7 +490,7 @@ cdef struct entry_t:
     consumer_t *consumer        # NULL: basic.get
     uint32_t when               # core_t.ms when it was handed out
     uint8_t late                # timed out: a settlement that comes now has no effect
-    uint8_t claimed             # its settlement waits for tx.commit: it does not time out
+    uint8_t claimed             # its settlement waits for tx.commit: it does not time out.  See Channel.claim(); 0: it does not wait
 
 cdef struct channel_t:
     conn_t *conn
@@ -509,7 +509,7 @@ cdef struct channel_t:
     uint32_t nacks_n, nacks_capacity
     uint32_t late               # entries that timed out
     uint64_t n_late             # settlements that came late
-    uint64_t returning_upto     # deliveries up to this tag are being returned; 0: none, or one alone
+    uint64_t returning_upto, settling_upto  # deliveries up to this tag are returned now; are settled in pieces.  0: none
     uint64_t sync_tag           # highest tag that waits for a sync
     uint64_t sync_snapshot      # publishes when the sync under way began
     route_t *route

@@ -206,14 +206,34 @@ cdef class Channel:
                 found.append((t, None, 0))
         return found
 
-    def claim(self, uint64_t tag, bint multiple):
+    def claim(self, uint64_t tag, bint multiple, uint8_t outcome):
+        cdef channel_t *ch = &self.c
+        cdef uint64_t first = ch.base_tag if multiple else tag
+        cdef uint64_t last = tag if tag else ch.next_tag - 1
+        cdef uint32_t count
+        if multiple and tag == 0 and ch.unacked == 0 and ch.late == 0:
+            return 0, 0, 0
+        if not tag_is_known(ch, tag, multiple) or (tag and ch.ring[tag & (ch.ring_capacity - 1)].claimed):
+            raise LookupError(tag)
+        count = claim_between(ch, first, last, outcome + 1)
+        return first, last, count
+
+    def claimed(self, uint64_t first, uint64_t last, uint8_t outcome):
         cdef channel_t *ch = &self.c
         cdef uint64_t t
-        if tag_is_known(ch, tag, multiple) and ch.unacked:
-            if tag == 0:
-                tag = ch.next_tag - 1
-            for t in range(ch.base_tag if multiple else tag, tag + 1):
-                ch.ring[t & (ch.ring_capacity - 1)].claimed = True
+        cdef entry_t *e
+        cdef list found = []
+        for t in range(max(first, ch.base_tag), last + 1):
+            e = &ch.ring[t & (ch.ring_capacity - 1)]
+            if e.claimed == outcome + 1 and e.at.seg != NULL:
+                found.append((<Queue>e.at.seg.queue.owner, e.at.seq))
+        return found
+
+    def settle_claimed(self, uint64_t first, uint64_t last, uint8_t outcome, *, uint8_t requeue=0, bint reject=False):
+        settle_claimed(&self.c, first, last, outcome + 1, REJECTED if reject else ACKED, requeue)
+
+    def return_unclaimed(self, uint8_t cause):
+        return_unclaimed(&self.c, cause)
 
     def disclaim(self):
         cdef channel_t *ch = &self.c
@@ -345,7 +365,7 @@ cdef class Channel:
 
     def return_unacked(self, *, bint connection_closes=False):
         self.connection.core.read_clock()
-        return_all(&self.c, CAUSE_CONNECTION if connection_closes else CAUSE_CHANNEL)
+        return return_piece(&self.c, CAUSE_CONNECTION if connection_closes else CAUSE_CHANNEL)
 
     def close(self):
         cdef channel_t *ch = &self.c

@@ -55,12 +55,16 @@ cdef int parse_method(conn_t *conn, channel_t *ch, const uint8_t *p, uint32_t si
     if index == BASIC_ACK:
         if size != 13:
             return fault(e, True, 502, b"basic.ack is not of the right length", index)
+        if p[12] & 1 and is_settled_in_pieces(ch, be64(p + 4)):
+            return DONE if settle_piece(ch, be64(p + 4), ACKED, 0) else TURN
         if not tag_settle(ch, be64(p + 4), p[12] & 1, ACKED, 0):
             e.number = be64(p + 4)
             return fault(e, False, 406, b"unknown delivery tag %llu", index)
     elif index == BASIC_NACK:
         if size != 13:
             return fault(e, True, 502, b"basic.nack is not of the right length", index)
+        if p[12] & 1 and is_settled_in_pieces(ch, be64(p + 4)):
+            return DONE if settle_piece(ch, be64(p + 4), REJECTED, CAUSE_NACK if p[12] >> 1 & 1 else 0) else TURN
         if not tag_settle(ch, be64(p + 4), p[12] & 1, REJECTED, CAUSE_NACK if p[12] >> 1 & 1 else 0):
             e.number = be64(p + 4)
             return fault(e, False, 406, b"unknown delivery tag %llu", index)

@@ -16,6 +16,7 @@ cdef void forget_cancelled(channel_t *ch, consumer_t *c) noexcept:
 
 
 cdef enum:
+    SETTLED_AT_ONCE = 4096      # deliveries by one method, before others have their turn
     LATE_FENCED = 2             # entry_t.late: its group returned; entry_t.at.seq is the queue's address
 
 
@@ -107,10 +108,24 @@ cdef inline bint tag_is_known(channel_t *ch, uint64_t tag, bint multiple) noexce
     return e.at.seg != NULL or e.late
 
 
+cdef void settle_between(channel_t *ch, uint64_t first, uint64_t last, uint8_t kind, uint8_t cause) noexcept nogil:
+    """Settle the deliveries from tag `first` to `last`; with a cause, return them."""
+    cdef uint64_t t
+    cdef uint32_t mask = ch.ring_capacity - 1
+    for t in range(first, last + 1):
+        if ch.ring[t & mask].at.seg != NULL:
+            entry_settle(ch, &ch.ring[t & mask], kind, cause)
+        elif UNLIKELY(ch.late) and ch.ring[t & mask].late:
+            if ch.ring[t & mask].late == LATE_FENCED:
+                count_fenced(&ch.ring[t & mask], ch.conn.core)
+            ch.ring[t & mask].late = False
+            ch.late -= 1
+            ch.n_late += 1
+
+
 cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, uint8_t cause) noexcept nogil:
     """Settle one delivery, or all up to it (tag 0: all); with a cause, return them.  False: the tag is unknown, and nothing
     is done."""
-    cdef uint64_t t
     cdef uint32_t mask = ch.ring_capacity - 1
     if not multiple and LIKELY(ch.late == 0):
         if tag < ch.base_tag or tag >= ch.next_tag or ch.unacked == 0 or ch.ring[tag & mask].at.seg == NULL:
@@ -125,18 +140,74 @@ cdef bint tag_settle(channel_t *ch, uint64_t tag, bint multiple, uint8_t kind, u
     if ch.unacked == 0 and LIKELY(ch.late == 0):
         return True
     ch.returning_upto = tag if multiple and cause else 0
-    for t in range(ch.base_tag if multiple else tag, tag + 1):
-        if ch.ring[t & mask].at.seg != NULL:
-            entry_settle(ch, &ch.ring[t & mask], kind, cause)
-        elif UNLIKELY(ch.late) and ch.ring[t & mask].late:
-            if ch.ring[t & mask].late == LATE_FENCED:
-                count_fenced(&ch.ring[t & mask], ch.conn.core)
-            ch.ring[t & mask].late = False
-            ch.late -= 1
-            ch.n_late += 1
+    settle_between(ch, ch.base_tag if multiple else tag, tag, kind, cause)
     ch.returning_upto = 0
     advance_base_and_credit(ch)
     return True
+
+
+cdef bint is_settled_in_pieces(channel_t *ch, uint64_t tag) noexcept nogil:
+    """Whether a method that settles all deliveries up to `tag` (0: all) settles so many that others have their turn before
+    the last one."""
+    if LIKELY(ch.next_tag - ch.base_tag <= SETTLED_AT_ONCE) or ch.conn.core.work_ns == NEVER:
+        return False
+    return ch.settling_upto or ((tag == 0 or tag >= ch.base_tag + SETTLED_AT_ONCE) and tag_is_known(ch, tag, True))
+
+
+cdef bint settle_piece(channel_t *ch, uint64_t tag, uint8_t kind, uint8_t cause) noexcept nogil:
+    """Settle the first of the deliveries up to `tag` (0: those there are now); with a cause, return them.  False: there are
+    more, and the same method comes again."""
+    cdef int64_t began = monotonic_ns()
+    cdef uint64_t last
+    if tag == 0:
+        # Deliveries that are made between two pieces are not meant.
+        tag = ch.settling_upto if ch.settling_upto else ch.next_tag - 1
+    last = min(tag, ch.base_tag + SETTLED_AT_ONCE - 1)
+    ch.returning_upto = tag if cause else 0
+    settle_between(ch, ch.base_tag, last, kind, cause)
+    ch.returning_upto = 0
+    advance_base_and_credit(ch)
+    ch.conn.core.spent += monotonic_ns() - began
+    ch.settling_upto = tag if last < tag else 0
+    return last == tag
+
+
+cdef uint32_t claim_between(channel_t *ch, uint64_t first, uint64_t last, uint8_t mark) noexcept nogil:
+    """Mark the deliveries from tag `first` to `last` that are outstanding, or were until they timed out, and have no mark.
+    Returns how many those are."""
+    cdef uint64_t t
+    cdef uint32_t n = 0
+    cdef entry_t *e
+    for t in range(first, last + 1):
+        e = &ch.ring[t & (ch.ring_capacity - 1)]
+        if e.claimed == 0 and (e.at.seg != NULL or e.late):
+            e.claimed = mark
+            n += 1
+    return n
+
+
+cdef void settle_claimed(channel_t *ch, uint64_t first, uint64_t last, uint8_t mark, uint8_t kind, uint8_t cause) noexcept nogil:
+    """Settle the deliveries from tag `first` to `last` that have this mark; with a cause, return them."""
+    cdef uint64_t t
+    ch.returning_upto = last if cause else 0
+    for t in range(max(first, ch.base_tag), last + 1):
+        if ch.ring[t & (ch.ring_capacity - 1)].claimed == mark:
+            settle_between(ch, t, t, kind, cause)
+    ch.returning_upto = 0
+    advance_base_and_credit(ch)
+
+
+cdef void return_unclaimed(channel_t *ch, uint8_t cause) noexcept nogil:
+    """Return the deliveries that have no mark."""
+    cdef uint64_t t
+    if ch.unacked == 0 and LIKELY(ch.late == 0):
+        return
+    ch.returning_upto = ch.next_tag - 1
+    for t in range(ch.base_tag, ch.next_tag):
+        if ch.ring[t & (ch.ring_capacity - 1)].claimed == 0:
+            settle_between(ch, t, t, RETURNED, cause)
+    ch.returning_upto = 0
+    advance_base_and_credit(ch)
 
 
 cdef void take_back(channel_t *ch, entry_t *e, uint8_t cause) noexcept nogil:
@@ -178,3 +249,15 @@ cdef bint return_overdue(channel_t *ch, uint32_t now_ms, list closing) except -1
 cdef void return_all(channel_t *ch, uint8_t cause) noexcept nogil:
     if ch.unacked:
         tag_settle(ch, 0, True, RETURNED, cause)
+
+
+cdef bint return_piece(channel_t *ch, uint8_t cause) noexcept nogil:
+    """Return the first of the deliveries that are unacked.  False: there are more."""
+    cdef uint64_t last = min(ch.next_tag, ch.base_tag + SETTLED_AT_ONCE) - 1
+    if ch.unacked == 0 and LIKELY(ch.late == 0):
+        return True
+    ch.returning_upto = ch.next_tag - 1
+    settle_between(ch, ch.base_tag, last, RETURNED, cause)
+    ch.returning_upto = 0
+    advance_base_and_credit(ch)
+    return ch.unacked == 0

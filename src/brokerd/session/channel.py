@@ -73,7 +73,8 @@ class Channel(plane.Channel):
         if self.transaction is not None:
             self.transaction.leave(connection_closes=connection_closes)
         self.connection.access.cancel_replies(self)  # type: ignore[attr-defined]
-        self.return_unacked(connection_closes=connection_closes)
+        while not self.return_unacked(connection_closes=connection_closes):
+            yield
         events.counts["channel_closed"] += is_first
         if events.wanted and is_first:
             events.channel_closed(self)

@@ -26,7 +26,7 @@ store/commit_log knows where the file is and how a start reads it.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brokerd import plane
 from brokerd.errors import ChannelStateError, NotAnsweredYet, PreconditionFailed
 from brokerd.pieces import do_in_pieces
-from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder
+from brokerd.store.commit_log import CommitLog, Message, Place, PlanEncoder, plan_octets
 from brokerd.store.format import (
     CAUSE_NACK,
     CAUSE_RECOVER,
@@ -42,7 +42,6 @@ from brokerd.store.format import (
     COMMIT_ACKED,
     COMMIT_PREFIX,
     COMMIT_REJECTED,
-    COMMIT_SETTLEMENT,
     ENTRY_HEAD_OCTETS,
     HEADER_OCTETS,
 )
@@ -79,6 +78,14 @@ class Published(NamedTuple):
     place: Place
     bits: int  # mandatory, immediate
     header: bytes | None  # the content header as it came; None where its properties are stored unchanged
+
+
+class Settlement(NamedTuple):
+    """What a settling method claimed: deliveries from one tag to another, those aside that were claimed before."""
+
+    first: int
+    last: int
+    outcome: int
 
 
 class Step(NamedTuple):
@@ -119,8 +126,8 @@ class Transaction:
         self._taken: plane.Kept | None = None  # the first publishes, where the data plane had kept them
         self._taken_at = 0  # where they begin in the commit log
         self._published: list[Published] = []  # behind those
-        self._settlements: list[tuple[int, Queue | None, int, int]] = []  # delivery tag, queue, seq, outcome
-        self._claimed: set[int] = set()  # delivery tags settled in this transaction
+        self._settlements: list[Settlement] = []
+        self._claimed = 0  # how many deliveries those settle
         self._steps: list[Step] = []
         self._next = 0  # of the steps, the first that is not stored
         self._refused = False
@@ -173,10 +180,7 @@ class Transaction:
         self._published.append(Published(place, bits, header))
 
     def _take_over(self, kept: plane.Kept) -> None:
-        """Have here what the data plane has kept.  It was resolved when it came.
-
-        Raises PreconditionFailed: no space.
-        """
+        """Have here what the data plane has kept.  Raises PreconditionFailed: no space."""
         try:
             self._taken_at = self._commit_log.adopt(kept.log_messages())
         except OSError as error:
@@ -195,21 +199,18 @@ class Transaction:
 
     def settle(self, tag: int, multiple: bool, outcome: int) -> None:
         """Take an acknowledgement.  Raises PreconditionFailed for a tag that is not outstanding, or taken already."""
-        everything = multiple and not tag
-        deliveries = self._channel.deliveries(tag, multiple)
-        if not everything and (not deliveries or tag in self._claimed):
-            raise PreconditionFailed(f"unknown delivery tag {tag}")
-        fresh = [(tag_, queue, seq, outcome) for tag_, queue, seq in deliveries if tag_ not in self._claimed]
-        self._hold(SETTLEMENT_OCTETS * len(fresh))
-        self._claimed.update([each[0] for each in fresh])
-        self._channel.claim(tag, multiple)
-        self._settlements += fresh
+        try:
+            first, last, count = self._channel.claim(tag, multiple, outcome)
+        except LookupError:
+            raise PreconditionFailed(f"unknown delivery tag {tag}") from None
+        if count:
+            self._hold(SETTLEMENT_OCTETS * count)
+            self._claimed += count
+            self._settlements.append(Settlement(first, last, outcome))
 
     def recover(self) -> None:
         """Return the deliveries that this transaction has not settled."""
-        for tag, _, _ in self._channel.deliveries(0, True):
-            if tag not in self._claimed:
-                self._channel.settle(tag, False, requeue=CAUSE_RECOVER)
+        self._channel.return_unclaimed(CAUSE_RECOVER)
 
     def rollback(self) -> None:
         """Forget the publishes.  Deliveries that were settled are outstanding again."""
@@ -260,7 +261,7 @@ class Transaction:
         if self._kept is not None and self._kept.octets > _PART_OCTETS:
             return True
         taken = 0 if self._taken is None else self._taken.count
-        return taken + len(self._published) + len(self._settlements) > ONE_PIECE_MOST
+        return taken + len(self._published) + self._claimed > ONE_PIECE_MOST
 
     def _decide_in_pieces(self) -> Iterator[None]:
         """Decide, unless the channel goes before."""
@@ -295,7 +296,7 @@ class Transaction:
     def _decide_kept(self, kept: plane.Kept) -> Generator[None, None, bool]:
         """The same as _decide() for what the data plane has kept."""
         self._check_space(kept.octets, len(kept.queues))
-        settlements = self._durable_settlements() if self._settlements else ()
+        settlements = yield from self._durable_settlements()
         queues = [queue for queue in kept.queues if queue.durable]
         if not settlements and (kept.stores < 2 or not queues):
             return False
@@ -335,10 +336,10 @@ class Transaction:
             stores += durable
             yield
         self._check_space(octets, len(queues))
-        settlements = self._durable_settlements()
+        settlements = yield from self._durable_settlements()
         if stores + len(settlements) < 2:
             return False
-        room = ENTRY_OCTETS_MAX - _plan_octets(queues, logged, stores, len(settlements))
+        room = ENTRY_OCTETS_MAX - plan_octets(queues, logged, stores, len(settlements))
         shared = self._commit_log.in_memory and self._commit_log.octets <= room
         encoder = PlanEncoder(ENTRY_HEAD_OCTETS - HEADER_OCTETS if shared else 0)
         for step in self._steps:
@@ -388,9 +389,17 @@ class Transaction:
         if not node.room.has(self._connection.access.vhost.directory, octets):
             raise PreconditionFailed("the transaction cannot be stored: No space left on device")
 
-    def _durable_settlements(self) -> "list[tuple[Queue, int, int]]":
-        return [(queue, seq, outcome) for _, queue, seq, outcome in self._settlements
-                if queue is not None and queue.durable and outcome <= REJECT]  # fmt: skip
+    def _durable_settlements(self) -> "Generator[None, None, list[tuple[Queue, int, int]]]":
+        """Queue, seq and outcome of what a start must settle again, piece by piece."""
+        found: list[tuple[Queue, int, int]] = []
+        for first, last, outcome in self._settlements:
+            if outcome > REJECT:
+                continue  # A start gives back all that was out.
+            for begin in range(first, last + 1, ONE_PIECE_MOST):
+                claimed = self._channel.claimed(begin, min(last, begin + ONE_PIECE_MOST - 1), outcome)
+                found += [(queue, seq, outcome) for queue, seq in claimed if queue.durable]
+                yield
+        return found
 
     def _store(self) -> None:
         """Carry out the decision, which is on disk.  Where the disk is full, go on when there is room again."""
@@ -406,8 +415,8 @@ class Transaction:
             else:
                 node.blocked.add(self)
             return
-        for tag, _, _, outcome in self._settlements:
-            self._channel.settle(tag, False, requeue=CAUSES.get(outcome, 0), reject=outcome == REJECT)
+        for first, last, outcome in self._settlements:
+            self._channel.settle_claimed(first, last, outcome, requeue=CAUSES.get(outcome, 0), reject=outcome == REJECT)
         self._stage = STORED
         if self._entry is not None:
             shared = self._connection.access.vhost.commit_log
@@ -547,12 +556,6 @@ class Transaction:
         if self._entry is not None and shared is not None:
             shared.leave(self._entry)
         log.error("%s: a transaction is committed, but stored only at the next start: %s", self._connection, error)
-
-
-def _plan_octets(queues: "Iterable[Queue]", messages: int, stores: int, settlements: int) -> int:
-    """How many octets a plan has, at most."""
-    names = sum(1 + len(queue.name.encode("utf-8", "surrogateescape")) for queue in queues)
-    return 12 + names + 12 * messages + 4 * stores + COMMIT_SETTLEMENT.size * settlements
 
 
 def publish(connection: "Connection", number: int, method: bytes, header: bytes, body: bytes) -> None:

@@ -211,6 +211,12 @@ def encode_plan(plan: Plan, shift: int = 0) -> bytes:
     return encoder.octets()
 
 
+def plan_octets(queues: Iterable[Named], messages: int, stores: int, settlements: int) -> int:
+    """How many octets a plan has, at most."""
+    names = sum(1 + len(queue.name.encode("utf-8", "surrogateescape")) for queue in queues)
+    return 12 + names + 12 * messages + 4 * stores + layout.COMMIT_SETTLEMENT.size * settlements
+
+
 class PlanEncoder:
     """Makes the octets of a plan, one message or settlement at a time.
 
