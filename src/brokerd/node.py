@@ -132,8 +132,7 @@ class Node:
             make_room=self.upkeep.make_room, tell=self._tell_alarm,
         )  # fmt: skip
         self.blocked, self.hoarders = self.alarms.blocked, Hoarders(self.core, self.alarms)
-        self.transaction_memory = TransactionMemory()
-        self.logins = Logins(users, lambda: self.settings, clock)
+        self.transaction_memory, self.logins = TransactionMemory(), Logins(users, lambda: self.settings, clock)
         services = Services(clock.epoch_ns, self.commit.wait, self._call_at)
         self._give_features = make_on_demand(services, self.events, self.name, disk, self.commit.follow)
 

@@ -196,3 +196,21 @@ cdef uint64_t tell_dead(core_t *core, uint64_t most, int64_t until) noexcept:
         if tell_one_dead(q, &dead, &n) and aside_take(q, dead.seq, &dead):
             settle_dead(q, &dead)
     return n
+
+
+cdef bint finish_deaths(queue_t *q, uint64_t most) noexcept:
+    """Let messages die whose time is over, and tell what became of those that died: `most` of them.  Whether that was all."""
+    cdef uint64_t some, before, n = 0
+    cdef bint whole = True
+    if q.rules == NULL:
+        return True
+    while n < most:
+        before = q.rules.n_expired
+        whole = not q.rules.expires or expire(q)
+        some = q.rules.n_expired - before
+        if q.rules.dying.first < q.rules.dying.n:
+            some += tell_dead(q.core, most - n, NEVER)
+        if some == 0:
+            break
+        n += some
+    return whole and q.rules.dying.first == q.rules.dying.n

@@ -537,23 +537,10 @@ cdef class Queue:
         return before - q.ready
 
     def finish_deaths(self, uint64_t most):
-        cdef queue_t *q = &self.q
-        cdef uint64_t some, before, n = 0
-        cdef bint whole = True
-        if q.rules == NULL:
-            return True
         self.core.read_clock()
-        while n < most:
-            before = q.rules.n_expired
-            whole = not q.rules.expires or expire(q)
-            some = q.rules.n_expired - before
-            if q.rules.dying.first < q.rules.dying.n:
-                some += tell_dead(q.core, most - n, NEVER)
-            if some == 0:
-                break
-            n += some
+        whole = finish_deaths(&self.q, most) != 0
         self.core.request_turn()
-        return whole and q.rules.dying.first == q.rules.dying.n
+        return whole
 
     def drop(self):
         cdef Consumer consumer
