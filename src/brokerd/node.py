@@ -324,7 +324,7 @@ class Node:
     def _recover(self, queue: "Queue") -> None:
         from brokerd.store.recovery import recover  # An empty broker has nothing to recover.
 
-        if recover(queue, self.disk, self.data.suspect, log.warning):
+        if recover(queue, self.disk, self.data.suspect, log.warning, stream=queue.stream is not None):
             self.upkeep.journals.add_recovered(queue)
         if self.data.suspect:
             try:

@@ -22,6 +22,7 @@ DIFFERENCES = {
     "`x-priority` of a single active consumer": "classic queues: no meaning",
     "`x-max-priority` with a length": "the highest go first",
     "`queue.purge` of a stream": "540",
+    "`queue.delete-ok` of a stream": "0 messages",
     "offsets of a stream": "from 0",
     "refusals of a stream's readers": "an Erlang term",
     "`x-delivery-limit` of a classic queue": "406",

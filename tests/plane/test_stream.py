@@ -4,6 +4,8 @@ The model is a stream in plain Python: how many messages there were, what retent
 hold.  hypothesis drives both.
 """
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,8 +72,42 @@ def recovered(make_bench, suspect=False):
     from brokerd.store.disk import Disk
     from brokerd.store.recovery import recover
 
-    recover(queue, Disk(), suspect, lambda _: None)
+    recover(queue, Disk(), suspect, lambda _: None, stream=True)
     return Stream(bench, queue)
+
+
+def kinds_of_files(stream):
+    return {name.partition(".")[0] for name in os.listdir(stream.queue.directory)}
+
+
+def test_a_stream_has_no_acks_files(make_bench):
+    stream = Stream(make_bench(segment_octets=4096))
+    stream.publish(*[b"m" * 500] * 40)
+    stream.read(2)
+    assert stream.offsets() == [*range(1, 41)]
+    stream.connection.feed(nack(2, 3) + ack(2, 0, multiple=True))
+    stream.gate.set_limits(max_length=10)
+    assert stream.gate.retain(99)
+    stream.publish(*[b"m" * 500] * 9)
+    assert "acks" not in kinds_of_files(stream)
+    stream = recovered(make_bench, suspect=True)
+    stream.publish(b"n")
+    stream.read(2)
+    assert stream.offsets()[-1] == 50
+    assert "acks" not in kinds_of_files(stream)
+
+
+def test_a_segment_that_a_stream_gave_up_gets_its_acks_in_another_queue(make_bench):
+    bench = make_bench(segment_octets=4096)
+    stream = Stream(bench)
+    stream.publish(*[b"m" * 500] * 40)
+    stream.gate.set_limits(max_length=10)
+    assert stream.gate.retain(99)
+    plain = bench.queue(b"plain")
+    stream.connection.feed(publish(1, b"p" * 500, b"plain", persistent=True))
+    bench.turns()
+    assert "acks.0" in " ".join(os.listdir(plain.directory))
+    plain.check()
 
 
 def test_each_reader_gets_all_messages_with_their_offsets_and_they_stay(stream):

@@ -27,7 +27,7 @@ ORDER_HEAD = struct.Struct("<4sI")
 
 @dataclass(eq=False)
 class Part:
-    """One segment with its acks and its journal; ``journal`` and ``index`` may be None."""
+    """One segment with its acks and its journal; ``journal`` and ``index`` may be None, and a stream's ``acks``."""
 
     level: int
     kept: bool
@@ -91,6 +91,10 @@ class Queue:
     entry: dict | None = None               # in the manifest
     files: dict = field(default_factory=dict)       # path relative to the tree -> octets as they were read
     removed: set = field(default_factory=set)       # paths of files that shall not be written
+
+    @property
+    def is_stream(self):
+        return self.readers is not None or any(part.index is not None for part in self.parts)
 
     @property
     def journaled(self):

@@ -21,6 +21,7 @@ from tests.planter.files import (
     SETTLING,
     STARTED,
     SWITCHED_OFF,
+    AcksFile,
 )
 from tests.planter.play import GONE, OUT, READY, Broken, Play
 from tests.planter.play_groups import AGAIN, GroupPlay, is_played, judge_keys, since_replay
@@ -95,6 +96,8 @@ def _removed(queue):
 def _judge_part(part, play):
     msgs, acks, journal = part.msgs, part.acks, part.journal
     first = part.records()[0].seq if part.records() else 0
+    if acks is None and play.queue.is_stream:
+        acks = AcksFile(part.number, msgs.generation if msgs is not None else 0, 0, 0, 0, None, [], b"")
     if msgs is None or acks is None:
         play.say("files", first, f"segment {part.number} has not all of its files")
         return
@@ -121,7 +124,7 @@ def _judge_part(part, play):
             play.say("words", first, "events")
         if any(after.ts <= before.ts for before, after in pairwise(journal.events)):
             play.say("time rises", first, f"events of {part.number}")
-    _judge_head(part, play, first)
+    _judge_head(part, acks, play, first)
     seqs = [record.seq for record in msgs.records]
     if any(after <= before for before, after in pairwise(seqs)):
         play.say("numbers rise", first, f"segment {part.number}")
@@ -136,9 +139,9 @@ def _judge_part(part, play):
         play.say("damage", first, f"segment {part.number}")
 
 
-def _judge_head(part, play, first):
+def _judge_head(part, acks, play, first):
     """What headers and marks say by themselves, by docs/formats.md."""
-    msgs, acks, journal = part.msgs, part.acks, part.journal
+    msgs, journal = part.msgs, part.journal
     places = {0, 64, msgs.end, *(record.position for record in msgs.records)}
     if acks.delivered not in places or (acks.doubted or 0) not in places:
         play.say("headers", first, f"the cursors {acks.delivered} and {acks.doubted}")

@@ -14,6 +14,8 @@ from brokerd.queues.expressions import CHARACTERS_MAX, PROGRAM_MAX, ExpressionFa
     ("a = 1 b", "line 1, column 7: the end is wanted, not 'b'"),
     ("a = 1\n AND ;", "line 2, column 6: ';' has no meaning here"),
     ("a = 'x", "line 1, column 5: a text without its end"),
+    ('a = 1 AND "b = 2', "line 1, column 11: a name without its end"),
+    ("a = 1\n /* b", "line 2, column 2: a comment without its end"),
     ("a NOT 5", "line 1, column 7: IN, LIKE or BETWEEN is wanted, not '5'"),
     ("a LIKE 5", "line 1, column 8: a text in single quotes is wanted, not '5'"),
     ("a LIKE 'x' ESCAPE 'ab'", "line 1, column 19: ESCAPE takes one character"),

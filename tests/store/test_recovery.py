@@ -36,10 +36,10 @@ class Queue:
         self.last_ts, self.last_number = last_ts, last_number
 
 
-def run(directory, suspect=False, disk=None):
+def run(directory, suspect=False, disk=None, **more):
     """(queue, findings)"""
     queue, findings = Queue(directory), []
-    recover(queue, disk or Disk(), suspect, findings.append)
+    recover(queue, disk or Disk(), suspect, findings.append, **more)
     return queue, findings
 
 
@@ -412,6 +412,22 @@ def test_spares_and_acks_without_records_go(files):
     queue, findings = run(files.directory)
     assert (list(queue.segments), kinds(findings)) == ([1, 2, 3], ["leftover"])
     assert sorted(os.listdir(files.directory)) == [".queue", *(layout.segment_name(n) for n in (1, 2, 3))]
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+def test_a_stream_gives_up_the_acks_files_of_former_releases_and_gets_no_others(files, suspect):
+    three_segments(files)
+    for number in (1, 2, 3):
+        files.ack(number, [(0, layout.ACKED, 0)] if number == 2 else [], delivered=64)
+    files.write(files.path("acks.0000000002.damaged"), b"aside")
+    queue, findings = run(files.directory, suspect, stream=True)
+    left = [*(layout.segment_name(n) for n in (1, 2, 3)), "acks.0000000002.damaged"]
+    assert sorted(os.listdir(files.directory)) == sorted(left)
+    assert [(one.kind, one.text.split(" ")[0]) for one in findings] == [("leftover", "3")]
+    assert {(one["settled"], one["delivered"], one["doubted"]) for one in queue.segments.values()} == {(0, 0, 0)}
+    queue, findings = run(files.directory, suspect, stream=True)
+    assert (list(queue.segments), findings) == ([1, 2, 3], [])
+    assert sorted(os.listdir(files.directory)) == sorted(left)
 
 
 @pytest.mark.parametrize("position", [0, 9, 16, 20])

@@ -219,11 +219,6 @@ cdef void gate_leave(queue_t *q) noexcept:
     gate.deadline = NEVER
 
 
-cdef inline bint is_read(queue_t *q) noexcept nogil:
-    """Whether messages are read, and stay."""
-    return q.rules != NULL and q.rules.gate != NULL and q.rules.gate.reads
-
-
 cdef bint make_stand_in(queue_t *q) noexcept nogil:
     """Make rules_t.stand_in, for a gate that lets_go.  False: no memory."""
     cdef seg_t *s = q.rules.stand_in

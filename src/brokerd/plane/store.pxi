@@ -105,6 +105,11 @@ cdef int seg_recycle(seg_t *s, const char *path) noexcept nogil:
     return seg_create(s, path)
 
 
+cdef inline bint is_read(queue_t *q) noexcept nogil:
+    """Whether messages are read, and stay."""
+    return q.rules != NULL and q.rules.gate != NULL and q.rules.gate.reads
+
+
 cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
     """Append an empty segment with room for a record of `need` octets; 0 or the errno."""
     cdef queue_t *q = st.queue
@@ -139,9 +144,9 @@ cdef int seg_new(store_t *st, uint32_t need) noexcept nogil:
             return err
     else:
         err = seg_create(s, path)
-    if err == 0 and (q.durable or not take_name(s, path)):
+    if err == 0 and (q.durable or not take_name(s, path)) and not is_read(q):
         # Make the acks file now, while the publisher can still wait for room: a delivery writes the watermark there, and
-        # cannot wait.
+        # cannot wait.  Where messages are read there is none: nothing becomes of them.
         err = acks_map(s)
         if err:
             unlink(path)

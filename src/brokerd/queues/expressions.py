@@ -76,8 +76,10 @@ def _tokens(text: str) -> list[Token]:
     while at < len(text):
         found = TOKEN.match(text, at)
         if found is None:
-            what = "a text without its end" if text[at] in "'\"" else f"'{text[at]}' has no meaning here"
-            raise _fault(text, at, what)
+            open_ended = {"'": "a text without its end", '"': "a name without its end"}
+            raise _fault(text, at, open_ended.get(text[at], f"'{text[at]}' has no meaning here"))
+        if text.startswith("/*", at) and found.lastgroup:
+            raise _fault(text, at, "a comment without its end")
         kind, octets = found.lastgroup, found.group()
         if kind == "name" and octets.upper() in WORDS:
             tokens.append(Token("word", octets.upper(), at))

@@ -232,6 +232,32 @@ def body_octets(octets: Any, records: Records) -> "numpy.ndarray":
     return np.maximum(records.headers["length"].astype(np.int64) - layout.HEADER_OCTETS - meta, 0)
 
 
+def records_in(octets: bytes, end: int, runs: list[tuple[int, int]]) -> tuple["numpy.ndarray", "numpy.ndarray"]:
+    """Positions and body octets of the records within ``runs``."""
+    import numpy as np
+
+    starts, ends = np.array([run[0] for run in runs] or [0]), np.array([run[1] for run in runs] or [0])
+    records = scan_records(octets, end // 8 * 8)
+    run = np.searchsorted(starts, records.positions, "right") - 1
+    inside = (run >= 0) & (records.positions < ends[run])
+    return records.positions[inside], body_octets(octets, records)[inside]
+
+
+def next_record(content: Any, number: int, at: int, limit: int, last_seq: int) -> int:
+    """The first whole record of this segment behind ``at``; -1: none below ``limit``."""
+    magic = layout.RECORD_MAGIC.to_bytes(4, "little")
+    position = at
+    while 0 <= (position := content.find(magic, position + 1, limit)) <= limit - layout.HEADER_OCTETS:
+        length = int.from_bytes(content[position + 4:position + 8], "little")
+        if position & 7 or not layout.HEADER_OCTETS <= length <= limit - position:
+            continue
+        seq, crc = content[position + 16:position + 24], content[position + 8:position + 12]
+        if int.from_bytes(seq, "little") > last_seq and int.from_bytes(crc, "little") == layout.record_crc(
+                content[position:position + length], number):
+            return position
+    return -1
+
+
 def entry_checks(entries: "numpy.ndarray", number: int) -> "numpy.ndarray":
     """The check each of ``entries`` should carry in segment ``number`` (u1)."""
     import numpy as np

@@ -1,8 +1,9 @@
 """At a start, ``recover`` reads a queue's directory and attaches the segments that it finds to the queue.
 
-After a clean stop a segment costs one read of 64 octets, and its acks file another.  ``recover`` reads these segments
-through: the last one, those that are not sealed, and those in which a word and its complement do not agree.  After a
-power cut (``suspect``) it reads through every segment that is not known to be synced, and every acks file.
+After a clean stop a segment costs one read of 64 octets, and its acks file, which a stream does not have, another.
+``recover`` reads these segments through: the last one, those that are not sealed, and those in which a word and its
+complement do not agree.  After a power cut (``suspect``) it reads through every segment that is not known to be synced,
+and every acks file.
 
 It reports each fault as a ``Finding``.  It cuts off a torn end.  It renames a file with a damaged header to
 ``*.damaged``, together with the files that belong to it.  It deletes no file that may hold a message.
@@ -13,7 +14,7 @@ import errno
 import mmap
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from brokerd.errors import StoreError
 from brokerd.store import format as layout
@@ -21,9 +22,6 @@ from brokerd.store import reading
 from brokerd.store.disk import Disk
 from brokerd.store.settled_recovery import NUMBER_MOST, highest_number, highest_seq, stale_journals
 from brokerd.store.settled_segments import seal
-
-if TYPE_CHECKING:
-    import numpy
 
 # plane.scan_segment(octets, number, start) -> (end, records, first_seq, last_seq, last_ts, body_octets): the run of
 # whole records (bounds, CRC) that begins at ``start``, even if the header says else; 0s if there is no record.
@@ -64,11 +62,14 @@ class Recoverable(Protocol):
 
 
 def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Finding], object],
-            scan: Scan | None = None) -> bool:
+            scan: Scan | None = None, *, stream: bool = False) -> bool:
     """Attach all segments of ``queue.directory``, in order; then tell the queue its next sequence number.
 
     Returns whether the queue has, or had, an order journal.  Journals themselves are not read here.  If the former
     broker died while it moved a settled segment into the folder ``kept``, the move is finished.
+
+    ``stream``: messages of the queue are read, and nothing becomes of them: acks files, which former releases made
+    beside its segments, are removed.
 
     ``suspect``: power was lost since the last clean stop.  ``ready_octets`` is exact for a segment that was read
     through or has no settled record; otherwise it is estimated from the number of unsettled records.
@@ -80,7 +81,7 @@ def recover(queue: Recoverable, disk: Disk, suspect: bool, report: Callable[[Fin
         scan = cast(Scan, plane.scan_segment)
     next_seq, last_ts, last_number, journaled = 1, 0, 0, False
     for level, directory in _levels(queue, disk, report):
-        found = _Recovery(directory, disk, suspect, report, scan)
+        found = _Recovery(directory, disk, suspect, report, scan, stream)
         for s in found.segments():
             queue.attach_segment(
                 s.number, end=s.end, records=s.records, settled=s.settled, base_seq=s.base_seq, delivered=s.delivered,
@@ -153,16 +154,17 @@ class _Segment:
 class _Recovery:
     """One directory.  ``next_seq`` is right as soon as ``segments()`` has returned."""
 
-    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_suspect", "journaled", "last_number", "last_ts",
-                 "next_seq")
+    __slots__ = ("_directory", "_disk", "_names", "_report", "_scan", "_stream", "_suspect", "journaled", "last_number",
+                 "last_ts", "next_seq")
 
     def __init__(self, directory: str, disk: Disk, suspect: bool, report: Callable[[Finding], object],
-                 scan: Scan) -> None:
+                 scan: Scan, stream: bool) -> None:
         self._directory = directory
         self._disk = disk
         self._suspect = suspect
         self._report = report
         self._scan = scan
+        self._stream = stream
         self._names: set[str] = set()
         self.next_seq = 1
         self.last_ts = self.last_number = 0
@@ -249,6 +251,18 @@ class _Recovery:
                 names.discard(name)
                 self._add_finding("leftover", path, 0, 0, "its segment is gone; removed")
         self._remove_journals()
+        if self._stream:
+            self._remove_acks()
+
+    def _remove_acks(self) -> None:
+        """Remove the acks files of a stream: they say nothing.  The next start need not list them."""
+        acks = [name for name in self._names if name.startswith("acks.") and layout.segment_number(name) is not None]
+        for name in acks:
+            self._disk.unlink(self._path(name))
+            self._names.discard(name)
+        if acks:
+            text = f"{len(acks)} acks files beside the segments of a stream, which needs none; removed"
+            self._add_finding("leftover", self._directory, 0, 0, text)
 
     def _remove_journals(self) -> None:
         for name in stale_journals(self._directory, self._names, self._disk):
@@ -335,7 +349,8 @@ class _Recovery:
                 if last_seq > NUMBER_MOST:
                     self._reject(number, path, fd, octets, f"it ends with message {last_seq}, which no queue can have")
                     return None
-            self._recover_acks(segment)
+            if not self._stream:
+                self._recover_acks(segment)
             return segment
         finally:
             self._disk.close(fd)
@@ -410,7 +425,7 @@ class _Recovery:
                 self.last_ts = max(self.last_ts, ts)    # The clock may have been put back since.
                 records, body_octets, last_seq = records + count, body_octets + octets, seq
                 at = end
-            following = _next_record(content, s.number, at, committed, last_seq) if at < committed else -1
+            following = reading.next_record(content, s.number, at, committed, last_seq) if at < committed else -1
             if following < 0:
                 return runs, records, body_octets, last_seq
             self._add_finding("damaged", s.path, at, following - at, "not readable; records before and after it are")
@@ -550,7 +565,7 @@ class _Recovery:
         settled = reading.settled_positions(found.entries)
         settled = settled[(settled >= layout.HEADER_OCTETS) & (settled < s.end)]
         if s.runs is not None:
-            positions, body_octets = _records_in(self._disk.read(s.path), s.end, s.runs)
+            positions, body_octets = reading.records_in(self._disk.read(s.path), s.end, s.runs)
             gone = np.isin(positions, settled)
             settled = positions[gone]
             s.unsettled_octets = int(body_octets[~gone].sum())
@@ -559,32 +574,6 @@ class _Recovery:
             kind = "recounted" if self._suspect else "damaged"
             self._add_finding(kind, path, layout.HEADER_OCTETS, found.written * layout.ENTRY_OCTETS,
                        f"{found.damaged} entries cannot be read: what they settled comes again")
-
-
-def _next_record(content: mmap.mmap, number: int, at: int, limit: int, last_seq: int) -> int:
-    """The first whole record of this segment behind ``at``; -1: none below ``limit``."""
-    magic = layout.RECORD_MAGIC.to_bytes(4, "little")
-    position = at
-    while 0 <= (position := content.find(magic, position + 1, limit)) <= limit - layout.HEADER_OCTETS:
-        length = int.from_bytes(content[position + 4:position + 8], "little")
-        if position & 7 or not layout.HEADER_OCTETS <= length <= limit - position:
-            continue
-        seq, crc = content[position + 16:position + 24], content[position + 8:position + 12]
-        if int.from_bytes(seq, "little") > last_seq and int.from_bytes(crc, "little") == layout.record_crc(
-                content[position:position + length], number):
-            return position
-    return -1
-
-
-def _records_in(octets: bytes, end: int, runs: list[tuple[int, int]]) -> tuple["numpy.ndarray", "numpy.ndarray"]:
-    """Positions and body octets of the records within ``runs``."""
-    import numpy as np
-
-    starts, ends = np.array([run[0] for run in runs] or [0]), np.array([run[1] for run in runs] or [0])
-    records = reading.scan_records(octets, end // 8 * 8)
-    run = np.searchsorted(starts, records.positions, "right") - 1
-    inside = (run >= 0) & (records.positions < ends[run])
-    return records.positions[inside], reading.body_octets(octets, records)[inside]
 
 
 def _later_version(path: str, version: int, known: int) -> StoreError:
