@@ -114,6 +114,8 @@ cdef extern from "hot.h" nogil:
     void put_be16(uint8_t *, uint16_t)
     void put_be32(uint8_t *, uint32_t)
     void put_be64(uint8_t *, uint64_t)
+    void copy_few(uint8_t *, const uint8_t *, size_t)
+    uint64_t alone(uint64_t)
     uint16_t le16(const uint8_t *)
     uint32_t le32(const uint8_t *)
     uint64_t le64(const uint8_t *)

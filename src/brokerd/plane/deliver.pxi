@@ -8,6 +8,8 @@
 cdef enum:
     TURN_QUANTUM = 262144           # octets of one queue before the next queue has its turn
     LOOK_COSTS = 64                 # octets that a message counts for which a gate looked at
+    ROW_OCTETS = 8192               # of a stream that one reader gets in a row: its memory is then at hand, and the others, who wait for
+                                    # them, get them too
     GET_LOOKS = 64                  # calls of take() for one basic.get.  After that it answers get-empty, though a message
                                     # may be there that could go out: the next basic.get looks on
 
@@ -97,7 +99,15 @@ cdef inline void add_unacked(channel_t *ch, consumer_t *c, place_t *t) noexcept 
     """Count the delivery just written as unacked; ring_reserve() went before."""
     cdef entry_t *e = &ch.ring[ch.next_tag & (ch.ring_capacity - 1)]
     ASSERT(ch.next_tag - ch.base_tag < ch.ring_capacity)
-    e.at = t[0]
+    # Its fields were stored one by one just now, and so they are read.
+    e.at.seg = <seg_t *><size_t>alone(<size_t>t.seg)
+    e.at.seq = alone(t.seq)
+    e.at.position = <uint32_t>alone(t.position)
+    e.at.ordinal = <uint32_t>alone(t.ordinal)
+    e.at.actor = <uint32_t>alone(t.actor)
+    e.at.count = <uint16_t>alone(t.count)
+    e.at.flags = <uint8_t>alone(t.flags)
+    e.at.reason = <uint8_t>alone(t.reason)
     e.consumer = c
     e.late = e.claimed = False
     e.when = ch.conn.core.ms
@@ -225,14 +235,14 @@ cdef void send_body(channel_t *ch, place_t *t, uint64_t body_n) noexcept nogil:
     retire_if_settled(s)
 
 
-cdef inline void count_served(level_t *level, consumer_t *c) noexcept nogil:
-    """c has got a message: it goes to the end of its ring, or leaves it."""
+cdef inline void count_served(level_t *level, consumer_t *c, bint is_last) noexcept nogil:
+    """c has got a message, the last one of its turn or not: then it goes to the end of its ring.  Without credit it leaves it."""
     if not c.no_ack:
         c.unacked += 1
         if c.prefetch and c.unacked >= c.prefetch:
             ring_leave(c)
             return
-    if level.head != level.tail and c.in_ring:
+    if level.head != level.tail and c.in_ring and is_last:
         ring_leave(c)
         ring_join(c)
 
@@ -264,7 +274,8 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     cdef channel_t *ch
     cdef place_t t, large
     cdef int64_t n
-    cdef uint64_t before, spent = 0
+    cdef uint64_t before, spent = 0, row = 0
+    cdef consumer_t *served = NULL
     cdef int took
     cdef bint sends
     begin_deliveries(q)
@@ -317,7 +328,9 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
         hand_out(ch, c, &t, n, c.no_ack)
         if UNLIKELY(sends):
             send_body(ch, &large, n)
-        count_served(level, c)
+        row = row + 64 + n if c == served else 0
+        served = c
+        count_served(level, c, row >= ROW_OCTETS or not is_read(q))
         if UNLIKELY(ch.global_prefetch) and ch.consumers_n > 1:
             break                   # The channel's other queues have their turn.
         if UNLIKELY(q.levels_n > 1):

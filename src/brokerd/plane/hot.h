@@ -62,6 +62,41 @@ static inline void put_le16(uint8_t *p, uint16_t v) { memcpy(p, &v, 2); }
 static inline void put_le32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
 static inline void put_le64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
 
+/* Copies few octets without a call: at most 32, else as memcpy() does. */
+static inline void copy_few(uint8_t *to, const uint8_t *from, size_t n)
+{
+    if (n > 32) {
+        memcpy(to, from, n);
+    } else if (n >= 16) {
+        uint64_t a[2], b[2];
+        memcpy(a, from, 16);
+        memcpy(b, from + n - 16, 16);
+        memcpy(to, a, 16);
+        memcpy(to + n - 16, b, 16);
+    } else if (n >= 8) {
+        uint64_t a = le64(from), b = le64(from + n - 8);
+        put_le64(to, a);
+        put_le64(to + n - 8, b);
+    } else if (n >= 4) {
+        uint32_t a = le32(from), b = le32(from + n - 4);
+        put_le32(to, a);
+        put_le32(to + n - 4, b);
+    } else if (n) {
+        uint8_t a = from[0], b = from[n >> 1], c = from[n - 1];
+        to[0] = a;
+        to[n >> 1] = b;
+        to[n - 1] = c;
+    }
+}
+
+/* The value, of which the compiler must not know that its neighbour in memory is read too.  It would read both at once, and where
+ * each was stored alone just before, the processor then waits until both stores have left for the cache. */
+static inline uint64_t alone(uint64_t v)
+{
+    __asm__("" : "+r"(v));
+    return v;
+}
+
 /* Stores a counter and its complement at once, so that a reader notices a torn word or a flipped bit. */
 static inline void put_word(uint8_t *p, uint32_t v) { put_le64(p, (uint64_t)v | (uint64_t)(uint32_t)~v << 32); }
 

@@ -113,7 +113,7 @@ cdef inline void write_body_frame(uint16_t channel, uint8_t *p, const uint8_t *b
     p[0] = FRAME_BODY
     put_be16(p + 1, channel)
     put_be32(p + 3, n)
-    memcpy(p + 7, body, n)
+    copy_few(p + 7, body, n)
     p[7 + n] = FRAME_END
 
 
@@ -149,7 +149,7 @@ cdef inline uint64_t write_header(uint16_t channel, uint8_t *p, const uint8_t *p
     put_be32(p + 3, 12 + properties_n)
     put_be32(p + 7, CLASS_BASIC << 16)
     put_be64(p + 11, body_n)
-    memcpy(p + 19, properties, properties_n)
+    copy_few(p + 19, properties, properties_n)
     p[19 + properties_n] = FRAME_END
     return 20 + properties_n
 
@@ -300,37 +300,33 @@ cdef uint64_t write_more_headers(conn_t *conn, uint16_t channel, uint8_t *p, con
     """write_header() with added_headers().  Without them if they would make the header frame longer than frame_max."""
     cdef uint8_t *start = p
     cdef uint16_t flags = be16(properties)
-    cdef uint32_t before = 2, table_n = 0
-    cdef uint8_t headers[HEADERS_ROOM]
-    cdef uint32_t headers_n = added_headers(t, headers, numbers)
-    cdef uint32_t added = headers_n
-    if headers_n == 0 or n + added + 4 + 12 > conn.frame_max - 8:
-        return write_header(channel, p, properties, n, body_n)
+    cdef uint32_t before = 2, table_n = 0, headers_n, added
     if flags & 1 << PROPERTY_CONTENT_TYPE:
         before += 1 + properties[before]
     if flags & 1 << PROPERTY_CONTENT_ENCODING:
         before += 1 + properties[before]
     if flags & 1 << PROPERTY_HEADERS:
         table_n = be32(properties + before)
-    else:
-        added += 4
+    headers_n = added_headers(t, p + 23 + before + table_n, numbers)        # where they belong
+    added = headers_n if flags & 1 << PROPERTY_HEADERS else headers_n + 4
+    if headers_n == 0 or n + headers_n + 4 + 12 > conn.frame_max - 8:
+        return write_header(channel, p, properties, n, body_n)
     p[0] = FRAME_HEADER
     put_be16(p + 1, channel)
     put_be32(p + 3, 12 + n + added)
     put_be32(p + 7, CLASS_BASIC << 16)
     put_be64(p + 11, body_n)
     put_be16(p + 19, flags | 1 << PROPERTY_HEADERS)
-    memcpy(p + 21, properties + 2, before - 2)
+    copy_few(p + 21, properties + 2, before - 2)
     p += 19 + before
     put_be32(p, table_n + headers_n)
     p += 4
     if flags & 1 << PROPERTY_HEADERS:
-        memcpy(p, properties + before + 4, table_n)
+        copy_few(p, properties + before + 4, table_n)
         p += table_n
         before += 4 + table_n
-    memcpy(p, headers, headers_n)
     p += headers_n
-    memcpy(p, properties + before, n - before)
+    copy_few(p, properties + before, n - before)
     p += n - before
     p[0] = FRAME_END
     return p + 1 - start
@@ -357,12 +353,12 @@ cdef inline uint8_t *write_method(channel_t *ch, uint8_t *p, const uint8_t *pref
     method frame   prefix: up to the delivery tag, its size still zero | ch.next_tag | redelivered | exchange | key
                    | tail, of tail_n octets, 0 or 4
     """
-    memcpy(p, prefix, prefix_n)
+    copy_few(p, prefix, prefix_n)
     put_be32(p + 3, prefix_n + 2 + names_n + tail_n)
     p += prefix_n
     put_be64(p, ch.next_tag)
     p[8] = t.flags & PLACE_WAS_OUT
-    memcpy(p + 9, names, names_n)
+    copy_few(p + 9, names, names_n)
     p += 9 + names_n
     if tail_n:
         put_be32(p, tail)

@@ -129,7 +129,7 @@ cdef int held_grow(reader_t *r) noexcept nogil:
     return 0
 
 
-cdef uint32_t hold(reader_t *r, uint64_t offset, uint64_t number, uint32_t position) noexcept nogil:
+cdef inline uint32_t hold(reader_t *r, uint64_t offset, uint64_t number, uint32_t position) noexcept nogil:
     """The delivery that follows is held.  Returns its index in `held`; NO_HELD: no memory."""
     cdef uint32_t i
     cdef held_t *h
@@ -377,6 +377,12 @@ cdef inline bint is_whole_for_readers(seg_t *s, uint32_t position) noexcept nogi
     if position <= max(s.whole_below, <uint32_t>HEADER):
         s.whole_below = position + room_of(s.map + position)
     return True
+
+
+cdef inline bint is_at_hand(reader_t *r) noexcept nogil:
+    """Whether a record stands at the reader's place, is mapped, and need not be checked."""
+    cdef seg_t *s = r.seg
+    return r.position < s.end and s.map != NULL and not s.verify and le32(s.map + r.position) == RECORD_MAGIC
 
 
 cdef bint reader_peek(reader_t *r) noexcept nogil:

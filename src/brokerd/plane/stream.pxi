@@ -60,7 +60,7 @@ cdef inline bint reader_look(reader_t *r) noexcept nogil:
     cdef uint64_t seq
     if UNLIKELY(r.seg == NULL or not r.started):
         return reader_find(r)
-    if not reader_peek(r):
+    if UNLIKELY(not is_at_hand(r)) and not reader_peek(r):
         return False
     seq = seq_of(r.seg.map + r.position)
     if UNLIKELY(seq > r.offset and r.tells):
