@@ -88,6 +88,31 @@ def test_a_stream_is_read_from_any_offset_with_filters(http, stream, query, payl
     assert [item["offset"] for item in answer["items"]] == [int(number) for number in payloads]
 
 
+def test_a_stream_is_read_at_the_path_of_its_queue(http, stream):
+    answer = http.get("/api/queues/%2F/events/stream?offset=7&filter=b&filter=c&queue=other")
+    assert [item["payload"] for item in answer["items"]] == ["8", "9"]
+    assert http.ask("GET", "/api/queues/%2F/none/stream").status == 404
+
+
+@pytest.mark.parametrize(("body", "payloads"), [
+    ({}, "1"), ({"count": 3}, "123"), ({"count": 20, "offset": "7"}, "789"), ({"count": 20, "offset": 8}, "89"),
+    ({"count": "2", "offset": -2, "truncate": 1}, "89"), ({"offset": "next"}, ""),
+])
+def test_a_stream_is_read_as_lavinmq_has_it(http, stream, body, payloads):
+    answer = http.ask("POST", "/api/queues/%2F/events/stream", body)
+    assert (answer.status, "".join(row["payload"] for row in answer.body)) == (200, payloads)
+    assert [row["offset"] for row in answer.body] == [int(number) for number in payloads]
+    assert all((row["message_count"], row["redelivered"], row["routing_key"]) == (9, False, "events")
+               for row in answer.body)
+
+
+@pytest.mark.parametrize("body", [{"offset": "soon"}, {"offset": True}, {"offset": None}, {"count": 0}, {"count": "x"},
+                                  {"encoding": "none"}, {"truncate": -1}])
+def test_a_post_that_reads_no_stream_is_a_400(http, stream, body):
+    answer = http.ask("POST", "/api/queues/%2F/events/stream", body)
+    assert (answer.status, bool(answer.body["reason"])) == (400, True), answer
+
+
 def test_reading_goes_on_where_the_answer_says(http, stream):
     found, offset = [], "first"
     while len(found) < 9:

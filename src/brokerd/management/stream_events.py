@@ -1,5 +1,6 @@
 """Reading a stream by GET: ``/api/v2/stream/read?queue=events&offset=1h``, as JSON or as live server-sent events.
 
+``/api/queues/{vhost}/{queue}/stream`` is the same, with its two names in the path.
 The fields of the query are those of the operation "stream read"; ``filter`` may be there several times.  ``wait`` is
 the time in seconds to wait for a message if the stream has no more yet.
 
@@ -36,11 +37,14 @@ _followers = 0
 
 def routes() -> list[tuple[str, str, Route]]:
     """The routes of this module."""
-    return [("GET", "/api/v2/stream/read", Route(_read, ""))]
+    return [
+        ("GET", "/api/v2/stream/read", Route(_read, "")),
+        ("GET", "/api/queues/{vhost}/{queue}/stream", Route(_read)),
+    ]
 
 
 async def _read(call: Call) -> Response:
-    fields = fields_of_query(call.raw_query)
+    fields = fields_of_query(call.raw_query) | call.values
     wait = _wait_of(fields.pop("wait", "0"))
     if "text/event-stream" in call.headers.get("accept", ""):
         return await _follow(call, fields)

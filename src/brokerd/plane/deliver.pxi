@@ -8,8 +8,7 @@
 cdef enum:
     TURN_QUANTUM = 262144           # octets of one queue before the next queue has its turn
     LOOK_COSTS = 64                 # octets that a message counts for which a gate looked at
-    ROW_OCTETS = 8192               # of a stream that one reader gets in a row: its memory is then at hand, and the others, who wait for
-                                    # them, get them too
+    ROW_OCTETS = 8192               # of a stream that one reader gets in a row: its memory is at hand then
     GET_LOOKS = 64                  # calls of take() for one basic.get.  After that it answers get-empty, though a message
                                     # may be there that could go out: the next basic.get looks on
 
@@ -276,8 +275,7 @@ cdef uint64_t deliver(queue_t *q, uint64_t budget) noexcept nogil:
     cdef int64_t n
     cdef uint64_t before, spent = 0, row = 0
     cdef consumer_t *served = NULL
-    cdef int took
-    cdef bint sends
+    cdef int took, sends
     begin_deliveries(q)
     while has_next(q) and spent < budget and not q.paused:
         level = first_level_with_credit(q)
