@@ -4,11 +4,13 @@
 
 Starts a broker with that many queues, then asks over one connection: the median and the worst time of each question,
 and the CPU time that it costs the broker and the management process; how many messages a second go in and out by HTTP;
-what share of a core both use while two clients poll all questions each second.  Also the memory of both, and how long
-after the broker the process listens.
+what share of a core both use while two clients poll all questions each second; and how late messages come at 5,000 a
+second, alone and beside those two clients, in turns.  Also the memory of both, and how long after the broker the
+process listens.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import socket
@@ -19,9 +21,11 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
+from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pika
+from brokers import Target
 
 AUTHORIZATION = "Basic " + b64encode(b"guest:guest").decode()
 QUESTIONS = (
@@ -147,19 +151,49 @@ def publish_and_get(port: int, seconds: float) -> None:
 def poll(running: Running, seconds: float) -> None:
     """Show what two clients cost that poll all questions each second."""
     before = running.cpu()
-    until = time.perf_counter() + seconds
+    with polled(running):
+        time.sleep(seconds)
+    for name, old, new in zip(("broker", "management"), before, running.cpu(), strict=True):
+        print(f"{'2 clients poll: ' + name:36} {100 * (new - old) / seconds:8.1f} % of a core")
+
+
+@contextlib.contextmanager
+def polled(running: Running) -> Iterator[None]:
+    """Meanwhile two clients ask all questions each second."""
+    ended = threading.Event()
 
     def work() -> None:
         client = Client(running.http)
-        while time.perf_counter() < until:
+        while not ended.is_set():
             began = time.perf_counter()
             for path in QUESTIONS:
                 client.ask(path)
-            time.sleep(max(0.0, 1 - (time.perf_counter() - began)))
+            ended.wait(max(0.0, 1 - (time.perf_counter() - began)))
 
-    run([work, work])
-    for name, old, new in zip(("broker", "management"), before, running.cpu(), strict=True):
-        print(f"{'2 clients poll: ' + name:36} {100 * (new - old) / seconds:8.1f} % of a core")
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def lateness(running: Running, seconds: float, turns: int) -> None:
+    """Show how late messages come, alone and beside clients that poll."""
+    target, found = Target("brokerd", running.amqp), dict[str, list[float]]()
+    for _ in range(turns):
+        for name, beside in (("alone", contextlib.nullcontext()), ("beside 2 clients that poll", polled(running))):
+            with beside:
+                figures = target.perf(f"latency -r 5000 -z {seconds:g}")
+            if "error" in figures:
+                raise SystemExit(figures["error"])
+            found.setdefault(name, []).append(figures["latency_us"]["p99"])
+    for name, values in found.items():
+        print(f"{'p99 at 5,000/s ' + name:42} median {statistics.median(values):8.0f} µs of "
+              f"{', '.join(f'{each:.0f}' for each in values)}")
 
 
 def run(works: list) -> None:
@@ -177,6 +211,7 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--turns", type=int, default=3, help="of lateness")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         running = Running(folder)
@@ -188,6 +223,7 @@ def main() -> None:
             ask_all(running, given.repeat)
             publish_and_get(running.http, given.seconds)
             poll(running, given.seconds)
+            lateness(running, given.seconds, given.turns)
             print(f"{'memory at the end':36} {memory_mib(running.management):8.1f} MiB, "
                   f"broker {memory_mib(running.process.pid):.1f} MiB")
         finally:

@@ -52,13 +52,13 @@ export function Log() {
       <div class="title"><h1>Log</h1></div>
       <section class="card">
         <p class="quiet">The last lines since the broker's start, as they come. The latest stands first.</p>
-        <form class="row" onSubmit={(event) => event.preventDefault()}>
-          <label>Show <select value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
+        <form class="tools" onSubmit={(event) => event.preventDefault()}>
+          <input class="search" type="search" aria-label="With the text" placeholder="Filter the lines ( / )" value={contains}
+            onInput={(event) => setContains(event.currentTarget.value)} />
+          <select aria-label="Show" value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
             <option value="debug">everything</option><option value="info">information and graver</option>
             <option value="warning">warnings and errors</option><option value="error">errors</option>
-          </select></label>
-          <label>With the text <input class="search" value={contains}
-            onInput={(event) => setContains(event.currentTarget.value)} /></label>
+          </select>
         </form>
         {error && <Failed error={error} />}
         {!lines.length && <p class="empty">No line of the log is like that.</p>}
@@ -68,7 +68,7 @@ export function Log() {
               <thead><tr><th scope="col">When</th><th scope="col">Severity</th><th scope="col">What</th></tr></thead>
               <tbody>{lines.map((line) => (
                 <tr key={line.number}>
-                  <td>{moment(line.at)}</td>
+                  <td class="when">{moment(line.at)}</td>
                   <td>{line.level === "info" || line.level === "debug" ? line.level : <Tag>{line.level}</Tag>}</td>
                   <td>{line.text}</td>
                 </tr>
