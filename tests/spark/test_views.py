@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "audit-recipes.md").read_text("utf-8")
 # (paragraph before, query)
 RECIPES = [(before.strip().rpartition("\n\n")[2], query) for before, query in re.findall(
     r"(.*?)```sql\n(.*?)```", PAGE, re.DOTALL)]
-EMPTY = {"Dead letters that no queue", "Where the journal does not"}   # begin of what finds nothing here
+EMPTY = {"Dead letters that did not", "Segments for which the journal"}   # begin of what finds nothing here
 
 
 def told():
