@@ -46,6 +46,7 @@ class Run:
     def __init__(self, directory, *, sticky, most):
         self.directory, self.rule = directory, {"sticky": sticky, "most": most}
         self.unsettled = {group: [] for group in range(GROUPS + 1)}     # numbers of messages, rising
+        self.seq_of = {}                # number of a message: that in its queue
         self.was_out, self.group_of = set(), {}
         self.paused, self.parked = set(), set()
         self.before_park = set()        # out at a crash: its group is parked behind it
@@ -112,6 +113,7 @@ class Run:
             items = headers(table)
             properties = (1 << 13 | 1 << 12).to_bytes(2, "big") + len(items).to_bytes(4, "big") + items + b"\2"
             self.unsettled[group].append(self.next)
+            self.seq_of[self.next] = self.queue.next_seq
             self.group_of[self.next] = group
             self.connection.feed(publish_octets(1, b"%d" % self.next, properties=properties))
             self.next += 1
@@ -195,7 +197,7 @@ class Run:
         numbers = self.unsettled[group]
         out = [number for number, _ in self.out.values() if self.group_of[number] == group]
         seq = self.queue.gate.skip(b"g%d" % group)
-        assert seq == (numbers[0] + 1 if numbers and not out else 0)
+        assert seq == (self.seq_of[numbers[0]] if numbers and not out else 0)
         if seq:
             numbers.pop(0)
 

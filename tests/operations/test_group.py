@@ -4,7 +4,7 @@ import pytest
 from tests.operations.stand_in import Place, work
 
 from brokerd.operations import OperationError, table
-from brokerd.operations.group import Changed, GroupRow, GroupsListed
+from brokerd.operations.group import Changed, GroupBrowsed, GroupRow, GroupsListed
 from brokerd.operations.rows import LOCAL
 
 
@@ -26,7 +26,7 @@ def ask(place, name, **fields):
     row, job = table.perform(place.node, LOCAL, name, {"queue": "q", **fields})
     assert row.job
     answer = work(job)
-    model = {"group list": GroupsListed, "group show": GroupRow}.get(name, Changed)
+    model = {"group list": GroupsListed, "group show": GroupRow, "group browse": GroupBrowsed}.get(name, Changed)
     assert table.adapter(model).validate_python(answer, strict=True) == answer
     return answer
 
@@ -105,3 +105,31 @@ def test_after_a_start_parked_groups_are_shown_before_their_messages_are_looked_
     assert place.vhost.queues["q"].groups.park(b"red")
     again = Place(place.path)
     assert [one["group"] for one in ask(again, "group list", state="parked")["items"]] == ["red"]
+
+
+def test_what_is_put_back_after_a_start_waits_with_the_group_that_was_parked_before(place):
+    send(place, *["green"] * 300, "red", "red")
+    queue = place.vhost.queues["q"]
+    queue.groups.scan(1000)
+    assert queue.groups.park(b"red")
+    queue.core.put((queue,), b"amq.direct", b"red", b"\x30\0" + b"\0\0\0\x15\x0bx-group-seql" + bytes(7) + b"\1\2", b"",
+                   redriven=True)
+    again = Place(place.path).vhost.queues["q"]
+    again.put_redriven_back([303])
+    assert again.groups.find(b"red")["states"] == ["parked"]
+    assert again.groups.find(b"red")["first_seq"] == 303
+
+
+def test_what_waits_in_a_group_is_shown_in_its_order_with_its_failures(place):
+    send(place, "red", "green", "red", "red")
+    place.consume()
+    place.settle(1, requeue=True)
+    for count in (1, 100):
+        items = ask(place, "group browse", group="red", count=count, truncate=3)["items"]
+        assert [(one["seq"], one["place"], one["group"], one["payload_bytes"]) for one in items] == [
+            (seq, seq, "red", 1000) for seq in (3, 4)[:count]]
+    assert [one["seq"] for one in ask(place, "group browse", group="red", after=3)["items"]] == [4]
+    assert ask(place, "group browse", group="blue")["items"] == []
+    place.client.connection.channels[1].close()
+    (first, *_) = ask(place, "group browse", group="red")["items"]
+    assert (first["seq"], first["failed"], first["redelivered"]) == (1, 2, True)

@@ -129,3 +129,88 @@ def test_a_group_shows_its_first_message_owner_and_turn(bench, connection, queue
     assert found["states"] == []
     assert found["failed"] == 0
     assert queue.gate.waits == 1
+
+
+def test_the_messages_that_wait_in_a_group_are_shown_in_pieces_with_their_failures(bench, connection, queue):
+    send(connection, "r1 g1 r2 r3 r4")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 g1"
+    connection.channels[2].close()
+    shown = queue.gate.messages(b"r", 0, 2)
+    assert [(place, failed, row[0], row[2], row[6]) for place, failed, row in shown] == [
+        (1, 1, 1, True, b"r1"), (3, 0, 3, False, b"r2")]
+    assert [row[6] for _, _, row in queue.gate.messages(b"r", 3, 10)] == [b"r3", b"r4"]
+    assert queue.gate.messages(b"r", 5, 10) == queue.gate.messages(b"nobody", 0, 10) == []
+    queue.check()
+
+
+def test_no_group_has_the_key_of_the_messages_without_one(bench, connection):
+    queue = grouped(bench, max_priority=1)
+    send(connection, "_1 r1")
+    queue.gate.scan(10)
+    assert [one["key"] for one in queue.gate.groups(0, 10)[0]] == [b"r"]
+    keys = [bytes(1025 + level) for level in range(2)]
+    assert [queue.gate.find(key) for key in keys] == [None, None]
+    assert not any(verb(key) for key in keys for verb in (queue.gate.resume, queue.gate.release, queue.gate.skip))
+
+
+def test_groups_are_shown_in_pieces_to_the_last_one(bench, connection, queue):
+    send(connection, "a1 b1 c1")
+    queue.gate.scan(10)
+    found, at = [], 1
+    while at:
+        some, at = queue.gate.groups(at, 1)
+        found += [one["key"] for one in some]
+    assert found == [b"a", b"b", b"c"]
+
+
+def test_a_group_whose_time_is_over_has_none(bench, connection, queue):
+    bench.at(1_000_000)
+    queue.gate.set_rule(causes=1 << 1, min_ms=100, max_ms=100)
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(nack(2, 1))
+    assert queue.gate.find(b"r")["until"]
+    bench.at(1_000_100)
+    assert queue.gate.find(b"r")["until"] == 0
+
+
+def test_what_a_group_has_no_message_for_is_not_in_turn(bench, connection):
+    queue = grouped(bench, sticky=True)
+    consume(connection.channels[2], queue)
+    send(connection, "r1")
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(ack(2, 1))
+    assert not queue.gate.find(b"r")["turn"]
+
+
+def test_a_message_that_the_queue_keeps_aside_for_its_letter_is_not_put_back(bench, connection):
+    queue = grouped(bench, dead_letters=True)
+    queue.keeps = True
+    send(connection, "r1 r2")
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1"
+    connection.feed(nack(2, 1, requeue=False))
+    bench.turns()
+    assert not queue.gate.put_back(1)
+    queue.check()
+    assert received(bench, connection) == []
+
+
+@pytest.mark.parametrize("verb", ["release", "resume"])
+def test_a_group_that_goes_on_asks_for_a_turn(bench, connection, queue, verb):
+    consume(connection.channels[2], queue)
+    queue.gate.pause(b"r")
+    send(connection, "r1")
+    assert received(bench, connection) == []
+    before = bench.scheduled
+    assert getattr(queue.gate, verb)(b"r")
+    assert bench.scheduled == before + 1
+
+
+def test_octets_of_what_is_put_into_its_group_are_counted_once(bench, connection, queue):
+    send(connection, "r1 r2", size=1000)
+    assert queue.gate.put_back(1)
+    assert queue.ready_octets == 1002
+    queue.check()

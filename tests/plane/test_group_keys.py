@@ -74,3 +74,14 @@ def test_bad_rules_are_refused():
         plane.Groups(sticky=False, by="header", names=(b"x",) * 5)
     with pytest.raises(ValueError):
         plane.Groups(sticky=False, by="header", names=(b"x",), most=0)
+
+
+@pytest.mark.parametrize(("by", "keyless", "table", "expected"), [
+    ("header", "free", {b"customer": b"x"}, b"x"), ("header", "free", {b"customer": 7}, b"7"),
+    ("header", "free", {b"other": b"x"}, None), ("header", "single", {b"other": b"x"}, b""),
+    ("routing-key", "free", {b"customer": b"x"}, b"key")])
+def test_the_group_of_a_message_that_is_in_no_queue_is_told(bench, by, keyless, table, expected):
+    gate = grouped(bench, by=by, names=(b"customer",) if by == "header" else (), keyless=keyless).gate
+    assert gate.key_of(b"key", properties(table)) == expected
+    with pytest.raises(ValueError, match="malformed"):
+        gate.key_of(b"key", b"\x20\0\0\0")

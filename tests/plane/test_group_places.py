@@ -149,3 +149,51 @@ def test_what_is_parked_is_found_in_the_acks_of_a_segment(tmp_path):
     assert recovered.gate.find(b"g") is None
     recovered.check()
     second.close()
+
+
+def test_a_redriven_message_that_is_out_at_each_crash_dies_of_its_limit(make_bench):
+    first = make_bench()
+    connection, queue = first.connection(1, 2), grouped(first)
+    send(connection, "r1 r2 r3")
+    queue.remove(1)
+    assert redrive(first, queue, b"r", 1, b"r1-again") == 4
+    got = []
+    for _ in range(3):
+        bench = make_bench()
+        queue = grouped(bench, recovered=True, delivery_limit=2, dead_letters=True)
+        assert queue.gate.put_back(4)
+        connection = bench.connection(1, 2)
+        consume(connection.channels[2], queue)
+        got.append((words(received(bench, connection)), queue.died))
+        queue.check()
+    assert got == [("r1-again", []), ("r1-again", []), ("r2", [("delivery_limit", b"r1-again")])]
+
+
+def test_before_a_redriven_message_all_earlier_ones_go_that_a_start_found(tmp_path):
+    first = Bench(tmp_path)
+    connection, queue = first.connection(1, 2), grouped(first)
+    send(connection, "r1 " + "g " * 200 + "r2")
+    queue.remove(202)
+    redrive(first, queue, b"r", 202, b"r2-again")
+    bench = Bench(tmp_path)
+    connection, queue = bench.connection(1, 2), grouped(bench, recovered=True, most=2)
+    queue.gate.pause(b"g")
+    assert queue.gate.put_back(203)
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1 r2-again"
+    queue.check()
+    bench.close()
+
+
+def test_what_was_redriven_and_is_out_when_the_rule_changes_returns_to_its_place(bench, connection):
+    queue = grouped(bench, most=2)
+    send(connection, "r1 r2 r3")
+    queue.remove(1)
+    assert queue.gate.put_back(redrive(bench, queue, b"r", 1, b"r1-again"))
+    consume(connection.channels[2], queue)
+    assert words(received(bench, connection)) == "r1-again r2"
+    gate, queue.gate = queue.gate, None
+    queue.gate = gate
+    connection.feed(nack(2, 2, multiple=True))
+    queue.check()
+    assert words(received(bench, connection)) == "r1-again r2"

@@ -376,3 +376,45 @@ def test_the_journal_tells_of_parks_releases_and_retries(bench, connection, tmp_
     told = [(event[0], event[5], event[6], event[3]) for event in events if event[5] > layout.STARTED]
     assert told == [(1, layout.RETRY_SCHEDULED, 0, 100), (1, layout.GROUP_PARKED_EVENT, layout.REASON_LIMIT, 0),
                     (1, layout.GROUP_RELEASED_EVENT, 0, 0), (3, layout.GROUP_PARKED_EVENT, layout.REASON_REMOVED, 0)]
+
+
+def test_a_group_that_was_parked_at_a_later_message_is_parked_with_its_first_one_after_a_crash(make_bench):
+    bench = make_bench()
+    connection, queue = bench.connection(1, 2), grouped(bench, most=2, delivery_limit=3, limit_stops=True)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2 r3")
+    assert words(received(bench, connection)) == "r1 r2"
+    for tag in (2, 3):                                      # r2 fails twice, and r1 not at all.
+        connection.feed(nack(2, tag))
+        assert words(received(bench, connection)) == "r2"
+    connection.feed(nack(2, 4, multiple=True))              # r1 returns first, then r2 for the third time.
+    assert received(bench, connection) == []
+    assert state(queue, b"r")[0] == ["parked"]
+    again = make_bench()
+    connection, queue = again.connection(1, 2), grouped(
+        again, recovered=True, most=2, delivery_limit=3, limit_stops=True)
+    consume(connection.channels[2], queue)
+    assert received(again, connection) == []
+    assert state(queue, b"r")[0] == ["parked"]
+    assert queue.gate.release(b"r")
+    assert words(received(again, connection)) == "r1 r2"
+    queue.check()
+
+
+def test_a_message_that_parks_its_group_by_a_crash_parks_the_earlier_ones_for_the_next_crash_too(make_bench):
+    bench = make_bench()
+    connection, queue = bench.connection(1, 2), grouped(bench, most=2, delivery_limit=2, limit_stops=True)
+    consume(connection.channels[2], queue)
+    send(connection, "r1 r2")
+    assert words(received(bench, connection)) == "r1 r2"
+    connection.feed(nack(2, 2))
+    assert words(received(bench, connection)) == "r2"       # Its last try.
+    for _ in range(2):
+        bench = make_bench()
+        connection, queue = bench.connection(1, 2), grouped(
+            bench, recovered=True, most=2, delivery_limit=2, limit_stops=True)
+        queue.gate.scan(10)
+        consume(connection.channels[2], queue)
+        assert received(bench, connection) == []
+        assert state(queue, b"r")[0] == ["parked"]
+    queue.check()

@@ -14,7 +14,7 @@ from tests.broker import ROOT, SECONDS, Broker, environment
 from brokerd.cli import brokerctl
 
 PAGE = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
-PUBLISH, WORKERS, CELERY, AIO_PIKA = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PUBLISH, WORKERS, SIDE_BY_SIDE, CELERY, AIO_PIKA = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 (AMQPLIB,) = re.findall(r"^```javascript\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 LOOK, SHOW, RELEASE, AUDIT = re.findall(r"^    brokerctl (.*)$", PAGE.split("\n## What a group waits for\n")[0],
                                         re.MULTILINE)
@@ -87,14 +87,22 @@ def test_ten_workers_of_which_one_dies_and_one_rejects_and_the_group_that_is_rel
     assert rows["stop_kept"] == ("held", 1)
 
 
-def test_celery_runs_the_tasks_of_a_customer_in_order_with_two_workers(broker, tmp_path):
+def test_behind_a_hash_exchange_a_slow_customer_holds_up_others_and_with_groups_none(broker):
+    behind, groups = run(broker, SIDE_BY_SIDE)
+    assert groups == "with groups: c7"
+    words = behind.removeprefix("behind the exchange: ").split()
+    assert "c7" in words
+    assert 1 < len(words) < 20
+
+
+def test_celery_runs_the_tasks_of_a_customer_in_order_with_ten_workers(broker, tmp_path):
     url = f"amqp://127.0.0.1:{broker.port}"
     (tmp_path / "tasks.py").write_text(CELERY.replace("amqp://localhost", url), encoding="utf-8")
     env = environment({"C_FORCE_ROOT": "1"})
     reader, writer = os.pipe()
     workers = [subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "--without-mingle",
-         "--without-gossip", "--hostname", name, "--loglevel", "info"],
+        [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "threads", "--concurrency", "5",
+         "--without-mingle", "--without-gossip", "--hostname", name, "--loglevel", "info"],
         env=env, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=writer) for name in "ab"]
     os.close(writer)
     log = []

@@ -25,6 +25,7 @@ COLUMNS: dict[tuple[str, str], tuple[str, ...]] = {
     ("federation_link", "list"): ("id", "vhost", "type", "name", "upstream", "state", "messages", "rate", "lag",
                                   "reconnects", "reason"),
     ("global_parameter", "list"): ("name", "value"),
+    ("group", "browse"): ("place", "seq", "failed", "redelivered", "routing_key", "properties", "payload_bytes", "payload"),
     ("message", "browse"): ("seq", "exchange", "routing_key", "redelivered", "properties", "payload_bytes", "payload"),
     ("message", "get"): ("seq", "exchange", "routing_key", "redelivered", "properties", "payload_bytes", "payload"),
     ("operator_policy", "list"): ("vhost", "name", "pattern", "apply-to", "priority", "definition"),

@@ -8,6 +8,7 @@ from brokerd.operations import OperationError, find_queue
 from brokerd.operations.changing import sync_everything
 from brokerd.operations.jobs import ON_LOOP, Pace, Steps, Wait, encoded
 from brokerd.operations.lists import find_vhost
+from brokerd.operations.message import MessageRow
 from brokerd.operations.rows import Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from brokerd.node import Node
     from brokerd.queues.queue import Queue
 
+BROWSED_AT_ONCE = 16  # messages that are copied between two looks at the time
 SCAN_AT_ONCE = 200  # messages, or groups, between two looks at the time
 SHOWN_SCAN_MOST = 200_000  # messages that are looked at so that groups are shown with what waits in them
 ON_DISK = frozenset(("park", "release", "skip", "purge"))  # verbs that are answered when a sync has ended
@@ -376,6 +378,66 @@ class Acting:
                 yield ON_LOOP
 
 
+# --- group browse
+
+
+@request
+class GroupBrowseRequest(GroupRequest):
+    count: Annotated[int, Field("How many messages at most.", low=1, high=1000)] = 100
+    after: Annotated[int, Field("Only messages behind this place in the group.", low=0)] = 0
+    encoding: Annotated[Literal["auto", "base64"], Field("auto: text where the payload is UTF-8.")] = "auto"
+    truncate: Annotated[int, Field("Octets of a payload that are shown; 0: all.", low=0)] = 0
+
+
+class GroupedRow(MessageRow):
+    """``place``: the number by which it stands in its group, as its header x-group-seq.  ``failed``: its failed
+    deliveries so far."""
+
+    place: int
+    failed: int
+
+
+class GroupBrowsed(TypedDict):
+    items: list[GroupedRow]
+
+
+class Browsing:
+    """The job that shows what waits in a group, in its order.  Raises OperationError (404, 409), AMQPError."""
+
+    def __init__(self, node: "Node", who: Who, request: GroupBrowseRequest) -> None:
+        from brokerd.operations.messages import queue_of
+
+        self._request = request
+        queue_of(node, who, request)  # It asks for the right to read.
+        self._queue, self._groups = groups_of(node, request.vhost, request.queue)
+
+    def steps(self) -> Steps:
+        """As ``jobs.Job``."""
+        from brokerd.operations.messages import shown
+
+        request, pace, items = self._request, Pace(), list[dict[str, Any]]()
+        yield from parked(self._queue, self._groups)
+        yield from scanned(self._groups, SHOWN_SCAN_MOST)
+        at = request.after
+        while len(items) < request.count and self._queue.groups is self._groups:
+            some = self._groups.messages(_key(request.group), at, min(BROWSED_AT_ONCE, request.count - len(items)))
+            if not some:
+                break
+            for at, failed, message in some:
+                items.append({"place": at, "failed": failed}
+                             | shown(self._queue, message, request.encoding, request.truncate))
+            if pace.is_over():
+                yield ON_LOOP
+        return (yield from encoded({"items": items}))
+
+    def clean_up(self) -> None:
+        """As ``jobs.Job``."""
+
+
+def _browse(node: "Node", who: Who, request: GroupBrowseRequest) -> Browsing:
+    return Browsing(node, who, request)
+
+
 def _row(verb: str, text: str, answer: type, *, changes: bool = True) -> Operation[Any, Any]:
     right = Right("management", "read", on="queue") if changes else Right("management", "visit")
     return Operation(
@@ -391,6 +453,10 @@ OPERATIONS = (
         ListRequest, GroupsListed, Right("management", "visit"), _list, job=True, aliases=("list_groups",),
     ),
     _row("show", "Show one message group, and why it does not move.", GroupRow, changes=False),
+    Operation(
+        "group", "browse", "Show the messages that wait in a group, in their order.",
+        GroupBrowseRequest, GroupBrowsed, Right("management", "visit"), _browse, job=True,
+    ),
     _row("pause", "Hand out no more of a group until it is resumed, or the broker starts again.", Changed),
     _row("resume", "Let a group go on that was paused.", Changed),
     _row("park", "Hand out no more of a group until it is released, also after a restart.", Changed),

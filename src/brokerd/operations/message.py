@@ -177,6 +177,7 @@ class MessageRow(TypedDict):
     exchange: Name
     routing_key: Name
     properties: dict[str, Any]
+    group: Name | None  # its message group, where the queue has groups
     payload: str
     payload_encoding: str  # string or base64
     payload_bytes: int

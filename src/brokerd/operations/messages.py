@@ -108,8 +108,15 @@ def shown(queue: "Queue", row: tuple[Any, ...], encoding: str, truncate: int) ->
         "seq": seq, "published_at": ts, "redelivered": redelivered, "exchange": exchange.decode(*_TEXT),
         "routing_key": routing_key.decode(*_TEXT),
         "properties": properties_of(properties),
+        "group": group_of(queue, routing_key, properties),
         "payload": payload, "payload_encoding": kind, "payload_bytes": len(body), "message_count": queue.ready,
     }  # fmt: skip
+
+
+def group_of(queue: "Queue", routing_key: bytes, properties: bytes) -> str | None:
+    """The message group of a message; None: it has none, or the queue has none."""
+    key = queue.groups.key_of(routing_key, properties) if queue.groups is not None else None
+    return None if key is None else key.decode(*_TEXT)
 
 
 def _read(properties: bytes) -> Properties:

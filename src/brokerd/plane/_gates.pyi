@@ -156,6 +156,11 @@ class Groups(Gate):
         failed too often dies of its delivery limit, any other is dropped.  This ends a retry, but not a park."""
     def purge(self, key: bytes, most: int) -> int:
         """Drop up to so many messages that wait in the group.  Returns how many."""
+    def messages(self, key: bytes, after: int, count: int) -> list[tuple[int, int, Row]]:
+        """The messages that wait in a group, in their order, at most so many: the number by which each stands there, which is
+        above `after`, its failed deliveries, and its row as Queue.browse() shows it.  Reads files."""
+    def key_of(self, routing_key: bytes, properties: bytes) -> bytes | None:
+        """The key of the group of a message with these, whole as on the wire; None: it has none.  Raises ValueError."""
     def unlist(self, most: int) -> bool:
         """Make up to so many messages that wait ready again, at their own places; no group is parked or waits for a retry any
         more.  True: no other is left.  Until then the queue must be paused."""

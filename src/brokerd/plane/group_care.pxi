@@ -171,7 +171,7 @@ cdef class Groups(Gate):
         if q == NULL:
             return True
         write_stages(q.core)
-        whole = scan_some(&self.g, most)
+        whole = scan_some(&self.g, most, <uint64_t>NEVER)
         (<Queue>q.owner).core.request_turn()
         return whole
 
@@ -194,6 +194,36 @@ cdef class Groups(Gate):
     def find(self, bytes key not None):
         cdef uint32_t number = self.number_of(key)
         return describe_group(&self.g, number) if number else None
+
+    def messages(self, bytes key not None, uint64_t after, uint32_t count):
+        cdef list found = []
+        cdef uint32_t number = self.number_of(key), at = group_at(&self.g.pool, number).first if number else 0
+        cdef node_t *node
+        cdef place_t t
+        while at and count:
+            node = node_at(&self.g.pool, at)
+            if number_of_node(node) > after and seg_map(segment_of_node(node)) == 0:
+                place_of_node(node, &t)
+                found.append((number_of_node(node), t.count, make_row(t.seg, t.position, t.flags & PLACE_WAS_OUT != 0)))
+                count -= 1
+            at = node.next
+        return found
+
+    def key_of(self, bytes routing_key not None, bytes properties not None):
+        cdef bytes names = b"\0" + bytes([len(routing_key)]) + routing_key
+        cdef message_t m
+        cdef group_key_t key
+        cdef known_t known
+        m.names = <const uint8_t *>names
+        m.names_n = <uint32_t>len(names)
+        m.properties = <const uint8_t *>properties
+        m.properties_n = <uint32_t>len(properties)
+        if not properties_are_whole(m.properties, m.properties + m.properties_n, &known):
+            raise ValueError("malformed properties")
+        find_group_key(&self.g.rule, &m, &key)
+        if key.at == NULL:
+            return b"" if self.g.keyless == KEYLESS_SINGLE else None
+        return (<const char *>key.at)[:key.n]
 
     def unlist(self, uint32_t most):
         cdef queue_t *q = self.g.gate.queue
@@ -239,6 +269,10 @@ cdef class Groups(Gate):
         cdef uint32_t number = 0
         cdef bint closes
         cdef int64_t when
+        if not is_aside and t.flags & (PLACE_WAS_OUT | PLACE_OUT_SINCE_START) == PLACE_WAS_OUT and q.rules != NULL \
+                and is_at_delivery_limit(q.rules, t):
+            kill(t, REASON_LIMIT)       # The former broker ended while it was out.
+            return True
         if seg_map(t.seg) != 0 or find_group(gs, t, &number, &closes) != 0:
             return False
         if number == 0 or group_at(&gs.pool, number).state & GROUP_FREE:
@@ -249,7 +283,9 @@ cdef class Groups(Gate):
             apply_rules_on_return(t)
             mark_dirty(q)
             return True
-        gs.redriven |= was_redriven(t.seg.map + t.position)
+        if was_redriven(t.seg.map + t.position):
+            gs.redriven = True
+            gs.look_upto = max(gs.look_upto, number_in_group(t.seg.map + t.position))
         when = stops_of(gs, t.seg.store, t)
         if let_taken_wait(gs, number, t, when != 0, is_aside) != 0:
             settle_turn(gs, number)

@@ -132,27 +132,6 @@ cdef bint unpark(groups_t *gs, uint32_t number) noexcept nogil:
     return True
 
 
-cdef bint park_first(groups_t *gs, uint32_t number) noexcept nogil:
-    """Note on disk that the group's first message, which waits, is parked.  False: no memory, or it cannot be read."""
-    cdef group_t *g = group_at(&gs.pool, number)
-    cdef node_t *node
-    cdef place_t *own_place
-    cdef place_t place
-    if g.first == 0:
-        return True
-    node = node_at(&gs.pool, g.first)
-    if seg_map(segment_of_node(node)) != 0:
-        return False
-    if not node.seg & NODE_HAS_PLACE:
-        place_of_node(node, &place)
-        if list_place(node, &place) == NULL:
-            return False
-    own_place = <place_t *>(node.seg - NODE_HAS_PLACE)
-    own_place.flags |= PLACE_PARKED
-    note_parked(own_place)
-    return True
-
-
 # ---- a message that waits goes without having been handed out
 
 cdef uint64_t drop_first(groups_t *gs, uint32_t number, uint8_t kind) noexcept nogil:

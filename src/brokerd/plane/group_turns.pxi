@@ -62,6 +62,7 @@ cdef struct groups_t:
     int64_t waited_at
     uint64_t refused            # messages without a key
     bint redriven               # the queue has messages that were redriven
+    uint64_t look_upto          # ready messages below are to wait in their groups first: one that was redriven stands there
     bint drops                  # `oldest` has the first messages of all groups: a length limit drops them
     dues_t oldest
     uint32_t walked             # how far a walk over all groups has come that is done in pieces; 0: none is under way
@@ -315,10 +316,12 @@ cdef int let_fresh_wait(groups_t *gs, store_t *st, uint32_t number, place_t *t, 
     at.actor = noted
     if t.flags & PLACE_PARKED:
         g.state |= GROUP_PARKED
-    elif g.state & GROUP_PARKED and g.first == 0:
-        at.flags |= PLACE_PARKED
+    elif g.state & GROUP_PARKED and comes_first(gs, g, t):
+        at.flags |= PLACE_PARKED        # A start must find the group's first message parked.
     if let_wait(gs, number, &at, is_last) != 0:
         return ENOMEM
+    if UNLIKELY(at.flags & PLACE_PARKED):
+        park_from_first(gs, number)
     if at.flags & PLACE_PARKED or noted:
         # The entry that says so must stay the last one, however often the broker ends.
         if at.flags & PLACE_PARKED:
@@ -341,11 +344,12 @@ cdef int let_taken_wait(groups_t *gs, uint32_t number, place_t *t, bint noted, b
     at.actor = noted
     if at.flags & PLACE_PARKED:
         g.state |= GROUP_PARKED
-    elif g.state & GROUP_PARKED and (g.first == 0 or number_of_place(gs, t) < number_of_node(node_at(&gs.pool, g.first))):
-        at.flags |= PLACE_PARKED        # A start must find the group's first message parked.
+    elif g.state & GROUP_PARKED and comes_first(gs, g, t):
+        at.flags |= PLACE_PARKED
     if let_wait(gs, number, &at, False) != 0:
         return ENOMEM
     if at.flags & PLACE_PARKED:
+        park_from_first(gs, number)
         note_parked(&at)
     elif not noted and not is_aside:
         note_aside(&at, at.count)
@@ -353,6 +357,39 @@ cdef int let_taken_wait(groups_t *gs, uint32_t number, place_t *t, bint noted, b
         t.seg.aside += 1
     gs.waits += 1
     return 0
+
+
+cdef inline bint comes_first(groups_t *gs, const group_t *g, place_t *t) noexcept nogil:
+    """Whether the message will stand before all that wait in its group."""
+    return g.first == 0 or number_of_place(gs, t) < number_of_node(node_at(&gs.pool, g.first))
+
+
+cdef bint park_first(groups_t *gs, uint32_t number) noexcept nogil:
+    """Note on disk that the group's first message, which waits, is parked.  False: no memory, or it cannot be read."""
+    cdef group_t *g = group_at(&gs.pool, number)
+    cdef node_t *node
+    cdef place_t *own_place
+    cdef place_t place
+    if g.first == 0:
+        return True
+    node = node_at(&gs.pool, g.first)
+    if seg_map(segment_of_node(node)) != 0:
+        return False
+    if not node.seg & NODE_HAS_PLACE:
+        place_of_node(node, &place)
+        if list_place(node, &place) == NULL:
+            return False
+    own_place = <place_t *>(node.seg - NODE_HAS_PLACE)
+    own_place.flags |= PLACE_PARKED
+    note_parked(own_place)
+    return True
+
+
+cdef void park_from_first(groups_t *gs, uint32_t number) noexcept nogil:
+    """The group is parked at a message that is not its first: a start must find the first one parked, too."""
+    cdef node_t *node = node_at(&gs.pool, group_at(&gs.pool, number).first)
+    if not (node.seg & NODE_HAS_PLACE and (<place_t *>(node.seg - NODE_HAS_PLACE)).flags & PLACE_PARKED):
+        park_first(gs, number)
 
 
 cdef void note_parked(place_t *t) noexcept nogil:

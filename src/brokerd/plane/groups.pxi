@@ -183,8 +183,8 @@ cdef store_t *find_oldest(queue_t *q, place_t *t) noexcept nogil:
             return best
 
 
-cdef bint scan_some(groups_t *gs, uint32_t most) noexcept nogil:
-    """Let fresh messages wait in their groups, at most so many, by sequence number.  False: more are ready."""
+cdef bint scan_some(groups_t *gs, uint32_t most, uint64_t upto) noexcept nogil:
+    """Let fresh messages below `upto` wait in their groups, at most so many, by sequence number.  False: more are ready."""
     cdef queue_t *q = gs.gate.queue
     cdef store_t *st
     cdef place_t t
@@ -193,7 +193,7 @@ cdef bint scan_some(groups_t *gs, uint32_t most) noexcept nogil:
     cdef int64_t when
     while most:
         st = find_oldest(q, &t)
-        if st == NULL:
+        if st == NULL or t.seq >= upto:
             return True
         if find_group(gs, &t, &number, &closes) != 0:
             return False
@@ -212,6 +212,15 @@ cdef bint scan_some(groups_t *gs, uint32_t most) noexcept nogil:
     return q.ready == 0
 
 
+cdef bint look_before_redriven(groups_t *gs) noexcept nogil:
+    """Before a message goes out that was redriven, all earlier ones of its group must be known: those that a start found stand
+    in no group yet.  False: more are to be looked at."""
+    if gs.pool.nodes_live < gs.waiting_most and not scan_some(gs, GROUP_LOOKS, gs.look_upto):
+        return False
+    gs.look_upto = 0
+    return True
+
+
 cdef int groups_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef groups_t *gs = <groups_t *>gate
     cdef store_t *st
@@ -220,8 +229,10 @@ cdef int groups_take(gate_t *gate, consumer_t *c, place_t *t) noexcept nogil:
     cdef bint full = False
     if UNLIKELY(gs.retry.due.n != 0):
         groups_check_clock(gs)
+    if UNLIKELY(gs.look_upto != 0) and not look_before_redriven(gs):
+        return TAKE_LATER
     if gs.levels > 1:
-        if gs.pool.nodes_live < gs.waiting_most and not scan_some(gs, GROUP_LOOKS) and gate.queue.ready:
+        if gs.pool.nodes_live < gs.waiting_most and not scan_some(gs, GROUP_LOOKS, <uint64_t>NEVER) and gate.queue.ready:
             return TAKE_LATER
         took = take_open(gs, c, t)
         return TAKE_OTHERS if took == TAKE_NOTHING and gate.open else took
@@ -337,6 +348,7 @@ cdef bint groups_give_back(gate_t *gate, place_t *t, uint8_t cause) noexcept nog
         t.seg.aside += 1
         wait_for_retry(gs, number, retry_time(gate.queue, delay))
     elif t.flags & PLACE_PARKED:
+        park_from_first(gs, number)
         note_parked(t)                  # The only entry: with a second one a crash between them could release it.
         t.seg.aside += 1
         if stops:
@@ -486,6 +498,7 @@ cdef void see_place(place_t *place, uint8_t holder, void *context) noexcept nogi
     if seg_map(place.seg) != 0 or find_group(gs, place, &number, &closes) != 0 or number == 0 \
             or group_at(&gs.pool, number).state & GROUP_FREE:
         return
+    gs.redriven |= was_redriven(place.seg.map + place.position)
     group_at(&gs.pool, number).inflight += 1
     if holder == HOLDER_OUT:
         place.actor = number
@@ -513,6 +526,7 @@ cdef void groups_detach(gate_t *gate) noexcept nogil:
     gs.owners_n = 1
     gs.taken = 0
     gs.redriven = False
+    gs.look_upto = 0
     memset(gs.turns, 0, (SHARED_TURNS + gs.owners_capacity * gs.levels) * sizeof(turns_t))
 
 

@@ -112,7 +112,10 @@ cdef int retry_put(retry_t *r, place_t *t, uint8_t cause, int64_t delay) noexcep
     """Let a message that was out wait so many ms.  0 or ENOMEM: nothing has changed."""
     cdef queue_t *q = t.seg.queue
     cdef int64_t when = retry_time(q, delay)
-    if aside_reserve(q) != 0 or due_push(&r.due, when, t.seq) != 0:
+    if aside_reserve(q) != 0:
+        return ENOMEM
+    aside_prefetch(q, t.seq)
+    if due_push(&r.due, when, t.seq) != 0:
         return ENOMEM
     note_retry(t, cause, delay, when)
     keep_aside(t, ASIDE_GATED, <uint32_t>when)
@@ -125,6 +128,8 @@ cdef uint64_t retry_next_due(retry_t *r, queue_t *q) noexcept nogil:
     cdef place_t *place
     while r.due.n and r.due.heap[0].when <= q.core.now // 1000000:
         one = due_pop(&r.due)
+        if r.due.n:
+            aside_prefetch(q, r.due.heap[0].seq)
         place = aside_find(q, one.seq)
         if place != NULL and place.reason == ASIDE_GATED and place.actor == <uint32_t>one.when:
             return one.seq

@@ -305,10 +305,20 @@ class Queue(plane.Queue):
         """Messages that were redriven stand in their groups before any other is looked at."""
         if self.redriven is None:
             self.redriven = read_redriven(self.directory)
+        self.put_redriven_back(self.redriven)
+
+    def put_redriven_back(self, seqs: list[int]) -> None:
+        """Those at which groups are parked go before: what was redriven waits with its group."""
         groups = self.groups
-        if groups is not None:
-            for seq in self.redriven:
-                groups.put_back(seq)
+        if groups is None or not seqs:
+            return
+        if self.parks_of is not groups:
+            for segment in self.segments():
+                for seq in plane.parked_in_segment(self, segment["number"], segment["level"]):
+                    groups.put_back(seq)
+            self.parks_of = groups
+        for seq in seqs:
+            groups.put_back(seq)
 
     def add_redriven(self, seqs: list[int]) -> list[int]:
         """These messages stand before later ones of their groups, too; all that do, for ``write_redriven``."""

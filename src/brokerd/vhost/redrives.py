@@ -180,8 +180,7 @@ def _finish(vhost: "VHost", path: str, start: "Start") -> None:
         start.sync()
         if target.groups is not None:
             write_redriven(target.directory, target.add_redriven(found), start.disk)
-            for seq in found:
-                target.groups.put_back(seq)
+            target.put_redriven_back(found)
     start.disk.unlink(path)
     start.disk.sync_directory(vhost.directory)
     start.report(f"{path}: a redrive was brought to its end: {len(found)} messages in queue '{said['target']}'")
