@@ -15,7 +15,8 @@ Rows, in microseconds of the broker's CPU for each message unless they say other
             same without a delay.  In a queue without groups, and in one with a group for each message.
     noisy   100,000 messages of one group before those of 1,000 quiet ones; ten workers, one message a step each.
             Amazon SQS calls a group noisy that has more than a tenth of what is out, and 30 messages or more, or more
-            than a tenth of the processing time.  And how many steps the quiet ones take, with it and without.
+            than a tenth of the processing time.  And how many steps the quiet ones take, with it and without.  What is out
+            is looked at while quiet messages wait.
 """
 
 import argparse
@@ -324,7 +325,9 @@ def step_on(place: Place) -> Steps:
             except BlockingIOError:
                 pass
         out = [is_noisy for worker in workers for _, is_noisy in worker.held]
-        if len(out) >= CONSUMERS * PREFETCH // 2 and sum(out) * of_all_out >= most_out * len(out):
+        # While quiet messages wait: when they run out, the noisy group is alone, and delays nobody.
+        waits = worked - noisy + len(out) - sum(out) < 10 * QUIET
+        if waits and len(out) >= CONSUMERS * PREFETCH // 2 and sum(out) * of_all_out >= most_out * len(out):
             most_out, of_all_out = sum(out), len(out)
         for worker in workers:
             if worker.held:
