@@ -15,8 +15,8 @@ Rows, in microseconds of the broker's CPU for each message unless they say other
             same without a delay.  In a queue without groups, and in one with a group for each message.
     noisy   100,000 messages of one group before those of 1,000 quiet ones; ten workers, one message a step each.
             Amazon SQS calls a group noisy that has more than a tenth of what is out, and 30 messages or more, or more
-            than a tenth of the processing time.  And how many steps the quiet ones take, with it and without.  What is out
-            is looked at while quiet messages wait.
+            than a tenth of the processing time.  And how many steps the quiet ones take, with it and without.  What is
+            out is looked at while quiet messages wait.
 """
 
 import argparse

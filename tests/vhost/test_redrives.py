@@ -9,7 +9,7 @@ from tests.operations.stand_in import Place
 
 from brokerd.errors import StoreError
 from brokerd.queues.dead_letter import read_properties
-from brokerd.queues.redriven import read_redriven
+from brokerd.queues.redriven import read_redriven, write_redriven
 from brokerd.store.disk import Disk
 from brokerd.vhost.commits import Start
 from brokerd.vhost.redrives import HISTORY, Letter, Redrive, finish_redrives, put
@@ -54,7 +54,7 @@ def test_a_letter_that_is_gone_already_is_not_missed(place):
     place.publish(3, key="dead")
     place.vhost.queues["dead"].remove(2)
     decide(place)
-    finish(place)
+    assert "2 messages" in finish(place)[0]
     assert (place.vhost.queues["dead"].ready, place.vhost.queues["work"].ready) == (0, 2)
 
 
@@ -75,7 +75,8 @@ def test_a_file_that_was_not_decided_goes_and_changes_nothing(place):
 
 
 @pytest.mark.parametrize("fields", [
-    {"version": 2}, {"letters": "1"}, {"letters": ["1"]}, {"source": 1}, {"number": None}])
+    {"version": 2}, {"placed": 1}, {"placed": ["1"]}, {"letters": "1"}, {"letters": ["1"]}, {"source": 1},
+    {"number": None}])
 def test_a_file_that_no_broker_wrote_stops_the_start(place, fields):
     path = decide(place, **fields)
     with pytest.raises(StoreError, match=r"redrive\.7"):
@@ -176,7 +177,7 @@ def test_each_step_leaves_the_letters_in_one_queue_or_held_in_both(place, groupe
     path = f"{place.vhost.directory}/redrive.7"
     work.decide(Disk())
     assert json.loads(Path(path).read_text()) == {
-        "version": 1, "number": 7, "source": "dead", "target": "grouped", "letters": [1, 2]}
+        "version": 1, "number": 7, "source": "dead", "target": "grouped", "letters": [1, 2], "placed": [1, 2]}
     assert work.put(0)
     assert work.put(1)
     assert (stands(dead), stands(grouped)) == ((0, 2), (1, 2))
@@ -261,3 +262,35 @@ def test_letters_are_on_disk_before_their_source_loses_them_and_that_before_the_
 
     finish_redrives(place.vhost, Start(Noting(), False, lambda line: None, sync, lambda: 99))
     assert told == [(1, 1, True), (0, 1, True), "folder"]
+
+
+def test_a_file_of_another_name_stays(place):
+    path = f"{place.vhost.directory}/redrive.note"
+    Path(path).touch()
+    assert finish(place) == []
+    assert os.path.exists(path)
+
+
+def test_letters_without_places_take_none_from_those_that_have_them(place, grouped):
+    write_redriven(grouped.directory, [3], Disk())
+    work = Redrive(place.vhost, place.vhost.queues["dead"], grouped, [], 7)
+    work.note_places(work.places(), Disk())
+    assert read_redriven(grouped.directory) == [3]
+
+
+def test_a_letter_that_did_not_stand_there_is_the_last_of_its_group_whatever_its_headers_say(place, grouped):
+    properties = encode_header(0, Properties(headers={"x-group-seq": 1}))[12:]
+    letter = Letter(1, b"", b"grouped", properties, b"", placed=False)
+    work = Redrive(place.vhost, place.vhost.queues["dead"], grouped, [letter], 7)
+    assert work.put(0)
+    work.let_go(0)
+    grouped.groups.scan(10)
+    assert [one[0] for one in grouped.groups.messages(b"grouped", 0, 10)] == [3, 4]
+
+
+def test_a_start_gives_no_letter_a_place_that_had_none(place, grouped):
+    decide(place, target="grouped", letters=[1, 2], placed=[2])
+    finish(place)
+    grouped.groups.scan(10)
+    assert [one[2][0] for one in grouped.groups.messages(b"grouped", 0, 10)] == [5, 3, 4]
+    assert read_redriven(grouped.directory) == [5]

@@ -99,7 +99,8 @@ class Redrive:
         if self._lasts:
             json_file.replace(self._path, {
                 "version": VERSION, "number": self._number, "source": self.source.name, "target": self.target.name,
-                "letters": [letter.seq for letter in self.letters]}, disk)  # fmt: skip
+                "letters": [letter.seq for letter in self.letters],
+                "placed": [letter.seq for letter in self.letters if letter.placed]}, disk)  # fmt: skip
 
     def put(self, place: int) -> bool:
         """Put a letter into the target, and hold it there.  False: the target refuses it.  Raises OSError: no space."""
@@ -133,10 +134,10 @@ class Redrive:
         seq = self._seqs.get(place)
         if seq is None or self.target.deleted:
             return
-        if self.target.groups is not None:
+        if self.target.groups is not None and self.letters[place].placed:
             self.target.groups.put_back(seq)
         else:
-            self.target.release(seq)
+            self.target.release(seq)  # It is ready, behind all that came before it.
 
     def end(self, disk: "Disk") -> None:
         """All is done.  Raises OSError."""
@@ -170,7 +171,7 @@ def finish_redrives(vhost: "VHost", start: "Start") -> None:
 def _finish(vhost: "VHost", path: str, start: "Start") -> None:
     said = _read(path, start.disk)
     source, target = (vhost.queues.get(said[name]) for name in ("source", "target"))
-    found: list[int] = []
+    found: dict[int, int] = {}
     if target is not None:
         found = _complete(target, source, said, start)
         start.sync()
@@ -179,8 +180,9 @@ def _finish(vhost: "VHost", path: str, start: "Start") -> None:
                 source.remove(seq)
         start.sync()
         if target.groups is not None:
-            write_redriven(target.directory, target.add_redriven(found), start.disk)
-            target.put_redriven_back(found)
+            placed = [found[letter] for letter in said.get("placed", said["letters"]) if letter in found]
+            write_redriven(target.directory, target.add_redriven(placed), start.disk)
+            target.put_redriven_back(placed)
     start.disk.unlink(path)
     start.disk.sync_directory(vhost.directory)
     start.report(f"{path}: a redrive was brought to its end: {len(found)} messages in queue '{said['target']}'")
@@ -194,21 +196,22 @@ def _read(path: str, disk: "Disk") -> dict[str, Any]:
                          f"{VERSION}")  # fmt: skip
     if not (isinstance(said, dict) and isinstance(said.get("number"), int) and isinstance(said.get("letters"), list)
             and all(isinstance(seq, int) for seq in said["letters"])
+            and isinstance(said.get("placed", []), list) and all(isinstance(seq, int) for seq in said.get("placed", []))
             and all(isinstance(said.get(name), str) for name in ("source", "target"))):  # fmt: skip
         raise StoreError(f"{path}: no broker wrote this")
     return said
 
 
-def _complete(target: "Queue", source: "Queue | None", said: dict[str, Any], start: "Start") -> list[int]:
-    """Put those letters into the target that it lacks; the numbers of all that it has."""
+def _complete(target: "Queue", source: "Queue | None", said: dict[str, Any], start: "Start") -> dict[int, int]:
+    """Put those letters into the target that it lacks; the number there of each that it has."""
     number = said["number"]
     there = published_in(target.directory, start.disk, {number})
-    seqs = []
+    seqs = {}
     for place, letter in enumerate(said["letters"]):
         seq = there.get((number, 0, place + 1), 0)
         if not seq and source is not None:
             row = next((row for row in source.browse(letter, 1) if row[0] == letter), None)
             seq = put(target, as_it_was(row, target), number, place) if row is not None else 0
         if seq:
-            seqs.append(seq)
+            seqs[letter] = seq
     return seqs
