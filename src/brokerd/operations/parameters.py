@@ -3,12 +3,12 @@
 A value of a component that makes links is checked before it is taken.  Events and refusals have no password of it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from brokerd.links.definition import COMPONENTS, PAUSED, SHOVEL, UPSTREAM
 from brokerd.links.state import LinkKey
-from brokerd.links.uris import masked_value
+from brokerd.links.uris import masked_value, with_kept_passwords
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting, change_files
 from brokerd.operations.jobs import Steps, Wait
@@ -91,6 +91,35 @@ def check_value(key: "Key", value: Any, *, user: str, may_enter: Callable[[str],
         more = len(found) - FAULTS_SHOWN
         said = "; ".join(found[:FAULTS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
         raise ValueFault(f"{key.component} '{key.name}': {said}", 400)
+
+
+# --- parameters that have operations of their own: shovels and upstreams
+
+
+def key_of(component: str, request: Any) -> "Key":
+    """The parameter that a request names by ``vhost`` and ``name``."""
+    from brokerd.policies.parameters import Key
+
+    return Key(component, request.vhost, request.name)
+
+
+def listed(node: "Node", component: str, vhosts: set[str]) -> "Iterator[tuple[Any, str, Key]]":
+    """The parameters of a component in these vhosts, as ``Listing`` takes them."""
+    for key, _ in node.parameters:
+        if key.component == component and key.vhost in vhosts:
+            yield (key.vhost, key.name), key.name, key
+
+
+def shown_definition(node: "Node", key: "Key") -> dict[str, Any]:
+    """The parameter's value, without passwords."""
+    value: dict[str, Any] = masked_value(key.component, node.parameters.get(key))
+    return value
+
+
+def set_shown(node: "Node", who: "Who", key: "Key", definition: Any) -> Lasting:
+    """The job that sets a parameter to a value that was perhaps shown: a masked password stays as it was."""
+    before = node.parameters.get(key) if key in node.parameters else None
+    return set_parameter(node, who, key, with_kept_passwords(key.component, definition, before))
 
 
 def enters(node: "Node", who: "Who") -> Callable[[str], bool]:

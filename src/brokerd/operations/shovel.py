@@ -4,18 +4,18 @@ A shovel is a parameter, and so is its pause.  Its state comes from the process 
 of links.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.links.definition import PAUSED, SHOVEL
 from brokerd.links.state import PAUSED as IS_PAUSED
 from brokerd.links.state import SHOVEL as KIND
 from brokerd.links.state import STARTING, LinkKey, LinkState
-from brokerd.links.uris import masked_value, with_kept_passwords, without_credentials
+from brokerd.links.uris import without_credentials
 from brokerd.operations import OperationError
 from brokerd.operations.changing import Lasting, change_files
 from brokerd.operations.lists import Listing, Page, Paging, find_vhost, vhosts_to_list
-from brokerd.operations.parameters import clear_parameter, set_parameter, until_ended
+from brokerd.operations.parameters import clear_parameter, key_of, listed, set_shown, shown_definition, until_ended
 from brokerd.operations.rows import DONE, Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -60,13 +60,7 @@ class Shovels(Page):
 
 def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
     vhosts = {vhost.name for vhost in vhosts_to_list(node, who, request.vhost)}
-    return Listing(_found(node, vhosts), lambda key: _row(node, key), request)
-
-
-def _found(node: "Node", vhosts: set[str]) -> "Iterator[tuple[Any, str, Key]]":
-    for key, _ in node.parameters:
-        if key.component == SHOVEL and key.vhost in vhosts:
-            yield (key.vhost, key.name), key.name, key
+    return Listing(listed(node, SHOVEL, vhosts), lambda key: _row(node, key), request)
 
 
 def _row(node: "Node", key: "Key") -> ShovelRow | None:
@@ -83,7 +77,7 @@ def _row(node: "Node", key: "Key") -> ShovelRow | None:
         "messages": link.messages, "rate": link.rate, "unconfirmed": link.unconfirmed,
         "retried": link.retried, "rejected": link.rejected, "reconnects": link.reconnects,
         "last_message": as_ms(link.last_message), "lag": link.lag,
-        "definition": masked_value(SHOVEL, node.parameters.get(key)),
+        "definition": shown_definition(node, key),
     }  # fmt: skip
 
 
@@ -107,16 +101,10 @@ def _show(node: "Node", who: Who, request: OneRequest) -> ShovelRow:
 def _key(node: "Node", request: Any) -> "Key":
     """What names the shovel.  Raises OperationError (404)."""
     find_vhost(node, request.vhost)
-    key = _name(request)
+    key = key_of(SHOVEL, request)
     if key not in node.parameters:
         raise OperationError(f"no shovel '{request.name}' in vhost '{request.vhost}'", 404)
     return key
-
-
-def _name(request: Any) -> "Key":
-    from brokerd.policies.parameters import Key
-
-    return Key(SHOVEL, request.vhost, request.name)
 
 
 # --- shovel set, delete
@@ -133,13 +121,11 @@ class SetRequest:
 
 
 def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
-    key = _name(request)
-    before = node.parameters.get(key) if key in node.parameters else None
-    return set_parameter(node, who, key, with_kept_passwords(SHOVEL, request.definition, before))
+    return set_shown(node, who, key_of(SHOVEL, request), request.definition)
 
 
 def _delete(node: "Node", who: Who, request: OneRequest) -> Lasting:
-    return clear_parameter(node, who, _name(request), f"shovel '{request.name}'")
+    return clear_parameter(node, who, key_of(SHOVEL, request), f"shovel '{request.name}'")
 
 
 # --- shovel pause, resume, restart

@@ -3,15 +3,13 @@
 An upstream is a parameter; policies say which exchanges and queues have it.
 """
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from brokerd.links.definition import UPSTREAM
 from brokerd.links.state import RUNNING
-from brokerd.links.uris import masked_value, with_kept_passwords
 from brokerd.operations.changing import Lasting
 from brokerd.operations.lists import Listing, Page, Paging, vhosts_to_list
-from brokerd.operations.parameters import clear_parameter, set_parameter
+from brokerd.operations.parameters import clear_parameter, key_of, listed, set_shown, shown_definition
 from brokerd.operations.rows import Done, Field, Name, Operation, Right, TypedDict, Who, request
 
 if TYPE_CHECKING:
@@ -52,15 +50,9 @@ def _list(node: "Node", who: Who, request: ListRequest) -> Listing:
             return None
         at = key.vhost, key.name
         return {"vhost": key.vhost, "name": key.name, "links": links.get(at, 0), "running": running.get(at, 0),
-                "definition": masked_value(UPSTREAM, node.parameters.get(key))}  # fmt: skip
+                "definition": shown_definition(node, key)}  # fmt: skip
 
-    return Listing(_found(node, vhosts), describe, request)
-
-
-def _found(node: "Node", vhosts: set[str]) -> "Iterator[tuple[Any, str, Key]]":
-    for key, _ in node.parameters:
-        if key.component == UPSTREAM and key.vhost in vhosts:
-            yield (key.vhost, key.name), key.name, key
+    return Listing(listed(node, UPSTREAM, vhosts), describe, request)
 
 
 # --- upstream set, delete
@@ -77,9 +69,7 @@ class SetRequest:
 
 
 def _set(node: "Node", who: Who, request: SetRequest) -> Lasting:
-    key = _key(request)
-    before = node.parameters.get(key) if key in node.parameters else None
-    return set_parameter(node, who, key, with_kept_passwords(UPSTREAM, request.definition, before))
+    return set_shown(node, who, key_of(UPSTREAM, request), request.definition)
 
 
 @request
@@ -89,13 +79,7 @@ class DeleteRequest:
 
 
 def _delete(node: "Node", who: Who, request: DeleteRequest) -> Lasting:
-    return clear_parameter(node, who, _key(request), f"upstream '{request.name}'")
-
-
-def _key(request: Any) -> "Key":
-    from brokerd.policies.parameters import Key
-
-    return Key(UPSTREAM, request.vhost, request.name)
+    return clear_parameter(node, who, key_of(UPSTREAM, request), f"upstream '{request.name}'")
 
 
 OPERATIONS = (
