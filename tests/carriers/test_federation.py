@@ -68,6 +68,21 @@ def test_an_exchange_gets_what_is_published_upstream_and_matches_its_bindings(br
     assert bodies(take(here, "q", 1)) == [b"yes"]
 
 
+def test_an_upstream_exchange_that_was_deleted_is_made_again_when_a_binding_is_wanted(brokers):
+    here, there = brokers(2)
+    for broker in (here, there):
+        ask(broker, "exchange declare", exchange="news", type="topic")
+    channel = bound(here, "news", "a")
+    federate(here, there, "^news$")
+    await_bindings(there, "news", "a")
+    ask(there, "exchange delete", exchange="news")
+    channel.queue_bind("q", "news", "b")
+    await_bindings(there, "news", "a", "b")
+    await_links(here, 1)
+    clients.connect(there).channel().basic_publish("news", "a", b"new")
+    assert bodies(take(here, "q", 1)) == [b"new"]
+
+
 def test_what_a_link_made_upstream_goes_with_its_policy(brokers):
     here, there = brokers(2)
     bound(here, "amq.fanout")

@@ -327,6 +327,19 @@ def test_messages_that_wait_for_their_next_try_come_once_and_in_order_after_the_
     assert ask(there, "queue show", queue="to")["messages"] == 0
 
 
+def test_the_lag_is_what_waits_at_the_source_now(pair):
+    here, there = pair
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    fill(there, "to", [b"first"], full).connection.close()
+    channel = fill(here, "from", numbered(10))
+    shovel(here, src_queue="from", dest_uri=uri(there), dest_queue="to", src_prefetch_count=1)
+    await_true(lambda: ask(here, "shovel show", name="s")["lag"] == 9)     # One is on its way.
+    clients.publish_confirmed(channel, "from", numbered(5, start=10), clients.PERSISTENT)
+    await_true(lambda: ask(here, "shovel show", name="s")["lag"] == 14)
+    ask(there, "queue delete", queue="to")
+    await_true(lambda: ask(here, "shovel show", name="s")["lag"] == 0)
+
+
 @pytest.mark.parametrize("arguments", [{"x-stream-reader": "out"}, {"x-stream-offset": "first"}])
 def test_a_stream_source_loses_nothing_and_repeats_nothing_that_was_confirmed(pair, arguments):
     here, there = pair

@@ -126,6 +126,7 @@ class QueueLink(FederationLink):
                 made = await ensure_queue(source, name, arguments, predeclared=False)
                 self.state.lag = made.message_count
                 await self._begin(source, here)
+            self.carries_from(source, name)
             rewrite = self._rewrite(self._cluster(source), "queue", name, None)
             carriage = self._carriage(source, here, b"", self._name.encode(), rewrite)
             watch = asyncio.get_running_loop().create_task(self._watch(source, here, name))
@@ -202,6 +203,7 @@ class ExchangeLink(FederationLink):
             await self._bind(source, there.items())
             await self._drop_other(source)
             await self._consume(source, self._queue, {})
+            self.carries_from(source, self._queue)
             self.become(states.RUNNING)
             following = asyncio.get_running_loop().create_task(self._follow(source, there))
             try:
@@ -234,7 +236,8 @@ class ExchangeLink(FederationLink):
             limits["x-message-ttl"] = definition.message_ttl
         if definition.queue_type != "classic":
             limits["x-queue-type"] = definition.queue_type
-        await source.request(methods.QueueDeclare(queue=self._queue, durable=True, arguments=limits))
+        made = await source.request(methods.QueueDeclare(queue=self._queue, durable=True, arguments=limits))
+        self.state.lag = made.message_count
         self._suffix = "B" if await self._is_there(source, "A") else "A"
         await source.request(methods.ExchangeDeclare(
             exchange=f"{self._queue} {self._suffix}", type=UPSTREAM_TYPE, durable=True, internal=True, auto_delete=True,
@@ -294,7 +297,7 @@ class ExchangeLink(FederationLink):
 
     async def _follow(self, source: Connection, there: Bindings) -> None:
         """Take each change of the bindings to the upstream, the new ones first, so that no message is missed."""
-        with suppress(ClientError):
+        try:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -302,6 +305,8 @@ class ExchangeLink(FederationLink):
                 await self._bind(source, [each for each in wanted.items() if there.get(each[0]) != each[1]])
                 await self._unbind(source, [each for each in there.items() if wanted.get(each[0]) != each[1]])
                 there = wanted
+        except ClientError as error:
+            source.fail(error)  # The exchange has gone, or may not be bound: the channel is closed.
 
     async def clean_up(self) -> None:
         """The link goes for good: so does what it made at the upstream."""

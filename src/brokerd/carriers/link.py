@@ -70,6 +70,8 @@ class Link:
         self.task: asyncio.Task[None] | None = None
         self._counted = 0  # of the relay's messages, in the state already
         self._failures = 0
+        self._waits_at: tuple[Connection, str] | None = None  # where the queue is from which it carries
+        self._asking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -121,6 +123,27 @@ class Link:
         mine.retried, mine.rejected = relay.retried, relay.rejected
         return bool(came)
 
+    def carries_from(self, source: Connection, queue: str) -> None:
+        """It carries from this queue.  Nothing is asked of the source after this that may be refused, and answered with
+        the end of the channel: another question would never be answered."""
+        self._waits_at = source, queue
+
+    def ask_lag(self) -> None:
+        """Ask how many messages wait at the source, if it is connected; the state has the answer later."""
+        if self._waits_at is not None and self._asking is None and not self._waits_at[0].closed.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_lag(*self._waits_at))
+
+    async def _ask_lag(self, source: Connection, queue: str) -> None:
+        try:
+            told = await source.request(methods.QueueDeclare(queue=queue, passive=True, arguments={}))
+            if self.state.lag != told.message_count:
+                self.state.lag = told.message_count
+                self.around.changed(self)
+        except ClientError as error:
+            source.fail(error)  # The channel is closed.
+        finally:
+            self._asking = None
+
     async def _run(self) -> None:
         while True:
             self._counted = 0
@@ -141,7 +164,7 @@ class Link:
                 log.exception("%s: a fault of brokerd", self.title)
                 reason = f"a fault of brokerd: {error!r}"
             self.look()
-            self.relay = None
+            self.relay = self._waits_at = None
             if self.state.state in (states.RUNNING, states.BLOCKED, states.IDLE):
                 self._failures = 0
                 self.state.reconnects += 1

@@ -29,6 +29,8 @@ from brokerd.links.state import LinkKey
 
 READ_OCTETS = 1 << 20
 LINKS_A_SECOND = 200  # whose counters are told
+LAG_SECONDS = 2.0  # between questions how many messages wait at the sources of all links
+LAGS_A_SECOND = 20
 
 
 class Output:
@@ -77,7 +79,7 @@ class Links:
     def __init__(self, output: Output, around: Surroundings) -> None:
         self._output, self.around = output, around
         self.by_key: dict[LinkKey, Link] = {}
-        self.counting: asyncio.Task[None] | None = None
+        self.working: list[asyncio.Task[None]] = []  # tasks that never end
         self._before: dict[LinkKey, tuple[int, float]] = {}  # messages, and when they were counted
         self._ending: dict[LinkKey, asyncio.Task[None]] = {}
 
@@ -154,10 +156,19 @@ class Links:
                     state.rate = max(0.0, rate)
                     self.tell(link)
 
+    async def ask_lags(self) -> None:
+        """Ask from time to time how many messages wait at each link's source, for ever."""
+        while True:
+            await asyncio.sleep(LAG_SECONDS)
+            for number, link in enumerate(list(self.by_key.values()), 1):
+                link.ask_lag()
+                if number % LAGS_A_SECOND == 0:
+                    await asyncio.sleep(1.0)
+
     async def stop(self) -> None:
         """End all of them."""
-        if self.counting is not None:
-            self.counting.cancel()
+        for task in self.working:
+            task.cancel()
         await asyncio.gather(*[link.stop() for link in self.by_key.values()], *self._ending.values())
 
 
@@ -247,5 +258,5 @@ def _links(output: Output, first: dict[str, Any]) -> Links:
 
     identity = Identity(first["directory"], "BROKERD-LINK", first["secret"])
     links = Links(output, Surroundings(identity, first["broker"], first["cluster"], changed, finished))
-    links.counting = asyncio.get_running_loop().create_task(links.tell_counters())
+    links.working = [asyncio.get_running_loop().create_task(work()) for work in (links.tell_counters, links.ask_lags)]
     return links

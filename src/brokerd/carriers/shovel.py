@@ -112,6 +112,7 @@ class Shovel(Link):
             made = await ensure_queue(source, definition.src_queue, definition.src_queue_args,
                                       predeclared=definition.src_predeclared)  # fmt: skip
             queue, waiting = definition.src_queue, made.message_count
+        self.state.lag = waiting
         if not self._counted_left and definition.src_delete_after != NEVER:
             self._left = waiting if definition.src_delete_after == QUEUE_LENGTH else int(definition.src_delete_after)
             self._counted_left = True
@@ -135,6 +136,7 @@ class Shovel(Link):
         await source.request(methods.BasicConsume(
             queue=queue, no_ack=definition.ack_mode == NO_ACK, arguments=arguments,
         ))  # fmt: skip
+        self.carries_from(source, queue)
 
     async def _prepare_destination(self, destination: Connection) -> None:
         definition = self.definition
