@@ -134,6 +134,19 @@ def test_taking_out_of_the_middle_of_a_long_segment_does_not_read_it_all(make_be
                                                                   + list(range(20_051, 20_101)))
 
 
+def test_any_place_of_a_long_segment_is_browsed_from(make_bench):
+    bench = make_bench(segment_octets=4 << 20)
+    connection = bench.connection(1)
+    queue = bench.queue()
+    connection.feed(numbered(1, 5000))
+    gone = set(range(7, 5000, 7)) | set(range(2000, 2100))
+    for seq in gone:
+        queue.remove(seq)
+    left = [seq for seq in range(1, 5001) if seq not in gone]
+    for start in (*range(0, 5001, 31), *range(1990, 2110), 5001):
+        assert seqs(queue.browse(start, 3)) == [seq for seq in left if seq >= start][:3]
+
+
 def test_octets_of_what_is_taken_out_of_the_middle_are_gone_with_it(bench):
     queue, connection = bench.queue(), bench.connection(1)
     for size in (1, 10, 100):

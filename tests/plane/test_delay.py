@@ -8,6 +8,7 @@ from tests.plane.harness import Bench, read
 from tests.plane.test_letters import PLAIN_NAMES, PLAIN_VALUES, properties_of
 
 from brokerd import plane
+from brokerd.exchanges.delayed import due_of
 from brokerd.queues.dead_letter import read_properties, write_properties
 from brokerd.wire.properties import Properties
 from brokerd.wire.values import Float32, Int8, Int16, Int64, Timestamp, UInt8, UInt16, UInt32
@@ -140,10 +141,10 @@ def test_after_a_crash_what_was_not_settled_is_due_again_and_what_waits_has_its_
 
 @pytest.mark.parametrize("headers", [
     None, {}, {"x-delay": "100"}, {"x-delay": 1.5}, {"x-delay": -1}, {"x-delay": True}, {"x-delay": Timestamp(9)},
-    {"x-delay": 9, "x-deliver-at": 5}, {"x-delay": 9, "CC": ["a"]}, {"x-delay": 9, "BCC": ["a"]},
+    {"x-delay": 9, "x-deliver-at": 0}, {"x-delay": 9, "x-deliver-at": "2040-01-01"}, {"x-delay": 9, "CC": ["a"]}, {"x-delay": 9, "BCC": ["a"]},
     {"x-delay": 9, "x-delayed-expiration": "9"}])  # fmt: skip
 def test_a_delay_that_is_not_plain_is_the_control_planes(room, headers):
-    assert plane.plain_delay(write_properties(Properties(headers=headers))) == 0
+    assert plane.plain_due(write_properties(Properties(headers=headers)), 1000) == 0
     room.put(b"m", headers)
     room.at(0)
     assert (room.gate.asked, room.bodies(), room.queue.ready) == ([1], [], 1)
@@ -157,14 +158,35 @@ def test_a_delay_that_is_not_plain_is_the_control_planes(room, headers):
 @pytest.mark.parametrize(
     "delay", [1, Int8(127), UInt8(255), Int16(300), UInt16(65535), UInt32(1 << 31), 1 << 40, Int64(5)])
 def test_any_whole_number_is_a_plain_delay(delay):
-    assert plane.plain_delay(write_properties(Properties(headers={"a": "b", "x-delay": delay, "c": None}))) == delay
-    assert plane.plain_delay(write_properties(Properties(headers={"x-delay": delay}, expiration="1"))) == 0
+    octets = write_properties(Properties(headers={"a": "b", "x-delay": delay, "c": None}))
+    assert plane.plain_due(octets, 1000) == 1000 + delay
+    assert plane.plain_due(write_properties(Properties(headers={"x-delay": delay}, expiration="1")), 1000) == 0
+
+
+@pytest.mark.parametrize("others", [{}, {"x-delay": 9}, {"x-delay": 1 << 40}])
+@pytest.mark.parametrize(("at", "due"), [(1001, 1001), (Int64(1 << 62), 1 << 62), (Timestamp(7), 7000)])
+def test_a_whole_number_or_a_timestamp_says_when_a_message_is_due_whatever_its_delay(at, due, others):
+    for headers in ({"x-deliver-at": at} | others, others | {"x-deliver-at": at}):
+        assert plane.plain_due(write_properties(Properties(headers=headers)), 1000) == due
+
+
+def test_a_timestamp_behind_all_times_is_no_plain_one():
+    assert plane.plain_due(write_properties(Properties(headers={"x-deliver-at": Timestamp((1 << 63) - 1)})), 0) == 0
+
+
+def test_a_message_that_says_when_goes_on_then_and_says_it_still(room):
+    room.put(b"m", {"x-deliver-at": 1030, "a": 1})
+    room.at(29)
+    assert (room.gate.asked, room.bodies()) == ([], [])
+    room.at(30)
+    assert read_properties(room.target.browse(1, 1)[0][5]).headers == {"x-deliver-at": 1030, "a": 1}
+    assert (room.gate.asked, room.bodies()) == ([], [b"m"])
 
 
 def test_the_delay_of_malformed_properties_is_a_fault():
     for octets in (b"", b"\x20", b"\x20\0\0\0\0\5"):
         with pytest.raises(ValueError, match="malformed properties"):
-            plane.plain_delay(octets)
+            plane.plain_due(octets, 0)
 
 
 def test_what_is_due_later_waits_until_the_control_plane_has_sent_on_what_is_due_earlier(room):
@@ -385,7 +407,9 @@ def test_room_for_a_message_in_many_queues_is_found_in_several_turns(tmp_path):
 DELAYS = st.one_of(st.integers(1, 1 << 62).map(Int64), st.integers(1, 127).map(Int8), st.integers(1, 1 << 31),
                    st.integers(1, 255).map(UInt8))
 OTHERS = st.dictionaries(PLAIN_NAMES, PLAIN_VALUES, max_size=6)
-HEADERS = st.builds(lambda headers, delay, after: headers | {"x-delay": delay} | after, OTHERS, DELAYS, OTHERS)
+WHEN = st.one_of(DELAYS.map(lambda delay: {"x-delay": delay}), DELAYS.map(lambda at: {"x-deliver-at": at}),
+                 st.tuples(DELAYS, DELAYS).map(lambda both: {"x-deliver-at": both[0], "x-delay": both[1]}))
+HEADERS = st.builds(lambda headers, when, after: headers | when | after, OTHERS, WHEN, OTHERS)
 
 
 @given(properties_of(HEADERS | st.dictionaries(PLAIN_NAMES | st.just("x-delay"), PLAIN_VALUES | st.just(Float32(1.0)))))
@@ -393,14 +417,15 @@ HEADERS = st.builds(lambda headers, delay, after: headers | {"x-delay": delay} |
 def test_the_properties_are_those_that_the_control_plane_writes(tmp_path_factory, octets):
     room = Room(tmp_path_factory.mktemp("room"))
     room.bench.core.put((room.queue,), b"x", b"q", octets, b"body")
-    delay = plane.plain_delay(octets)
+    due = plane.plain_due(octets, 0)
     room.bench.core.clock = lambda: ((1 << 63) - 1) // 1_000_000 * 1_000_000
     room.bench.core.expire()
     message = read_properties(octets)
     headers = message.headers or {}
-    assert delay == 0 or delay == headers["x-delay"]
-    if delay and room.gate.asked == [] and room.target.ready:
-        message.headers = dict(sorted((headers | {"x-delay": -delay}).items()))
+    assert due == 0 or due == due_of(headers, 0)
+    if due and room.gate.asked == [] and room.target.ready:
+        delayed = {"x-delay": -headers["x-delay"]} if "x-delay" in headers else {}
+        message.headers = dict(sorted((headers | delayed).items()))
         assert room.target.browse(1, 1)[0][3:] == (b"x", b"q", write_properties(message), b"body")
     else:
         assert room.target.ready == 0

@@ -52,7 +52,7 @@ from brokerd.plane._gates import Retry as Retry
 from brokerd.plane._gates import Stream as Stream
 from brokerd.plane._gates import check_filter as check_filter
 from brokerd.plane._gates import look_through as look_through
-from brokerd.plane._gates import plain_delay as plain_delay
+from brokerd.plane._gates import plain_due as plain_due
 from brokerd.plane._keys import ExchangeWindow as ExchangeWindow
 from brokerd.plane._keys import HashKey as HashKey
 from brokerd.plane._keys import Keys as Keys

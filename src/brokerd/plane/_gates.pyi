@@ -68,7 +68,7 @@ class Delay(Gate):
     """The gate of a delayed exchange's waiting room.  A message that is due goes where the exchange sends its routing key,
     and is settled here.  No consumer gets a message.
 
-    The plane sends a message on itself if its delay is plain (plain_delay()), its headers are as letters take them (see
+    The plane sends a message on itself if its time is plain (plain_due()), its headers are as letters take them (see
     Letters), and the route may be remembered; it calls on_due() for each other message."""
     def __init__(self, letters: Letters, retry_ms: int, *of_subclass: Any) -> None:
         """letters: the exchange, no key, and the Routes that say where a routing key leads to.  retry_ms: when a message is
@@ -92,8 +92,9 @@ class Delay(Gate):
         """When the next messages are due, with their sequence numbers.  Some may have been taken out; a time of 0 stands for
         one that on_due() is still to give its time."""
 
-def plain_delay(properties: bytes) -> int:
-    """The delay, in ms, that the plane reads in these properties (as on the wire); 0: none.  Raises ValueError: malformed."""
+def plain_due(properties: bytes, came_ms: int) -> int:
+    """When a message with these properties (as on the wire) is due that came at that time, both in ms since the epoch, where the
+    plane can read it; 0: it cannot, or no property says it.  Raises ValueError: malformed."""
 
 class Groups(Gate):
     """The gate of a queue with message groups: order within each group holds while many consumers work.

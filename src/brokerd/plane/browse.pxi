@@ -65,6 +65,8 @@ cdef int browse_store(store_t *st, uint64_t start, Py_ssize_t count, list out) e
     while s != NULL and len(found) < most:
         if s.next == NULL or s.next.base_seq > start:
             was_mapped = s.map != NULL
+            if start > s.base_seq and seg_map(s) == 0:
+                position = max(position, find_anchor_before(s, start))
             while len(found) < most and find_unsettled(st, s, &position):
                 if seq_of(s.map + position) >= start:
                     found.append(make_row(s, position, was_out(s, position)))

@@ -4,8 +4,8 @@
 #                                         --due--> on_due(): the control plane sends it on, or says when it is due
 #
 # The gate never hands a message out.  A message is in the heap by the time at which it is due, which its record and its
-# header x-delay tell.  So a start makes the heap anew.  The control plane reads all but plain delays (headers.pxi): such a
-# message has the time 0, so that it comes before all that is due, and on_due() gives it its own.
+# headers x-delay and x-deliver-at tell.  So a start makes the heap anew.  The control plane reads what is not plain there
+# (headers.pxi): such a message has the time 0, so that it comes before all that is due, and on_due() gives it its own.
 #
 # A message that goes on keeps its properties, but for x-delay, which is negated: it has been delayed.  It is settled when
 # its queues have it on disk.
@@ -15,7 +15,6 @@ cdef enum:
     MAPPED = 128                # cost of a segment that must be mapped
     DUE_ADDS = 16               # more octets than a new x-delay can add to the properties
 
-cdef int64_t DUE_LAST = 0x7FFFFFFFFFFFFFFF  # ms
 cdef int64_t SLACK = 1000000000             # ns that a record's time may be ahead of the clock: it rises with each record
 
 cdef struct delay_t:
@@ -42,13 +41,10 @@ cdef void set_alarm(delay_t *d, int64_t earliest) noexcept nogil:
     deadline_bring_forward(q, d.gate.deadline)
 
 
-cdef int64_t due_after(int64_t came, int64_t now, int64_t delay_ms) noexcept nogil:
+cdef int64_t due_after(int64_t came, int64_t now, const uint8_t *properties) noexcept nogil:
     """The time in ms at which a message is due.  `came`: the time of its record, in ns.  If the clock was set back since then,
-    the delay begins now.  Returns 0 if the control plane must read the delay."""
-    cdef int64_t from_ms = (came if came <= now + SLACK else now) // 1000000
-    if delay_ms == 0:
-        return 0
-    return from_ms + delay_ms if delay_ms <= DUE_LAST - from_ms else DUE_LAST
+    a delay begins now.  Returns 0 if the control plane must read when it is due."""
+    return due_in(properties, (came if came <= now + SLACK else now) // 1000000)
 
 
 # ---- a message goes on
@@ -131,7 +127,7 @@ cdef int send_on(delay_t *d, uint64_t seq, uint64_t *spent) noexcept nogil:
     message_of(t.seg.map + t.position, &m)
     if not can_be_read(q, &m):
         return LATER
-    if delay_in(m.properties) == 0 or m.body_n > q.core.message_octets_max:
+    if due_in(m.properties, 0) == 0 or m.body_n > q.core.message_octets_max:
         return UP
     memcpy(names, l.names, names_n)
     memcpy(names + names_n, m.names + 1 + m.names[0], m.names_n - 1 - m.names[0])
@@ -190,7 +186,7 @@ cdef void delay_stored(gate_t *gate, store_t *st, message_t *m) noexcept nogil:
     cdef delay_t *d = <delay_t *>gate
     cdef uint64_t seq = gate.queue.next_seq - 1
     # Without memory the message waits for the next start.
-    due_push(&d.dues, due_after(gate.queue.last_ts, gate.queue.core.now, delay_in(m.properties)), seq)
+    due_push(&d.dues, due_after(gate.queue.last_ts, gate.queue.core.now, m.properties), seq)
     if d.dues.n and d.dues.heap[0].seq == seq:
         set_alarm(d, 0)
 
@@ -264,7 +260,7 @@ cdef void delay_attach(gate_t *gate) noexcept nogil:
         while find_unsettled(st, s, &position):
             record = s.map + position
             message_of(record, &m)
-            due_push(&d.dues, due_after(<int64_t>le64(record + R_TS), gate.queue.core.now, delay_in(m.properties)),
+            due_push(&d.dues, due_after(<int64_t>le64(record + R_TS), gate.queue.core.now, m.properties),
                      seq_of(record))
             position += room_of(record)
         if not was_mapped and s != st.last:
@@ -338,8 +334,8 @@ cdef class Delay(Gate):
         return dues_upcoming(&self.d.dues, count)
 
 
-def plain_delay(const uint8_t[::1] properties):
+def plain_due(const uint8_t[::1] properties, int64_t came_ms):
     cdef known_t known
     if properties.shape[0] == 0 or not properties_are_whole(&properties[0], &properties[0] + properties.shape[0], &known):
         raise ValueError("malformed properties")
-    return delay_in(&properties[0])
+    return due_in(&properties[0], came_ms)

@@ -376,19 +376,20 @@ cdef inline bint has_name(const uint8_t *name, const char *other) noexcept nogil
     return name[0] == strlen(other) and memcmp(name + 1, other, name[0]) == 0
 
 
-cdef int64_t delay_in(const uint8_t *properties) noexcept nogil:
-    """The delay in whole properties, in ms; 0: they have none, or one that the control plane must read.
+cdef int64_t DUE_LAST = 0x7FFFFFFFFFFFFFFF  # ms
 
-    It is plain where x-delay is a whole number above 0, and nothing else says when or to whom the message goes on."""
+
+cdef int64_t due_in(const uint8_t *properties, int64_t from_ms) noexcept nogil:
+    """When whole properties say that a message is due that came at `from_ms`, in ms since the epoch; 0: they do not say it, or
+    the control plane must read it.
+
+    It is plain where x-deliver-at or else x-delay is a whole number above 0, and nothing says to whom else the message goes."""
     cdef const uint8_t *table = property_at(properties, PROPERTY_HEADERS)
     cdef const uint8_t *p
     cdef const uint8_t *end
     cdef const uint8_t *name
-    cdef const uint8_t *value
-    cdef uint8_t room[9]
-    cdef size_t n, plain_n
-    cdef int64_t delay = 0
-    cdef bint has_delay = False
+    cdef size_t n
+    cdef int64_t delay = 0, at = 0
     if table == NULL or be16(properties) & 1 << PROPERTY_EXPIRATION:
         return 0
     p = table + 4
@@ -397,15 +398,28 @@ cdef int64_t delay_in(const uint8_t *properties) noexcept nogil:
         name = p
         p += 1 + name[0]
         n = value_length(p, end)
-        if not has_delay and has_name(name, b"x-delay"):    # Of two the first one counts, as in a decoded table.
-            has_delay = True
-            plain_n = n
-            value = plain_value(p, room, &plain_n)
-            if value != room or room[0] != c'l' or p[0] == c'T':
+        if delay == 0 and has_name(name, b"x-delay"):       # Of two the first one counts, as in a decoded table.
+            delay = number_above_0(p, n)
+            if delay == 0 or p[0] == c'T':
                 return 0
-            delay = <int64_t>be64(room + 1)
-        elif has_name(name, b"x-deliver-at") or has_name(name, b"x-delayed-expiration") or has_name(name, b"CC") \
-                or has_name(name, b"BCC"):
+        elif at == 0 and has_name(name, b"x-deliver-at"):
+            at = number_above_0(p, n)
+            if p[0] == c'T':
+                at = at * 1000 if at <= DUE_LAST // 1000 else 0
+            if at == 0:
+                return 0
+        elif has_name(name, b"x-delayed-expiration") or has_name(name, b"CC") or has_name(name, b"BCC"):
             return 0
         p += n
-    return max(delay, 0)
+    if at:
+        return at
+    if delay == 0:
+        return 0
+    return from_ms + delay if delay <= DUE_LAST - from_ms else DUE_LAST
+
+
+cdef int64_t number_above_0(const uint8_t *p, size_t n) noexcept nogil:
+    """The whole number in the n octets at p, a kind and its value.  0: it is none, or not above 0."""
+    cdef uint8_t room[9]
+    cdef const uint8_t *value = plain_value(p, room, &n)
+    return max(<int64_t>be64(room + 1), 0) if value == room and room[0] == c'l' else 0

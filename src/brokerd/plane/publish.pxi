@@ -120,7 +120,7 @@ cdef int publish_by_rare_route(channel_t *ch, route_t *r, const uint8_t *method,
     cdef int status
     if r != NULL and r.by_headers != NULL:
         r = route_by_headers(r, header + 12)
-        if r != NULL and r.delays and delay_in(header + 12) == 0:
+        if r != NULL and r.delays and due_in(header + 12, ch.conn.core.now // 1000000) <= ch.conn.core.now // 1000000:
             r = NULL
     if r == NULL or (known.ask and not r.once):
         return ask_for_route(e, method, method_n, header, header_n, known.ask)

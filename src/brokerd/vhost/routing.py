@@ -157,7 +157,7 @@ class _Publish:
         if intercepted is None:
             return False
         self._queues, self._octets = intercepted
-        if self._octets is None and plane.plain_delay(self._header[_PROPERTIES_AT:]):
+        if self._octets is None and plane.plain_due(self._header[_PROPERTIES_AT:], 0):
             self._by_headers = (exchange.intercepts.asked,)
             self._delays = True
         return True
