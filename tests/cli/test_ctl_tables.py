@@ -1,5 +1,7 @@
 """Tables for people: columns, names and values, and no value of Python."""
 
+import re
+
 import pytest
 
 from brokerd.cli import ctl_tables
@@ -46,3 +48,10 @@ def test_every_column_is_a_field_of_the_rows(key):
     listed = schema["properties"].get("items") or schema["properties"]["changes"]
     fields = schema["$defs"][listed["items"]["$ref"].rpartition("/")[2]]["properties"]
     assert set(ctl_tables.COLUMNS[key]) <= set(fields)
+
+
+def test_times_of_a_list_are_shown_as_times():
+    shown = ctl_tables.rows({"items": [{"at": 1_700_000_000_062, "user": "ann"}, {"at": 0, "user": "bob"}]},
+                            columns=("at", "user")).splitlines()
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.062  ann", shown[1])
+    assert shown[2].split() == ["bob"]

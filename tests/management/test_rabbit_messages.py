@@ -73,6 +73,18 @@ def test_a_large_message_is_published(queue):
     assert get(queue).body[0]["payload_bytes"] == 1_000_000
 
 
+def test_a_purge_may_take_the_first_messages_alone(queue):
+    for number in range(5):
+        publish(queue, str(number))
+    contents = "/api/queues/%2F/m/contents"
+    for count in ("0", "-1", "x", "1e3", ""):
+        assert queue.ask("DELETE", f"{contents}?count={count}").status == 400
+    assert queue.ask("DELETE", f"{contents}?count=3").status == 204
+    assert [row["payload"] for row in get(queue, ackmode="ack_requeue_true", count="9").body] == ["3", "4"]
+    assert queue.ask("DELETE", contents).status == 204
+    assert get(queue).body == []
+
+
 def test_a_vhost_that_works_is_alive(http):
     assert http.get("/api/aliveness-test/%2F") == {"status": "ok"}
     assert http.ask("GET", "/api/aliveness-test/none").status == 404

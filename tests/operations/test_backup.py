@@ -7,10 +7,12 @@ import sys
 import threading
 
 import pytest
+from click.testing import CliRunner
 from tests.broker import Broker
 from tests.conversations.peer import Peer, publish
 
 from brokerd.cli import ctl_restore
+from brokerd.cli.brokerctl import cli
 from brokerd.cli.ctl_client import Client
 from brokerd.errors import BrokerError
 from brokerd.wire import methods
@@ -107,6 +109,14 @@ def backup(broker, tmp_path_factory):
 def restored(backup, directory):
     ctl_restore.restore(str(backup), str(directory), lambda text: None)
     return Broker(directory)
+
+
+def test_a_dry_run_needs_no_folder_and_a_restore_does(backup):
+    done = CliRunner().invoke(cli, ["restore", "--dry-run", str(backup[0])])
+    assert done.exit_code == 0, done.output
+    assert "are as the manifest" in done.output
+    refused = CliRunner().invoke(cli, ["restore", str(backup[0])])
+    assert (refused.exit_code, "Missing argument 'DIR'" in refused.output) == (2, True)
 
 
 def test_a_restored_broker_has_what_was_there_at_one_instant(backup, tmp_path):

@@ -101,9 +101,9 @@ def inspect_(context: click.Context, directory: str, glob: str, as_json: bool) -
 
 @cli.command("restore", short_help="Make a data directory of a backup.")
 @click.argument("backup", metavar="BACKUP", shell_complete=complete_folders)
-@click.argument("directory", metavar="DIR", shell_complete=complete_folders)
-@click.option("--dry-run", is_flag=True, help="Check the backup, and write nothing.")
-def restore(backup: str, directory: str, dry_run: bool) -> None:
+@click.argument("directory", metavar="DIR", required=False, shell_complete=complete_folders)
+@click.option("--dry-run", is_flag=True, help="Check the backup, and write nothing: this needs no DIR.")
+def restore(backup: str, directory: str | None, dry_run: bool) -> None:
     """Make the data directory DIR of a backup, and check every file of it.  Needs no broker.
 
     DIR must not exist, or be empty.  Where a file of the backup is missing or is not what the manifest says, nothing is
@@ -111,8 +111,11 @@ def restore(backup: str, directory: str, dry_run: bool) -> None:
     """
     from brokerd.cli import ctl_restore
 
+    if not dry_run and not directory:
+        raise click.UsageError("Missing argument 'DIR'.")
     with Progress() as progress:
-        told = ctl_restore.restore(os.path.abspath(backup), os.path.abspath(directory), progress.at, dry=dry_run)
+        target = os.path.abspath(directory or backup)
+        told = ctl_restore.restore(os.path.abspath(backup), target, progress.at, dry=dry_run)
     show(told)
 
 

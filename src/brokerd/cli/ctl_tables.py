@@ -57,13 +57,22 @@ def as_json(answer: Any) -> str:
 def rows(answer: dict[str, Any], *, columns: Sequence[str]) -> str:
     """A list as a table, with what the page leaves out below it."""
     items = answer.get("items", answer.get("changes", []))
-    lines = table(columns, [[item.get(name) for name in columns] for item in items])
+    lines = table(columns, [[_cell(name, item.get(name)) for name in columns] for item in items])
     total, shown = answer.get("filtered_count", answer.get("count", len(items))), len(items)
     if shown < total:
         lines.append(f"({shown} of {total})")
     if answer.get("dry_run"):
         lines.append("Nothing was changed: it was a dry run.")
     return "\n".join(lines)
+
+
+def _cell(name: str, value: Any) -> Any:
+    """A value of a list: a time as a time."""
+    return _time(value) if name in TIMES_MS else value
+
+
+def _time(ms: int) -> str:
+    return moment(ms * 1_000_000)[:-6] if ms else ""
 
 
 def table(heads: Sequence[str], values: Sequence[Sequence[Any]]) -> list[str]:
@@ -102,7 +111,7 @@ def things(answer: Any) -> str:
     lines: list[tuple[str, str]] = []
     for name, value in answer.items():
         if name in TIMES_MS:
-            lines.append((name.replace("_", " "), moment(value * 1_000_000)[:-6] if value else ""))
+            lines.append((name.replace("_", " "), _time(value)))
         elif isinstance(value, dict) and value and all(not isinstance(each, dict | list) for each in value.values()):
             lines.append((f"{name.replace('_', ' ')}:", ""))
             lines += [(f"  {inner.replace('_', ' ')}", shown(each)) for inner, each in value.items()]

@@ -17,6 +17,7 @@ from brokerd.management.rabbit_read import DEFAULT_EXCHANGE, bindings_between, i
 
 TRUTH = {True: True, False: False, "true": True, "false": False}
 BULK_MAX = 1000
+PURGE_MAX = 100_000  # messages that one purge with a count takes
 
 
 def routes() -> list[tuple[str, str, Route]]:
@@ -314,7 +315,7 @@ def _of_topology() -> list[tuple[str, str, Route]]:
         ("DELETE", "/api/exchanges/{vhost}/{exchange}", Route(_delete_exchange)),
         ("PUT", "/api/queues/{vhost}/{queue}", Route(_put_queue)),
         ("DELETE", "/api/queues/{vhost}/{queue}", Route(_delete_queue)),
-        ("DELETE", "/api/queues/{vhost}/{queue}/contents", Route(doer("queue purge"))),
+        ("DELETE", "/api/queues/{vhost}/{queue}/contents", Route(_purge)),
         ("POST", "/api/bindings/{vhost}/e/{source}/q/{destination}", Route(_bind("queue"))),
         ("POST", "/api/bindings/{vhost}/e/{source}/e/{destination}", Route(_bind("exchange"))),
         ("DELETE", "/api/bindings/{vhost}/e/{source}/q/{destination}/{props}", Route(_unbind("queue"))),
@@ -350,6 +351,18 @@ async def _put_queue(call: Call) -> Response:
 async def _delete_queue(call: Call) -> Response:
     await call.ask("queue delete", **call.values, if_unused=call.query.get("if-unused") == "true",
                    if_empty=call.query.get("if-empty") == "true")  # fmt: skip
+    return nothing()
+
+
+async def _purge(call: Call) -> Response:
+    """All messages that are ready; with ?count=N, as LavinMQ has it, the first N of them."""
+    text = call.query.get("count")
+    if text is None:
+        await call.ask("queue purge", **call.values)
+    elif not text.isdecimal() or not text.isascii() or len(text) > 9 or int(text) == 0:
+        raise BadRequest("count is not a number from 1 to 999999999")
+    else:
+        await call.ask("message delete", **call.values, count=min(int(text), PURGE_MAX))
     return nothing()
 
 
