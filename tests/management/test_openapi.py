@@ -3,6 +3,7 @@
 import http.client
 import json
 import random
+import re
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -42,6 +43,16 @@ def test_every_reference_leads_somewhere():
                 walk(each)
 
     walk(found)
+
+
+def test_a_name_of_two_nouns_is_two_schemas():
+    found = json.loads(openapi.document())
+    schemas = found["components"]["schemas"]
+    for noun, field in (("change", "operation"), ("definitions", "action")):
+        (verb,) = [each for each in ("list", "import") if f"/api/v2/{noun}/{each}" in found["paths"]]
+        answer = found["paths"][f"/api/v2/{noun}/{verb}"]["post"]["responses"]["200"]["content"]["application/json"]
+        refs = re.findall(r"#/components/schemas/([\w.]+)", json.dumps(answer))
+        assert any(field in schemas[ref]["properties"] for ref in refs), (noun, refs)
 
 
 def test_answers_have_the_shape_that_is_described(http):

@@ -66,14 +66,16 @@ def _of_row(row: Operation[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]
         "tags": [row.noun],
         "summary": first.strip(),
         "description": " ".join([*rest.split(), f"{right}."]),
-        "requestBody": {"content": _content(_schema(row.request, schemas)), "required": True},
-        "responses": {"200": {"description": "Done.", "content": _content(_schema(row.answer, schemas))}, **_faults()},
+        "requestBody": {"content": _content(_schema(row.noun, row.request, schemas)), "required": True},
+        "responses": {
+            "200": {"description": "Done.", "content": _content(_schema(row.noun, row.answer, schemas))}, **_faults(),
+        },
     }  # fmt: skip
 
 
 def _by_query(row: Operation[Any, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     """Reading a stream by GET: see ``stream_events``."""
-    fields = _schema(row.request, schemas)
+    fields = _schema(row.noun, row.request, schemas)
     parameters = [
         {"name": name, "in": "query", "required": name in fields["required"], "schema": schema,
          "description": schema.get("description", "")}
@@ -83,7 +85,7 @@ def _by_query(row: Operation[Any, Any], schemas: dict[str, Any]) -> dict[str, An
             "description": "Seconds to wait for a message."}  # fmt: skip
     last = {"name": "Last-Event-ID", "in": "header", "schema": {"type": "integer"},
             "description": "Of events: go on behind that offset."}  # fmt: skip
-    content = {**_content(_schema(row.answer, schemas)), "text/event-stream": {}}
+    content = {**_content(_schema(row.noun, row.answer, schemas)), "text/event-stream": {}}
     return {
         "operationId": "stream_read_get", "tags": [row.noun], "parameters": [*parameters, wait, last],
         "summary": "Read a stream, or follow it by server-sent events.",
@@ -91,9 +93,11 @@ def _by_query(row: Operation[Any, Any], schemas: dict[str, Any]) -> dict[str, An
     }  # fmt: skip
 
 
-def _schema(model: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    made = table.adapter(model).json_schema(ref_template="#/components/schemas/{model}")
-    schemas.update(made.pop("$defs", {}))
+def _schema(noun: str, model: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The model's schema; those that it refers to are named by the noun too: a ChangeRow of two nouns is two things."""
+    made = table.adapter(model).json_schema(ref_template=f"#/components/schemas/{noun}.{{model}}")
+    for name, schema in made.pop("$defs", {}).items():
+        assert schemas.setdefault(f"{noun}.{name}", schema) == schema, f"{noun}.{name} is two things"
     return made
 
 
